@@ -41,7 +41,7 @@ def main() -> None:
 
     for number in range(arguments.rounds):
         # The transaction makes an append that was done before a kill one that adds nothing now.
-        added = log.append(TOPIC, changes(number), txn=("changelog-to-table", number))
+        added = log.topic(TOPIC).append(changes(number), txn=("changelog-to-table", number))
         if number % 3 == 2:
             roll(log)
             compact(log)
@@ -51,7 +51,7 @@ def main() -> None:
             + (f", compared whole: {update.whole}" if update.whole else "")
         )
 
-    expected = sum(batch.num_rows for batch in log.read(TOPIC, view="latest", include_tombstones=False))
+    expected = sum(batch.num_rows for batch in log.topic(TOPIC).scan(view="latest", include_tombstones=False).batches())
     print(f"{expected} accounts have a balance; the table says:")
     print(
         query(

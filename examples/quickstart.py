@@ -44,7 +44,7 @@ def main() -> None:
     console.print(_partitions(log, "orders"))
 
     console.rule("3. Spark reads them back: the last five of each partition, by offset")
-    last = {"orders": {str(number): end - 5 for number, (_, end) in log.offsets("orders").items()}}
+    last = {"orders": {str(number): end - 5 for number, (_, end) in log.topic("orders").offsets().items()}}
     frame = (
         spark.read.format("segments")
         .option("subscribe", "orders")
@@ -76,7 +76,7 @@ def main() -> None:
 
 def _partitions(log: LogDir, topic: str) -> Table:
     table = Table("partition", "log start", "log end", "segments", "chunks", "records", "bytes")
-    for row in log.describe(topic)["partitions"]:
+    for row in log.topic(topic).describe()["partitions"]:
         cells = ("partition", "log_start_offset", "log_end_offset", "segments", "chunks", "records", "size_bytes")
         table.add_row(*(f"{row[cell]:,}" for cell in cells))
     return table

@@ -27,9 +27,9 @@ def _answered(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
     if kind == "topics":
         yield {"topics": log.topics()}
     elif kind == "offsets":
-        yield {"offsets": {str(number): list(bounds) for number, bounds in log.offsets(topic).items()}}
+        yield {"offsets": {str(number): list(bounds) for number, bounds in log.topic(topic).offsets().items()}}
     elif kind == "offset_for_time":
-        found = log.offsets_for_times(topic, request["timestamp"])[request["partition"]]
+        found = log.topic(topic).offsets_for_times(request["timestamp"])[request["partition"]]
         yield {"offset": None if found is None else list(found)}
     else:
         records = read(log, topic, request["isolation_level"], version=request.get("version"))

@@ -118,7 +118,7 @@ def main() -> None:
             log.create_topic("orders", config={"flush.messages": "1"})
 
             def write(number: int, uri: str = uri) -> list[dict[int, tuple[int, int]]]:
-                return [LogDir.open(uri).append("orders", values, txn=(str(number), turn)) for turn in range(10)]
+                return [LogDir.open(uri).topic("orders").append(values, txn=(str(number), turn)) for turn in range(10)]
 
             with ThreadPoolExecutor(2) as pool:
                 ranges = sorted(one[0] for done in pool.map(write, range(2)) for one in done)

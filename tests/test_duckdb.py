@@ -29,7 +29,7 @@ def log(tmp_path) -> LogDir:
     values = [b"%d" % number for number in range(100)]
     keys = [b"%d" % (number % 10) for number in range(100)]
     partitions = pa.array([number % 2 for number in range(100)], pa.int32())
-    log.append("orders", pa.table({"key": keys, "value": values, "partition": partitions}))
+    log.topic("orders").append(pa.table({"key": keys, "value": values, "partition": partitions}))
     return log
 
 
@@ -52,7 +52,7 @@ def test_a_table_can_be_scanned_several_times_in_a_query(log):
 
 
 def test_whole_rows_are_those_of_a_read(log):
-    expected = [tuple(row.values()) for batch in log.read("orders") for row in batch.to_pylist()]
+    expected = [tuple(row.values()) for batch in log.topic("orders").scan().batches() for row in batch.to_pylist()]
     assert rows(log, 'SELECT * FROM orders ORDER BY partition, "offset"') == expected
 
 
@@ -70,7 +70,7 @@ def test_a_limit_does_not_read_the_whole_topic(tmp_path):
     log.create_topic("t", 150)
     for first in range(0, 150, 5):  # so few partitions get files of their own
         numbers = pa.array(range(first, first + 5), pa.int32())
-        log.append("t", pa.table({"value": [bytes(100)] * 5, "partition": numbers}))
+        log.topic("t").append(pa.table({"value": [bytes(100)] * 5, "partition": numbers}))
     for number in range(100, 150):  # a read that went so far would fail
         (chunk,) = (tmp_path / "log" / f"t-{number}").glob("*.log")
         chunk.unlink()
@@ -97,13 +97,13 @@ def test_columns_that_no_row_needs_are_in_the_result(log, query, columns):
 
 
 def test_the_columns_of_a_topic_are_described(log):
-    assert [row[0] for row in rows(log, "DESCRIBE orders")] == log.reader("orders").schema.names
+    assert [row[0] for row in rows(log, "DESCRIBE orders")] == log.topic("orders").scan().to_reader().schema.names
     assert ("odd-name.1$latest",) in rows(log, "SHOW TABLES")
 
 
 def test_topics_whose_names_differ_by_case_are_told_apart_or_refused(log):
     log.create_topic("Orders")
-    log.append("Orders", [{"value": "one"}])
+    log.topic("Orders").append([{"value": "one"}])
     for name, count in [('"Orders"', 1), ("orders", 100), ('"Orders$latest"', 0)]:
         assert rows(log, f"SELECT count(*) FROM {name}") == [(count,)]
     for query in ['SELECT * FROM orders, "Orders"', "SELECT * FROM ORDERS"]:
@@ -121,7 +121,7 @@ def test_several_statements_give_the_result_of_the_last(log):
 def test_a_view_of_a_topic_has_what_is_there_now(log):
     with TopicDatabase(log) as database:
         database.sql("CREATE VIEW counted AS SELECT count(*) AS n FROM orders")
-        log.append("orders", [{"key": "k", "value": "v"}])
+        log.topic("orders").append([{"key": "k", "value": "v"}])
         assert next(database.sql("SELECT n FROM counted")[1]).to_pylist() == [{"n": 101}]
 
 
@@ -129,13 +129,13 @@ def test_queries_see_what_is_appended_between_them(log):
     with TopicDatabase(log) as database:
         count = "SELECT count(*) AS n FROM orders"
         before = next(database.sql(count)[1]).to_pylist()
-        log.append("orders", pa.table({"key": ["k"], "value": ["v"]}))
+        log.topic("orders").append(pa.table({"key": ["k"], "value": ["v"]}))
         assert (before, next(database.sql(count)[1]).to_pylist()) == ([{"n": 100}], [{"n": 101}])
 
 
 def test_values_are_typed(log, tmp_path):
     log.create_topic("typed")
-    log.append("typed", pa.table({"key": ["a"], "value": ['{"id": 7, "tags": ["x"]}']}))
+    log.topic("typed").append(pa.table({"key": ["a"], "value": ['{"id": 7, "tags": ["x"]}']}))
     formats = {"value.format": "json", "value.schema": "id int, tags array<string>"}
     assert rows(log, "SELECT value.id, value.tags[1] FROM typed", formats=formats) == [(7, "x")]
 
@@ -143,7 +143,7 @@ def test_values_are_typed(log, tmp_path):
 def test_avro_has_the_columns_of_its_schema_in_a_directory(log, tmp_path):
     log.create_topic("typed")
     formats = {"key.format": "long", "value.format": "avro", "schema.registry": str(tmp_path / "registry")}
-    log.append("typed", pa.table({"key": [7, 8], "value": [{"id": 1, "tags": ["x"]}, None]}), formats=formats)
+    log.topic("typed").append(pa.table({"key": [7, 8], "value": [{"id": 1, "tags": ["x"]}, None]}), formats=formats)
     query = "SELECT key, value.id, value.tags[1] FROM typed ORDER BY key"
     assert rows(log, query, formats=formats) == [(7, 1, "x"), (8, None, None)]
 
@@ -206,7 +206,7 @@ def test_every_row_is_json_with_all_of_its_columns(log, capsysbinary):
 @pytest.mark.parametrize("output", ["text", "json", "csv"])
 def test_a_time_after_the_year_9999_is_printed(log, capsysbinary, output):
     log.create_topic("far")
-    log.append("far", [{"value": "microseconds as ms", "timestamp": 1_700_000_000_000_000}, {"value": "b"}])
+    log.topic("far").append([{"value": "microseconds as ms", "timestamp": 1_700_000_000_000_000}, {"value": "b"}])
     printed = run(capsysbinary, log.uri, "SELECT timestamp FROM far", "--output", output).decode()
     assert "55840-11-08" in printed
 

@@ -35,20 +35,20 @@ if TYPE_CHECKING:
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 
 
-def plain(log: LogDir, topic: str, **options) -> pa.Table:
-    return pa.Table.from_batches(list(log.read(topic, **options)), RECORD_SCHEMA)
+def plain(log: LogDir, topic: str, threads: int | None = None, **options) -> pa.Table:
+    return pa.Table.from_batches(list(log.topic(topic).scan(**options).batches(threads)), RECORD_SCHEMA)
 
 
 def by_duckdb(log: LogDir, topic: str, view: str | None, isolation_level: str) -> pa.Table:
     name = topic if view is None else f"{topic}${view}"
-    with TopicDatabase(log, isolation_level=isolation_level, threads=2) as database:
+    with TopicDatabase(log, isolation=isolation_level, threads=2) as database:
         schema, batches = database.sql(f'SELECT * FROM "{name}" ORDER BY partition, "offset"')
         found = pa.Table.from_batches(list(batches), schema)
     return in_schema(found)
 
 
 def by_polars(log: LogDir, topic: str, view: str | None, isolation_level: str) -> pa.Table:
-    frame = scan_topic(log.uri, topic, view=view, isolation_level=isolation_level, threads=2)
+    frame = scan_topic(log.uri, topic, view=view, isolation=isolation_level, threads=2)
     return in_schema(frame.collect().to_arrow())
 
 
@@ -58,9 +58,11 @@ def in_schema(table: pa.Table) -> pa.Table:
 
 
 def assert_same(log: LogDir, topic: str, view: str | None, isolation_level: str) -> None:
-    expected = plain(log, topic, view=view, isolation_level=isolation_level)
-    threads = plain(log, topic, view=view, isolation_level=isolation_level, threads=2)
-    streamed = log.reader(topic, view=view, isolation_level=isolation_level, value_type="binary_view").read_all()
+    expected = plain(log, topic, view=view, isolation=isolation_level)
+    threads = plain(log, topic, threads=2, view=view, isolation=isolation_level)
+    streamed = (
+        log.topic(topic).scan(view=view, isolation=isolation_level, value_type="binary_view").to_reader().read_all()
+    )
     assert threads == expected
     assert in_schema(streamed) == expected
     assert by_duckdb(log, topic, view, isolation_level) == expected
@@ -105,10 +107,10 @@ def compare_history(seed: int, sessions: Sequence[SparkSession] = ()) -> None:
                 ),
             }
             options = ProducerOptions(choose.choice(CODECS), choose.choice([200, 2000, 100_000]))
-            log.append("t", pa.table(table), options=options)
+            log.topic("t").append(pa.table(table), options=options)
             job = choose.choice([None, roll, compact, retain, "delete"])
             if job == "delete":
-                log.delete_records("t", {0: choose.randint(0, log.offsets("t")[0][1])})
+                log.topic("t").delete_records({0: choose.randint(0, log.topic("t").offsets()[0][1])})
             elif job is not None:
                 job(log)
         for view in (None, "latest"):

@@ -46,9 +46,9 @@ def run(tmp_path, python_environment):
 def test_the_quickstart_leaves_the_log_that_it_speaks_of(run, tmp_path: Path) -> None:
     uri = str(tmp_path / "log")
     printed = run("quickstart.py", uri)
-    assert sum(end for _, end in LogDir.open(uri).offsets("orders").values()) == 100_000
+    assert sum(end for _, end in LogDir.open(uri).topic("orders").offsets().values()) == 100_000
     kafka = LogDir.open(str(ROOT / "tests" / "golden" / "broker-data"))
-    records = sum(batch.num_rows for batch in kafka.read("orders"))
+    records = sum(batch.num_rows for batch in kafka.topic("orders").scan().batches())
     assert f"{records:,} records, CRC of every batch checked" in printed
 
 
@@ -61,7 +61,7 @@ def test_the_program_on_sail_compacts_and_merges(run, tmp_path: Path) -> None:
     assert compacted is not None
     before, after = (int(number.replace(",", "")) for number in compacted.groups())
     assert 500_000 < before <= 1_000_000 and after < before / 10
-    assert sum(end for _, end in LogDir.open(str(tmp_path / "log")).offsets("orders").values()) == 1_000_000
+    assert sum(end for _, end in LogDir.open(str(tmp_path / "log")).topic("orders").offsets().values()) == 1_000_000
 
 
 @pytest.mark.spark
@@ -111,7 +111,7 @@ def test_airflow_imports_a_topic_waits_for_it_and_exports_it(run, archive, tmp_p
     """Without Spark. The sensor defers, and goes on when the record that it waits for is appended."""
     run("airflow/run.py", "--dag", "spark_segments_import", environment=archive)
     log = LogDir.open(archive["SEGMENTS_ARCHIVE"])
-    ends = {number: end for number, (_, end) in log.offsets("orders").items()}
+    ends = {number: end for number, (_, end) in log.topic("orders").offsets().items()}
     with contextlib.closing(sqlite3.connect(tmp_path / "home" / "airflow.db")) as database:
         events = database.execute(
             "SELECT asset.uri, asset_event.extra FROM asset_event JOIN asset ON asset.id = asset_event.asset_id"
@@ -131,7 +131,9 @@ def test_airflow_imports_a_topic_waits_for_it_and_exports_it(run, archive, tmp_p
             printed += line
             if "running trigger in line" in line:
                 assert not (tmp_path / "export").exists()
-                log.append("orders", pa.table({"value": [b"the last one"], "partition": pa.array([0], pa.int32())}))
+                log.topic("orders").append(
+                    pa.table({"value": [b"the last one"], "partition": pa.array([0], pa.int32())})
+                )
     assert exporting.returncode == 0 and "running trigger in line" in printed, printed[-5000:]
     assert all_records(LogDir.open(str(tmp_path / "export")))["orders"] == all_records(log)["orders"]
 
@@ -180,7 +182,7 @@ def test_a_topic_is_archived_and_replayed_by_formats_and_options_alone(run, tmp_
         f"path={replay.uri}", "topic=orders")  # fmt: skip
     columns = ["partition", "key", "value", "headers", "timestamp"]
     records = [
-        [row for batch in log.read("orders", columns=columns) for row in batch.to_pylist()]
+        [row for batch in log.topic("orders").scan(columns=columns).batches() for row in batch.to_pylist()]
         for log in (LogDir.open(str(kafka)), archive, replay)
     ]
     assert records[0] == records[1] == records[2] != []
@@ -203,9 +205,10 @@ def test_a_changelog_becomes_a_table(run, tmp_path: Path) -> None:
         )
         expected = [
             row["value"]
-            for batch in LogDir.open(str(directory / "log")).read(
-                "accounts", columns=["value"], view="latest", include_tombstones=False
-            )
+            for batch in LogDir.open(str(directory / "log"))
+            .topic("accounts")
+            .scan(columns=["value"], view="latest", include_tombstones=False)
+            .batches()
             for row in batch.to_pylist()
         ]
         assert f"{{'accounts': {len(expected)}, 'total': {sum(map(int, expected))}}}" in printed

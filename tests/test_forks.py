@@ -87,7 +87,7 @@ def test_a_child_that_was_forked_before_the_first_use_uses_it(storage: Storage) 
 
 def _open(uri: str, sender: Connection) -> None:
     try:
-        sender.send(LogDir.open(uri).snapshot("orders").version)
+        sender.send(LogDir.open(uri).topic("orders").snapshot.version)
     except StorageError as error:
         sender.send(str(error))
 
@@ -95,7 +95,7 @@ def _open(uri: str, sender: Connection) -> None:
 def test_a_forked_child_of_a_process_that_opened_a_local_topic_gets_an_error(tmp_path: Path) -> None:
     """delta-rs would panic there."""
     LogDir.create(str(tmp_path)).create_topic("orders")
-    assert LogDir.open(str(tmp_path)).snapshot("orders").version == 0
+    assert LogDir.open(str(tmp_path)).topic("orders").snapshot.version == 0
     found = _in_another_process(_open, str(tmp_path), "fork")
     assert "was forked" in found and "delta-rs" in found
     assert _in_another_process(_open, str(tmp_path), "spawn") == 0

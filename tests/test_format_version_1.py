@@ -34,7 +34,7 @@ def test_transactions_are_those_that_kafka_wrote(witness: LogDir) -> None:
 
 @pytest.mark.parametrize("topic", TOPICS)
 def test_description_is_the_same(witness: LogDir, topic: str) -> None:
-    found, expected = witness.describe(topic), EXPECTED["topics"][topic]
+    found, expected = witness.topic(topic).describe(), EXPECTED["topics"][topic]
 
     assert found.pop("shared") == {"objects": 0, "size_bytes": 0}  # what format version 2 has besides
     assert found.pop("holes") == []
@@ -53,8 +53,8 @@ def test_appended_transactions_are_still_known(witness: LogDir) -> None:
     row = pa.table({"value": [b"again"]})
 
     for application, version in EXPECTED["transactions"]["codecs"].items():
-        assert witness.append("codecs", row, txn=(application, version)) == {}
-    assert witness.append("codecs", row, txn=("even", 26)) != {}
+        assert witness.topic("codecs").append(row, txn=(application, version)) == {}
+    assert witness.topic("codecs").append(row, txn=("even", 26)) != {}
 
 
 @pytest.mark.slow
@@ -71,7 +71,7 @@ def test_it_is_rolled_and_compacted_on(witness: LogDir) -> None:
             assert newest(after) == newest(before[topic])
         else:
             assert read(witness, topic) == before[topic], topic
-        assert all(partition["chunks"] == 0 for partition in witness.describe(topic)["partitions"])
+        assert all(partition["chunks"] == 0 for partition in witness.topic(topic).describe()["partitions"])
     assert verify(witness, deep=True).errors == 0
 
 
@@ -95,12 +95,12 @@ def test_it_is_upgraded_in_one_commit_and_goes_on(witness: LogDir) -> None:
     row = pa.table({"value": [b"again"]})
 
     for topic in TOPICS:
-        version = witness.snapshot(topic).version
-        assert witness.upgrade_topic(topic, dry_run=True) == witness.upgrade_topic(topic)
-        assert (witness.snapshot(topic).version, witness.snapshot(topic).format_version) == (version + 1, 2)
+        version = witness.topic(topic).snapshot.version
+        assert witness.topic(topic).upgrade(dry_run=True) == witness.topic(topic).upgrade()
+        assert (witness.topic(topic).snapshot.version, witness.topic(topic).snapshot.format_version) == (version + 1, 2)
         assert read(witness, topic) == before[topic], topic
     for application, version in EXPECTED["transactions"]["codecs"].items():
-        assert witness.append("codecs", row, txn=(application, version)) == {}
+        assert witness.topic("codecs").append(row, txn=(application, version)) == {}
     roll(witness, now_ms=LATER_MS)
     compact(witness, now_ms=LATER_MS)
     vacuum(witness, now_ms=LATER_MS)

@@ -35,7 +35,7 @@ def witness(tmp_path: Path) -> LogDir:
 
 def _rows(log: LogDir, topic: str) -> list[Segment]:
     """All rows, also those of a deleted topic of the same name."""
-    return segments_of(log.manifest(topic).snapshot(deleted=True).source.read(None))
+    return segments_of(log.topic(topic).manifest.snapshot(deleted=True).source.read(None))
 
 
 def test_it_holds_what_format_2_has(witness: LogDir) -> None:
@@ -46,11 +46,11 @@ def test_it_holds_what_format_2_has(witness: LogDir) -> None:
     every_kind = {(state, is_shared) for state in ("chunk", "removed") for is_shared in (False, True)}
     assert set(kinds) == every_kind | {("sealed", False), ("deleting", True)}
     assert len(shared) == 2 and all(path.startswith("shared-shared/") for path in shared)
-    assert {witness.snapshot(topic).format_version for topic in TOPICS} == {2}
-    assert witness.snapshot("codecs").states["role"] == "leader"
-    assert witness.snapshot("prices").partition(0).leader_epochs == ((0, 0), (1, 9))
-    assert len(witness.snapshot("trimmed").deleted_topics) == 1
-    queries = {one.application: one.query_id for one in witness.manifest("codecs").state().last_transactions()}
+    assert {witness.topic(topic).snapshot.format_version for topic in TOPICS} == {2}
+    assert witness.topic("codecs").snapshot.states["role"] == "leader"
+    assert witness.topic("prices").snapshot.partition(0).leader_epochs == ((0, 0), (1, 9))
+    assert len(witness.topic("trimmed").snapshot.deleted_topics) == 1
+    queries = {one.application: one.query_id for one in witness.topic("codecs").manifest.state().last_transactions()}
     assert queries == {"even": None, "odd": None, "stream": "query-1"}
 
 
@@ -72,7 +72,7 @@ def test_transactions_are_those_that_kafka_wrote(witness: LogDir) -> None:
 
 @pytest.mark.parametrize("topic", TOPICS)
 def test_description_is_the_same(witness: LogDir, topic: str) -> None:
-    found, expected = witness.describe(topic), dict(EXPECTED["topics"][topic])
+    found, expected = witness.topic(topic).describe(), dict(EXPECTED["topics"][topic])
 
     # A later release may know more settings and say more: those of then keep their values.
     expected_config = expected.pop("config")
@@ -91,11 +91,11 @@ def test_appended_transactions_are_still_known(witness: LogDir) -> None:
 
     for application in ("even", "odd"):
         last = EXPECTED["transactions"]["codecs"][application]
-        assert witness.append("codecs", row, txn=(application, last)) == {}
-        assert witness.append("codecs", row, txn=(application, last + 1)) != {}
-    assert witness.target("codecs", Transaction("stream", 5, "query-1", in_order=True)).repeated
+        assert witness.topic("codecs").append(row, txn=(application, last)) == {}
+        assert witness.topic("codecs").append(row, txn=(application, last + 1)) != {}
+    assert witness.topic("codecs").target(Transaction("stream", 5, "query-1", in_order=True)).repeated
     with pytest.raises(TransactionOrderError, match="query-1"):
-        witness.target("codecs", Transaction("stream", 5, "query-2"))
+        witness.topic("codecs").target(Transaction("stream", 5, "query-2"))
 
 
 @pytest.mark.slow
@@ -103,8 +103,8 @@ def test_it_is_appended_to_rolled_and_compacted_on(witness: LogDir) -> None:
     before = WITNESS.records("read_uncommitted")
     row = pa.table({"key": [b"k"] * 8, "value": [b"new"] * 8, "partition": pa.array(range(8), pa.int32())})
 
-    ends = {number: end for number, (_, end) in witness.offsets("shared").items()}
-    assert witness.append("shared", row) == {number: (ends[number], ends[number]) for number in range(8)}
+    ends = {number: end for number, (_, end) in witness.topic("shared").offsets().items()}
+    assert witness.topic("shared").append(row) == {number: (ends[number], ends[number]) for number in range(8)}
     roll(witness, now_ms=LATER_MS)
     compact(witness, now_ms=LATER_MS)
 
@@ -115,7 +115,7 @@ def test_it_is_appended_to_rolled_and_compacted_on(witness: LogDir) -> None:
             assert newest(after) == newest(before[topic])
         else:
             assert after == before[topic], topic
-        assert all(partition["chunks"] == 0 for partition in witness.describe(topic)["partitions"])
+        assert all(partition["chunks"] == 0 for partition in witness.topic(topic).describe()["partitions"])
     assert verify(witness, deep=True).ok
 
 
@@ -149,7 +149,7 @@ def test_retention_and_vacuum_leave_what_no_policy_takes(witness: LogDir) -> Non
 def test_a_recovery_copy_says_what_its_version_held(witness: LogDir) -> None:
     copy = read_recovery_copy(witness.storage, "codecs")
 
-    said = witness.snapshot("codecs", copy.snapshot.version)
+    said = witness.topic("codecs", copy.snapshot.version).snapshot
     assert copy.snapshot.partitions.equals(said.partitions)
     assert copy.snapshot.source.read(None).equals(said.source.read(None))
     assert {one.application: one.version for one in copy.transactions} == {"even": 18, "odd": 16}

@@ -36,12 +36,12 @@ def log(tmp_path_factory):
                 "timestamp": pa.array([number * 7 % 60 * 1000 for number in numbers], pa.timestamp("us", "UTC")),
             }
         )
-        log.append("t", rows, options=ProducerOptions(("none", "zstd")[step % 2], 300))
+        log.topic("t").append(rows, options=ProducerOptions(("none", "zstd")[step % 2], 300))
     return log
 
 
 def whole(log: LogDir, **options) -> pl.DataFrame:
-    return pl.DataFrame(pa.Table.from_batches(list(log.read("t", **options)), RECORD_SCHEMA))
+    return pl.DataFrame(pa.Table.from_batches(list(log.topic("t").scan(**options).batches()), RECORD_SCHEMA))
 
 
 offsets, times = st.integers(-3, 110), st.integers(-3, 70)
@@ -114,7 +114,7 @@ def test_conditions_choose_what_is_read(log, monkeypatch):
     assert asked[-1].offsets == {1: (90, 100)}
     assert set(asked[-1].columns) == {"value", "partition", "offset", "key"}
     frame.filter(pl.col("timestamp") >= ZERO + dt.timedelta(milliseconds=59)).collect()
-    firsts = log.offsets_for_times("t", 59)
+    firsts = log.topic("t").offsets_for_times(59)
     assert asked[-1].offsets == {number: (first[0], 100) for number, first in firsts.items() if first}
 
 
@@ -131,9 +131,9 @@ def test_rows_are_counted_without_columns(log):
 def test_a_frame_keeps_the_log_of_the_moment_it_was_made(tmp_path):
     log = LogDir.create(str(tmp_path / "log"))
     log.create_topic("t")
-    log.append("t", pa.table({"value": ["a"]}))
+    log.topic("t").append(pa.table({"value": ["a"]}))
     frame = scan_topic(log.uri, "t")
-    log.append("t", pa.table({"value": ["b"]}))
+    log.topic("t").append(pa.table({"value": ["b"]}))
     assert frame.collect()["value"].to_list() == [b"a"]
     assert scan_topic(log.uri, "t").collect()["value"].to_list() == [b"a", b"b"]
     with pytest.raises(UnknownTopicError):
@@ -145,7 +145,7 @@ def test_avro_has_the_columns_of_its_schema_in_a_directory(tmp_path):
     log.create_topic("t")
     formats = {"key.format": "long", "value.format": "avro", "schema.registry": str(tmp_path / "registry")}
     at = dt.datetime(2026, 1, 2, 3, 4, 5, tzinfo=dt.UTC)
-    log.append("t", pa.table({"key": [7, 8], "value": [{"id": 1, "at": at}, None]}), formats=formats)
+    log.topic("t").append(pa.table({"key": [7, 8], "value": [{"id": 1, "at": at}, None]}), formats=formats)
     frame = scan_topic(log.uri, "t", formats=formats)
     assert frame.collect_schema()["key"] == pl.Int64
     value = pl.col("value").struct
@@ -155,7 +155,7 @@ def test_avro_has_the_columns_of_its_schema_in_a_directory(tmp_path):
 def test_values_are_typed(tmp_path):
     log = LogDir.create(str(tmp_path / "log"))
     log.create_topic("t")
-    log.append("t", pa.table({"key": ["a", "b"], "value": ['{"id": 7}', "no"]}))
+    log.topic("t").append(pa.table({"key": ["a", "b"], "value": ['{"id": 7}', "no"]}))
     formats = {"value.format": "json", "value.schema": "id int", "value.errors": "null", "value.raw.column": "bad"}
     frame = scan_topic(log.uri, "t", formats=formats)
     assert frame.select(pl.col("value").struct.field("id"), "bad").collect().rows() == [(7, None), (None, b"no")]

@@ -1,7 +1,7 @@
 """The specification is complete: a reader written from docs/format alone agrees with Kafka and with this package.
 
 What Kafka wrote is held against what Kafka's own reader says of it; what this package wrote, against the records that
-were appended and against `LogDir.read`.
+were appended and against `Topic.scan`.
 """
 
 from __future__ import annotations
@@ -157,7 +157,7 @@ DAMAGED = ("flipped-byte", "torn-header", "torn-tail", "zero-tail", "corrupt-ind
 @pytest.mark.parametrize("name", DAMAGED)
 def test_a_damaged_log_ends_where_the_package_says_that_it_ends(name: str, tmp_path: Path) -> None:
     directory = damaged_dir(name, tmp_path)
-    [(start, end)] = LogDir.open(str(tmp_path)).offsets("plain").values()
+    [(start, end)] = LogDir.open(str(tmp_path)).topic("plain").offsets().values()
 
     partition = KafkaPartition(directory)
     assert (partition.log_start_offset, partition.log_end_offset) == (start, end)
@@ -191,7 +191,7 @@ def all_records(log: ManagedLog, topic: str, *, committed: bool = False, control
 
 def _as_the_package_reads(log: LogDir, topic: str, **options) -> list[dict]:
     found = []
-    for batch in log.read(topic, **options):
+    for batch in log.topic(topic).scan(**options).batches():
         milliseconds = [value // 1000 for value in batch.column("timestamp").cast(pa.int64()).to_pylist()]
         for row, timestamp in zip(batch.drop_columns(["timestamp"]).to_pylist(), milliseconds, strict=True):
             record = Record(
@@ -221,7 +221,7 @@ def test_transactions_of_writers_are_in_the_witness() -> None:
 def _append(log: LogDir, topic: str, appended: list[dict], *, seed: int, rows: int = 120) -> None:
     """Appends rows with keys, tombstones, headers and disorderly timestamps, in a codec of their own; notes them."""
     choose = random.Random(seed)
-    partitions = len(log.offsets(topic))
+    partitions = len(log.topic(topic).offsets())
     headers = [{"key": "seed", "value": b"%d" % seed}, {"key": "", "value": None}]
     made = [
         {
@@ -234,8 +234,8 @@ def _append(log: LogDir, topic: str, appended: list[dict], *, seed: int, rows: i
         for number in range(rows)
     ]
     table = pa.Table.from_pylist(made, WRITER_SCHEMA.remove(WRITER_SCHEMA.get_field_index("topic")))
-    ends = {number: end for number, (_, end) in log.offsets(topic).items()}
-    log.append(topic, table, options=ProducerOptions(CODECS[seed % len(CODECS)], 1000))
+    ends = {number: end for number, (_, end) in log.topic(topic).offsets().items()}
+    log.topic(topic).append(table, options=ProducerOptions(CODECS[seed % len(CODECS)], 1000))
     for row in made:
         number = row["partition"]
         pairs = tuple((header["key"], header["value"]) for header in row["headers"])
@@ -255,11 +255,11 @@ def _assert_agree(log: LogDir, topic: str) -> list[dict]:
     assert found == _as_the_package_reads(log, topic)
     assert all_records(mine, topic, control=True) == _as_the_package_reads(log, topic, include_control=True)
     committed = all_records(mine, topic, committed=True)
-    assert committed == _as_the_package_reads(log, topic, isolation_level="read_committed")
+    assert committed == _as_the_package_reads(log, topic, isolation="read_committed")
     snapshot = mine.snapshot(topic)
     for number, row in snapshot.partitions.items():
         start, end = row["log_start_offset"], row["log_end_offset"]
-        assert (start, end) == log.offsets(topic)[number]
+        assert (start, end) == log.topic(topic).offsets()[number]
         for low in range(start, end, max(1, (end - start) // 7)):
             window = [record.offset for record in mine.records(snapshot, number, low, low + 25)]
             whole = [one["offset"] for one in found if one["partition"] == number]
@@ -271,7 +271,7 @@ def _assert_agree(log: LogDir, topic: str) -> list[dict]:
     for minutes in range(-1, 14):
         target = START_MS + minutes * 60_000
         answers = {number: mine.offset_for_time(snapshot, number, target) for number in snapshot.partitions}
-        assert answers == log.offsets_for_times(topic, target)
+        assert answers == log.topic(topic).offsets_for_times(target)
     return found
 
 
@@ -299,10 +299,10 @@ def test_what_retention_left_is_read_and_old_versions_too(log: LogDir) -> None:
     for seed in range(8):
         _append(log, "plain", appended, seed=seed)
     roll(log, now_ms=START_MS)
-    version = log.describe("plain")["version"]
+    version = log.topic("plain").describe()["version"]
     retain(log, now_ms=START_MS)
-    log.delete_records("plain", {1: log.offsets("plain")[1][0] + 3})
-    starts = {number: start for number, (start, _) in log.offsets("plain").items()}
+    log.topic("plain").delete_records({1: log.topic("plain").offsets()[1][0] + 3})
+    starts = {number: start for number, (start, _) in log.topic("plain").offsets().items()}
     assert all(starts.values())
 
     left = [record for record in _sorted(appended) if record["offset"] >= starts[record["partition"]]]
@@ -375,7 +375,7 @@ def test_kafkas_transactions_stay_what_they_were_behind_appends_and_rolls(name: 
         found = [record["offset"] for record in all_records(mine, topic, committed=True) if record["partition"] == 0]
         stable = [record.offset for _, record in kafka.records(committed=True)]
         assert found[: len(stable)] == stable
-        log.append(topic, pa.table({"value": [b"later"], "key": [b"k"], "partition": pa.array([0], pa.int32())}))
+        log.topic(topic).append(pa.table({"value": [b"later"], "key": [b"k"], "partition": pa.array([0], pa.int32())}))
         roll(log, now_ms=START_MS + 365 * DAY_MS)
 
 

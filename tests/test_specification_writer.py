@@ -36,24 +36,24 @@ def directory(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 
 
 def _read(log: LogDir) -> list[tuple[int, bytes | None]]:
-    batches = log.read("orders", columns=["offset", "value"])
+    batches = log.topic("orders").scan(columns=["offset", "value"]).batches()
     return [(row["offset"], row["value"]) for batch in batches for row in batch.to_pylist()]
 
 
 def test_it_is_read_and_has_no_fault(directory: Path) -> None:
     log = LogDir.open(str(directory))
 
-    assert log.topics() == ["orders"] and log.offsets("orders") == {0: (100, 103)}
+    assert log.topics() == ["orders"] and log.topic("orders").offsets() == {0: (100, 103)}
     assert _read(log) == [(100, b"tea"), (101, b"rice"), (102, None)]
-    assert log.offsets_for_times("orders", START_MS + 1) == {0: (101, START_MS + 1)}
+    assert log.topic("orders").offsets_for_times(START_MS + 1) == {0: (101, START_MS + 1)}
     assert verify(log, deep=True).errors == 0
 
 
 def test_it_is_appended_to_and_rolled(directory: Path) -> None:
     log, table = LogDir.open(str(directory)), pa.table({"key": [b"k"], "value": [b"figs"]})
 
-    assert log.append("orders", table, txn=("feed", 7)) == {}
-    assert log.append("orders", table, txn=("feed", 8)) == {0: (103, 103)}
+    assert log.topic("orders").append(table, txn=("feed", 7)) == {}
+    assert log.topic("orders").append(table, txn=("feed", 8)) == {0: (103, 103)}
     assert ManagedLog(directory).snapshot("orders").transactions[f"feed@{TOPIC_ID}"] == 8
     roll(log, now_ms=START_MS + 10**12)
     assert _read(log) == [(100, b"tea"), (101, b"rice"), (102, None), (103, b"figs")]

@@ -27,7 +27,7 @@ def topic(log: LogDir) -> LogDir:
             "timestamp": pa.array([TIME_MS, TIME_MS + 2, TIME_MS + 1, TIME_MS], pa.timestamp("ms")),
         }
     )
-    log.append("orders", rows)
+    log.topic("orders").append(rows)
     return log
 
 

@@ -72,9 +72,9 @@ from spark_segments.maintenance import compact, explain, restore, retain, roll, 
 
 log = LogDir.create({str(tmp_path / "log")!r})
 log.create_topic("orders", partitions=2)
-log.append("orders", pa.table({{"key": [b"a", b"b"], "value": [b"1", b"2"]}}), options=ProducerOptions("lz4"))
+log.topic("orders").append(pa.table({{"key": [b"a", b"b"], "value": [b"1", b"2"]}}), options=ProducerOptions("lz4"))
 roll(log)
-assert sum(batch.num_rows for batch in log.read("orders")) == 2 and verify(log, deep=True).ok
+assert sum(batch.num_rows for batch in log.topic("orders").scan().batches()) == 2 and verify(log, deep=True).ok
 assert not {"pyspark", "typer", "rich", "urllib3", "pandas"} & sys.modules.keys()
 print("done")
 """

@@ -57,7 +57,7 @@ def read(
 ) -> list[Record]:
     """What the package reads of a topic. Keys, values and the values of headers are base64, times are in ms."""
     records = []
-    for batch in log.read(topic, isolation_level=isolation_level, version=version):
+    for batch in log.topic(topic, version=version).scan(isolation=isolation_level).batches():
         timestamps_us = batch.column("timestamp").cast(pa.int64()).to_pylist()
         rows = batch.drop_columns(["timestamp", "topic"]).to_pylist()
         for row, timestamp_us in zip(rows, timestamps_us, strict=True):

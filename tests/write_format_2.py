@@ -54,17 +54,17 @@ def rows(partitions: int, each: int, *, keys: int = 6, first: int = 0) -> pa.Tab
 
 def append_as_query(log: LogDir, topic: str, table: pa.Table, txn: Transaction) -> None:
     """Appends as a batch of a streaming query does."""
-    target = log.target(topic, txn)
+    target = log.topic(topic).target(txn)
     with Appender(log.storage, lambda _: target, topic=topic) as appender:
         for batch in table.to_batches():
             appender.write(batch)
-        log.commit_chunks(appender.close(), txn)
+        log.topic(topic).commit_chunks(appender.close(), txn)
 
 
 def drop_old_versions(log: LogDir, topic: str) -> None:
     """Leaves a checkpoint, a recovery copy and no earlier version, as vacuum does in time."""
     with store_clock(log.storage.now_ms() + 2 * HOUR_MS):
-        log.manifest(topic).drop_old_versions(0, log.storage.now_ms())
+        log.topic(topic).manifest.drop_old_versions(0, log.storage.now_ms())
 
 
 def write_codecs(log: LogDir) -> None:
@@ -73,24 +73,24 @@ def write_codecs(log: LogDir) -> None:
     for number in range(19):
         options = ProducerOptions(CODECS[number % len(CODECS)], 300)
         txn = [("even", number), ("odd", number), None][number % 3]
-        log.append("codecs", rows(2, 3, first=number * 6), txn=txn, options=options)
+        log.topic("codecs").append(rows(2, 3, first=number * 6), txn=txn, options=options)
     drop_old_versions(log, "codecs")
     append_as_query(log, "codecs", rows(2, 2, first=200), Transaction("stream", 5, "query-1", in_order=True))
     states = {ROLE: LEADER, ROLE_EPOCH: "3", FENCE_TOKEN: "0123456789abcdef"}
-    topic = dataclasses.replace(log.snapshot("codecs").topic_row, states=states)
-    log.manifest("codecs").commit(lambda _: Change(PROMOTE, topic=topic))
+    topic = dataclasses.replace(log.topic("codecs").snapshot.topic_row, states=states)
+    log.topic("codecs").manifest.commit(lambda _: Change(PROMOTE, topic=topic))
 
 
 def write_shared(log: LogDir) -> None:
     """Runs of shared objects, chunks with files beside them, and sealed copies of runs, beside what they replaced."""
     log.create_topic("shared", 10, {"retention.ms": "-1", "segment.ms": str(HOUR_MS), "segment.bytes": "1024"})
-    log.append("shared", rows(10, 4), txn=("feed", 1))
+    log.topic("shared").append(rows(10, 4), txn=("feed", 1))
     now_ms = log.storage.now_ms()
     roll(log, topics=["shared"], now_ms=now_ms + 2 * HOUR_MS)
     append_as_query(log, "shared", rows(10, 3, first=40), Transaction("feed", 2, "query-2"))
-    log.append("shared", rows(10, 2, first=70), options=ProducerOptions("zstd"))
-    log.append("shared", rows(3, 30, first=90))
-    log.delete_records("shared", {0: 6, 9: 5})
+    log.topic("shared").append(rows(10, 2, first=70), options=ProducerOptions("zstd"))
+    log.topic("shared").append(rows(3, 30, first=90))
+    log.topic("shared").delete_records({0: 6, 9: 5})
 
 
 def write_compacted(log: LogDir) -> None:
@@ -98,11 +98,11 @@ def write_compacted(log: LogDir) -> None:
     config = {"cleanup.policy": "compact", "segment.ms": str(HOUR_MS), "min.cleanable.dirty.ratio": "0.01"}
     log.create_topic("compacted", 2, config)
     for number in range(2):
-        log.append("compacted", rows(2, 20, keys=6, first=number * 40), options=ProducerOptions("lz4", 400))
+        log.topic("compacted").append(rows(2, 20, keys=6, first=number * 40), options=ProducerOptions("lz4", 400))
     later_ms = log.storage.now_ms() + 2 * HOUR_MS
     roll(log, topics=["compacted"], now_ms=later_ms)
     compact(log, topics=["compacted"], now_ms=later_ms)
-    log.append("compacted", rows(2, 10, keys=6, first=80), options=ProducerOptions("gzip"))
+    log.topic("compacted").append(rows(2, 10, keys=6, first=80), options=ProducerOptions("gzip"))
 
 
 def write_trimmed(log: LogDir) -> None:
@@ -111,17 +111,17 @@ def write_trimmed(log: LogDir) -> None:
     """
     for turn in range(2):
         log.create_topic("trimmed", 8, {"segment.ms": str(HOUR_MS), "file.delete.delay.ms": str(turn * HOUR_MS)})
-        log.append("trimmed", rows(8, 3, first=turn * 50))
+        log.topic("trimmed").append(rows(8, 3, first=turn * 50))
         if turn == 0:
             log.delete_topic("trimmed")
     roll(log, topics=["trimmed"], now_ms=log.storage.now_ms() + 2 * HOUR_MS)
-    log.append("trimmed", rows(8, 3, first=100), options=ProducerOptions("snappy"))
+    log.topic("trimmed").append(rows(8, 3, first=100), options=ProducerOptions("snappy"))
     killed = mock.patch(
         "spark_segments.maintenance.removal.vacuum._drop", side_effect=StorageError("killed", path="trimmed")
     )
     with killed:
         vacuum(log, topics=["trimmed"], now_ms=log.storage.now_ms() + HOUR_MS // 2)
-    log.delete_records("trimmed", {1: 4, 2: 6})
+    log.topic("trimmed").delete_records({1: 4, 2: 6})
     retain(log, topics=["trimmed"], now_ms=START_MS)
     drop_old_versions(log, "trimmed")
 
@@ -138,12 +138,12 @@ def write_imports(log: LogDir) -> None:
             if number == 3:
                 kafka.fail_over(1)
         log.import_kafka(kafka.write(), config={"retention.ms": "-1", "segment.ms": str(HOUR_MS)})
-    log.append("prices", rows(1, 4, first=300))
+    log.topic("prices").append(rows(1, 4, first=300))
 
 
 def write_gone(log: LogDir) -> None:
     log.create_topic("gone")
-    log.append("gone", rows(1, 2))
+    log.topic("gone").append(rows(1, 2))
     log.delete_topic("gone")
 
 
@@ -159,10 +159,10 @@ def main(directory: Path) -> None:
     for commit in (directory / "log").glob("_manifest/*/_delta_log/*.json"):  # Delta's log names where it was made
         commit.write_text(commit.read_text().replace(directory.resolve().as_uri(), "file:///data/format-2"))
     transactions = {
-        topic: {one.application: one.version for one in log.manifest(topic).state().last_transactions()}
+        topic: {one.application: one.version for one in log.topic(topic).manifest.state().last_transactions()}
         for topic in log.topics()
     }
-    topics = {topic: log.describe(topic) for topic in log.topics()}
+    topics = {topic: log.topic(topic).describe() for topic in log.topics()}
     records = {level: {topic: read(log, topic, level) for topic in log.topics()} for level in ISOLATION_LEVELS}
     Witness(directory).write({"topics": topics, "transactions": transactions}, records)
 

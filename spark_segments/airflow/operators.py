@@ -168,7 +168,7 @@ class _UpdatesTopics(SegmentsOperator):
         if self.topic is not None:
             asset = topic_asset(self.log_dir, self.topic)
             if asset in self.outlets:
-                offsets = LogDir.open(self.log_dir, self.storage_options).offsets(self.topic)
+                offsets = LogDir.open(self.log_dir, self.storage_options).topic(self.topic).offsets()
                 ends = {str(partition): end for partition, (_, end) in offsets.items()}
                 context["outlet_events"][asset].extra = {"log_end_offsets": ends}
         return reports

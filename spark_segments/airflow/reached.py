@@ -46,7 +46,7 @@ class TopicCondition:
         Offsets are read from the manifest's partition rows; only a time needs its segment rows. No segment is opened.
         Raises UnknownTopicError for a topic or a partition that is not there.
         """
-        snapshot = log.snapshot(self.topic)
+        snapshot = log.topic(self.topic).snapshot
         ends = dict(
             zip(
                 snapshot.partitions.column("partition").to_pylist(),

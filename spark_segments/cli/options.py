@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from spark_segments.log.logdir import LogDir
-    from spark_segments.log.topics import Topics
 
 TopicArgument = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic.")]
 OptionalTopicArgument = Annotated[str | None, typer.Argument(metavar="TOPIC", help="The topic; all topics by default.")]
@@ -85,7 +84,7 @@ class LogOptions:
         return parse_overrides(self.storage or [])
 
     def open(self) -> LogDir:
-        """The existing log directory. Its import brings the kernels: see `open_topics`."""
+        """The existing log directory."""
         from spark_segments.log.logdir import LogDir
 
         return LogDir.open(self.log_dir, self.storage_options, defaults=self._defaults())
@@ -101,18 +100,6 @@ class LogOptions:
         from spark_segments.log.logdir import LogDir
 
         return LogDir.create(self.log_dir, self.storage_options, defaults=self._defaults())
-
-    def open_topics(self) -> Topics:
-        """As `open`, for what needs no byte of a segment."""
-        from spark_segments.log.topics import Topics
-
-        return Topics.open(self.log_dir, self.storage_options, defaults=self._defaults())
-
-    def create_topics(self) -> Topics:
-        """As `create`, for what needs no byte of a segment."""
-        from spark_segments.log.topics import Topics
-
-        return Topics.create(self.log_dir, self.storage_options, defaults=self._defaults())
 
     def _defaults(self) -> dict[str, str] | None:
         return None

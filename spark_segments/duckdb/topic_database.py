@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import datetime
 from functools import partial
 from typing import Any
 
@@ -13,12 +14,11 @@ import pyarrow as pa
 
 from spark_segments.errors import InvalidOptionError, MissingExtraError, SegmentsError
 from spark_segments.log.logdir import LogDir
+from spark_segments.log.manifests import NAMED_TOPICS
 from spark_segments.log.reading.isolation import READ_UNCOMMITTED
-from spark_segments.log.reading.plan import BINARY, BINARY_VIEW, LATEST, Selection
+from spark_segments.log.reading.plan import BINARY, BINARY_VIEW, LATEST
 from spark_segments.log.reading.scan import Scan
-from spark_segments.log.topics import NAMED_TOPICS
 from spark_segments.storage.scratch import scratch_directory
-from spark_segments.values.batches import Decoder
 
 try:
     import duckdb
@@ -108,17 +108,22 @@ class TopicDatabase:
         self,
         log: LogDir,
         *,
-        isolation_level: str = READ_UNCOMMITTED,
+        isolation: str = READ_UNCOMMITTED,
         formats: Mapping[str, str] | None = None,
         threads: int | None = None,
+        versions: Mapping[str, int] | None = None,
+        timestamp: datetime | int | None = None,
         safe: bool = False,
     ) -> None:
-        """`formats` are options such as value.format, for all topics that a query names.
+        """`formats` are options such as value.format, for all topics that a query names. `timestamp`: the topics as
+        they were then; `versions`: {topic: version}, those topics as of that version. Else a query sees them as they
+        are.
 
         A statement may read and write any file of this machine, attach databases, and load extensions, as DuckDB does.
         With `safe` it may not: it has the topics, and tables in memory. Take it for statements that others wrote.
         """
-        self._log, self._isolation_level, self._formats, self._threads = log, isolation_level, formats, threads
+        self._log, self._isolation, self._formats, self._threads = log, isolation, formats, threads
+        self._versions, self._timestamp = dict(versions or {}), timestamp
         self._tables: dict[str, TopicTable] = {}
         self._left_open = contextlib.ExitStack()
         self._connection = self._left_open.enter_context(duckdb.connect())
@@ -196,16 +201,17 @@ class TopicDatabase:
         for topic in self._named(query):
             if topic in self._tables:
                 continue
-            decoders = self._log.value_readers(topic, self._formats) if self._formats else []
             for name, view in ((topic, None), (topic + _LATEST_SUFFIX, LATEST)):
-                table = TopicTable(partial(self._scan, topic, view, decoders), self._threads)
+                table = TopicTable(partial(self._scan, topic, view), self._threads)
                 self._connection.register(name, table)
                 self._tables[name] = table
 
-    def _scan(self, topic: str, view: str | None, decoders: Sequence[Decoder]) -> Scan:
-        value_type = BINARY if decoders else BINARY_VIEW
-        selection = Selection(isolation=self._isolation_level, view=view, value_type=value_type)
-        return Scan.of(self._log.storage, self._log.snapshot(topic), selection=selection, decoders=decoders)
+    def _scan(self, topic: str, view: str | None) -> Scan:
+        found = self._log.topic(
+            topic, self._versions.get(topic), self._timestamp if topic not in self._versions else None
+        )
+        value_type = BINARY if self._formats else BINARY_VIEW
+        return found.scan(view=view, isolation=self._isolation, formats=self._formats, value_type=value_type)
 
     def _named(self, query: str) -> list[str]:
         """The topics whose names are in the query; all where it asks for the names of tables.

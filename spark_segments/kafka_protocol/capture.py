@@ -166,8 +166,8 @@ class _TopicCapture:
     ) -> None:
         self._log, self._source, self._topic = log, source, topic
         self._keep_retention, self._patience, self._progress = keep_retention, patience_seconds, progress
-        self._manifest: Manifest = log.manifest(topic.name)
-        self._limits = SegmentLimits.of(log.config(topic.name)) if self._is_here() else None
+        self._manifest: Manifest = log.topic(topic.name).manifest
+        self._limits = SegmentLimits.of(log.topic(topic.name).config) if self._is_here() else None
         self._parts: dict[int, _Partition] = {}
         self._written = 0
         self._warnings: list[str] = []
@@ -175,7 +175,7 @@ class _TopicCapture:
 
     def run(self) -> dict[str, Any]:
         current = self._ready()
-        self._limits = SegmentLimits.of(self._log.config(self._topic.name))
+        self._limits = SegmentLimits.of(self._log.topic(self._topic.name).config)
         self._parts = {
             row.partition: _Partition(
                 row,
@@ -233,7 +233,7 @@ class _TopicCapture:
         if not self._is_compacted or "at_ms" not in noted:
             return False
         away_ms = self._log.storage.now_ms() - noted["at_ms"]
-        is_late = bool(noted["late"]) or away_ms > self._log.config(self._topic.name).delete_retention_ms
+        is_late = bool(noted["late"]) or away_ms > self._log.topic(self._topic.name).config.delete_retention_ms
         if is_late:
             self._warnings.append(
                 "a capture came later than delete.retention.ms after the one before: tombstones and abort markers may "
@@ -243,11 +243,11 @@ class _TopicCapture:
 
     @property
     def _is_compacted(self) -> bool:
-        return self._log.config(self._topic.name).compact
+        return self._log.topic(self._topic.name).config.compact
 
     def _note_end(self, is_late: bool) -> None:
         """Notes in a compacted topic when it was all here."""
-        now_ms, retention_ms = self._log.storage.now_ms(), self._log.config(self._topic.name).delete_retention_ms
+        now_ms, retention_ms = self._log.storage.now_ms(), self._log.topic(self._topic.name).config.delete_retention_ms
 
         def plan(current: Snapshot) -> Change | None:
             noted = json.loads(current.states.get(_CAPTURED, "{}"))

@@ -226,8 +226,8 @@ class Views:
 
     def _snapshot(self, name: str) -> Snapshot:
         if self._timestamp_ms is not None:
-            return self.log.snapshot_at(name, self._timestamp_ms)
-        return self.log.snapshot(name, self._versions.get(name))
+            return self.log.topic(name, timestamp=self._timestamp_ms).snapshot
+        return self.log.topic(name, self._versions.get(name)).snapshot
 
     def name_of(self, topic_id: uuid.UUID) -> str | None:
         """The topic that has this id, None where there is none."""

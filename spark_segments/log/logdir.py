@@ -1,138 +1,169 @@
-"""A log directory: the topics in it, and everything that can be done to them without Spark."""
+"""A log directory: its topics, its groups, and what comes from Kafka's directories and goes there."""
 
 from __future__ import annotations
 
-import dataclasses
+import base64
 import fnmatch
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+import uuid
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Self
 
-from spark_segments.config import normal_overrides, topic_config
-from spark_segments.errors import LogDirError, SegmentsError, StorageError, UnknownOutcomeError
-from spark_segments.log.appending.appender import Appender, Chunks, ProducerOptions, Target
-from spark_segments.log.appending.caller_rows import Rows, record_batches
-from spark_segments.log.appending.offset_assignment import commit_written
-from spark_segments.log.kafka.directory import KafkaDirectory, committed_directory
-from spark_segments.log.kafka.transfer import export_all, import_all
-from spark_segments.log.manifest.change import APPEND
-from spark_segments.log.manifest.manifest import Manifest
-from spark_segments.log.manifest.snapshot import Snapshot
-from spark_segments.log.manifest.states import check_role
-from spark_segments.log.manifest.topic_log import TableState
-from spark_segments.log.manifest.transaction import AnyTransaction, checked, is_repeat
-from spark_segments.log.marker import check_apart, is_marked
-from spark_segments.log.partitions import offset_bounds
-from spark_segments.log.reading.times import offsets_for_times
-from spark_segments.log.reading.topic_reads import TopicReads
-from spark_segments.log.topics import Topics
-from spark_segments.log.typed.typed_log import TypedLog, typed_columns
+from spark_segments.config import check_new_topic_name, names_collide, normal_overrides, topic_config
+from spark_segments.errors import LogDirError, SegmentsError, StorageError
+from spark_segments.log.groups.group import Group, all_groups, has_positions
+from spark_segments.log.groups.group_files import check_group_id
+from spark_segments.log.manifest.delta.delta_log import DeltaLog, OpenDeltaLog
+from spark_segments.log.manifest.rows import Partition
+from spark_segments.log.manifests import Manifests, kafka_directory
+from spark_segments.log.marker import check_apart, is_marked, mark
+from spark_segments.log.partitions import check_partition_count
+from spark_segments.log.printing import MOST_ROWS, Printed, Prints
+from spark_segments.log.topic import Topic
 from spark_segments.storage import Storage
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from spark_segments.log.kafka.directory import KafkaDirectory
+    from spark_segments.values.registries.registry import Registry
 
-class LogDir(Topics, TypedLog, TopicReads):
+
+class LogDir(Prints):
     """Topics under one location. `create` makes one, `open` opens one or a plain Kafka log directory (read-only)."""
 
-    # Records
-
-    def append(
+    def __init__(
         self,
-        topic: str,
-        table: Rows,
-        txn: tuple[str, int] | None = None,
+        storage: Storage,
         *,
-        options: ProducerOptions | None = None,
-        formats: Mapping[str, str] | None = None,
-    ) -> dict[int, tuple[int, int]]:
-        """Appends rows and returns {partition: (first offset, last offset)}, both inclusive; {} for a repeated `txn`.
+        kafka: KafkaDirectory | None = None,
+        defaults: Mapping[str, str] | None = None,
+        open_delta_log: OpenDeltaLog = DeltaLog,
+    ) -> None:
+        """Use `create` or `open`. `kafka` is set where Kafka, and not a manifest, says what the log is."""
+        self.manifests = Manifests(storage, kafka=kafka, defaults=defaults, open_delta_log=open_delta_log)
 
-        Takes the columns of a writer (value, key, headers, partition, timestamp) as Arrow, as a pandas or another data
-        frame, or as a list of dicts; without timestamp a record gets the time of now. In dicts text is UTF-8, a
-        timestamp is a datetime or milliseconds since 1970, headers are a dict or pairs, and a value of None is a
-        tombstone. `txn` is (application id, version from 0 to 2**63 - 1): a version not above the application's last
-        one adds nothing, and that is so after an append of no rows, too.
+    @classmethod
+    def create(
+        cls,
+        uri: str,
+        storage_options: Mapping[str, str] | None = None,
+        *,
+        defaults: Mapping[str, str] | None = None,
+    ) -> Self:
+        """Makes an empty log directory at `uri`, or opens the one that is there already.
 
-        Raises UnknownTopicError; InvalidOptionError for a version out of range; InvalidRecordError where the topic is
-        compacted and a row has no key, and for a dict that is no record; NotLeaderError where the topic is a follower
-        or fenced. Nothing is appended then. `formats` are options such as value.format: what typed columns key and
-        value are written as.
+        A location that holds a plain Kafka log directory raises LogDirError: import it into a new one instead.
+        `defaults` are configuration values, in Kafka's names, for what topics do not set themselves.
         """
-        self._check_writable()
-        if txn is not None:
-            checked(txn)
-        is_once = hasattr(table, "__next__")  # rows that can be read once only
-        with self._topic(topic) as manifest:
-            state = manifest.state_to_commit_on(is_latest=is_once)
+        storage = Storage(uri, dict(storage_options or {}))
+        if not is_marked(storage):
+            if kafka_directory(storage) is not None:
+                raise LogDirError(
+                    "The location holds partitions that Kafka wrote",
+                    path=uri,
+                    hint="Open it as it is (read-only), or import it: segments import KAFKA_DIR LOG_DIR",
+                )
+            mark(storage)
+        return cls.open(uri, storage_options, defaults=defaults)
+
+    @classmethod
+    def open(
+        cls,
+        uri: str,
+        storage_options: Mapping[str, str] | None = None,
+        *,
+        defaults: Mapping[str, str] | None = None,
+    ) -> Self:
+        """Opens a log directory; one without a manifest that holds `<topic>-<n>` directories opens read-only, as Kafka
+        would recover it.
+        """
+        found = Manifests.open(Storage(uri, dict(storage_options or {})), defaults=defaults)
+        return cls(found.storage, kafka=found.kafka, defaults=defaults)
+
+    @property
+    def storage(self) -> Storage:
+        return self.manifests.storage
+
+    @property
+    def defaults(self) -> Mapping[str, str]:
+        """Configuration values for what topics do not set themselves."""
+        return self.manifests.defaults
+
+    @property
+    def uri(self) -> str:
+        return self.storage.uri
+
+    @property
+    def is_kafka(self) -> bool:
+        """Whether this is a plain Kafka log directory, which is never written to."""
+        return self.manifests.kafka is not None
+
+    # Topics
+
+    def topics(self) -> list[str]:
+        """The names of the topics, sorted. A topic whose manifest cannot be read is there, too."""
+        return self.manifests.topics()
+
+    def topic(self, name: str, version: int | None = None, timestamp: datetime | int | None = None) -> Topic:
+        """The topic of this name, as it is now, or was at a version of its manifest or at a time (a datetime, or
+        milliseconds since 1970). Nothing is read yet: see `Topic`.
+        """
+        return Topic(self.manifests, name, version, timestamp)
+
+    def create_topic(self, topic: str, partitions: int = 1, config: Mapping[str, str] | None = None) -> None:
+        """Makes a topic. Raises TopicExistsError where there is one, InvalidOptionError for a bad name, count or
+        configuration.
+        """
+        self.manifests.check_writable()
+        # No other name collides with one that has neither character: it is no matter then how many topics there are.
+        names = self.manifests.directories() if {".", "_"} & set(topic) else []
+        check_new_topic_name(
+            topic, [name for name in names if names_collide(topic, name) and self.manifests.is_there(name)]
+        )
+        check_partition_count(topic, partitions)
+        overrides = normal_overrides(config or {})
+        topic_config(overrides, self.defaults)
+        topic_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
+        rows = [Partition(topic_id, number) for number in range(partitions)]
+        self.manifests.manifest(topic).create(topic_id, overrides, rows)
+
+    def delete_topic(self, topic: str, *, force: bool = False) -> None:
+        """Takes a topic out of the log directory. Its files stay for the readers that have them, until vacuum.
+
+        `force` takes out a topic whose manifest cannot be read, too, because it is damaged or a newer version of this
+        package wrote it. Vacuum then deletes all files of the topic, whoever could still read them, after the log
+        directory's file.delete.delay.ms; a manifest that is repaired before that brings the topic back.
+        """
+        self.manifests.check_writable()
+        with self.manifests.known(topic) as manifest:
+            if force:
+                manifest.delete_by_force()
+                return
             try:
-                return self._append(manifest, state, table, txn, options, formats)
-            except (StorageError, UnknownOutcomeError):
+                manifest.delete()
+            except (LogDirError, StorageError) as error:
+                error.hint = error.hint or "Restore the manifest from a backup, or delete the topic by force"
                 raise
-            except SegmentsError:  # it rests on a state that may be an old one
-                latest = None if is_once else manifest.moved(state)
-                if latest is None:
-                    raise
-            return self._append(manifest, latest, table, txn, options, formats)
 
-    def _append(
-        self,
-        manifest: Manifest,
-        state: TableState,
-        table: Rows,
-        txn: tuple[str, int] | None,
-        options: ProducerOptions | None,
-        formats: Mapping[str, str] | None,
-    ) -> dict[int, tuple[int, int]]:
-        topic = manifest.topic
-        check_role(state.snapshot, APPEND)
-        target = self._target(state.snapshot)
-        with Appender(self.storage, lambda _: target, topic=topic, options=options) as appender:
-            rows = record_batches(table, formats or {})
-            for batch in typed_columns(self).encoded(topic, rows, formats) if formats else rows:
-                appender.write(batch)
-            written = appender.close()
-        # No rows are an append, too: their transaction is recorded, and a repeat with rows adds nothing.
-        written = written or [Chunks(topic, target.topic_id)]
-        return commit_written(manifest, written, txn, self.defaults, state=state)
+    def registry(self, formats: Mapping[str, str]) -> Registry:
+        """The schema registry that schema.registry names, by default the topic `_schemas` of this log directory."""
+        from spark_segments.log.typed.formats import TypedColumns
 
-    def target(self, topic: str, txn: AnyTransaction | None = None) -> Target:
-        """The topic as a writer's tasks need it; with `txn`, whether the topic holds that transaction already.
+        return TypedColumns(self.manifests).registry(formats)
 
-        Raises UnknownTopicError; TransactionOrderError where the topic refuses `txn`; NotLeaderError where it takes no
-        appends.
-        """
-        self._check_writable()
-        sent = None if txn is None else checked(txn)
-        with self._topic(topic) as manifest:
-            state = manifest.state()
-            check_role(state.snapshot, APPEND)
-            repeated = sent is not None and is_repeat(sent, state.last_transaction(sent.application), topic)
-            return dataclasses.replace(self._target(state.snapshot), repeated=repeated)
+    # Groups
 
-    def _target(self, snapshot: Snapshot) -> Target:
-        config = topic_config(snapshot.config, self.defaults)
-        count = snapshot.partitions.num_rows
-        return Target(snapshot.topic, snapshot.topic_id, count, config, format_version=snapshot.format_version)
+    def group(self, group: str) -> Group:
+        """The group of this id, whether or not it has committed. Raises InvalidOptionError for no group's id."""
+        check_group_id(group)
+        return Group(self.manifests, group)
 
-    def commit_chunks(self, chunks: Sequence[Chunks], txn: AnyTransaction | None = None) -> dict[int, tuple[int, int]]:
-        """Gives the chunks of one topic their offsets, in the order given; chunks without records record `txn` alone.
-
-        Raises where the topic is not the one that was written to, or where it is compacted by now and a row has no key;
-        CommitConflictError for chunks that were committed before and have left the log since.
-        """
-        if not chunks:
-            return {}
-        with self._topic(chunks[0].topic) as manifest:
-            return commit_written(manifest, chunks, txn, self.defaults, replayed=True)
-
-    def offsets_for_times(self, topic: str, timestamp_ms: int) -> dict[int, tuple[int, int] | None]:
-        """{partition: (offset, timestamp in ms)} of the first offset with a timestamp ≥ `timestamp_ms`, None where
-        there is none.
-        """
-        snapshot = self.snapshot(topic)
-        targets = dict.fromkeys(offset_bounds(snapshot), timestamp_ms)
-        return offsets_for_times(self.storage, snapshot, targets)
+    def groups(self) -> list[str]:
+        """The ids of the groups that have positions, sorted. One whose positions cannot be read is there, too."""
+        every = all_groups(self.manifests)
+        there = self.storage.at_once(has_positions, every)
+        return [group.id for group, is_there in zip(every, there, strict=True) if is_there]
 
     # Kafka's directories
 
@@ -167,7 +198,7 @@ class LogDir(Topics, TypedLog, TopicReads):
         one; UnknownTopicError where there is no such topic. Of several topics, those that fail are raised, as one
         LogDirError, after all the others were imported; LogDirError, too, where `replicated` finds no high watermarks.
         """
-        self._check_writable()
+        self.manifests.check_writable()
         overrides = normal_overrides(config or {})
         source_storage = Storage(path, dict(storage_options or {}))
         if is_marked(source_storage):
@@ -177,6 +208,9 @@ class LogDir(Topics, TypedLog, TopicReads):
                 expected="<topic>-<partition> directories of Kafka",
                 hint=f"segments mirror {path} {self.uri} keeps copies of its topics",
             )
+        from spark_segments.log.kafka.directory import KafkaDirectory, committed_directory
+        from spark_segments.log.kafka.transfer import import_all
+
         source = committed_directory(source_storage) if replicated else KafkaDirectory(source_storage)
         names = source.topics()
         topics = names if topic is None else fnmatch.filter(names, topic) or [topic]
@@ -190,7 +224,7 @@ class LogDir(Topics, TypedLog, TopicReads):
             source,
             self.storage,
             topics,
-            self.manifest,
+            self.manifests.manifest,
             overrides,
             self.defaults,
             recovery=recovery,
@@ -221,12 +255,28 @@ class LogDir(Topics, TypedLog, TopicReads):
                 "The location is a log directory, and none of Kafka's", path=path, hint="Name another one"
             )
         check_apart(target)
+        from spark_segments.log.kafka.transfer import export_all
+
         return export_all(
             self.storage,
             target,
             [topic] if topic is not None else self.topics(),
-            self.snapshot,
+            self.manifests.snapshot,
             self.defaults,
             spark=spark,
             progress=progress,
         )
+
+    def _printed(self) -> Printed:
+        names = self.topics()
+        facts = {"uri": self.uri, "topics": len(names), "groups": len(self.groups())}
+        rows = [_figures(self.topic(name)) for name in names[:MOST_ROWS]] + [(name,) for name in names[MOST_ROWS:]]
+        return Printed("LogDir", facts, ("topic", "partitions", "records", "bytes"), rows)
+
+
+def _figures(topic: Topic) -> tuple[Any, ...]:
+    try:
+        rows = topic.describe()["partitions"]
+    except SegmentsError as error:
+        return topic.name, str(error), None, None
+    return topic.name, len(rows), sum(row["records"] for row in rows), sum(row["size_bytes"] for row in rows)

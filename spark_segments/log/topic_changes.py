@@ -45,7 +45,7 @@ def altered(config: Mapping[str, str | None], partitions: int | None, defaults: 
 def records_deleted(before_offsets: Mapping[int, int], defaults: Mapping[str, str], uri: str) -> Plan:
     """Moves the log start of partitions up to the offsets given; -1 means the log end.
 
-    The plan raises as `LogDir.delete_records` does.
+    The plan raises as `Topic.delete_records` does.
     """
 
     def plan(snapshot: Snapshot) -> Change | None:

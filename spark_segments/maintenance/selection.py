@@ -56,7 +56,7 @@ def selected_topics(
     check_managed(log)
     for name in selected(log.storage.directories(MANIFEST_DIRECTORY), topics):
         try:
-            snapshot = log.snapshot(name)
+            snapshot = log.topic(name).snapshot
             config = topic_config(snapshot.config, log.defaults)
             if policy is not None and policy not in config.cleanup_policy:
                 continue

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from datetime import datetime
 from functools import partial
 
 import pyarrow as pa
@@ -11,7 +12,7 @@ import pyarrow as pa
 from spark_segments.errors import MissingExtraError
 from spark_segments.log.logdir import LogDir
 from spark_segments.log.reading.isolation import READ_UNCOMMITTED
-from spark_segments.log.reading.plan import BINARY, BINARY_VIEW, Selection
+from spark_segments.log.reading.plan import BINARY, BINARY_VIEW
 from spark_segments.log.reading.scan import Scan
 from spark_segments.log.reading.times import offsets_for_times
 
@@ -30,29 +31,33 @@ def scan_topic(
     storage_options: Mapping[str, str] | None = None,
     *,
     version: int | None = None,
-    isolation_level: str = READ_UNCOMMITTED,
+    timestamp: datetime | int | None = None,
+    isolation: str = READ_UNCOMMITTED,
     formats: Mapping[str, str] | None = None,
     view: str | None = None,
     include_tombstones: bool = True,
     threads: int | None = None,
 ) -> pl.LazyFrame:
-    """The records of a topic as a lazy frame; the arguments are those of `LogDir.open` and `LogDir.reader`.
+    """The records of a topic as a lazy frame; the arguments are those of `LogDir.open` and `Topic.scan`.
 
-    The log is that of this moment, whenever and however often the frame is collected. A query reads the columns it
-    uses and stops at its `head`. Conditions on partition and offset, and lower bounds of timestamp, choose what is
-    read; all others are applied to what was. Rows come partition by partition and by offset.
+    The log is that of this moment, or of the `version` or `timestamp`, whenever and however often the frame is
+    collected. A query reads the columns it uses and stops at its `head`. Conditions on partition and offset, and lower
+    bounds of timestamp, choose what is read; all others are applied to what was. Rows come partition by partition and
+    by offset.
 
-    Raises what `LogDir.open` and `LogDir.reader` raise; errors in the data come from the query as Polars' ComputeError.
+    Raises what `LogDir.open` and `Topic.scan` raise; errors in the data come from the query as Polars' ComputeError.
     """
-    log = LogDir.open(uri, storage_options)
-    readers = log.value_readers(topic, formats, version) if formats else []
-    selection = Selection(
-        isolation=isolation_level,
-        view=view,
-        include_tombstones=include_tombstones,
-        value_type=BINARY if readers else BINARY_VIEW,
+    scan = (
+        LogDir.open(uri, storage_options)
+        .topic(topic, version, timestamp)
+        .scan(
+            view=view,
+            isolation=isolation,
+            include_tombstones=include_tombstones,
+            formats=formats,
+            value_type=BINARY if formats else BINARY_VIEW,
+        )
     )
-    scan = Scan.of(log.storage, log.snapshot(topic, version), selection=selection, decoders=readers)
     return register_io_source(
         partial(_frames, scan, threads), schema=_frame(scan.schema.empty_table()).schema, is_pure=True
     )

@@ -146,7 +146,7 @@ def update_table(
     for _ in range(TRIES):
         table = _open(table_uri, table_options)
         at_ms = log.storage.now_ms()
-        snapshot = log.snapshot(topic)
+        snapshot = log.topic(topic).snapshot
         version = None if log.is_kafka else snapshot.version
         position = TablePositions.of(snapshot, at_ms, version)
         before = last_position(table)
@@ -241,7 +241,7 @@ def _why_whole(log: LogDir, snapshot: Snapshot, before: TablePositions | None, n
     first_dirty = dict(zip(bounds, snapshot.partitions.column("first_dirty_offset").to_pylist(), strict=True))
     cleaned = any(first_dirty[partition] > following.offset for partition, following in before.positions.items())
     # A tombstone that was appended after the last update stays at least delete.retention.ms after its first cleaning.
-    if cleaned and now_ms - before.at_ms > log.config(snapshot.topic).delete_retention_ms:
+    if cleaned and now_ms - before.at_ms > log.topic(snapshot.topic).config.delete_retention_ms:
         return LATE
     return None
 
@@ -251,7 +251,7 @@ def _may_be_rewritten(log: LogDir, snapshot: Snapshot, since: int) -> bool:
     if since > snapshot.version:
         return True
     with ThreadPoolExecutor(_THREADS) as pool:
-        operations = pool.map(log.manifest(snapshot.topic).log.operation, range(since + 1, snapshot.version + 1))
+        operations = pool.map(log.topic(snapshot.topic).manifest.log.operation, range(since + 1, snapshot.version + 1))
         try:
             return any(operation in _REWRITES for operation in operations)
         except FileNotFoundError:  # vacuum takes commits file.delete.delay.ms after the next one

@@ -64,7 +64,7 @@ class RowWriter(Versioned):
         self._value_writers = self._encoders(options, schema)
         check_writable_columns(_as_bytes(schema, self._value_writers), topic_given=options.topic is not None)
         self._options = options
-        self._target = None if options.topic is None else self._log_dir.target(options.topic)
+        self._target = None if options.topic is None else self._log_dir.topic(options.topic).target()
         if self._target is not None and self._target.config.compact and "key" not in schema.names:
             raise InvalidRecordError(
                 f"Topic {options.topic} is compacted: records without a key cannot be appended",
@@ -119,7 +119,7 @@ class RowWriter(Versioned):
                 if topic in repeated:
                     self._check_still_there(topic, txn)
                     continue
-                self._log_dir.commit_chunks(topics[topic], txn)
+                self._log_dir.topic(topic).commit_chunks(topics[topic], txn)
             except SegmentsError as error:
                 raise _failed_at(error, names, number, has_txn=txn is not None) from error
             warn_of_small_chunks(topic, topics[topic])
@@ -127,7 +127,7 @@ class RowWriter(Versioned):
 
     def _check_still_there(self, topic: str, txn: Transaction | None) -> None:
         """Raises CommitConflictError where a topic that tasks left out does not hold the transaction any more."""
-        if not self._log_dir.target(topic, txn).repeated:
+        if not self._log_dir.topic(topic).target(txn).repeated:
             raise CommitConflictError(
                 f"Topic {topic} held the transaction when the tasks wrote, and does not hold it now",
                 expected=txn,
@@ -141,7 +141,9 @@ class RowWriter(Versioned):
         columns = [field for field in schema.fields if field.name in ("key", "value")]
         arrow = to_arrow_schema(StructType(columns))
         types = {field.name: field.type for field in arrow}
-        return self._log_dir.value_writers(options.topic, options.formats, types)
+        from spark_segments.log.typed.formats import TypedColumns
+
+        return TypedColumns(self._log_dir.manifests).writers(options.topic, options.formats, types)
 
     def _encoded(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         if not self._value_writers:
@@ -170,7 +172,7 @@ class _Targets:
         if self._txn is None and self._only is not None:
             return self._only
         if topic not in self._found:
-            self._found[topic] = self._log_dir.target(topic, self._txn)
+            self._found[topic] = self._log_dir.topic(topic).target(self._txn)
         return self._found[topic]
 
     def new_rows(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -121,13 +121,13 @@ def _opened(options: ReadOptions) -> tuple[dict[str, Snapshot], dict[str, list[D
     log = LogDir.open(options.location.uri, options.location.storage_options)
     names = topic_names(options.topics, log.topics)
     if options.timestamp_ms is not None:
-        snapshots = {name: log.snapshot_at(name, options.timestamp_ms) for name in names}
+        snapshots = {name: log.topic(name, timestamp=options.timestamp_ms).snapshot for name in names}
     else:
-        snapshots = {name: log.snapshot(name, options.version) for name in names}
+        snapshots = {name: log.topic(name, options.version).snapshot for name in names}
     if not options.formats:
         return snapshots, {}
     pinned = options.version is not None or options.timestamp_ms is not None
     return snapshots, {
-        name: log.value_readers(name, options.formats, snapshot.version if pinned else None)
+        name: log.topic(name, snapshot.version if pinned else None).decoders(options.formats)
         for name, snapshot in snapshots.items()
     }

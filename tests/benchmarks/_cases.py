@@ -60,11 +60,11 @@ def prepare(directory: Path) -> None:
             log.create_topic("t", 1, {"cleanup.policy": "compact", "compression.type": "uncompressed"})
             all_keys = numbers(np.random.default_rng(1), LOG_BYTES // size)
             for first in range(0, len(all_keys), _BATCH):
-                log.append("t", _rows(all_keys[first : first + _BATCH], size))
+                log.topic("t").append(_rows(all_keys[first : first + _BATCH], size))
             shutil.copytree(chunks, sealed, copy_function=os.link)
             log = LogDir.open(str(sealed))
             _rolled(log)
-            log.append("t", _rows(np.zeros(1, np.int64), 100))
+            log.topic("t").append(_rows(np.zeros(1, np.int64), 100))
 
 
 def _chunks(directory: Path, size: int, keys: str) -> Path:
@@ -101,18 +101,20 @@ def _rolled(log: LogDir) -> None:
 
 def _append(log: LogDir, *, rows: pa.Table, times: int = 1) -> None:
     for _ in range(times):
-        log.append("t", rows)
+        log.topic("t").append(rows)
 
 
 def _read(directory: Path) -> int:
-    return sum(batch.num_rows for batch in LogDir.open(str(directory)).read("t"))
+    return sum(batch.num_rows for batch in LogDir.open(str(directory)).topic("t").scan().batches())
 
 
 def _seek(directory: Path) -> int:
     log = LogDir.open(str(directory))
-    _, end = log.offsets("t")[0]
+    _, end = log.topic("t").offsets()[0]
     starts = range(0, end, max(1, end // 50))
-    return sum(batch.num_rows for at in starts for batch in log.read("t", 0, at, at + 10))
+    return sum(
+        batch.num_rows for at in starts for batch in log.topic("t").scan(partition=0, offsets=(at, at + 10)).batches()
+    )
 
 
 def serve(directory: Path) -> None:

@@ -75,7 +75,7 @@ def _more_bytes(log: LogDir, before: int, mib: int) -> None:
         _create(log)
     count = (mib - before) * MIB // RECORD_BYTES
     for first in range(0, count, BATCH):
-        log.append("t", rows(min(BATCH, count - first)))
+        log.topic("t").append(rows(min(BATCH, count - first)))
 
 
 def _more_segments(log: LogDir, before: int, segments: int) -> None:
@@ -83,24 +83,24 @@ def _more_segments(log: LogDir, before: int, segments: int) -> None:
         _create(log, segment_bytes=str(SMALL_SEGMENT_BYTES))
     count = (segments - before) * (SMALL_SEGMENT_BYTES // RECORD_BYTES)
     for first in range(0, count, BATCH):
-        log.append("t", rows(min(BATCH, count - first)))
+        log.topic("t").append(rows(min(BATCH, count - first)))
 
 
 def _more_partitions(log: LogDir, before: int, partitions: int) -> None:
     if before:
-        log.alter_topic("t", partitions=partitions)
+        log.topic("t").alter(partitions=partitions)
     else:
         _create(log, partitions)
-    log.append("t", rows((partitions - before) * 10, np.repeat(np.arange(before, partitions), 10)))
+    log.topic("t").append(rows((partitions - before) * 10, np.repeat(np.arange(before, partitions), 10)))
 
 
 def _more_versions(log: LogDir, before: int, versions: int) -> None:
     if not before:
         _create(log)
-        log.append("t", rows(2 * MIB // RECORD_BYTES))
+        log.topic("t").append(rows(2 * MIB // RECORD_BYTES))
     nothing = rows(1).slice(0, 0)
     for number in range(before, versions):
-        log.append("t", nothing, txn=("app", number))
+        log.topic("t").append(nothing, txn=("app", number))
 
 
 DIMENSIONS = {
@@ -127,9 +127,9 @@ def operations(dimension: Dimension, size: int) -> Iterator[Operation]:
     """What is measured: a process that has the kernels, but nothing of this log, does each of these."""
     many = dimension.append(size)
     if many.num_rows > 1:
-        yield Operation("append", "empty", lambda log: log.append("t", many), True)
+        yield Operation("append", "empty", lambda log: log.topic("t").append(many), True)
     one = rows(1, np.zeros(1))
-    yield Operation("commit", "sealed", lambda log: log.append("t", one), True)
+    yield Operation("commit", "sealed", lambda log: log.topic("t").append(one), True)
     yield Operation("read", "sealed", _read)
     yield Operation("seek", "sealed", _seek)
     yield Operation("plan", "sealed", _plan)
@@ -152,14 +152,16 @@ def _clean(report: Any) -> None:
 
 
 def _read(log: LogDir) -> None:
-    assert sum(batch.num_rows for batch in log.read("t"))
+    assert sum(batch.num_rows for batch in log.topic("t").scan().batches())
 
 
 def _seek(log: LogDir) -> None:
     """Ten records in the middle of a partition, by offset, and the offset of a time."""
-    snapshot = log.snapshot("t")
+    snapshot = log.topic("t").snapshot
     end = snapshot.partition(0).log_end_offset
-    assert sum(batch.num_rows for batch in log.read("t", 0, end // 2, end // 2 + 10))
+    assert sum(
+        batch.num_rows for batch in log.topic("t").scan(partition=0, offsets=(end // 2, end // 2 + 10)).batches()
+    )
 
 
 def _plan(log: LogDir) -> None:
@@ -178,9 +180,9 @@ def prepare(dimension: Dimension, directory: Path, size: int, partitions: int) -
     _create(LogDir.create(str(directory / "empty")), partitions)
     sealed = _links(directory / "chunks", directory / "sealed")
     _roll(sealed)
-    sealed.append("t", rows(partitions, np.arange(partitions)))
+    sealed.topic("t").append(rows(partitions, np.arange(partitions)))
     removed = _links(directory / "sealed", directory / "removed")
-    removed.delete_records("t", dict.fromkeys(range(partitions), -1))
+    removed.topic("t").delete_records(dict.fromkeys(range(partitions), -1))
     _done(retain(removed))
 
 
@@ -238,7 +240,7 @@ def main() -> None:
         log = LogDir.create(str(directory / "chunks"))
         dimension.make(log, before, size or dimension.sizes[0])
         before = size
-        partitions = log.snapshot("t").partitions.num_rows
+        partitions = log.topic("t").snapshot.partitions.num_rows
         prepare(dimension, directory, size, partitions)
         for operation in operations(dimension, size or dimension.sizes[0]):
             if arguments.only in operation.name:

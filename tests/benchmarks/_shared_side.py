@@ -52,7 +52,7 @@ class Side:
         """{"files": files beside the manifest, "rows": rows of the manifest} of the topic that was written last."""
         log = LogDir.open(str(self._directory))
         files = [info for info in log.storage.list(recursive=True) if not info.path.startswith("_")]
-        return {"files": len(files), "rows": log.snapshot("t").live.num_rows}
+        return {"files": len(files), "rows": log.topic("t").snapshot.live.num_rows}
 
 
 class StoreSide:
@@ -66,16 +66,16 @@ class StoreSide:
 
     def append(self, rows: int) -> None:
         log = LogDir.open(self._uri, self._options)
-        partitions = len(log.offsets("t"))
+        partitions = len(log.topic("t").offsets())
         numbers = pa.array((np.arange(rows) % partitions).astype(np.int32))
-        log.append("t", pa.table({"value": [b"v" * 100] * rows, "partition": numbers}))
+        log.topic("t").append(pa.table({"value": [b"v" * 100] * rows, "partition": numbers}))
 
     def read_partition(self) -> int:
         log = LogDir.open(self._uri, self._options)
-        return sum(batch.num_rows for batch in log.read("t", partition=3))
+        return sum(batch.num_rows for batch in log.topic("t").scan(partition=3).batches())
 
     def open(self) -> None:
-        LogDir.open(self._uri, self._options).offsets("t")
+        LogDir.open(self._uri, self._options).topic("t").offsets()
 
 
 def main() -> None:

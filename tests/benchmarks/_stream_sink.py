@@ -60,10 +60,10 @@ def make_versions(log: LogDir, topic: str, versions: int, figures: dict[str, flo
     """Commits small appends, with a roll now and then; the time of the first and of the last tenth of the commits."""
     rows = pa.table({"value": ["v"] * PARTITIONS, "partition": pa.array(range(PARTITIONS), pa.int32())})
     seconds = []
-    while (version := log.snapshot(topic).version) < versions:
+    while (version := log.topic(topic).snapshot.version) < versions:
         for _ in range(min(ROLL_VERSIONS, versions - version)):
             started = time.perf_counter()
-            log.append(topic, rows)
+            log.topic(topic).append(rows)
             seconds.append(time.perf_counter() - started)
         roll(log, topics=[topic])
     tenth = max(1, len(seconds) // 10)

@@ -31,9 +31,9 @@ def prepare(directory: Path) -> None:
     log.create_topic("events")
     log.create_topic("prices", config={"cleanup.policy": "compact"})
     for topic in ("events", "prices"):
-        log.append(topic, rows(RECORDS))
+        log.topic(topic).append(rows(RECORDS))
     roll(directory)
-    log.append("prices", rows(1))
+    log.topic("prices").append(rows(1))
 
 
 def roll(directory: Path) -> None:
@@ -44,11 +44,11 @@ def roll(directory: Path) -> None:
 
 
 def append(directory: Path) -> None:
-    LogDir.open(str(directory)).append("events", rows(RECORDS))
+    LogDir.open(str(directory)).topic("events").append(rows(RECORDS))
 
 
 def read(directory: Path) -> None:
-    assert sum(batch.num_rows for batch in LogDir.open(str(directory)).read("events")) >= RECORDS
+    assert sum(batch.num_rows for batch in LogDir.open(str(directory)).topic("events").scan().batches()) >= RECORDS
 
 
 def compact(directory: Path) -> None:
@@ -61,13 +61,13 @@ def compact(directory: Path) -> None:
 def appends(directory: Path) -> None:
     """A line of input: a turn of appends; the answer: the median of their CPU seconds, and of their wall seconds."""
     log, row = LogDir.open(str(directory)), rows(1)
-    log.append("events", row)
+    log.topic("events").append(row)
     print("ready", flush=True)
     for _ in sys.stdin:
         cpu_seconds, wall_seconds = [], []
         for _ in range(APPENDS_A_TURN):
             cpu, wall = time.process_time(), time.perf_counter()
-            log.append("events", row)
+            log.topic("events").append(row)
             cpu_seconds.append(time.process_time() - cpu)
             wall_seconds.append(time.perf_counter() - wall)
         middle = APPENDS_A_TURN // 2

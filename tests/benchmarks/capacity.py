@@ -72,7 +72,7 @@ def topics(directory: Path, share: float) -> Figures:
         started = time.process_time()
         for number in range(there, count):
             log.create_topic(f"topic{number:06}", 10)
-            log.append(f"topic{number:06}", ten)
+            log.topic(f"topic{number:06}").append(ten)
         yield f"{count:,} topics, create and append, CPU ms each", milliseconds(started) / (count - there)
         there = count
         log = LogDir.open(str(directory))
@@ -99,7 +99,7 @@ def partitions(directory: Path, share: float) -> Figures:
     for appends in (1, 10, 100):
         started = time.process_time()
         for _ in range(done, appends):
-            log.append("wide", all_partitions)
+            log.topic("wide").append(all_partitions)
         name = f"{count * appends:,} chunks"
         yield f"{name}, append to all partitions, CPU ms", milliseconds(started) / (appends - done)
         done = appends
@@ -119,7 +119,7 @@ def segments(directory: Path, share: float) -> Figures:
         started = time.process_time()
         for first in range(there, count, 10_000):
             records = min(10_000, count - first) * 4
-            log.append("wide", rows(records, np.arange(records) % 10))
+            log.topic("wide").append(rows(records, np.arange(records) % 10))
         yield f"{count:,} segments, append, CPU ms each", milliseconds(started) / (count - there)
         there = count
         yield from command_figures(f"{count:,} segments, roll", ["roll", log.uri, "--now-ms", later(log)])
@@ -144,7 +144,7 @@ def size(directory: Path, share: float) -> Figures:
             digits = np.char.zfill(random.integers(0, keys, table.num_rows).astype("S16"), 16).tobytes()
             ends = pa.py_buffer((np.arange(table.num_rows + 1) * 16).astype(np.int32))
             key = pa.BinaryArray.from_buffers(pa.binary(), table.num_rows, [None, ends, pa.py_buffer(digits)])
-            log.append("large", table.set_column(0, "key", key))
+            log.topic("large").append(table.set_column(0, "key", key))
             there += 200_000 * 1024
             if there // (2 * GIB) > (there - 200_000 * 1024) // (2 * GIB):
                 yield from command_figures(f"{there / GIB:.1f} GiB, roll", ["roll", log.uri])
@@ -153,7 +153,7 @@ def size(directory: Path, share: float) -> Figures:
                 )
         made_s = milliseconds(started) / 1000
         yield f"{there / GIB:.1f} GiB, append, MB per CPU s (with making the records)", (there - before) / 1e6 / made_s
-    log.append("large", rows(4, np.arange(4)))
+    log.topic("large").append(rows(4, np.arange(4)))
     for command in (["roll", "--now-ms", later(log)], ["compact"], ["vacuum", "--now-ms", later(log)]):
         yield from command_figures(command[0], [command[0], log.uri, *command[1:]])
         yield f"after {command[0]}, GiB on disk", disk_bytes(directory) / GIB
@@ -171,10 +171,10 @@ def petabyte(directory: Path, share: float) -> Figures:
     yield from topic_figures("rows", log.uri, "orders", has_files=False)
     log = LogDir.open(log.uri)
     started = time.process_time()
-    log.append("orders", rows(1, np.zeros(1), 74))
+    log.topic("orders").append(rows(1, np.zeros(1), 74))
     yield "append of a record, cold, CPU ms", milliseconds(started)
     started = time.process_time()
-    log.append("orders", rows(1, np.zeros(1), 74))
+    log.topic("orders").append(rows(1, np.zeros(1), 74))
     yield "append of a record, CPU ms", milliseconds(started)
 
 

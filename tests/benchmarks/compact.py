@@ -166,16 +166,16 @@ def sealed(chunks: Path, directory: Path, segment_bytes: int | None = None) -> P
     shutil.copytree(chunks, directory, copy_function=os.link)
     log = LogDir.open(str(directory))
     if segment_bytes is not None:
-        log.alter_topic("prices", {"segment.bytes": str(segment_bytes)})
+        log.topic("prices").alter({"segment.bytes": str(segment_bytes)})
     rolled(directory)
-    for partition in log.offsets("prices"):
+    for partition in log.topic("prices").offsets():
         append(log, partition, np.zeros(1, np.int64), 100)
     return directory
 
 
 def append(log: LogDir, partition: int, numbers: np.ndarray, record_bytes: int) -> None:
     records = table(numbers, record_bytes - _OVERHEAD)
-    log.append("prices", records.append_column("partition", pa.array(np.full(len(numbers), partition, np.int32))))
+    log.topic("prices").append(records.append_column("partition", pa.array(np.full(len(numbers), partition, np.int32))))
 
 
 def table(numbers: np.ndarray, value_bytes: int) -> pa.Table:

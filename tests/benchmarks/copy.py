@@ -70,6 +70,6 @@ def make_directory(made: Path, kafka: Path, value_bytes: int, segment_bytes: int
     values = pa.array([value] * _APPEND_RECORDS, pa.binary())
     for number in range(value_bytes // (_VALUE_BYTES * _APPEND_RECORDS)):
         partitions = pa.array(np.full(_APPEND_RECORDS, number % _PARTITIONS, np.int32))
-        log.append("orders", pa.table({"value": values, "partition": partitions}))
+        log.topic("orders").append(pa.table({"value": values, "partition": partitions}))
     log.export_kafka(str(kafka))
     shutil.rmtree(made)

@@ -37,7 +37,7 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
             for name, config in _TOPICS.items():
                 topic = f"{name}-{records}"
                 log.create_topic(topic, 1, config)
-                cases[topic] = lambda topic=topic, table=table: log.append(topic, table)
+                cases[topic] = lambda topic=topic, table=table: log.topic(topic).append(table)
         timings = in_turns(cases, turns=arguments.turns)
     return {
         "figures": {f"{name} ms": round(1000 * timings.median(name), 2) for name in cases},

@@ -70,9 +70,9 @@ def write_files(directory: Path, scale: float) -> None:
             (directory / "parquet" / topic).mkdir(parents=True)
             for part in range(PARTITIONS):
                 rows = pa.Table.from_batches(record_batches(count, size, seed=part))
-                log.append(topic, rows.append_column("partition", pa.array([part] * count, pa.int32())))
+                log.topic(topic).append(rows.append_column("partition", pa.array([part] * count, pa.int32())))
                 pa.parquet.write_table(
-                    pa.Table.from_batches(list(log.read(topic, part, columns=_ALL))),
+                    pa.Table.from_batches(list(log.topic(topic).scan(partition=part, columns=_ALL).batches())),
                     directory / "parquet" / topic / f"{part}.parquet",
                     compression="none" if codec == "none" else "zstd",
                     compression_level=None if codec == "none" else 1,
@@ -88,7 +88,7 @@ def measure(engine: str, directory: Path, turns: int) -> dict[str, Any]:
     ratios: dict[str, Any] = {}
     log = LogDir.open(str(directory / "log"))
     for topic in [f"{codec}-{size}" for size in RECORDS for codec in CODECS]:
-        millions = sum(end for _, end in log.offsets(topic).values()) / 1e6
+        millions = sum(end for _, end in log.topic(topic).offsets().values()) / 1e6
         codec, _, size = topic.rpartition("-")
         for what, columns in COLUMNS.items():
             name = f"{size} B, {codec}, {what}"
@@ -147,7 +147,7 @@ def _note(
 def _arrow(directory: Path) -> tuple[Read, Read, Callable[[], None], Any]:
     log = LogDir.open(str(directory / "log"))
     return (
-        lambda topic, columns: _drain(log.reader(topic, columns=columns, value_type="binary_view")),
+        lambda topic, columns: _drain(log.topic(topic).scan(columns=columns, value_type="binary_view").to_reader()),
         lambda path, columns: _drain(pa.dataset.dataset(path).scanner(columns=columns).to_reader()),
         lambda: None,
         None,

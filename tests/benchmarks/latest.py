@@ -71,14 +71,14 @@ def make_topic(log: LogDir, records: int) -> float:
     log.create_topic("states", partitions=PARTITIONS, config=config)
     generator = np.random.default_rng(7)
     for start in range(0, records, _APPEND_ROWS):
-        log.append("states", _rows(generator, np.arange(start, min(records, start + _APPEND_ROWS))))
+        log.topic("states").append(_rows(generator, np.arange(start, min(records, start + _APPEND_ROWS))))
     later_ms = log.storage.now_ms() + 30 * 24 * 3_600_000
     roll(log, topics=["states"], now_ms=later_ms)
     compact(log, topics=["states"])
-    log.append("states", _rows(generator, generator.choice(records, round(records * DIRTY_SHARE), replace=False)))
-    partitions = log.describe("states")["partitions"]
+    log.topic("states").append(_rows(generator, generator.choice(records, round(records * DIRTY_SHARE), replace=False)))
+    partitions = log.topic("states").describe()["partitions"]
     assert all(0 < row["first_dirty_offset"] < row["log_end_offset"] for row in partitions)
-    live = log.snapshot("states").live
+    live = log.topic("states").snapshot.live
     sizes = live.column("log_bytes").to_numpy()
     is_chunk = np.array([state == "chunk" for state in live.column("state").to_pylist()])
     return float(sizes[is_chunk].sum() / sizes.sum())

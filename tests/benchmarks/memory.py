@@ -64,9 +64,9 @@ def make(directory: str, case: str, keys: int, mib: int) -> None:
         log.create_topic("prices", config=config)
         size = (keys, mib * MIB) if name == "large" else (10_000, MIB)
         for one in tables(case, *size):
-            log.append("prices", one)
+            log.topic("prices").append(one)
         roll(log, now_ms=log.storage.now_ms() + 10 * DAY_MS)
-        log.append("prices", table(np.zeros(1, np.int64), 16))
+        log.topic("prices").append(table(np.zeros(1, np.int64), 16))
 
 
 def tables(case: str, keys: int, values_bytes: int) -> Iterator[pa.Table]:

@@ -87,9 +87,9 @@ def make_leader(place: Path, value_bytes: int, segment_bytes: int) -> LogDir:
     values = pa.array([value] * _APPEND_RECORDS, pa.binary())
     for number in range(value_bytes // (_VALUE_BYTES * _APPEND_RECORDS) + 1):
         partitions = pa.array(np.full(_APPEND_RECORDS, number % _PARTITIONS, np.int32))
-        log.append("orders", pa.table({"value": values, "partition": partitions}))
+        log.topic("orders").append(pa.table({"value": values, "partition": partitions}))
     roll(log, now_ms=log.storage.now_ms() + _LATER_MS)
-    live = {path.removesuffix(".log") for path in log.snapshot("orders").live.column("path").to_pylist()}
+    live = {path.removesuffix(".log") for path in log.topic("orders").snapshot.live.column("path").to_pylist()}
     for path in Path(log.uri).glob("orders-*/*"):
         if str(path.relative_to(log.uri)).rpartition(".")[0] not in live:  # a chunk that the roll replaced
             path.unlink()
@@ -105,7 +105,7 @@ def replayed_a_minute(directory: Path, commits: int, rows: int) -> float:
     mirror(follower, leader=leader)
     table = pa.table({"value": [b"x" * 100] * 100})
     for _ in range(commits):
-        leader.append("orders", table)
+        leader.topic("orders").append(table)
     started = time.perf_counter()
     report = mirror(follower, leader=leader)
     passed = time.perf_counter() - started
@@ -140,7 +140,7 @@ def followed(directory: Path, seconds: float) -> dict[str, Any]:
     started, written = time.perf_counter(), 0
     while time.perf_counter() - started < seconds:
         while written < (time.perf_counter() - started) / 60 * 200:
-            leader.append("orders", table)
+            leader.topic("orders").append(table)
             written += 1
         lag = lags(leader, follower).get("orders")
         if lag is not None and not isinstance(lag, Exception):

@@ -82,7 +82,7 @@ def make_topic(log: LogDir, rows: pa.Table, partitions: int, config: dict[str, s
         )
         for number in range(partitions)
     ]
-    log.manifest("orders").create(TOPIC_ID, config, rows_of_partitions, rows)
+    log.topic("orders").manifest.create(TOPIC_ID, config, rows_of_partitions, rows)
 
 
 def segment_rows(partitions: int, segments: int, *, removed: float, chunks: float) -> pa.Table:

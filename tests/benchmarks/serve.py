@@ -57,10 +57,10 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
     with contextlib.ExitStack() as stack:
         directory = stack.enter_context(tempfile.TemporaryDirectory(dir=arguments.directory))
         log = _made(Path(directory, "log"), arguments.mib << 20)
-        end = log.offsets(_TOPIC)[0][1]
+        end = log.topic(_TOPIC).offsets()[0][1]
         served = stack.enter_context(_process(_serve_command(str(log.uri))))
         senders = {size: stack.enter_context(_process([sys.executable, "-c", _SENDER, str(size)])) for size in _SIZES}
-        total = int(log.snapshot(_TOPIC).live_table(0).column("log_bytes").to_numpy().sum())
+        total = int(log.topic(_TOPIC).snapshot.live_table(0).column("log_bytes").to_numpy().sum())
         cases: dict[str, Callable[[], object]] = {}
         for size in _SIZES:
             cases[f"loopback, {size >> 20} MiB"] = lambda size=size: _received(senders[size], size, total)
@@ -94,7 +94,7 @@ def _made(directory: Path, value_bytes: int) -> LogDir:
     value = np.random.default_rng(1).bytes(_VALUE_BYTES)
     values = pa.table({"value": pa.array([value] * 65_536, pa.binary())})
     for _ in range(value_bytes // (_VALUE_BYTES * 65_536)):
-        log.append(_TOPIC, values)
+        log.topic(_TOPIC).append(values)
     return log
 
 

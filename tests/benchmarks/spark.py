@@ -107,7 +107,7 @@ class Comparison:
                 self.log.create_topic(topic, PARTITIONS, config)
             self.write(codec)
             self.read(codec).load(self.log.uri).write.options(**parquet_options).parquet(str(directory / codec))
-        first = itertools.islice(self.log.read("none", partition=0), 5)
+        first = itertools.islice(self.log.topic("none").scan(partition=0).batches(), 5)
         batch = max(first, key=lambda one: one.num_rows).drop_columns("headers")  # those before are of a small window
         schema = projection(record_schema(include_headers=False))
         with pa.OSFile(str(directory / "batch.arrow"), "w") as file, pa.ipc.new_stream(file, schema) as stream:
@@ -181,10 +181,10 @@ def measure_growth(
         for topic in (of_bytes, of_files):
             log.create_topic(topic, 1, {"compression.type": "uncompressed"})
         log.create_topic(of_partitions, 4 * times, {"compression.type": "uncompressed"})
-        log.append(of_bytes, record_batches(records * times, 1024, seed=1))
+        log.topic(of_bytes).append(record_batches(records * times, 1024, seed=1))
         for part in range(4 * times):
-            log.append(of_files, record_batches(records // (4 * times), 1024, seed=part))
-        log.append(of_partitions, record_batches(records, 1024, seed=2))
+            log.topic(of_files).append(record_batches(records // (4 * times), 1024, seed=part))
+        log.topic(of_partitions).append(record_batches(records, 1024, seed=2))
         for topic in (of_bytes, of_files, of_partitions):
             cases[topic] = functools.partial(read_whole, spark, log.uri, topic)
     timings = in_turns(cases, turns=arguments.turns, warm_turns=1)

@@ -45,7 +45,7 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
         log = LogDir.create(f"{uri}/log", behind)
         log.create_topic("scanned", SCANNED_PARTITIONS, {"compression.type": "uncompressed"})
         for table in _tables(arguments.mib):
-            log.append("scanned", table)
+            log.topic("scanned").append(table)
         log.create_topic("many", MANY_PARTITIONS)
         with proxy_process(behind, arguments.delay_ms, arguments.line_mb_per_second) as (options, counts):
             figures: dict[str, Any] = {}
@@ -73,8 +73,10 @@ def _scan(uri: str, options: dict[str, str], counts: Any, turns: int, figures: d
     total = sum(size for _, size in logs)
     work = {
         "download": lambda: _downloaded(uri, options, logs),
-        "reader": lambda: sum(batch.num_rows for batch in LogDir.open(uri, options).reader("scanned")),
-        "read": lambda: sum(batch.num_rows for batch in LogDir.open(uri, options).read("scanned")),
+        "reader": lambda: sum(
+            batch.num_rows for batch in LogDir.open(uri, options).topic("scanned").scan().to_reader()
+        ),
+        "read": lambda: sum(batch.num_rows for batch in LogDir.open(uri, options).topic("scanned").scan().batches()),
         "verify": lambda: verify(LogDir.open(uri, options), "scanned", deep=True).findings,
     }
     seconds: dict[str, list[float]] = {name: [] for name in work}
@@ -108,7 +110,7 @@ def _append(uri: str, options: dict[str, str], counts: Any, turns: int, figures:
     upload: list[float] = []
     for turn in range(-1, turns):
         before, busy, started = counts(), time.process_time(), time.perf_counter()
-        log.append("many", table)
+        log.topic("many").append(table)
         took = time.perf_counter() - started
         figures[f"append into {MANY_PARTITIONS:,} partitions, CPU s"] = round(time.process_time() - busy, 2)
         figures[f"append into {MANY_PARTITIONS:,} partitions, requests"] = dict(counts() - before)

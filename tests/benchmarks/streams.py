@@ -89,7 +89,7 @@ def measure_triggers(
     each = -(-triggers // TURNS)
     appends = TURNS * (each + WARM_TRIGGERS) + 10
     for _ in range(appends):
-        log.append("t", rows())
+        log.topic("t").append(rows())
     nothing, found = [], []
     for turn in range(TURNS):
         frame = spark.readStream.format("nothing").options(tasks=str(PARTITIONS), rows=str(ROWS)).load()
@@ -135,7 +135,7 @@ def measure_catching_up(
     log.create_topic("t", 4)
     for part in range(4):
         batches = record_batches(records // 4, VALUE_BYTES, seed=part)
-        log.append("t", (in_partition(batch, part) for batch in batches))
+        log.topic("t").append(in_partition(batch, part) for batch in batches)
     seconds: dict[str, list[float]] = {"batch": [], "stream": []}
     for turn in range(-1, TURNS):
         started = time.perf_counter()

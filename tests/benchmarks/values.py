@@ -22,6 +22,7 @@ import pyarrow as pa
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 from spark_segments import LogDir
+from spark_segments.log.typed.formats import TypedColumns
 from spark_segments.values.protobuf import _compiled
 from spark_segments.values.registries.directory import DirectoryRegistry
 from spark_segments.values.registries.registry import Schema
@@ -97,7 +98,7 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
                 )
                 formats["value.schema"] = "id bigint, customer string, amount double, note string, at timestamp"
             table = pa.table({"value": values})
-            log.append(name, table, formats=formats)
+            log.topic(name).append(table, formats=formats)
             measured = _measure(log, name, formats, table, arguments.turns)
             for what, rate in measured.items():
                 figures[f"{name}: {what} records/s"] = round(rate)
@@ -111,14 +112,16 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
 
 def _measure(log: LogDir, topic: str, formats: dict[str, str], table: pa.Table, turns: int) -> dict[str, float]:
     """Records a second of each case."""
-    batches = list(log.read(topic, columns=["value"]))
-    decoder = log.value_readers(topic, formats)[0]
+    batches = list(log.topic(topic).scan(columns=["value"]).batches())
+    decoder = log.topic(topic).decoders(formats)[0]
     typed = [decoder.decode(batch.column("value"))[0] for batch in batches]
-    encoder = log.value_writers(topic, formats, {"value": typed[0].type})[0]
+    encoder = TypedColumns(log.manifests).writers(topic, formats, {"value": typed[0].type})[0]
     loop_decode, loop_encode = _loops(topic, [one for batch in batches for one in batch.column("value").to_pylist()])
     cases: dict[str, Callable[[], object]] = {
-        "read as bytes": lambda: [batch.num_rows for batch in log.read(topic, columns=["value"])],
-        "read typed": lambda: [batch.num_rows for batch in log.read(topic, columns=["value"], formats=formats)],
+        "read as bytes": lambda: [batch.num_rows for batch in log.topic(topic).scan(columns=["value"]).batches()],
+        "read typed": lambda: [
+            batch.num_rows for batch in log.topic(topic).scan(columns=["value"], formats=formats).batches()
+        ],
         "decode": lambda: [decoder.decode(batch.column("value")) for batch in batches],
         "encode": lambda: [encoder.encode(one) for one in typed],
         "loop decode": loop_decode,

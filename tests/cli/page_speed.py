@@ -48,7 +48,7 @@ def _fill(log: LogDir, size_bytes: int) -> None:
     written = 0
     while written < size_bytes:
         keys = pa.array([b"key-%08d" % number for number in range(RECORDS_AN_APPEND)])
-        log.append("large", pa.table({"key": keys, "value": values}), options=ProducerOptions("none", 131072))
+        log.topic("large").append(pa.table({"key": keys, "value": values}), options=ProducerOptions("none", 131072))
         written += len(noise)
 
 
@@ -57,13 +57,13 @@ def _measure(log: LogDir) -> dict[str, object]:
     thread = threading.Thread(target=made.serve_forever)
     thread.start()
     try:
-        [(start, end)] = log.offsets("large").values()
+        [(start, end)] = log.topic("large").offsets().values()
         pick = random.Random(1)
         pages = [f"/records?topic=large&partition=0&offset={pick.randrange(start, end)}" for _ in range(30)]
         find = "/records?topic=large&partition=0&offset=0&find=not-there-at-all"
         first = _ask(made.server_port, "/records?topic=large&partition=0")
         return {
-            "bytes": sum(one["size_bytes"] for one in log.describe("large")["partitions"]),
+            "bytes": sum(one["size_bytes"] for one in log.topic("large").describe()["partitions"]),
             "records": end - start,
             "first_page_cold_ms": first,
             "newest_ms": _ask(made.server_port, "/records?topic=large&partition=0"),

@@ -26,7 +26,9 @@ def uri(tmp_path, monkeypatch) -> str:
 
 def records(uri: str) -> list[tuple]:
     columns = ["key", "value", "timestamp"]
-    rows = [row for batch in LogDir.open(uri).read("orders", columns=columns) for row in batch.to_pylist()]
+    rows = [
+        row for batch in LogDir.open(uri).topic("orders").scan(columns=columns).batches() for row in batch.to_pylist()
+    ]
     return [(row["key"], row["value"]) for row in rows]
 
 
@@ -80,7 +82,7 @@ def test_columns_of_json_become_parts_of_a_record(segments, uri, tmp_path):
         "--partition-column",
         "p",
     )
-    read = [row for batch in LogDir.open(uri).read("orders") for row in batch.to_pylist()]
+    read = [row for batch in LogDir.open(uri).topic("orders").scan().batches() for row in batch.to_pylist()]
     assert [(row["partition"], row["key"], row["value"], row["timestamp"]) for row in read] == [
         (0, b"k", None, MOMENT),
         (2, b"k", b"v", MOMENT),
@@ -119,14 +121,14 @@ def test_what_is_no_text_or_no_partition_is_an_error_in_one_line(run, segments, 
     (tmp_path / "a.json").write_bytes(content)
     ran = run("append", uri, "orders", "--input", tmp_path / "a.json")
     assert ran.code == 1 and ran.error.startswith("error: ") and ran.error.count("\n") == 1
-    assert LogDir.open(uri).offsets("orders") == {0: (0, 0)}
+    assert LogDir.open(uri).topic("orders").offsets() == {0: (0, 0)}
 
 
 @pytest.mark.parametrize("at", ["2026-03-01T12:00:00Z", "2026-03-01 12:00:00", "2026-03-01T14:00:00+02:00"])
 def test_a_time_may_be_text(segments, uri, tmp_path, at):
     (tmp_path / "a.json").write_text(json.dumps({"at": at}) + "\n")
     segments("append", uri, "orders", "--partitions", 1, "--input", tmp_path / "a.json", "--timestamp-column", "at")
-    [row] = [row for batch in LogDir.open(uri).read("orders") for row in batch.to_pylist()]
+    [row] = [row for batch in LogDir.open(uri).topic("orders").scan().batches() for row in batch.to_pylist()]
     assert row["timestamp"] == MOMENT
 
 
@@ -182,7 +184,7 @@ def test_what_cannot_be_read_is_an_error_that_names_the_file_and_appends_nothing
     (tmp_path / "cut.json.gz").write_bytes(gzip.compress(b'{"id": 7}\n' * 1000)[:-9])
     ran = run("append", uri, "orders", "--input", tmp_path / "cut.json.gz")
     assert ran.code == 1 and "cut.json.gz" in ran.error
-    assert LogDir.open(uri).offsets("orders") == {0: (0, 0)}
+    assert LogDir.open(uri).topic("orders").offsets() == {0: (0, 0)}
 
 
 def test_a_file_of_defaults_counts(run, segments, uri, tmp_path):
@@ -218,7 +220,7 @@ def test_a_delta_table_is_appended_at_any_version(run, segments, uri, tmp_path):
     expected = {str(row["id"]).encode(): row for row in DeltaTable(table).to_pyarrow_table().to_pylist()}
     assert {key: json.loads(value) for key, value in records(uri)} == expected and len(expected) == 25
     segments("append", uri, "earlier", *append[3:], "--option", "versionAsOf=1")
-    assert LogDir.open(uri).offsets("earlier") == {0: (0, 20)}
+    assert LogDir.open(uri).topic("earlier").offsets() == {0: (0, 20)}
     ran = run(*append, "--option", "versionAsOf=7")
     assert ran.code == 1 and ran.error.count("\n") == 1 and table in ran.error
 
@@ -226,7 +228,7 @@ def test_a_delta_table_is_appended_at_any_version(run, segments, uri, tmp_path):
     rows = pa.table({"key": [b"k\xff"], "value": [b"\x00v"], "timestamp": pa.array([at], pa.timestamp("us", tz="UTC"))})
     write_deltalake(str(tmp_path / "records"), rows)
     segments("append", uri, "records", "--partitions", 1, "--input", tmp_path / "records")
-    [row] = [row for batch in LogDir.open(uri).read("records") for row in batch.to_pylist()]
+    [row] = [row for batch in LogDir.open(uri).topic("records").scan().batches() for row in batch.to_pylist()]
     assert (row["key"], row["value"], row["timestamp"]) == (b"k\xff", b"\x00v", at)
 
 

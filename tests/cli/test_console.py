@@ -84,7 +84,7 @@ def test_a_line_without_its_key_is_an_error_that_names_the_line(run, uri):
     ran = run("append", uri, "orders", "--property", "parse.key=true", stdin=b"k\tv\nvalue\n")
     assert ran.code == 1
     assert "Line 2 has no key" in ran.error
-    assert LogDir.open(uri).offsets("orders") == {0: (0, 0)}
+    assert LogDir.open(uri).topic("orders").offsets() == {0: (0, 0)}
 
 
 def test_a_line_without_a_key_on_a_compacted_topic_is_an_error_that_names_the_line(run, segments, uri):
@@ -146,7 +146,7 @@ def test_a_json_line_that_is_no_record_is_an_error(run, uri, line):
     ran = run("append", uri, "orders", "--format", "json", stdin=b'{"value": "a"}\n' + line + b"\n")
     assert ran.code == 1
     assert ran.error.startswith("error: ") and ran.error.count("\n") == 1
-    assert LogDir.open(uri).offsets("orders") == {0: (0, 0)}
+    assert LogDir.open(uri).topic("orders").offsets() == {0: (0, 0)}
 
 
 def test_a_file_in_a_codec(segments, uri, tmp_path):
@@ -228,7 +228,7 @@ def test_consume_prints_the_timestamp_and_its_type(segments, uri):
 
 def test_consume_at_an_earlier_version(segments, uri):
     segments("append", uri, "orders", stdin=b"a\n")
-    version = LogDir.open(uri).snapshot("orders").version
+    version = LogDir.open(uri).topic("orders").snapshot.version
     segments("append", uri, "orders", stdin=b"b\n")
     assert segments("consume", uri, "orders", "--version", version).lines == ["a"]
 
@@ -239,7 +239,7 @@ def test_consume_at_an_earlier_version(segments, uri):
 )
 def test_consume_at_a_version_has_the_bounds_of_that_version(segments, uri, arguments, values):
     segments("append", uri, "orders", "--format", "json", stdin=timed(0, 100, 200, 300, 400))
-    version = LogDir.open(uri).snapshot("orders").version
+    version = LogDir.open(uri).topic("orders").snapshot.version
     segments("delete-records", uri, "orders", "--before-offset", 3)
     segments("topic", "alter", uri, "orders", "--partitions", 2)
     segments("append", uri, "orders", stdin=b"later\n")
@@ -307,7 +307,7 @@ def test_delete_records(segments, uri, arguments, low_watermark):
     segments("append", uri, "orders", "--format", "json", stdin=timed(0, 100, 200, 300, 400))
     ran = segments("delete-records", uri, "orders", *arguments)
     assert ran.text == f"partition: orders-0\tlow_watermark: {low_watermark}\n"
-    assert LogDir.open(uri).offsets("orders") == {0: (low_watermark, 5)}
+    assert LogDir.open(uri).topic("orders").offsets() == {0: (low_watermark, 5)}
     assert "".join(segments("consume", uri, "orders").lines) == "01234"[low_watermark:]
 
 
@@ -329,7 +329,7 @@ def test_delete_records_deletes_from_no_partition_but_those_that_are_named(run, 
     ]:
         ran = run("delete-records", uri, "orders", *arguments)
         assert (ran.code, ran.error.count("\n")) == (1, 1) and message in ran.error
-    assert LogDir.open(uri).offsets("orders") == {0: (0, 2)}
+    assert LogDir.open(uri).topic("orders").offsets() == {0: (0, 2)}
 
 
 @pytest.mark.parametrize(

@@ -23,8 +23,7 @@ def uri(tmp_path) -> str:
     partition = np.repeat(np.arange(3, dtype=np.int32), 20)
     offset = np.tile(np.arange(20), 3)
     times = (START_MS + 30 * offset + 10 * partition) * 1000
-    log.append(
-        "orders",
+    log.topic("orders").append(
         pa.table(
             {
                 "partition": partition,
@@ -32,14 +31,14 @@ def uri(tmp_path) -> str:
                 "value": [f"{p}-{o}" for p, o in zip(partition, offset, strict=True)],
                 "timestamp": pa.array(times, pa.timestamp("us", tz="UTC")),
             }
-        ),
+        )
     )
     return log.uri
 
 
 def test_a_damaged_partition_keeps_nobody_from_the_others(run, segments, uri):
     log = LogDir.open(uri)
-    damaged = log.snapshot("orders").live_of(0)[0]
+    damaged = log.topic("orders").snapshot.live_of(0)[0]
     with open(f"{uri}/{damaged.path}", "r+b") as file:
         file.seek(damaged.position + 80)
         file.write(b"\xff\xff")
@@ -72,8 +71,7 @@ def test_from_beginning_is_the_default(segments, uri):
 def test_a_template_has_kcats_letters(segments, uri):
     log = LogDir.open(uri)
     headers = [[{"key": "h", "value": b"1"}, {"key": "i", "value": None}], []]
-    log.append(
-        "orders",
+    log.topic("orders").append(
         pa.table(
             {
                 "partition": pa.array([2, 2], pa.int32()),
@@ -82,7 +80,7 @@ def test_a_template_has_kcats_letters(segments, uri):
                 "timestamp": pa.array([START_MS * 1000] * 2, pa.timestamp("us", tz="UTC")),
                 "headers": pa.array(headers, pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))),
             }
-        ),
+        )
     )
     template = r"%t|%p|%o|%T|%k|%K|%s|%v|%S|%V|%R|%h|%%|\t\x41\\" + "\\n"
     ran = segments("consume", uri, "orders", "--partition", 2, "-o", "-2", "-f", template)
@@ -113,9 +111,9 @@ def test_the_tail_looks_behind_gaps_between_offsets(segments, tmp_path):
     log = LogDir.create(str(tmp_path / "log"))
     log.create_topic("states", config={"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0"})
     values = [str(number) for number in range(3000)]
-    log.append("states", pa.table({"key": ["a", *["b"] * 2999], "value": values}))
+    log.topic("states").append(pa.table({"key": ["a", *["b"] * 2999], "value": values}))
     for job in ("roll", "compact"):
-        later = LogDir.open(log.uri).snapshot("states").committed_ms + 8 * 86_400_000
+        later = LogDir.open(log.uri).topic("states").snapshot.committed_ms + 8 * 86_400_000
         segments(job, log.uri, "--now-ms", later)
     assert segments("consume", log.uri, "states", "--tail", 2, "-f", "%k%v ").text == "a0 b2999 "
 
@@ -128,7 +126,7 @@ def test_a_range_in_time_bounds_the_tail(segments, uri):
 
 @pytest.mark.slow
 def test_a_reader_that_goes_ends_the_command_without_a_word(uri):
-    LogDir.open(uri).append("orders", pa.table({"value": [b"x" * 100] * 20_000}))
+    LogDir.open(uri).topic("orders").append(pa.table({"value": [b"x" * 100] * 20_000}))
     program = "from spark_segments.cli import main; main()"
     command = [sys.executable, "-c", program, "consume", uri, "orders"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:

@@ -19,7 +19,7 @@ def uri(tmp_path: Any) -> str:
     uri = str(tmp_path / "log")
     log = LogDir.create(uri)
     log.create_topic("orders", 2)
-    log.append("orders", [{"value": b"%d" % number, "partition": number % 2} for number in range(10)])
+    log.topic("orders").append([{"value": b"%d" % number, "partition": number % 2} for number in range(10)])
     return uri
 
 
@@ -42,7 +42,7 @@ def answer(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -
 
 
 def bounds(uri: str) -> dict[int, tuple[int, int]]:
-    return LogDir.open(uri).offsets("orders")
+    return LogDir.open(uri).topic("orders").offsets()
 
 
 def test_a_topic_is_deleted_after_a_yes(answer: Callable[..., Any], uri: str) -> None:

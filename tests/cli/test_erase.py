@@ -35,7 +35,7 @@ def test_erase_says_what_it_did_and_explain_what_is_left(segments, uri: str) -> 
 
 
 def test_a_key_may_be_of_any_bytes(segments, run, log: LogDir, uri: str) -> None:
-    log.append("customers", [{"key": b"\xff\x00", "value": b"v"}])
+    log.topic("customers").append([{"key": b"\xff\x00", "value": b"v"}])
     report = segments("erase", uri, "customers", "--key-base64", "/wA=", "--output", "json").json
     assert report["dropped"] == {"erased": 1}
     account = segments("explain", uri, "customers", "--key-base64", "/wA=", "--output", "json").json

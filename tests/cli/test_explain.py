@@ -122,19 +122,19 @@ def test_each_way_to_go_is_told(segments, log):
     text = "\n".join(said(segments, log, "--partition", 1, "--offset", 3, "--now-ms", NOW_MS))
     assert "more are appended: then the log has retention.bytes (9.8 KiB) without it" in text
     assert "more records must be appended first" in text
-    log.alter_topic("orders", {"retention.bytes": "100"})
+    log.topic("orders").alter({"retention.bytes": "100"})
     text = "\n".join(said(segments, log, "--partition", 1, "--offset", 3, "--now-ms", NOW_MS))
     assert "because the log has retention.bytes (100 B) without it: at the earliest now, at the latest" in text
-    log.alter_topic("orders", {"retention.bytes": "-1"})
+    log.topic("orders").alter({"retention.bytes": "-1"})
     never = "It does not leave the log under the topic's present settings."
     assert never in said(segments, log, "--partition", 1, "--offset", 3)
-    log.alter_topic("orders", {"retention.bytes": "10000", "retention.ms": DAY_MS})
+    log.topic("orders").alter({"retention.bytes": "10000", "retention.ms": DAY_MS})
     lines = said(segments, log, "--partition", 1, "--offset", 3, "--now-ms", NOW_MS)
     assert lines[1] == (
         "Rules that the next retain applies: retention.bytes, retention.ms. "
         "Any one of them can remove it; none does yet."
     )
-    log.delete_records("orders", {1: 15})
+    log.topic("orders").delete_records({1: 15})
     text = "\n".join(said(segments, log, "--partition", 1, "--offset", 3, "--now-ms", NOW_MS))
     assert "below the log start: readers do not see it" in text and "It leaves the log" not in text
     assert "because all of it lies below the log start" in text

@@ -29,12 +29,12 @@ def orders(log):
 
 def append(log, *values, partition=0):
     rows = {"key": list(values), "value": list(values), "partition": pa.array([partition] * len(values), pa.int32())}
-    log.append("orders", pa.table(rows))
+    log.topic("orders").append(pa.table(rows))
 
 
 def follower(log, start=0, *, every=True, committed=False):
     def read(number, first, end, version):
-        return log.read("orders", number, first, end, version=version)
+        return log.topic("orders", version=version).scan(partition=number, offsets=(first, end)).batches()
 
     return Follower(log, "orders", {0: start}, read, all_partitions=every, committed=committed)
 
@@ -73,7 +73,7 @@ def test_jobs_between_and_within_rounds_change_nothing_for_a_follower(orders):
     roll(orders, now_ms=10**15)
     compact(orders, now_ms=10**15)
     assert [value for batch in rounds for value in batch.column("value").to_pylist()] == [b"a", b"e"]
-    orders.delete_records("orders", {0: 5})
+    orders.topic("orders").delete_records({0: 5})
     retain(orders)
     vacuum(orders)
     assert taken(reader) == []
@@ -82,7 +82,7 @@ def test_jobs_between_and_within_rounds_change_nothing_for_a_follower(orders):
 
 
 def test_a_round_that_vacuum_overtakes_goes_on_in_the_newest_version(orders):
-    orders.alter_topic("orders", {"file.delete.delay.ms": "0"}, partitions=2)
+    orders.topic("orders").alter({"file.delete.delay.ms": "0"}, partitions=2)
     append(orders, "x", partition=1)
     append(orders, "y", partition=1)
     reader = follower(orders)
@@ -98,7 +98,7 @@ def test_a_round_that_vacuum_overtakes_goes_on_in_the_newest_version(orders):
 
 def test_a_file_that_is_lost_is_an_error_of_the_round(orders):
     reader = follower(orders)
-    os.remove(f"{orders.uri}/{orders.snapshot('orders').live_of(0)[0].path}")
+    os.remove(f"{orders.uri}/{orders.topic('orders').snapshot.live_of(0)[0].path}")
     with pytest.raises(MissingFileError):
         taken(reader)
     append(orders, "d")
@@ -118,14 +118,14 @@ def test_compacted_away_records_are_no_loss(orders):
 def test_partitions_that_are_added_are_read_from_their_start(orders):
     reader, one = follower(orders), follower(orders, every=False)
     taken(reader), taken(one)
-    orders.alter_topic("orders", partitions=2)
+    orders.topic("orders").alter(partitions=2)
     append(orders, "x", partition=1)
     assert (taken(reader), taken(one)) == (["x"], [])
 
 
 def test_records_that_were_deleted_before_they_were_read_end_the_follower(orders):
     reader = follower(orders, start=1)
-    orders.delete_records("orders", {0: 3})
+    orders.topic("orders").delete_records({0: 3})
     with pytest.raises(OffsetOutOfRangeError, match=r"orders-0 were deleted.*offsets 1 to 2 are gone"):
         taken(reader)
 
@@ -142,9 +142,9 @@ def test_a_topic_made_again_ends_the_follower(orders):
 def test_a_log_that_another_leader_replaced_below_the_position_ends_the_follower(orders):
     """A round that began at the position would miss what the new leader has below it."""
     reader = follower_that_read(orders, 3)
-    row = orders.snapshot("orders").partition(0)
+    row = orders.topic("orders").snapshot.partition(0)
     row = dataclasses.replace(row, leader_epoch=1, leader_epochs=((0, 0), (1, 2)))
-    orders.manifest("orders").commit(lambda _: Change("promote", partitions=[row]))
+    orders.topic("orders").manifest.commit(lambda _: Change("promote", partitions=[row]))
     append(orders, "d")
     with pytest.raises(OffsetOutOfRangeError, match=r"another one from offset 2 on.*Begin again at --offset 2"):
         taken(reader)
@@ -195,7 +195,7 @@ def test_a_position_is_one_in_the_log_that_was_read(orders):
     [position] = orders.group("audit").positions().values()
     assert (position.offset, position.topic_id) == (3, was_read.topic_id)
     with pytest.raises(OffsetOutOfRangeError, match="deleted and made again since group audit read it"):
-        GroupReader(orders, "orders", "audit").starts(orders.snapshot("orders"), [0])
+        GroupReader(orders, "orders", "audit").starts(orders.topic("orders").snapshot, [0])
 
 
 @pytest.mark.slow
@@ -218,7 +218,7 @@ def test_a_group_goes_on_where_its_last_reader_ended(segments, run, orders):
 @pytest.mark.slow
 def test_what_a_group_missed_is_an_error_with_the_way_out(segments, run, orders):
     segments("consume", orders.uri, "orders", "--group", "audit", "-n", "1")
-    orders.delete_records("orders", {0: 2})
+    orders.topic("orders").delete_records({0: 2})
     ran = run("consume", orders.uri, "orders", "--group", "audit")
     assert ran.code == 1 and "offsets 1 to 1 are gone" in ran.error and "--to earliest" in ran.error
     segments("groups", "reset", orders.uri, "audit", "orders", "--to", "earliest")

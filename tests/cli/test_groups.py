@@ -15,8 +15,8 @@ def orders(log) -> LogDir:
     log.create_topic("orders", partitions=2)
     for partition in (0, 1):
         rows = {"value": [str(number) for number in range(100)], "partition": pa.array([partition] * 100, pa.int32())}
-        log.append("orders", pa.table(rows))
-    snapshot = log.snapshot("orders")
+        log.topic("orders").append(pa.table(rows))
+    snapshot = log.topic("orders").snapshot
     group = log.group("billing")
     group.commit(group.positions(), {"orders": {0: 5, 1: Position.at(snapshot, 1, 90, "host-7")}})
     return log
@@ -36,7 +36,7 @@ def test_groups_are_listed_and_shown_with_their_lag(segments, orders):
 
 
 def test_a_position_that_cannot_be_gone_on_from_says_why(segments, orders):
-    orders.delete_records("orders", {0: 6})
+    orders.topic("orders").delete_records({0: 6})
     assert "Records of orders-0 were deleted before group billing read them" in (
         segments("groups", "show", orders.uri, "billing").text
     )

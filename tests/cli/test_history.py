@@ -23,23 +23,21 @@ def log(tmp_path, segments) -> LogDir:
     """Version 0 create, 1 append of 100 records, 2 roll, 3 retain of all but the last segment, 4 append of 5."""
     log = LogDir.create(str(tmp_path / "log"))
     log.create_topic("orders", config={"segment.bytes": "1000", "retention.bytes": "1"})
-    log.append(
-        "orders",
-        pa.table({"value": [f"{number:04d}" * 5 for number in range(100)]}),
-        options=ProducerOptions("none", 200),
+    log.topic("orders").append(
+        pa.table({"value": [f"{number:04d}" * 5 for number in range(100)]}), options=ProducerOptions("none", 200)
     )
     segments("roll", log.uri)
     segments("retain", log.uri)
-    log.append("orders", pa.table({"value": ["late"] * 5}))
+    log.topic("orders").append(pa.table({"value": ["late"] * 5}))
     return log
 
 
 def test_history_says_what_each_commit_added_and_took(log, segments):
-    commits = log.history("orders")
+    commits = log.topic("orders").history()
 
     assert [commit["version"] for commit in commits] == [4, 3, 2, 1, 0]
     assert [commit["job"] for commit in commits] == ["append", "retain", "roll", "append", "create"]
-    start = log.offsets("orders")[0][0]
+    start = log.topic("orders").offsets()[0][0]
     assert 0 < start < 100
     assert [(commit["records_in"], commit["records_out"]) for commit in commits] == [
         (5, 0),
@@ -55,7 +53,7 @@ def test_history_says_what_each_commit_added_and_took(log, segments):
         {0: (0, 100)},
         {0: (0, 0)},
     ]
-    assert commits[3]["bytes_in"] == sum(log.snapshot("orders", 2).live.column("log_bytes").to_pylist()) > 0
+    assert commits[3]["bytes_in"] == sum(log.topic("orders", 2).snapshot.live.column("log_bytes").to_pylist()) > 0
     times = [commit["committed_ms"] for commit in commits]
     assert times == sorted(times, reverse=True)
 
@@ -72,9 +70,9 @@ def test_what_a_job_rewrites_is_records_out_and_in(tmp_path, segments):
     log = LogDir.create(str(tmp_path / "log"))
     log.create_topic("orders", config={"segment.ms": "1000"})
     for value in ("a", "b"):
-        log.append("orders", pa.table({"value": [value]}))
+        log.topic("orders").append(pa.table({"value": [value]}))
     segments("roll", log.uri, "--now-ms", log.storage.now_ms() + DAY_MS)
-    commit = log.history("orders", 1)[0]
+    commit = log.topic("orders").history(1)[0]
     assert (commit["job"], commit["records_in"], commit["records_out"]) == ("roll", 2, 2)
 
 
@@ -85,15 +83,15 @@ def test_deltas_own_history_names_our_operations(log):
 
 def test_a_deleted_topic_has_its_history(log):
     log.delete_topic("orders")
-    assert log.history("orders", 1)[0]["job"] == "delete"
+    assert log.topic("orders").history(1)[0]["job"] == "delete"
     with pytest.raises(UnknownTopicError):
-        log.history("prices")
+        log.topic("prices").history()
 
 
 @pytest.mark.slow
 def test_figures_that_vacuum_has_taken_are_none(log, segments):
-    log.manifest("orders").drop_old_versions(0, log.storage.now_ms() + 30 * DAY_MS, orphan_age_ms=0)
-    log.append("orders", pa.table({"value": ["later"]}))
+    log.topic("orders").manifest.drop_old_versions(0, log.storage.now_ms() + 30 * DAY_MS, orphan_age_ms=0)
+    log.topic("orders").append(pa.table({"value": ["later"]}))
     command = [sys.executable, "-m", "spark_segments", "topic", "history", log.uri, "orders", "--output", "json"]
     commits = json.loads(
         subprocess.run(command, check=True, capture_output=True).stdout
@@ -104,24 +102,24 @@ def test_figures_that_vacuum_has_taken_are_none(log, segments):
 
 
 def test_a_dry_run_says_what_leaves_and_what_returns_and_changes_nothing(log, segments):
-    start, version = log.offsets("orders")[0][0], log.describe("orders")["version"]
+    start, version = log.topic("orders").offsets()[0][0], log.topic("orders").describe()["version"]
 
     found = segments("topic", "restore", log.uri, "orders", "--version", 2, "--dry-run", "--output", "json").json
 
     [line] = found["partitions"]
     assert found["dry_run"] and (line["log_start_offset"], line["log_end_offset"]) == (0, 105)
     assert (line["leaving"], line["returning"]) == ([100, 105], [0, start])
-    assert log.describe("orders")["version"] == version
+    assert log.topic("orders").describe()["version"] == version
     text = segments("topic", "restore", log.uri, "orders", "--version", 2, "--dry-run").text
     assert "5 offsets were given out after that version" in text
 
     done = segments("topic", "restore", log.uri, "orders", "--version", 2, "--output", "json").json
     assert done | {"seconds": 0} == found | {"dry_run": False, "seconds": 0}
-    assert log.offsets("orders") == {0: (0, 105)}
+    assert log.topic("orders").offsets() == {0: (0, 105)}
 
 
 def test_a_time_names_the_last_version_that_was_there(log, segments):
-    at = {commit["version"]: commit["committed_ms"] for commit in log.history("orders")}
+    at = {commit["version"]: commit["committed_ms"] for commit in log.topic("orders").history()}
     last = max(version for version, committed_ms in at.items() if committed_ms <= at[2])
     found = segments("topic", "restore", log.uri, "orders", "--time", at[2], "--dry-run", "--output", "json").json
     assert found["details"]["version"] == last
@@ -143,7 +141,7 @@ def test_a_terminal_asks_before_records_leave_the_log(log, monkeypatch, capsysbi
     with pytest.raises(SystemExit) as ended:
         main(["topic", "restore", log.uri, "orders", "--version", "2"])
     assert "Their records leave the log (partition 0: 100 to 104)" in capsysbinary.readouterr().err.decode()
-    assert (ended.value.code, log.describe("orders")["version"]) == expected
+    assert (ended.value.code, log.topic("orders").describe()["version"]) == expected
 
 
 def test_a_terminal_does_not_ask_with_yes(log, monkeypatch):
@@ -157,9 +155,9 @@ def test_a_restore_warns_of_records_that_the_next_retain_takes(tmp_path, segment
     log = LogDir.create(str(tmp_path / "log"))
     log.create_topic("orders", config={"retention.ms": str(DAY_MS)})
     old = pa.array([(log.storage.now_ms() - 2 * DAY_MS) * 1000] * 3, pa.timestamp("us", tz="UTC"))
-    log.append("orders", pa.table({"value": ["a", "b", "c"], "timestamp": old}))
-    log.append("orders", pa.table({"value": ["d"]}))
-    log.delete_records("orders", {0: 3})
+    log.topic("orders").append(pa.table({"value": ["a", "b", "c"], "timestamp": old}))
+    log.topic("orders").append(pa.table({"value": ["d"]}))
+    log.topic("orders").delete_records({0: 3})
 
     ran = segments("topic", "restore", log.uri, "orders", "--version", 2)
 

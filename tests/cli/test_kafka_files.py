@@ -107,7 +107,7 @@ def test_verify_repairs_the_index_of_a_run_of_a_shared_object(run, segments, tmp
     segments("topic", "create", uri, "orders", "--partitions", 8, "--config", "index.interval.bytes=100")
     lines = "".join(f'{{"value": "{number}", "partition": {number % 8}}}\n' for number in range(800))
     segments("append", uri, "orders", "--format", "json", "--batch-size", 200, stdin=lines.encode())
-    row = segments_of(LogDir.open(str(uri)).snapshot("orders").live)[3]
+    row = segments_of(LogDir.open(str(uri)).topic("orders").snapshot.live)[3]
     assert row.is_shared and row.index_bytes > 8
     with (uri / row.path).open("r+b") as file:
         file.seek(row.index_position + 8)
@@ -121,8 +121,8 @@ def test_import_makes_the_log_directory_and_says_that_nothing_expires(segments, 
     assert "retention.ms=-1 is set on orders" in ran.text
     log = LogDir.open(str(tmp_path / "log"))
     assert log.topics() == ["orders"]
-    assert log.offsets("orders") == {0: (500, 1590), 1: (0, 1410)}
-    assert log.snapshot("orders").config == {"retention.ms": "-1", "segment.bytes": "65536"}
+    assert log.topic("orders").offsets() == {0: (500, 1590), 1: (0, 1410)}
+    assert log.topic("orders").snapshot.config == {"retention.ms": "-1", "segment.bytes": "65536"}
 
 
 @pytest.mark.slow
@@ -138,7 +138,7 @@ def test_import_with_a_retention_says_nothing(segments, tmp_path):
         "import", GOLDEN / "broker-data", tmp_path / "log", "--config", "retention.ms=1000,segment.bytes=65536"
     )
     assert "retention.ms=-1" not in ran.text
-    assert LogDir.open(str(tmp_path / "log")).config("orders").retention_ms == 1000
+    assert LogDir.open(str(tmp_path / "log")).topic("orders").config.retention_ms == 1000
 
 
 def test_import_again_adds_nothing(segments, tmp_path):
@@ -155,7 +155,7 @@ def test_import_stops_at_damage_unless_it_is_to_recover_as_kafka_does(run, segme
     assert ran.code == 1
     assert "position 31654" in ran.error
     segments("import", source, tmp_path / "log", "--recovery", "kafka")
-    assert LogDir.open(str(tmp_path / "log")).offsets("plain") == {0: (0, 3116)}
+    assert LogDir.open(str(tmp_path / "log")).topic("plain").offsets() == {0: (0, 3116)}
 
 
 def test_export_says_how_to_serve_it(run, segments, tmp_path):

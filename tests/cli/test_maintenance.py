@@ -22,9 +22,8 @@ def prices(tmp_path_factory: pytest.TempPathFactory) -> LogDir:
     log.create_topic("prices", 1, {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.01"})
     for day in range(5):
         at = pa.scalar(START_MS + day * DAY_MS, pa.timestamp("ms", tz="UTC"))
-        log.append(
-            "prices",
-            pa.table({"key": [b"a", b"b"], "value": [f"{key}{day}".encode() for key in "ab"], "timestamp": [at, at]}),
+        log.topic("prices").append(
+            pa.table({"key": [b"a", b"b"], "value": [f"{key}{day}".encode() for key in "ab"], "timestamp": [at, at]})
         )
     return log
 
@@ -41,7 +40,7 @@ def values(segments, uri: str) -> list[str]:
 
 def state(uri: str) -> tuple[int, int]:
     """(version, live files): what a dry run must leave as it is."""
-    snapshot = LogDir.open(uri).snapshot("prices")
+    snapshot = LogDir.open(uri).topic("prices").snapshot
     return snapshot.version, snapshot.live.num_rows
 
 
@@ -152,7 +151,7 @@ def orders(tmp_path_factory: pytest.TempPathFactory) -> LogDir:
     log.create_topic("orders", 1, config)
     for day in range(5):
         at = pa.scalar(START_MS + day * DAY_MS, pa.timestamp("ms", tz="UTC"))
-        log.append("orders", pa.table({"value": [b"v" * 1000], "timestamp": [at]}))
+        log.topic("orders").append(pa.table({"value": [b"v" * 1000], "timestamp": [at]}))
     roll(log)
     return log
 
@@ -165,10 +164,10 @@ def old_orders(orders: LogDir, tmp_path: Path) -> str:
 
 def test_max_bytes_shortens_retention_and_says_how_far(segments, old_orders):
     now_ms = START_MS + 5 * DAY_MS
-    before = LogDir.open(old_orders).snapshot("orders").version
+    before = LogDir.open(old_orders).topic("orders").snapshot.version
     limit = ("--max-bytes", "2.5KiB", "--now-ms", now_ms, "--output", "json")
     report = segments("retain", old_orders, *limit, "--dry-run").json
-    assert LogDir.open(old_orders).snapshot("orders").version == before
+    assert LogDir.open(old_orders).topic("orders").snapshot.version == before
     assert report["dropped"]["max-bytes"] > 0 and report["details"]["max_bytes"] == 2560
     done = segments("retain", old_orders, *limit).json
     assert (
@@ -220,7 +219,7 @@ def test_the_report_of_a_roll_shows_the_first_and_last_of_many_sealed_segments(s
     log = LogDir.create(uri)
     log.create_topic("orders", config={"segment.bytes": "250"})
     for number in range(30):
-        log.append("orders", pa.table({"key": [f"k{number}"], "value": ["x" * 80]}))
+        log.topic("orders").append(pa.table({"key": [f"k{number}"], "value": ["x" * 80]}))
     copy = shutil.copytree(uri, tmp_path / "copy")
     (line,) = segments("roll", uri, "--output", "json").json["partitions"]
     first, last = ", ".join(map(str, line["sealed"][:5])), ", ".join(map(str, line["sealed"][5:]))

@@ -45,15 +45,15 @@ def test_maintain_writes_the_figures_of_all_jobs_and_of_the_log(segments, log: L
     recopied = 100 * compacted["bytes_out"] / compacted["bytes_in"]
     assert found["kafka_log_logcleaner_cleaner_recopy_percent", ()] == pytest.approx(recopied)
     for topic in log.topics():
-        for number, (start, end) in log.offsets(topic).items():
+        for number, (start, end) in log.topic(topic).offsets().items():
             labels = (("partition", str(number)), ("topic", topic))
             assert (found["kafka_log_log_logstartoffset", labels], found["kafka_log_log_logendoffset", labels]) == (
                 start,
                 end,
             )
-            size = sum(segment.log_bytes for segment in log.snapshot(topic).live_of(number))
+            size = sum(segment.log_bytes for segment in log.topic(topic).snapshot.live_of(number))
             assert found["kafka_log_log_size", labels] == size > 0
-    [line] = log.describe("latest")["partitions"]
+    [line] = log.topic("latest").describe()["partitions"]
     assert found["kafka_log_logcleanermanager_max_dirty_percent", ()] == pytest.approx(100 * line["dirty_ratio"])
     assert found["segments_topic_removed_bytes", (("topic", "orders"),)] > 0
 
@@ -123,7 +123,7 @@ def test_an_import_and_an_export_say_what_they_copied(segments, tmp_path: Path) 
     segments("import", GOLDEN / "broker-data", tmp_path / "log", "--topic", "orders", "--metrics", tmp_path / "i.prom")
     segments("export", tmp_path / "log", tmp_path / "kafka", "--metrics", tmp_path / "e.prom")
     log = LogDir.open(str(tmp_path / "log"))
-    records = sum(one["records"] for one in log.describe("orders")["partitions"])
+    records = sum(one["records"] for one in log.topic("orders").describe()["partitions"])
     assert records > 0
     for job, file in (("import", "i.prom"), ("export", "e.prom")):
         found = samples(tmp_path / file)

@@ -40,7 +40,7 @@ def test_the_lag_is_shown_without_mirroring(segments, places):
     assert [lag[name] for name in names] == ["orders", "behind", 2, 1, 1, 2]
     assert new["action"] == "not mirrored yet"
     assert segments("mirror", *places, "--dry-run").lines[1].split()[:2] == ["orders", "behind"]
-    assert LogDir.open(places[1]).offsets("orders") == {0: (0, 1)}
+    assert LogDir.open(places[1]).topic("orders").offsets() == {0: (0, 1)}
 
 
 def test_a_follower_is_described_with_its_leader(segments, places):
@@ -62,7 +62,7 @@ def test_a_topic_that_fails_is_an_error_and_the_others_are_mirrored(run, segment
     segments("topic", "create", places[1], "orders")
     ran = run("mirror", *places, "--once")
     assert ran.code == 1 and ran.error.startswith("error: orders: ") and "follows no other" in ran.error
-    assert LogDir.open(places[1]).offsets("prices") == {0: (0, 1)}
+    assert LogDir.open(places[1]).topic("prices").offsets() == {0: (0, 1)}
 
 
 def test_the_metrics_have_the_lag_of_each_topic(segments, places, tmp_path):
@@ -82,9 +82,9 @@ def test_without_once_it_follows_until_it_is_ended(places, python_environment, e
         while not process.stdout.readline().startswith("mirror: 2 topics"):
             pass
         leader = LogDir.open(places[0])
-        leader.append("orders", [{"value": b"two"}])
+        leader.topic("orders").append([{"value": b"two"}])
         follower, deadline = LogDir.open(places[1]), time.monotonic() + 60
-        while follower.offsets("orders") != {0: (0, 2)}:
+        while follower.topic("orders").offsets() != {0: (0, 2)}:
             assert time.monotonic() < deadline
         os.kill(process.pid, ending)
         process.communicate(timeout=60)

@@ -42,7 +42,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> LogDir:
     for step in range(8):
         at_ms = NOW_MS - (30 - 3 * step) * HOUR_MS
         for topic in ("prices", "orders", "clicks"):
-            log.append(topic, records(400, first=400 * step, size=60, time_ms=at_ms, step_ms=1000))
+            log.topic(topic).append(records(400, first=400 * step, size=60, time_ms=at_ms, step_ms=1000))
         roll(log, now_ms=at_ms + HOUR_MS)
         if step == 4:
             compact(log, now_ms=at_ms + HOUR_MS)
@@ -57,7 +57,7 @@ def log(made: LogDir, tmp_path: Path) -> LogDir:
 
 
 def page_of(log: LogDir, now_ms: int = NOW_MS) -> str:
-    snapshots = [log.snapshot(topic) for topic in log.topics()]
+    snapshots = [log.topic(topic).snapshot for topic in log.topics()]
     topics = [(one, topic_config(one.config, log.defaults)) for one in snapshots]
     return page(log.uri, topics, now_ms, kafka=log.is_kafka)
 
@@ -68,7 +68,7 @@ def assert_as_described(log: LogDir, text: str) -> None:
     expected = {
         f"{topic}-{one['partition']}": {name: one[name] for name in NAMES if one[name] is not None}
         for topic in log.topics()
-        for one in log.describe(topic)["partitions"]
+        for one in log.topic(topic).describe()["partitions"]
     }
     assert {name: {key: float(value) for key, (value, _) in one.items()} for name, one in found.numbers.items()} == {
         name: {key: float(value) for key, value in one.items()} for name, one in expected.items()
@@ -109,13 +109,15 @@ def test_a_kafka_directory_may_lack_partitions(segments, tmp_path):
 
 def test_one_topic_as_page_and_json(segments, log, tmp_path):
     ran = segments("describe", log.uri, "orders", "--html", tmp_path / "log.html", "--output", "json")
-    assert ran.json == log.describe("orders")
+    assert ran.json == log.topic("orders").describe()
     assert set(PageParser((tmp_path / "log.html").read_text()).numbers) == {"orders-0", "orders-1", "orders-2"}
 
 
 @pytest.mark.slow
 def test_describe_without_a_topic_is_the_whole_directory(segments, log):
-    assert segments("describe", log.uri, "--output", "json").json == [log.describe(topic) for topic in log.topics()]
+    assert segments("describe", log.uri, "--output", "json").json == [
+        log.topic(topic).describe() for topic in log.topics()
+    ]
 
 
 def test_an_empty_log_directory_has_a_page(segments, tmp_path):
@@ -127,7 +129,7 @@ def test_an_empty_log_directory_has_a_page(segments, tmp_path):
 def test_clean_and_dirty_blocks_are_the_dirty_ratio(log):
     found = PageParser(page_of(log))
     for topic in ("prices", "clicks"):
-        for one in log.describe(topic)["partitions"]:
+        for one in log.topic(topic).describe()["partitions"]:
             sizes = dict.fromkeys(("clean", "dirty", "active"), 0)
             for kind, size in found.blocks[f"{topic}-{one['partition']}"]:
                 sizes[kind] += size

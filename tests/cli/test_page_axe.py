@@ -48,8 +48,8 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     log = busy_log(LogDir.create(str(tmp_path_factory.mktemp("page") / "log")))
     log.create_topic("events")
     values = [json.dumps({"id": number, "name": f"Ada <b>{number}"}).encode() for number in range(200)]
-    log.append("events", pa.table({"key": [b"user-%d" % (number % 9) for number in range(200)], "value": values}))
-    log.append("events", pa.table({"key": [b"x"], "value": [bytes(range(256))]}))
+    log.topic("events").append(pa.table({"key": [b"user-%d" % (number % 9) for number in range(200)], "value": values}))
+    log.topic("events").append(pa.table({"key": [b"x"], "value": [bytes(range(256))]}))
     made = server(log, 0)
     thread = threading.Thread(target=made.serve_forever, args=(0.01,))
     thread.start()

@@ -100,14 +100,14 @@ def rows(count: int, first: int = 0) -> pa.Table:
 @pytest.fixture
 def orders(log: LogDir) -> LogDir:
     log.create_topic("orders", config={"retention.ms": "-1"})
-    log.append("orders", rows(120))
+    log.topic("orders").append(rows(120))
     return log
 
 
 def test_the_front_page_is_current_and_leads_to_the_records(serve, orders: LogDir) -> None:
     client = serve(orders)
     assert 'class="records" value="120"' in client.get("/").text
-    orders.append("orders", rows(1, 120))
+    orders.topic("orders").append(rows(1, 120))
     text = client.get("/").text
     assert 'class="records" value="121"' in text
     link = unescape(re.search(r'<a href="(/records[^"]*)">Look at the records of orders-0</a>', text)[1])
@@ -145,8 +145,8 @@ def test_a_filter_looks_at_so_many_bytes_and_gives_a_cursor(log: LogDir) -> None
     log.create_topic("wide")
     for first in range(0, 4000, 500):
         table = rows(500, first)
-        log.append(
-            "wide", table.set_column(1, "value", pa.array([b"%08d" % n * 500 for n in range(first, first + 500)]))
+        log.topic("wide").append(
+            table.set_column(1, "value", pa.array([b"%08d" % n * 500 for n in range(first, first + 500)]))
         )
     offset, found, pages = 0, [], 0
     limit = 2 << 20
@@ -163,7 +163,7 @@ def test_a_filter_looks_at_so_many_bytes_and_gives_a_cursor(log: LogDir) -> None
 def test_text_json_and_bytes_are_told_apart_and_all_is_escaped(serve, log: LogDir) -> None:
     log.create_topic("mixed")
     values = [ATTACK.encode(), json.dumps({"a": [1, ATTACK]}).encode(), b"\x00\xff\x01", None, "é".encode() * 400, b""]
-    log.append("mixed", pa.table({"key": [ATTACK.encode()] * 6, "value": pa.array(values, pa.binary())}))
+    log.topic("mixed").append(pa.table({"key": [ATTACK.encode()] * 6, "value": pa.array(values, pa.binary())}))
     client = serve(log)
     page = client.get("/records", topic="mixed")
     kinds = re.findall(r'<td><code class="(\w+)">', page.text)
@@ -182,7 +182,7 @@ def test_text_json_and_bytes_are_told_apart_and_all_is_escaped(serve, log: LogDi
 
 def test_values_of_a_known_schema_are_decoded(serve, log: LogDir) -> None:
     log.create_topic("numbers")
-    log.append("numbers", pa.table({"key": [b"a"], "value": [(1234567).to_bytes(8, "big")]}))
+    log.topic("numbers").append(pa.table({"key": [b"a"], "value": [(1234567).to_bytes(8, "big")]}))
     assert "1234567" in serve(log, {"value.format": "long"}).get("/records", topic="numbers").text
     wrong = serve(log, {"value.format": "json"}).get("/records", topic="numbers")
     assert wrong.status == 200 and "Shown as bytes" in wrong.text and wrong.offsets == [0]
@@ -191,7 +191,7 @@ def test_values_of_a_known_schema_are_decoded(serve, log: LogDir) -> None:
 def test_avro_is_decoded_by_a_registry_in_a_directory(serve, log: LogDir, tmp_path: Path) -> None:
     log.create_topic("typed")
     formats = {"value.format": "avro", "schema.registry": str(tmp_path / "registry")}
-    log.append("typed", pa.table({"key": ["a"], "value": [{"id": 1234567, "name": ATTACK}]}), formats=formats)
+    log.topic("typed").append(pa.table({"key": ["a"], "value": [{"id": 1234567, "name": ATTACK}]}), formats=formats)
     for asked in (formats, {"schema.registry": formats["schema.registry"]}):  # the second is guessed
         page = serve(log, asked).get("/records", topic="typed").text
         assert unescape(page).count(json.dumps({"id": 1234567, "name": ATTACK}, separators=(",", ":"))) == 1
@@ -217,9 +217,9 @@ def test_another_host_is_refused(serve, orders: LogDir, host: str) -> None:
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS"])
 def test_nothing_but_reading_is_offered(serve, orders: LogDir, method: str) -> None:
-    before = orders.snapshot("orders").version
+    before = orders.topic("orders").snapshot.version
     assert serve(orders).get("/", method=method).status == 501
-    assert orders.snapshot("orders").version == before
+    assert orders.topic("orders").snapshot.version == before
 
 
 def test_headers_keep_other_sites_out(serve, orders: LogDir) -> None:
@@ -265,16 +265,18 @@ def test_the_search_finds_the_rows_that_a_loop_finds(values: list[bytes | None],
 
 def test_a_group_that_stands_still_or_came_too_late_is_to_be_looked_into(orders: LogDir) -> None:
     moved(orders, "billing", {"orders": {0: 30}})
-    [lag] = group_lags(orders, [orders.snapshot("orders")])
+    [lag] = group_lags(map(orders.group, orders.groups()), [orders.topic("orders").snapshot])
     assert group_worries([lag], lag.committed_ms + OVERDUE_MS) == []
     [text] = group_worries([lag], lag.committed_ms + OVERDUE_MS + 1)
     assert text == "group billing in orders-0: a lag of 90 offsets, and no commit for 1 d"
-    orders.delete_records("orders", {0: 50})
-    [text] = group_worries(group_lags(orders, [orders.snapshot("orders")]), lag.committed_ms)
+    orders.topic("orders").delete_records({0: 50})
+    [text] = group_worries(
+        group_lags(map(orders.group, orders.groups()), [orders.topic("orders").snapshot]), lag.committed_ms
+    )
     assert text == "group billing in orders-0: 20 offsets left the log before it read them"
     orders.delete_topic("orders")
     orders.create_topic("orders")
-    assert group_lags(orders, [orders.snapshot("orders")]) == []
+    assert group_lags(map(orders.group, orders.groups()), [orders.topic("orders").snapshot]) == []
 
 
 # A log directory of very many partitions
@@ -286,7 +288,7 @@ def wide(log: LogDir) -> LogDir:
     for topic, partitions in (("a", 3), ("b", 5), ("c", 2)):
         log.create_topic(topic, partitions, {"segment.jitter.ms": "1000"})
         for number in range(partitions) if topic != "c" else ():
-            log.append(topic, rows(1).append_column("partition", pa.array([number], pa.int32())))
+            log.topic(topic).append(rows(1).append_column("partition", pa.array([number], pa.int32())))
     return log
 
 
@@ -348,7 +350,7 @@ def test_a_page_of_all_says_nothing_of_parts(serve, wide: LogDir) -> None:
 
 
 def test_a_page_in_a_file_says_what_it_has_no_room_for(wide: LogDir) -> None:
-    topics = [(wide.snapshot(topic), wide.config(topic)) for topic in wide.topics()]
+    topics = [(wide.topic(topic).snapshot, wide.topic(topic).config) for topic in wide.topics()]
     part = first_topics(topics, most_partitions=4)
     assert shown(part) == ALL[:4] and not part.is_all
     text = front_page(wide.uri, part.topics, TIME_MS, part=part)
@@ -357,7 +359,9 @@ def test_a_page_in_a_file_says_what_it_has_no_room_for(wide: LogDir) -> None:
 
 
 def front_page_of(log: LogDir) -> str:
-    return front_page(log.uri, [(log.snapshot(topic), log.config(topic)) for topic in log.topics()], TIME_MS)
+    return front_page(
+        log.uri, [(log.topic(topic).snapshot, log.topic(topic).config) for topic in log.topics()], TIME_MS
+    )
 
 
 @pytest.mark.parametrize(

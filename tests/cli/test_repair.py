@@ -55,7 +55,7 @@ def test_text_lists_files_that_are_gone_and_commits_that_nothing_proves(tmp_path
     log = new_log(tmp_path, partitions=1)
     append(log, 0)
     append(log, 10)
-    [first, last] = log.snapshot(TOPIC).live_of(0)
+    [first, last] = log.topic(TOPIC).snapshot.live_of(0)
     os.truncate(tmp_path / first.path, 10)
     notes(log, "made")[-1].unlink()
     lose_manifest(log)

@@ -47,7 +47,7 @@ def test_no_command_shows_credentials(
     with store_proxy({**s3_options, **PLANTED}) as proxy:
         log = LogDir.create(uri, proxy.options)
         log.create_topic("orders")
-        log.append("orders", pa.table({"value": [b"tea"]}))
+        log.topic("orders").append(pa.table({"value": [b"tea"]}))
         proxy.play(None if failure is None else lambda request: failure)
         given = [f"--storage={name}={value}" for name, value in (proxy.options | {"timeout": "2s"}).items()]
         for command in COMMANDS:

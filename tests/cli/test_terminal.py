@@ -65,8 +65,8 @@ def write(uri: str, text: str) -> bytes:
     log = LogDir.create(uri)
     log.create_topic("orders")
     data = text.encode() + b"\xff\x9b"
-    log.append("orders", [{"key": data, "value": data, "headers": [(text, data)]}])
-    log.append("orders", [{"key": text, "value": json.dumps({"x": text}, ensure_ascii=False)}])
+    log.topic("orders").append([{"key": data, "value": data, "headers": [(text, data)]}])
+    log.topic("orders").append([{"key": text, "value": json.dumps({"x": text}, ensure_ascii=False)}])
     return data
 
 
@@ -102,14 +102,14 @@ def test_a_terminal_gets_no_orders(
 
 def test_a_terminal_gets_all_else_as_it_is(terminal: Callable[..., str], uri: str) -> None:
     LogDir.create(uri).create_topic("orders")
-    LogDir.open(uri).append("orders", [{"value": HARMLESS + "\tb\nc"}])
+    LogDir.open(uri).topic("orders").append([{"value": HARMLESS + "\tb\nc"}])
     assert terminal("consume", uri, "orders") == HARMLESS + "\tb\nc\n"
     assert "[bold]x[/bold] :smile: [/no]" in terminal("sql", uri, "SELECT value FROM orders")
 
 
 def test_what_a_user_puts_between_records_goes_as_it_is(terminal: Callable[..., str], uri: str) -> None:
     LogDir.create(uri).create_topic("orders")
-    LogDir.open(uri).append("orders", [{"key": "order\x1b", "value": "v"}])
+    LogDir.open(uri).topic("orders").append([{"key": "order\x1b", "value": "v"}])
     assert terminal("consume", uri, "orders", "-f", "\\x1b[1m%k\\x1b[0m") == "\x1b[1morder\\x1b\x1b[0m"
 
 
@@ -129,7 +129,8 @@ def test_json_with_escapes_is_the_same_json(segments: Segments, uri: str) -> Non
     segments("topic", "create", uri, "copy")
     segments("append", uri, "copy", "--format", "json", stdin=output)
     both = [
-        [one["value"] for batch in LogDir.open(uri).read(t) for one in batch.to_pylist()] for t in ("orders", "copy")
+        [one["value"] for batch in LogDir.open(uri).topic(t).scan().batches() for one in batch.to_pylist()]
+        for t in ("orders", "copy")
     ]
     assert both[0] == both[1]
 

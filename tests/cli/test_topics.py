@@ -23,7 +23,7 @@ def test_create_makes_the_log_directory_and_the_topic(segments, uri):
         "retention.ms=1000,cleanup.policy=[compact,delete]",
     )
     assert ran.text == "Created topic orders.\n"
-    described = LogDir.open(uri).describe("orders")
+    described = LogDir.open(uri).topic("orders").describe()
     assert len(described["partitions"]) == 6
     assert (described["config"]["retention.ms"], described["config"]["cleanup.policy"]) == ("1000", "compact,delete")
 
@@ -58,7 +58,7 @@ def test_describe_shows_own_settings_and_partitions(segments, uri):
 
 def test_describe_as_json_is_what_logdir_describes(segments, uri):
     segments("topic", "create", uri, "orders")
-    described = LogDir.open(uri).describe("orders")
+    described = LogDir.open(uri).topic("orders").describe()
     assert segments("describe", uri, "orders", "--output", "json").json == described
     assert segments("describe", uri, "--output", "json").json == [described]
 
@@ -85,8 +85,8 @@ def test_alter_sets_and_takes_away_settings_and_adds_partitions(segments, uri):
         3,
     )
     log = LogDir.open(uri)
-    assert log.snapshot("orders").config == {"cleanup.policy": "compact"}
-    assert list(log.offsets("orders")) == [0, 1, 2]
+    assert log.topic("orders").snapshot.config == {"cleanup.policy": "compact"}
+    assert list(log.topic("orders").offsets()) == [0, 1, 2]
 
 
 def test_partitions_are_never_taken_away(run, segments, uri):
@@ -105,7 +105,7 @@ def test_delete(run, segments, uri):
 def test_restore_brings_back_what_delete_records_took(segments, uri):
     segments("topic", "create", uri, "orders")
     segments("append", uri, "orders", stdin=b"a\nb\nc\n")
-    version = LogDir.open(uri).snapshot("orders").version
+    version = LogDir.open(uri).topic("orders").snapshot.version
     segments("delete-records", uri, "orders", "--before-offset", 2)
     restored = segments("topic", "restore", uri, "orders", "--version", version, "--output", "json").json
     [line] = restored["partitions"]
@@ -141,18 +141,18 @@ def test_vacuum_reports_an_unreadable_topic_with_or_without_its_name(run, segmen
 def test_restore_names_the_transactions_that_it_takes_back_and_forgets_them_on_request(segments, uri):
     segments("topic", "create", uri, "orders")
     log = LogDir.open(uri)
-    wanted = log.snapshot("orders").version
+    wanted = log.topic("orders").snapshot.version
     for version in (3, 4, 5, 9):
-        log.append("orders", pa.table({"value": ["a"]}), ("loader", version))
+        log.topic("orders").append(pa.table({"value": ["a"]}), ("loader", version))
     command = ("topic", "restore", uri, "orders", "--version", wanted)
     lines = segments(*command).lines
     at = lines.index(f"Transactions above version {wanted}, which add nothing if repeated (--forget-transactions):")
     assert lines[at + 1].split() == ["app_id", "versions", "kept_version"]
     assert lines[at + 2].split()[:3] == ["loader", "3-5,", "9"]
-    assert log.append("orders", pa.table({"value": ["a"]}), ("loader", 9)) == {}
+    assert log.topic("orders").append(pa.table({"value": ["a"]}), ("loader", 9)) == {}
     restored = segments(*command, "--forget-transactions", "--output", "json").json
     assert restored["details"]["transactions"] == [{"app_id": "loader", "versions": [3, 4, 5, 9], "kept_version": None}]
     assert restored["details"]["transactions_forgotten"] is True
-    assert log.append("orders", pa.table({"value": ["a"]}), ("loader", 3)) == {0: (4, 4)}
-    latest = log.snapshot("orders").version
+    assert log.topic("orders").append(pa.table({"value": ["a"]}), ("loader", 3)) == {0: (4, 4)}
+    latest = log.topic("orders").snapshot.version
     assert "Transactions" not in segments("topic", "restore", uri, "orders", "--version", latest).text

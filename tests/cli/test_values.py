@@ -61,12 +61,13 @@ def test_consume_guesses_and_says_what_it_guessed(segments: Segments, uri: str, 
 
 def test_json_output_without_formats_is_a_copy_of_the_bytes(segments: Segments, uri: str) -> None:
     log = LogDir.open(uri)
-    log.append("orders", _values([b"\0\0\0\x07"], [b"\0\0\0\0\0\0\0\x05"]))
+    log.topic("orders").append(_values([b"\0\0\0\x07"], [b"\0\0\0\0\0\0\0\x05"]))
     log.create_topic("copy")
     ran = segments("consume", uri, "orders", "--output", "json")
     segments("append", uri, "copy", "--format", "json", stdin=ran.output)
-    first, second = ([row for batch in log.read(topic, columns=["key", "value"]) for row in batch.to_pylist()]
-                     for topic in ("orders", "copy"))  # fmt: skip
+    first, second = (
+        log.topic(name).scan(columns=["key", "value"]).to_table().to_pylist() for name in ("orders", "copy")
+    )
     assert first == second and ran.error == ""
 
 
@@ -88,12 +89,12 @@ def test_consume_says_what_is_missing_to_read_a_value(segments: Segments, uri: s
 
 def test_a_guess_never_hides_what_is_something_else(segments: Segments, uri: str) -> None:
     log = LogDir.open(uri)
-    log.append("orders", _values([b"\0\0\0\0\0\0\0\x07", b"neither", None]))
-    log.append("orders", _values([b"\0\0\0\0\0\0\0\x08", b"\xff"]))
+    log.topic("orders").append(_values([b"\0\0\0\0\0\0\0\x07", b"neither", None]))
+    log.topic("orders").append(_values([b"\0\0\0\0\0\0\0\x08", b"\xff"]))
     first = segments("consume", uri, "orders")
     assert first.output == b"\0\0\0\0\0\0\0\x07\nneither\nnull\n\0\0\0\0\0\0\0\x08\n\xff\n"  # they differ: no guess
     log.create_topic("numbers")
-    log.append("numbers", _values([b"\0\0\0\0\0\0\0\x07"] * 200 + [b"\xff"]))
+    log.topic("numbers").append(_values([b"\0\0\0\0\0\0\0\x07"] * 200 + [b"\xff"]))
     assert segments("consume", uri, "numbers").output == b"7\n" * 200 + b"\xff\n"
     assert segments("consume", uri, "numbers", "--value-format", "binary", "-n", 1).error == ""
 
@@ -110,8 +111,8 @@ def test_the_topic_of_schemas_is_used_where_it_is_there(segments: Segments, uri:
     log = LogDir.open(uri)
     log.create_topic("_schemas")
     keys, values = zip(*server.records, strict=True)
-    log.append("_schemas", _values(list(values), list(keys)))
-    log.append("orders", _values([b"\0\0\0\0\x01\x04hi"]))
+    log.topic("_schemas").append(_values(list(values), list(keys)))
+    log.topic("orders").append(_values([b"\0\0\0\0\x01\x04hi"]))
     ran = segments("consume", uri, "orders")
     assert ran.lines == ["hi"]
     assert "read as avro" in ran.error
@@ -130,7 +131,7 @@ def test_a_line_that_is_not_of_the_format_appends_nothing(run: Segments, uri: st
     ran = run("append", uri, "orders", "--value-format", "long", stdin=b"7\nseven\n")
     assert ran.code == 1
     assert "row 1 of its batch: found text that is no int64" in ran.error and "seven" not in ran.error
-    assert LogDir.open(uri).offsets("orders") == {0: (0, 0)}
+    assert LogDir.open(uri).topic("orders").offsets() == {0: (0, 0)}
 
 
 def _values(values: list[bytes | None], keys: list[bytes] | None = None) -> object:

@@ -124,11 +124,11 @@ def _judge(judged: Judged, image: Path, acknowledged: set[Record]) -> None:
         log = LogDir.open(str(image))
         there = {
             (record["partition"], record["offset"], record["value"].decode())
-            for batch in log.read(TOPIC)
+            for batch in log.topic(TOPIC).scan().batches()
             for record in batch.to_pylist()
         }
         report = verify(log, deep=True)
-        appended = log.append(TOPIC, [{"value": "after", "partition": 0}])[0][0]
+        appended = log.topic(TOPIC).append([{"value": "after", "partition": 0}])[0][0]
     except (SegmentsError, FileNotFoundError) as error:
         judged.wrong[f"it cannot be used: {type(error).__name__}"] += 1
         return
@@ -148,7 +148,7 @@ def append(uri: str, number: int) -> None:
         partition = draw.randrange(PARTITIONS)
         values = [f"{number}-{turn}-{one}" for one in range(draw.randint(1, 20))]
         rows = [{"value": value, "partition": partition} for value in values]
-        first, _ = log.append(TOPIC, rows, txn=(f"appender-{number}", turn))[partition]
+        first, _ = log.topic(TOPIC).append(rows, txn=(f"appender-{number}", turn))[partition]
         print(json.dumps([(partition, first + at, value) for at, value in enumerate(values)]), flush=True)
         turn += 1
         if turn == 1:  # the kernels are there

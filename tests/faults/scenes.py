@@ -36,7 +36,7 @@ def prepared(directory: Path) -> LogDir:
     log.create_topic("prices", 1, config | {"cleanup.policy": "compact,delete"})
     append(log, LARGE // 10)
     roll(log, now_ms=later(log))
-    log.delete_records("orders", {0: -1})
+    log.topic("orders").delete_records({0: -1})
     retain(log)
     append(log, 10 * PARTITIONS)
     return log
@@ -45,8 +45,8 @@ def prepared(directory: Path) -> LogDir:
 def append(log: LogDir, count: int) -> dict[int, tuple[int, int]]:
     """Appends records to the one partition of prices and to all partitions of orders, as many to each topic."""
     table = records(count, time_ms=log.storage.now_ms())
-    log.append("prices", table)
-    return log.append("orders", spread(table))
+    log.topic("prices").append(table)
+    return log.topic("orders").append(spread(table))
 
 
 def spread(table: pa.Table) -> pa.Table:
@@ -59,13 +59,13 @@ def later(log: LogDir) -> int:
 
 
 WRITES: dict[str, Callable[[LogDir], Any]] = {
-    "a small append": lambda log: log.append("orders", records(SMALL, time_ms=log.storage.now_ms())),
-    "a large append": lambda log: log.append("prices", records(LARGE, time_ms=log.storage.now_ms())),
-    "an append to many partitions": lambda log: log.append("orders", spread(records(LARGE, time_ms=later(log)))),
+    "a small append": lambda log: log.topic("orders").append(records(SMALL, time_ms=log.storage.now_ms())),
+    "a large append": lambda log: log.topic("prices").append(records(LARGE, time_ms=log.storage.now_ms())),
+    "an append to many partitions": lambda log: log.topic("orders").append(spread(records(LARGE, time_ms=later(log)))),
     "create": lambda log: log.create_topic("new"),
-    "alter": lambda log: log.alter_topic("orders", {"retention.ms": "1"}, PARTITIONS + 1),
+    "alter": lambda log: log.topic("orders").alter({"retention.ms": "1"}, PARTITIONS + 1),
     "delete": lambda log: log.delete_topic("orders"),
-    "delete records": lambda log: log.delete_records("orders", {1: -1}),
+    "delete records": lambda log: log.topic("orders").delete_records({1: -1}),
     "commit offsets": lambda log: log.group("billing").reset({"orders": {1: 1}}),
     "roll": lambda log: roll(log, now_ms=later(log)),
     "retain": lambda log: retain(log, now_ms=later(log)),
@@ -77,9 +77,9 @@ WRITES: dict[str, Callable[[LogDir], Any]] = {
 
 READS: dict[str, Callable[[LogDir], Any]] = {
     "topics": lambda log: log.topics(),
-    "describe": lambda log: log.describe("orders"),
+    "describe": lambda log: log.topic("orders").describe(),
     "read": lambda log: contents(log),
-    "times": lambda log: log.offsets_for_times("orders", 0),
+    "times": lambda log: log.topic("orders").offsets_for_times(0),
     "groups": lambda log: log.groups(),
     "plan": lambda log: [job(log, dry_run=True) for job in (roll, retain, compact, vacuum)],
     "verify": lambda log: verify(log, deep=True),
@@ -103,7 +103,9 @@ def contents(log: LogDir) -> Contents:
     """{topic: {(partition, offset): value}} of all records of orders and prices that are there."""
     found: Contents = {}
     for topic in {"orders", "prices"} & set(log.topics()):
-        rows = log.reader(topic, columns=["partition", "offset", "value"], threads=1).read_all().to_pylist()
+        rows = (
+            log.topic(topic).scan(columns=["partition", "offset", "value"]).to_reader(threads=1).read_all().to_pylist()
+        )
         found[topic] = {(row["partition"], row["offset"]): row["value"] for row in rows}
     return found
 
@@ -114,8 +116,8 @@ def assert_usable(log: LogDir) -> None:
     assert_clean(log)
     if "orders" not in log.topics():
         return
-    ends = {number: end for number, (_, end) in log.offsets("orders").items()}
-    written = log.append("orders", spread(records(PARTITIONS, time_ms=log.storage.now_ms())))
+    ends = {number: end for number, (_, end) in log.topic("orders").offsets().items()}
+    written = log.topic("orders").append(spread(records(PARTITIONS, time_ms=log.storage.now_ms())))
     assert {number: first for number, (first, _) in written.items()} == {
         number: end for number, end in ends.items() if number < PARTITIONS
     }

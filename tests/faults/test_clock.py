@@ -41,7 +41,7 @@ def orders(log: LogDir) -> LogDir:
 def append(log: LogDir, first: int) -> None:
     table = records(240, first=first, time_ms=log.storage.now_ms())
     for topic, rows in (("orders", spread(table)), ("prices", table)):
-        log.append(topic, rows)
+        log.topic(topic).append(rows)
 
 
 @pytest.mark.slow
@@ -64,10 +64,10 @@ def test_appends_and_jobs_between_jumps_keep_every_record(orders: LogDir, jump, 
 @pytest.mark.slow
 def test_what_retention_took_under_a_clock_that_ran_ahead_comes_back(orders: LogDir, jump) -> None:
     """Files of rows that left the log in the future stay until then: there is time to restore."""
-    orders.alter_topic("orders", {"retention.ms": str(7 * DAY_MS)})
+    orders.topic("orders").alter({"retention.ms": str(7 * DAY_MS)})
     append(orders, 0)
     roll(orders, now_ms=orders.storage.now_ms() + 10 * DAY_MS)
-    before, version = contents(orders)["orders"], orders.snapshot("orders").version
+    before, version = contents(orders)["orders"], orders.topic("orders").snapshot.version
     jump(400)
     retain(orders)
     assert contents(orders)["orders"] == {}
@@ -86,7 +86,7 @@ def test_a_follower_of_time_finds_the_records_of_a_clock_that_went_back(orders: 
     jump(-100)
     append(orders, 240)
     jump(100)
-    found = orders.offsets_for_times("prices", began - 50 * DAY_MS)[0]
+    found = orders.topic("prices").offsets_for_times(began - 50 * DAY_MS)[0]
     assert found is not None and found[0] == 0
-    found = orders.offsets_for_times("prices", began - 150 * DAY_MS)[0]
+    found = orders.topic("prices").offsets_for_times(began - 150 * DAY_MS)[0]
     assert found is not None and found[0] == 0

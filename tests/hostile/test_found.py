@@ -118,7 +118,7 @@ def test_a_commit_that_is_none(tmp_path, content):
     log.create_topic("orders")
     (tmp_path / "_manifest" / "orders" / "_delta_log" / f"{0:020d}.json").write_bytes(content)
     with pytest.raises(LogDirError, match=r"A commit of the manifest is damaged.*verify --repair"):
-        log.manifest("orders").history()
+        log.topic("orders").manifest.history()
 
 
 def test_rows_in_parquet_that_are_no_text_or_lack_columns(tmp_path, monkeypatch):
@@ -141,7 +141,7 @@ def test_a_location_with_a_nul():
 def test_a_number_that_no_column_can_hold_is_one_line_on_the_command_line(tmp_path, capsys):
     log = LogDir.create(str(tmp_path))
     log.create_topic("orders")
-    log.append("orders", [{"value": b"x"}])
+    log.topic("orders").append([{"value": b"x"}])
     with pytest.raises(SystemExit) as ended:
         main(["retain", str(tmp_path), "--now-ms", "9" * 40, "--dry-run"])
     assert ended.value.code == 1
@@ -171,7 +171,7 @@ def test_a_number_of_partitions_that_no_topic_has(tmp_path, count):
     log.create_topic("orders")
     if count > 0:
         with pytest.raises(InvalidOptionError, match="so many partitions"):
-            log.alter_topic("orders", partitions=count)
+            log.topic("orders").alter(partitions=count)
 
 
 def test_an_import_makes_no_billion_partitions(tmp_path):

@@ -69,13 +69,13 @@ def test_names_of_topics(place, name):
     before = sorted(os.listdir(place / "log"))
     for act in (
         lambda: log.create_topic(name),
-        lambda: log.snapshot(name),
-        lambda: log.append(name, [{"value": b"x"}]),
-        lambda: log.alter_topic(name, {"retention.ms": "1"}),
+        lambda: log.topic(name).snapshot,
+        lambda: log.topic(name).append([{"value": b"x"}]),
+        lambda: log.topic(name).alter({"retention.ms": "1"}),
         lambda: log.delete_topic(name),
         lambda: log.delete_topic(name, force=True),
-        lambda: log.history(name),
-        lambda: list(log.read(name)),
+        lambda: log.topic(name).history(),
+        lambda: list(log.topic(name).scan().batches()),
         lambda: rebuild_manifest(log, name),
         lambda: _raised(vacuum(log, topics=[name]).to_dict()["partitions"]),
         lambda: _raised(verify(log, name).findings),
@@ -107,10 +107,10 @@ def test_paths_of_rows(place, path, monkeypatch):
         partition = dataclasses.replace(snapshot.partition(0), log_end_offset=20)
         return Change("append", add=[hostile, gone], partitions=[partition])
 
-    log.manifest(TOPIC).commit(change)
+    log.topic(TOPIC).manifest.commit(change)
     log = again(log, monkeypatch)
     with pytest.raises((SegmentsError, FileNotFoundError)):
-        list(log.read(TOPIC))
+        list(log.topic(TOPIC).scan().batches())
     assert verify(log, TOPIC, deep=True).errors
     later_ms = log.storage.now_ms() + 10**11
     for job in (roll, retain, compact, vacuum):
@@ -127,7 +127,7 @@ def test_paths_in_commits(place, path, monkeypatch):
     """A file of rows outside would be read as rows of the topic."""
     log = new_log(place / "log", partitions=1)
     append(log, 0)
-    [rows] = [file for file in log.manifest(TOPIC).log.state().files if file.kind == "segment"]
+    [rows] = [file for file in log.topic(TOPIC).manifest.log.state().files if file.kind == "segment"]
     shutil.copy(place / "log" / "_manifest" / TOPIC / rows.path, place / "outside" / "victim.parquet")
     commit = place / "log" / "_manifest" / TOPIC / "_delta_log" / f"{1:020d}.json"
     content = commit.read_text()
@@ -139,8 +139,8 @@ def test_paths_in_commits(place, path, monkeypatch):
     commit.write_text("\n".join(map(json.dumps, lines)))
     log = again(log, monkeypatch)
     with pytest.raises(SegmentsError):
-        list(log.read(TOPIC))
-    assert "SECRET" not in str(log.manifest(TOPIC).history())
+        list(log.topic(TOPIC).scan().batches())
+    assert "SECRET" not in str(log.topic(TOPIC).manifest.history())
 
 
 @pytest.mark.parametrize("path", PATHS)
@@ -205,7 +205,7 @@ def test_links_within_an_imported_directory_are_followed(place):
     above.symlink_to(kafka)
     log = LogDir.create(str(place / "log" / "made"))
     log.import_kafka(str(above))
-    assert log.offsets("plain") == {0: (0, 5000)}
+    assert log.topic("plain").offsets() == {0: (0, 5000)}
 
 
 @pytest.mark.parametrize("topic", ["../../outside", "/outside", "..", "%2e%2e", "a\0b"])
@@ -224,15 +224,15 @@ def test_rows_of_a_manifest_are_no_others_topics(place, monkeypatch):
     """A row may name a file of another topic of the log directory: verify says so, and vacuum does not delete it."""
     log = new_log(place / "log", partitions=1)
     log.create_topic("other")
-    log.append("other", [{"value": b"x", "partition": 0}])
-    [victim] = log.snapshot("other").live_of(0)
+    log.topic("other").append([{"value": b"x", "partition": 0}])
+    [victim] = log.topic("other").snapshot.live_of(0)
     append(log, 0)
 
     def change(snapshot):
         [row] = snapshot.live_of(0)
         return Change("append", add=[dataclasses.replace(row, path=victim.path, state="removed", removed_ms=5)])
 
-    log.manifest(TOPIC).commit(change)
+    log.topic(TOPIC).manifest.commit(change)
     log = again(log, monkeypatch)
     vacuum(log, now_ms=log.storage.now_ms() + 10**11)
     assert (place / "log" / victim.path).exists()

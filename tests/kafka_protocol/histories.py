@@ -66,7 +66,7 @@ def history(seed: int) -> None:
                 for _ in range(chance.randint(0, 4)):
                     _change(source, written, partitions, chance)
                 there = _there(source, written)
-                ends = {n: end for n, (_, end) in source.offsets("orders").items()}
+                ends = {n: end for n, (_, end) in source.topic("orders").offsets().items()}
                 if _captured(log, address, chance):
                     here |= {place: value for place, value in there.items() if place[1] < ends[place[0]]}
                     _check(log, source, here, written, ends)
@@ -76,24 +76,24 @@ def history(seed: int) -> None:
 
 def _change(source: LogDir, written: Model, partitions: int, chance: random.Random) -> None:
     if chance.random() < 0.75:
-        before = {n: end for n, (_, end) in source.offsets("orders").items()}
+        before = {n: end for n, (_, end) in source.topic("orders").offsets().items()}
         rows = [
             {"value": str(chance.getrandbits(40)), "partition": chance.randrange(partitions)}
             for _ in range(chance.randint(1, 12))
         ]
-        source.append("orders", rows)
+        source.topic("orders").append(rows)
         for row in rows:
             number = int(row["partition"])
             written[number, before[number]] = str(row["value"])
             before[number] += 1
     else:
         number = chance.randrange(partitions)
-        start, end = source.offsets("orders")[number]
-        source.delete_records("orders", {number: chance.randint(start, end)})
+        start, end = source.topic("orders").offsets()[number]
+        source.topic("orders").delete_records({number: chance.randint(start, end)})
 
 
 def _there(source: LogDir, written: Model) -> Model:
-    starts = {n: start for n, (start, _) in source.offsets("orders").items()}
+    starts = {n: start for n, (start, _) in source.topic("orders").offsets().items()}
     return {place: value for place, value in written.items() if place[1] >= starts[place[0]]}
 
 
@@ -115,7 +115,7 @@ def _captured(log: LogDir, address: str, chance: random.Random) -> bool:
 
 def _check(log: LogDir, source: LogDir, here: Model, written: Model, ends: dict[int, int]) -> None:
     found: Model = {}
-    for batch in log.reader("orders"):
+    for batch in log.topic("orders").scan().to_reader():
         columns = (batch.column(name).to_pylist() for name in ("partition", "offset", "value"))
         for number, offset, value in zip(*columns, strict=True):
             assert (number, offset) not in found, f"{number}-{offset} is there twice"
@@ -123,14 +123,14 @@ def _check(log: LogDir, source: LogDir, here: Model, written: Model, ends: dict[
     lost = here.keys() - found.keys()
     assert not lost, f"lost: {sorted(lost)[:5]}"
     assert all(written[place] == value for place, value in found.items())
-    snapshot = log.snapshot("orders")
-    assert {row: end for row, (_, end) in log.offsets("orders").items()} == ends
+    snapshot = log.topic("orders").snapshot
+    assert {row: end for row, (_, end) in log.topic("orders").offsets().items()} == ends
     holes = {
         (hole.partition, offset)
         for hole in holes_of(snapshot.states)
         for offset in range(hole.start_offset, hole.end_offset)
     }
-    starts = {number: start for number, (start, _) in log.offsets("orders").items()}
+    starts = {number: start for number, (start, _) in log.topic("orders").offsets().items()}
     gone = {place for place in written if starts[place[0]] <= place[1] < ends[place[0]]} - found.keys()
     holes = {place for place in holes if place[1] >= starts[place[0]]}  # below, nothing was ever here
     assert gone == holes, f"missing {sorted(gone - holes)[:5]}, said to be {sorted(holes - gone)[:5]}"

@@ -39,7 +39,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as directory:
         log = LogDir.create(f"{directory}/log")
         log.create_topic("plain", partitions=2)
-        log.append("plain", [{"value": "x" * 100, "partition": number % 2} for number in range(1000)])
+        log.topic("plain").append([{"value": "x" * 100, "partition": number % 2} for number in range(1000)])
         errors = Path(directory, "errors")
         with errors.open("wb") as file:
             command = [sys.executable, "-m", "spark_segments", "serve", str(log.uri), "--port", "0"]

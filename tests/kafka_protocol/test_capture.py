@@ -24,7 +24,7 @@ from tests.kafka_protocol.played import FAULTS, Fault, PlayedViews, bad_crc, pla
 
 def batches(log: LogDir, topic: str, partition: int) -> bytes:
     """The batches of a partition as a broker would give them."""
-    snapshot = log.snapshot(topic)
+    snapshot = log.topic(topic).snapshot
     row = snapshot.partition(partition)
     read = PartitionLog(log.storage, snapshot, partition).read(row.log_start_offset, row.log_end_offset, 1 << 40)
     return b"".join(np.asarray(piece).tobytes() for piece in read.data)
@@ -51,8 +51,8 @@ def log(tmp_path: Path) -> LogDir:
 
 def append(log: LogDir, numbers: range) -> None:
     for start in range(numbers.start, numbers.stop, 10):
-        log.append(
-            "orders", [{"value": str(n), "partition": n % 2} for n in range(start, min(start + 10, numbers.stop))]
+        log.topic("orders").append(
+            [{"value": str(n), "partition": n % 2} for n in range(start, min(start + 10, numbers.stop))]
         )
 
 
@@ -65,9 +65,9 @@ def test_what_kafka_wrote_is_captured_byte_for_byte(tmp_path: Path, log: LogDir)
         capture(log, address)
     assert log.topics() == [name for name in kafka.topics() if not name.startswith("__")]
     for topic in log.topics():
-        theirs, ours = kafka.snapshot(topic), log.snapshot(topic)
+        theirs, ours = kafka.topic(topic).snapshot, log.topic(topic).snapshot
         assert ours.topic_id == theirs.topic_id or theirs.topic_id == "AAAAAAAAAAAAAAAAAAAAAA"
-        for number in kafka.offsets(topic):
+        for number in kafka.topic(topic).offsets():
             assert batches(log, topic, number) == batches(kafka, topic, number)
             here, there = ours.partition(number), theirs.partition(number)
             assert (here.log_end_offset, here.last_stable_offset) == (there.log_end_offset, there.last_stable_offset)
@@ -77,7 +77,7 @@ def test_what_kafka_wrote_is_captured_byte_for_byte(tmp_path: Path, log: LogDir)
 
 
 def _values(log: LogDir, topic: str, isolation_level: str) -> list[tuple[int, int, bytes | None]]:
-    read = log.reader(topic, isolation_level=isolation_level)
+    read = log.topic(topic).scan(isolation=isolation_level).to_reader()
     return [
         row
         for batch in read
@@ -93,14 +93,14 @@ def test_a_capture_goes_on_where_the_last_one_ended(source: LogDir, log: LogDir)
         [third] = capture(log, address, ["ord*"])
     assert (first["records"], second["records"], third["records"]) == (40, 60, 0)
     assert [batches(log, "orders", number) for number in (0, 1)] == [batches(source, "orders", n) for n in (0, 1)]
-    assert log.snapshot("orders").config["retention.ms"] == "-1"
+    assert log.topic("orders").snapshot.config["retention.ms"] == "-1"
 
 
 def test_what_the_cluster_removed_is_a_hole(source: LogDir, log: LogDir) -> None:
     with playing(Views(source, interval_seconds=0)) as address:
         capture(log, address)
         append(source, range(40, 100))
-        source.delete_records("orders", {0: 33, 1: 50})
+        source.topic("orders").delete_records({0: 33, 1: 50})
         [found] = capture(log, address)
         assert _faults(log) == []  # though partition 1 ends with a hole
         append(source, range(100, 120))
@@ -157,10 +157,10 @@ def test_a_log_that_parted_stops_its_topic(source: LogDir, log: LogDir, change: 
 
 def test_a_compacted_topic_that_was_away_too_long_says_so(source: LogDir, log: LogDir) -> None:
     source.create_topic("keyed", config={"cleanup.policy": "compact", "delete.retention.ms": "0"})
-    source.append("keyed", [{"key": "a", "value": "1"}])
+    source.topic("keyed").append([{"key": "a", "value": "1"}])
     with playing(Views(source, interval_seconds=0)) as address:
         [first] = capture(log, address, ["keyed"])
-        while log.storage.now_ms() <= int(log.history("keyed", 1)[0]["committed_ms"]) + 1:
+        while log.storage.now_ms() <= int(log.topic("keyed").history(1)[0]["committed_ms"]) + 1:
             pass
         [second] = capture(log, address, ["keyed"])
         [third] = capture(log, address, ["keyed"])

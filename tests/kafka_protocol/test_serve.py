@@ -147,10 +147,10 @@ def test_a_client_sees_the_topics_with_their_ids_and_settings(server: Server, lo
     client = AdminClient({"bootstrap.servers": f"127.0.0.1:{server.port}"})
     listed = client.list_topics(timeout=10)
     assert sorted(listed.topics) == log.topics()
-    assert len(listed.topics["orders"].partitions) == len(log.offsets("orders"))
+    assert len(listed.topics["orders"].partitions) == len(log.topic("orders").offsets())
     [future] = client.describe_configs([ConfigResource(ResourceType.TOPIC, "orders")]).values()
     shown = {name: entry.value for name, entry in future.result(10).items()}
-    assert shown == log.config("orders").effective()
+    assert shown == log.topic("orders").config.effective()
     [future] = client.describe_configs([ConfigResource(ResourceType.BROKER, "1")]).values()
     assert {name: entry.value for name, entry in future.result(10).items()}["auto.create.topics.enable"] == "false"
 
@@ -176,7 +176,7 @@ def test_a_log_directory_on_an_object_store_is_served(s3_options: Mapping[str, s
     far = LogDir.create(f"s3a://{BUCKET}/{tmp_path.name}/log", s3_options)
     far.create_topic("far", partitions=2)
     for number in range(3):
-        far.append("far", [{"value": f"{number}-{row}", "partition": row % 2} for row in range(100)])
+        far.topic("far").append([{"value": f"{number}-{row}", "partition": row % 2} for row in range(100)])
     with serving(far) as server:
         assert [row[2] for row in records(server, "far", 1)] == [
             text(f"{number}-{row}".encode()) for number in range(3) for row in range(1, 100, 2)
@@ -208,13 +208,13 @@ def test_the_command_ends_in_order_and_leaves_its_figures(log: LogDir, tmp_path:
 def test_an_append_ends_a_fetch_that_waits(tmp_path: Path) -> None:
     log = LogDir.create(str(tmp_path))
     log.create_topic("live", partitions=1)
-    log.append("live", [{"value": "before"}])
+    log.topic("live").append([{"value": "before"}])
     with serving(log) as server:
         reader = consumer(server, **{"fetch.wait.max.ms": 20000, "enable.partition.eof": False})
         try:
             reader.assign([TopicPartition("live", 0, 0)])
             assert reader.poll(20).value() == b"before"
-            log.append("live", [{"value": "after"}])
+            log.topic("live").append([{"value": "after"}])
             assert reader.poll(15).value() == b"after"
         finally:
             reader.close()
@@ -224,7 +224,7 @@ def test_chunks_of_many_appends_are_read_in_order(tmp_path: Path) -> None:
     log = LogDir.create(str(tmp_path))
     log.create_topic("small", partitions=2)
     for number in range(30):
-        log.append("small", [{"value": f"{number}-{row}", "partition": row % 2} for row in range(20)])
+        log.topic("small").append([{"value": f"{number}-{row}", "partition": row % 2} for row in range(20)])
     with serving(log) as server:
         for partition in range(2):
             # A fetch of few bytes ends within each chunk.
@@ -237,8 +237,8 @@ def test_chunks_of_many_appends_are_read_in_order(tmp_path: Path) -> None:
 def test_what_retention_took_is_out_of_range(tmp_path: Path) -> None:
     log = LogDir.create(str(tmp_path))
     log.create_topic("old")
-    log.append("old", [{"value": str(number)} for number in range(100)])
-    log.delete_records("old", {0: 60})
+    log.topic("old").append([{"value": str(number)} for number in range(100)])
+    log.topic("old").delete_records({0: 60})
     with serving(log) as server:
         reader = consumer(server, **{"auto.offset.reset": "error"})
         try:
@@ -252,13 +252,13 @@ def test_what_retention_took_is_out_of_range(tmp_path: Path) -> None:
 def test_a_topic_is_served_as_it_was(tmp_path: Path) -> None:
     log = LogDir.create(str(tmp_path))
     log.create_topic("past")
-    log.append("past", [{"value": "first"}])
-    version, committed_ms = log.snapshot("past").version, log.history("past", 1)[0]["committed_ms"]
+    log.topic("past").append([{"value": "first"}])
+    version, committed_ms = log.topic("past").snapshot.version, log.topic("past").history(1)[0]["committed_ms"]
     log.create_topic("other")
-    log.append("other", [{"value": "another"}])
+    log.topic("other").append([{"value": "another"}])
     while time.time_ns() // 1_000_000 <= committed_ms:  # what follows is committed in a later millisecond
         pass
-    log.append("past", [{"value": "second"}])
+    log.topic("past").append([{"value": "second"}])
     for shown, topics in (
         ({"versions": {"past": version}}, {"past"}),
         ({"timestamp_ms": committed_ms}, {"past", "other"}),

@@ -32,7 +32,7 @@ def log(tmp_path: Path) -> LogDir:
 
 
 def append(log: LogDir, numbers: Iterable[int]) -> None:
-    log.append("orders", [{"value": str(number), "partition": number % PARTITIONS} for number in numbers])
+    log.topic("orders").append([{"value": str(number), "partition": number % PARTITIONS} for number in numbers])
 
 
 def member(server: Server, group: str, **settings: Any) -> Consumer:
@@ -205,7 +205,7 @@ def test_a_position_has_the_metadata_and_the_epoch_that_a_client_gave(log: LogDi
     kept = log.group("by hand / ünïcode").positions()["orders", 2]
     # librdkafka's Python client sends the zero byte that ends a string of C, too, to brokers as well.
     assert (kept.offset, kept.metadata.rstrip("\0")) == (40, "step 7")
-    assert kept.topic_id == log.snapshot("orders").topic_id
+    assert kept.topic_id == log.topic("orders").snapshot.topic_id
 
 
 def test_a_position_in_a_topic_that_was_made_again_is_none(log: LogDir) -> None:

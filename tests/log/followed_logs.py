@@ -19,10 +19,10 @@ COMPACTED = {
 def table_of(log: LogDir, topic: str) -> dict[bytes, bytes]:
     """The newest value of each key, as a reader who builds a table of the topic gets it."""
     found: dict[bytes, bytes | None] = {}
-    for batch in log.read(topic, isolation_level="read_committed"):
+    for batch in log.topic(topic).scan(isolation="read_committed").batches():
         found |= dict(zip(batch.column("key").to_pylist(), batch.column("value").to_pylist(), strict=True))
     return {key: value for key, value in found.items() if value is not None}
 
 
 def values(log: LogDir) -> dict[int, tuple[bytes, bytes | None]]:
-    return {row[1]: (row[4], row[5]) for row in records_of(log.read(TOPIC))}
+    return {row[1]: (row[4], row[5]) for row in records_of(log.topic(TOPIC).scan().batches())}

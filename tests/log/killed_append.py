@@ -18,12 +18,12 @@ from tests.log.killed_import import Steps
 
 def main(log_dir: str, topic: str, last: str) -> None:
     log = LogDir.open(log_dir)
-    partitions = np.tile(np.arange(len(log.offsets(topic)), dtype=np.int32), 10)
+    partitions = np.tile(np.arange(len(log.topic(topic).offsets()), dtype=np.int32), 10)
     rows = pa.table({"value": [b"lost"] * len(partitions), "partition": partitions})
     steps = Steps(int(last))
     for owner, name in ((Storage, "stream"), (WriteStream, "write"), (Manifest, "commit")):
         setattr(owner, name, steps.around(getattr(owner, name)))
-    log.append(topic, rows)
+    log.topic(topic).append(rows)
     print(steps.taken)
 
 

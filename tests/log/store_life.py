@@ -93,7 +93,7 @@ class Life:
             try:
                 self.log.create_topic(topic, PARTITIONS, config)
             except TopicExistsError:  # a try before has made it
-                assert self.log.describe(topic)["partitions"][0]["records"] == 0
+                assert self.log.topic(topic).describe()["partitions"][0]["records"] == 0
 
     def _open(self) -> None:
         self.log = LogDir.open(self.uri, self.options)
@@ -106,12 +106,12 @@ class Life:
 
         def append() -> None:
             if not placed:
-                ends = {number: end for number, (_, end) in self.log.offsets(topic).items()}
+                ends = {number: end for number, (_, end) in self.log.topic(topic).offsets().items()}
                 for row in table.to_pylist():
                     placed.append((row["partition"], ends[row["partition"]], row["key"], row["value"]))
                     ends[row["partition"]] += 1
                 self.expected[topic] += placed
-            self.log.append(topic, table, txn=("life", number))
+            self.log.topic(topic).append(table, txn=("life", number))
 
         return append
 
@@ -133,7 +133,7 @@ class Life:
         def write(writer: int) -> None:
             log = LogDir.open(self.uri, self.options)
             for turn in range(3):
-                log.append("orders", tables[writer, turn], txn=(f"writer {writer}", turn))
+                log.topic("orders").append(tables[writer, turn], txn=(f"writer {writer}", turn))
 
         def both() -> None:
             with ThreadPoolExecutor() as pool:
@@ -152,11 +152,13 @@ class Life:
 
     def _seek(self) -> None:
         for number, offset, _, value in sorted(self.expected["orders"])[::97]:
-            found = pa.Table.from_batches(self.log.read("orders", number, offset, offset + 1))
+            found = pa.Table.from_batches(
+                self.log.topic("orders").scan(partition=number, offsets=(offset, offset + 1)).batches()
+            )
             assert found["value"].to_pylist() == [value]
         now_ms = time.time_ns() // 1_000_000
-        assert self.log.offsets_for_times("orders", now_ms + DAY_MS) == dict.fromkeys(range(PARTITIONS))
-        assert self.log.offsets_for_times("orders", 0)[3][0] == 0
+        assert self.log.topic("orders").offsets_for_times(now_ms + DAY_MS) == dict.fromkeys(range(PARTITIONS))
+        assert self.log.topic("orders").offsets_for_times(0)[3][0] == 0
 
     def _job(self, job: Callable[..., Report], days: int = 0) -> Callable[[], Report]:
         def run() -> Report:
@@ -165,11 +167,11 @@ class Life:
         return run
 
     def _delete_records(self) -> None:
-        self.log.delete_records("orders", {0: 20})
+        self.log.topic("orders").delete_records({0: 20})
         self.expected["orders"] = [one for one in self.expected["orders"] if one[0] != 0 or one[1] >= 20]
 
     def _compact(self) -> None:
-        active = {number: self.log.snapshot("keys").live_of(number)[-1].base_offset for number in (0,)}
+        active = {number: self.log.topic("keys").snapshot.live_of(number)[-1].base_offset for number in (0,)}
         self._job(compact)()
         newest = {key: offset for _, offset, key, _ in sorted(self.expected["keys"]) if offset < active[0]}
         self.expected["keys"] = [
@@ -182,8 +184,8 @@ class Life:
 
         def step() -> None:
             if not version:
-                version.append(self.log.describe("orders")["version"])
-            self.log.append("orders", table, txn=("undone", 1))
+                version.append(self.log.topic("orders").describe()["version"])
+            self.log.topic("orders").append(table, txn=("undone", 1))
             restore(self.log, topics=["orders"], version=version[0])
 
         return step
@@ -220,7 +222,7 @@ class Life:
 
     @staticmethod
     def _records(log: LogDir, topic: str) -> list[Record]:
-        read = log.read(topic, columns=["partition", "offset", "key", "value"])
+        read = log.topic(topic).scan(columns=["partition", "offset", "key", "value"]).batches()
         return [tuple(row.values()) for batch in read for row in batch.to_pylist()]
 
 

@@ -25,7 +25,7 @@ def log(tmp_path) -> LogDir:
 
 
 def appended(log: LogDir, columns=("partition", "key", "value", "timestamp", "headers")) -> list[dict]:
-    return [row for batch in log.read("orders", columns=columns) for row in batch.to_pylist()]
+    return [row for batch in log.topic("orders").scan(columns=columns).batches() for row in batch.to_pylist()]
 
 
 def test_dicts_are_records(log):
@@ -34,7 +34,7 @@ def test_dicts_are_records(log):
         {"partition": 1, "key": None, "value": "zwölf", "timestamp": MOMENT, "headers": [("h", b"1"), ("h", b"2")]},
         {"partition": 1, "key": b"a", "value": None, "timestamp": MOMENT, "unknown": 7},
     ]
-    assert log.append("orders", rows) == {1: (0, 2)}
+    assert log.topic("orders").append(rows) == {1: (0, 2)}
     assert appended(log) == [
         {
             "partition": 1,
@@ -55,19 +55,21 @@ def test_dicts_are_records(log):
 
 
 def test_what_was_read_can_be_appended_as_dicts(log):
-    log.append("orders", [{"partition": 0, "key": "a", "value": "1", "timestamp": MOMENT, "headers": {"h": b"1"}}])
+    log.topic("orders").append(
+        [{"partition": 0, "key": "a", "value": "1", "timestamp": MOMENT, "headers": {"h": b"1"}}]
+    )
     [row] = appended(log)
-    log.append("orders", [row])
+    log.topic("orders").append([row])
     assert appended(log) == [row, row]
 
 
 def test_a_number_of_numpy_is_a_time_in_ms_too(log):
-    log.append("orders", [{"partition": 0, "value": "1", "timestamp": np.int64(MOMENT_MS)}])
+    log.topic("orders").append([{"partition": 0, "value": "1", "timestamp": np.int64(MOMENT_MS)}])
     assert [row["timestamp"] for row in appended(log)] == [MOMENT]
 
 
 def test_dicts_have_typed_values_where_there_is_a_format(log):
-    log.append("orders", [{"value": {"id": 7}}, {"value": {"id": 8}}], formats={"value.format": "json"})
+    log.topic("orders").append([{"value": {"id": 7}}, {"value": {"id": 8}}], formats={"value.format": "json"})
     assert sorted(row["value"] for row in appended(log)) == [b'{"id":7}', b'{"id":8}']
 
 
@@ -86,15 +88,15 @@ def test_dicts_have_typed_values_where_there_is_a_format(log):
 )
 def test_a_dict_that_is_no_record_is_an_error_and_nothing_is_appended(log, row, message):
     with pytest.raises(InvalidRecordError, match=message):
-        log.append("orders", [{"value": "fine"}, row])
-    assert log.offsets("orders") == {0: (0, 0), 1: (0, 0)}
+        log.topic("orders").append([{"value": "fine"}, row])
+    assert log.topic("orders").offsets() == {0: (0, 0), 1: (0, 0)}
 
 
 def test_a_pandas_frame_is_rows(log):
     frame = pd.DataFrame(
         {"partition": [1, 1], "key": ["a", None], "value": [b"1", b"2"], "timestamp": pd.to_datetime([MOMENT, MOMENT])}
     )
-    assert log.append("orders", frame) == {1: (0, 1)}
+    assert log.topic("orders").append(frame) == {1: (0, 1)}
     assert [(row["key"], row["value"], row["timestamp"]) for row in appended(log)] == [
         (b"a", b"1", MOMENT),
         (None, b"2", MOMENT),
@@ -106,7 +108,7 @@ def test_what_gives_a_stream_of_arrow_is_rows(log):
         def __arrow_c_stream__(self, requested_schema=None):
             return pa.table({"value": ["a", "b"], "partition": [0, 0]}).__arrow_c_stream__(requested_schema)
 
-    assert log.append("orders", Frame()) == {0: (0, 1)}
+    assert log.topic("orders").append(Frame()) == {0: (0, 1)}
 
 
 def test_a_polars_frame_is_rows(log):
@@ -119,7 +121,7 @@ def test_a_polars_frame_is_rows(log):
             "headers": [[{"key": "h", "value": b"x"}], []],
         }
     )
-    log.append("orders", frame)
+    log.topic("orders").append(frame)
     headers = [[{"key": "h", "value": b"x"}], []]
     assert [tuple(row.values()) for row in appended(log)] == [
         (1, b"a", b"1", MOMENT, headers[0]),
@@ -128,8 +130,8 @@ def test_a_polars_frame_is_rows(log):
 
 
 def test_views_of_values_can_be_appended(log):
-    log.append("orders", [{"partition": 0, "key": "k", "value": b"more than twelve bytes"}])
-    log.append("orders", log.reader("orders", value_type="binary_view"))
+    log.topic("orders").append([{"partition": 0, "key": "k", "value": b"more than twelve bytes"}])
+    log.topic("orders").append(log.topic("orders").scan(value_type="binary_view").to_reader())
     assert [row["value"] for row in appended(log)] == [b"more than twelve bytes"] * 2
 
 
@@ -140,7 +142,7 @@ def test_views_of_values_can_be_appended(log):
 )
 def test_what_is_no_rows_is_an_error(log, rows):
     with pytest.raises(InvalidRecordError, match="Rows come as Arrow"):
-        log.append("orders", rows)
+        log.topic("orders").append(rows)
 
 
 @pytest.mark.parametrize(
@@ -154,9 +156,9 @@ def test_what_is_no_rows_is_an_error(log, rows):
 )
 def test_columns_that_are_no_records_are_an_error(log, rows, message):
     with pytest.raises(SegmentsError, match=message):
-        log.append("orders", rows)
-    assert log.offsets("orders") == {0: (0, 0), 1: (0, 0)}
+        log.topic("orders").append(rows)
+    assert log.topic("orders").offsets() == {0: (0, 0), 1: (0, 0)}
 
 
 def test_no_rows_are_an_append_of_nothing(log):
-    assert log.append("orders", []) == {}
+    assert log.topic("orders").append([]) == {}

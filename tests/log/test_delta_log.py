@@ -106,15 +106,15 @@ def test_a_log_directory_lives_on_any_of_them(storage, open_delta_log):
     with pytest.raises(TopicExistsError):
         log.create_topic("orders")
     for number in range(120):  # checkpoints and merges of the manifest come on the way
-        log.append("orders", pa.table({"key": [b"a", b"b"], "value": [b"%d" % number] * 2}), txn=("app", number))
-    assert log.append("orders", pa.table({"key": [b"a"], "value": [b"again"]}), txn=("app", 119)) == {}
+        log.topic("orders").append(pa.table({"key": [b"a", b"b"], "value": [b"%d" % number] * 2}), txn=("app", number))
+    assert log.topic("orders").append(pa.table({"key": [b"a"], "value": [b"again"]}), txn=("app", 119)) == {}
     now_ms = storage.now_ms() + 8 * DAY_MS
     for job in (roll, retain, compact, vacuum):
         assert not job(log, now_ms=now_ms).failed
-    rows = [row for batch in log.read("orders") for row in batch.to_pylist()]
+    rows = [row for batch in log.topic("orders").scan().batches() for row in batch.to_pylist()]
     assert {row["key"]: row["value"] for row in rows} == {b"a": b"119", b"b": b"119"}
     assert len(rows) < 240
-    assert log.offsets("orders") == {0: (0, 240)}
+    assert log.topic("orders").offsets() == {0: (0, 240)}
 
 
 @pytest.fixture

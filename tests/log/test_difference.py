@@ -19,7 +19,7 @@ LATER_MS = 2_000_000_000_000
 
 
 def history(log: LogDir, topic: str) -> History:
-    return History.of(log.snapshot(topic), log.storage, 0)
+    return History.of(log.topic(topic).snapshot, log.storage, 0)
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,7 @@ def led_anew(one: History, *epochs: tuple[int, int]) -> History:
 def test_the_same_record_from_two_leaders_is_a_difference(log, monkeypatch):
     """Both leaders took a record at offset 5. That the records are alike, or the files the same, is chance."""
     log.create_topic("orders")
-    log.append("orders", pa.table({"value": [b"a"] * 9}))
+    log.topic("orders").append(pa.table({"value": [b"a"] * 9}))
     ours = history(log, "orders")
     theirs = led_anew(ours, (0, 0), (1, 5))
     assert compare(ours, theirs) == compare(theirs, ours) == Comparison(5, False)
@@ -105,9 +105,9 @@ def test_the_same_record_from_two_leaders_is_a_difference(log, monkeypatch):
 
 def test_a_copy_is_foreign_to_its_leader_from_where_they_differ_or_the_leader_ends(log):
     log.create_topic("orders")
-    log.append("orders", pa.table({"value": [b"a"] * 9}))
+    log.topic("orders").append(pa.table({"value": [b"a"] * 9}))
     short = history(log, "orders")
-    log.append("orders", pa.table({"value": [b"b"] * 4}))
+    log.topic("orders").append(pa.table({"value": [b"b"] * 4}))
     long = history(log, "orders")
     assert first_foreign_offset(short, long) is None
     assert first_foreign_offset(long, short) == 9
@@ -118,14 +118,14 @@ def test_a_copy_is_foreign_to_its_leader_from_where_they_differ_or_the_leader_en
 def test_what_a_restore_took_from_the_leader_is_not_foreign_in_a_copy_from_before(log):
     """A restore keeps the offsets: a batch without records stands for several, and may reach beyond the copy."""
     log.create_topic("orders")
-    log.append("orders", pa.table({"value": [b"a"] * 2}))
-    kept = log.snapshot("orders").version
+    log.topic("orders").append(pa.table({"value": [b"a"] * 2}))
+    kept = log.topic("orders").snapshot.version
     copies = []
     for count in (2, 4, 2):
-        log.append("orders", pa.table({"value": [b"b"] * count}))
+        log.topic("orders").append(pa.table({"value": [b"b"] * count}))
         copies.append(history(log, "orders"))
     restore(log, topics=["orders"], version=kept)
-    log.append("orders", pa.table({"value": [b"c"]}))
+    log.topic("orders").append(pa.table({"value": [b"c"]}))
     leader = history(log, "orders")
     assert [first_foreign_offset(copy, leader) for copy in copies] == [None] * 3
     assert compare(copies[0], leader) == compare(leader, copies[0]) == Comparison(None, False)
@@ -134,10 +134,10 @@ def test_what_a_restore_took_from_the_leader_is_not_foreign_in_a_copy_from_befor
 def test_records_that_the_leader_has_let_go_are_not_the_leaders_for_that(log):
     """Its retention has passed the end of a copy that parted from it before. Its leader epochs still tell."""
     log.create_topic("orders", config={"cleanup.policy": "delete"})
-    log.append("orders", pa.table({"value": [b"a"] * 9}))
+    log.topic("orders").append(pa.table({"value": [b"a"] * 9}))
     copy = history(log, "orders")
-    log.append("orders", pa.table({"value": [b"b"] * 9}))
-    log.delete_records("orders", {0: 15})
+    log.topic("orders").append(pa.table({"value": [b"b"] * 9}))
+    log.topic("orders").delete_records({0: 15})
     leader = history(log, "orders")
     assert first_foreign_offset(copy, leader) is None
     assert first_foreign_offset(copy, led_anew(leader, (0, 0), (1, 7))) == 7

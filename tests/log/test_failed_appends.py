@@ -39,7 +39,7 @@ class FullAfter(LocalFiles):
 def log(tmp_path) -> LogDir:
     log = LogDir.create(str(tmp_path / "log"))
     log.create_topic("orders", PARTITIONS, {"segment.bytes": "20000", "compression.type": "uncompressed"})
-    log.append("orders", records(10))
+    log.topic("orders").append(records(10))
     return log
 
 
@@ -59,9 +59,9 @@ def test_an_append_that_the_disk_has_no_room_for_leaves_no_file(log, partitions,
     before = files(log)
     full = LogDir(Storage(log.uri, filesystem=FullAfter(left, number)), defaults=log.defaults)
     with pytest.raises(StorageError, match=rf"{os.strerror(number)}.*Free space there, or raise the quota"):
-        full.append("orders", rows(4000, partitions))
+        full.topic("orders").append(rows(4000, partitions))
     assert files(log) == before
-    assert log.append("orders", rows(10, partitions))
+    assert log.topic("orders").append(rows(10, partitions))
 
 
 def test_an_object_that_was_finished_goes_too(log, monkeypatch):
@@ -70,7 +70,7 @@ def test_an_object_that_was_finished_goes_too(log, monkeypatch):
     before = files(log)
     bad = rows(400, PARTITIONS).set_column(3, "partition", pa.array([PARTITIONS] * 400, pa.int32()))
     with pytest.raises(ValueError, match="no such partition"):
-        log.append("orders", [*rows(400, PARTITIONS).to_batches(), *bad.to_batches()])
+        log.topic("orders").append([*rows(400, PARTITIONS).to_batches(), *bad.to_batches()])
     assert files(log) == before
 
 
@@ -80,5 +80,5 @@ def test_the_files_of_a_commit_whose_outcome_is_unknown_stay(log):
     play = Play()
     play.commits(*[store_failed] * commit_module.FAILURES)
     with pytest.raises(UnknownOutcomeError):
-        LogDir(log.storage, open_delta_log=play).append("orders", rows(400, PARTITIONS))
+        LogDir(log.storage, open_delta_log=play).topic("orders").append(rows(400, PARTITIONS))
     assert len(files(log)) > len(before)

@@ -70,7 +70,7 @@ def files_of(root: Path) -> set[str]:
 def test_an_append_has_forced_every_file_when_it_returns(root, config):
     log, disk = open_watched(root)
     log.create_topic("orders", 1, config)
-    log.append("orders", rows("a"))
+    log.topic("orders").append(rows("a"))
     assert files_of(root) - {"_manifest/log-directory.json"} <= set(disk.forced)
 
 
@@ -78,7 +78,7 @@ def test_a_task_has_forced_its_chunks_when_it_hands_them_over(root):
     """Its machine is another than that of the commit, which cannot force what waits in the memory of the first."""
     log, disk = open_watched(root)
     log.create_topic("orders", 1, FORCED)
-    target = log.target("orders")
+    target = log.topic("orders").target()
     with Appender(log.storage, lambda _: target, topic="orders") as appender:
         appender.write(pa.record_batch({"value": ["a"]}))
         appender.close()
@@ -89,19 +89,19 @@ def test_a_task_has_forced_its_chunks_when_it_hands_them_over(root):
 def test_chunks_that_were_written_before_the_setting_are_forced_by_their_commit(root):
     log, disk = open_watched(root)
     log.create_topic("orders", 1)
-    target = log.target("orders")
+    target = log.topic("orders").target()
     with Appender(log.storage, lambda _: target, topic="orders") as appender:
         appender.write(pa.record_batch({"value": ["a"]}))
         written = appender.close()
-    log.alter_topic("orders", FORCED)
-    log.commit_chunks(written)
+    log.topic("orders").alter(FORCED)
+    log.topic("orders").commit_chunks(written)
     assert {path for path in files_of(root) if path.startswith("orders-0/")} <= set(disk.forced)
 
 
 def test_without_the_setting_nothing_is_forced(root):
     log, disk = open_watched(root)
     log.create_topic("orders", 1)
-    log.append("orders", rows("a"))
+    log.topic("orders").append(rows("a"))
     roll(log, now_ms=log.storage.now_ms() + MONTH_MS)
     assert disk.calls == 0
 
@@ -110,7 +110,7 @@ def test_a_file_of_defaults_sets_it_for_its_processes(root):
     disk = WatchedDisk()
     log = LogDir(Storage(str(root), filesystem=disk), defaults={"flush.messages": "1"})
     log.create_topic("orders", 1)
-    log.append("orders", rows("a"))
+    log.topic("orders").append(rows("a"))
     assert [path for path in disk.forced if path.endswith("00000000000000000001.json")]
 
 
@@ -118,7 +118,7 @@ def test_what_a_job_writes_is_forced_before_the_log_consists_of_it(root):
     log, disk = open_watched(root)
     log.create_topic("orders", 1, FORCED)
     for value in "abc":
-        log.append("orders", rows(value))
+        log.topic("orders").append(rows(value))
     before = files_of(root)
     roll(log, now_ms=log.storage.now_ms() + MONTH_MS)
     written = files_of(root) - before
@@ -131,27 +131,27 @@ def test_a_checkpoint_of_a_forced_topic_is_forced_before_its_pointer(root, monke
     log, disk = open_watched(root)
     log.create_topic("orders", 1, FORCED)
     for value in "abcdefg":
-        log.append("orders", rows(value))
+        log.topic("orders").append(rows(value))
     names = [os.path.basename(path) for path in disk.forced if "checkpoint" in path]
     assert names[:2] == ["00000000000000000003.checkpoint.parquet", "_last_checkpoint"]
-    assert sum(batch.num_rows for batch in LogDir.open(str(root)).read("orders")) == 7
+    assert sum(batch.num_rows for batch in LogDir.open(str(root)).topic("orders").scan().batches()) == 7
 
 
 @pytest.mark.rule("W7")
 def test_a_version_that_another_process_committed_is_forced_before_a_commit_on_top_of_it(root):
     LogDir.open(str(root)).create_topic("orders", 1, FORCED)
-    LogDir.open(str(root)).append("orders", rows("a"))
+    LogDir.open(str(root)).topic("orders").append(rows("a"))
     log, disk = open_watched(root)
-    log.append("orders", rows("b"))
+    log.topic("orders").append(rows("b"))
     commits = [os.path.basename(path) for path in disk.forced if "_delta_log" in path]
     assert commits == [f"{version:020d}.json" for version in (0, 1, 2)]
 
 
 def test_a_repeated_transaction_is_on_disk_when_its_repeat_is_answered(root):
     LogDir.open(str(root)).create_topic("orders", 1, FORCED)
-    LogDir.open(str(root)).append("orders", rows("a"), txn=("app", 1))
+    LogDir.open(str(root)).topic("orders").append(rows("a"), txn=("app", 1))
     log, disk = open_watched(root)
-    assert log.append("orders", rows("a"), txn=("app", 1)) == {}
+    assert log.topic("orders").append(rows("a"), txn=("app", 1)) == {}
     assert [path for path in disk.forced if path.endswith("00000000000000000001.json")]
 
 
@@ -160,16 +160,16 @@ def test_a_commit_whose_reply_is_lost_is_on_disk_when_it_is_found(root):
     log, _ = open_watched(root, play)
     log.create_topic("orders", 1, FORCED)
     play.commits(committed_but_reply_lost)
-    assert log.append("orders", rows("a")) == {0: (0, 0)}
+    assert log.topic("orders").append(rows("a")) == {0: (0, 0)}
     assert play.calls["force"] == 2  # before the commit, and once it is found
 
 
 def test_the_alter_that_sets_it_is_forced_with_all_before_it(root):
     log, disk = open_watched(root)
     log.create_topic("orders", 1)
-    log.append("orders", rows("a"))
+    log.topic("orders").append(rows("a"))
     assert not disk.forced
-    log.alter_topic("orders", FORCED)
+    log.topic("orders").alter(FORCED)
     assert {f"_manifest/orders/_delta_log/{version:020d}.json" for version in (0, 1, 2)} <= set(disk.forced)
 
 
@@ -179,8 +179,8 @@ def test_a_disk_that_fails_before_the_commit_adds_nothing(root):
     for call in (1, 2, 3, 4):  # the chunk, twice; the rows of the base, the new rows
         disk.calls, disk.fails = 0, call
         with pytest.raises(StorageError, match="disk failed"):
-            log.append("orders", rows("a"))
-        assert log.offsets("orders") == {0: (0, 0)}
+            log.topic("orders").append(rows("a"))
+        assert log.topic("orders").offsets() == {0: (0, 0)}
 
 
 def test_a_disk_that_fails_after_the_commit_is_no_success(root):
@@ -188,14 +188,14 @@ def test_a_disk_that_fails_after_the_commit_is_no_success(root):
     log.create_topic("orders", 1, FORCED)
     disk.calls, disk.fails = 0, 6
     with pytest.raises(UnknownOutcomeError, match="nobody knows whether it has reached the disk"):
-        log.append("orders", rows("a"))
-    assert log.offsets("orders") == {0: (0, 1)}
+        log.topic("orders").append(rows("a"))
+    assert log.topic("orders").offsets() == {0: (0, 1)}
 
 
 def test_forced_and_unforced_commits_swap_on_the_same_versions(root):
     log, _ = open_watched(root)
     log.create_topic("orders", 1, FORCED)
-    topic = log.manifest("orders").log
+    topic = log.topic("orders").manifest.log
     base, empty = topic.open(), FileChange([], [], 2)
     note = CommitNote("id", 0, "append")
     plain = DeltaLog(log.storage, "orders")
@@ -214,9 +214,9 @@ def test_an_empty_commit_file_is_no_commit_without_actions(root, empty):
     log = LogDir.open(str(root))
     log.create_topic("orders", 1)
     for value in "abc":
-        log.append("orders", rows(value))
+        log.topic("orders").append(rows(value))
     (root / f"_manifest/orders/_delta_log/{empty:020d}.json").write_bytes(b"")
-    for use in (lambda: log.offsets("orders"), lambda: log.append("orders", rows("d"))):
+    for use in (lambda: log.topic("orders").offsets(), lambda: log.topic("orders").append(rows("d"))):
         with pytest.raises(LogDirError, match=f"{empty:020d}.json: expected the actions of a commit, found 0 bytes"):
             use()
 
@@ -233,7 +233,7 @@ def test_a_mirror_has_forced_every_file_when_it_returns(root, tmp_path):
     log, disk = open_watched(root)
     leader = LogDir.create(str(tmp_path / "leader"))
     leader.create_topic("orders", 1, FORCED)
-    leader.append("orders", rows("a"))
+    leader.topic("orders").append(rows("a"))
     assert not mirror(log, leader=leader).failed
     assert files_of(root) - {"_manifest/log-directory.json"} <= set(disk.forced)
 
@@ -249,4 +249,4 @@ def test_a_disk_that_fails_once_a_commit_is_found_is_no_success(root):
 
     play.commits(made_but_reply_lost_and_disk_failed)
     with pytest.raises(UnknownOutcomeError, match="nobody knows whether it has reached the disk"):
-        log.append("orders", rows("a"))
+        log.topic("orders").append(rows("a"))

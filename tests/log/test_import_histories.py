@@ -64,8 +64,8 @@ class Play:
 
     def delete_records_here(self, number: int) -> None:
         if self.had is not None:
-            start, end = self.log.offsets(TOPIC)[0]
-            self.log.delete_records(TOPIC, {0: min(start + number % 5, end)})
+            start, end = self.log.topic(TOPIC).offsets()[0]
+            self.log.topic(TOPIC).delete_records({0: min(start + number % 5, end)})
 
     def import_it(self, number: int = 0) -> None:
         path = self.kafka.write()
@@ -89,14 +89,14 @@ class Play:
     def first_difference(self) -> int | None:
         if self.had is None:
             return None
-        start, end = self.log.offsets(TOPIC)[0]
+        start, end = self.log.topic(TOPIC).offsets()[0]
         for offset in range(max(start, self.kafka.log_start_offset), min(end, self.kafka.log_end_offset)):
             if self.had[offset] != self.kafka.history[offset]:
                 return offset
         return self.kafka.log_end_offset if end > self.kafka.log_end_offset else None
 
     def check_equal(self) -> None:
-        start, end = self.log.offsets(TOPIC)[0]
+        start, end = self.log.topic(TOPIC).offsets()[0]
         assert (start, end) == (max(start, self.kafka.log_start_offset), self.kafka.log_end_offset)
         ours, theirs = values(self.log), self.kafka.records()
         assert all(self.kafka.history[offset] == record for offset, record in ours.items())
@@ -117,7 +117,7 @@ class Play:
         self.is_cleaned = True
         for _ in range(3):
             self.clean_here(0)
-        self.check_table(self.log.offsets(TOPIC)[0][0])
+        self.check_table(self.log.topic(TOPIC).offsets()[0][0])
 
 
 OFTEN = ("import_it", "grow", "grow_and_roll", "clean_there", "roll_here", "fail_over")

@@ -56,9 +56,9 @@ def txn(tmp_path) -> Path:
 def test_committed_records_are_those_of_kafka(name):
     log = LogDir.open(str(golden_dir(name)))
     committed = committed_records(name)
-    assert records_of(log.read(topic_of(name), isolation_level="read_committed")) == committed
+    assert records_of(log.topic(topic_of(name)).scan(isolation="read_committed").batches()) == committed
     everything = as_records(expected_records(name), where=lambda line: not line["isControl"])
-    assert records_of(log.read(topic_of(name))) == everything
+    assert records_of(log.topic(topic_of(name)).scan().batches()) == everything
     if name in ("txn-0", "txn-compact/dirty/txnc-0", "broker-data/payments-0"):
         assert len(committed) < len(everything)
 
@@ -67,7 +67,7 @@ def test_committed_records_are_those_of_kafka(name):
 @pytest.mark.parametrize("size", [1, 997, 4096, 30000])
 def test_ranges_cut_at_any_byte_give_every_committed_record_once(name, size):
     log = LogDir.open(str(golden_dir(name)))
-    snapshot = log.snapshot(topic_of(name))
+    snapshot = log.topic(topic_of(name)).snapshot
     size = max(size, int(snapshot.live.column("log_bytes").to_numpy().sum()) // 400)
     parts = list(Scan.of(log.storage, snapshot, selection=Selection(isolation="read_committed")).parts(size))
     assert read_one_by_one(log, pickle.loads(pickle.dumps(parts))) == committed_records(name)
@@ -79,28 +79,28 @@ def test_any_range_of_offsets_gives_the_committed_records_in_it():
     random = np.random.default_rng(7)
     for start, length in zip(random.integers(0, 3168, 60), random.integers(1, 300, 60), strict=True):
         end = int(start + length)
-        found = records_of(log.read("txn", start_offset=int(start), end_offset=end, isolation_level="read_committed"))
+        found = records_of(log.topic("txn").scan(offsets=(int(start), end), isolation="read_committed").batches())
         assert found == [record for record in committed if start <= record[1] < end]
 
 
 def test_nothing_is_read_beyond_the_last_stable_offset():
     log = LogDir.open(str(golden_dir("txn-0")))
-    assert log.snapshot("txn").partition(0).last_stable_offset == 3138
-    assert list(log.read("txn", start_offset=3138, isolation_level="read_committed")) == []
-    assert sum(batch.num_rows for batch in log.read("txn", start_offset=3138)) > 0
+    assert log.topic("txn").snapshot.partition(0).last_stable_offset == 3138
+    assert list(log.topic("txn").scan(offsets=(3138, None), isolation="read_committed").batches()) == []
+    assert sum(batch.num_rows for batch in log.topic("txn").scan(offsets=(3138, None)).batches()) > 0
 
 
 def test_a_scan_stands_in_for_a_missing_transaction_index(txn):
     for file in txn.glob("*.txnindex"):
         file.unlink()
     log = LogDir.open(str(txn))
-    snapshot = log.snapshot("txn")
+    snapshot = log.topic("txn").snapshot
     assert (
         len(snapshot.stand_ins.aborted) == len([note for note in snapshot.report.notes if "txnindex" in note.path]) == 6
     )
     for path, aborted in snapshot.stand_ins.aborted.items():
         assert txn_index_bytes(aborted) == (golden_dir("txn-0") / path.replace(".log", ".txnindex")).read_bytes()
-    assert records_of(log.read("txn", isolation_level="read_committed")) == committed_records("txn-0")
+    assert records_of(log.topic("txn").scan(isolation="read_committed").batches()) == committed_records("txn-0")
 
 
 @pytest.mark.parametrize(
@@ -119,9 +119,9 @@ def test_a_scan_stands_in_for_a_transaction_index_that_lies(lie, txn):
     file = txn / "00000000000000001288.txnindex"
     file.write_bytes(lie(file.read_bytes()))
     log = LogDir.open(str(txn))
-    assert list(log.snapshot("txn").stand_ins.aborted) == ["00000000000000001288.log"]
-    assert any(note.path == file.name for note in log.snapshot("txn").report.notes)
-    assert records_of(log.read("txn", isolation_level="read_committed")) == committed_records("txn-0")
+    assert list(log.topic("txn").snapshot.stand_ins.aborted) == ["00000000000000001288.log"]
+    assert any(note.path == file.name for note in log.topic("txn").snapshot.report.notes)
+    assert records_of(log.topic("txn").scan(isolation="read_committed").batches()) == committed_records("txn-0")
 
 
 @pytest.mark.parametrize("missing", ["index", "txnindex", "timeindex"])
@@ -130,7 +130,7 @@ def test_an_import_keeps_aborted_records_hidden_whatever_sidecars_are_missing(mi
         file.unlink()
     log = LogDir.create(str(tmp_path / "log"))
     log.import_kafka(str(txn))
-    assert records_of(log.read("txn", isolation_level="read_committed")) == committed_records("txn-0")
+    assert records_of(log.topic("txn").scan(isolation="read_committed").batches()) == committed_records("txn-0")
     assert verify(log, deep=True).ok
 
 
@@ -151,17 +151,17 @@ def test_an_abort_that_was_cut_off_leaves_its_transaction_open(txn):
         for line in expected_records("txn-0")
         if line["producerId"] == marker["producerId"] and not line["isControl"] and line["offset"] < marker["offset"]
     ]
-    partition = log.snapshot("txn").partition(0)
+    partition = log.topic("txn").snapshot.partition(0)
     assert partition.log_end_offset == marker["offset"]
     assert partition.last_stable_offset <= data[-1]
-    found = records_of(log.read("txn", isolation_level="read_committed"))
+    found = records_of(log.topic("txn").scan(isolation="read_committed").batches())
     assert found == [record for record in committed_records("txn-0") if record[1] < partition.last_stable_offset]
 
 
 def test_transaction_indexes_are_read_no_further_than_needed(monkeypatch):
     """An entry that was written when nothing before the range's end was open ends the search, as in Kafka."""
     log = LogDir.open(str(golden_dir("txn-0")))
-    snapshot = log.snapshot("txn")
+    snapshot = log.topic("txn").snapshot
     indexes = transaction_indexes(snapshot.live_table(0), {})
     assert len(indexes) == 6
     read, paths = log.storage.read, []
@@ -182,9 +182,11 @@ def test_transaction_indexes_are_read_no_further_than_needed(monkeypatch):
 
 def test_a_log_without_transactions_reads_alike_at_both_levels():
     log = LogDir.open(str(golden_dir("mixed-0")))
-    assert records_of(log.read("mixed", isolation_level="read_committed")) == as_records(expected_records("mixed-0"))
+    assert records_of(log.topic("mixed").scan(isolation="read_committed").batches()) == as_records(
+        expected_records("mixed-0")
+    )
 
 
 def test_an_unknown_level_is_refused():
     with pytest.raises(InvalidOptionError, match="read_committed"):
-        LogDir.open(str(golden_dir("txn-0"))).read("txn", isolation_level="serializable")
+        LogDir.open(str(golden_dir("txn-0"))).topic("txn").scan(isolation="serializable").batches()

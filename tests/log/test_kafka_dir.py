@@ -43,14 +43,14 @@ def test_a_partition_directory_reads_as_kafka_reads_it(name):
     log_start = ORDERS_LOG_START if name == "broker-data/orders-0" else 0
     assert log.topics() == [topic]
     expected = as_records(expected_records(name), partition, lambda line: line["offset"] >= log_start)
-    assert records_of(log.read(topic, include_control=True)) == expected
-    assert log.snapshot(topic).report.cuts == ()
+    assert records_of(log.topic(topic).scan(include_control=True).batches()) == expected
+    assert log.topic(topic).snapshot.report.cuts == ()
 
 
 @pytest.mark.parametrize("name", DIRECTORIES)
 def test_rows_say_what_kafka_says_of_the_batches(name):
     topic, partition = topic_partition(name)
-    snapshot = LogDir.open(str(golden_dir(name))).snapshot(topic)
+    snapshot = LogDir.open(str(golden_dir(name))).topic(topic).snapshot
     batches = expected_batches(name)
     for row in snapshot.live_of(partition):
         own = [batch for batch in batches if batch["segment"] == row.base_offset]
@@ -77,7 +77,7 @@ def index_lines() -> dict[str, dict[str, int]]:
 @pytest.mark.parametrize(("name", "said"), index_lines().items())
 def test_the_log_end_and_the_last_stable_offset_are_those_of_kafka(name, said):
     topic, partition = topic_partition(name)
-    snapshot = LogDir.open(str(golden_dir(name))).snapshot(topic)
+    snapshot = LogDir.open(str(golden_dir(name))).topic(topic).snapshot
     row = snapshot.partition(partition)
     assert row.log_end_offset == said["logEndOffset"]
     assert row.last_stable_offset == said.get("LSO", said["logEndOffset"])
@@ -86,7 +86,7 @@ def test_the_log_end_and_the_last_stable_offset_are_those_of_kafka(name, said):
 @pytest.mark.parametrize("name", DIRECTORIES)
 def test_the_sidecars_of_an_undamaged_directory_are_all_true(name):
     topic, partition = topic_partition(name)
-    snapshot = LogDir.open(str(golden_dir(name))).snapshot(topic)
+    snapshot = LogDir.open(str(golden_dir(name))).topic(topic).snapshot
     if "txn-compact" not in name:  # the cleaner keeps entries of transactions whose data it took
         assert snapshot.report.notes == ()
     assert snapshot.stand_ins.offset_indexes == {}
@@ -99,7 +99,7 @@ def test_the_sidecars_of_an_undamaged_directory_are_all_true(name):
 
 
 def test_of_the_preallocated_indexes_of_a_live_directory_only_the_entries_are_used():
-    rows = LogDir.open(str(golden_dir("live-0"))).snapshot("live").live_of(0)
+    rows = LogDir.open(str(golden_dir("live-0"))).topic("live").snapshot.live_of(0)
     dump = text("live-0", "dump.txt")
     assert (golden_dir("live-0") / rows[-1].index_path).stat().st_size == 8192
     assert rows[-1].index_bytes // 8 == _entries_in(dump, "00000000000000002094.index") == 10
@@ -122,39 +122,39 @@ def test_a_whole_log_dirs_directory_opens():
         "payments",
         "retention",
     ]
-    assert log.offsets("orders") == {0: (500, 1590), 1: (0, 1410)}
-    assert log.offsets("retention") == {0: (450, 800)}
-    assert log.offsets("__transaction_state") == {0: (0, 22), 1: (0, 0)}
+    assert log.topic("orders").offsets() == {0: (500, 1590), 1: (0, 1410)}
+    assert log.topic("retention").offsets() == {0: (450, 800)}
+    assert log.topic("__transaction_state").offsets() == {0: (0, 22), 1: (0, 0)}
     for topic in log.topics():
         if topic == "__cluster_metadata":
-            assert sum(batch.num_rows for batch in log.read(topic, include_control=True)) == 181
+            assert sum(batch.num_rows for batch in log.topic(topic).scan(include_control=True).batches()) == 181
             continue
         expected = [
             record
-            for partition, (start, _) in log.offsets(topic).items()
+            for partition, (start, _) in log.topic(topic).offsets().items()
             for record in as_records(expected_records(f"broker-data/{topic}-{partition}"), partition)
             if record[1] >= start
         ]
-        assert records_of(log.read(topic, include_control=True)) == expected, topic
+        assert records_of(log.topic(topic).scan(include_control=True).batches()) == expected, topic
 
 
 def test_checkpoints_of_the_log_directory_count():
     log = LogDir.open(str(golden_dir("broker-data")))
-    assert log.snapshot("latest").partition(0).first_dirty_offset == 37
-    orders = log.snapshot("orders").partition(0)
+    assert log.topic("latest").snapshot.partition(0).first_dirty_offset == 37
+    orders = log.topic("orders").snapshot.partition(0)
     assert (orders.log_start_offset, orders.first_dirty_offset) == (500, 500)
     assert orders.leader_epochs == ((0, 500),)
-    assert log.snapshot("orders").topic_id == "uktUxqojQxac0EBXhok4Vg"  # partition.metadata
+    assert log.topic("orders").snapshot.topic_id == "uktUxqojQxac0EBXhok4Vg"  # partition.metadata
 
 
 def test_a_partition_directory_takes_the_checkpoints_of_the_directory_above_it():
     log = LogDir.open(str(golden_dir("broker-data/orders-0")))
-    assert log.offsets("orders") == {0: (500, 1590)}
-    assert log.snapshot("orders").live_of(0)[0].path == "00000000000000000000.log"
+    assert log.topic("orders").offsets() == {0: (500, 1590)}
+    assert log.topic("orders").snapshot.live_of(0)[0].path == "00000000000000000000.log"
 
 
 def test_leader_epochs_are_those_of_the_checkpoint():
-    row = LogDir.open(str(golden_dir("plain-0"))).snapshot("plain").partition(0)
+    row = LogDir.open(str(golden_dir("plain-0"))).topic("plain").snapshot.partition(0)
     assert row.leader_epochs == ((0, 0), (3, 2001), (5, 4009))
     assert row.leader_epoch == 5
 
@@ -162,7 +162,7 @@ def test_leader_epochs_are_those_of_the_checkpoint():
 @pytest.mark.slow
 def test_tiered_storage_reads_as_the_segments_that_were_copied():
     log = LogDir.open(str(TIERED))
-    snapshot = log.snapshot("txn")
+    snapshot = log.topic("txn").snapshot
     end = snapshot.partition(0).log_end_offset
     expected = expected_records("txn-0")
     assert snapshot.topic_id == "JMdByjGA9XmGgRTUWES0Fg"
@@ -170,9 +170,9 @@ def test_tiered_storage_reads_as_the_segments_that_were_copied():
     assert {row.state for row in snapshot.live_of(0)} == {"sealed"}
     assert snapshot.report.notes == ()
     assert snapshot.partition(0).leader_epochs == ((0, 0),)
-    records = records_of(log.read("txn", include_control=True))
+    records = records_of(log.topic("txn").scan(include_control=True).batches())
     assert records == as_records(expected, where=lambda line: line["offset"] < end)
-    assert records_of(log.read("txn", start_offset=2600, end_offset=2610)) == [
+    assert records_of(log.topic("txn").scan(offsets=(2600, 2610)).batches()) == [
         record for record in as_records(expected, where=lambda line: not line["isControl"]) if 2600 <= record[1] < 2610
     ]
 
@@ -181,7 +181,7 @@ def test_one_tiered_partition_opens_by_itself():
     [directory] = TIERED.iterdir()
     log = LogDir.open(str(directory))
     assert log.topics() == ["txn"]
-    assert log.offsets("txn") == {0: (0, 3156)}
+    assert log.topic("txn").offsets() == {0: (0, 3156)}
 
 
 def test_of_two_uploads_of_one_tiered_segment_the_longer_is_read(tmp_path):
@@ -191,9 +191,9 @@ def test_of_two_uploads_of_one_tiered_segment_the_longer_is_read(tmp_path):
     whole = next(copy.glob("00000000000000000649-*.log"))
     (copy / "00000000000000000649-BBBSNFZ4kKwP7cuph2VDIQ.log").write_bytes(whole.read_bytes()[:5000])
     log = LogDir.open(str(tmp_path))
-    assert log.offsets("txn") == {0: (0, 3156)}
-    assert log.snapshot("txn").report.cuts == ()
-    assert [note.path.rpartition("/")[2] for note in log.snapshot("txn").report.notes] == [
+    assert log.topic("txn").offsets() == {0: (0, 3156)}
+    assert log.topic("txn").snapshot.report.cuts == ()
+    assert [note.path.rpartition("/")[2] for note in log.topic("txn").snapshot.report.notes] == [
         "00000000000000000649-BBBSNFZ4kKwP7cuph2VDIQ.log"
     ]
 
@@ -210,7 +210,7 @@ def test_directories_that_kafka_has_set_aside_are_not_topics(tmp_path):
         shutil.copytree(source, tmp_path / name)
     log = LogDir.open(str(tmp_path))
     assert log.topics() == ["orders"]
-    assert log.offsets("orders") == {0: (0, 200)}
+    assert log.topic("orders").offsets() == {0: (0, 200)}
 
 
 @pytest.mark.parametrize(("name", "found"), [
@@ -230,7 +230,7 @@ def test_a_directorys_name_says_which_partition_it_is_or_that_it_is_none(name, f
     shutil.copytree(golden_dir("canary300dense-0"), tmp_path / name)
     log = LogDir.open(str(tmp_path))
     others = [topic for topic in log.topics() if topic != "orders"]
-    assert [(topic, *log.offsets(topic)) for topic in others] == ([found] if found else [])
+    assert [(topic, *log.topic(topic).offsets()) for topic in others] == ([found] if found else [])
 
 
 @pytest.mark.parametrize("offset", [0, 23423423, 2**63 - 1])
@@ -246,16 +246,16 @@ def test_a_broker_may_have_some_partitions_of_a_topic_only(tmp_path):
     for number in (2, 5):
         shutil.copytree(golden_dir("canary300dense-0"), tmp_path / f"orders-{number}")
     log = LogDir.open(str(tmp_path))
-    assert log.offsets("orders") == {2: (0, 200), 5: (0, 200)}
+    assert log.topic("orders").offsets() == {2: (0, 200), 5: (0, 200)}
     lines = expected_records("canary300dense-0")
     expected = [*as_records(lines, 2), *as_records(lines, 5)]
-    assert records_of(log.read("orders")) == expected
-    assert records_of(log.read("orders", partition=5)) == expected[200:]
-    assert [row["partition"] for row in log.describe("orders")["partitions"]] == [2, 5]
-    assert [row["records"] for row in log.describe("orders")["partitions"]] == [200, 200]
-    assert log.offsets_for_times("orders", 0) == {2: (0, 1700000000000), 5: (0, 1700000000000)}
+    assert records_of(log.topic("orders").scan().batches()) == expected
+    assert records_of(log.topic("orders").scan(partition=5).batches()) == expected[200:]
+    assert [row["partition"] for row in log.topic("orders").describe()["partitions"]] == [2, 5]
+    assert [row["records"] for row in log.topic("orders").describe()["partitions"]] == [200, 200]
+    assert log.topic("orders").offsets_for_times(0) == {2: (0, 1700000000000), 5: (0, 1700000000000)}
     with pytest.raises(UnknownTopicError, match="one of 2, 5"):
-        log.read("orders", partition=0)
+        log.topic("orders").scan(partition=0).batches()
 
 
 def test_a_partition_directory_must_be_named_as_one(tmp_path):
@@ -270,12 +270,12 @@ def test_two_directories_of_one_partition_are_an_error(tmp_path):
         shutil.copytree(directory, tmp_path / f"txn-0-{topic_id}")
     log = LogDir.open(str(tmp_path))
     with pytest.raises(LogDirError, match="Two directories are partition 0 of topic txn"):
-        log.offsets("txn")
+        log.topic("txn").offsets()
 
 
 def test_an_unknown_topic_is_named_with_those_that_are_there():
     with pytest.raises(UnknownTopicError, match="payments"):
-        LogDir.open(str(golden_dir("broker-data"))).offsets("order")
+        LogDir.open(str(golden_dir("broker-data"))).topic("order").offsets()
 
 
 def test_directories_without_kafkas_files_are_not_kafkas(tmp_path):
@@ -291,8 +291,8 @@ def test_a_partition_directory_without_segments_is_an_empty_partition(tmp_path):
     (tmp_path / "orders-1").mkdir()
     (tmp_path / "log-start-offset-checkpoint").write_text("0\n1\norders 1 77\n")
     log = LogDir.open(str(tmp_path))
-    assert log.offsets("orders") == {0: (0, 200), 1: (77, 77)}
-    assert sum(batch.num_rows for batch in log.read("orders")) == 200
+    assert log.topic("orders").offsets() == {0: (0, 200), 1: (77, 77)}
+    assert sum(batch.num_rows for batch in log.topic("orders").scan().batches()) == 200
 
 
 def timestamp_queries() -> list[str]:
@@ -303,7 +303,7 @@ def timestamp_queries() -> list[str]:
 def test_offsets_for_timestamps_are_those_of_kafka(name):
     topic, partition = topic_partition(name)
     log = LogDir.open(str(golden_dir(name)))
-    start, end = log.offsets(topic)[partition]
+    start, end = log.topic(topic).offsets()[partition]
     for query in queries(name):
         if query["query"] != "offsetForTimestamp":
             continue
@@ -313,7 +313,7 @@ def test_offsets_for_timestamps_are_those_of_kafka(name):
             assert query["offset"] == start
         elif query["target"] >= 0:
             answer = None if query["offset"] in (-1, None) else (query["offset"], query["timestamp"])
-            assert log.offsets_for_times(topic, query["target"]) == {partition: answer}, query
+            assert log.topic(topic).offsets_for_times(query["target"]) == {partition: answer}, query
 
 
 @pytest.mark.parametrize("name", timestamp_queries())
@@ -326,7 +326,7 @@ def test_a_read_begins_in_the_batch_where_kafkas_does(name):
         if query["query"] != "read" or query.get("lastCompleteBatchLastOffset") is None:
             continue
         last = query["lastCompleteBatchLastOffset"]
-        found = records_of(log.read(topic, start_offset=query["offset"], end_offset=last + 1, include_control=True))
+        found = records_of(log.topic(topic).scan(offsets=(query["offset"], last + 1), include_control=True).batches())
         first = next(number for number, offset in enumerate(offsets) if offset >= query["offset"])
         assert found == [record for record in records[first:] if record[1] <= last], query
 
@@ -341,12 +341,12 @@ def test_reading_touches_no_file(name, tmp_path):
     try:
         log = LogDir.open(str(directory))
         for topic in log.topics():
-            log.describe(topic)
-            log.offsets_for_times(topic, 1700000000000)
+            log.topic(topic).describe()
+            log.topic(topic).offsets_for_times(1700000000000)
             for level in ("read_committed", "read_uncommitted"):
-                assert all(batch.num_rows for batch in log.read(topic, isolation_level=level))
+                assert all(batch.num_rows for batch in log.topic(topic).scan(isolation=level).batches())
         with pytest.raises(LogDirError, match="read-only"):
-            log.delete_records(log.topics()[0], {0: 1})
+            log.topic(log.topics()[0]).delete_records({0: 1})
         assert tree(directory) == before
     finally:
         for path in [directory, *directory.rglob("*")]:

@@ -89,7 +89,7 @@ def test_an_empty_active_segment_and_what_was_imported_since_are_one_segment(log
     kafka.clean(merge=False)
     kafka.append([(b"b", True)] * 200)
     log.import_kafka(kafka.write())
-    live = log.snapshot("prices").live_of(0)
+    live = log.topic("prices").snapshot.live_of(0)
     assert [(row.base_offset, row.log_bytes > 1500) for row in live[-2:]] == [(2, False), (2, True)]
     log.export_kafka(str(tmp_path / "out"))
     [*_, (name, exported)] = files(tmp_path / "out" / "prices-0", ".log").items()
@@ -112,7 +112,7 @@ def keyed(numbers: Iterable[int]) -> pa.Table:
 
 
 def as_decoded(log: LogDir, topic: str, partition: int) -> list[Decoded]:
-    rows = records_of(log.read(topic, partition))
+    rows = records_of(log.topic(topic).scan(partition=partition).batches())
     return [(offset, timestamp, key, value, headers) for _, offset, timestamp, _, key, value, headers in rows]
 
 
@@ -168,11 +168,11 @@ def test_other_clients_read_what_is_exported(log, tmp_path, codec, client):
     log.create_topic("own", 2, {"segment.bytes": "16384", "segment.ms": "1000"})
     options = ProducerOptions(codec, 1000)
     for first in range(0, 2000, 500):
-        log.append("own", records(500, first=first), options=options)
+        log.topic("own").append(records(500, first=first), options=options)
     roll(log, now_ms=LATER_MS)
-    log.append("own", records(300, first=2000), options=options)
-    log.append("own", records(200, first=2300), options=options)
-    assert len(log.snapshot("own").live_of(0)) > 3
+    log.topic("own").append(records(300, first=2000), options=options)
+    log.topic("own").append(records(200, first=2300), options=options)
+    assert len(log.topic("own").snapshot.live_of(0)) > 3
     log.export_kafka(str(tmp_path / "out"))
     rows = [decoded(tmp_path / "out" / f"own-{partition}", client) for partition in (0, 1)]
     assert rows == [as_decoded(log, "own", partition) for partition in (0, 1)]
@@ -186,12 +186,12 @@ def test_other_clients_read_compacted_topics_with_gaps_and_empty_batches(log, tm
     log.create_topic("own", 1, {"segment.bytes": "16384", "segment.ms": "1000"})
     options = ProducerOptions(codec, 500)
     for first in (0, 50, 0):  # the last append takes the place of the first, so that whole batches go
-        log.append("own", keyed(range(first, first + 100)), options=options)
+        log.topic("own").append(keyed(range(first, first + 100)), options=options)
         roll(log, now_ms=LATER_MS)
-    log.append("own", pa.table({"value": pa.array([b"has no key, goes"])}), options=options)
+    log.topic("own").append(pa.table({"value": pa.array([b"has no key, goes"])}), options=options)
     roll(log, now_ms=LATER_MS)
-    log.append("own", keyed([999]), options=options)
-    log.alter_topic("own", {"cleanup.policy": "compact"})
+    log.topic("own").append(keyed([999]), options=options)
+    log.topic("own").alter({"cleanup.policy": "compact"})
     compact(log, now_ms=LATER_MS, force=True)
     log.export_kafka(str(tmp_path / "out"))
     rows = decoded(tmp_path / "out" / "own-0", client)
@@ -206,44 +206,44 @@ def test_other_clients_read_compacted_topics_with_gaps_and_empty_batches(log, tm
 def test_an_export_opens_and_verifies_as_a_kafka_directory(log, tmp_path, codec):
     log.create_topic("own", 1, {"segment.bytes": "16384"})
     for first in range(0, 1000, 250):
-        log.append("own", records(250, first=first), options=ProducerOptions(codec, 1000))
-    log.delete_records("own", {0: 100})
+        log.topic("own").append(records(250, first=first), options=ProducerOptions(codec, 1000))
+    log.topic("own").delete_records({0: 100})
     log.export_kafka(str(tmp_path / "out"))
     kafka_log = LogDir.open(str(tmp_path / "out"))
     assert verify(kafka_log, deep=True).findings == []
-    assert kafka_log.snapshot("own").topic_id == log.snapshot("own").topic_id
-    assert kafka_log.offsets("own") == {0: (100, 1000)}
-    assert records_of(kafka_log.read("own")) == records_of(log.read("own"))
+    assert kafka_log.topic("own").snapshot.topic_id == log.topic("own").snapshot.topic_id
+    assert kafka_log.topic("own").offsets() == {0: (100, 1000)}
+    assert records_of(kafka_log.topic("own").scan().batches()) == records_of(log.topic("own").scan().batches())
 
 
 @pytest.mark.slow
 def test_what_was_appended_to_an_import_is_exported_with_it(log, tmp_path):
     import_golden(log, "txn-0")
-    log.append("txn", keyed(range(10)))
-    log.append("txn", keyed(range(10, 20)))
+    log.topic("txn").append(keyed(range(10)))
+    log.topic("txn").append(keyed(range(10, 20)))
     log.export_kafka(str(tmp_path / "out"))
     kafka_log = LogDir.open(str(tmp_path / "out"))
-    assert records_of(kafka_log.read("txn")) == records_of(log.read("txn"))
+    assert records_of(kafka_log.topic("txn").scan().batches()) == records_of(log.topic("txn").scan().batches())
     for isolation_level in ("read_committed", "read_uncommitted"):
-        ours = records_of(log.read("txn", isolation_level=isolation_level))
-        assert records_of(kafka_log.read("txn", isolation_level=isolation_level)) == ours
+        ours = records_of(log.topic("txn").scan(isolation=isolation_level).batches())
+        assert records_of(kafka_log.topic("txn").scan(isolation=isolation_level).batches()) == ours
     assert verify(kafka_log, deep=True).findings == []
 
 
 def test_an_export_can_be_imported_again(log, tmp_path):
     log.create_topic("own", 2, {"segment.bytes": "16384"})
-    log.append("own", records(1000))
+    log.topic("own").append(records(1000))
     log.export_kafka(str(tmp_path / "out"))
     again = LogDir.create(str(tmp_path / "again"))
     again.import_kafka(str(tmp_path / "out"))
-    assert records_of(again.read("own")) == records_of(log.read("own"))
-    assert again.offsets("own") == log.offsets("own")
+    assert records_of(again.topic("own").scan().batches()) == records_of(log.topic("own").scan().batches())
+    assert again.topic("own").offsets() == log.topic("own").offsets()
 
 
 def test_an_empty_partition_keeps_its_log_end(log, tmp_path):
     log.create_topic("own", 2)
-    log.append("own", records(10).append_column("partition", [[0] * 10]))
-    log.delete_records("own", {0: -1})
+    log.topic("own").append(records(10).append_column("partition", [[0] * 10]))
+    log.topic("own").delete_records({0: -1})
     log.export_kafka(str(tmp_path / "out"))
     for name in (RECOVERY_POINTS_FILE, REPLICATION_OFFSETS_FILE):
         ends = parse_offsets((tmp_path / "out" / name).read_bytes(), path=name)
@@ -255,7 +255,7 @@ def test_an_empty_partition_keeps_its_log_end(log, tmp_path):
 
 def test_a_partition_that_is_there_already_is_left_alone(log, tmp_path):
     log.create_topic("own", 1)
-    log.append("own", records(10))
+    log.topic("own").append(records(10))
     log.export_kafka(str(tmp_path / "out"))
     before = files(tmp_path / "out" / "own-0", ".log")
     with pytest.raises(LogDirError, match="The partition directory already exists"):
@@ -268,13 +268,13 @@ def test_an_old_log_start_hides_nothing_of_a_repeated_export(log, tmp_path):
     out = tmp_path / "out"
     for name in ("own", "other"):
         log.create_topic(name, 2, {"cleanup.policy": "compact,delete"})
-        log.append(name, records(10).append_column("partition", [[0] * 10]))
-        log.delete_records(name, {0: 7})
+        log.topic(name).append(records(10).append_column("partition", [[0] * 10]))
+        log.topic(name).delete_records({0: 7})
         log.export_kafka(str(out), name)
     assert parse_offsets((out / LOG_START_OFFSETS_FILE).read_bytes(), path="") == {("own", 0): 7, ("other", 0): 7}
     log.delete_topic("own")
     log.create_topic("own", 1)
-    log.append("own", records(10))
+    log.topic("own").append(records(10))
     shutil.rmtree(out / "own-0")
     shutil.rmtree(out / "own-1")
     log.export_kafka(str(out), "own")
@@ -285,7 +285,9 @@ def test_an_old_log_start_hides_nothing_of_a_repeated_export(log, tmp_path):
         RECOVERY_POINTS_FILE: {("other", 0): 10, ("other", 1): 0, ("own", 0): 10},
         REPLICATION_OFFSETS_FILE: {("other", 0): 10, ("other", 1): 0, ("own", 0): 10},
     }
-    assert records_of(LogDir.open(str(out)).read("own")) == records_of(log.read("own"))
+    assert records_of(LogDir.open(str(out)).topic("own").scan().batches()) == records_of(
+        log.topic("own").scan().batches()
+    )
 
 
 def test_checkpoints_of_a_partition_that_stays_are_kept(log, tmp_path):
@@ -326,10 +328,10 @@ class Dying(LocalFiles):
 def test_an_export_killed_between_any_two_files_keeps_the_checkpoints_of_other_topics(log, tmp_path):
     for name in ("own", "other"):
         log.create_topic(name, 1, {"cleanup.policy": "compact,delete"})
-        log.append(name, records(10))
-        log.delete_records(name, {0: 7})
+        log.topic(name).append(records(10))
+        log.topic(name).delete_records({0: 7})
     log.export_kafka(str(tmp_path / "other"), "other")
-    snapshots = [(log.snapshot("own"), log.config("own"))]
+    snapshots = [(log.topic("own").snapshot, log.topic("own").config)]
     changes, killed = 0, True
     while killed:
         out = Path(shutil.copytree(tmp_path / "other", tmp_path / f"out-{changes}"))
@@ -370,11 +372,11 @@ class Misreading(LocalFiles):
 def test_a_bit_that_is_read_wrong_never_becomes_a_copys(log, tmp_path):
     log.create_topic("own", 1, {"segment.bytes": "1000"})
     for _ in range(3):
-        log.append("own", records(10))
+        log.topic("own").append(records(10))
     roll(log, now_ms=LATER_MS)
     log.export_kafka(str(tmp_path / "kafka"), "own")
-    snapshots = [(log.snapshot("own"), log.config("own"))]
-    expected = records_of(log.read("own"))
+    snapshots = [(log.topic("own").snapshot, log.topic("own").config)]
+    expected = records_of(log.topic("own").scan().batches())
 
     def exported(files: Misreading, out: Path) -> LogDir:
         export_topics(Storage(log.uri, filesystem=files), Storage(str(out)), snapshots)
@@ -383,7 +385,7 @@ def test_a_bit_that_is_read_wrong_never_becomes_a_copys(log, tmp_path):
     def imported(files: Misreading, out: Path) -> LogDir:
         found = LogDir.create(str(out))
         source = KafkaDirectory(Storage(str(tmp_path / "kafka"), filesystem=files))
-        import_all(source, found.storage, ["own"], found.manifest, {}, {})
+        import_all(source, found.storage, ["own"], found.manifests.manifest, {}, {})
         return found
 
     for copied in (exported, imported):
@@ -396,7 +398,7 @@ def test_a_bit_that_is_read_wrong_never_becomes_a_copys(log, tmp_path):
                 assert files.left < 0
                 refused += 1
             else:
-                assert records_of(copy.read("own")) == expected, (copied, reads)
+                assert records_of(copy.topic("own").scan().batches()) == expected, (copied, reads)
             if files.left >= 0:
                 break
             reads += 1

@@ -85,7 +85,7 @@ def test_a_directory_that_grows_is_followed(log, tmp_path, kafka, name):
     imported = 0
     for log_end in growing(name, directory):
         log.import_kafka(str(kafka))
-        assert log.offsets(topic_of(name)) == {0: (0, log_end)}
+        assert log.topic(topic_of(name)).offsets() == {0: (0, log_end)}
         imported += 1
     assert imported > 4
     log.import_kafka(str(kafka))
@@ -107,14 +107,14 @@ def test_what_is_there_already_is_not_copied_again(log, kafka):
     third = log.import_kafka(str(kafka))[0]
     assert [one["segments"] for one in (first, second, third)] == [7, 2, 0]  # the active one again, when it is sealed
     assert [one["records"] for one in (first, second, third)] == [4885, 5000 - 4184, 0]
-    assert log.offsets("plain") == {0: (0, 5000)}
+    assert log.topic("plain").offsets() == {0: (0, 5000)}
 
 
 def test_an_import_that_adds_nothing_commits_nothing(log):
     import_golden(log, "plain-0")
-    version = log.snapshot("plain").version
+    version = log.topic("plain").snapshot.version
     import_golden(log, "plain-0")
-    assert log.snapshot("plain").version == version
+    assert log.topic("plain").snapshot.version == version
 
 
 def test_a_new_partition_comes_with_the_next_import(log, kafka):
@@ -122,35 +122,35 @@ def test_a_new_partition_comes_with_the_next_import(log, kafka):
     log.import_kafka(str(kafka))
     shutil.copytree(GOLDEN / "broker-data" / "orders-1", kafka / "orders-1")
     log.import_kafka(str(kafka))
-    assert log.offsets("orders") == {0: (0, 1590), 1: (0, 1410)}
+    assert log.topic("orders").offsets() == {0: (0, 1590), 1: (0, 1410)}
 
 
 def test_the_last_segment_stays_the_active_one(log):
     import_golden(log, "plain-0")
-    rows = log.snapshot("plain").live_of(0)
+    rows = log.topic("plain").snapshot.live_of(0)
     assert [row.state for row in rows] == ["sealed"] * 7 + ["chunk"]
 
 
 def test_nothing_expires_for_having_been_imported(log):
     import_golden(log, "plain-0")
-    assert log.snapshot("plain").config == {"retention.ms": "-1"}
+    assert log.topic("plain").snapshot.config == {"retention.ms": "-1"}
     roll(log, now_ms=LATER_MS)
     assert retain(log, now_ms=LATER_MS).records_out == retain(log, now_ms=LATER_MS).records_in
-    assert log.offsets("plain") == {0: (0, 5000)}
+    assert log.topic("plain").offsets() == {0: (0, 5000)}
 
 
 def test_the_configuration_of_the_caller_wins(log):
     import_golden(log, "plain-0", config={"retention.ms": "1000", "cleanup.policy": "compact"})
-    assert log.snapshot("plain").config == {"retention.ms": "1000", "cleanup.policy": "compact"}
+    assert log.topic("plain").snapshot.config == {"retention.ms": "1000", "cleanup.policy": "compact"}
 
 
 def test_jobs_go_on_with_what_was_imported(log):
     import_golden(log, "plain-0")
     expected = as_records(expected_records("plain-0"))
-    log.append("plain", records(10), options=ProducerOptions("none"))
+    log.topic("plain").append(records(10), options=ProducerOptions("none"))
     roll(log, now_ms=LATER_MS)
     vacuum(log, now_ms=LATER_MS)
-    rows = records_of(log.read("plain"))
+    rows = records_of(log.topic("plain").scan().batches())
     assert rows[:5000] == expected
     assert [row[1] for row in rows[5000:]] == list(range(5000, 5010))
     assert verify(log, deep=True).findings == []
@@ -160,7 +160,7 @@ def test_a_topic_with_another_id_is_refused(log):
     log.create_topic("plain", 1)
     with pytest.raises(LogDirError, match="is not the topic of the Kafka directory"):
         import_golden(log, "plain-0")
-    assert log.offsets("plain") == {0: (0, 0)}
+    assert log.topic("plain").offsets() == {0: (0, 0)}
 
 
 def test_an_unrelated_topic_of_the_same_name_is_refused(log, kafka):
@@ -175,7 +175,7 @@ def test_an_unrelated_topic_of_the_same_name_is_refused(log, kafka):
 
 def test_a_topic_that_was_appended_to_is_refused(log):
     import_golden(log, "plain-0")
-    log.append("plain", records(1))
+    log.topic("plain").append(records(1))
     with pytest.raises(LogDirError, match="has records that the Kafka directory lacks"):
         import_golden(log, "plain-0")
 
@@ -186,7 +186,7 @@ def test_a_topic_that_was_appended_to_is_refused_also_when_the_directory_has_mor
     for path in [*directory.glob("*4885*"), *directory.glob("*5000*")]:
         path.unlink()
     log.import_kafka(str(kafka))
-    log.append("plain", records(1))
+    log.topic("plain").append(records(1))
     with pytest.raises(LogDirError, match="holds other records than the Kafka directory"):
         import_golden(log, "plain-0")
 
@@ -210,9 +210,9 @@ def test_what_a_crash_leaves_is_imported(log, tmp_path, damage):
     source = damaged_dir(damage, tmp_path)
     log.import_kafka(str(source))
     kafka_log = LogDir.open(str(source))
-    assert records_of(log.read("plain")) == records_of(kafka_log.read("plain"))
-    assert log.offsets("plain") == kafka_log.offsets("plain")
-    assert log.offsets("plain")[0][1] >= 4986
+    assert records_of(log.topic("plain").scan().batches()) == records_of(kafka_log.topic("plain").scan().batches())
+    assert log.topic("plain").offsets() == kafka_log.topic("plain").offsets()
+    assert log.topic("plain").offsets()[0][1] >= 4986
     assert verify(log, deep=True).findings == []
 
 
@@ -225,9 +225,9 @@ def test_a_flipped_byte_is_refused(log, tmp_path):
 
 def test_a_flipped_byte_is_cut_where_that_is_asked_for(log, tmp_path):
     log.import_kafka(str(damaged_dir("flipped-byte", tmp_path)), recovery="kafka")
-    assert log.offsets("plain") == {0: (0, 3116)}
+    assert log.topic("plain").offsets() == {0: (0, 3116)}
     expected = as_records(expected_records("plain-0"), where=lambda line: line["offset"] < 3116)
-    assert records_of(log.read("plain")) == expected
+    assert records_of(log.topic("plain").scan().batches()) == expected
     assert verify(log, deep=True).findings == []
 
 
@@ -255,15 +255,27 @@ def test_a_segment_with_offsets_beyond_an_int32_is_read_and_not_imported(log, tm
         (directory / f"{0:020d}.index").write_bytes(index)
         (directory / f"{0:020d}.timeindex").write_bytes(time_index)
     kafka = LogDir.open(str(tmp_path / "kafka"))
-    assert records_of(kafka.read(TOPIC)) == served(segments, 0)[0]
-    assert [one[1] for one in records_of(kafka.read(TOPIC, start_offset=far))] == [far, far + 5, far + 9]
+    assert records_of(kafka.topic(TOPIC).scan().batches()) == served(segments, 0)[0]
+    assert [one[1] for one in records_of(kafka.topic(TOPIC).scan(offsets=(far, None)).batches())] == [
+        far,
+        far + 5,
+        far + 9,
+    ]
     with pytest.raises(LogDirError, match=f"offset.*{0:020d}.log at position.*2147483647 above.*found {far}") as raised:
         log.import_kafka(str(tmp_path / "kafka"))
     assert "splits the segment" in (raised.value.hint or "")
     assert log.topics() == []
     write_partition(tmp_path / "split", [each(0, [0, 1, 2, far - 1]), each(far, [far, far + 5]), segments[1]])
     log.import_kafka(str(tmp_path / "split"))
-    assert [one[1] for one in records_of(log.read(TOPIC))] == [0, 1, 2, far - 1, far, far + 5, far + 9]
+    assert [one[1] for one in records_of(log.topic(TOPIC).scan().batches())] == [
+        0,
+        1,
+        2,
+        far - 1,
+        far,
+        far + 5,
+        far + 9,
+    ]
 
 
 def test_a_batch_that_ends_beyond_an_int32_is_not_imported(log, tmp_path):
@@ -271,7 +283,7 @@ def test_a_batch_that_ends_beyond_an_int32_is_not_imported(log, tmp_path):
     far = 2**31
     wide = Batch(far - 5, far, each(0, [far - 5]).batches[0].records)
     write_partition(tmp_path / "kafka", [SegmentOf(0, (wide,)), each(far + 9, [far + 9])], indexes=False)
-    assert len(records_of(LogDir.open(str(tmp_path / "kafka")).read(TOPIC))) == 2
+    assert len(records_of(LogDir.open(str(tmp_path / "kafka")).topic(TOPIC).scan().batches())) == 2
     with pytest.raises(LogDirError, match=r"at position 0.*splits the segment"):
         log.import_kafka(str(tmp_path / "kafka"))
     assert log.topics() == []
@@ -294,8 +306,8 @@ def test_old_magics_are_converted_record_for_record(log, name):
     import_golden(log, name)
     # Magic 2 cannot say that a timestamp has no type: it is a create time, of -1, as Kafka's own conversion has it.
     expected = [(*row[:3], max(row[3], 0), *row[4:]) for row in as_records(expected_records(name))]
-    assert records_of(log.read(topic_of(name))) == expected
-    for row in log.snapshot(topic_of(name)).live_of(0):
+    assert records_of(log.topic(topic_of(name)).scan().batches()) == expected
+    for row in log.topic(topic_of(name)).snapshot.live_of(0):
         assert log.storage.read(row.path, 16, 1).to_pybytes() == b"\x02"
     assert verify(log, deep=True).findings == []
 
@@ -313,7 +325,7 @@ def test_an_import_that_was_killed_goes_on_and_ends_equal(tmp_path, python_envir
     assert steps_of(tmp_path / "log", step, python_environment).returncode == -signal.SIGKILL
     log = LogDir.create(str(tmp_path / "log"))
     import_golden(log, "txn-0")
-    assert records_of(log.read("txn", include_control=True)) == as_records(expected_records("txn-0"))
+    assert records_of(log.topic("txn").scan(include_control=True).batches()) == as_records(expected_records("txn-0"))
     assert_same_partition(golden_dir("txn-0"), exported(log, tmp_path, "txn-0"))
     vacuum(log, now_ms=log.storage.now_ms())
     assert verify(log, deep=True).errors == 0

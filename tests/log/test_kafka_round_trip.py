@@ -24,7 +24,7 @@ def files(directory: Path) -> dict[str, bytes]:
 
 
 def all_records(log: LogDir, topic: str) -> list[dict]:
-    return [row for batch in log.read(topic, include_control=True) for row in batch.to_pylist()]
+    return [row for batch in log.topic(topic).scan(include_control=True).batches() for row in batch.to_pylist()]
 
 
 def is_stray_snapshot(name: str, names: dict[str, bytes], end: int) -> bool:
@@ -40,7 +40,7 @@ def test_what_kafka_wrote_comes_out_byte_for_byte(log, tmp_path, name):
     log.import_kafka(str(directory))
     log.export_kafka(str(tmp_path / "out"))
     before, after = files(directory), files(tmp_path / "out" / directory.name)
-    end = max(end for _, end in log.offsets(topic).values())
+    end = max(end for _, end in log.topic(topic).offsets().values())
     differing = {name for name in before.keys() | after.keys() if before.get(name) != after.get(name)}
     assert {name for name in differing if not is_stray_snapshot(name, before, end)} == set()
     assert log.import_kafka(str(directory))[0]["segments"] == 0
@@ -56,8 +56,8 @@ def test_a_whole_log_dirs_keeps_its_checkpoints(log, tmp_path):
         ours = (tmp_path / "out" / name).read_text().splitlines()[2:]
         # What the controller's own log has in the checkpoints is not a topic's.
         assert sorted(line for line in ours if not line.startswith("__cluster")) == sorted(lines)
-    assert log.offsets("orders")[0] == (500, 1590)
-    assert log.config("orders").retention_ms == -1
+    assert log.topic("orders").offsets()[0] == (500, 1590)
+    assert log.topic("orders").config.retention_ms == -1
 
 
 def test_a_live_directory_comes_out_without_what_was_preallocated(log, tmp_path):
@@ -120,7 +120,7 @@ def test_another_topic_of_the_name_is_refused(log):
 def test_a_topic_that_was_appended_to_is_refused(log):
     directory = str(golden_files.golden_dir("plain-0"))
     log.import_kafka(directory)
-    log.append("plain", pa.table({"value": ["ours"]}))
+    log.topic("plain").append(pa.table({"value": ["ours"]}))
     with pytest.raises(LogDirError, match="lacks"):
         log.import_kafka(directory)
 
@@ -129,7 +129,7 @@ def test_a_topic_that_was_appended_to_is_refused(log):
 def test_what_an_interrupted_write_leaves_is_imported(log, tmp_path, damage):
     directory = golden_files.damaged_dir(damage, tmp_path)
     log.import_kafka(str(directory))
-    assert log.offsets("plain") == LogDir.open(str(directory)).offsets("plain")
+    assert log.topic("plain").offsets() == LogDir.open(str(directory)).topic("plain").offsets()
 
 
 def test_a_flipped_bit_stops_the_import_unless_kafkas_cut_is_asked_for(log, tmp_path):
@@ -138,7 +138,7 @@ def test_a_flipped_bit_stops_the_import_unless_kafkas_cut_is_asked_for(log, tmp_
         log.import_kafka(str(directory))
     assert log.topics() == []
     log.import_kafka(str(directory), recovery="kafka")
-    assert log.offsets("plain") == LogDir.open(str(directory)).offsets("plain")
+    assert log.topic("plain").offsets() == LogDir.open(str(directory)).topic("plain").offsets()
 
 
 @pytest.mark.slow
@@ -149,10 +149,10 @@ def test_our_own_topics_are_read_by_another_client(log, tmp_path, codec):
         {"key": [f"k{n % 40}" for n in range(2000)], "value": [f"value {n} {'x' * (n % 60)}" for n in range(2000)]}
     )
     for start in range(0, 2000, 200):
-        log.append("t", rows.slice(start, 200), options=ProducerOptions(codec, 1000))
+        log.topic("t").append(rows.slice(start, 200), options=ProducerOptions(codec, 1000))
     roll(log)
     compact(log)
-    log.append("t", rows.slice(0, 10), options=ProducerOptions(codec, 1000))
+    log.topic("t").append(rows.slice(0, 10), options=ProducerOptions(codec, 1000))
     log.export_kafka(str(tmp_path / "out"))
     seen = []
     for path in sorted((tmp_path / "out" / "t-0").glob("*.log")):

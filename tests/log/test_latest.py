@@ -73,7 +73,9 @@ class Histories:
             table = pa.table(
                 {"partition": pa.array(partition, pa.int32()), "key": key, "value": pa.array(value, pa.binary())}
             )
-            self.log.append(self.topic, table, options=ProducerOptions(batch_bytes=choose.choice([1, 200, 10_000])))
+            self.log.topic(self.topic).append(
+                table, options=ProducerOptions(batch_bytes=choose.choice([1, 200, 10_000]))
+            )
 
     def run(self, steps: int) -> None:
         for _ in range(steps):
@@ -84,7 +86,7 @@ class Histories:
                 compact(self.log, topics=[self.topic])
 
     def clean_all(self) -> None:
-        self.log.alter_topic(self.topic, config={"min.cleanable.dirty.ratio": "0", "segment.ms": "1"})
+        self.log.topic(self.topic).alter(config={"min.cleanable.dirty.ratio": "0", "segment.ms": "1"})
         roll(self.log, topics=[self.topic], now_ms=self._later())
         compact(self.log, topics=[self.topic])
 
@@ -97,24 +99,24 @@ class Histories:
 def test_the_view_equals_cleaning_on_random_histories(log, seed):
     histories = Histories(log, "orders", seed)
     histories.run(steps=6)
-    view = rows(log.read("orders", columns=COLUMNS, view="latest"))
+    view = rows(log.topic("orders").scan(columns=COLUMNS, view="latest").batches())
     assert view == newest(histories.appended)
-    alive = rows(log.read("orders", columns=COLUMNS, view="latest", include_tombstones=False))
+    alive = rows(log.topic("orders").scan(columns=COLUMNS, view="latest", include_tombstones=False).batches())
     assert alive == [record for record in view if record[3] is not None]
     histories.clean_all()
-    assert [row["first_dirty_offset"] for row in log.describe("orders")["partitions"]] == histories.ends
-    assert rows(log.read("orders", columns=COLUMNS)) == view
+    assert [row["first_dirty_offset"] for row in log.topic("orders").describe()["partitions"]] == histories.ends
+    assert rows(log.topic("orders").scan(columns=COLUMNS).batches()) == view
 
 
 @pytest.mark.slow
 def test_a_range_has_the_newest_of_its_own_records(log):
     histories = Histories(log, "orders", 42, partitions=5)
     histories.run(steps=20)
-    everything = rows(log.read("orders", columns=COLUMNS))
+    everything = rows(log.topic("orders").scan(columns=COLUMNS).batches())
     for start in range(0, 60, 7):
         for end in range(start, 90, 13):
             inside = [record for record in everything if start <= record[1] < end]
-            view = log.read("orders", start_offset=start, end_offset=end, columns=COLUMNS, view="latest")
+            view = log.topic("orders").scan(offsets=(start, end), columns=COLUMNS, view="latest").batches()
             assert rows(view) == newest(inside)
 
 
@@ -122,7 +124,7 @@ def test_a_range_has_the_newest_of_its_own_records(log):
 def test_keys_that_fit_no_map_are_reduced_share_by_share(log):
     histories = Histories(log, "orders", 7, partitions=3)
     histories.run(steps=10)
-    snapshot = log.snapshot("orders")
+    snapshot = log.topic("orders").snapshot
     parts = Scan.of(log.storage, snapshot, selection=Selection(tuple(COLUMNS), view="latest")).parts()
     smallest = [record for part in parts for record in rows(read_latest(log.storage, part, map_bytes=24 * 6))]
     assert smallest == newest(histories.appended)
@@ -131,14 +133,14 @@ def test_keys_that_fit_no_map_are_reduced_share_by_share(log):
 @pytest.mark.slow
 def test_records_without_a_key_are_not_in_the_view(log):
     log.create_topic("events")
-    log.append("events", pa.table({"key": [b"a", None, b"a", None], "value": [b"1", b"2", b"3", b"4"]}))
-    assert rows(log.read("events", columns=COLUMNS, view="latest")) == [(0, 2, b"a", b"3")]
+    log.topic("events").append(pa.table({"key": [b"a", None, b"a", None], "value": [b"1", b"2", b"3", b"4"]}))
+    assert rows(log.topic("events").scan(columns=COLUMNS, view="latest").batches()) == [(0, 2, b"a", b"3")]
 
 
 def test_the_view_has_only_the_columns_that_are_wanted(log):
     log.create_topic("events")
-    log.append("events", pa.table({"key": [b"a", b"a", b"b"], "value": [b"1", b"2", None]}))
-    (batch,) = log.read("events", columns=["timestampType"], view="latest", include_tombstones=False)
+    log.topic("events").append(pa.table({"key": [b"a", b"a", b"b"], "value": [b"1", b"2", None]}))
+    (batch,) = log.topic("events").scan(columns=["timestampType"], view="latest", include_tombstones=False).batches()
     assert batch.schema.names == ["timestampType"] and batch.num_rows == 1
 
 
@@ -148,7 +150,7 @@ def test_the_view_has_only_the_columns_that_are_wanted(log):
 def test_a_wrong_view_is_refused(log, wrong):
     log.create_topic("events")
     with pytest.raises(InvalidOptionError):
-        log.read("events", **wrong)
+        log.topic("events").scan(**wrong).batches()
 
 
 def test_a_map_of_a_share_knows_the_keys_of_that_share_alone():
@@ -173,28 +175,32 @@ def test_the_view_of_a_log_is_what_kafkas_own_cleaner_left_of_it(name, before, a
     """Tombstones aside: Kafka removed those whose time had come."""
     topic = GOLDEN_TOPICS[name]
     dirty, clean = (LogDir.open(str(GOLDEN / name / step)) for step in (before, after))
-    view = dirty.read(topic, columns=COLUMNS, isolation_level=isolation_level, view="latest", include_tombstones=False)
-    left = newest(rows(clean.read(topic, columns=COLUMNS, isolation_level="read_committed")))
+    view = (
+        dirty.topic(topic)
+        .scan(columns=COLUMNS, view="latest", isolation=isolation_level, include_tombstones=False)
+        .batches()
+    )
+    left = newest(rows(clean.topic(topic).scan(columns=COLUMNS, isolation="read_committed").batches()))
     assert rows(view) == [record for record in left if record[3] is not None]
 
 
 @pytest.mark.parametrize("topic", ["latest", "orders", "payments"])
 def test_a_clean_tail_that_a_broker_left_is_taken_as_it_is(topic):
     log = LogDir.open(str(GOLDEN / "broker-data"))
-    plain = rows(log.read(topic, columns=COLUMNS, isolation_level="read_committed"))
-    assert rows(log.read(topic, columns=COLUMNS, view="latest")) == newest(plain) != []
+    plain = rows(log.topic(topic).scan(columns=COLUMNS, isolation="read_committed").batches())
+    assert rows(log.topic(topic).scan(columns=COLUMNS, view="latest").batches()) == newest(plain) != []
 
 
 def test_only_the_dirty_head_is_read_for_its_keys(log):
     histories = Histories(log, "orders", 3, partitions=2)
     histories.append()
     histories.clean_all()
-    snapshot = log.snapshot("orders")
+    snapshot = log.topic("orders").snapshot
     bounds = offset_bounds(snapshot)
     clean = list(Scan.of(log.storage, snapshot, selection=Selection(view="latest")).parts())
     assert clean and all(part.head == () for part in clean)
-    log.append("orders", pa.table({"partition": pa.array([1], pa.int32()), "key": [b"k0"], "value": [b"new"]}))
-    snapshot = log.snapshot("orders")
+    log.topic("orders").append(pa.table({"partition": pa.array([1], pa.int32()), "key": [b"k0"], "value": [b"new"]}))
+    snapshot = log.topic("orders").snapshot
     parts = Scan.of(log.storage, snapshot, selection=Selection(view="latest")).parts()
     heads = {part.partition: part.head for part in parts}
     assert heads.pop(0, ()) == ()

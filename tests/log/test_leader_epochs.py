@@ -24,10 +24,10 @@ def log(tmp_path) -> LogDir:
     log = LogDir.create(str(tmp_path / "log"))
     log.create_topic("orders")
     for _ in range(3):
-        log.append("orders", pa.table({"value": [b"a", b"b"]}))
-    row = log.snapshot("orders").partition(0)
+        log.topic("orders").append(pa.table({"value": [b"a", b"b"]}))
+    row = log.topic("orders").snapshot.partition(0)
     moved = dataclasses.replace(row, leader_epoch=5, leader_epochs=((2, 0), (5, 4)))
-    log.manifest("orders").commit(lambda _: Change("test", partitions=[moved]))
+    log.topic("orders").manifest.commit(lambda _: Change("test", partitions=[moved]))
     return log
 
 
@@ -38,7 +38,7 @@ def epochs(data: pa.Buffer | bytes) -> list[tuple[int, int]]:
 
 def test_a_roll_stamps_batches_by_their_offsets(log):
     roll(log, now_ms=LATER_MS)
-    [segment] = log.snapshot("orders").live_of(0)
+    [segment] = log.topic("orders").snapshot.live_of(0)
     assert epochs(log.storage.read(segment.path)) == [(0, 2), (2, 2), (4, 5)]
 
 
@@ -98,15 +98,17 @@ def test_chunks_merged_into_a_shared_object_keep_the_epochs_of_their_offsets(tmp
     log.create_topic("orders", 8)
     rows = pa.table({"value": [b"a"] * 8, "partition": pa.array(range(8), pa.int32())})
     for _ in range(8):
-        log.append("orders", rows)
+        log.topic("orders").append(rows)
     moved = [
-        dataclasses.replace(log.snapshot("orders").partition(number), leader_epoch=5, leader_epochs=((2, 0), (5, 6)))
+        dataclasses.replace(
+            log.topic("orders").snapshot.partition(number), leader_epoch=5, leader_epochs=((2, 0), (5, 6))
+        )
         for number in range(8)
     ]
-    log.manifest("orders").commit(lambda _: Change("test", partitions=moved))
+    log.topic("orders").manifest.commit(lambda _: Change("test", partitions=moved))
     roll(log)
     for number in range(8):
-        [merged] = log.snapshot("orders").live_of(number)
+        [merged] = log.topic("orders").snapshot.live_of(number)
         assert merged.is_shared
         found = epochs(log.storage.read(merged.path, merged.position, merged.log_bytes))
         assert found == [(offset, 2 if offset < 6 else 5) for offset in range(8)]

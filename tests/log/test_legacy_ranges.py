@@ -13,5 +13,5 @@ def test_a_range_may_begin_and_end_inside_a_compressed_message(name):
     for batch in (wrappers[0], wrappers[-1]):
         start, end = batch["baseOffset"] + 1, batch["lastOffset"]
         for bounds in ((start, end), (start - 1, start), (end, end + 1), (0, start)):
-            parts = log.read(topic, partition=0, start_offset=bounds[0], end_offset=bounds[1], columns=["offset"])
+            parts = log.topic(topic).scan(partition=0, offsets=(bounds[0], bounds[1]), columns=["offset"]).batches()
             assert [offset for part in parts for offset in part["offset"].to_pylist()] == list(range(*bounds))

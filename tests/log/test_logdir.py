@@ -39,8 +39,8 @@ def rows(count: int, *, first: int = 0, step_us: int = 1000) -> pa.Table:
     )
 
 
-def read(log: LogDir, topic: str, *names: str, **options) -> list[tuple]:
-    batches = log.read(topic, columns=list(names), **options)
+def read(log: LogDir, topic: str, *names: str, version: int | None = None, **options) -> list[tuple]:
+    batches = log.topic(topic, version).scan(columns=list(names), **options).batches()
     return [tuple(row.values()) for batch in batches for row in batch.to_pylist()]
 
 
@@ -71,7 +71,7 @@ def test_a_kafka_directory_is_neither_created_in_nor_written_to():
     with pytest.raises(LogDirError, match="import"):
         LogDir.create(kafka)
     with pytest.raises(LogDirError, match="read-only"):
-        LogDir.open(kafka).append("orders", rows(1))
+        LogDir.open(kafka).topic("orders").append(rows(1))
 
 
 @pytest.mark.parametrize("below", ["orders-0", "_manifest", "_manifest/orders", "deep/down"])
@@ -88,7 +88,7 @@ def test_nothing_is_made_or_exported_inside_a_log_directory(log, tmp_path, below
 
 def test_a_log_directory_is_neither_imported_nor_exported_into(log, tmp_path):
     log.create_topic("orders")
-    log.append("orders", rows(3))
+    log.topic("orders").append(rows(3))
     other = LogDir.create(str(tmp_path / "other"))
     with pytest.raises(LogDirError, match=f"segments mirror {log.uri} {other.uri}"):
         other.import_kafka(log.uri)
@@ -108,51 +108,51 @@ def test_odd_but_possible_places_hold_a_log(tmp_path):
     for name in (" a b ", "a#b?c", "'\"`$&;", "100%", "ä日\u202e", "*[x]{y}"):
         log = LogDir.create(f"{tmp_path}/{name}")
         log.create_topic("orders")
-        log.append("orders", rows(2))
-        assert LogDir.open(f"{tmp_path}/{name}").offsets("orders") == {0: (0, 2)}
+        log.topic("orders").append(rows(2))
+        assert LogDir.open(f"{tmp_path}/{name}").topic("orders").offsets() == {0: (0, 2)}
 
 
 def test_offsets_are_dense_and_returned_inclusive(log):
     log.create_topic("orders", partitions=1)
-    assert log.append("orders", rows(10)) == {0: (0, 9)}
-    assert log.append("orders", rows(5, first=10)) == {0: (10, 14)}
-    assert log.offsets("orders") == {0: (0, 15)}
+    assert log.topic("orders").append(rows(10)) == {0: (0, 9)}
+    assert log.topic("orders").append(rows(5, first=10)) == {0: (10, 14)}
+    assert log.topic("orders").offsets() == {0: (0, 15)}
     assert read(log, "orders", "offset", "value") == [(n, f"value-{n}".encode()) for n in range(15)]
 
 
 def test_a_repeated_or_older_transaction_adds_nothing(log):
     log.create_topic("orders")
-    assert log.append("orders", rows(3), txn=("app", 7)) == {0: (0, 2)}
-    assert log.append("orders", rows(3), txn=("app", 7)) == {}
-    assert log.append("orders", rows(3), txn=("app", 6)) == {}
-    assert log.append("orders", rows(3), txn=("app", 8)) == {0: (3, 5)}
-    assert log.append("orders", rows(3), txn=("other", 1)) == {0: (6, 8)}
+    assert log.topic("orders").append(rows(3), txn=("app", 7)) == {0: (0, 2)}
+    assert log.topic("orders").append(rows(3), txn=("app", 7)) == {}
+    assert log.topic("orders").append(rows(3), txn=("app", 6)) == {}
+    assert log.topic("orders").append(rows(3), txn=("app", 8)) == {0: (3, 5)}
+    assert log.topic("orders").append(rows(3), txn=("other", 1)) == {0: (6, 8)}
 
 
 def test_an_append_of_nothing_adds_nothing(log):
     log.create_topic("orders")
-    assert log.append("orders", rows(0)) == {}
-    assert log.describe("orders")["version"] == 0
+    assert log.topic("orders").append(rows(0)) == {}
+    assert log.topic("orders").describe()["version"] == 0
 
 
 def test_same_key_same_partition_and_the_partition_column_wins(log):
     log.create_topic("orders", partitions=5)
-    log.append("orders", rows(700))
+    log.topic("orders").append(rows(700))
     seen: dict[bytes, set[int]] = {}
     for key, partition in read(log, "orders", "key", "partition"):
         seen.setdefault(key, set()).add(partition)
     assert all(len(partitions) == 1 for partitions in seen.values())
     log.create_topic("chosen", partitions=5)
-    assert log.append("chosen", rows(4).append_column("partition", pa.array([3, 3, 1, None]))).keys() >= {1, 3}
+    assert log.topic("chosen").append(rows(4).append_column("partition", pa.array([3, 3, 1, None]))).keys() >= {1, 3}
     with pytest.raises(InvalidOptionError, match="no such partition"):
-        log.append("chosen", rows(1).append_column("partition", pa.array([5])))
+        log.topic("chosen").append(rows(1).append_column("partition", pa.array([5])))
 
 
 def test_records_without_key_stay_with_a_partition_for_batch_size_bytes(log):
     log.create_topic("orders", partitions=4)
     value = "x" * 1000
-    log.append("orders", pa.table({"value": [value] * 2000}))
-    ends = [end for _, end in log.offsets("orders").values()]
+    log.topic("orders").append(pa.table({"value": [value] * 2000}))
+    ends = [end for _, end in log.topic("orders").offsets().values()]
     assert sum(ends) == 2000
     assert max(ends) - min(ends) <= 132  # 2 MB in turns of 131072 bytes
 
@@ -160,8 +160,8 @@ def test_records_without_key_stay_with_a_partition_for_batch_size_bytes(log):
 def test_columns_come_in_the_order_asked_for_and_with_their_types(log):
     log.create_topic("orders")
     headers = pa.array([[{"key": "h", "value": b"1"}, {"key": "n", "value": None}], None])
-    log.append("orders", pa.table({"value": pa.array([b"v", None]), "headers": headers}))
-    (batch,) = log.read("orders", columns=["headers", "value", "topic", "timestampType", "key"])
+    log.topic("orders").append(pa.table({"value": pa.array([b"v", None]), "headers": headers}))
+    (batch,) = log.topic("orders").scan(columns=["headers", "value", "topic", "timestampType", "key"]).batches()
     assert batch.schema.names == ["headers", "value", "topic", "timestampType", "key"]
     assert batch.to_pylist() == [
         {"headers": [{"key": "h", "value": b"1"}, {"key": "n", "value": None}], "value": b"v", "topic": "orders",
@@ -169,34 +169,34 @@ def test_columns_come_in_the_order_asked_for_and_with_their_types(log):
         {"headers": [], "value": None, "topic": "orders", "timestampType": 0, "key": None},
     ]  # fmt: skip
     with pytest.raises(InvalidOptionError, match="Unknown columns"):
-        log.read("orders", columns=["vlaue"])
+        log.topic("orders").scan(columns=["vlaue"]).batches()
 
 
 def test_reads_are_clipped_to_what_is_there(log):
     log.create_topic("orders")
-    log.append("orders", rows(10))
-    assert read(log, "orders", "offset", start_offset=7, end_offset=99) == [(7,), (8,), (9,)]
-    assert read(log, "orders", "offset", start_offset=3, end_offset=5) == [(3,), (4,)]
-    assert read(log, "orders", "offset", start_offset=50) == []
-    assert read(log, "orders", "offset", partition=0, end_offset=1) == [(0,)]
+    log.topic("orders").append(rows(10))
+    assert read(log, "orders", "offset", offsets=(7, 99)) == [(7,), (8,), (9,)]
+    assert read(log, "orders", "offset", offsets=(3, 5)) == [(3,), (4,)]
+    assert read(log, "orders", "offset", offsets=(50, None)) == []
+    assert read(log, "orders", "offset", partition=0, offsets=(None, 1)) == [(0,)]
     with pytest.raises(UnknownTopicError):
-        log.read("orders", partition=1)
+        log.topic("orders").scan(partition=1).batches()
 
 
 def test_a_time_is_not_found_in_an_empty_log(log):
     log.create_topic("orders")
-    assert log.offsets_for_times("orders", 0) == {0: None}
-    log.append("orders", rows(3))
-    assert log.offsets_for_times("orders", 0)[0] is not None
-    log.delete_records("orders", {0: -1})
-    assert log.offsets_for_times("orders", 0) == {0: None}
+    assert log.topic("orders").offsets_for_times(0) == {0: None}
+    log.topic("orders").append(rows(3))
+    assert log.topic("orders").offsets_for_times(0)[0] is not None
+    log.topic("orders").delete_records({0: -1})
+    assert log.topic("orders").offsets_for_times(0) == {0: None}
 
 
 def test_a_reader_keeps_the_log_that_it_began_with(log):
     log.create_topic("orders")
-    log.append("orders", rows(3))
-    batches = log.read("orders", columns=["offset"])
-    log.append("orders", rows(3))
+    log.topic("orders").append(rows(3))
+    batches = log.topic("orders").scan(columns=["offset"]).batches()
+    log.topic("orders").append(rows(3))
     assert sum(batch.num_rows for batch in batches) == 3
     assert len(read(log, "orders", "offset", version=1)) == 3
     assert len(read(log, "orders", "offset")) == 6
@@ -206,48 +206,49 @@ def test_missing_and_existing_topics_are_said_to_be(log):
     log.create_topic("orders")
     with pytest.raises(TopicExistsError):
         log.create_topic("orders")
-    for call in (log.describe, log.offsets, log.delete_topic, log.config):
+    topic = log.topic("ordres")
+    for call in (topic.describe, topic.offsets, lambda: log.delete_topic("ordres"), lambda: topic.config):
         with pytest.raises(UnknownTopicError, match="ordres"):
-            call("ordres")
+            call()
     with pytest.raises(UnknownTopicError):
-        log.append("ordres", rows(1))
+        log.topic("ordres").append(rows(1))
 
 
 def test_a_topic_made_again_is_another_one(log):
     log.create_topic("orders")
-    log.append("orders", rows(5))
-    before = log.describe("orders")["topic_id"]
+    log.topic("orders").append(rows(5))
+    before = log.topic("orders").describe()["topic_id"]
     log.delete_topic("orders")
     assert log.topics() == []
     log.create_topic("orders", partitions=2)
-    assert log.describe("orders")["topic_id"] != before
-    assert log.offsets("orders") == {0: (0, 0), 1: (0, 0)}
+    assert log.topic("orders").describe()["topic_id"] != before
+    assert log.topic("orders").offsets() == {0: (0, 0), 1: (0, 0)}
     assert read(log, "orders", "offset") == []
 
 
 def test_alter_sets_and_takes_away_configuration_and_raises_partitions(log):
     log.create_topic("orders", config={"retention.ms": 1000})
-    log.alter_topic("orders", config={"segment.bytes": "1048576", "retention.ms": None}, partitions=3)
-    described = log.describe("orders")
+    log.topic("orders").alter(config={"segment.bytes": "1048576", "retention.ms": None}, partitions=3)
+    described = log.topic("orders").describe()
     assert described["config"]["segment.bytes"] == "1048576"
     assert described["config"]["retention.ms"] == "604800000"
     assert len(described["partitions"]) == 3
     with pytest.raises(InvalidOptionError, match="only be raised"):
-        log.alter_topic("orders", partitions=2)
+        log.topic("orders").alter(partitions=2)
     with pytest.raises(InvalidOptionError, match=r"retention\.ms"):
-        log.alter_topic("orders", config={"retention.m": "1"})
+        log.topic("orders").alter(config={"retention.m": "1"})
 
 
 def test_a_record_above_max_message_bytes_is_refused_and_nothing_is_appended(log):
     log.create_topic("orders", config={"max.message.bytes": "1000", "compression.type": "uncompressed"})
     with pytest.raises(RecordTooLargeError):
-        log.append("orders", pa.table({"value": ["small", "x" * 5000]}))
-    assert log.offsets("orders") == {0: (0, 0)}
+        log.topic("orders").append(pa.table({"value": ["small", "x" * 5000]}))
+    assert log.topic("orders").offsets() == {0: (0, 0)}
 
 
 def test_log_append_time_is_the_clock_of_the_append(log):
     log.create_topic("orders", config={"message.timestamp.type": "LogAppendTime"})
-    log.append("orders", rows(3))
+    log.topic("orders").append(rows(3))
     stamped = read(log, "orders", "timestamp", "timestampType")
     assert {kind for _, kind in stamped} == {1}
     assert all(time.timestamp() * 1e6 > TIME_US + 10**12 for time, _ in stamped)
@@ -255,63 +256,63 @@ def test_log_append_time_is_the_clock_of_the_append(log):
 
 def test_delete_records_moves_the_log_start_only_up(log):
     log.create_topic("orders")
-    log.append("orders", rows(10))
-    assert log.delete_records("orders", {0: 4}) == {0: 4}
-    assert log.delete_records("orders", {0: 2}) == {0: 4}
-    assert read(log, "orders", "offset", end_offset=6) == [(4,), (5,)]
+    log.topic("orders").append(rows(10))
+    assert log.topic("orders").delete_records({0: 4}) == {0: 4}
+    assert log.topic("orders").delete_records({0: 2}) == {0: 4}
+    assert read(log, "orders", "offset", offsets=(None, 6)) == [(4,), (5,)]
     with pytest.raises(OffsetOutOfRangeError):
-        log.delete_records("orders", {0: 11})
-    assert log.delete_records("orders", {0: -1}) == {0: 10}
-    assert log.offsets("orders") == {0: (10, 10)}
+        log.topic("orders").delete_records({0: 11})
+    assert log.topic("orders").delete_records({0: -1}) == {0: 10}
+    assert log.topic("orders").offsets() == {0: (10, 10)}
 
 
 @pytest.mark.parametrize("policy", ["compact", ""])
 def test_delete_records_is_refused_where_the_policy_is_without_delete(log, policy):
     log.create_topic("prices", config={"cleanup.policy": policy})
-    log.append("prices", rows(10))
+    log.topic("prices").append(rows(10))
     with pytest.raises(PolicyViolationError, match=r"prices.*expected a cleanup.policy with delete") as raised:
-        log.delete_records("prices", {0: 4})
+        log.topic("prices").delete_records({0: 4})
     assert raised.value.found == (policy or "none")
     assert "compact,delete" in (raised.value.hint or "")
-    assert log.offsets("prices") == {0: (0, 10)}
-    log.alter_topic("prices", {"cleanup.policy": "compact,delete", "retention.ms": "-1"})
-    assert log.delete_records("prices", {0: 4}) == {0: 4}
+    assert log.topic("prices").offsets() == {0: (0, 10)}
+    log.topic("prices").alter({"cleanup.policy": "compact,delete", "retention.ms": "-1"})
+    assert log.topic("prices").delete_records({0: 4}) == {0: 4}
 
 
 def test_delete_records_takes_the_last_stable_offset_along(log):
     """An open transaction holds it; below the log start there is nothing left of that to hold it."""
     log.import_kafka(str(golden_files.golden_dir("txn-0")), config={"cleanup.policy": "delete", "retention.ms": "-1"})
     (topic,) = log.topics()
-    end = log.offsets(topic)[0][1]
-    held = dataclasses.replace(log.snapshot(topic).partition(0), last_stable_offset=5)
-    log.manifest(topic).commit(lambda _: Change("test", partitions=[held]))
-    assert log.delete_records(topic, {0: 8}) == {0: 8}
-    assert log.snapshot(topic).partition(0).last_stable_offset == 8
-    assert read(log, topic, "offset", isolation_level="read_committed") == []
-    assert log.delete_records(topic, {0: -1}) == {0: end}
-    assert log.snapshot(topic).partition(0).last_stable_offset == end
-    log.append(topic, rows(3))
-    assert len(read(log, topic, "offset", isolation_level="read_committed")) == 3
+    end = log.topic(topic).offsets()[0][1]
+    held = dataclasses.replace(log.topic(topic).snapshot.partition(0), last_stable_offset=5)
+    log.topic(topic).manifest.commit(lambda _: Change("test", partitions=[held]))
+    assert log.topic(topic).delete_records({0: 8}) == {0: 8}
+    assert log.topic(topic).snapshot.partition(0).last_stable_offset == 8
+    assert read(log, topic, "offset", isolation="read_committed") == []
+    assert log.topic(topic).delete_records({0: -1}) == {0: end}
+    assert log.topic(topic).snapshot.partition(0).last_stable_offset == end
+    log.topic(topic).append(rows(3))
+    assert len(read(log, topic, "offset", isolation="read_committed")) == 3
     assert verify(log, topic).errors == 0
 
 
 def test_what_moves_a_log_start_takes_the_other_offsets_along(log):
     log.create_topic("orders")
-    log.append("orders", rows(10))
+    log.topic("orders").append(rows(10))
     moved = dataclasses.replace(
-        log.snapshot("orders").partition(0), log_start_offset=7, first_dirty_offset=2, last_stable_offset=3
+        log.topic("orders").snapshot.partition(0), log_start_offset=7, first_dirty_offset=2, last_stable_offset=3
     )
-    done = log.manifest("orders").commit(lambda _: Change("test", partitions=[moved]))
-    row = log.snapshot("orders").partition(0)
+    done = log.topic("orders").manifest.commit(lambda _: Change("test", partitions=[moved]))
+    row = log.topic("orders").snapshot.partition(0)
     assert (row.log_start_offset, row.first_dirty_offset, row.last_stable_offset) == (7, 7, 7)
-    assert done.bounds() == log.offsets("orders") == {0: (7, 10)}
+    assert done.bounds() == log.topic("orders").offsets() == {0: (7, 10)}
 
 
 def test_delete_records_answers_though_the_log_cannot_be_read_any_more(log):
     play = Play()
     log = LogDir(log.storage, open_delta_log=play)
     log.create_topic("orders")
-    log.append("orders", rows(10))
+    log.topic("orders").append(rows(10))
 
     def commit_and_go_down(go) -> None:
         go()
@@ -321,13 +322,13 @@ def test_delete_records_answers_though_the_log_cannot_be_read_any_more(log):
         raise StorageError("the network is down")
 
     play.commits(commit_and_go_down)
-    assert log.delete_records("orders", {0: 4}) == {0: 4}
+    assert log.topic("orders").delete_records({0: 4}) == {0: 4}
 
 
 def test_large_appends_are_cut_into_chunks_of_segment_bytes(log):
     log.create_topic("orders", config={"segment.bytes": "100000", "compression.type": "uncompressed"})
-    log.append("orders", pa.table({"value": [b"x" * 900] * 500 + [None] * 10}))
-    segments = log.snapshot("orders").live_of(0)
+    log.topic("orders").append(pa.table({"value": [b"x" * 900] * 500 + [None] * 10}))
+    segments = log.topic("orders").snapshot.live_of(0)
     assert len(segments) == 5
     assert all(segment.log_bytes <= 100_000 for segment in segments)
     assert [segment.base_offset for segment in segments[1:]] == [segment.next_offset for segment in segments[:-1]]

@@ -6,7 +6,7 @@ import pytest
 
 from spark_segments import LogDir
 from spark_segments.errors import UnknownTopicError
-from spark_segments.log import topics
+from spark_segments.log import manifests
 from spark_segments.log.manifest.row_files import COLUMN_BYTES, _RowCache
 from spark_segments.log.manifest.rows import SEGMENT_SCHEMA, segments_table
 from spark_segments.storage import Storage
@@ -15,13 +15,13 @@ from tests.log.played_log import Play
 
 
 def test_an_error_names_the_first_topics_and_opens_no_others(log, monkeypatch):
-    monkeypatch.setattr(topics, "NAMED_TOPICS", 2)
+    monkeypatch.setattr(manifests, "NAMED_TOPICS", 2)
     for name in "abcdef":
         log.create_topic(name)
     log.delete_topic("a")
     play = Play()
     with pytest.raises(UnknownTopicError, match=r"There are: b, c$"):
-        LogDir(log.storage, open_delta_log=play).offsets("z")
+        LogDir(log.storage, open_delta_log=play).topic("z").offsets()
     assert set(play.opened) == {"z", "a", "b", "c", "d"}
 
 

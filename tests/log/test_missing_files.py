@@ -13,6 +13,7 @@ from spark_segments import LogDir
 from spark_segments.errors import MissingFileError, SegmentsError
 from spark_segments.log.kafka import importing
 from spark_segments.log.manifest.snapshot import Snapshot
+from spark_segments.log.manifests import Manifests
 from spark_segments.log.verification.verify import verify
 from spark_segments.maintenance import roll, vacuum
 from spark_segments.storage import Storage
@@ -36,10 +37,10 @@ def vacuum_too_early(log: LogDir) -> None:
 
 def pinned(monkeypatch, log: LogDir) -> None:
     """Whoever loads the topic from now on gets the snapshot of this moment, as if it had loaded it long ago."""
-    snapshot = log.snapshot("orders")
+    snapshot = log.topic("orders").snapshot
     _ = snapshot.segments
     vacuum_too_early(log)
-    monkeypatch.setattr(LogDir, "snapshot", lambda self, topic, version=None: snapshot)
+    monkeypatch.setattr(Manifests, "snapshot", lambda self, topic, version=None, timestamp_ms=None: snapshot)
 
 
 def exhaust(batches: Iterator[pa.RecordBatch]) -> None:
@@ -48,9 +49,9 @@ def exhaust(batches: Iterator[pa.RecordBatch]) -> None:
 
 
 READERS: dict[str, Callable[[LogDir, Path], object]] = {
-    "read": lambda log, out: exhaust(log.read("orders")),
-    "read from an offset": lambda log, out: exhaust(log.read("orders", start_offset=5)),
-    "offsets_for_times": lambda log, out: log.offsets_for_times("orders", GOLDEN_MS + 5),
+    "read": lambda log, out: exhaust(log.topic("orders").scan().batches()),
+    "read from an offset": lambda log, out: exhaust(log.topic("orders").scan(offsets=(5, None)).batches()),
+    "offsets_for_times": lambda log, out: log.topic("orders").offsets_for_times(GOLDEN_MS + 5),
     "export": lambda log, out: log.export_kafka(str(out), "orders"),
 }
 
@@ -65,14 +66,14 @@ def test_a_reader_whose_files_are_gone_is_told_why(orders, tmp_path, monkeypatch
 
 
 def test_the_error_is_one_of_ours_and_of_pythons_and_travels_by_pickle(orders):
-    batches = orders.read("orders")
+    batches = orders.topic("orders").scan().batches()
     vacuum_too_early(orders)
     with pytest.raises(FileNotFoundError) as caught:
         exhaust(batches)
     assert isinstance(caught.value, SegmentsError)
     again = pickle.loads(pickle.dumps(caught.value))
     assert type(again) is MissingFileError and str(again) == str(caught.value)
-    assert sum(batch.num_rows for batch in orders.read("orders")) == 40
+    assert sum(batch.num_rows for batch in orders.topic("orders").scan().batches()) == 40
 
 
 def test_an_import_whose_source_loses_a_file_says_so(log, tmp_path, monkeypatch):
@@ -88,18 +89,18 @@ def test_an_import_whose_source_loses_a_file_says_so(log, tmp_path, monkeypatch)
 
 @pytest.mark.parametrize("deep", [False, True])
 def test_verify_finds_no_fault_in_what_left_the_log_meanwhile(orders, monkeypatch, deep):
-    snapshot, taken = LogDir.snapshot, []
+    snapshot, taken = Manifests.snapshot, []
 
-    def then_vacuum(self: LogDir, topic: str, version: int | None = None) -> Snapshot:
-        found = snapshot(self, topic, version)
+    def then_vacuum(self: Manifests, topic: str, *at: int | None) -> Snapshot:
+        found = snapshot(self, topic, *at)
         if not taken:
             taken.append(found)
             _ = found.segments
-            monkeypatch.setattr(LogDir, "snapshot", snapshot)
+            monkeypatch.setattr(Manifests, "snapshot", snapshot)
             vacuum_too_early(orders)
         return found
 
-    monkeypatch.setattr(LogDir, "snapshot", then_vacuum)
+    monkeypatch.setattr(Manifests, "snapshot", then_vacuum)
     report = verify(orders, deep=deep)
     assert [(one.severity, one.message) for one in report.findings] == [
         ("warning", "Segments left the log while they were verified, and vacuum took their files")
@@ -108,5 +109,5 @@ def test_verify_finds_no_fault_in_what_left_the_log_meanwhile(orders, monkeypatc
 
 
 def test_verify_finds_a_file_missing_that_is_in_the_log_still(orders):
-    orders.storage.delete(orders.snapshot("orders").live.column("path")[3].as_py())
+    orders.storage.delete(orders.topic("orders").snapshot.live.column("path")[3].as_py())
     assert "error" in {finding.severity for finding in verify(orders).findings}

@@ -44,7 +44,7 @@ def test_a_registry_in_the_store_is_used_and_refuses_a_new_schema(
     table = pa.table({"value": pa.array([{"id": 7}], pa.struct([("id", pa.int64())]))})
     local = LogDir.create(str(tmp_path / "log"))
     local.create_topic("orders")
-    local.append("orders", table, formats={"value.format": "avro", "schema.registry": str(tmp_path / "registry")})
+    local.topic("orders").append(table, formats={"value.format": "avro", "schema.registry": str(tmp_path / "registry")})
     log = LogDir.create(uri, s3_options)
     log.create_topic("orders")
     log.create_topic("new")
@@ -53,16 +53,18 @@ def test_a_registry_in_the_store_is_used_and_refuses_a_new_schema(
     with pytest.raises(
         RegistryError, match=r"Cannot register a schema for orders-value .* object store.*copy its files"
     ):
-        log.append("orders", table, formats=formats)
+        log.topic("orders").append(table, formats=formats)
     for name in ("1.avsc", "subjects.json"):
         Storage(registry, s3_options).write(name, (tmp_path / "registry" / name).read_bytes())
-    log.append("orders", table, formats=formats)
-    log.append("orders", table, formats=formats | {"value.schema": (tmp_path / "registry" / "1.avsc").read_text()})
-    read = pa.Table.from_batches(log.read("orders", columns=["value"], formats=formats))
+    log.topic("orders").append(table, formats=formats)
+    log.topic("orders").append(
+        table, formats=formats | {"value.schema": (tmp_path / "registry" / "1.avsc").read_text()}
+    )
+    read = pa.Table.from_batches(log.topic("orders").scan(columns=["value"], formats=formats).batches())
     assert read["value"].to_pylist() == [{"id": 7}] * 2
     with pytest.raises(RegistryError, match="Cannot register a schema for new-value"):
-        log.append("new", table, formats=formats)
-    assert log.offsets("new") == {0: (0, 0)}
+        log.topic("new").append(table, formats=formats)
+    assert log.topic("new").offsets() == {0: (0, 0)}
 
 
 @pytest.mark.slow
@@ -71,12 +73,12 @@ def test_upkeep_keeps_the_newest_record_of_every_key(uri: str, s3_options: Mappi
     log.create_topic("orders", 2, COMPACTED)
     for turn in range(6):
         for number in range(2):
-            log.append("orders", of_partition(log, number, 30, 30 * turn))
+            log.topic("orders").append(of_partition(log, number, 30, 30 * turn))
     before = contents(log, "orders")
     now_ms = log.storage.now_ms()
     roll(log, now_ms=now_ms)
     retain(log, now_ms=now_ms)
-    active = {number: log.snapshot("orders").live_of(number)[-1].base_offset for number in range(2)}
+    active = {number: log.topic("orders").snapshot.live_of(number)[-1].base_offset for number in range(2)}
     compact(log, now_ms=now_ms)
     vacuum(log, now_ms=now_ms + 2 * DAY_MS)
     newest = {
@@ -95,7 +97,7 @@ def test_upkeep_keeps_the_newest_record_of_every_key(uri: str, s3_options: Mappi
     named = {
         path
         for number in range(2)
-        for row in log.snapshot("orders").live_of(number)
+        for row in log.topic("orders").snapshot.live_of(number)
         for path in (row.path, row.index_path, row.time_index_path)
     }
     assert {file.path for number in range(2) for file in log.storage.list(f"orders-{number}")} == named
@@ -108,13 +110,13 @@ def test_two_writers_at_once_never_share_an_offset(uri: str, s3_options: Mapping
 
     def write(writer: str) -> list[tuple[int, int]]:
         log = LogDir.open(uri, s3_options)
-        return [log.append("orders", records(10, first=turn * 10), txn=(writer, turn))[0] for turn in range(8)]
+        return [log.topic("orders").append(records(10, first=turn * 10), txn=(writer, turn))[0] for turn in range(8)]
 
     with ThreadPoolExecutor() as pool:
         ranges = sorted(one for given in pool.map(write, ["a", "b", "c"]) for one in given)
     assert ranges == [(first, first + 9) for first in range(0, 240, 10)]
     log = LogDir.open(uri, s3_options)
-    assert log.append("orders", records(10), txn=("a", 7)) == {}
+    assert log.topic("orders").append(records(10), txn=("a", 7)) == {}
     assert [record["offset"] for record in contents(log, "orders")] == list(range(240))
 
 
@@ -122,7 +124,7 @@ def test_two_writers_at_once_never_share_an_offset(uri: str, s3_options: Mapping
 def test_a_kafka_directory_goes_in_and_comes_out_equal(uri: str, s3_options: Mapping[str, str], tmp_path: Path) -> None:
     log = LogDir.create(uri, s3_options)
     log.import_kafka(str(golden_dir("broker-data")), "payments")
-    assert records_of(log.read("payments")) == as_records(
+    assert records_of(log.topic("payments").scan().batches()) == as_records(
         [one for one in expected_records("broker-data/payments-0") if not one["isControl"]]
     )
     on_s3 = f"s3://{BUCKET}/{tmp_path.name}/kafka"

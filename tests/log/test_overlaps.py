@@ -58,17 +58,17 @@ def assert_copies_are_equal(directory: Path, topic: str, records: list[Record], 
     with tempfile.TemporaryDirectory() as root:
         copy = LogDir.create(f"{root}/log")
         copy.import_kafka(str(directory))
-        assert copy.offsets(topic)[0][1] == end
-        assert records_of(copy.read(topic)) == records
+        assert copy.topic(topic).offsets()[0][1] == end
+        assert records_of(copy.topic(topic).scan().batches()) == records
         assert verify(copy, deep=True).findings == []
-        for row in copy.snapshot(topic).live_of(0):
+        for row in copy.topic(topic).snapshot.live_of(0):
             assert row.base_offset == row.name_offset
         assert copy.import_kafka(str(directory))[0]["records"] == 0
         copy.export_kafka(f"{root}/exported")
         exported = LogDir.open(f"{root}/exported")
-        assert records_of(exported.read(topic)) == records
-        assert exported.offsets(topic) == copy.offsets(topic)
-        assert exported.snapshot(topic).report.overlaps == ()
+        assert records_of(exported.topic(topic).scan().batches()) == records
+        assert exported.topic(topic).offsets() == copy.topic(topic).offsets()
+        assert exported.topic(topic).snapshot.report.overlaps == ()
         assert not [finding for finding in verify(exported, deep=True).findings if "missing" not in finding.message]
     assert tree(directory) == before
 
@@ -78,12 +78,12 @@ def test_a_segment_is_read_to_its_end_and_then_the_one_that_holds_the_next_offse
     write_partition(tmp_path, SEEN, cleaned=474)
     log = LogDir.open(str(tmp_path))
     with caplog.at_level(logging.WARNING, logger="spark_segments"):
-        found = records_of(log.read(TOPIC))
+        found = records_of(log.topic(TOPIC).scan().batches())
     assert [one[1] for one in found] == [153, 369, 408, 473, *range(474, 520)]
-    assert [one[1] for one in records_of(log.read(TOPIC, start_offset=200))][:3] == [369, 408, 473]
-    assert log.offsets(TOPIC) == {0: (0, 520)}
-    assert sum(one["records"] for one in log.describe(TOPIC)["partitions"]) == len(found)
-    [overlap] = log.snapshot(TOPIC).report.overlaps
+    assert [one[1] for one in records_of(log.topic(TOPIC).scan(offsets=(200, None)).batches())][:3] == [369, 408, 473]
+    assert log.topic(TOPIC).offsets() == {0: (0, 520)}
+    assert sum(one["records"] for one in log.topic(TOPIC).describe()["partitions"]) == len(found)
+    [overlap] = log.topic(TOPIC).snapshot.report.overlaps
     assert (overlap.path, overlap.first_offset, overlap.last_offset) == (f"{TOPIC}-0/{63:020d}.log", 63, 473)
     assert overlap.served == f"{TOPIC}-0/{0:020d}.log"
     assert [message.getMessage() for message in caplog.records] == [str(overlap)]
@@ -101,16 +101,16 @@ def test_a_cleaned_segment_hides_the_sources_that_a_crash_left(before, after, tm
     records, end = served(segments, 0)
     assert records == as_records(expected_records(after), where=lambda line: not line["isControl"])
     log = LogDir.open(str(tmp_path))
-    assert log.offsets(topic) == {0: (0, end)}
-    assert records_of(log.read(topic)) == records
+    assert log.topic(topic).offsets() == {0: (0, end)}
+    assert records_of(log.topic(topic).scan().batches()) == records
     for start in range(0, end, max(1, end // 40)):
-        found = log.read(topic, start_offset=start)
+        found = log.topic(topic).scan(offsets=(start, None)).batches()
         assert records_of(found) == [one for one in records if one[1] >= start]
-    committed = LogDir.open(str(golden_dir(after))).read(topic, isolation_level="read_committed")
-    assert records_of(log.read(topic, isolation_level="read_committed")) == records_of(committed)
+    committed = LogDir.open(str(golden_dir(after))).topic(topic).scan(isolation="read_committed").batches()
+    assert records_of(log.topic(topic).scan(isolation="read_committed").batches()) == records_of(committed)
     hidden = {f"{directory.name}/{one.base:020d}.log" for one in segments if one.batches}
     hidden -= {f"{directory.name}/{path.name}" for path in golden_dir(after).glob("*.log")}
-    assert {overlap.path for overlap in log.snapshot(topic).report.overlaps} == hidden != set()
+    assert {overlap.path for overlap in log.topic(topic).snapshot.report.overlaps} == hidden != set()
     findings = verify(log, deep=True).findings
     assert {one.path for one in findings if "overlaps" in one.message} == hidden
     assert not [one for one in findings if one.severity != WARNING]
@@ -124,13 +124,13 @@ def test_behind_a_cleaned_segment_that_ends_early_the_source_is_read_on(tmp_path
     cleaned = as_records(expected_records(ENDS_EARLY[1]))
     assert {one[1] for one in records} - {one[1] for one in cleaned} == {41632}
     log = LogDir.open(str(tmp_path))
-    assert records_of(log.read("bigcompact")) == records
-    assert [one[1] for one in records_of(log.read("bigcompact", start_offset=35000, end_offset=41633))] == [
+    assert records_of(log.topic("bigcompact").scan().batches()) == records
+    assert [one[1] for one in records_of(log.topic("bigcompact").scan(offsets=(35000, 41633)).batches())] == [
         one[1] for one in records if 35000 <= one[1] < 41633
     ]
-    assert log.snapshot("bigcompact").partition(0).first_dirty_offset < 41633
+    assert log.topic("bigcompact").snapshot.partition(0).first_dirty_offset < 41633
     assert not [one for one in verify(log, deep=True).findings if one.severity != WARNING]
-    assert len(log.snapshot("bigcompact").report.overlaps) == 4
+    assert len(log.topic("bigcompact").snapshot.report.overlaps) == 4
     assert_copies_are_equal(tmp_path, "bigcompact", records, end)
 
 
@@ -139,7 +139,7 @@ def test_leftovers_of_the_cleaner_beside_an_overlap_are_no_segments(leftover, tm
     directory = write_partition(tmp_path, SEEN)
     for path in directory.glob(f"{63:020d}.*"):
         shutil.copy(path, f"{directory}/{7:020d}{path.suffix}{leftover}")
-    assert records_of(LogDir.open(str(tmp_path)).read(TOPIC)) == served(SEEN, 0)[0]
+    assert records_of(LogDir.open(str(tmp_path)).topic(TOPIC).scan().batches()) == served(SEEN, 0)[0]
 
 
 def test_a_swap_file_takes_the_place_of_an_overlap_before_anything_is_read(tmp_path):
@@ -148,17 +148,17 @@ def test_a_swap_file_takes_the_place_of_an_overlap_before_anything_is_read(tmp_p
         shutil.copy(path, f"{directory}/{path.name}.swap")
     whole = [SEEN[0], each(63, [70, 473]), SEEN[2], each(520, [520, 521])]
     log = LogDir.open(str(directory))
-    assert records_of(log.read(TOPIC)) == served(whole, 0)[0]
-    assert {row.path for row in log.snapshot(TOPIC).live_of(0)} & {f"{63:020d}.log"} == set()
+    assert records_of(log.topic(TOPIC).scan().batches()) == served(whole, 0)[0]
+    assert {row.path for row in log.topic(TOPIC).snapshot.live_of(0)} & {f"{63:020d}.log"} == set()
 
 
 def test_the_walk_begins_at_the_log_start(tmp_path):
     write_partition(tmp_path, SEEN, log_start=100)
     log = LogDir.open(str(tmp_path))
-    records = records_of(log.read(TOPIC))
+    records = records_of(log.topic(TOPIC).scan().batches())
     assert records == served(SEEN, 100)[0]
     assert [one[1] for one in records] == list(range(100, 520))
-    [overlap] = log.snapshot(TOPIC).report.overlaps
+    [overlap] = log.topic(TOPIC).snapshot.report.overlaps
     assert (overlap.first_offset, overlap.last_offset) == (153, 473)
     assert_copies_are_equal(tmp_path, TOPIC, records, 520)
 
@@ -170,9 +170,9 @@ def test_damage_in_a_segment_that_no_read_comes_to_cuts_nothing(tmp_path):
     content[2000] ^= 0xFF
     path.write_bytes(content)
     log = LogDir.open(str(tmp_path))
-    assert records_of(log.read(TOPIC)) == served(SEEN, 0)[0]
-    assert log.snapshot(TOPIC).report.cuts == ()
-    [overlap] = log.snapshot(TOPIC).report.overlaps
+    assert records_of(log.topic(TOPIC).scan().batches()) == served(SEEN, 0)[0]
+    assert log.topic(TOPIC).snapshot.report.cuts == ()
+    [overlap] = log.topic(TOPIC).snapshot.report.overlaps
     assert "CRC-32C" in (overlap.problem or "")
     assert any("damaged" in str(finding.found) for finding in verify(log, deep=True).findings)
 
@@ -185,14 +185,14 @@ def test_damage_in_a_segment_of_which_a_part_is_read_cuts_the_log_there(tmp_path
     content[-50] ^= 0xFF
     path.write_bytes(content)
     log = LogDir.open(str(tmp_path))
-    assert records_of(log.read(TOPIC)) == served(segments, 0)[0][:199]
-    [cut] = log.snapshot(TOPIC).report.cuts
+    assert records_of(log.topic(TOPIC).scan().batches()) == served(segments, 0)[0][:199]
+    [cut] = log.topic(TOPIC).snapshot.report.cuts
     assert (cut.path, len(cut.dropped)) == (f"{TOPIC}-0/{path.name}", 1)
 
 
 def test_what_lies_behind_an_overlap_is_dirty_whatever_the_cleaner_said(tmp_path):
     write_partition(tmp_path, [each(0, [3, 60, 99]), each(63, range(63, 200)), each(200, [200])], cleaned=200)
-    assert LogDir.open(str(tmp_path)).snapshot(TOPIC).partition(0).first_dirty_offset == 100
+    assert LogDir.open(str(tmp_path)).topic(TOPIC).snapshot.partition(0).first_dirty_offset == 100
 
 
 @pytest.mark.parametrize("magic", [0, 1, 2])
@@ -206,7 +206,7 @@ def test_a_batch_that_begins_below_the_offset_reads_go_on_from_gives_its_later_r
     write_partition(tmp_path, [one, two])
     records, end = served([one, two], 0)
     assert [(one[1], one[5]) for one in records][10:12] == [(10, b"0:10"), (11, b"5:11")]
-    assert records_of(LogDir.open(str(tmp_path)).read(TOPIC)) == records
+    assert records_of(LogDir.open(str(tmp_path)).topic(TOPIC).scan().batches()) == records
     if magic:  # converted, a record without a timestamp counts as CreateTime
         assert_copies_are_equal(tmp_path, TOPIC, records, end)
 
@@ -218,7 +218,7 @@ def test_a_partition_that_grows_behind_an_overlap_is_followed(log, tmp_path):
     grown = [each(0, [3, 99]), each(63, range(63, 180)), each(180, range(180, 190))]
     write_partition(tmp_path / "grown", grown)
     log.import_kafka(str(tmp_path / "grown"))
-    assert records_of(log.read(TOPIC)) == served(grown, 0)[0]
+    assert records_of(log.topic(TOPIC).scan().batches()) == served(grown, 0)[0]
     assert verify(log, deep=True).findings == []
 
 
@@ -232,10 +232,10 @@ def test_segments_of_the_old_magics_that_overlap_are_imported_once(name, log, tm
     topic = name.removesuffix("-0")
     records = as_records(expected_records(name))
     kafka = LogDir.open(str(directory))
-    assert records_of(kafka.read(topic)) == records
-    assert len(kafka.snapshot(topic).report.overlaps) == 1
+    assert records_of(kafka.topic(topic).scan().batches()) == records
+    assert len(kafka.topic(topic).snapshot.report.overlaps) == 1
     log.import_kafka(str(directory))
-    assert [one[1] for one in records_of(log.read(topic))] == [one[1] for one in records]
+    assert [one[1] for one in records_of(log.topic(topic).scan().batches())] == [one[1] for one in records]
     assert verify(log, deep=True).findings == []
 
 
@@ -280,17 +280,17 @@ def test_wherever_a_read_begins_it_gives_what_the_walk_from_the_log_start_gives(
         write_partition(Path(root), segments, log_start=log_start, indexes=indexes)
         log = LogDir.open(root)
         start = max(log_start, segments[0].base)
-        assert log.offsets(TOPIC) == {0: (start, max(end, start))}
+        assert log.topic(TOPIC).offsets() == {0: (start, max(end, start))}
         for begin in {0, *(one.base for one in segments), *range(start, end, 5)}:
             expected = [one for one in records if one[1] >= begin]
-            assert records_of(log.read(TOPIC, start_offset=begin)) == expected
-            committed = log.read(TOPIC, start_offset=begin, isolation_level="read_committed")
+            assert records_of(log.topic(TOPIC).scan(offsets=(begin, None)).batches()) == expected
+            committed = log.topic(TOPIC).scan(offsets=(begin, None), isolation="read_committed").batches()
             assert records_of(committed) == expected
-        snapshot = log.snapshot(TOPIC)
+        snapshot = log.topic(TOPIC).snapshot
         assert read_one_by_one(log, Scan.of(log.storage, snapshot).parts(150)) == records
         for target_ms in (0, 7, 14, 20):
             first = next(((one[1], one[2]) for one in records if one[2] >= target_ms), None)
-            assert log.offsets_for_times(TOPIC, target_ms) == {0: first}
+            assert log.topic(TOPIC).offsets_for_times(target_ms) == {0: first}
         findings = verify(log, deep=True).findings
         assert not [one for one in findings if one.severity != WARNING]
 
@@ -322,9 +322,14 @@ def test_committed_reads_pass_an_overlap_of_transactional_segments(batches, log,
     kafka = LogDir.open(str(directory))
     log.import_kafka(str(directory))
     for one in (kafka, log):
-        committed = records_of(one.read("txn", isolation_level="read_committed"))
+        committed = records_of(one.topic("txn").scan(isolation="read_committed").batches())
         assert committed == as_records(expected, where=lambda line: line["committed"])
-        assert records_of(one.read("txn")) == as_records(expected, where=lambda line: not line["isControl"])
-    assert kafka.snapshot("txn").partition(0).last_stable_offset == log.snapshot("txn").partition(0).last_stable_offset
+        assert records_of(one.topic("txn").scan().batches()) == as_records(
+            expected, where=lambda line: not line["isControl"]
+        )
+    assert (
+        kafka.topic("txn").snapshot.partition(0).last_stable_offset
+        == log.topic("txn").snapshot.partition(0).last_stable_offset
+    )
     assert verify(log, deep=True).findings == []
     assert not [one for one in verify(kafka, deep=True).findings if one.severity != WARNING]

@@ -140,11 +140,13 @@ def test_a_process_ends_while_a_reader_is_half_read(tmp_path):
     """Threads stop before the interpreter does; a reader that is lost only then does not wait for them."""
     log = LogDir.create(str(tmp_path / "log"))
     log.create_topic("t", 4)
-    log.append("t", pa.table({"value": [bytes(100)] * 1000, "partition": pa.array([0, 1, 2, 3] * 250, pa.int32())}))
+    log.topic("t").append(
+        pa.table({"value": [bytes(100)] * 1000, "partition": pa.array([0, 1, 2, 3] * 250, pa.int32())})
+    )
     program = (
         "import sys; from spark_segments import LogDir; log = LogDir.open(sys.argv[1])\n"
-        "stream = log.reader('t', threads=3); stream.read_next_batch()\n"
-        "batches = log.read('t', threads=3); print(next(batches).num_rows)"
+        "stream = log.topic('t').scan().to_reader(threads=3); stream.read_next_batch()\n"
+        "batches = log.topic('t').scan().batches(threads=3); print(next(batches).num_rows)"
     )
     done = subprocess.run(
         [sys.executable, "-c", program, str(tmp_path / "log")], capture_output=True, text=True, timeout=120
@@ -162,7 +164,7 @@ def cut_log(tmp_path_factory) -> LogDir:
             values = [b"%d" % number * (number % 40) for number in range(first, first + 300)]
             keys = [b"%d" % (number % 50) for number in range(first, first + 300)]
             rows = pa.table({"key": keys, "value": values})
-            log.append(topic, rows, options=ProducerOptions("zstd" if first else "none", 500))
+            log.topic(topic).append(rows, options=ProducerOptions("zstd" if first else "none", 500))
     return log
 
 
@@ -172,8 +174,8 @@ def cut_log(tmp_path_factory) -> LogDir:
 def test_threads_read_what_one_thread_reads(cut_log, topic, view, threads, monkeypatch):
     monkeypatch.setattr(read, "PIECE_BYTES", 700)  # of a file: pieces begin and end within batches
     for bounds in ((None, None), (0, 10), (123, 456), (299, 301), (800, 10_000), (10_000, None)):
-        plain = list(cut_log.read(topic, None, *bounds, view=view))
-        ahead = list(cut_log.read(topic, None, *bounds, view=view, threads=threads))
+        plain = list(cut_log.topic(topic).scan(offsets=bounds, view=view).batches())
+        ahead = list(cut_log.topic(topic).scan(offsets=bounds, view=view).batches(threads))
         assert pa.Table.from_batches(ahead, RECORD_SCHEMA) == pa.Table.from_batches(plain, RECORD_SCHEMA)
 
 
@@ -181,10 +183,10 @@ def test_a_read_of_few_offsets_with_threads_reads_few_bytes(cut_log, monkeypatch
     monkeypatch.setattr(read, "PIECE_BYTES", 700)
     pieces = []
     monkeypatch.setattr(scan, "read_part", lambda storage, part: pieces.append(part) or iter([]))
-    list(cut_log.read("one", 0, 400, 410, threads=2))
+    list(cut_log.topic("one").scan(partition=0, offsets=(400, 410)).batches(threads=2))
     assert sum(one.size_bytes for one in pieces) < 3000
 
 
 def test_a_read_has_at_least_one_thread(cut_log):
     with pytest.raises(InvalidOptionError, match="threads"):
-        cut_log.read("one", threads=0)
+        cut_log.topic("one").scan().batches(threads=0)

@@ -47,7 +47,7 @@ def written(uri: str, batches: list[list[int]], batch_bytes: int) -> tuple[LogDi
                 "timestamp": pa.array([time * 1000 for time in timestamps], pa.timestamp("us", tz="UTC")),
             }
         )
-        log.append("t", table, options=ProducerOptions("none", batch_bytes))
+        log.topic("t").append(table, options=ProducerOptions("none", batch_bytes))
     return log, [time for timestamps in batches for time in timestamps]
 
 
@@ -61,9 +61,9 @@ def test_a_time_is_found_as_a_full_scan_finds_it(batches, batch_bytes, target, s
     with tempfile.TemporaryDirectory() as directory:
         log, timestamps = written(directory + "/log", batches, batch_bytes)
         start = min(start, len(timestamps))
-        log.delete_records("t", {0: start})
+        log.topic("t").delete_records({0: start})
         found = next(((n, time) for n, time in enumerate(timestamps) if n >= start and time >= target), None)
-        assert log.offsets_for_times("t", target) == {0: found}
+        assert log.topic("t").offsets_for_times(target) == {0: found}
 
 
 OFFSETS = Selection(("offset",))
@@ -81,7 +81,7 @@ OFFSETS = Selection(("offset",))
 def test_ranges_put_together_read_each_record_once(batches, batch_bytes, start, count, max_bytes):
     with tempfile.TemporaryDirectory() as directory:
         log, timestamps = written(directory + "/log", batches, batch_bytes)
-        snapshot = log.snapshot("t")
+        snapshot = log.topic("t").snapshot
         parts = list(Scan(log.storage, snapshot, {0: (start, start + count)}, OFFSETS).parts(max_bytes))
         tasks = pack(parts, 1 << 22)
         assert [one for task in tasks for one in task] == parts
@@ -96,9 +96,9 @@ def test_the_end_of_a_large_partition_is_read_without_its_beginning(tmp_path):
     log = LogDir.create(str(tmp_path / "log"))
     log.create_topic("t", config={"segment.bytes": str(64 << 20), "compression.type": "uncompressed"})
     value = pa.array([np.random.default_rng(1).bytes(1024)] * 60_000, pa.binary())
-    log.append("t", pa.table({"value": value}))
+    log.topic("t").append(pa.table({"value": value}))
     storage = CountingStorage(log.uri)
-    snapshot = log.snapshot("t")
+    snapshot = log.topic("t").snapshot
     (_, end) = offset_bounds(snapshot)[0]
     batches = Scan(storage, snapshot, {0: (end - 10, end)}).batches()
     assert [row for batch in batches for row in batch.column("offset").to_pylist()] == list(range(end - 10, end))
@@ -110,8 +110,8 @@ def test_one_large_segment_is_read_by_many_tasks_each_its_share(tmp_path):
     log = LogDir.create(str(tmp_path / "log"))
     log.create_topic("t", config={"segment.bytes": str(64 << 20), "compression.type": "uncompressed"})
     value = pa.array([np.random.default_rng(1).bytes(1024)] * 60_000, pa.binary())
-    log.append("t", pa.table({"value": value}))
-    snapshot = log.snapshot("t")
+    log.topic("t").append(pa.table({"value": value}))
+    snapshot = log.topic("t").snapshot
     ((_, end),) = offset_bounds(snapshot).values()
     parts = list(Scan.of(log.storage, snapshot, selection=OFFSETS).parts(8 << 20))
     assert len({part.segment.path for part in parts}) == 1
@@ -129,8 +129,8 @@ def many_partitions(tmp_path_factory):
     log = LogDir.create(str(tmp_path_factory.mktemp("many") / "log"))
     log.create_topic("t", partitions=1000)
     numbers = pa.array(np.repeat(np.arange(1000, dtype=np.int32), 3))
-    log.append("t", pa.table({"value": pa.array([b"v"] * 3000), "partition": numbers}))
-    snapshot = log.snapshot("t")
+    log.topic("t").append(pa.table({"value": pa.array([b"v"] * 3000), "partition": numbers}))
+    snapshot = log.topic("t").snapshot
     return list(Scan.of(log.storage, snapshot).parts())
 
 

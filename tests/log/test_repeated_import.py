@@ -67,7 +67,7 @@ def test_a_value_that_was_deleted_stays_deleted(log, name, before, after, here):
         clean_here(log)
     log.import_kafka(str(GOLDEN / name / after))
     kafka = LogDir.open(str(GOLDEN / name / after))
-    assert log.offsets(topic) == kafka.offsets(topic)
+    assert log.topic(topic).offsets() == kafka.topic(topic).offsets()
     assert table_of(log, topic) == table_of(kafka, topic)
     assert verify(log, deep=True).errors == 0
     clean_here(log)
@@ -77,14 +77,14 @@ def test_a_value_that_was_deleted_stays_deleted(log, name, before, after, here):
 def test_what_was_copied_dirty_stays_dirty(log):
     log.import_kafka(str(GOLDEN / "latest-price" / "before-clean"), config=COMPACTED)
     log.import_kafka(str(GOLDEN / "latest-price" / "before-clean-2"))
-    partition = log.snapshot("latest-price").partition(0)
+    partition = log.topic("latest-price").snapshot.partition(0)
     assert (partition.first_dirty_offset, partition.log_end_offset) == (0, 23)
 
 
 def test_the_cleaner_checkpoint_of_a_copy_that_is_the_same_holds(log):
     log.import_kafka(str(GOLDEN / "latest-price" / "after-clean-1"), config=COMPACTED)
     log.import_kafka(str(GOLDEN / "latest-price" / "before-clean-2"))
-    assert log.snapshot("latest-price").partition(0).first_dirty_offset == 19
+    assert log.topic("latest-price").snapshot.partition(0).first_dirty_offset == 19
 
 
 def test_segments_give_way_to_a_log_that_was_cleaned_beyond_them(log):
@@ -92,8 +92,8 @@ def test_segments_give_way_to_a_log_that_was_cleaned_beyond_them(log):
     name = "latest-price/after-clean-4/latest-price-0"
     log.import_kafka(str(GOLDEN / "latest-price" / "before-clean"), config=COMPACTED)
     log.import_kafka(str(GOLDEN / "latest-price" / "after-clean-4"))
-    assert records_of(log.read("latest-price")) == as_records(expected_records(name))
-    assert log.snapshot("latest-price").partition(0).first_dirty_offset == 27
+    assert records_of(log.topic("latest-price").scan().batches()) == as_records(expected_records(name))
+    assert log.topic("latest-price").snapshot.partition(0).first_dirty_offset == 27
 
 
 @pytest.mark.slow
@@ -102,10 +102,10 @@ def test_a_directory_that_grows_is_followed_over_rolls(log, tmp_path, name):
     (tmp_path / "kafka").mkdir()
     for log_end in growing(name, tmp_path / "kafka" / golden_dir(name).name):
         log.import_kafka(str(tmp_path / "kafka"))
-        assert log.offsets(topic_of(name)) == {0: (0, log_end)}
+        assert log.topic(topic_of(name)).offsets() == {0: (0, log_end)}
         roll(log, now_ms=LATER_MS)
     expected = as_records(expected_records(name))
-    assert records_of(log.read(topic_of(name), include_control=True)) == expected
+    assert records_of(log.topic(topic_of(name)).scan(include_control=True).batches()) == expected
     assert verify(log, deep=True).errors == 0
 
 
@@ -123,13 +123,13 @@ def test_old_magics_are_followed_over_rolls(log, tmp_path, name, rolled):
         path.unlink()
     last.write_bytes(content[: positions[len(positions) // 2]])
     log.import_kafka(str(tmp_path / "kafka"))
-    assert 0 < log.offsets(topic)[0][1] < LogDir.open(str(golden_dir(name))).offsets(topic)[0][1]
+    assert 0 < log.topic(topic).offsets()[0][1] < LogDir.open(str(golden_dir(name))).topic(topic).offsets()[0][1]
     if rolled:
         roll(log, now_ms=LATER_MS)
     last.write_bytes(content)
     log.import_kafka(str(tmp_path / "kafka"))
     expected = [(*row[:3], max(row[3], 0), *row[4:]) for row in as_records(expected_records(name))]
-    assert records_of(log.read(topic)) == expected
+    assert records_of(log.topic(topic).scan().batches()) == expected
     assert verify(log, deep=True).errors == 0
 
 
@@ -210,14 +210,14 @@ def test_a_prefix_that_was_removed_on_either_side_is_not_missed(log, tmp_path):
         kafka.roll()
         kafka.append([(b"a", True), (b"b", True)])
     log.import_kafka(kafka.write(), config={"retention.ms": "-1"})
-    log.delete_records(TOPIC, {0: 13})
+    log.topic(TOPIC).delete_records({0: 13})
     kafka.append([(b"a", True)])
     log.import_kafka(kafka.write())
-    assert log.offsets(TOPIC) == {0: (13, 21)}
+    assert log.topic(TOPIC).offsets() == {0: (13, 21)}
     kafka.delete_records(17)
     kafka.append([(b"a", True)])
     log.import_kafka(kafka.write())
-    assert log.offsets(TOPIC) == {0: (17, 22)}
+    assert log.topic(TOPIC).offsets() == {0: (17, 22)}
     assert values(log) == {offset: record for offset, record in kafka.history.items() if offset >= 17}
 
 
@@ -229,7 +229,7 @@ def test_a_log_whose_records_are_all_new_is_taken(log, tmp_path):
         kafka.append([(b"a", True), (b"b", True)])
     kafka.delete_records(17)
     log.import_kafka(kafka.write())
-    assert log.offsets(TOPIC) == {0: (17, 20)}
+    assert log.topic(TOPIC).offsets() == {0: (17, 20)}
     assert values(log) == kafka.records()
 
 
@@ -238,10 +238,10 @@ def test_a_log_that_retention_emptied_here_goes_on(log, tmp_path):
     log.import_kafka(kafka.write(), config={"retention.ms": "1000"})
     roll(log, now_ms=LATER_MS)
     retain(log, now_ms=LATER_MS)
-    assert log.offsets(TOPIC) == {0: (12, 12)}
+    assert log.topic(TOPIC).offsets() == {0: (12, 12)}
     kafka.append([(b"a", True)])
     log.import_kafka(kafka.write())
-    assert log.offsets(TOPIC) == {0: (12, 13)}
+    assert log.topic(TOPIC).offsets() == {0: (12, 13)}
     assert values(log) == {12: kafka.history[12]}
 
 
@@ -254,8 +254,8 @@ def test_an_empty_segment_comes_before_the_one_that_begins_where_it_does(log, tm
     compact(log)
     kafka.append([(b"a", True)])
     log.import_kafka(kafka.write())
-    log.manifest(TOPIC).merge_files()
-    snapshot = log.snapshot(TOPIC)
+    log.topic(TOPIC).manifest.merge_files()
+    snapshot = log.topic(TOPIC).snapshot
     assert [(row.base_offset, row.next_offset) for row in snapshot.live_of(0)] == [(0, 9), (9, 9), (9, 10)]
     assert verify(log, deep=True).ok
     kafka.append([(b"b", True)])
@@ -270,7 +270,7 @@ def test_a_version_from_before_a_topic_was_imported_anew_is_not_restored(log, tm
     """The topic has Kafka's id both times. What was deleted with the first does not come back in the second."""
     kafka = kafka_with(tmp_path, 4)
     log.import_kafka(kafka.write())
-    before = log.snapshot(TOPIC).version
+    before = log.topic(TOPIC).snapshot.version
     log.delete_topic(TOPIC)
     log.import_kafka(kafka.write())
     kafka.append([(b"a", True)])
@@ -301,7 +301,7 @@ def test_a_segment_that_was_rolled_there_follows_one_that_is_active_here(log, tm
     kafka.append([(b"c", True)])
     kafka.clean(merge=True)
     log.import_kafka(kafka.write())
-    states = [row.state for row in log.snapshot(TOPIC).live_of(0)]
+    states = [row.state for row in log.topic(TOPIC).snapshot.live_of(0)]
     assert states == sorted(states, reverse=True)  # sealed ones, then chunks
     roll(log, now_ms=LATER_MS)
     assert verify(log, deep=True).errors == 0
@@ -311,12 +311,12 @@ def append_shared(log: LogDir, data: bytes) -> None:
     """Appends a batch of Kafka's as the run of a shared object, as a merge of small chunks leaves it."""
     buffer = np.frombuffer(data, np.uint8).copy()
     rebase(buffer, scan_batches(buffer).batches, -int.from_bytes(data[:8]), None)
-    limits, topic_id = SegmentLimits.of(log.config(TOPIC)), log.snapshot(TOPIC).topic_id
+    limits, topic_id = SegmentLimits.of(log.topic(TOPIC).config), log.topic(TOPIC).snapshot.topic_id
     with SharedObjectWriter(log.storage, TOPIC, topic_id, limits) as writer:
         writer.begin(0, log.storage.now_ms())
         writer.append(buffer, scan_batches(buffer).batches)
         chunks = writer.close()
-    commit_append(log.manifest(TOPIC), chunks)
+    commit_append(log.topic(TOPIC).manifest, chunks)
 
 
 def test_segments_above_a_run_of_a_shared_object_are_refused_until_it_is_rolled(log, tmp_path):
@@ -324,23 +324,23 @@ def test_segments_above_a_run_of_a_shared_object_are_refused_until_it_is_rolled(
     log.import_kafka(kafka.write())
     kafka.append([(b"a", True)])
     append_shared(log, kafka.segments[-1][1][-1].to_bytes())
-    assert log.snapshot(TOPIC).live_of(0)[-1].is_shared
+    assert log.topic(TOPIC).snapshot.live_of(0)[-1].is_shared
     kafka.roll()
     kafka.append([(b"b", True)])
     kafka.roll()
     kafka.append([(b"c", True)])
-    before = log.snapshot(TOPIC)
+    before = log.topic(TOPIC).snapshot
     with pytest.raises(LogDirError, match="roll the topic, then import again") as refused:
         log.import_kafka(kafka.write())
     assert before.live_of(0)[-1].path in str(refused.value)
-    assert (log.snapshot(TOPIC).version, log.offsets(TOPIC)) == (before.version, {0: (0, 13)})
+    assert (log.topic(TOPIC).snapshot.version, log.topic(TOPIC).offsets()) == (before.version, {0: (0, 13)})
 
     roll(log, now_ms=LATER_MS)
     log.import_kafka(kafka.write())
 
     there = LogDir.open(kafka.write())
-    assert log.offsets(TOPIC) == there.offsets(TOPIC) == {0: (0, 15)}
-    assert records_of(log.read(TOPIC)) == records_of(there.read(TOPIC))
+    assert log.topic(TOPIC).offsets() == there.topic(TOPIC).offsets() == {0: (0, 15)}
+    assert records_of(log.topic(TOPIC).scan().batches()) == records_of(there.topic(TOPIC).scan().batches())
     assert verify(log, deep=True).errors == 0
 
 
@@ -376,7 +376,7 @@ def test_a_topic_that_was_restored_while_it_was_imported_is_left(log, tmp_path, 
 
     stages = GOLDEN / "latest-price"
     log.import_kafka(str(stages / "before-clean"), config=COMPACTED)
-    uncleaned = log.snapshot("latest-price").version
+    uncleaned = log.topic("latest-price").snapshot.version
     log.import_kafka(str(stages / cleaned))
     plan = importing.plan_import
 
@@ -390,9 +390,9 @@ def test_a_topic_that_was_restored_while_it_was_imported_is_left(log, tmp_path, 
     with pytest.raises(SegmentsError, match="changed while it was imported"):
         log.import_kafka(str(copy))
     monkeypatch.undo()
-    assert log.snapshot("latest-price").partition(0).first_dirty_offset == 0
+    assert log.topic("latest-price").snapshot.partition(0).first_dirty_offset == 0
     log.import_kafka(str(stages / stage))
-    assert log.offsets("latest-price") == LogDir.open(str(stages / stage)).offsets("latest-price")
+    assert log.topic("latest-price").offsets() == LogDir.open(str(stages / stage)).topic("latest-price").offsets()
     assert verify(log, deep=True).errors == 0
 
 
@@ -400,17 +400,17 @@ def test_segments_that_take_the_place_of_cleaned_ones_are_dirty_where_nothing_sa
     """A copy of Kafka's directory without cleaner-offset-checkpoint. The import itself puts the offset back."""
     log.import_kafka(str(GOLDEN / "latest-price" / "before-clean"), config=COMPACTED)
     clean_here(log)
-    assert log.snapshot("latest-price").partition(0).first_dirty_offset == 20
+    assert log.topic("latest-price").snapshot.partition(0).first_dirty_offset == 20
     kafka = shutil.copytree(GOLDEN / "latest-price" / "after-clean-4", tmp_path / "kafka")
     (kafka / "cleaner-offset-checkpoint").unlink()
     log.import_kafka(str(kafka))
-    assert log.snapshot("latest-price").partition(0).first_dirty_offset == 0
+    assert log.topic("latest-price").snapshot.partition(0).first_dirty_offset == 0
     assert table_of(log, "latest-price") == table_of(LogDir.open(str(kafka)), "latest-price")
 
 
 def test_records_appended_here_are_found_behind_a_roll(log):
     import_golden(log, "plain-0")
-    log.append("plain", records(1))
+    log.topic("plain").append(records(1))
     roll(log, now_ms=LATER_MS)
     with pytest.raises(LogDirError, match="has records that the Kafka directory lacks, from offset 5000 on"):
         import_golden(log, "plain-0")

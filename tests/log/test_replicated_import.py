@@ -52,8 +52,10 @@ def test_the_disk_of_a_broker_that_is_in_step_is_copied_whole(disk, log, tmp_pat
     copied(disk, log)
     assert "__cluster_metadata" not in log.topics()
     for topic in log.topics():
-        assert log.offsets(topic) == whole.offsets(topic)
-        assert records_of(log.read(topic, include_control=True)) == records_of(whole.read(topic, include_control=True))
+        assert log.topic(topic).offsets() == whole.topic(topic).offsets()
+        assert records_of(log.topic(topic).scan(include_control=True).batches()) == records_of(
+            whole.topic(topic).scan(include_control=True).batches()
+        )
 
 
 @pytest.mark.parametrize("batch", [0.0, 0.5])
@@ -63,13 +65,17 @@ def test_nothing_above_the_high_watermark_is_copied_and_the_rest_comes_later(dis
     assert high_watermark < ORDERS
     set_high_watermarks(disk, orders_0=high_watermark, orders_1=0)
     copied(disk, log, "orders")
-    assert log.offsets("orders") == {0: (DELETED, high_watermark), 1: (0, 0)}
-    assert records_of(log.read("orders", 0)) == expected("broker-data/orders-0", DELETED, high_watermark)
+    assert log.topic("orders").offsets() == {0: (DELETED, high_watermark), 1: (0, 0)}
+    assert records_of(log.topic("orders").scan(partition=0).batches()) == expected(
+        "broker-data/orders-0", DELETED, high_watermark
+    )
     assert copied(disk, log, "orders")["orders"] == 0
     set_high_watermarks(disk, orders_0=ORDERS, orders_1=1410)
     copied(disk, log, "orders")
-    assert log.offsets("orders") == {0: (DELETED, ORDERS), 1: (0, 1410)}
-    assert records_of(log.read("orders", 0)) == expected("broker-data/orders-0", DELETED, ORDERS)
+    assert log.topic("orders").offsets() == {0: (DELETED, ORDERS), 1: (0, 1410)}
+    assert records_of(log.topic("orders").scan(partition=0).batches()) == expected(
+        "broker-data/orders-0", DELETED, ORDERS
+    )
 
 
 def test_a_transaction_whose_end_is_above_the_high_watermark_is_open(disk, log):
@@ -77,17 +83,17 @@ def test_a_transaction_whose_end_is_above_the_high_watermark_is_open(disk, log):
     for end in ends:
         set_high_watermarks(disk, payments_0=end)
         copied(disk, log, "payments")
-        row = log.snapshot("payments").partition(0)
+        row = log.topic("payments").snapshot.partition(0)
         assert row.log_end_offset == end
-        got = records_of(log.read("payments", isolation_level="read_committed"))
+        got = records_of(log.topic("payments").scan(isolation="read_committed").batches())
         final = {record[1]: record for record in expected_committed()}
         assert all(final.get(record[1]) == record for record in got)
-    assert records_of(log.read("payments", isolation_level="read_committed")) == expected_committed()
+    assert records_of(log.topic("payments").scan(isolation="read_committed").batches()) == expected_committed()
 
 
 def expected_committed() -> list:
     whole = LogDir.open(str(golden_files.GOLDEN / "broker-data"))
-    return records_of(whole.read("payments", isolation_level="read_committed"))
+    return records_of(whole.topic("payments").scan(isolation="read_committed").batches())
 
 
 def test_what_the_broker_writes_meanwhile_is_no_damage(disk, log):
@@ -96,7 +102,7 @@ def test_what_the_broker_writes_meanwhile_is_no_damage(disk, log):
     active = max((disk / "orders-1").glob("*.log"))
     active.write_bytes(active.read_bytes()[:-30])  # the last batch is half there
     copied(disk, log, "orders")
-    assert log.offsets("orders")[1] == (0, ends[-2])
+    assert log.topic("orders").offsets()[1] == (0, ends[-2])
 
 
 def test_a_directory_without_high_watermarks_is_refused(disk, log):

@@ -69,16 +69,20 @@ def filled(partition: PlayedPartition, segments: int) -> PlayedPartition:
 
 def copied(disk: PlayedDisk, log: LogDir, topic: str, files: WatchedFiles | None = None) -> dict[str, Any]:
     storage = Storage(str(disk.root), filesystem=files)
-    [done] = import_all(committed_directory(storage), log.storage, [topic], log.manifest, {}, log.defaults)
+    [done] = import_all(committed_directory(storage), log.storage, [topic], log.manifests.manifest, {}, log.defaults)
     return done
 
 
 def offsets(log: LogDir, topic: str, **options: Any) -> list[int]:
-    return [offset for batch in log.read(topic, 0, **options) for offset in batch.column("offset").to_pylist()]
+    return [
+        offset
+        for batch in log.topic(topic).scan(partition=0, **options).batches()
+        for offset in batch.column("offset").to_pylist()
+    ]
 
 
 def holes(log: LogDir, topic: str) -> list[tuple[int, int]]:
-    return [(hole.start_offset, hole.end_offset) for hole in holes_of(log.snapshot(topic).states)]
+    return [(hole.start_offset, hole.end_offset) for hole in holes_of(log.topic(topic).snapshot.states)]
 
 
 def is_sound(log: LogDir) -> bool:
@@ -98,7 +102,7 @@ def test_a_segment_that_rolls_meanwhile_is_left_to_the_next_run(disk, log):
         disk.settle()
 
     copied(disk, log, "orders", WatchedFiles(".log", roll_and_go_on))
-    assert log.offsets("orders")[0] == (0, end)
+    assert log.topic("orders").offsets()[0] == (0, end)
     copied(disk, log, "orders")
     assert offsets(log, "orders") == list(partition.history)
     assert holes(log, "orders") == [] and is_sound(log)
@@ -153,9 +157,9 @@ def test_a_transaction_that_is_aborted_meanwhile_is_open_or_aborted(disk, log, a
         disk.write_checkpoints()
 
     storage = Storage(str(disk.root), filesystem=WatchedFiles("", abort, times=1000))
-    import_all(KafkaDirectory(storage), log.storage, ["payments"], log.manifest, {}, log.defaults)
-    must, may = partition.readable(log.offsets("payments")[0][1])
-    assert must.keys() <= set(offsets(log, "payments", isolation_level="read_committed")) <= may.keys()
+    import_all(KafkaDirectory(storage), log.storage, ["payments"], log.manifests.manifest, {}, log.defaults)
+    must, may = partition.readable(log.topic("payments").offsets()[0][1])
+    assert must.keys() <= set(offsets(log, "payments", isolation="read_committed")) <= may.keys()
     assert is_sound(log)
 
 
@@ -172,7 +176,7 @@ def test_what_retention_took_before_it_was_copied_is_a_hole(disk, log):
     disk.write_checkpoints()
     done = copied(disk, log, "orders")
     assert holes(log, "orders") == [(end, partition.log_start_offset)]
-    assert done["holes"] == [hole.to_dict() for hole in holes_of(log.snapshot("orders").states)]
+    assert done["holes"] == [hole.to_dict() for hole in holes_of(log.topic("orders").snapshot.states)]
     assert done["holes"][0]["reason"] == REMOVED_BEFORE
     assert copied(disk, log, "orders")["holes"] == []
     assert verify(log).holes == [{"topic": "orders", **hole} for hole in done["holes"]] and is_sound(log)
@@ -199,20 +203,20 @@ def test_a_segment_that_is_missing_in_the_directory_is_a_hole(lacking, log):
 def test_a_topic_of_version_1_takes_no_hole(tmp_path):
     log = LogDir.open(shutil.copytree(GOLDEN / "format-1" / "log", tmp_path / "log"))
     topic = log.topics()[0]
-    assert log.snapshot(topic).format_version == 1
+    assert log.topic(topic).snapshot.format_version == 1
 
     def plan(current: Snapshot) -> Change:
         return Change("import", topic=with_holes(current, [Hole(0, 1, 2, 0, REMOVED_BEFORE)]))
 
     with pytest.raises(FormatVersionError, match="topic upgrade"):
-        log.manifest(topic).commit(plan)
+        log.topic(topic).manifest.commit(plan)
 
 
 def test_verify_finds_offsets_that_nothing_explains(lacking, log):
     disk, (start, end) = lacking
     log.import_kafka(str(disk.root))
-    forget = dataclasses.replace(log.snapshot("orders").topic_row, states={})
-    log.manifest("orders").commit(lambda _: Change("import", topic=forget))
+    forget = dataclasses.replace(log.topic("orders").snapshot.topic_row, states={})
+    log.topic("orders").manifest.commit(lambda _: Change("import", topic=forget))
     [finding] = [one for one in verify(log, "orders", deep=True).findings if one.severity == "error"]
     assert finding.message == MESSAGE
     assert str(start) in str(finding.expected) and str(end) in str(finding.found)
@@ -222,7 +226,7 @@ def test_verify_finds_offsets_that_nothing_explains(lacking, log):
 def test_reads_that_must_not_lose_data_stop_at_a_hole(lacking, log):
     disk, (start, end) = lacking
     log.import_kafka(str(disk.root))
-    snapshots = {"orders": log.snapshot("orders")}
+    snapshots = {"orders": log.topic("orders").snapshot}
     given = {"path": log.uri, "assign": '{"orders": [0]}'}
 
     def ranges(**options: str) -> list[tuple[int, int]]:
@@ -231,8 +235,8 @@ def test_reads_that_must_not_lose_data_stop_at_a_hole(lacking, log):
 
     with pytest.raises(OffsetOutOfRangeError, match=f"hole: offsets {start} to {end - 1}"):
         ranges()
-    assert ranges(failOnDataLoss="false") == [log.offsets("orders")[0]]
-    assert ranges(startingOffsets=json.dumps({"orders": {"0": end}})) == [(end, log.offsets("orders")[0][1])]
+    assert ranges(failOnDataLoss="false") == [log.topic("orders").offsets()[0]]
+    assert ranges(startingOffsets=json.dumps({"orders": {"0": end}})) == [(end, log.topic("orders").offsets()[0][1])]
     state = StreamTopics(read_options(given)).states(snapshots)["orders", 0]
     DataLoss(True).passed_holes(("orders", 0), end, end + 1, state)
     DataLoss(False).passed_holes(("orders", 0), 0, end, state)
@@ -253,10 +257,10 @@ def test_a_run_with_nothing_to_do_reads_no_segment(disk, log):
     filled(disk.partitions["orders", 1], 1)
     disk.settle()
     copied(disk, log, "orders")
-    version, files = log.snapshot("orders").version, WatchedFiles("nothing")
+    version, files = log.topic("orders").snapshot.version, WatchedFiles("nothing")
     assert copied(disk, log, "orders", files)["segments"] == 0
     assert not [name for name in files.bytes_read if name.endswith(".log")]
-    assert log.snapshot("orders").version == version
+    assert log.topic("orders").snapshot.version == version
 
 
 def test_a_run_reads_only_segments_that_are_not_here(disk, log):

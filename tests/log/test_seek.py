@@ -99,10 +99,10 @@ def storage(tmp_path, request) -> MadeUpPartition:
 @pytest.fixture
 def snapshot(storage) -> Snapshot:
     log = LogDir.create(storage.uri)
-    log.manifest("orders").create(
+    log.topic("orders").manifest.create(
         TOPIC_ID, {}, [Partition(TOPIC_ID, 0, log_end_offset=storage.end)], segment_rows(storage)
     )
-    return log.snapshot("orders")
+    return log.topic("orders").snapshot
 
 
 def segment_rows(storage: MadeUpPartition) -> pa.Table:

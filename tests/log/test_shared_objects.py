@@ -57,15 +57,15 @@ def log(tmp_path) -> LogDir:
 
 
 def append(log: LogDir, records: list[tuple[int, int]], **options: int) -> None:
-    log.append("orders", table(records, **options), options=ProducerOptions("none", 200))
+    log.topic("orders").append(table(records, **options), options=ProducerOptions("none", 200))
 
 
 def live(log: LogDir) -> list[Segment]:
-    return segments_of(log.snapshot("orders").live)
+    return segments_of(log.topic("orders").snapshot.live)
 
 
 def contents(log: LogDir, **where: object) -> list[dict]:
-    return [row for batch in log.read("orders", **where) for row in batch.to_pylist()]
+    return [row for batch in log.topic("orders").scan(**where).batches() for row in batch.to_pylist()]
 
 
 def data_files(log: LogDir) -> list[str]:
@@ -104,7 +104,7 @@ def test_few_partitions_have_files_of_their_own(log):
 
 
 def test_a_partition_that_gets_much_has_a_file_of_its_own(log):
-    log.alter_topic("orders", {"segment.bytes": "100000"})
+    log.topic("orders").alter({"segment.bytes": "100000"})
     append(log, [*spread(120), *[(3, TIME_MS)] * 600], size=100)
     rows = {row.partition: row for row in live(log)}
     assert [number for number, row in rows.items() if not row.is_shared] == [3]
@@ -113,7 +113,7 @@ def test_a_partition_that_gets_much_has_a_file_of_its_own(log):
 
 
 def test_a_topic_of_version_1_has_files_of_its_own(log):
-    target = dataclasses.replace(log.target("orders"), format_version=1)
+    target = dataclasses.replace(log.topic("orders").target(), format_version=1)
     with Appender(log.storage, lambda _: target, topic="orders") as appender:
         for batch in table(spread(120)).to_batches():
             appender.write(batch)
@@ -124,13 +124,13 @@ def test_a_topic_of_version_1_has_files_of_its_own(log):
 @pytest.mark.slow
 def test_many_objects_of_one_task_keep_the_order_of_its_rows(log):
     with mock.patch("spark_segments.log.appending.appender.WAITING_BYTES", 3000):
-        target = log.target("orders")
+        target = log.topic("orders").target()
         with Appender(log.storage, lambda _: target, topic="orders", buffer_bytes=1000) as appender:
             for batch in table(spread(600)).to_batches():
                 appender.write(batch)
             (chunks,) = appender.close()
     assert len({row.path for row in chunks.segments}) > 2
-    commit_append(log.manifest("orders"), chunks.segments)
+    commit_append(log.topic("orders").manifest, chunks.segments)
     for number in range(PARTITIONS):
         values = [int(row["value"].split()[0]) for row in contents(log, partition=number)]
         assert values == list(range(number, 600, PARTITIONS))
@@ -155,15 +155,15 @@ def test_an_object_is_added_to_the_log_once(log):
     append(log, spread(120))
     rows = [dataclasses.replace(row.at(0), removed_ms=None) for row in live(log)]
     with pytest.raises(SegmentsError, match="once only"):
-        commit_append(log.manifest("orders"), rows)
+        commit_append(log.topic("orders").manifest, rows)
 
 
 def test_topics_whose_names_look_like_directories_of_objects_stay_apart(log):
     for name in ("orders-shared", "orders-shared-0"):
         log.create_topic(name, PARTITIONS)
-        log.append(name, table(spread(24)))
+        log.topic(name).append(table(spread(24)))
     append(log, spread(120))
-    assert [sum(batch.num_rows for batch in log.read(name)) for name in log.topics()] == [120, 24, 24]
+    assert [sum(batch.num_rows for batch in log.topic(name).scan().batches()) for name in log.topics()] == [120, 24, 24]
     assert_sound(log)
 
 
@@ -171,8 +171,8 @@ def test_topics_whose_names_look_like_directories_of_objects_stay_apart(log):
 def test_a_topic_of_the_longest_name_shares_objects_as_others_do(log, tmp_path, length):
     name = "t" * length
     log.create_topic(name, PARTITIONS, {"file.delete.delay.ms": "0"})
-    log.append(name, table(spread(120)))
-    [path] = {row.path for row in segments_of(log.snapshot(name).live)}
+    log.topic(name).append(table(spread(120)))
+    [path] = {row.path for row in segments_of(log.topic(name).snapshot.live)}
     assert path.startswith(f"{name}-shared/" if length == 248 else f"{name}-s/")
     assert_sound(log)
     stray = path.replace(".log", "00.log")
@@ -185,7 +185,7 @@ def test_a_topic_of_the_longest_name_shares_objects_as_others_do(log, tmp_path, 
     with store_clock(old_ms):
         assert not vacuum(log).failed
     assert not log.storage.list(path.partition("/")[0]), "the object and what no row names"
-    assert sum(batch.num_rows for batch in copy.read(name)) == 120
+    assert sum(batch.num_rows for batch in copy.topic(name).scan().batches()) == 120
 
 
 def test_another_directory_that_ends_so_is_nobodys(log):
@@ -198,7 +198,7 @@ def test_another_directory_that_ends_so_is_nobodys(log):
 def test_a_topic_has_no_more_partitions_than_directories_can_have_names(log):
     log.create_topic("t" * 249)
     with pytest.raises(InvalidOptionError, match="expected 1 to 100000, found 100001"):
-        log.alter_topic("t" * 249, partitions=100_001)
+        log.topic("t" * 249).alter(partitions=100_001)
 
 
 # Reading
@@ -221,7 +221,7 @@ def test_a_partition_is_read_by_two_range_reads_an_object_at_most(tmp_path, star
     log = LogDir.create(str(tmp_path / "log"))
     log.create_topic("orders", PARTITIONS)
     count = 5000 * PARTITIONS
-    log.append("orders", table(spread(count), size=size), options=ProducerOptions("none"))
+    log.topic("orders").append(table(spread(count), size=size), options=ProducerOptions("none"))
     assert {row.is_shared for row in live(log)} == {True}
     storage = CountingStorage(log.uri)
     where = {} if start is None else {"start_offset": start}
@@ -256,10 +256,10 @@ def test_any_offset_and_any_time_is_found_as_in_a_list(appends, start, count, ta
                 append(log, rows)
                 model += [time_ms for number, time_ms in rows if number == partition]
             assert all(row.is_shared for row in live(log))
-            read = contents(log, partition=partition, start_offset=start, end_offset=start + count)
+            read = contents(log, partition=partition, offsets=(start, start + count))
             assert [row["offset"] for row in read] == list(range(len(model)))[start : start + count]
             found = next(((offset, time_ms) for offset, time_ms in enumerate(model) if time_ms >= target), None)
-            assert log.offsets_for_times("orders", target)[partition] == found
+            assert log.topic("orders").offsets_for_times(target)[partition] == found
             by_specification = ManagedLog(Path(directory) / "log")
             snapshot = by_specification.snapshot("orders")
             seen = by_specification.records(snapshot, partition, start, start + count)
@@ -314,7 +314,7 @@ def test_a_row_that_is_not_what_the_footer_says_is_found(log):
     append(log, spread(120))
     row = live(log)[3]
     wrong = dataclasses.replace(row, records=row.records + 1)
-    log.manifest("orders").commit(lambda _: Change("test", replace=[wrong]))
+    log.topic("orders").manifest.commit(lambda _: Change("test", replace=[wrong]))
     messages = {finding.message for finding in verify(log, deep=True).findings}
     assert "A row and the footer of its shared object differ" in messages
 
@@ -377,17 +377,17 @@ def test_a_dump_shows_what_an_object_holds(log):
     assert sum(entry["kind"] == "record" for entry in entries) == 120
     assert not any(entry["kind"] in ("error", "invalid bytes") for entry in entries)
     lines = list(dump_text(log.storage, [path]))
-    assert lines[2] == f"Shared object of topic id {log.snapshot('orders').topic_id}: {PARTITIONS} runs"
+    assert lines[2] == f"Shared object of topic id {log.topic('orders').snapshot.topic_id}: {PARTITIONS} runs"
     assert sum(line.startswith("Partition ") for line in lines) == PARTITIONS
 
 
 def test_a_description_counts_what_is_shared(log):
-    assert log.describe("orders")["shared"] == {"objects": 0, "size_bytes": 0}
+    assert log.topic("orders").describe()["shared"] == {"objects": 0, "size_bytes": 0}
     append(log, spread(120))
     append(log, spread(120))
     append(log, [(0, TIME_MS)])
     size_bytes = sum(row.log_bytes for row in live(log) if row.is_shared)
-    assert log.describe("orders")["shared"] == {"objects": 2, "size_bytes": size_bytes}
+    assert log.topic("orders").describe()["shared"] == {"objects": 2, "size_bytes": size_bytes}
 
 
 def test_the_footer_is_what_the_rows_say(log):
@@ -397,4 +397,4 @@ def test_the_footer_is_what_the_rows_say(log):
     said = [tuple(run)[:6] for run in footer.runs.tolist()]
     fields = ("partition", "position", "log_bytes", "index_position", "index_bytes", "time_index_bytes")
     assert said == [tuple(getattr(row, name) for name in fields) for row in live(log)]
-    assert footer.topic_id == log.snapshot("orders").topic_id
+    assert footer.topic_id == log.topic("orders").snapshot.topic_id

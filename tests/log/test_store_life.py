@@ -115,10 +115,10 @@ def test_a_commit_whose_every_reply_is_lost_is_made_once(uri: str, proxy: StoreP
         return None
 
     proxy.play(play)
-    assert log.append("orders", pa.table({"value": [b"tea", b"rice"]})) == {0: (0, 1)}
+    assert log.topic("orders").append(pa.table({"value": [b"tea", b"rice"]})) == {0: (0, 1)}
     proxy.play(None)
     assert left == [0]  # the commit was sent again, until a reply came
-    assert log.offsets("orders") == {0: (0, 2)}
+    assert log.topic("orders").offsets() == {0: (0, 2)}
     assert verify(log, deep=True).findings == []
 
 
@@ -129,15 +129,15 @@ def test_a_store_that_throttles_all_along_is_one_clear_error_and_changes_nothing
     monkeypatch.setattr("spark_segments.storage.storage.ATTEMPTS", 1)
     log = LogDir.create(uri, proxy.options)
     log.create_topic("orders")
-    log.append("orders", pa.table({"value": [b"tea"]}))
+    log.topic("orders").append(pa.table({"value": [b"tea"]}))
     proxy.play(lambda request: SLOW_DOWN if request.operation == "PUT" and "/orders-" in request.path else None)
     with pytest.raises(StorageError, match=r"SLOW_DOWN|reduce your request rate") as raised:
-        log.append("orders", pa.table({"value": [b"rice"]}))
+        log.topic("orders").append(pa.table({"value": [b"rice"]}))
     assert f"s3://{BUCKET}" in str(raised.value)
     proxy.play(None)
-    assert log.offsets("orders") == {0: (0, 1)}
+    assert log.topic("orders").offsets() == {0: (0, 1)}
     assert verify(log, deep=True).findings == []
-    assert log.append("orders", pa.table({"value": [b"rice"]})) == {0: (1, 1)}
+    assert log.topic("orders").append(pa.table({"value": [b"rice"]})) == {0: (1, 1)}
 
 
 def large_rows(count: int) -> pa.Table:
@@ -151,7 +151,7 @@ def test_an_upload_that_is_cut_off_half_way_is_listed_and_aborted_by_vacuum(
 ) -> None:
     log = LogDir.create(uri, proxy.options)
     log.create_topic("orders", config={"compression.type": "uncompressed", "max.message.bytes": str(2 << 20)})
-    log.append("orders", pa.table({"value": [b"tea"]}))
+    log.topic("orders").append(pa.table({"value": [b"tea"]}))
     parts = []
 
     def cut_off(request: Request) -> str | None:
@@ -162,9 +162,9 @@ def test_an_upload_that_is_cut_off_half_way_is_listed_and_aborted_by_vacuum(
 
     proxy.play(cut_off)
     with pytest.raises(StorageError):
-        log.append("orders", large_rows(40))
+        log.topic("orders").append(large_rows(40))
     proxy.play(None)
-    assert log.offsets("orders") == {0: (0, 1)}
+    assert log.topic("orders").offsets() == {0: (0, 1)}
     [left] = log.storage.unfinished_uploads()
     assert left.path.startswith("orders-0/") and left.path.endswith(".log")
     with store_clock(left.started_ms + ORPHAN_AGE_MS - 60_000):

@@ -76,7 +76,7 @@ def rows(partitions: int, count: int = 40, size: int = 10) -> pa.Table:
 
 
 def append(requests: Requests, partitions: int, **given: int) -> Requests:
-    return requests.of(lambda log: log.append("orders", rows(partitions, **given)))
+    return requests.of(lambda log: log.topic("orders").append(rows(partitions, **given)))
 
 
 def test_an_append_into_many_partitions_is_a_request_and_its_commit(requests: Requests) -> None:
@@ -92,7 +92,7 @@ def test_an_append_to_an_open_topic_is_its_files_and_one_conditional_put(uri: st
     log.storage.now_ms()  # read once a minute
     for _ in range(3):
         before = len(proxy.requests)
-        log.append("orders", rows(PARTITIONS))
+        log.topic("orders").append(rows(PARTITIONS))
         every = [(one.operation, one.key) for one in proxy.requests[before:]]
         asked = [one for one in every if "/_recovery/" not in one[1]]  # notes are beside them
         assert [operation for operation, _ in asked] == ["PUT"] * 4  # records; rows of partitions and of segments
@@ -106,7 +106,7 @@ def test_an_append_into_few_partitions_is_three_requests_for_each(requests: Requ
 
 def test_a_plan_reads_the_manifest_alone(requests: Requests) -> None:
     append(requests, PARTITIONS)
-    requests.of(lambda log: log.snapshot("orders").live)
+    requests.of(lambda log: log.topic("orders").snapshot.live)
     assert requests.log == {}
     # Rows of the topic, of partitions and of segments; commits 0 and 1, twice each; _last_checkpoint.
     assert requests.manifest == {"LIST": 1, "GET": 3 + 4 + 1}
@@ -114,7 +114,9 @@ def test_a_plan_reads_the_manifest_alone(requests: Requests) -> None:
 
 def test_a_seek_and_a_read_of_ten_records_is_a_look_into_the_index_and_a_range(requests: Requests) -> None:
     append(requests, 1, count=3000, size=1000)
-    assert requests.of(lambda log: list(log.read("orders", 0, 2000, 2010))).log == {"GET": 2}
+    assert requests.of(lambda log: list(log.topic("orders").scan(partition=0, offsets=(2000, 2010)).batches())).log == {
+        "GET": 2
+    }
     read = requests.proxy.requests[-1].range.removeprefix("bytes=").split("-")
     assert int(read[1]) - int(read[0]) < 512 << 10
 
@@ -122,7 +124,7 @@ def test_a_seek_and_a_read_of_ten_records_is_a_look_into_the_index_and_a_range(r
 def test_a_scan_reads_by_large_ranges_and_lists_nothing(requests: Requests, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reading, "PIECE_BYTES", 700_000)
     append(requests, 1, count=3000, size=1000)
-    requests.of(lambda log: log.reader("orders", threads=4).read_all())
+    requests.of(lambda log: log.topic("orders").scan().to_reader(threads=4).read_all())
     # The .index, and the .log's 3.0 MB in five pieces, the first in three ranges: so first records come soon.
     assert requests.log == {"GET": 1 + 5 + 2}
 
@@ -131,7 +133,7 @@ def test_a_scan_by_one_thread_fetches_ahead(requests: Requests, monkeypatch: pyt
     monkeypatch.setattr("spark_segments.log.segment.walk.WINDOW_BYTES", 1 << 20)
     monkeypatch.setattr("spark_segments.log.segment.fetch.BLOCK_BYTES", 1 << 20)
     append(requests, 1, count=3000, size=1000)
-    requests.of(lambda log: list(log.read("orders")))
+    requests.of(lambda log: list(log.topic("orders").scan().batches()))
     assert requests.log["GET"] <= 6
     assert walk.WINDOW_BYTES == 1 << 20
 

@@ -29,7 +29,7 @@ def rows(*times_ms: int | None) -> pa.Table:
 @pytest.mark.parametrize("at_ms", [NOW_MS - 5000, NOW_MS, NOW_MS + 1000, None, -1])
 def test_timestamps_within_the_limits_and_none_at_all_are_taken(log, at_ms):
     log.create_topic("orders", config=LIMITS)
-    assert log.append("orders", rows(at_ms)) == {0: (0, 0)}
+    assert log.topic("orders").append(rows(at_ms)) == {0: (0, 0)}
 
 
 @pytest.mark.parametrize(
@@ -38,25 +38,25 @@ def test_timestamps_within_the_limits_and_none_at_all_are_taken(log, at_ms):
 def test_a_timestamp_too_far_off_is_refused_with_its_row_and_the_limit(log, at_ms, limit):
     log.create_topic("orders", config=LIMITS)
     with pytest.raises(InvalidOptionError) as caught:
-        log.append("orders", rows(NOW_MS, NOW_MS, at_ms))
+        log.topic("orders").append(rows(NOW_MS, NOW_MS, at_ms))
     for part in ("orders", str(at_ms), limit, str(NOW_MS), "row 2", "message.timestamp."):
         assert part in str(caught.value)
-    assert log.offsets("orders") == {0: (0, 0)}
+    assert log.topic("orders").offsets() == {0: (0, 0)}
 
 
 def test_log_append_time_has_no_limits(log):
     log.create_topic("orders", config={**LIMITS, "message.timestamp.type": "LogAppendTime"})
-    assert log.append("orders", rows(0)) == {0: (0, 0)}
+    assert log.topic("orders").append(rows(0)) == {0: (0, 0)}
 
 
 @pytest.mark.parametrize("at_ms", [0, NOW_MS + 10**12])
 def test_without_limits_any_time_is_taken(log, at_ms):
     log.create_topic("orders")
-    assert log.append("orders", rows(at_ms)) == {0: (0, 0)}
+    assert log.topic("orders").append(rows(at_ms)) == {0: (0, 0)}
 
 
 def test_one_limit_leaves_the_other_side_open(log):
     log.create_topic("orders", config={"message.timestamp.after.max.ms": "1000"})
-    assert log.append("orders", rows(0)) == {0: (0, 0)}
+    assert log.topic("orders").append(rows(0)) == {0: (0, 0)}
     with pytest.raises(InvalidOptionError, match=r"after\.max"):
-        log.append("orders", rows(NOW_MS + 1001))
+        log.topic("orders").append(rows(NOW_MS + 1001))

@@ -63,7 +63,7 @@ def test_an_import_keeps_settings_but_retention(tmp_path):
     assert log.topics() == sorted(name for name in expected if not name.startswith("__"))
     for topic in log.topics():
         kept = {name: value for name, value in expected[topic].items() if not name.startswith("retention.")}
-        config = log.snapshot(topic).config
+        config = log.topic(topic).snapshot.config
         assert config.pop("retention.ms") == "-1"
         assert {name: float(value) if "ratio" in name else value for name, value in config.items()} == {
             name: float(value) if "ratio" in name else value for name, value in kept.items()
@@ -79,7 +79,7 @@ def test_an_import_keeps_retention_where_that_is_asked_for(tmp_path):
     log = LogDir.create(str(tmp_path / "log"))
     for topic in with_retention:
         log.import_kafka(str(BROKER), topic, keep_retention=True)
-        config = log.snapshot(topic).config
+        config = log.topic(topic).snapshot.config
         for name in ("retention.ms", "retention.bytes"):
             assert config.get(name) == expected[topic].get(name)
 
@@ -87,7 +87,7 @@ def test_an_import_keeps_retention_where_that_is_asked_for(tmp_path):
 def test_what_the_caller_says_stands_above_kafkas_settings(tmp_path):
     log = LogDir.create(str(tmp_path / "log"))
     log.import_kafka(str(BROKER), "latest", {"cleanup.policy": "delete"})
-    assert log.config("latest").cleanup_policy == frozenset({"delete"}) or log.config("latest").delete
+    assert log.topic("latest").config.cleanup_policy == frozenset({"delete"}) or log.topic("latest").config.delete
 
 
 def test_a_topic_that_kafka_compacted_is_warned_about_where_its_settings_are_elsewhere(tmp_path):

@@ -23,9 +23,9 @@ def test_a_version_that_the_log_cannot_keep_is_refused_before_anything_is_writte
     log = LogDir(log.storage, open_delta_log=play)
     log.create_topic("orders")
     with pytest.raises(InvalidOptionError, match=f"transaction of app.*from 0 to {LARGEST}, found {version}"):
-        log.append("orders", ROWS, txn=("app", version))
+        log.topic("orders").append(ROWS, txn=("app", version))
     assert play.calls["commit_on"] == 0
-    assert log.offsets("orders") == {0: (0, 0)}
+    assert log.topic("orders").offsets() == {0: (0, 0)}
     assert log.storage.list("orders-0") == []
 
 
@@ -40,49 +40,49 @@ def test_a_commit_refuses_such_a_version_whoever_makes_it(tmp_path):
 def test_what_no_look_up_could_find_again_is_no_transaction(log, txn):
     log.create_topic("orders")
     with pytest.raises(InvalidOptionError, match="transaction"):
-        log.append("orders", ROWS, txn=txn)
-    assert log.offsets("orders") == {0: (0, 0)}
+        log.topic("orders").append(ROWS, txn=txn)
+    assert log.topic("orders").offsets() == {0: (0, 0)}
 
 
 def test_a_number_of_numpy_is_a_version(log):
     log.create_topic("orders")
-    assert log.append("orders", ROWS, txn=("app", np.int64(7)))
-    assert log.append("orders", ROWS, txn=("app", 7)) == {}
+    assert log.topic("orders").append(ROWS, txn=("app", np.int64(7)))
+    assert log.topic("orders").append(ROWS, txn=("app", 7)) == {}
 
 
 def test_the_smallest_and_the_largest_version_are_versions(log):
     log.create_topic("orders")
     for version in (0, LARGEST):
-        assert log.append("orders", ROWS, txn=("app", version))
-        assert log.append("orders", ROWS, txn=("app", version)) == {}
-    assert log.offsets("orders") == {0: (0, 4)}
+        assert log.topic("orders").append(ROWS, txn=("app", version))
+        assert log.topic("orders").append(ROWS, txn=("app", version)) == {}
+    assert log.topic("orders").offsets() == {0: (0, 4)}
 
 
 @pytest.mark.parametrize("nothing", [ROWS.slice(0, 0), ROWS.slice(0, 0).to_batches(), []])
 def test_an_append_of_no_rows_records_its_transaction(log, nothing):
     log.create_topic("orders")
-    assert log.append("orders", nothing, txn=("app", 7)) == {}
-    assert log.append("orders", ROWS, txn=("app", 7)) == {}
-    assert log.offsets("orders") == {0: (0, 0)}
-    assert log.append("orders", ROWS, txn=("app", 8)) == {0: (0, 1)}
+    assert log.topic("orders").append(nothing, txn=("app", 7)) == {}
+    assert log.topic("orders").append(ROWS, txn=("app", 7)) == {}
+    assert log.topic("orders").offsets() == {0: (0, 0)}
+    assert log.topic("orders").append(ROWS, txn=("app", 8)) == {0: (0, 1)}
 
 
 def test_an_append_of_no_rows_and_no_transaction_commits_nothing(log):
     log.create_topic("orders")
-    assert log.append("orders", ROWS.slice(0, 0)) == {}
-    assert log.snapshot("orders").version == 0
+    assert log.topic("orders").append(ROWS.slice(0, 0)) == {}
+    assert log.topic("orders").snapshot.version == 0
 
 
 def test_an_append_of_no_rows_names_a_topic_that_is_there(log):
     with pytest.raises(UnknownTopicError):
-        log.append("orders", ROWS.slice(0, 0))
+        log.topic("orders").append(ROWS.slice(0, 0))
 
 
 def test_a_transaction_without_rows_is_not_recorded_in_a_topic_that_was_made_again(log):
     log.create_topic("orders")
-    written = [Chunks("orders", log.snapshot("orders").topic_id)]
+    written = [Chunks("orders", log.topic("orders").snapshot.topic_id)]
     log.delete_topic("orders")
     log.create_topic("orders")
     with pytest.raises(CommitConflictError, match="made again"):
-        log.commit_chunks(written, ("app", 7))
-    assert log.append("orders", ROWS, txn=("app", 7)) == {0: (0, 1)}
+        log.topic("orders").commit_chunks(written, ("app", 7))
+    assert log.topic("orders").append(ROWS, txn=("app", 7)) == {0: (0, 1)}

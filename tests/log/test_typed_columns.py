@@ -34,11 +34,11 @@ def avro(tmp_path: Path) -> dict[str, str]:
 
 
 def rows(log: LogDir, topic: str, formats: dict[str, str] | None = None, **more: Any) -> list[dict[str, Any]]:
-    return [row for batch in log.read(topic, formats=formats, **more) for row in batch.to_pylist()]
+    return [row for batch in log.topic(topic).scan(formats=formats, **more).batches() for row in batch.to_pylist()]
 
 
 def test_typed_columns_come_back_as_they_were_appended(log: LogDir, tmp_path: Path) -> None:
-    log.append("orders", TABLE, formats=avro(tmp_path))
+    log.topic("orders").append(TABLE, formats=avro(tmp_path))
     found = rows(log, "orders", avro(tmp_path), columns=["key", "value"])
     assert found == TABLE.to_pylist()
     raw = rows(log, "orders", columns=["value"])
@@ -48,7 +48,7 @@ def test_typed_columns_come_back_as_they_were_appended(log: LogDir, tmp_path: Pa
 def test_the_latest_view_has_the_typed_columns(log: LogDir, tmp_path: Path) -> None:
     formats = avro(tmp_path)
     for batch in (TABLE, TABLE.slice(0, 1)):
-        log.append("orders", batch, formats=formats)
+        log.topic("orders").append(batch, formats=formats)
     found = rows(log, "orders", formats, columns=["offset", "key", "value"], view="latest")
     assert found == [
         {"offset": 1, "key": 2, "value": ROWS[1]},
@@ -58,20 +58,20 @@ def test_the_latest_view_has_the_typed_columns(log: LogDir, tmp_path: Path) -> N
 
 
 def test_the_columns_asked_for_come_in_their_order(log: LogDir, tmp_path: Path) -> None:
-    log.append("orders", TABLE, formats=avro(tmp_path))
-    (batch,) = log.read("orders", columns=["offset", "value"], formats=avro(tmp_path))
+    log.topic("orders").append(TABLE, formats=avro(tmp_path))
+    (batch,) = log.topic("orders").scan(columns=["offset", "value"], formats=avro(tmp_path)).batches()
     assert batch.schema.names == ["offset", "value"]
 
 
 def test_a_value_that_cannot_be_read_is_named_by_its_place(log: LogDir) -> None:
-    log.append("orders", pa.table({"value": [b'{"id": 1}', None, b"{", b"["]}))
+    log.topic("orders").append(pa.table({"value": [b'{"id": 1}', None, b"{", b"["]}))
     formats = {"value.format": "json", "value.schema": "id bigint"}
     with pytest.raises(ValueFormatError, match="topic orders, partition 0, offset 2"):
         rows(log, "orders", formats)
 
 
 def test_a_value_that_cannot_be_read_may_be_null_with_its_bytes_beside_it(log: LogDir) -> None:
-    log.append("orders", pa.table({"value": [b'{"id": 1}', None, b"{", b'{"id": 4}', b"["]}))
+    log.topic("orders").append(pa.table({"value": [b'{"id": 1}', None, b"{", b'{"id": 4}', b"["]}))
     formats = {"value.format": "json", "value.schema": "id bigint", "value.errors": "null"}
     formats["value.raw.column"] = "undecodable"
     assert rows(log, "orders", formats, columns=["value"]) == [
@@ -84,7 +84,9 @@ def test_a_value_that_cannot_be_read_may_be_null_with_its_bytes_beside_it(log: L
 
 
 def test_connects_envelope_tells_the_type_by_the_first_record(log: LogDir) -> None:
-    log.append("orders", pa.table({"value": pa.array([None, *ROWS], ORDER)}), formats={"value.format": "connect-json"})
+    log.topic("orders").append(
+        pa.table({"value": pa.array([None, *ROWS], ORDER)}), formats={"value.format": "connect-json"}
+    )
     assert [one["value"] for one in rows(log, "orders", {"value.format": "connect-json"})] == [None, *ROWS]
 
 
@@ -92,7 +94,7 @@ def test_a_schema_may_be_a_file(log: LogDir, tmp_path: Path) -> None:
     file = tmp_path / "order.ddl"
     file.write_text("id bigint, customer string\n")
     formats = {"value.format": "csv", "value.schema": str(file)}
-    log.append("orders", TABLE.select(["value"]), formats=formats)
+    log.topic("orders").append(TABLE.select(["value"]), formats=formats)
     assert [one["value"] for one in rows(log, "orders", formats)] == ROWS
 
 
@@ -117,7 +119,7 @@ def test_options_that_cannot_be_are_refused(log: LogDir, formats: dict[str, str]
 
 def test_nothing_is_registered_for_a_topic_that_is_not_there(log: LogDir, tmp_path: Path) -> None:
     with pytest.raises(UnknownTopicError):
-        log.append("missing", TABLE, formats=avro(tmp_path))
+        log.topic("missing").append(TABLE, formats=avro(tmp_path))
     assert not (tmp_path / "registry").exists()
 
 
@@ -135,7 +137,7 @@ def cluster(tmp_path: Path) -> tuple[LogDir, Path]:
     with server.running() as address:
         server.register("other-value", {"schema": '"long"'})
         formats = {"key.format": "long", "value.format": "avro", "schema.registry": address}
-        log.append("orders", TABLE, formats=formats)
+        log.topic("orders").append(TABLE, formats=formats)
         newer = {
             "type": "record",
             "name": "Value",
@@ -147,10 +149,10 @@ def cluster(tmp_path: Path) -> tuple[LogDir, Path]:
         }
         text = json.dumps(newer)
         more = pa.table({"key": [4], "value": [{"id": 4, "customer": "Bo", "country": "DE"}]})
-        log.append("orders", more, formats=formats | {"value.schema": text})
+        log.topic("orders").append(more, formats=formats | {"value.schema": text})
     noop = (b'{"keytype":"NOOP","magic":0}', None)
     keys, values = zip(noop, *server.records, strict=True)
-    log.append("_schemas", pa.table({"key": pa.array(keys), "value": pa.array(values, pa.binary())}))
+    log.topic("_schemas").append(pa.table({"key": pa.array(keys), "value": pa.array(values, pa.binary())}))
     (tmp_path / "kafka").mkdir()
     log.export_kafka(str(tmp_path / "kafka"))
     return log, tmp_path / "kafka"
@@ -186,7 +188,7 @@ def test_ids_versions_and_subjects_stay_on_import_and_export(tmp_path: Path) -> 
     archive.import_kafka(str(kafka))
     assert archive.registry({}).subjects() == {"orders-value": {1: 2, 2: 3}, "other-value": {1: 1}}
     assert archive.registry({}).subjects() == source.registry({}).subjects()
-    read = [list(one.read("_schemas")) for one in (source, archive)]
+    read = [list(one.topic("_schemas").scan().batches()) for one in (source, archive)]
     assert pa.Table.from_batches(read[0]).equals(pa.Table.from_batches(read[1]))
 
 
@@ -223,7 +225,7 @@ def test_a_wrong_format_names_the_schema_that_the_registry_has(tmp_path: Path) -
 
 
 def test_an_error_of_the_registry_never_hides_the_error_of_the_value(log: LogDir, tmp_path: Path) -> None:
-    log.append("orders", pa.table({"value": [b"\0\0\0\0\x07\x0e"]}))
+    log.topic("orders").append(pa.table({"value": [b"\0\0\0\0\x07\x0e"]}))
     as_json = {"value.format": "json", "value.schema": "id bigint"}
     for registry, found in [
         (str(tmp_path / "none"), "schema id 7, which the registry does not have"),
@@ -237,9 +239,9 @@ def test_an_error_of_the_registry_never_hides_the_error_of_the_value(log: LogDir
 def test_decoders_that_name_schemas_travel_to_tasks(tmp_path: Path) -> None:
     log, _ = cluster(tmp_path)
     formats = {"value.format": "json", "value.schema": "id bigint", "schema.registry": "_schemas"}
-    (decoder,) = pickle.loads(pickle.dumps(log.value_readers("orders", formats)))
+    (decoder,) = pickle.loads(pickle.dumps(log.topic("orders").decoders(formats)))
     with pytest.raises(ValueFormatError, match="Confluent Avro, schema id 2"):
-        decoder.decode(next(iter(log.read("orders", columns=["value"]))).column("value"))
+        decoder.decode(next(iter(log.topic("orders").scan(columns=["value"]).batches())).column("value"))
 
 
 @pytest.mark.slow
@@ -247,7 +249,7 @@ def test_the_topic_of_schemas_cannot_be_registered_in(tmp_path: Path) -> None:
     log, _ = cluster(tmp_path)
     formats = {"value.format": "avro", "schema.registry": "_schemas", "value.subject": "new"}
     with pytest.raises(RegistryError, match="read-only"):
-        log.append("orders", TABLE, formats=formats | {"key.format": "long"})
+        log.topic("orders").append(TABLE, formats=formats | {"key.format": "long"})
 
 
 def _record(kind: str, subject: str | None, value: dict[str, Any] | None, version: int | None = None) -> Any:

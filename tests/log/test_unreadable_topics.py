@@ -54,7 +54,7 @@ def write_other_columns(log: LogDir) -> None:
 
 
 def write_newer_format(log: LogDir) -> None:
-    manifest = log.manifest("bad")
+    manifest = log.topic("bad").manifest
     topic_id = manifest.snapshot().topic_id
     newer = Topic(topic_id, {}, format_version=99)
     manifest.commit(lambda snapshot: Change("upgrade", topic=newer))
@@ -76,14 +76,16 @@ def damaged(request, log, monkeypatch) -> LogDir:
     """A log directory with the topics bad, which is damaged, and good."""
     for topic in ("bad", "good"):
         log.create_topic(topic)
-        log.append(topic, records())
+        log.topic(topic).append(records())
     request.param(log)
     forget_rows(monkeypatch)
     return log
 
 
 def values(log: LogDir, topic: str) -> list[bytes]:
-    return [value for batch in log.read(topic, columns=["value"]) for value in batch.column(0).to_pylist()]
+    return [
+        value for batch in log.topic(topic).scan(columns=["value"]).batches() for value in batch.column(0).to_pylist()
+    ]
 
 
 def files(log: LogDir) -> set[str]:
@@ -95,9 +97,9 @@ def test_it_is_listed_and_others_are_made_and_read(damaged):
     damaged.create_topic("new")
     assert values(damaged, "good") == [b"value-0", b"value-1", b"value-2"]
     with pytest.raises(UnknownTopicError, match="There are: bad, good, new"):
-        damaged.offsets("godo")
+        damaged.topic("godo").offsets()
     with pytest.raises(SegmentsError):
-        damaged.offsets("bad")
+        damaged.topic("bad").offsets()
 
 
 def test_a_name_that_collides_with_it_is_refused(log, monkeypatch):
@@ -134,9 +136,9 @@ def test_only_force_deletes_it(damaged):
     damaged.delete_topic("bad", force=True)
     assert damaged.topics() == ["good"]
     assert files(damaged) >= before
-    for call in (damaged.offsets, damaged.delete_topic):
+    for call in (damaged.topic("bad").offsets, lambda: damaged.delete_topic("bad")):
         with pytest.raises(UnknownTopicError, match="deleted by force"):
-            call("bad")
+            call()
     with pytest.raises(UnknownTopicError):
         damaged.delete_topic("bad", force=True)
 
@@ -154,13 +156,13 @@ def test_vacuum_takes_all_of_it_after_the_delay_and_the_name_is_free_then(damage
     assert not [path for path in files(damaged) if path.startswith(("bad-", "_manifest/bad/"))]
     assert values(damaged, "good") == [b"value-0", b"value-1", b"value-2"]
     damaged.create_topic("bad")
-    damaged.append("bad", records(1))
+    damaged.topic("bad").append(records(1))
     assert values(damaged, "bad") == [b"value-0"]
 
 
 def test_a_manifest_that_is_repaired_brings_the_topic_back(log):
     log.create_topic("bad")
-    log.append("bad", records())
+    log.topic("bad").append(records())
     commit = directory(log) / "_delta_log" / f"{0:020d}.json"
     content = commit.read_bytes()
     commit.write_text("not JSON")
@@ -175,13 +177,13 @@ def test_a_manifest_that_is_repaired_brings_the_topic_back(log):
 def test_damage_after_a_repair_is_no_deletion(log):
     """A deletion by force holds for the log that was damaged then, not for all damage to come."""
     log.create_topic("bad")
-    log.append("bad", records())
+    log.topic("bad").append(records())
     commit = directory(log) / "_delta_log" / f"{0:020d}.json"
     content = commit.read_bytes()
     commit.write_text("not JSON")
     log.delete_topic("bad", force=True)
     commit.write_bytes(content)
-    log.append("bad", records())
+    log.topic("bad").append(records())
     commit.write_text("not JSON")
     before = files(log)
     assert log.topics() == ["bad"]
@@ -191,7 +193,7 @@ def test_damage_after_a_repair_is_no_deletion(log):
 
 def test_a_topic_whose_segment_rows_are_damaged_is_deleted_by_force(log, monkeypatch):
     log.create_topic("bad")
-    log.append("bad", records())
+    log.topic("bad").append(records())
     for path in directory(log).glob("kind=segment/*"):
         path.write_bytes(b"not Parquet")
     forget_rows(monkeypatch)
@@ -209,24 +211,24 @@ def test_an_import_of_all_topics_does_the_readable_ones_and_then_raises(log, tmp
     source = LogDir.create(str(tmp_path / "source"))
     for name in ("aaa", "bad", "zzz"):
         source.create_topic(name)
-        source.append(name, records())
+        source.topic(name).append(records())
     source.export_kafka(str(tmp_path / "kafka"))
     log.create_topic("bad")
     garble_log(log)
     for _ in range(2):  # the second run finds the good ones imported
         with pytest.raises(LogDirError, match=r"could not be imported: bad .*others were imported: aaa, zzz"):
             log.import_kafka(str(tmp_path / "kafka"))
-        assert log.offsets("aaa") == log.offsets("zzz") == {0: (0, 3)}
+        assert log.topic("aaa").offsets() == log.topic("zzz").offsets() == {0: (0, 3)}
     with pytest.raises(StorageError, match="The manifest cannot be opened"):
         log.import_kafka(str(tmp_path / "kafka"), "bad")
 
 
 def test_force_deletes_a_good_topic_as_ever(log):
     log.create_topic("orders")
-    log.append("orders", records())
+    log.topic("orders").append(records())
     log.delete_topic("orders", force=True)
     assert log.topics() == []
-    assert log.manifest("orders").snapshot(deleted=True).deleted_ms is not None
+    assert log.topic("orders").manifest.snapshot(deleted=True).deleted_ms is not None
 
 
 # How often tables are opened
@@ -246,16 +248,16 @@ def test_every_access_opens_the_table_once_and_an_append_not_even_that(log):
     log.create_topic("orders")
     log.create_topic("prices")
     play.opened.clear()
-    log.append("orders", records())
+    log.topic("orders").append(records())
     assert play.opened == []
     for access in (
-        lambda: list(log.read("orders")),
-        lambda: log.offsets("orders"),
-        lambda: log.offsets_for_times("orders", 0),
-        lambda: log.describe("orders"),
-        lambda: log.config("orders"),
-        lambda: log.target("orders"),
-        lambda: log.alter_topic("orders", {"retention.ms": "5"}),
+        lambda: list(log.topic("orders").scan().batches()),
+        lambda: log.topic("orders").offsets(),
+        lambda: log.topic("orders").offsets_for_times(0),
+        lambda: log.topic("orders").describe(),
+        lambda: log.topic("orders").config,
+        lambda: log.topic("orders").target(),
+        lambda: log.topic("orders").alter({"retention.ms": "5"}),
         lambda: log.delete_topic("orders"),
     ):
         play.opened.clear()
@@ -267,33 +269,33 @@ def test_an_append_after_an_append_opens_no_table_unless_another_commit_came_bet
     play = Play()
     log, other = LogDir(log.storage, open_delta_log=play), LogDir(log.storage)
     log.create_topic("orders")
-    log.append("orders", records(1))
+    log.topic("orders").append(records(1))
     play.opened.clear()
-    assert log.append("orders", records(2), ("app", 1)) == {0: (1, 2)}
-    assert log.append("orders", records(2), ("app", 1)) == {}
-    assert log.append("orders", records(1)) == {0: (3, 3)}
+    assert log.topic("orders").append(records(2), ("app", 1)) == {0: (1, 2)}
+    assert log.topic("orders").append(records(2), ("app", 1)) == {}
+    assert log.topic("orders").append(records(1)) == {0: (3, 3)}
     assert play.opened == []
-    other.append("orders", records(3), ("app", 2))
-    assert log.append("orders", records(3), ("app", 2)) == {}
-    assert log.append("orders", records(1)) == {0: (7, 7)}
+    other.topic("orders").append(records(3), ("app", 2))
+    assert log.topic("orders").append(records(3), ("app", 2)) == {}
+    assert log.topic("orders").append(records(1)) == {0: (7, 7)}
     assert play.calls["commit_on"] == 4  # none of them was tried in vain
     other.delete_topic("orders")
     with pytest.raises(UnknownTopicError):
-        log.append("orders", records(1))
+        log.topic("orders").append(records(1))
     other.create_topic("orders")
-    assert log.append("orders", records(1)) == {0: (0, 0)}
+    assert log.topic("orders").append(records(1)) == {0: (0, 0)}
 
 
 def test_an_append_into_a_log_directory_that_was_made_anew_knows_nothing_of_the_old_one(log):
     log.create_topic("orders")
     for _ in range(3):
-        log.append("orders", records(1))
+        log.topic("orders").append(records(1))
     shutil.rmtree(log.uri)
     other = LogDir.create(log.uri)
     other.create_topic("orders")
     for _ in range(3):
-        other.append("orders", records(2))
-    assert log.append("orders", records(1)) == {0: (6, 6)}
+        other.topic("orders").append(records(2))
+    assert log.topic("orders").append(records(1)) == {0: (6, 6)}
 
 
 def test_an_append_that_began_on_an_older_version_comes_after_the_others(log):
@@ -301,13 +303,13 @@ def test_an_append_that_began_on_an_older_version_comes_after_the_others(log):
 
     def then_append():
         yield from records(2).to_batches()
-        assert log.append("orders", records(1), ("app", 1)) == {0: (0, 0)}
+        assert log.topic("orders").append(records(1), ("app", 1)) == {0: (0, 0)}
 
-    assert log.append("orders", then_append()) == {0: (1, 2)}
+    assert log.topic("orders").append(then_append()) == {0: (1, 2)}
 
     def then_the_same():
         yield from records(2).to_batches()
-        log.append("orders", records(1), ("app", 2))
+        log.topic("orders").append(records(1), ("app", 2))
 
-    assert log.append("orders", then_the_same(), ("app", 2)) == {}
-    assert log.offsets("orders") == {0: (0, 4)}
+    assert log.topic("orders").append(then_the_same(), ("app", 2)) == {}
+    assert log.topic("orders").offsets() == {0: (0, 4)}

@@ -48,12 +48,12 @@ def files(log: LogDir) -> list[FileInfo]:
 def test_what_is_there_can_be_read_and_not_changed(uri: str, s3_options: Mapping[str, str]) -> None:
     log = LogDir.create(uri, s3_options)
     log.create_topic("orders")
-    log.append("orders", VALUES)
+    log.topic("orders").append(VALUES)
     log.storage.replace(MARKER, b'{"format.version": 1, "conditional.writes": "ignored"}')
     before = files(log)
     log = LogDir.open(uri, s3_options)
     with pytest.raises(StorageError, match=OVERWRITES):
-        log.append("orders", VALUES)
+        log.topic("orders").append(VALUES)
     for change in (log.storage.write, log.storage.create, log.storage.replace):
         with pytest.raises(StorageError, match=OVERWRITES):
             change("a", b"x")
@@ -61,7 +61,7 @@ def test_what_is_there_can_be_read_and_not_changed(uri: str, s3_options: Mapping
         with pytest.raises(StorageError, match=OVERWRITES):
             change("a")
     assert files(log) == before
-    assert pa.Table.from_batches(log.read("orders"))["value"].to_pylist() == [b"tea"]
+    assert pa.Table.from_batches(log.topic("orders").scan().batches())["value"].to_pylist() == [b"tea"]
     assert verify(log, deep=True).findings == []
 
 
@@ -99,7 +99,7 @@ def test_a_mount_without_links_that_renames_to_free_names_keeps_a_log(
     log = LogDir.create(str(tmp_path / "log"))
     log.create_topic("orders", config={"flush.messages": "1"})
     for turn in range(3):
-        assert log.append("orders", VALUES) == {0: (turn, turn)}
+        assert log.topic("orders").append(VALUES) == {0: (turn, turn)}
     log.storage.create("a", b"first")
     with pytest.raises(FileExistsError):
         log.storage.create("a", b"second")

@@ -39,7 +39,7 @@ def append_batches(
     log: LogDir, topic: str, batches: Iterable[bytes], *, partition: int = 0, leader_epoch: int | None = None
 ) -> list[Segment]:
     """Appends record batches, each as a chunk of its own. `leader_epoch`, where given, takes the place of theirs."""
-    config, topic_id = log.config(topic), log.snapshot(topic).topic_id
+    config, topic_id = log.topic(topic).config, log.topic(topic).snapshot.topic_id
     chunks = []
     for data in batches:
         buffer = np.frombuffer(data, np.uint8).copy()
@@ -53,7 +53,7 @@ def append_batches(
         )
         writer.append(buffer, scan_batches(buffer).batches)
         chunks.append(writer.close(topic_id=topic_id, created_ms=log.storage.now_ms()))
-    commit_append(log.manifest(topic), chunks)
+    commit_append(log.topic(topic).manifest, chunks)
     return chunks
 
 
@@ -71,32 +71,32 @@ def records(count: int, *, first: int = 0, size: int = 100, time_ms: int = GOLDE
 
 def append_one_by_one(log: LogDir, topic: str, table: pa.Table, *, partition: int = 0) -> None:
     """Appends each record as a batch and a chunk of its own, in one commit."""
-    target = log.target(topic)
+    target = log.topic(topic).target()
     table = table.append_column("partition", pa.array([partition] * table.num_rows, pa.int32()))
     chunks = []
     for batch in table.to_batches(max_chunksize=1):
         appender = Appender(log.storage, lambda _: target, topic=topic)
         appender.write(batch)
         chunks += [segment for one in appender.close() for segment in one.segments]
-    commit_append(log.manifest(topic), chunks)
+    commit_append(log.topic(topic).manifest, chunks)
 
 
 def append_in_batches(log: LogDir, topic: str, table: pa.Table, batch_bytes: int) -> None:
     """Appends records in batches of at most that size, as a producer with this batch.size would."""
-    log.append(topic, table, options=ProducerOptions("none", batch_bytes))
+    log.topic(topic).append(table, options=ProducerOptions("none", batch_bytes))
 
 
 @contextlib.contextmanager
 def under_policy(log: LogDir, topic: str, policy: str) -> Iterator[None]:
     """Meanwhile the topic has this cleanup.policy: for records that a compacted topic has from before it was one."""
-    before = log.snapshot(topic).config.get("cleanup.policy")
-    log.alter_topic(topic, {"cleanup.policy": policy})
+    before = log.topic(topic).snapshot.config.get("cleanup.policy")
+    log.topic(topic).alter({"cleanup.policy": policy})
     yield
-    log.alter_topic(topic, {"cleanup.policy": before})
+    log.topic(topic).alter({"cleanup.policy": before})
 
 
 def live(log: LogDir, topic: str, partition: int = 0) -> list[Segment]:
-    return log.snapshot(topic).live_of(partition)
+    return log.topic(topic).snapshot.live_of(partition)
 
 
 def file_bytes(log: LogDir, segment: Segment) -> tuple[bytes, bytes, bytes]:
@@ -109,7 +109,7 @@ def file_bytes(log: LogDir, segment: Segment) -> tuple[bytes, bytes, bytes]:
 
 def contents(log: LogDir, topic: str, **where: object) -> list[dict]:
     """Every record with all its columns."""
-    return [row for batch in log.read(topic, **where) for row in batch.to_pylist()]
+    return [row for batch in log.topic(topic).scan(**where).batches() for row in batch.to_pylist()]
 
 
 def batch_headers(log: LogDir, segments: Iterable[Segment]) -> list[tuple]:

@@ -71,8 +71,8 @@ def create_again(log: LogDir) -> None:
 ACTIONS: dict[str, Callable[[LogDir], object]] = {
     IMPORT: import_again,
     "restore": lambda log: restore(log, topics=["orders"], version=APPENDS, forget_transactions=True),
-    "delete-records": lambda log: log.delete_records("orders", {0: 33, 1: -1}),
-    "alter": lambda log: log.alter_topic("orders", {"cleanup.policy": "compact", "retention.ms": None}, PARTITIONS + 1),
+    "delete-records": lambda log: log.topic("orders").delete_records({0: 33, 1: -1}),
+    "alter": lambda log: log.topic("orders").alter({"cleanup.policy": "compact", "retention.ms": None}, PARTITIONS + 1),
     "delete": delete,
     "create-again": create_again,
 }
@@ -89,7 +89,7 @@ def prepare(directory: Path, name: str) -> LogDir:
     if name != "roll":
         roll(log)
     if name in ("restore", "create-again"):
-        log.alter_topic("orders", {"retention.bytes": "8000"})
+        log.topic("orders").alter({"retention.bytes": "8000"})
         retain(log)
         append_turns(log)
     if name == "create-again":
@@ -118,7 +118,7 @@ def append_turns(log: LogDir) -> None:
         for partition in range(PARTITIONS):
             table = records(10, first=turn * 10, time_ms=log.storage.now_ms())
             table = table.append_column("partition", pa.array([partition] * 10, pa.int32()))
-            log.append("orders", table)
+            log.topic("orders").append(table)
 
 
 def clock(log: LogDir, job: str) -> int:
@@ -216,7 +216,7 @@ def run_process(context: Any, target: Any, arguments: tuple) -> int:
 def state_of(log: LogDir) -> tuple[dict[tuple[str, int, int], dict], dict[str, tuple]]:
     """Every record by (topic, partition, offset); and what else tells a log after an action from one before it."""
     records = {(topic, one["partition"], one["offset"]): one for topic in log.topics() for one in contents(log, topic)}
-    return records, {topic: (log.offsets(topic), log.snapshot(topic).config) for topic in log.topics()}
+    return records, {topic: (log.topic(topic).offsets(), log.topic(topic).snapshot.config) for topic in log.topics()}
 
 
 def check(log: LogDir, job: str, before: tuple, after: tuple) -> str:
@@ -239,7 +239,7 @@ def check(log: LogDir, job: str, before: tuple, after: tuple) -> str:
     if job == "vacuum":
         named = {
             path
-            for segment in (row for number in range(PARTITIONS) for row in log.snapshot("orders").live_of(number))
+            for segment in (row for number in range(PARTITIONS) for row in log.topic("orders").snapshot.live_of(number))
             for path in (segment.path, segment.index_path, segment.time_index_path)
         }
         files = {file.path for number in range(PARTITIONS) for file in log.storage.list(f"orders-{number}")}

@@ -80,7 +80,7 @@ class Schedule:
         self._records_of: dict[str, set[int]] = {}
         self._told_at_once: dict[int, Explanation] = {}
         topic_with(log, TOPIC, config)
-        self.config = log.config(TOPIC)
+        self.config = log.topic(TOPIC).config
         self._look()
 
     def append(self, records: Sequence[Written]) -> None:
@@ -190,7 +190,7 @@ class Schedule:
 
     def _look(self) -> None:
         """`in_log` and `in_files`: the offsets of the records that a reader finds, and of those in any file."""
-        self.snapshot = self.log.manifest(TOPIC).snapshot()
+        self.snapshot = self.log.topic(TOPIC).manifest.snapshot()
         rows = segments_of(self.snapshot.segments)
         for row in rows:
             if row.path not in self._records_of:

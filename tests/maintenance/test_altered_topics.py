@@ -60,12 +60,12 @@ def offsets(log: LogDir, partition: int) -> list[int]:
 
 @pytest.mark.parametrize("config", TO_KEEP)
 def test_a_round_that_the_topic_does_not_allow_any_more_does_not_land(orders, config):
-    orders.alter_topic("orders", {"delete.retention.ms": "0"})
-    with before_a_commit(1, lambda: orders.alter_topic("orders", config)):
+    orders.topic("orders").alter({"delete.retention.ms": "0"})
+    with before_a_commit(1, lambda: orders.topic("orders").alter(config)):
         report = compact(LogDir.open(orders.uri, defaults={"log.cleaner.threads": "1"}), now_ms=NOW_MS)
     assert actions(report)[0] == "lost to another job"
     assert offsets(orders, 0) == [*range(40)]
-    assert orders.snapshot("orders").partition(0).first_dirty_offset == 0
+    assert orders.topic("orders").snapshot.partition(0).first_dirty_offset == 0
 
 
 @pytest.mark.parametrize("config", TO_KEEP[:2])
@@ -76,7 +76,7 @@ def test_a_partition_whose_turn_comes_after_the_topic_was_altered_is_left_as_it_
     def altered_before_the_second(*arguments, **options):
         turns.append(1)
         if len(turns) == 2:
-            orders.alter_topic("orders", config)
+            orders.topic("orders").alter(config)
         return clean_partition(*arguments, **options)
 
     one_thread = LogDir.open(orders.uri, defaults={"log.cleaner.threads": "1"})
@@ -88,22 +88,22 @@ def test_a_partition_whose_turn_comes_after_the_topic_was_altered_is_left_as_it_
     assert len(turns) == 2 and len(cleaned) == 1
     (other,) = {0, 1} - set(cleaned)
     assert offsets(orders, other) == [*range(40)]
-    assert orders.snapshot("orders").partition(other).first_dirty_offset == 0
+    assert orders.topic("orders").snapshot.partition(other).first_dirty_offset == 0
 
 
 def test_a_later_round_goes_by_the_configuration_that_it_begins_with(orders):
     small = LogDir.open(orders.uri, defaults={"log.cleaner.threads": "1", "log.cleaner.dedupe.buffer.size": "72"})
-    with before_a_commit(2, lambda: orders.alter_topic("orders", {"cleanup.policy": "delete"})):
+    with before_a_commit(2, lambda: orders.topic("orders").alter({"cleanup.policy": "delete"})):
         report = compact(small, now_ms=NOW_MS, max_partitions=1)
     (line,) = report.partitions
     assert (line["action"], line["rounds"]) == ("lost to another job", 1)
-    first_dirty = orders.snapshot("orders").partition(line["partition"]).first_dirty_offset
+    first_dirty = orders.topic("orders").snapshot.partition(line["partition"]).first_dirty_offset
     assert 0 < first_dirty == line["first_dirty_offset"] < 40
 
 
 @pytest.mark.parametrize("config", [{"retention.ms": "1000"}, {"delete.retention.ms": "0"}, {"segment.bytes": "5000"}])
 def test_a_change_that_takes_no_right_away_undoes_no_round(orders, config):
-    with before_a_commit(1, lambda: orders.alter_topic("orders", config)):
+    with before_a_commit(1, lambda: orders.topic("orders").alter(config)):
         report = compact(orders, now_ms=NOW_MS)
     assert actions(report) == {0: "compact", 1: "compact"}
     assert offsets(orders, 0) == offsets(orders, 1) == [*range(33, 40)]
@@ -116,7 +116,7 @@ def test_a_later_wave_rolls_by_the_configuration_that_it_begins_with(log, monkey
     for number in range(3):
         append_one_by_one(log, "orders", records(40), partition=number)
     monkeypatch.setattr(ROLL, "WAVE_PARTITIONS", 1)
-    with before_a_commit(1, lambda: log.alter_topic("orders", {"segment.bytes": "3000"})):
+    with before_a_commit(1, lambda: log.topic("orders").alter({"segment.bytes": "3000"})):
         report = roll(log, now_ms=GOLDEN_MS)
     assert actions(report) == {0: "roll", 1: "roll", 2: "roll"}
     for number, limit in ((0, 2000), (1, 3000), (2, 3000)):
@@ -132,7 +132,7 @@ def test_a_topic_that_is_to_keep_its_segments_whole_is_rolled_no_further(log, mo
         append_one_by_one(log, "orders", records(40), partition=number)
     monkeypatch.setattr(ROLL, "WAVE_PARTITIONS", 1)
     monkeypatch.setattr("spark_segments.maintenance.rolling.plan.MERGE_CHUNKS", 100)
-    with before_a_commit(1, lambda: log.alter_topic("orders", {"segment.bytes": str(1 << 30)})):
+    with before_a_commit(1, lambda: log.topic("orders").alter({"segment.bytes": str(1 << 30)})):
         report = roll(log, now_ms=GOLDEN_MS)
     assert actions(report) == {0: "roll"}
     assert {row.state for row in live(log, "orders", 1)} == {"chunk"}

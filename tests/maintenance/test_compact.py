@@ -38,11 +38,13 @@ def append(log: LogDir, rows: list[tuple[str | None, str | None]], time_ms: int)
     times = pa.array([time_ms * 1000] * len(rows), pa.timestamp("us", tz="UTC"))
     table = pa.table({"key": pa.array(keys, pa.string()), "value": pa.array(values, pa.string()), "timestamp": times})
     with under_policy(log, "t", "delete") if None in keys else contextlib.nullcontext():
-        log.append("t", table)
+        log.topic("t").append(table)
 
 
 def records(log: LogDir) -> dict[int, tuple[bytes | None, bytes | None]]:
-    rows = [row for batch in log.read("t", columns=["offset", "key", "value"]) for row in batch.to_pylist()]
+    rows = [
+        row for batch in log.topic("t").scan(columns=["offset", "key", "value"]).batches() for row in batch.to_pylist()
+    ]
     found = {row["offset"]: (row["key"], row["value"]) for row in rows}
     assert len(found) == len(rows)
     return found
@@ -54,12 +56,12 @@ def seal(log: LogDir) -> None:
 
 
 def compacted(log: LogDir, now_ms: int, map_bytes: int, tasks: int = 1) -> None:
-    snapshot = log.snapshot("t")
+    snapshot = log.topic("t").snapshot
     sealing = CleanerSettings("t", snapshot.topic_id, log.defaults, now_ms, map_bytes, 0.9)
     slice_bytes = 48 if map_bytes < 4096 else map_bytes // 2
     clean_round = clean_in_one_task if tasks == 1 else ManyTasks(tasks, slice_bytes, max(slice_bytes, map_bytes // 2))
     with mock.patch.object(many_tasks, "MIN_SLICE_BYTES", 1):
-        result = clean_partition(log.storage, sealing, 0, log.offsets("t")[0][1], clean_round=clean_round)
+        result = clean_partition(log.storage, sealing, 0, log.topic("t").offsets()[0][1], clean_round=clean_round)
     assert result.error is None
 
 
@@ -78,11 +80,11 @@ def test_records_without_a_key_that_were_there_already_are_cleaned_away_with_one
     log.create_topic("other", 2, config=CONFIG | {"cleanup.policy": "delete"})
     log.create_topic("t", config=CONFIG | {"cleanup.policy": "delete"})
     both = pa.table({"key": ["a", None] * 4, "value": ["1", "2"] * 4, "partition": [0, 0, 1, 1] * 2})
-    log.append("other", both)
+    log.topic("other").append(both)
     append(log, [("a", "1"), (None, "2"), ("b", "3"), (None, None)], START_MS)
     seal(log)
     for topic in ("other", "t"):
-        log.alter_topic(topic, {"cleanup.policy": "compact"})
+        log.topic(topic).alter({"cleanup.policy": "compact"})
     report = compact(log)
     assert report.dropped["no_key"] == 6
     assert [warning.split(":")[0] for warning in report.warnings] == [
@@ -138,19 +140,19 @@ def test_random_work_keeps_the_newest_of_each_key_and_tombstones_for_their_time(
             elif action == "wait":
                 now_ms += value
             elif action == "delete-records":
-                start, end = log.offsets("t")[0]
+                start, end = log.topic("t").offsets()[0]
                 with under_policy(log, "t", "compact,delete"):
-                    log.delete_records("t", {0: min(start + value, end)})
+                    log.topic("t").delete_records({0: min(start + value, end)})
                 retain(log, now_ms=now_ms)
             else:
                 compacted(log, now_ms, *value)
                 _check(log, before, written, cleanings, now_ms)
-        assert log.offsets("t")[0][1] == len(written)
+        assert log.topic("t").offsets()[0][1] == len(written)
 
 
 def _check(log, before, written, cleanings, now_ms) -> None:
     after = records(log)
-    (described,) = log.describe("t")["partitions"]
+    (described,) = log.topic("t").describe()["partitions"]
     start, dirty = described["log_start_offset"], described["first_dirty_offset"]
     assert described["log_end_offset"] == len(written)
     assert after.items() <= before.items(), "nothing is changed, nothing comes back"
@@ -195,13 +197,13 @@ def test_two_cleaners_at_once_leave_what_one_would(log):
     assert {key: value for key, value in records(log).values()} == {
         f"k{n}".encode(): f"19-{45 + n}".encode() for n in range(5)
     }
-    assert log.offsets("t") == {0: (0, 1000)}
+    assert log.topic("t").offsets() == {0: (0, 1000)}
 
 
 def test_batches_get_the_codec_that_the_topic_asks_for(log):
     log.create_topic("t", config=CONFIG | {"compression.type": "lz4"})
     append(log, [("a", "1"), ("b", "x" * 100), ("a", "2")], START_MS)
-    log.alter_topic("t", {"compression.type": "gzip"})
+    log.topic("t").alter({"compression.type": "gzip"})
     seal(log)
     compact(log, now_ms=START_MS)
     assert set(records(log)) == {1, 2}
@@ -209,26 +211,26 @@ def test_batches_get_the_codec_that_the_topic_asks_for(log):
 
 def test_a_dry_run_says_why_each_partition_is_picked_or_not(log):
     log.create_topic("t", partitions=3, config=CONFIG | {"min.cleanable.dirty.ratio": "0.5"})
-    log.append("t", pa.table({"key": [f"k{n}" for n in range(99)], "value": ["v"] * 99}))
+    log.topic("t").append(pa.table({"key": [f"k{n}" for n in range(99)], "value": ["v"] * 99}))
     seal(log)
-    version = log.describe("t")["version"]
+    version = log.topic("t").describe()["version"]
     plan = compact(log, dry_run=True, max_partitions=2).to_dict()
     assert [line["action"] for line in plan["partitions"]] == ["compact", "compact", "leave"]
     assert plan["partitions"][2]["reason"] == "above --max-partitions"
     assert {line["dirty_ratio"] for line in plan["partitions"]} == {1.0}
-    assert log.describe("t")["version"] == version
+    assert log.topic("t").describe()["version"] == version
 
 
 @pytest.mark.slow
 def test_a_topic_that_is_not_compacted_is_not_in_the_plan(log):
     for topic, policy in (("t", "compact"), ("both", "compact,delete"), ("clicks", "delete"), ("kept", "")):
         log.create_topic(topic, config=CONFIG | {"cleanup.policy": policy})
-        log.append(topic, pa.table({"key": ["a", "a"], "value": ["1", "2"]}))
+        log.topic(topic).append(pa.table({"key": ["a", "a"], "value": ["1", "2"]}))
     seal(log)
-    before = log.snapshot("clicks").version, log.snapshot("kept").version
+    before = log.topic("clicks").snapshot.version, log.topic("kept").snapshot.version
     assert {line["topic"] for line in compact(log, dry_run=True, force=True).partitions} == {"t", "both"}
     assert {line["topic"] for line in compact(log, force=True).partitions} == {"t", "both"}
-    assert (log.snapshot("clicks").version, log.snapshot("kept").version) == before
+    assert (log.topic("clicks").snapshot.version, log.topic("kept").snapshot.version) == before
 
 
 def row(base: int, end: int, size: int, *, state: str = SEALED, time_ms: int = START_MS) -> Segment:

@@ -40,9 +40,9 @@ def test_segments_of_all_three_magics_are_cleaned_as_one_log(log, tmp_path, code
     write_partition(tmp_path / "kafka", [*segments, each(21, [21])])
     newest = {one[4]: one for one in (one for batch in batches for one in batch.records)}
     imported(log, tmp_path / "kafka")
-    before = {one[1]: one for one in records_of(log.read(TOPIC))}
+    before = {one[1]: one for one in records_of(log.topic(TOPIC).scan().batches())}
     compact(log)
-    after = records_of(log.read(TOPIC))
+    after = records_of(log.topic(TOPIC).scan().batches())
     assert after == [before[one[1]] for one in sorted(newest.values(), key=lambda one: one[1])] + [before[21]]
     assert [(one[4], one[5]) for one in after[:-1]] == [
         (one[4], one[5]) for one in sorted(newest.values(), key=lambda one: one[1])
@@ -57,16 +57,16 @@ def test_the_dirty_offset_passes_offsets_that_are_missing(log, tmp_path):
     """Else the same gap would be dirty for ever, and cleaned in each run."""
     write_partition(tmp_path / "kafka", [each(0, [0, 1]), each(100, [100, 101]), each(300, [300])], cleaned=2)
     imported(log, tmp_path / "kafka")
-    assert log.snapshot(TOPIC).partition(0).first_dirty_offset == 2
+    assert log.topic(TOPIC).snapshot.partition(0).first_dirty_offset == 2
     compact(log)
-    assert log.snapshot(TOPIC).partition(0).first_dirty_offset == 300
+    assert log.topic(TOPIC).snapshot.partition(0).first_dirty_offset == 300
     assert compact(log, force=True).partitions == []
     write_partition(tmp_path / "behind", [each(0, [0]), each(50, [])], cleaned=1)
     other = imported(LogDir.create(str(tmp_path / "other")), tmp_path / "behind")
     compact(other)
-    version = other.describe(TOPIC)["version"]
+    version = other.topic(TOPIC).describe()["version"]
     assert compact(other, force=True).partitions == []
-    assert other.describe(TOPIC)["version"] == version
+    assert other.topic(TOPIC).describe()["version"] == version
 
 
 @pytest.mark.parametrize("cleaned", [5, 1000], ids=["below the log start", "above the log end"])
@@ -74,9 +74,9 @@ def test_a_cleaner_checkpoint_outside_the_log_counts_from_the_log_start(log, tmp
     write_partition(tmp_path / "kafka", [each(0, range(10)), each(10, range(10, 20)), each(20, [20])],
                     log_start=10, cleaned=cleaned)  # fmt: skip
     imported(log, tmp_path / "kafka")
-    assert log.snapshot(TOPIC).partition(0).first_dirty_offset == 10
+    assert log.topic(TOPIC).snapshot.partition(0).first_dirty_offset == 10
     compact(log)
-    assert log.snapshot(TOPIC).partition(0).first_dirty_offset == 20
+    assert log.topic(TOPIC).snapshot.partition(0).first_dirty_offset == 20
 
 
 def test_a_log_start_in_the_active_segment_leaves_nothing_to_clean(log, tmp_path):
@@ -92,9 +92,9 @@ def test_cleaned_files_are_as_large_as_what_is_in_them_where_the_source_was_allo
     with open(directory / f"{3:020d}.log", "ab") as file:
         file.write(bytes(1 << 20))
     imported(log, tmp_path / "kafka")
-    log.append(TOPIC, pa.table({"key": ["a"], "value": ["x"]}))
+    log.topic(TOPIC).append(pa.table({"key": ["a"], "value": ["x"]}))
     roll(log, now_ms=log.storage.now_ms() + 30 * DAY_MS)
-    log.append(TOPIC, pa.table({"key": ["z"], "value": ["x"]}))
+    log.topic(TOPIC).append(pa.table({"key": ["z"], "value": ["x"]}))
     compact(log)
     rows = live(log, TOPIC)
     assert [one["offset"] for one in contents(log, TOPIC)] == [2, 3, 4, 5]
@@ -107,10 +107,10 @@ def test_a_record_larger_than_a_window_and_than_todays_limit_is_cleaned(log):
     topic_with(log, "t", CONFIG | {"max.message.bytes": 4 << 20})
     large = b"x" * (2 * reader.FIRST_WINDOW_BYTES)
     values = [b"1", large, large[:-1], b"2"]
-    log.append("t", pa.table({"key": [b"a", b"b", b"a", b"c"], "value": values}))
+    log.topic("t").append(pa.table({"key": [b"a", b"b", b"a", b"c"], "value": values}))
     roll(log, now_ms=log.storage.now_ms() + 30 * DAY_MS)
-    log.append("t", pa.table({"key": [b"d"], "value": [b"3"]}))
-    log.alter_topic("t", {"max.message.bytes": "1000"})
+    log.topic("t").append(pa.table({"key": [b"d"], "value": [b"3"]}))
+    log.topic("t").alter({"max.message.bytes": "1000"})
     compact(log)
     assert [one["value"] for one in contents(log, "t")] == [large, large[:-1], b"2", b"3"]
 
@@ -120,16 +120,16 @@ def test_an_import_takes_records_above_max_message_bytes(log, tmp_path):
     write_partition(tmp_path / "kafka", [SegmentOf(0, (Batch(0, 2, large),)), each(3, [3])])
     imported(log, tmp_path / "kafka", max_message_bytes="1000")
     compact(log)
-    assert [one[5] for one in records_of(log.read(TOPIC))] == [one[5] for one in large] + [b"3:3"]
+    assert [one[5] for one in records_of(log.topic(TOPIC).scan().batches())] == [one[5] for one in large] + [b"3:3"]
 
 
 @pytest.mark.parametrize("damage", ["magic", "length", "cut"])
 def test_a_damaged_header_or_a_length_beyond_the_file_replaces_nothing(log, damage):
     topic_with(log, "t", CONFIG)
-    log.append("t", pa.table({"key": [b"a", b"b"], "value": [b"x" * 100_000, b"y"]}))
-    log.append("t", pa.table({"key": [b"a"], "value": [b"z"]}))
+    log.topic("t").append(pa.table({"key": [b"a", b"b"], "value": [b"x" * 100_000, b"y"]}))
+    log.topic("t").append(pa.table({"key": [b"a"], "value": [b"z"]}))
     roll(log, now_ms=log.storage.now_ms() + 30 * DAY_MS)
-    log.append("t", pa.table({"key": [b"d"], "value": [b"3"]}))
+    log.topic("t").append(pa.table({"key": [b"d"], "value": [b"3"]}))
     sealed = live(log, "t")[0]
     path = Path(log.storage.location(sealed.path))
     content = bytearray(path.read_bytes())
@@ -151,10 +151,10 @@ def test_reads_that_hold_only_what_goes_are_passed(log, monkeypatch):
     monkeypatch.setattr(reader.windows, "__kwdefaults__", {**reader.windows.__kwdefaults__, "first_window_bytes": 200})
     topic_with(log, "t", CONFIG)
     for number in range(30):
-        log.append("t", pa.table({"key": [b"a"], "value": [b"%d" % number * 20]}))
-    log.append("t", pa.table({"key": [b"b"], "value": [b"last"]}))
+        log.topic("t").append(pa.table({"key": [b"a"], "value": [b"%d" % number * 20]}))
+    log.topic("t").append(pa.table({"key": [b"b"], "value": [b"last"]}))
     roll(log, now_ms=log.storage.now_ms() + 30 * DAY_MS)
-    log.append("t", pa.table({"key": [b"c"], "value": [b"active"]}))
+    log.topic("t").append(pa.table({"key": [b"c"], "value": [b"active"]}))
     compact(log)
     assert [one["offset"] for one in contents(log, "t")] == [29, 30, 31]
 
@@ -163,12 +163,12 @@ def test_a_topic_of_both_policies_is_compacted_and_loses_what_is_old(log, tmp_pa
     batches = [keyed(0, "aabb", 2, 0), keyed(4, "accd", 2, 0)]
     write_partition(tmp_path / "kafka", [*(SegmentOf(one.first, (one,)) for one in batches), each(8, [8])])
     imported(log, tmp_path / "kafka", cleanup_policy="compact,delete")
-    log.alter_topic(TOPIC, {"retention.ms": str(GOLDEN_MS - 5), "segment.bytes": "100"})
+    log.topic(TOPIC).alter({"retention.ms": str(GOLDEN_MS - 5), "segment.bytes": "100"})
     compact(log, now_ms=GOLDEN_MS)
     assert [one["offset"] for one in contents(log, TOPIC)] == [3, 4, 6, 7, 8]
     retain(log, now_ms=GOLDEN_MS)  # times count from 0: the first segment's newest record is older, the second's is not
     assert [one["offset"] for one in contents(log, TOPIC)] == [4, 6, 7, 8]
-    assert log.offsets(TOPIC) == {0: (4, 9)}
+    assert log.topic(TOPIC).offsets() == {0: (4, 9)}
 
 
 def test_a_cleaned_golden_directory_is_exported_with_its_cleaner_checkpoint(log, tmp_path):
@@ -176,7 +176,7 @@ def test_a_cleaned_golden_directory_is_exported_with_its_cleaner_checkpoint(log,
     shutil.copytree(golden_dir("latest-price/before-clean/latest-price-0"), source)
     imported(log, source)
     compact(log, now_ms=GOLDEN_MS)
-    dirty = log.snapshot("latest-price").partition(0).first_dirty_offset
+    dirty = log.topic("latest-price").snapshot.partition(0).first_dirty_offset
     log.export_kafka(str(tmp_path / "out"))
     assert (tmp_path / "out" / "cleaner-offset-checkpoint").read_text() == f"0\n1\nlatest-price 0 {dirty}\n"
     log.delete_topic("latest-price")

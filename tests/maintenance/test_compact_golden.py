@@ -68,7 +68,7 @@ def records(log: LogDir, topic: str) -> list[tuple]:
     return [
         (row["offset"], row["timestamp"].value // 10**6 if hasattr(row["timestamp"], "value") else row["timestamp"],
          row["key"], row["value"], [(h["key"], h["value"]) for h in row["headers"]])
-        for batch in log.read(topic, include_control=True)
+        for batch in log.topic(topic).scan(include_control=True).batches()
         for row in batch.set_column(
             batch.schema.get_field_index("timestamp"), "timestamp", batch.column("timestamp").cast("int64")
         ).to_pylist()
@@ -89,7 +89,7 @@ def expected(name: str) -> list[tuple]:
 def horizons(log: LogDir, topic: str) -> list[tuple[int, int | None]]:
     """(last offset, delete horizon) of every batch, empty ones included."""
     found = []
-    for segment in log.snapshot(topic).live_of(0):
+    for segment in log.topic(topic).snapshot.live_of(0):
         for window in windows(log.storage, segment):
             batches = window.batches
             for row in range(len(batches)):
@@ -110,16 +110,16 @@ def test_cleaning_a_directory_of_kafka_leaves_what_its_cleaner_left(tmp_path, de
     assert horizons(log, topic) == [
         (batch["lastOffset"], batch["deleteHorizonMs"]) for batch in golden_files.expected_batches(golden)
     ]
-    version = log.describe(topic)["version"]
+    version = log.topic(topic).describe()["version"]
     again = compact(log, now_ms=now_ms, force=True)
     assert again.partitions == []
-    assert log.describe(topic)["version"] == version
+    assert log.topic(topic).describe()["version"] == version
 
 
 def test_the_first_dirty_offset_moves_to_the_active_segment(tmp_path, defaults):
     log = imported(tmp_path, "latest-price", "before-clean", defaults)
     compact(log, now_ms=clean_time_ms("latest-price", "after-clean-1"))
-    (partition,) = log.describe("latest-price")["partitions"]
+    (partition,) = log.topic("latest-price").describe()["partitions"]
     assert (partition["first_dirty_offset"], partition["log_end_offset"]) == (19, 20)
 
 
@@ -128,7 +128,7 @@ def append_what_follows(log: LogDir, topic: str, directory: str) -> None:
     bases = {int(path.stem) for path in golden_files.log_files(directory)}
     for data in golden_batches(directory):
         base_offset = int.from_bytes(data[:8], "big")
-        if base_offset >= log.offsets(topic)[0][1]:
+        if base_offset >= log.topic(topic).offsets()[0][1]:
             if base_offset in bases:
                 roll(log, now_ms=log.storage.now_ms() + 30 * DAY_MS)
             append_batches(log, topic, [data])

@@ -96,7 +96,7 @@ class Work:
         }
         fewest = mock.patch("spark_segments.log.appending.appender.FEWEST_RUNS", 1 if shared else 3)
         with fewest, under_policy(self.log, "t", "delete") if None in keys else contextlib.nullcontext():
-            self.log.append("t", pa.table(table))
+            self.log.topic("t").append(pa.table(table))
         self.model.append(rows, self.now_ms)
         self.written += rows
 
@@ -115,7 +115,7 @@ class Work:
         if delete_before:
             before = min(self.model.start_offset + delete_before, self.model.end_offset)
             with under_policy(self.log, "t", "compact,delete"):
-                self.log.delete_records("t", {0: before})
+                self.log.topic("t").delete_records({0: before})
             self.model.delete_records(before)
         self.model.retain(self.sealed(), self.now_ms)
         retain(self.log)
@@ -143,7 +143,7 @@ class Work:
             self.model.clean(bound, self.now_ms)
 
     def check(self) -> None:
-        found = self.log.describe("t")["partitions"][0]
+        found = self.log.topic("t").describe()["partitions"][0]
         model = self.model
         there = {
             row["offset"]: (row["key"], row["value"], round(row["timestamp"].timestamp() * 1000))

@@ -25,7 +25,7 @@ def append(log: LogDir, *pairs: str) -> None:
     """Appends "key value" pairs; a key alone is its tombstone."""
     keys, _, values = zip(*(pair.partition(" ") for pair in pairs), strict=True)
     times = pa.array([GOLDEN_MS] * len(pairs), pa.timestamp("ms"))
-    log.append("t", pa.table({"key": keys, "value": [value or None for value in values], "timestamp": times}))
+    log.topic("t").append(pa.table({"key": keys, "value": [value or None for value in values], "timestamp": times}))
 
 
 def seal(log: LogDir) -> None:
@@ -102,7 +102,7 @@ def test_the_first_dirty_offset_does_not_go_back_where_another_compaction_left_t
     small = LogDir.open(log.uri, defaults={"log.cleaner.dedupe.buffer.size": "72"})
     line = compact_while(small, lambda: compact(log, now_ms=GOLDEN_MS))
     assert (line["action"], line["rounds"]) == ("lost to another job", 0)
-    assert log.describe("t")["partitions"][0]["first_dirty_offset"] == 4
+    assert log.topic("t").describe()["partitions"][0]["first_dirty_offset"] == 4
 
 
 def test_a_segment_that_is_another_one_by_the_commit_is_left_as_it_is(sealed):
@@ -110,7 +110,7 @@ def test_a_segment_that_is_another_one_by_the_commit_is_left_as_it_is(sealed):
     changed = dataclasses.replace(first, created_ms=first.created_ms + 1)
 
     def other_job() -> None:
-        sealed.manifest("t").commit(lambda _: Change("test", replace=[changed]))
+        sealed.topic("t").manifest.commit(lambda _: Change("test", replace=[changed]))
 
     assert compact_while(sealed, other_job)["action"] == "lost to another job"
     assert live(sealed, "t") == [changed, *others]
@@ -118,36 +118,36 @@ def test_a_segment_that_is_another_one_by_the_commit_is_left_as_it_is(sealed):
 
 def test_segments_that_retention_took_meanwhile_stay_gone_and_the_rest_is_cleaned(sealed):
     def retention() -> None:
-        sealed.delete_records("t", {0: 4})
+        sealed.topic("t").delete_records({0: 4})
         retain(sealed)
 
     line = compact_while(sealed, retention)
     assert line["action"] == "compact"
     assert left(sealed) == ["5:d 1", "6:b ", "7:c 2", "8:a 9"]
     assert bounds(sealed) == [(4, 8), (8, 9)]
-    assert sealed.describe("t")["partitions"][0]["first_dirty_offset"] == 8
-    assert sealed.offsets("t") == {0: (4, 9)}
+    assert sealed.topic("t").describe()["partitions"][0]["first_dirty_offset"] == 8
+    assert sealed.topic("t").offsets() == {0: (4, 9)}
     assert verify(sealed, deep=True).ok
 
 
 def test_what_retention_took_as_a_whole_does_not_come_back_cleaned(sealed):
-    sealed.alter_topic("t", {"segment.bytes": "100"})  # so that each segment is a group by itself
+    sealed.topic("t").alter({"segment.bytes": "100"})  # so that each segment is a group by itself
 
     def retention() -> None:
-        sealed.delete_records("t", {0: 8})
+        sealed.topic("t").delete_records({0: 8})
         retain(sealed)
 
     compact_while(sealed, retention)
     assert left(sealed) == ["8:a 9"]
     assert bounds(sealed) == [(8, 9)]
-    assert sealed.describe("t")["partitions"][0]["first_dirty_offset"] == 8
+    assert sealed.topic("t").describe()["partitions"][0]["first_dirty_offset"] == 8
     assert verify(sealed, deep=True).errors == 0
 
 
 def test_records_deleted_meanwhile_stay_deleted_though_their_segment_is_there(sealed):
-    compact_while(sealed, lambda: sealed.delete_records("t", {0: 6}))
+    compact_while(sealed, lambda: sealed.topic("t").delete_records({0: 6}))
     assert left(sealed) == ["6:b ", "7:c 2", "8:a 9"]
-    assert sealed.describe("t")["partitions"][0]["first_dirty_offset"] == 8
+    assert sealed.topic("t").describe()["partitions"][0]["first_dirty_offset"] == 8
     assert verify(sealed, deep=True).ok
 
 
@@ -159,7 +159,7 @@ def test_records_appended_and_rolled_meanwhile_follow_what_was_cleaned(sealed):
     compact_while(sealed, others)
     assert left(sealed) == ["2:a 2", "5:d 1", "6:b ", "7:c 2", "8:a 9", "9:c 9"]
     assert bounds(sealed) == [(0, 8), (8, 10)]
-    assert sealed.describe("t")["partitions"][0]["first_dirty_offset"] == 8
+    assert sealed.topic("t").describe()["partitions"][0]["first_dirty_offset"] == 8
 
 
 def test_a_topic_made_again_meanwhile_is_not_touched(sealed):
@@ -199,8 +199,8 @@ def retained(log) -> tuple[LogDir, int]:
     compact(log, now_ms=GOLDEN_MS)
     append(log, "b", "c 1")
     seal(log)
-    version = log.snapshot("t").version
-    log.delete_records("t", {0: 2})
+    version = log.topic("t").snapshot.version
+    log.topic("t").delete_records({0: 2})
     retain(log)
     assert bounds(log) == [(2, 4)]
     return log, version
@@ -209,7 +209,7 @@ def retained(log) -> tuple[LogDir, int]:
 def test_a_restore_during_a_compaction_brings_no_deleted_value_back(retained):
     log, version = retained
     assert compact_while(log, lambda: restore(log, topics=["t"], version=version))["action"] == "lost to another job"
-    assert log.snapshot("t").partition(0).first_dirty_offset == 2
+    assert log.topic("t").snapshot.partition(0).first_dirty_offset == 2
     for key in ("d 1", "d 2"):  # the tombstone gets its horizon, then it goes
         append(log, key)
         seal(log)
@@ -220,18 +220,18 @@ def test_a_restore_during_a_compaction_brings_no_deleted_value_back(retained):
 
 
 def test_a_restore_that_takes_a_deletion_of_records_back_undoes_the_round(sealed):
-    version = sealed.snapshot("t").version
-    sealed.delete_records("t", {0: 6})
+    version = sealed.topic("t").snapshot.version
+    sealed.topic("t").delete_records({0: 6})
     line = compact_while(sealed, lambda: restore(sealed, topics=["t"], version=version))
     assert (line["action"], bounds(sealed)) == ("lost to another job", [(0, 4), (4, 8), (8, 9)])
-    assert sealed.snapshot("t").partition(0).first_dirty_offset == 0
+    assert sealed.topic("t").snapshot.partition(0).first_dirty_offset == 0
     compact(sealed, now_ms=GOLDEN_MS)
     assert left(sealed) == ["2:a 2", "5:d 1", "6:b ", "7:c 2", "8:a 9"]
 
 
 def test_a_segment_that_comes_back_into_a_gap_undoes_the_round(sealed):
     first, *others = live(sealed, "t")
-    manifest = sealed.manifest("t")
+    manifest = sealed.topic("t").manifest
     manifest.commit(lambda _: Change("test", drop=[first]))
 
     def comes_back() -> None:
@@ -245,11 +245,11 @@ def test_a_segment_that_comes_back_into_a_gap_undoes_the_round(sealed):
 
 def test_a_last_stable_offset_that_goes_back_undoes_the_round(sealed):
     before = live(sealed, "t")
-    row = sealed.snapshot("t").partition(0)
+    row = sealed.topic("t").snapshot.partition(0)
 
     def reopen() -> None:
         back = dataclasses.replace(row, last_stable_offset=5)
-        sealed.manifest("t").commit(lambda _: Change("test", partitions=[back]))
+        sealed.topic("t").manifest.commit(lambda _: Change("test", partitions=[back]))
 
     assert compact_while(sealed, reopen)["action"] == "lost to another job"
     assert live(sealed, "t") == before

@@ -34,7 +34,7 @@ def appended(log: LogDir, tmp_path: Path, topic: str, partitions: int) -> LogDir
         keys = [f"k{number % 40}" for number in range(200)]
         values = [None if number % 17 == turn else f"{turn}-{number}" for number in range(200)]
         times = pa.array([NOW_MS] * 200, pa.timestamp("ms"))
-        log.append(topic, pa.table({"key": keys, "value": values, "timestamp": times}))
+        log.topic(topic).append(pa.table({"key": keys, "value": values, "timestamp": times}))
     roll(log, now_ms=log.storage.now_ms() + 10 * 86_400_000)
     return LogDir.open(str(shutil.copytree(tmp_path / "log", tmp_path / f"copy with {topic}")))
 
@@ -77,12 +77,12 @@ def test_the_map_of_a_task_that_does_not_fit_is_left_to_a_further_round(spark, l
     log.create_topic("prices", 1, {"cleanup.policy": "compact", "segment.bytes": "4000"})
     for turn in range(5):
         keys = [f"k{(100 * turn + number) % 400}" for number in range(200)]
-        log.append("prices", pa.table({"key": keys, "value": [f"{turn}-{number}" for number in range(200)]}))
+        log.topic("prices").append(pa.table({"key": keys, "value": [f"{turn}-{number}" for number in range(200)]}))
     roll(log, now_ms=log.storage.now_ms() + 10 * 86_400_000)
-    log.append("prices", pa.table({"key": ["k0"], "value": ["last"]}))
+    log.topic("prices").append(pa.table({"key": ["k0"], "value": ["last"]}))
     copy = LogDir.open(str(shutil.copytree(tmp_path / "log", tmp_path / "copy")))
     map_bytes = 368 * BYTES_PER_SLOT
-    topic_id = log.snapshot("prices").topic_id
+    topic_id = log.topic("prices").snapshot.topic_id
     settings = CleanerSettings("prices", topic_id, log.defaults, NOW_MS, map_bytes, 0.9)
     clean_round = ManyTasks(2, map_bytes, map_bytes, spark)
     result = clean_partition(log.storage, settings, 0, 1000, clean_round=clean_round)
@@ -107,7 +107,7 @@ def test_a_group_that_is_most_of_the_work_is_cleaned_by_threads_of_one_task(spar
     monkeypatch.setattr(ManyTasks, "_rewriting_tasks", noted)
     copy = appended(log, tmp_path, "prices", 1)
     for one in (log, copy):
-        one.alter_topic("prices", {"segment.bytes": "1000000"})
+        one.topic("prices").alter({"segment.bytes": "1000000"})
     there = compact(log, spark=spark, now_ms=NOW_MS)
     assert threads == [min(spark.sparkContext.defaultParallelism, os.cpu_count() or 1)] == [2]
     assert there.partitions == compact(copy, now_ms=NOW_MS).partitions

@@ -58,7 +58,7 @@ def do_roll(log: LogDir, now_ms: int) -> None:
 
 
 def do_retain(log: LogDir, now_ms: int) -> None:
-    log.alter_topic("orders", {"retention.bytes": "0"})
+    log.topic("orders").alter({"retention.bytes": "0"})
     retain(log, now_ms=now_ms)
 
 
@@ -79,7 +79,7 @@ def do_repair(log: LogDir, now_ms: int) -> None:
     limits = SegmentLimits(1 << 30, index_interval_bytes=4096, segment_index_bytes=1 << 20)
     offsets = (old.base_offset, old.next_offset)
     new = copy_batches(log.storage, "orders", [old], *offsets, sealed=True, leader_epochs=None, limits=limits)
-    assert commit_repairs(log.manifest("orders"), [old], [new]) == [new]
+    assert commit_repairs(log.topic("orders").manifest, [old], [new]) == [new]
 
 
 WORK = [do_roll, do_retain, do_compact, do_delete_topic, do_restore, do_repair]
@@ -87,7 +87,7 @@ WORK = [do_roll, do_retain, do_compact, do_delete_topic, do_restore, do_repair]
 
 def removed_times(log: LogDir, before: set[str]) -> set[int]:
     """When what left the log since then did, as its rows say."""
-    rows = log.manifest("orders").snapshot(deleted=True).segments.to_pylist()
+    rows = log.topic("orders").manifest.snapshot(deleted=True).segments.to_pylist()
     return {row["removed_ms"] for row in rows if row["state"] == "removed" and row["path"] in before}
 
 

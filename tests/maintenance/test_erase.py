@@ -39,8 +39,7 @@ def topic(log: LogDir, policy: str = "delete", partitions: int = 2, **config: ob
 
 def append(log: LogDir, rows: list[tuple[int, bytes | None, bytes | None]]) -> None:
     partitions, keys, values = zip(*rows, strict=True)
-    log.append(
-        "t",
+    log.topic("t").append(
         pa.table(
             {
                 "key": pa.array(keys, pa.binary()),
@@ -48,7 +47,7 @@ def append(log: LogDir, rows: list[tuple[int, bytes | None, bytes | None]]) -> N
                 "partition": pa.array(partitions, pa.int32()),
                 "timestamp": pa.array([NOW_MS] * len(rows), pa.timestamp("ms", "UTC")),
             }
-        ),
+        )
     )
 
 
@@ -128,11 +127,11 @@ def test_only_records_of_the_keys_go_and_all_others_stay_where_they_are(
         log = topic(LogDir.create(directory), policy, PARTITIONS, min_cleanable_dirty_ratio=0, segment_bytes=300)
         count, values = _work(log, policy, before, 0)
         there = contents(log, "t")
-        ends = log.offsets("t")
+        ends = log.topic("t").offsets()
         compacted = "compact" in policy
-        version = log.snapshot("t").version
+        version = log.topic("t").snapshot.version
         planned = erase(log, topics=["t"], keys=sorted(erased), dry_run=True, history=history).to_dict()
-        assert (log.snapshot("t").version, contents(log, "t")) == (version, there)
+        assert (log.topic("t").snapshot.version, contents(log, "t")) == (version, there)
 
         if commits is not None:
             with contextlib.suppress(RuntimeError), interrupted(commits):
@@ -158,9 +157,9 @@ def test_only_records_of_the_keys_go_and_all_others_stay_where_they_are(
             )
         assert faults(log) == []
 
-        version = log.snapshot("t").version
+        version = log.topic("t").snapshot.version
         assert erase(log, topics=["t"], keys=sorted(erased), now_ms=NOW_MS).to_dict()["partitions"] == []
-        assert log.snapshot("t").version == version
+        assert log.topic("t").snapshot.version == version
 
         if not history:
             vacuum(log, now_ms=LATER_MS)
@@ -197,8 +196,8 @@ def _work(log: LogDir, policy: str, steps, count: int) -> tuple[int, list[tuple[
         elif step == "vacuum":
             vacuum(log, now_ms=LATER_MS)
         elif "delete" in policy:
-            offsets = log.offsets("t")
-            log.delete_records("t", {0: min(offsets[0][0] + argument, offsets[0][1])})
+            offsets = log.topic("t").offsets()
+            log.topic("t").delete_records({0: min(offsets[0][0] + argument, offsets[0][1])})
     return count, values
 
 
@@ -243,7 +242,7 @@ def secret_among_many(log: LogDir, policy: str = "delete") -> list[dict]:
 
 
 def objects_in_log(log: LogDir) -> set[str]:
-    return {row.path for row in segments_of(log.snapshot("t").live) if row.is_shared}
+    return {row.path for row in segments_of(log.topic("t").snapshot.live) if row.is_shared}
 
 
 @pytest.mark.slow
@@ -297,13 +296,15 @@ def test_a_run_that_no_row_names_any_more_is_found_by_the_next_erasure(log: LogD
 @pytest.mark.slow
 def test_the_account_of_a_shared_object_waits_for_every_run_in_it(log: LogDir) -> None:
     secret_among_many(log)
-    log.alter_topic("t", config={"segment.ms": "60000"})
+    log.topic("t").alter(config={"segment.ms": "60000"})
     now_ms = log.storage.now_ms()
     before = key_account(log, "t", b"ada", every_ms=1000)
     assert {copy.path for copy in before.copies} == set(files_with(log, b"secret"))
     rows = [row.removed(now_ms) for row in live(log, "t", 3)]
-    partition = dataclasses.replace(log.snapshot("t").partition(3), log_start_offset=log.offsets("t")[3][1])
-    log.manifest("t").commit(lambda _: Change("retain", replace=rows, partitions=[partition]))
+    partition = dataclasses.replace(
+        log.topic("t").snapshot.partition(3), log_start_offset=log.topic("t").offsets()[3][1]
+    )
+    log.topic("t").manifest.commit(lambda _: Change("retain", replace=rows, partitions=[partition]))
     removed = explain(log, "t", 3, 0, every_ms=1000)
     assert removed.files_deleted.latest_ms > now_ms + 60_000, "other partitions keep the object"
     assert removed.files_deleted == removed.steps[-1].window
@@ -321,10 +322,10 @@ def clipped(log: LogDir, base_offset: int, batch_bytes: int) -> None:
     """Appends secrets of a key, as batches of that size in one chunk, and lets the chunk's row begin further on."""
     table = pa.table({"key": [b"ada", b"bob", b"bob"], "value": [b"secret", b"1", b"2"]})
     table = table.append_column("partition", pa.array([0] * 3, pa.int32()))
-    log.append("t", table, options=ProducerOptions("none", batch_bytes))
+    log.topic("t").append(table, options=ProducerOptions("none", batch_bytes))
     row = dataclasses.replace(live(log, "t")[0], base_offset=base_offset, file_base_offset=base_offset)
-    partition = dataclasses.replace(log.snapshot("t").partition(0), log_start_offset=base_offset)
-    log.manifest("t").commit(lambda _: Change("test", replace=[row], partitions=[partition]))
+    partition = dataclasses.replace(log.topic("t").snapshot.partition(0), log_start_offset=base_offset)
+    log.topic("t").manifest.commit(lambda _: Change("test", replace=[row], partitions=[partition]))
 
 
 def test_bytes_of_a_file_that_its_row_does_not_name_go_too(log: LogDir) -> None:
@@ -338,21 +339,21 @@ def test_bytes_of_a_file_that_its_row_does_not_name_go_too(log: LogDir) -> None:
 def test_a_row_that_begins_inside_a_batch_is_refused_and_left(log: LogDir) -> None:
     topic(log)
     clipped(log, 1, batch_bytes=10_000)
-    before = log.snapshot("t").version
+    before = log.topic("t").snapshot.version
     with pytest.raises(SegmentsError, match="begins inside a batch"):
         erase(log, topics=["t"], keys=[b"ada"])
-    assert log.snapshot("t").version == before
+    assert log.topic("t").snapshot.version == before
 
 
 def test_a_dry_run_names_what_would_go_and_changes_nothing(log: LogDir) -> None:
     topic(log, "compact")
     append(log, [(0, b"ada", b"1"), (0, b"ada", b"2"), (0, b"bob", b"3")])
     append(log, [(0, b"bob", b"4")])
-    before = log.snapshot("t").version, contents(log, "t")
+    before = log.topic("t").snapshot.version, contents(log, "t")
     [line] = erase(log, topics=["t"], keys=[b"ada"], dry_run=True, history=True).to_dict()["partitions"]
     assert (line["segments"], line["base_offsets"], line["records_to_erase"]) == (1, [0], 2)
     assert line["tombstones_to_append"] == 1
-    assert (log.snapshot("t").version, contents(log, "t")) == before
+    assert (log.topic("t").snapshot.version, contents(log, "t")) == before
 
 
 def test_what_another_job_replaced_meanwhile_is_erased_in_a_further_round(log: LogDir, monkeypatch) -> None:
@@ -384,7 +385,7 @@ def imported(log: LogDir, directory: str) -> str:
     """The topic of a directory that Kafka wrote, with a cleanup.policy that lets each record of a key go."""
     log.import_kafka(str(GOLDEN / directory))
     [name] = log.topics()
-    log.alter_topic(name, config={"cleanup.policy": "delete"})
+    log.topic(name).alter(config={"cleanup.policy": "delete"})
     return name
 
 
@@ -394,7 +395,7 @@ def test_transactions_stay_as_they_are(log: LogDir, directory: str) -> None:
     name = imported(log, directory)
 
     def records(level: str) -> list[dict]:
-        found = log.read(name, isolation_level=level, include_control=level == "read_uncommitted")
+        found = log.topic(name).scan(isolation=level, include_control=level == "read_uncommitted").batches()
         return [row for batch in found for row in batch.to_pylist()]
 
     levels = ("read_uncommitted", "read_committed")
@@ -425,7 +426,7 @@ def test_erased_records_do_not_come_back_in_an_export(log: LogDir, tmp_path: Pat
     log.export_kafka(str(tmp_path / "kafka"))
     exported = LogDir.open(str(tmp_path / "kafka"))
     assert contents(exported, "t") == contents(log, "t")
-    assert exported.offsets("t") == log.offsets("t")
+    assert exported.topic("t").offsets() == log.topic("t").offsets()
     assert files_with(exported, b"secret") == []
 
 

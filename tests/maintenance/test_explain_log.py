@@ -77,7 +77,7 @@ def test_jobs_that_run_all_the_time_meet_the_earliest_moments(log):
         for job in (roll, retain, compact, vacuum):
             with store_clock(at_ms):
                 job(log, now_ms=at_ms)
-        assert log.offsets(TOPIC)[0][0] == starts
+        assert log.topic(TOPIC).offsets()[0][0] == starts
     for at_ms, state in ((deleted_ms - 1, REMOVED), (deleted_ms, GONE)):
         vacuum(log, now_ms=at_ms)
         assert explain(log, TOPIC, 0, 0, now_ms=at_ms).state == state

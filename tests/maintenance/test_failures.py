@@ -46,7 +46,7 @@ def flip(path: Path, position: int) -> None:
 
 
 def rows_of(log: LogDir, number: int) -> list:
-    return log.snapshot("orders").load_segments({number}).to_pylist()
+    return log.topic("orders").snapshot.load_segments({number}).to_pylist()
 
 
 def actions(report: Report) -> dict[int | None, str]:
@@ -135,7 +135,7 @@ def test_a_topic_whose_manifest_is_damaged_stops_no_job_of_the_others(tmp_path, 
 def test_a_commit_that_fails_stops_no_job_of_the_other_topics(orders):
     topic_with(orders, "payments", {"segment.bytes": 2000})
     append_one_by_one(orders, "payments", records(40))
-    before = orders.snapshot("orders").version
+    before = orders.topic("orders").snapshot.version
 
     def fails(topic, go):
         if topic == "orders":
@@ -149,7 +149,7 @@ def test_a_commit_that_fails_stops_no_job_of_the_other_topics(orders):
         *[("orders", "failed")] * 3,
         ("payments", "roll"),
     ]
-    assert orders.snapshot("orders").version == before
+    assert orders.topic("orders").snapshot.version == before
     assert "no answer" in report.failed[0]["error"]
 
 
@@ -191,7 +191,7 @@ def test_a_later_round_that_fails_keeps_what_the_rounds_before_did_in_the_report
     roll(orders, now_ms=GOLDEN_MS)
     segment = live(orders, "orders", DAMAGED)[2]
     flip(path_of(orders, segment.path), segment.log_bytes - 1)
-    before = len(contents(orders, "orders", partition=DAMAGED, end_offset=segment.base_offset))
+    before = len(contents(orders, "orders", partition=DAMAGED, offsets=(None, segment.base_offset)))
     small = LogDir.open(orders.uri, defaults={"log.cleaner.dedupe.buffer.size": "72"})
     report = compact(small, spark=session, now_ms=GOLDEN_MS, force=True)
     assert actions(report) == {0: "compact", DAMAGED: "failed", 2: "compact"}
@@ -199,9 +199,9 @@ def test_a_later_round_that_fails_keeps_what_the_rounds_before_did_in_the_report
     assert line["partition"] == DAMAGED and segment.path in line["error"]
     assert line.get("rounds", 0) > 0
     assert line["records_in"] == line["records_out"] + line["dropped"]["superseded"]
-    row = orders.snapshot("orders").partition(DAMAGED)
+    row = orders.topic("orders").snapshot.partition(DAMAGED)
     assert 0 < line["first_dirty_offset"] == row.first_dirty_offset <= segment.base_offset
-    after = contents(orders, "orders", partition=DAMAGED, end_offset=segment.base_offset)
+    after = contents(orders, "orders", partition=DAMAGED, offsets=(None, segment.base_offset))
     assert before - len(after) == line["dropped"]["superseded"] > 0
     assert report.dropped["superseded"] == sum(one["dropped"]["superseded"] for one in report.partitions)
 

@@ -43,7 +43,7 @@ def batch_of(log: LogDir, table: pa.Table) -> bytes:
     """The record batch that an append makes of a table."""
     topic = f"source-{len(log.topics())}"
     topic_with(log, topic, {})
-    log.append(topic, table)
+    log.topic(topic).append(table)
     (segment,) = live(log, topic)
     return bytes(log.storage.read(segment.path))
 
@@ -57,10 +57,10 @@ def test_batches_without_a_leader_epoch_get_the_partitions_and_others_keep_their
     append_batches(log, "orders", data[1:])
     seal(log)
     assert epochs(log) == [[3], [-1], [-1]]
-    log.append("orders", with_own_keys("d"))
-    before = log.snapshot("orders").partition(0)
+    log.topic("orders").append(with_own_keys("d"))
+    before = log.topic("orders").snapshot.partition(0)
     moved = dataclasses.replace(before, leader_epoch=7, leader_epochs=((3, 0), (7, 10)))
-    log.manifest("orders").commit(lambda _: Change("test", partitions=[moved]))
+    log.topic("orders").manifest.commit(lambda _: Change("test", partitions=[moved]))
     compact(log, topics=["orders"], now_ms=GOLDEN_MS)
     assert epochs(log) == [[3], [7], [-1], [-1]], "two are rewritten, one is left as it was, one is active"
     assert verify(log, deep=True).errors == 0
@@ -92,14 +92,14 @@ def test_groups_have_offsets_that_fit_an_index_entry(last_offset, sizes):
 def test_a_group_that_outgrows_a_file_becomes_several(log, monkeypatch):
     topic_with(log, "orders", CONFIG)
     for name in "abcd":
-        log.append("orders", with_own_keys(name))
+        log.topic("orders").append(with_own_keys(name))
         seal(log)
-    log.append("orders", with_own_keys("e"))
-    newest = {one["key"]: one for one in contents(log, "orders", end_offset=40)}
+    log.topic("orders").append(with_own_keys("e"))
+    newest = {one["key"]: one for one in contents(log, "orders", offsets=(None, 40))}
     monkeypatch.setattr(group_rewrite, "LARGEST_FILE_BYTES", 1500)
     compact(log, now_ms=GOLDEN_MS)
     rows = live(log, "orders")
     assert [(one.base_offset, one.next_offset) for one in rows] == [(0, 20), (20, 30), (30, 40), (40, 50)]
     assert all(one.log_bytes <= 1500 for one in rows[:-1])
-    assert contents(log, "orders", end_offset=40) == sorted(newest.values(), key=lambda one: one["offset"])
+    assert contents(log, "orders", offsets=(None, 40)) == sorted(newest.values(), key=lambda one: one["offset"])
     assert verify(log, deep=True).errors == 0

@@ -66,10 +66,10 @@ def test_plain_python_runs_maintain(busy, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("job", ["roll", "retain", "vacuum"])
 def test_each_job_runs_by_the_script_with_a_dry_run(busy, job):
-    version = busy.snapshot("orders").version
+    version = busy.topic("orders").snapshot.version
     (report,) = run_plainly(job, busy.uri, "orders", "--dry-run")
     assert (report["job"], report["dry_run"]) == (job, True)
-    assert busy.snapshot("orders").version == version
+    assert busy.topic("orders").snapshot.version == version
 
 
 @pytest.mark.spark

@@ -56,14 +56,14 @@ def prices(log) -> LogDir:
         values = [None if number % 17 == turn else f"{turn}-{number}" * 5 for number in range(100)]
         times = pa.array([NOW_MS] * 100, pa.timestamp("ms"))
         with under_policy(log, "prices", "delete"):
-            log.append("prices", pa.table({"key": keys, "value": values, "timestamp": times}))
+            log.topic("prices").append(pa.table({"key": keys, "value": values, "timestamp": times}))
     roll(log, now_ms=log.storage.now_ms() + 10 * 86_400_000)
-    log.append("prices", pa.table({"key": ["k0"], "value": ["last"]}))
+    log.topic("prices").append(pa.table({"key": ["k0"], "value": ["last"]}))
     return log
 
 
 def settings_of(log: LogDir, topic: str, map_bytes: int = MIB) -> CleanerSettings:
-    return CleanerSettings(topic, log.snapshot(topic).topic_id, log.defaults, NOW_MS, map_bytes, 0.9)
+    return CleanerSettings(topic, log.topic(topic).snapshot.topic_id, log.defaults, NOW_MS, map_bytes, 0.9)
 
 
 def clean_by(
@@ -158,9 +158,9 @@ def test_many_tasks_leave_the_same_bytes_of_transactions_as_one(transactions, tm
             found.append((result.stats, result.first_dirty_offset, files(log)))
             times = pa.array([NOW_MS] * 40, pa.timestamp("ms"))
             keys = [f"new-{number % 7}" for number in range(40)]
-            log.append("txnc", pa.table({"key": keys, "value": [str(turn)] * 40, "timestamp": times}))
+            log.topic("txnc").append(pa.table({"key": keys, "value": [str(turn)] * 40, "timestamp": times}))
             roll(log, now_ms=log.storage.now_ms() + 10 * day_ms)
-            log.append("txnc", pa.table({"key": ["last"], "value": ["last"], "timestamp": times[:1]}))
+            log.topic("txnc").append(pa.table({"key": ["last"], "value": ["last"], "timestamp": times[:1]}))
         assert found[0] == found[1]
         assert found[0][0].control > 0 or turn == 0
     assert verify(transactions, deep=True).ok
@@ -169,17 +169,19 @@ def test_many_tasks_leave_the_same_bytes_of_transactions_as_one(transactions, tm
 @pytest.mark.slow
 def test_markers_that_only_the_clean_tail_has_are_followed_from_the_start_of_the_log(transactions, monkeypatch):
     monkeypatch.setattr(many_tasks, "MIN_SLICE_BYTES", 1)
-    first_dirty = transactions.offsets("txnc")[0][1]
-    transactions.append("txnc", pa.table({"key": [f"new-{number % 7}" for number in range(40)], "value": ["v"] * 40}))
+    first_dirty = transactions.topic("txnc").offsets()[0][1]
+    transactions.topic("txnc").append(
+        pa.table({"key": [f"new-{number % 7}" for number in range(40)], "value": ["v"] * 40})
+    )
     roll(transactions, now_ms=transactions.storage.now_ms() + 10 * 86_400_000)
-    snapshot = transactions.snapshot("txnc")
+    snapshot = transactions.topic("txnc").snapshot
     work = RoundPlan(
         settings_of(transactions, "txnc"),
-        transactions.config("txnc"),
+        transactions.topic("txnc").config,
         snapshot.partition(0),
         [replace(row, txn_index_bytes=0) for row in snapshot.live_of(0)],
         first_dirty,
-        transactions.offsets("txnc")[0][1],
+        transactions.topic("txnc").offsets()[0][1],
     )
     by_many, by_one = (clean(transactions.storage, work) for clean in (ManyTasks(3, MIB, MIB), clean_in_one_task))
     assert (by_many.stats, by_many.indexed, by_many.end_offset) == (by_one.stats, by_one.indexed, by_one.end_offset)
@@ -196,8 +198,8 @@ def test_more_about_transactions_than_memory_holds_is_left_to_one_task(transacti
     before = live(transactions, "txnc")
     work = RoundPlan(
         settings_of(transactions, "txnc"),
-        transactions.config("txnc"),
-        transactions.snapshot("txnc").partition(0),
+        transactions.topic("txnc").config,
+        transactions.topic("txnc").snapshot.partition(0),
         before,
         0,
         before[-1].base_offset,
@@ -292,7 +294,7 @@ def test_partitions_that_the_other_slots_would_wait_for_are_done_by_many_tasks(m
 
 def test_a_map_in_a_file_is_the_same_map_and_what_is_left_of_it_goes_with_vacuum(prices):
     offset_map = OffsetMap(MIB, start_offset=3, seed=7)
-    for row in prices.snapshot("prices").live_of(0):
+    for row in prices.topic("prices").snapshot.live_of(0):
         for window in windows(prices.storage, row):
             assert offset_map.put_batches(Window(window.data, window.batches, position=window.position))
     file = write_map(prices.storage, "prices", 0, offset_map)

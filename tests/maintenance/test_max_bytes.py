@@ -185,7 +185,7 @@ def sizes(log: LogDir) -> tuple[int, int]:
     live_paths = {
         path
         for topic in log.topics()
-        for number in log.offsets(topic)
+        for number in log.topic(topic).offsets()
         for one in live(log, topic, number)
         for path in (one.path, one.index_path, one.time_index_path, one.txn_index_path)
     }
@@ -196,7 +196,7 @@ def bases(log: LogDir) -> dict[tuple[str, int], list[int]]:
     return {
         (topic, number): [one.base_offset for one in live(log, topic, number)]
         for topic in log.topics()
-        for number in log.offsets(topic)
+        for number in log.topic(topic).offsets()
     }
 
 
@@ -238,7 +238,7 @@ def test_retention_ms_as_short_as_reported_takes_the_same(full, tmp_path):
     limit = sizes(full)[0] * 2 // 3
     (line, *_) = retain(full, now_ms=LATER_MS, max_bytes=limit, dry_run=True).partitions
     for shorter, same in ((line["shortened_to_ms"], True), (line["shortened_to_ms"] + 1, False)):
-        full.alter_topic("orders", {"retention.ms": str(shorter)})
+        full.topic("orders").alter({"retention.ms": str(shorter)})
         found = [
             one
             for one in retain(full, topics=["orders"], now_ms=LATER_MS, dry_run=True).partitions
@@ -271,22 +271,22 @@ def test_the_floor_is_what_is_asked_for(full):
         for topic, number in (("orders", 0), ("orders", 1), ("payments", 0))
     }
     retain(full, now_ms=now_ms, max_bytes=0, min_retention_ms=50 * DAY_MS)
-    assert expected.items() <= bases(full).items() and full.offsets("orders")[1] == (0, 40)
+    assert expected.items() <= bases(full).items() and full.topic("orders").offsets()[1] == (0, 40)
 
 
 @pytest.mark.slow
 def test_a_dry_run_says_what_would_go_and_changes_nothing(full):
-    before = bases(full), [full.snapshot(topic).version for topic in full.topics()]
+    before = bases(full), [full.topic(topic).snapshot.version for topic in full.topics()]
     limit = sizes(full)[0] // 2
     dry = retain(full, now_ms=LATER_MS, max_bytes=limit, dry_run=True).to_dict()
-    assert (bases(full), [full.snapshot(topic).version for topic in full.topics()]) == before
+    assert (bases(full), [full.topic(topic).snapshot.version for topic in full.topics()]) == before
     done = retain(full, now_ms=LATER_MS, max_bytes=limit).to_dict()
     assert {**dry, "seconds": 0, "dry_run": False} == {**done, "seconds": 0}
     assert done["details"]["live_bytes"] == sizes(full)[0] <= limit
 
 
 def test_ordinary_retention_comes_first_and_may_be_enough(full):
-    full.alter_topic("payments", {"retention.ms": str(DAY_MS)})
+    full.topic("payments").alter({"retention.ms": str(DAY_MS)})
     limit = sizes(full)[0] - 3000
     report = retain(full, now_ms=LATER_MS, max_bytes=limit)
     assert report.dropped.keys() == {"retention.ms"} and sizes(full)[0] <= limit
@@ -368,12 +368,12 @@ def test_a_lost_race_is_planned_anew_on_what_is_there(full, monkeypatch):
     assert [(line["topic"], line["partition"], line["segments"]) for line in report.partitions] == [
         (line["topic"], line["partition"], line["segments"]) for line in expected.partitions
     ]
-    assert full.offsets("orders")[0][1] == 43 and report.to_dict()["details"]["live_bytes"] == sizes(full)[0]
+    assert full.topic("orders").offsets()[0][1] == 43 and report.to_dict()["details"]["live_bytes"] == sizes(full)[0]
 
 
 def test_a_topic_that_is_altered_or_made_again_meanwhile_is_left(full, monkeypatch):
     def change():
-        full.alter_topic("orders", {"cleanup.policy": "compact"})
+        full.topic("orders").alter({"cleanup.policy": "compact"})
         full.delete_topic("payments")
         topic_with(full, "payments", {"segment.bytes": 2000, "retention.ms": -1})
         append_one_by_one(full, "payments", records(40, time_ms=START_MS))
@@ -382,11 +382,13 @@ def test_a_topic_that_is_altered_or_made_again_meanwhile_is_left(full, monkeypat
     meanwhile(monkeypatch, change)
     report = retain(full, now_ms=LATER_MS, max_bytes=0)
     assert report.partitions == []
-    assert full.offsets("orders") == {0: (0, 40), 1: (0, 40)} and full.offsets("payments") == {0: (0, 40)}
+    assert full.topic("orders").offsets() == {0: (0, 40), 1: (0, 40)} and full.topic("payments").offsets() == {
+        0: (0, 40)
+    }
 
 
 def test_partitions_that_are_added_meanwhile_are_left(full, monkeypatch):
-    meanwhile(monkeypatch, lambda: full.alter_topic("orders", partitions=4))
+    meanwhile(monkeypatch, lambda: full.topic("orders").alter(partitions=4))
     topic = {"topic": "orders"}
     found = {
         line["partition"]

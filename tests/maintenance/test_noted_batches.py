@@ -21,7 +21,7 @@ ROWS = 4 * LEAST_GAP_BYTES // VALUE_BYTES
 def _append(log: LogDir, keys: list[str]) -> None:
     values = np.random.default_rng(len(keys)).bytes(len(keys) * VALUE_BYTES)
     rows = [values[at : at + VALUE_BYTES] for at in range(0, len(values), VALUE_BYTES)]
-    log.append("t", pa.table({"key": keys, "value": pa.array(rows, pa.binary())}))
+    log.topic("t").append(pa.table({"key": keys, "value": pa.array(rows, pa.binary())}))
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ def log(tmp_path) -> LogDir:
 
 
 def _segment(log: LogDir):
-    return log.snapshot("t").live_of(0)[0]
+    return log.topic("t").snapshot.live_of(0)[0]
 
 
 def test_bytes_without_a_live_record_are_read_once(log, monkeypatch):
@@ -56,7 +56,7 @@ def test_bytes_without_a_live_record_are_read_once(log, monkeypatch):
     assert (report["records_in"], report["records_out"]) == (ROWS + 201, 201)
     assert report["dropped"] == {"superseded": ROWS}
     assert report["bytes_in"] == segment.log_bytes
-    kept = [row["key"] for batch in log.read("t", columns=["key"]) for row in batch.to_pylist()]
+    kept = [row["key"] for batch in log.topic("t").scan(columns=["key"]).batches() for row in batch.to_pylist()]
     assert kept[:100] == [b"first %d" % number for number in range(100)]
     assert kept[-2:] == [b"busy", b"active"]
 
@@ -105,5 +105,7 @@ def test_a_byte_that_a_single_read_gets_wrong_is_never_written(log, tmp_path, mo
 
 
 def _kept(log: LogDir) -> dict[int, tuple[bytes, bytes]]:
-    rows = [row for batch in log.read("t", columns=["offset", "key", "value"]) for row in batch.to_pylist()]
+    rows = [
+        row for batch in log.topic("t").scan(columns=["offset", "key", "value"]).batches() for row in batch.to_pylist()
+    ]
     return {row["offset"]: (row["key"], row["value"]) for row in rows}

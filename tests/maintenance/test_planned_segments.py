@@ -173,7 +173,7 @@ def headers(storage: Storage, row: Segment) -> BatchTable:
 
 
 def rules_of(log: LogDir) -> RollRules:
-    return RollRules.of(log.snapshot("orders").topic_id, log.config("orders"))
+    return RollRules.of(log.topic("orders").snapshot.topic_id, log.topic("orders").config)
 
 
 def test_chunks_of_full_size_are_sealed_by_their_rows_alone(log):

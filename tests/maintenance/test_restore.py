@@ -26,7 +26,7 @@ DELAY_MS = 60_000
 
 
 def version(log: LogDir) -> int:
-    return log.snapshot("orders").version
+    return log.topic("orders").snapshot.version
 
 
 def assert_sound(log: LogDir) -> None:
@@ -49,12 +49,12 @@ def orders(log) -> LogDir:
 def test_records_that_retention_took_are_there_again(orders):
     roll(orders, now_ms=GOLDEN_MS)
     before, wanted = contents(orders, "orders"), version(orders)
-    orders.alter_topic("orders", {"retention.bytes": "0"})
+    orders.topic("orders").alter({"retention.bytes": "0"})
     retain(orders, now_ms=GOLDEN_MS)
-    assert orders.offsets("orders")[0][0] > 0
+    assert orders.topic("orders").offsets()[0][0] > 0
     assert bounds(restore(orders, topics=["orders"], version=wanted)) == {0: (0, 40)}
     assert contents(orders, "orders") == before
-    assert orders.config("orders").retention_bytes == 0  # settings are not brought back
+    assert orders.topic("orders").config.retention_bytes == 0  # settings are not brought back
     assert_sound(orders)
 
 
@@ -93,7 +93,7 @@ def test_later_records_go_and_their_offsets_are_not_given_out_again(orders):
     append_one_by_one(orders, "orders", records(20, first=40))
     assert bounds(restore(orders, topics=["orders"], version=wanted)) == {0: (0, 60)}
     assert contents(orders, "orders") == before
-    assert orders.append("orders", records(1, first=99)) == {0: (60, 60)}
+    assert orders.topic("orders").append(records(1, first=99)) == {0: (60, 60)}
     assert [one["offset"] for one in contents(orders, "orders")] == [*range(40), 60]
     assert_sound(orders)
     roll(orders, now_ms=orders.storage.now_ms() + 8 * DAY_MS)
@@ -108,20 +108,20 @@ def test_the_empty_batch_in_their_place_can_be_compacted_and_exported(orders, tm
     restore(orders, topics=["orders"], version=wanted)
     orders.export_kafka(str(tmp_path / "kafka"))
     broker = LogDir.open(str(tmp_path / "kafka"))
-    assert broker.offsets("orders") == {0: (0, 60)}
+    assert broker.topic("orders").offsets() == {0: (0, 60)}
     assert contents(broker, "orders") == contents(orders, "orders")
-    orders.alter_topic("orders", {"cleanup.policy": "compact"})
+    orders.topic("orders").alter({"cleanup.policy": "compact"})
     append_one_by_one(orders, "orders", records(40, first=60))
     before = {one["key"]: one["value"] for one in contents(orders, "orders")}
     roll(orders, now_ms=orders.storage.now_ms() + 8 * DAY_MS)
     compact(orders, now_ms=GOLDEN_MS, force=True)
     assert {one["key"]: one["value"] for one in contents(orders, "orders")} == before
-    assert orders.offsets("orders") == {0: (0, 100)}
+    assert orders.topic("orders").offsets() == {0: (0, 100)}
     assert_sound(orders)
 
 
 def test_a_compacted_topic_is_cleaned_again(orders):
-    orders.alter_topic("orders", {"cleanup.policy": "compact"})
+    orders.topic("orders").alter({"cleanup.policy": "compact"})
     roll(orders, now_ms=orders.storage.now_ms() + 8 * DAY_MS)
     before, wanted = contents(orders, "orders"), version(orders)
     compact(orders, now_ms=GOLDEN_MS)
@@ -129,7 +129,7 @@ def test_a_compacted_topic_is_cleaned_again(orders):
     assert len(cleaned) < len(before)
     restore(orders, topics=["orders"], version=wanted)
     assert contents(orders, "orders") == before
-    assert orders.snapshot("orders").partition(0).first_dirty_offset == 0
+    assert orders.topic("orders").snapshot.partition(0).first_dirty_offset == 0
     compact(orders, now_ms=GOLDEN_MS)
     assert contents(orders, "orders") == cleaned
     assert_sound(orders)
@@ -148,7 +148,7 @@ def test_a_deleted_topic_is_there_again(orders):
 def test_an_empty_version_and_a_partition_that_came_later_are_empty(log):
     topic_with(log, "orders", {})
     empty = version(log)
-    log.alter_topic("orders", partitions=2)
+    log.topic("orders").alter(partitions=2)
     append_one_by_one(log, "orders", records(5), partition=0)
     append_one_by_one(log, "orders", records(7), partition=1)
     assert bounds(restore(log, topics=["orders"], version=empty)) == {0: (5, 5), 1: (7, 7)}
@@ -209,7 +209,7 @@ def test_wrong_versions_and_topics_are_named(orders):
 
 def send(log: LogDir, app_id: str, *versions: int) -> list[bool]:
     """Sends transactions of ten records each; which of them added any."""
-    return [bool(log.append("orders", records(10, first=100 * number), (app_id, number))) for number in versions]
+    return [bool(log.topic("orders").append(records(10, first=100 * number), (app_id, number))) for number in versions]
 
 
 def values(log: LogDir) -> list[int]:
@@ -258,7 +258,7 @@ def test_transactions_that_are_forgotten_can_be_sent_again_once(sent, asked):
 def test_what_is_forgotten_stays_so_after_a_checkpoint(sent):
     log, wanted = sent
     restore(log, topics=["orders"], version=wanted, forget_transactions=True)
-    log.manifest("orders").merge_files()
+    log.topic("orders").manifest.merge_files()
     assert send(log, "loader", 1, 2) == [False, True]
     assert send(log, "other", 0) == [True]
 
@@ -285,7 +285,7 @@ def test_what_was_forgotten_before_is_not_named_again(sent):
 
 def test_a_version_whose_transactions_vacuum_takes_meanwhile_is_not_restored(sent, monkeypatch):
     log, wanted = sent
-    manifest, check = log.manifest("orders"), RESTORE._check_files
+    manifest, check = log.topic("orders").manifest, RESTORE._check_files
 
     def vacuumed(*arguments: object) -> None:
         check(*arguments)
@@ -336,7 +336,7 @@ def test_an_erasure_is_known_after_vacuum_and_after_the_topic_was_deleted(orders
 
 
 def test_a_topic_of_format_version_1_tells_an_erasure_by_its_commit(log):
-    log.manifest("orders").create(
+    log.topic("orders").manifest.create(
         "AAAAAAAAAAAAAAAAAAAAAQ", {"retention.ms": "-1"}, [Partition("AAAAAAAAAAAAAAAAAAAAAQ", 0)], format_version=1
     )
     append_one_by_one(log, "orders", records(20))

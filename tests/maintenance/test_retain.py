@@ -125,18 +125,18 @@ def test_what_goes_is_what_kafkas_loops_take(found, overrides):
 def test_log_start_and_end_never_go_back(tmp_path_factory, found, overrides, clocks):
     log = LogDir.create(str(tmp_path_factory.mktemp("log")))
     log.create_topic("orders", 2, overrides)
-    topic_id = log.snapshot("orders").topic_id
+    topic_id = log.topic("orders").snapshot.topic_id
     for number, (sealed, chunks, start) in enumerate(found):
         rows = [one for one in rows_of(number, sealed, chunks) if one.records]
         rows = [Segment(**{**_fields(one), "topic_id": topic_id, "created_ms": log.storage.now_ms()}) for one in rows]
-        commit_append(log.manifest("orders"), rows)
-        end = log.offsets("orders")[number][1]
+        commit_append(log.topic("orders").manifest, rows)
+        end = log.topic("orders").offsets()[number][1]
         with under_policy(log, "orders", "delete"):
-            log.delete_records("orders", {number: min(start, end)})
-    before = log.offsets("orders")
+            log.topic("orders").delete_records({number: min(start, end)})
+    before = log.topic("orders").offsets()
     for now_ms in clocks:
         retain(log, topics=["orders"], now_ms=now_ms)
-        after = log.offsets("orders")
+        after = log.topic("orders").offsets()
         for number in (0, 1):
             assert after[number][0] >= before[number][0] and after[number][1] == before[number][1]
             rows = live(log, "orders", number)
@@ -215,7 +215,7 @@ def test_what_a_broker_left_of_800_records(log):
     append_in_batches(log, "retention", table_of_all.slice(6), 16384)
     roll(log, now_ms=GOLDEN_MS)
     retain(log, now_ms=GOLDEN_MS)
-    assert log.offsets("retention") == {0: (450, 800)}
+    assert log.topic("retention").offsets() == {0: (450, 800)}
     assert [segment.base_offset for segment in live(log, "retention")] == [int(path.stem) for path in log_files(name)]
     written = [log.storage.read(segment.path).to_pybytes() for segment in live(log, "retention")]
     kafka = [path.read_bytes() for path in sorted(golden_dir(name).glob("*.log"))]
@@ -233,10 +233,10 @@ def test_what_expires_in_the_active_segment_goes_once_it_is_rolled(log):
     roll(log, now_ms=later_ms)
     (line,) = retain(log, now_ms=later_ms).partitions
     assert (line["dropped"], line["records_in"], line["records_out"]) == ({"retention.ms": 5}, 5, 0)
-    assert log.offsets("orders") == {0: (5, 5)} and live(log, "orders") == []
+    assert log.topic("orders").offsets() == {0: (5, 5)} and live(log, "orders") == []
     assert contents(log, "orders") == []
-    log.append("orders", records(1))
-    assert log.offsets("orders") == {0: (5, 6)}
+    log.topic("orders").append(records(1))
+    assert log.topic("orders").offsets() == {0: (5, 6)}
 
 
 def test_the_log_start_of_deleted_records_takes_whole_segments(log):
@@ -245,11 +245,11 @@ def test_the_log_start_of_deleted_records_takes_whole_segments(log):
     roll(log, now_ms=GOLDEN_MS)
     bases = [segment.base_offset for segment in live(log, "orders")]
     with under_policy(log, "orders", "compact,delete"):
-        log.delete_records("orders", {0: bases[2] + 1})
+        log.topic("orders").delete_records({0: bases[2] + 1})
     (line,) = retain(log, now_ms=GOLDEN_MS).partitions
     assert line["segments"] == 2 and set(line["dropped"]) == {"log_start_offset"}
     assert [segment.base_offset for segment in live(log, "orders")] == bases[2:]
-    assert log.offsets("orders") == {0: (bases[2] + 1, 40)}
+    assert log.topic("orders").offsets() == {0: (bases[2] + 1, 40)}
     assert [one["offset"] for one in contents(log, "orders")] == list(range(bases[2] + 1, 40))
 
 
@@ -257,9 +257,9 @@ def test_a_dry_run_says_what_would_go_and_changes_nothing(log):
     topic_with(log, "orders", {"segment.bytes": 2000, "retention.bytes": 4000, "retention.ms": -1})
     append_one_by_one(log, "orders", records(40))
     roll(log, now_ms=GOLDEN_MS)
-    before = log.snapshot("orders").version
+    before = log.topic("orders").snapshot.version
     dry = retain(log, now_ms=GOLDEN_MS, dry_run=True).to_dict()
-    assert log.snapshot("orders").version == before
+    assert log.topic("orders").snapshot.version == before
     done = retain(log, now_ms=GOLDEN_MS).to_dict()
     assert done["dropped"]["retention.bytes"] > 0
     assert {**dry, "seconds": 0, "dry_run": False} == {**done, "seconds": 0}
@@ -272,13 +272,13 @@ def test_a_topic_altered_meanwhile_keeps_what_it_is_to_keep(log, monkeypatch):
     append_one_by_one(log, "orders", records(40))
     roll(log, now_ms=GOLDEN_MS)
     kept = contents(log, "orders")
-    snapshot = log.snapshot("orders")
+    snapshot = log.topic("orders").snapshot
     monkeypatch.setattr(
         sys.modules["spark_segments.maintenance.retention.retain"],
         "selected_topics",
         lambda *_, **__: iter([(snapshot, topic_config(snapshot.config))]),
     )
-    log.alter_topic("orders", {"retention.ms": "-1"})
+    log.topic("orders").alter({"retention.ms": "-1"})
     retain(log, now_ms=GOLDEN_MS + 2 * DAY_MS)
     assert contents(log, "orders") == kept
 
@@ -321,9 +321,9 @@ def test_retention_a_second_time_finds_nothing(log):
     append_one_by_one(log, "orders", records(40))
     roll(log, now_ms=GOLDEN_MS)
     assert retain(log, now_ms=GOLDEN_MS + 2 * DAY_MS).partitions != []
-    after = log.offsets("orders"), log.snapshot("orders").version
+    after = log.topic("orders").offsets(), log.topic("orders").snapshot.version
     assert retain(log, now_ms=GOLDEN_MS + 2 * DAY_MS).partitions == []
-    assert (log.offsets("orders"), log.snapshot("orders").version) == after
+    assert (log.topic("orders").offsets(), log.topic("orders").snapshot.version) == after
 
 
 def test_a_clock_that_goes_on_takes_one_segment_after_the_other_and_never_what_is_active():
@@ -339,11 +339,11 @@ def test_leader_epochs_begin_at_the_log_start_for_who_opens_what_is_exported(log
     log.import_kafka(str(golden_dir("plain-0")), config={"segment.bytes": "65536", "retention.ms": "-1"})
     bases = [segment.base_offset for segment in live(log, "plain")]
     start = next(base for base in bases if 2001 < base < 4009) + (by == "delete_records")
-    log.delete_records("plain", {0: start})
+    log.topic("plain").delete_records({0: start})
     if by == "retention":
         retain(log, now_ms=GOLDEN_MS)
         assert live(log, "plain")[0].base_offset == start
     log.export_kafka(str(tmp_path / "out"))
-    partition = LogDir.open(str(tmp_path / "out")).snapshot("plain").partition(0)
+    partition = LogDir.open(str(tmp_path / "out")).topic("plain").snapshot.partition(0)
     assert partition.log_start_offset == start
     assert partition.leader_epochs == ((3, start), (5, 4009))

@@ -76,7 +76,7 @@ def test_tombstones_are_counted_also_where_a_chunk_is_cut(log):
     nulls = [n % 3 == 0 for n in range(100)]
     values = pa.array([None if null else b"v" * 50 for null in nulls], pa.binary())
     append_in_batches(log, "orders", table.set_column(1, "value", values), 300)
-    log.alter_topic("orders", {"segment.bytes": "1000"})
+    log.topic("orders").alter({"segment.bytes": "1000"})
     roll(log, now_ms=log.storage.now_ms() + 8 * DAY_MS)
     rows = live(log, "orders")
     assert len(rows) > 4
@@ -113,7 +113,7 @@ def test_merging_puts_off_no_roll_by_the_clock_but_of_records_without_timestamps
 def test_a_dry_run_opens_no_segment_and_says_why(log, monkeypatch):
     topic_with(log, "orders", {"segment.bytes": 2000}, partitions=2)
     append_one_by_one(log, "orders", records(40), partition=1)
-    version = log.snapshot("orders").version
+    version = log.topic("orders").snapshot.version
     monkeypatch.setattr(ROLL, "try_tasks", None)
     dry = roll(log, now_ms=GOLDEN_MS, dry_run=True).to_dict()
     assert dry["partitions"] == [
@@ -124,7 +124,7 @@ def test_a_dry_run_opens_no_segment_and_says_why(log, monkeypatch):
         }
     ]  # fmt: skip
     assert (dry["job"], dry["dry_run"], dry["dropped"]) == ("roll", True, {})
-    assert log.snapshot("orders").version == version
+    assert log.topic("orders").snapshot.version == version
 
 
 def meanwhile(monkeypatch: pytest.MonkeyPatch, work) -> None:
@@ -169,9 +169,9 @@ def test_a_partition_that_another_job_rolled_meanwhile_is_left_to_it(log, monkey
 
 def test_chunks_that_a_restore_brings_back_meanwhile_do_not_come_below_a_sealed_segment(log, monkeypatch):
     topic_with(log, "orders", {"segment.bytes": 2000})
-    log.append("orders", records(14))
-    log.append("orders", records(6, first=14))
-    before, wanted = contents(log, "orders"), log.snapshot("orders").version
+    log.topic("orders").append(records(14))
+    log.topic("orders").append(records(6, first=14))
+    before, wanted = contents(log, "orders"), log.topic("orders").snapshot.version
     roll(log, now_ms=GOLDEN_MS)
     assert states(log) == ["sealed", "chunk"]
     meanwhile(monkeypatch, lambda: restore(log, topics=["orders"], version=wanted))
@@ -179,7 +179,7 @@ def test_chunks_that_a_restore_brings_back_meanwhile_do_not_come_below_a_sealed_
     (line,) = roll(log, now_ms=later_ms).partitions
     assert line["action"] == "lost to another job"
     assert states(log) == ["chunk", "chunk"]
-    log.append("orders", records(2, first=20))
+    log.topic("orders").append(records(2, first=20))
     roll(log, now_ms=later_ms)
     assert contents(log, "orders")[:20] == before
     assert_sound(log)

@@ -119,7 +119,7 @@ def test_rolled_records_are_what_they_were(log, name):
     assert contents(log, topic) == before
     assert batch_headers(log, segments) == headers
     expected = as_records(expected_records(name), where=lambda line: not line["isControl"])
-    assert records_of(log.read(topic)) == expected
+    assert records_of(log.topic(topic).scan().batches()) == expected
 
 
 @pytest.mark.slow
@@ -153,7 +153,7 @@ def test_batches_without_a_leader_epoch_get_the_partitions(log):
         for segment in live(log, "orders")
         for epoch in scan_batches(file_bytes(log, segment)[0]).batches.leader_epoch.tolist()
     ]
-    epoch = log.snapshot("orders").partition(0).leader_epoch
+    epoch = log.topic("orders").snapshot.partition(0).leader_epoch
     assert found == [epoch] * 300 + own
 
 
@@ -165,13 +165,13 @@ def test_an_imported_active_segment_keeps_its_transactions_when_it_is_cut(log, t
     for path in kafka.glob("00000000000000003156.*"):
         path.unlink()
     log.import_kafka(str(kafka.parent))
-    committed = records_of(log.read("txn", isolation_level="read_committed"))
+    committed = records_of(log.topic("txn").scan(isolation="read_committed").batches())
     everything = contents(log, "txn", include_control=True)
     (imported,) = [segment for segment in live(log, "txn") if segment.state == "chunk"]
     entries = parse_txn_index(log.storage.read(imported.txn_index_path))
     assert imported.base_offset == 2527 and len(entries) > 1
 
-    log.alter_topic("txn", {"segment.bytes": "8192"})
+    log.topic("txn").alter({"segment.bytes": "8192"})
     roll(log, now_ms=GOLDEN_MS)
     rolled = [segment for segment in live(log, "txn") if segment.base_offset >= 2527]
     assert [segment.state for segment in rolled] == [*["sealed"] * 4, "chunk"]
@@ -184,7 +184,7 @@ def test_an_imported_active_segment_keeps_its_transactions_when_it_is_cut(log, t
     assert [int(one) for index, _ in found for one in index.last_offset] == entries.last_offset.tolist()
     for index, segment in found:
         assert (index.last_offset >= segment.base_offset).all() and (index.last_offset < segment.next_offset).all()
-    assert records_of(log.read("txn", isolation_level="read_committed")) == committed
+    assert records_of(log.topic("txn").scan(isolation="read_committed").batches()) == committed
     assert contents(log, "txn", include_control=True) == everything
     epochs = [
         epoch for segment in rolled for epoch in scan_batches(file_bytes(log, segment)[0]).batches.leader_epoch.tolist()

@@ -152,10 +152,10 @@ def test_threads_put_messages_of_the_old_magics_into_the_batches_of_one_thread(l
     segments = [SegmentOf(some[0].first, tuple(some)) for some in (batches[:30], batches[30:])]
     write_partition(tmp_path / "kafka", [*segments, each(700, [700])])
     log.import_kafka(str(tmp_path / "kafka"), config={"cleanup.policy": "compact"})
-    snapshot = log.snapshot(KAFKA_TOPIC)
+    snapshot = log.topic(KAFKA_TOPIC).snapshot
     cleaning = CleanerSettings(KAFKA_TOPIC, snapshot.topic_id, {}, START_MS, MIB, 0.9)
     rows = live(log, KAFKA_TOPIC)[:-1]
-    work = RoundPlan(cleaning, log.config(KAFKA_TOPIC), snapshot.partition(0), rows, 0, 700)
+    work = RoundPlan(cleaning, log.topic(KAFKA_TOPIC).config, snapshot.partition(0), rows, 0, 700)
     with small_windows(window_bytes):
         found, expected = ManyTasks(3, MIB, MIB)(log.storage, work), clean_in_one_task(log.storage, work)
     assert described(log.storage, found) == described(log.storage, expected)
@@ -170,9 +170,9 @@ def prices(tmp_path) -> LogDir:
     for turn in range(5):
         keys = [f"k{number % 30 + 7 * turn}" for number in range(40)]
         values = [None if number % 9 == turn else f"{turn}-{number}" * 9 for number in range(40)]
-        log.append(TOPIC, pa.table({"key": keys, "value": values}), options=ProducerOptions("none", 300))
+        log.topic(TOPIC).append(pa.table({"key": keys, "value": values}), options=ProducerOptions("none", 300))
     roll(log, now_ms=log.storage.now_ms() + LATER_MS)
-    log.append(TOPIC, pa.table({"key": ["active"], "value": ["v"]}))
+    log.topic(TOPIC).append(pa.table({"key": ["active"], "value": ["v"]}))
     return log
 
 
@@ -282,8 +282,8 @@ def _paths(row: Segment) -> list[str]:
 def work_on(log: LogDir, segment: Segment, first_dirty_offset: int = 0) -> RoundPlan:
     """A round that cleans one segment."""
     cleaning = CleanerSettings(TOPIC, segment.topic_id, {}, START_MS, MIB, 0.9)
-    row = log.snapshot(TOPIC).partition(0)
-    return RoundPlan(cleaning, log.config(TOPIC), row, [segment], first_dirty_offset, segment.next_offset)
+    row = log.topic(TOPIC).snapshot.partition(0)
+    return RoundPlan(cleaning, log.topic(TOPIC).config, row, [segment], first_dirty_offset, segment.next_offset)
 
 
 def test_windows_wait_in_bounded_memory_however_slow_the_writer_is(prices, monkeypatch):

@@ -53,11 +53,11 @@ def append(log: LogDir, *, first: int = 0, count: int = 3, partitions: int = PAR
     """`count` records to each of the first partitions, in one append."""
     numbers = np.tile(np.arange(partitions, dtype=np.int32), count)
     table = records(len(numbers), first=first, time_ms=GOLDEN_MS)
-    log.append(topic, table.append_column("partition", pa.array(numbers)))
+    log.topic(topic).append(table.append_column("partition", pa.array(numbers)))
 
 
 def rows_of(log: LogDir) -> list[Segment]:
-    return segments_of(log.snapshot("orders").live)
+    return segments_of(log.topic("orders").snapshot.live)
 
 
 def objects(log: LogDir) -> set[str]:
@@ -88,7 +88,7 @@ def orders(log) -> LogDir:
 def test_runs_of_kafkas_batches_roll_to_kafkas_files_byte_for_byte(log, name):
     """Every batch of a golden directory is a run of each of two partitions, an object a batch."""
     topic_with(log, "orders", {"segment.bytes": 1 << 30, "index.interval.bytes": 4096}, 2)
-    limits, topic_id = SegmentLimits.of(log.config("orders")), log.snapshot("orders").topic_id
+    limits, topic_id = SegmentLimits.of(log.topic("orders").config), log.topic("orders").snapshot.topic_id
     topic_with(log, "alone", {"segment.bytes": 1 << 30, "index.interval.bytes": 4096})
     append_batches(log, "alone", golden_batches(name))
     for data in golden_batches(name):
@@ -99,7 +99,7 @@ def test_runs_of_kafkas_batches_roll_to_kafkas_files_byte_for_byte(log, name):
                 writer.begin(number, log.storage.now_ms())
                 writer.append(buffer, scan_batches(buffer).batches)
             chunks = writer.close()
-        commit_append(log.manifest("orders"), chunks)
+        commit_append(log.topic("orders").manifest, chunks)
     roll(log, now_ms=log.storage.now_ms() + 30 * DAY_MS)
     (alone,) = [file_bytes(log, segment) for segment in live(log, "alone")]
     for number in range(2):
@@ -159,9 +159,9 @@ def test_an_export_is_the_same_with_and_without_shared_objects(orders, tmp_path)
 def test_a_run_of_a_partition_without_epochs_is_exported_alone(orders, tmp_path):
     """No batch gets an epoch there, so the only chunk of a partition could be exported as its file is."""
     append(orders)
-    rows = orders.snapshot("orders").partitions
+    rows = orders.topic("orders").snapshot.partitions
     without = [dataclasses.replace(row, leader_epoch=-1, leader_epochs=()) for row in partitions_of(rows)]
-    orders.manifest("orders").commit(lambda _: Change("test", partitions=without))
+    orders.topic("orders").manifest.commit(lambda _: Change("test", partitions=without))
     orders.export_kafka(str(tmp_path / "kafka"))
     kafka = LogDir.open(str(tmp_path / "kafka"))
     assert contents(kafka, "orders") == contents(orders, "orders")
@@ -236,10 +236,10 @@ def test_ten_thousand_chunks_are_the_bound_that_users_get(log):
     topic_with(log, "wide", {"retention.ms": -1}, 1000)
     for turn in range(11):
         append(log, topic="wide", first=1000 * turn, count=1, partitions=1000)
-    assert log.snapshot("wide").live.num_rows == 11_000
+    assert log.topic("wide").snapshot.live.num_rows == 11_000
     before = contents(log, "wide")
     roll(log, now_ms=GOLDEN_MS)
-    assert log.snapshot("wide").live.num_rows <= 10_000
+    assert log.topic("wide").snapshot.live.num_rows <= 10_000
     assert contents(log, "wide") == before
 
 
@@ -266,7 +266,7 @@ def test_keys_are_compacted_after_their_runs_were_rolled(log):
     append(log, count=1)
     compact(log, now_ms=log.storage.now_ms() + 30 * DAY_MS)
     newest = {(row["partition"], row["key"]): row["offset"] for row in before}
-    kept = {(row["partition"], row["key"]): row["offset"] for row in contents(log, "orders", end_offset=21)}
+    kept = {(row["partition"], row["key"]): row["offset"] for row in contents(log, "orders", offsets=(None, 21))}
     assert kept == newest
     assert_sound(log)
 
@@ -276,7 +276,7 @@ def test_keys_are_compacted_after_their_runs_were_rolled(log):
 
 @pytest.mark.slow
 def test_an_object_goes_when_the_last_row_that_names_it_goes(orders):
-    orders.alter_topic("orders", {"file.delete.delay.ms": "1000"})
+    orders.topic("orders").alter({"file.delete.delay.ms": "1000"})
     now_ms = orders.storage.now_ms()
     append(orders)
     (path,) = objects(orders)
@@ -295,15 +295,15 @@ def test_an_object_goes_when_the_last_row_that_names_it_goes(orders):
 @pytest.mark.slow
 def test_a_restore_between_two_vacuums_gets_the_rows_whose_object_is_there(orders):
     """One object: some of its rows leave the log early, all of them late; the restore wants the late ones."""
-    orders.alter_topic("orders", {"file.delete.delay.ms": str(DAY_MS)})
+    orders.topic("orders").alter({"file.delete.delay.ms": str(DAY_MS)})
     now_ms = orders.storage.now_ms()
     append(orders)
     (path,) = objects(orders)
-    whole = orders.snapshot("orders").version
+    whole = orders.topic("orders").snapshot.version
     with store_clock(now_ms - 2 * DAY_MS):  # partition 0 loses its row then; all versions are of now, and stay
         append_one_by_one(orders, "orders", records(MERGE_CHUNKS), partition=0)
         roll(orders, now_ms=GOLDEN_MS)
-    partly, before = orders.snapshot("orders").version, contents(orders, "orders")
+    partly, before = orders.topic("orders").snapshot.version, contents(orders, "orders")
     with store_clock(now_ms + 10 * DAY_MS):
         roll(orders)  # the run of each other partition is sealed
     vacuum(orders, now_ms=now_ms)  # takes the row of partition 0, not the object
@@ -322,7 +322,7 @@ def test_a_restore_between_two_vacuums_gets_the_rows_whose_object_is_there(order
 def test_records_of_one_run_are_deleted_and_no_others(orders):
     append(orders, count=10)
     (path,) = objects(orders)
-    orders.delete_records("orders", {3: 4, 5: -1})
+    orders.topic("orders").delete_records({3: 4, 5: -1})
     assert [len(contents(orders, "orders", partition=number)) for number in (2, 3, 4, 5)] == [10, 6, 10, 0]
     assert_sound(orders)
     roll(orders, now_ms=orders.storage.now_ms() + 30 * DAY_MS)
@@ -351,17 +351,17 @@ def test_a_topic_made_again_has_objects_of_its_own(orders):
 
 def test_a_replayed_commit_whose_run_was_vacuumed_adds_nothing(orders):
     """The object is still there for other runs, but the rows of the replay were in the log before."""
-    orders.alter_topic("orders", {"file.delete.delay.ms": "0"})
-    target = orders.target("orders")
+    orders.topic("orders").alter({"file.delete.delay.ms": "0"})
+    target = orders.topic("orders").target()
     with Appender(orders.storage, lambda _: target, topic="orders") as appender:
         numbers = pa.array(np.arange(PARTITIONS, dtype=np.int32))
         appender.write(records(PARTITIONS).append_column("partition", numbers).to_batches()[0])
         written = appender.close()
-    orders.commit_chunks(written)
+    orders.topic("orders").commit_chunks(written)
     append_one_by_one(orders, "orders", records(MERGE_CHUNKS), partition=0)
     roll(orders, now_ms=GOLDEN_MS)
     vacuum(orders, now_ms=orders.storage.now_ms() + DAY_MS)
     before = contents(orders, "orders")
     with pytest.raises(SegmentsError, match="once only"):
-        orders.commit_chunks(written)
+        orders.topic("orders").commit_chunks(written)
     assert contents(orders, "orders") == before

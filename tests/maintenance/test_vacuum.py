@@ -69,7 +69,7 @@ def test_removed_files_go_after_the_delay_and_then_their_rows(log):
     (line,) = vacuum(log, now_ms=GOLDEN_MS + DELAY_MS + 1).partitions
     assert (line["action"], line["removed_segments"], line["orphan_files"]) == ("vacuum", REMOVED, 0)
     assert files(log) == named(log)
-    assert log.snapshot("orders").segments.num_rows == len(live(log, "orders"))
+    assert log.topic("orders").snapshot.segments.num_rows == len(live(log, "orders"))
     assert contents(log, "orders") == before
     assert vacuum(log, now_ms=GOLDEN_MS + DELAY_MS + 1).partitions == []
     assert verify(log, deep=True).ok
@@ -99,9 +99,9 @@ def test_producer_snapshots_go_with_their_segments(log, job):
 def test_a_dry_run_says_what_would_go(log):
     rolled_topic(log)
     make_orphan(log, "orders-0/lost.log", ORPHAN_AGE_MS + 60_000)
-    version, all_files = log.snapshot("orders").version, files(log)
+    version, all_files = log.topic("orders").snapshot.version, files(log)
     dry = vacuum(log, now_ms=GOLDEN_MS + 2 * DELAY_MS, dry_run=True).to_dict()
-    assert (log.snapshot("orders").version, files(log)) == (version, all_files)
+    assert (log.topic("orders").snapshot.version, files(log)) == (version, all_files)
     done = vacuum(log, now_ms=GOLDEN_MS + 2 * DELAY_MS).to_dict()
     assert done["partitions"] == dry["partitions"]
     assert done["partitions"][0]["removed_segments"] == REMOVED and done["partitions"][0]["orphan_files"] == 1
@@ -202,7 +202,7 @@ def test_deleted_topics_lose_their_files(log):
 @pytest.mark.slow
 def test_a_deleted_topics_recovery_copies_go_with_its_last_rows(log):
     rolled_topic(log)
-    log.manifest("orders").merge_files()
+    log.topic("orders").manifest.merge_files()
     log.delete_topic("orders")
     now_ms = log.storage.now_ms()
     vacuum(log, now_ms=now_ms)
@@ -212,7 +212,7 @@ def test_a_deleted_topics_recovery_copies_go_with_its_last_rows(log):
         assert not log.storage.list("_recovery/orders", recursive=True)
     topic_with(log, "orders", {})
     append_one_by_one(log, "orders", records(3))
-    log.manifest("orders").merge_files()
+    log.topic("orders").manifest.merge_files()
     assert read_recovery_copy(log.storage, "orders").snapshot.segments.num_rows == 3
 
 
@@ -243,7 +243,7 @@ def test_a_deleted_topics_files_go_by_its_own_delay(log):
     default = made(None)
     log.delete_topic("orders")
     live = made(DELAY_MS)
-    log.alter_topic("orders", {"retention.ms": "5"})  # a row that is written again forgets nothing
+    log.topic("orders").alter({"retention.ms": "5"})  # a row that is written again forgets nothing
     now_ms = log.storage.now_ms()
     for later_ms, there in (
         (DAY_MS // 2, long | default | live),
@@ -253,10 +253,10 @@ def test_a_deleted_topics_files_go_by_its_own_delay(log):
         vacuum(log, now_ms=now_ms + later_ms)
         assert files(log) == there
     assert len(contents(log, "orders")) == 3
-    assert len(log.snapshot("orders").deleted_topics) == 2
+    assert len(log.topic("orders").snapshot.deleted_topics) == 2
     log.delete_topic("orders")
     made(None)
-    assert len(log.snapshot("orders").deleted_topics) == 1  # those without rows are forgotten
+    assert len(log.topic("orders").snapshot.deleted_topics) == 1  # those without rows are forgotten
 
 
 def test_a_topic_made_again_with_a_longer_delay_keeps_nothing_longer(log):
@@ -271,20 +271,20 @@ def test_a_topic_made_again_with_a_longer_delay_keeps_nothing_longer(log):
 def test_a_reader_of_an_old_snapshot_is_served_until_the_delay_has_passed(log):
     topic_with(log, "orders", {"segment.bytes": 2000, "retention.bytes": 2000, "file.delete.delay.ms": DELAY_MS})
     append_one_by_one(log, "orders", records(40))
-    batches = log.read("orders")
+    batches = log.topic("orders").scan().batches()
     with store_clock(GOLDEN_MS):
         roll(log, now_ms=GOLDEN_MS)
         retain(log, now_ms=GOLDEN_MS)
     vacuum(log, now_ms=GOLDEN_MS + DELAY_MS)
     assert sum(batch.num_rows for batch in batches) == 40
-    assert log.offsets("orders")[0][0] > 0
+    assert log.topic("orders").offsets()[0][0] > 0
 
 
 @pytest.mark.slow
 def test_old_manifest_files_go(log):
     rolled_topic(log)
     for n in range(30):
-        log.alter_topic("orders", {"retention.ms": str(n + 1)})
+        log.topic("orders").alter({"retention.ms": str(n + 1)})
     manifest = [file.path for file in log.storage.list("_manifest/orders", recursive=True)]
     later_ms = log.storage.now_ms() + DAY_MS
     for path in manifest:
@@ -292,7 +292,7 @@ def test_old_manifest_files_go(log):
     report = vacuum(log, now_ms=later_ms).to_dict()
     assert report["details"]["manifest_files"] > 30 and report["details"]["manifest_bytes"] > 0
     assert len(contents(log, "orders")) == 40
-    assert log.config("orders").retention_ms == 30
+    assert log.topic("orders").config.retention_ms == 30
 
 
 def test_topics_are_looked_up_and_kafkas_directories_refused(log):
@@ -317,7 +317,7 @@ def test_many_files_go_in_waves_of_one_commit_each(log, monkeypatch):
         (REMOVED, 0),
         (REMOVED, 1),
     ]
-    drops = [one for one in log.manifest("orders").history() if one["operation"] == "vacuum"]
+    drops = [one for one in log.topic("orders").manifest.history() if one["operation"] == "vacuum"]
     assert len(drops) == 1 + 2  # the mark, and 99 rows in waves of 50
     assert contents(log, "orders") == before
 
@@ -351,7 +351,7 @@ def test_a_delay_that_is_raised_before_the_files_are_claimed_is_respected(log, m
     there, claim = files(log), VACUUM._claim
 
     def altered_first(*arguments):
-        log.alter_topic("orders", {"file.delete.delay.ms": str(DAY_MS)})
+        log.topic("orders").alter({"file.delete.delay.ms": str(DAY_MS)})
         return claim(*arguments)
 
     monkeypatch.setattr(VACUUM, "_claim", altered_first)
@@ -363,11 +363,11 @@ def test_a_delay_that_is_raised_before_the_files_are_claimed_is_respected(log, m
 def test_a_delay_that_is_raised_while_files_are_deleted_keeps_the_versions_of_the_manifest(log):
     rolled_topic(log)
     for n in range(5):
-        log.alter_topic("orders", {"retention.ms": str(n + 1)})
+        log.topic("orders").alter({"retention.ms": str(n + 1)})
     now_ms = log.storage.now_ms() + DAY_MS
 
     def altered(done: int, total: int) -> None:
-        log.alter_topic("orders", {"file.delete.delay.ms": str(2 * DAY_MS)})
+        log.topic("orders").alter({"file.delete.delay.ms": str(2 * DAY_MS)})
 
     assert vacuum(log, now_ms=now_ms, progress=altered).to_dict()["details"]["manifest_files"] == 0
     assert vacuum(log, now_ms=now_ms + 2 * DAY_MS).to_dict()["details"]["manifest_files"] > 0
@@ -388,7 +388,7 @@ def test_another_vacuum_at_any_moment_leaves_nothing_undone(log, tmp_path, monke
     for topic in ("orders", "payments"):
         rolled_topic(log, topic)
         for n in range(25):
-            log.alter_topic(topic, {"retention.ms": str(n + 1)})
+            log.topic(topic).alter({"retention.ms": str(n + 1)})
     for file in log.storage.list("_manifest", recursive=True):
         make_old(log, file.path, 3 * DAY_MS)
     before, now_ms = contents(log, "orders"), log.storage.now_ms() + DAY_MS
@@ -425,22 +425,22 @@ def test_another_vacuum_at_any_moment_leaves_nothing_undone(log, tmp_path, monke
 def test_chunks_that_have_left_the_log_are_not_committed_again(log):
     """A driver that is run again without a transaction has the same messages, but vacuum has taken the files."""
     topic_with(log, "orders", {"segment.bytes": 2000, "file.delete.delay.ms": DELAY_MS})
-    target = log.target("orders")
+    target = log.topic("orders").target()
     chunks = []
     for batch in records(40).to_batches(max_chunksize=1):
         appender = Appender(log.storage, lambda _: target, topic="orders")
         appender.write(batch)
         chunks += appender.close()
-    assert log.commit_chunks(chunks) == {0: (0, 39)}
+    assert log.topic("orders").commit_chunks(chunks) == {0: (0, 39)}
     with pytest.raises(SegmentsError, match="once only"):
-        log.commit_chunks(chunks)
+        log.topic("orders").commit_chunks(chunks)
     roll(log, now_ms=GOLDEN_MS)
     with pytest.raises(SegmentsError, match="once only"):
-        log.commit_chunks(chunks)
+        log.topic("orders").commit_chunks(chunks)
     vacuum(log, now_ms=log.storage.now_ms() + 2 * DELAY_MS)
     gone = [one for one in chunks if not log.storage.exists(one.segments[0].path)]
     assert len(gone) == REMOVED
     with pytest.raises(CommitConflictError, match="gone: its records were appended"):
-        log.commit_chunks(gone)
-    assert log.offsets("orders") == {0: (0, 40)}
+        log.topic("orders").commit_chunks(gone)
+    assert log.topic("orders").offsets() == {0: (0, 40)}
     assert len(contents(log, "orders")) == 40

@@ -29,14 +29,14 @@ FIRST, SECOND = (f"orders-shared/{0:020d}.{name}.log" for name in ("5e0c", "77aa
 def shared(log: LogDir) -> LogDir:
     """Topic orders: two shared objects, each with a run of either partition."""
     log.create_topic("orders", 2, {"file.delete.delay.ms": "60000"})
-    topic_id = log.snapshot("orders").topic_id
+    topic_id = log.topic("orders").snapshot.topic_id
     chunks = []
     for path in (FIRST, SECOND):
         log.storage.write(path, b"runs of batches, their index entries, a footer")
         for partition in (0, 1):
             chunk = new_chunk(partition, topic_id=topic_id)
             chunks.append(dataclasses.replace(chunk, path=path, position=1000 * partition, index_position=2000))
-    commit_append(log.manifest("orders"), chunks)
+    commit_append(log.topic("orders").manifest, chunks)
     return log
 
 
@@ -46,7 +46,7 @@ def remove(manifest: Manifest, *rows: Segment) -> None:
 
 def of(log: LogDir, path: str) -> list[Segment]:
     """All rows of the manifest that name a file, by partition."""
-    return [row for row in segments_of(log.snapshot("orders").segments) if row.path == path]
+    return [row for row in segments_of(log.topic("orders").snapshot.segments) if row.path == path]
 
 
 def there(log: LogDir) -> set[str]:
@@ -54,17 +54,17 @@ def there(log: LogDir) -> set[str]:
 
 
 def test_a_file_stays_while_a_row_in_the_log_names_it(shared):
-    remove(shared.manifest("orders"), of(shared, FIRST)[0])
+    remove(shared.topic("orders").manifest, of(shared, FIRST)[0])
     vacuum(shared, now_ms=LATER_MS)
     assert there(shared) == {FIRST, SECOND}
     assert [row.partition for row in of(shared, FIRST)] == [1]  # the other row is gone: rows are what has to stay few
 
 
 def test_a_file_stays_while_a_removed_row_may_be_read_or_restored(shared):
-    version = shared.snapshot("orders").version
+    version = shared.topic("orders").snapshot.version
     first, second = of(shared, FIRST)
-    remove(shared.manifest("orders"), first)
-    shared.manifest("orders").commit(lambda _: Change("retain", replace=[second.removed(REMOVED_MS + 50_000)]))
+    remove(shared.topic("orders").manifest, first)
+    shared.topic("orders").manifest.commit(lambda _: Change("retain", replace=[second.removed(REMOVED_MS + 50_000)]))
     vacuum(shared, now_ms=LATER_MS)
     assert there(shared) == {FIRST, SECOND}
     with pytest.raises(LogDirError, match="cannot be restored: vacuum has deleted 1 of its files"):
@@ -73,30 +73,30 @@ def test_a_file_stays_while_a_removed_row_may_be_read_or_restored(shared):
 
 
 def test_a_file_goes_with_the_last_row_that_names_it(shared):
-    remove(shared.manifest("orders"), *of(shared, FIRST))
+    remove(shared.topic("orders").manifest, *of(shared, FIRST))
     report = vacuum(shared, now_ms=LATER_MS)
     assert there(shared) == {SECOND} and of(shared, FIRST) == []
     assert [(line["partition"], line["removed_segments"]) for line in report.partitions] == [(0, 1), (1, 1)]
 
 
 def test_a_dry_run_deletes_nothing(shared):
-    remove(shared.manifest("orders"), *of(shared, FIRST))
-    version = shared.snapshot("orders").version
+    remove(shared.topic("orders").manifest, *of(shared, FIRST))
+    version = shared.topic("orders").snapshot.version
     vacuum(shared, now_ms=LATER_MS, dry_run=True)
-    assert there(shared) == {FIRST, SECOND} and shared.snapshot("orders").version == version
+    assert there(shared) == {FIRST, SECOND} and shared.topic("orders").snapshot.version == version
 
 
 @pytest.mark.parametrize("place", ["before the files", "before the rows"])
 def test_of_two_vacuums_at_once_one_deletes_the_file(shared, monkeypatch, place):
     """The rows of a file leave the log one after the other, and each vacuum claims one of them."""
     first, second = of(shared, FIRST)
-    remove(shared.manifest("orders"), first)
+    remove(shared.topic("orders").manifest, first)
     name = {"before the files": "_delete", "before the rows": "_drop"}[place]
     go_on = getattr(VACUUM, name)
 
     def overtaken(*args):
         monkeypatch.setattr(VACUUM, name, go_on)
-        remove(shared.manifest("orders"), second)
+        remove(shared.topic("orders").manifest, second)
         vacuum(shared, now_ms=LATER_MS)
         go_on(*args)
 
@@ -107,7 +107,7 @@ def test_of_two_vacuums_at_once_one_deletes_the_file(shared, monkeypatch, place)
 
 
 def test_a_crash_between_file_and_rows_leaves_rows_that_the_next_vacuum_takes(shared, monkeypatch):
-    remove(shared.manifest("orders"), *of(shared, FIRST))
+    remove(shared.topic("orders").manifest, *of(shared, FIRST))
 
     def crash(*_):
         raise KeyboardInterrupt
@@ -127,7 +127,7 @@ def test_a_file_that_no_row_of_any_partition_names_goes_once_it_is_old(shared):
     for path in (FIRST, SECOND, stray):
         seconds = (shared.storage.now_ms() - ORPHAN_AGE_MS - 60_000) / 1000
         os.utime(shared.storage.location(path), (seconds, seconds))
-    remove(shared.manifest("orders"), of(shared, FIRST)[0])
+    remove(shared.topic("orders").manifest, of(shared, FIRST)[0])
     report = vacuum(shared, now_ms=REMOVED_MS)
     assert there(shared) == {FIRST, SECOND}
     assert [(line["partition"], line["orphan_files"]) for line in report.partitions] == [(None, 1)]

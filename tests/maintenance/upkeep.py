@@ -31,7 +31,7 @@ def assert_maintained(log: LogDir, reports: list[dict], before: dict[str, list[d
     assert roll["records_in"] == roll["records_out"] > 0
     assert retain["dropped"]["retention.bytes"] > 0
     for number in (0, 1):
-        start = log.offsets("orders")[number][0]
+        start = log.topic("orders").offsets()[number][0]
         left = [one for one in before["orders"] if one["partition"] == number and one["offset"] >= start]
         assert start > 0 and contents(log, "orders", partition=number) == left
     assert_compacted(log, compact, before["latest"])
@@ -51,5 +51,5 @@ def assert_compacted(log: LogDir, report: dict, before: list[dict]) -> None:
 def assert_vacuumed(log: LogDir) -> None:
     """With no delete delay, the only segments are those of the log."""
     found = {str(file.relative_to(log.uri)) for file in Path(log.uri).rglob("*.log")}
-    partitions = [(topic, number) for topic in log.topics() for number in log.offsets(topic)]
+    partitions = [(topic, number) for topic in log.topics() for number in log.topic(topic).offsets()]
     assert found == {segment.path for topic, number in partitions for segment in live(log, topic, number)}

@@ -65,10 +65,10 @@ class Theatre:
         mark(log.storage)
         log.create_topic(NAME, 1, {"cleanup.policy": "compact,delete", "retention.ms": "-1"})
         for records in (("k=1", "j=1"), ("k=2",), ("x=1",)):
-            log.append(NAME, [_record(text) for text in records])
+            log.topic(NAME).append([_record(text) for text in records])
             if records != ("x=1",):
                 roll(log, now_ms=log.storage.now_ms() + _MONTH_MS)
-        snapshot = log.snapshot(NAME)
+        snapshot = log.topic(NAME).snapshot
         rows = [(row.base_offset, row.next_offset, row.state == "sealed") for row in snapshot.live_of(0)]
         assert rows == [(row.base, row.end, row.sealed) for row in TOPIC.rows]
         self.first_version = snapshot.version
@@ -120,14 +120,14 @@ class Theatre:
         log, latest = self.log(store), state.versions[-1]
         read = [
             (record["offset"], f"{record['key'].decode()}={record['value'].decode()}")
-            for batch in log.read(NAME, 0)
+            for batch in log.topic(NAME).scan(partition=0).batches()
             for record in batch.to_pylist()
         ]
         assert tuple(read) == latest.records, f"the log holds {read}, in the model {latest.records}"
-        row = log.snapshot(NAME).partition(0)
+        row = log.topic(NAME).snapshot.partition(0)
         offsets = (row.log_start_offset, row.log_end_offset, row.first_dirty_offset)
         assert offsets == (latest.log_start, latest.log_end, latest.first_dirty)
-        operations = [one["operation"] for one in log.manifest(NAME).history()][self.first_version + 1 :]
+        operations = [one["operation"] for one in log.topic(NAME).manifest.history()][self.first_version + 1 :]
         assert operations == [version.operation for version in state.versions[1:]]
 
 
@@ -153,14 +153,14 @@ def _work(program: Program, open_log: Callable[[Actor], LogDir]) -> Callable[[Ac
     def append(actor: Actor) -> Outcome:
         assert isinstance(program, Append)
         txn = (program.transaction, 0) if program.transaction else None
-        offsets = open_log(actor).append(NAME, [_record(program.record)], txn=txn)
+        offsets = open_log(actor).topic(NAME).append([_record(program.record)], txn=txn)
         return (ACKNOWLEDGED, offsets[0]) if offsets else (REPEATED, None)
 
     def compact(actor: Actor) -> Outcome:
         log = open_log(actor)
-        snapshot = log.snapshot(NAME)
+        snapshot = log.topic(NAME).snapshot
         settings = CleanerSettings(
-            NAME, snapshot.topic_id, {}, log.storage.now_ms(), 1 << 20, 0.9, open_delta_log=log.open_delta_log
+            NAME, snapshot.topic_id, {}, log.storage.now_ms(), 1 << 20, 0.9, open_delta_log=log.manifests.open_delta_log
         )
 
         def clean_round(storage: Storage, work: RoundPlan) -> RoundResult:
@@ -175,14 +175,14 @@ def _work(program: Program, open_log: Callable[[Actor], LogDir]) -> Callable[[Ac
 
     def delete_records(actor: Actor) -> Outcome:
         assert isinstance(program, DeleteRecords)
-        open_log(actor).delete_records(NAME, {0: program.before})
+        open_log(actor).topic(NAME).delete_records({0: program.before})
         return ACKNOWLEDGED, None
 
     def fence(actor: Actor) -> Outcome:
         def plan(snapshot):
             return Change(PROMOTE, topic=dataclasses.replace(snapshot.topic_row, states={ROLE: FENCED}))
 
-        open_log(actor).manifest(NAME).commit(plan)
+        open_log(actor).topic(NAME).manifest.commit(plan)
         return ACKNOWLEDGED, None
 
     return {Append: append, Compact: compact, DeleteRecords: delete_records, Fence: fence}[type(program)]

@@ -114,7 +114,7 @@ class Portion:
 
 def read_on(log: LogDir, group: str, topic: str, number: int, random: Random) -> Portion:
     """Reads on from a group's position in a partition, or from the log start."""
-    began, snapshot = log.group(group).positions(), log.snapshot(topic)
+    began, snapshot = log.group(group).positions(), log.topic(topic).snapshot
     start, end = log_bounds(snapshot, number)
     try:
         first = began.starts(snapshot, [number]).get(number, start)

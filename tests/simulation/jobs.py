@@ -66,7 +66,7 @@ def export(simulation: Simulation, process: Process, log: Any, topic: str) -> No
     seen: list[Any] = []
 
     def snapshot_of(name: str) -> Any:
-        seen.append(log.snapshot(name))
+        seen.append(log.topic(name).snapshot)
         return seen[-1]
 
     _, error = simulation.attempt(process, lambda: export_all(log.storage, target, [topic], snapshot_of, DEFAULTS))

@@ -233,7 +233,9 @@ def view(
 ) -> Saw:
     """The records of a version, or of a range of it, as a reader gets them."""
     found: Saw = {} if partition is None else {partition: []}
-    for batch in log.read(topic, partition, start, end, COLUMNS, version):
+    for batch in (
+        log.topic(topic, version=version).scan(partition=partition, offsets=(start, end), columns=COLUMNS).batches()
+    ):
         times = batch.column("timestamp").cast(pa.int64()).to_pylist()
         rows = (batch.column(name).to_pylist() for name in COLUMNS[:4])
         for number, offset, key, value, time_us in zip(*rows, times, strict=True):

@@ -50,7 +50,7 @@ class Follower:
         """
         with self._simulation.world.outside():
             try:
-                states = self.open().manifest(topic).snapshot(deleted=True).states
+                states = self.open().topic(topic).manifest.snapshot(deleted=True).states
             except UnknownTopicError:
                 return False
         versions = self._simulation.judge.topic(topic).versions
@@ -59,7 +59,7 @@ class Follower:
     def compare(self, topic: str, version: int | None) -> None:
         """Compares a version of the follower with the version of the leader that it names."""
         judge, log = self._simulation.judge, self.open()
-        snapshot = log.manifest(topic).snapshot(version, deleted=True)
+        snapshot = log.topic(topic).manifest.snapshot(version, deleted=True)
         leader = judge.topic(topic).versions.get(int(snapshot.states[SOURCE_VERSION]))
         if leader is None:
             return

@@ -78,7 +78,7 @@ def do_one_thing(simulation: Simulation, process: Process, log: Any, topic: str)
         case "grow":
             count = len(judge.topic(topic).partitions) + 1
             if topic in WRITTEN and count <= PARTITIONS + 2:
-                one_commit(simulation, process, lambda: log.alter_topic(topic, None, count), alter={})
+                one_commit(simulation, process, lambda: log.topic(topic).alter(None, count), alter={})
         case "delete-records":
             delete_records(simulation, process, log, topic)
         case "restore":
@@ -87,7 +87,7 @@ def do_one_thing(simulation: Simulation, process: Process, log: Any, topic: str)
             # Not by force: that looks at the files of Delta's log, which is not in the simulated store.
             one_commit(simulation, process, lambda: log.delete_topic(topic), delete=topic)
         case "upgrade":
-            one_commit(simulation, process, lambda: log.upgrade_topic(topic), upgrade=topic)
+            one_commit(simulation, process, lambda: log.topic(topic).upgrade(), upgrade=topic)
         case "erase" if topic != IMPORTED:
             keys = [b"key-%d" % number for number in random.sample(range(KEYS), 2)]
             simulation.attempt(process, lambda: erase(log, topics=[topic], keys=keys), erase=keys)
@@ -112,7 +112,7 @@ def create(simulation: Simulation, process: Process, log: Any, topic: str) -> No
 
 
 def change(simulation: Simulation, process: Process, log: Any, topic: str, settings: dict[str, str]) -> None:
-    one_commit(simulation, process, lambda: log.alter_topic(topic, settings), alter=settings)
+    one_commit(simulation, process, lambda: log.topic(topic).alter(settings), alter=settings)
 
 
 def delete_records(simulation: Simulation, process: Process, log: Any, topic: str) -> None:
@@ -123,7 +123,7 @@ def delete_records(simulation: Simulation, process: Process, log: Any, topic: st
     one_commit(
         simulation,
         process,
-        lambda: log.delete_records(topic, {number: before}),
+        lambda: log.topic(topic).delete_records({number: before}),
         PolicyViolationError,
         OffsetOutOfRangeError,
         delete_records={number: before},
@@ -149,12 +149,12 @@ def bring_back(simulation: Simulation, process: Process, log: Any, topic: str, v
 def mistake(simulation: Simulation, process: Process, log: Any, topic: str) -> None:
     """What must be refused, and change nothing."""
     wrong = {
-        "a setting": lambda: log.alter_topic(topic, {"retention.ms": "soon"}),
-        "an unknown setting": lambda: log.alter_topic(topic, {"retention": "1"}),
-        "fewer partitions": lambda: log.alter_topic(topic, None, 0),
+        "a setting": lambda: log.topic(topic).alter({"retention.ms": "soon"}),
+        "an unknown setting": lambda: log.topic(topic).alter({"retention": "1"}),
+        "fewer partitions": lambda: log.topic(topic).alter(None, 0),
         "a topic that is there": lambda: log.create_topic("kept", 1),
         "a topic that is not": lambda: log.delete_topic("oders"),
-        "an offset beyond the end": lambda: log.delete_records("kept", {0: 1 << 40}),
+        "an offset beyond the end": lambda: log.topic("kept").delete_records({0: 1 << 40}),
         "a version to come": lambda: restore(log, topics=[topic], version=1 << 40),
     }
     name = simulation.random.choice([*wrong])
@@ -204,7 +204,7 @@ def import_again(simulation: Simulation, process: Process) -> None:
 
         def work(source: Any = source) -> Any:
             directory = KafkaDirectory(source)
-            return import_all(directory, log.storage, [IMPORTED], log.manifest, IMPORT_CONFIG, DEFAULTS)
+            return import_all(directory, log.storage, [IMPORTED], log.manifests.manifest, IMPORT_CONFIG, DEFAULTS)
 
         found = attempt_import(simulation, process, work, broker)
         simulation.judge.counts[f"imports: {found}"] += 1

@@ -56,7 +56,7 @@ class History:
             there = [found.get(number, {}).get(first + at) for at in range(len(sent))]
             if [None if one is None else one.value for one in there] != sent:
                 raise Violation(f"{MOVED}-{number}: {sent[0]!r} was acknowledged at {first}, and there is {there[0]}")
-        for number, position in log.group(READERS).positions().starts(log.snapshot(MOVED)).items():
+        for number, position in log.group(READERS).positions().starts(log.topic(MOVED).snapshot).items():
             unread = [record.value for at, record in found.get(number, {}).items() if at < position]
             if not self.read.issuperset(value for value in unread if value is not None):
                 raise Violation(f"{MOVED}-{number}: the group is at {position}, and nobody has read all below it")
@@ -76,9 +76,10 @@ def move_write(simulation: Simulation, process: Process) -> None:
         log = history.open(disk.setdefault("site", 0))
         rows = pa.table({"value": values, "partition": pa.array([partition] * len(values), pa.int32())})
         found, error = simulation.attempt(
-            process, lambda log=log, rows=rows, number=number: log.append(MOVED, rows, txn=(process.name, number)),
+            process,
+            lambda log=log, rows=rows, number=number: log.topic(MOVED).append(rows, txn=(process.name, number)),
             NotLeaderError,
-        )  # fmt: skip
+        )
         if isinstance(error, NotLeaderError | UnknownTopicError):
             disk["site"] = 1 - disk["site"]
         elif error is None:
@@ -165,6 +166,6 @@ def last_move(simulation: Simulation) -> None:
 
 def _role(log: LogDir) -> Any:
     try:
-        return role_of(log.snapshot(MOVED))
+        return role_of(log.topic(MOVED).snapshot)
     except UnknownTopicError:
         return None

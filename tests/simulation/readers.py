@@ -26,7 +26,7 @@ def read(simulation: Simulation, process: Process) -> None:
         newest = judge.newest(topic)
 
         def whole(topic: str = topic, wanted: int = wanted) -> Any:
-            snapshot = log.snapshot(topic, None if wanted < 0 else wanted)
+            snapshot = log.topic(topic, None if wanted < 0 else wanted).snapshot
             bounds = {
                 row["partition"]: (row["log_start_offset"], row["log_end_offset"])
                 for row in snapshot.partitions.to_pylist()
@@ -57,10 +57,10 @@ def look_up(simulation: Simulation, process: Process, log: Any, topic: str, vers
     columns = ["offset", "key", "value"]
 
     def work() -> Any:
-        snapshot = log.snapshot(topic, version)
+        snapshot = log.topic(topic, version).snapshot
         by_time = offsets_for_times(log.storage, snapshot, {number: time_ms})[number]
         newest = []
-        for batch in log.read(topic, number, columns=columns, version=version, view="latest"):
+        for batch in log.topic(topic, version=version).scan(partition=number, columns=columns, view="latest").batches():
             newest += zip(*(batch.column(name).to_pylist() for name in columns), strict=True)
         return by_time, newest
 
@@ -99,12 +99,16 @@ def tail(simulation: Simulation, process: Process) -> None:
         position = process.disk.get("position", 0)
 
         def step(topic: str = topic, number: int = number, position: int = position) -> Any:
-            snapshot = log.snapshot(topic)
+            snapshot = log.topic(topic).snapshot
             start, end = log_bounds(snapshot, number)
             first = max(position, start)
             found = []
             if first < end:
-                for batch in log.read(topic, number, first, end, ["offset", "key", "value"], snapshot.version):
+                for batch in (
+                    log.topic(topic, version=snapshot.version)
+                    .scan(partition=number, offsets=(first, end), columns=["offset", "key", "value"])
+                    .batches()
+                ):
                     found += zip(*(batch.column(name).to_pylist() for name in ("offset", "key", "value")), strict=True)
             return snapshot, first, end, found
 

@@ -158,7 +158,7 @@ def _begin(simulation: Simulation) -> None:
         else:
             topic_id = f"{topic:A<21}A"
             rows = [Partition(topic_id, number) for number in range(PARTITIONS)]
-            log.manifest(topic).create(topic_id, settings, rows, format_version=FIRST_FORMAT_VERSION)
+            log.topic(topic).manifest.create(topic_id, settings, rows, format_version=FIRST_FORMAT_VERSION)
 
 
 def _start(simulation: Simulation) -> None:
@@ -221,7 +221,7 @@ def _compare_all(simulation: Simulation, log: Any) -> None:
             )
         if topic.is_deleted:
             continue
-        bounds = log.offsets(name)
+        bounds = log.topic(name).offsets()
         saw = view(log, name, None)
         for number in bounds:
             saw.setdefault(number, [])
@@ -232,7 +232,7 @@ def left_behind(simulation: Simulation, log: LogDir, logs: DeltaLogs, root: str)
     """Files of partitions that no row names."""
     named: set[str] = set()
     for topic in logs.topics:
-        rows = log.manifest(topic).snapshot(deleted=True).source.read(None)
+        rows = log.topic(topic).manifest.snapshot(deleted=True).source.read(None)
         named |= {segment.stem + suffix for segment in segments_of(rows) for suffix in SUFFIXES}
     found = [path.removeprefix(f"{root}/") for path in simulation.store.files if path.startswith(f"{root}/")]
     left = [path for path in found if re.match(r"[a-z]+-(\d+|shared)/", path) and path not in named]

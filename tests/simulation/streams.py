@@ -31,7 +31,7 @@ def stream(simulation: Simulation, process: Process) -> None:
         batch = checkpoint.get("done", -1) + 1
         planned: dict[int, Range] = checkpoint.setdefault("planned", {})
         if batch not in planned:
-            offsets, error = simulation.attempt(process, lambda: log.offsets(SOURCE))
+            offsets, error = simulation.attempt(process, lambda: log.topic(SOURCE).offsets())
             if error is not None or batch in planned:
                 continue
             before: Range = planned.get(batch - 1, {})
@@ -48,7 +48,7 @@ def run_batch(simulation: Simulation, process: Process, log: Any, batch: int, ra
     txn = Transaction(QUERY, batch, QUERY, in_order=True)
 
     def read() -> dict[int, tuple[Record, ...]]:
-        version = log.snapshot(SOURCE).version
+        version = log.topic(SOURCE).snapshot.version
         found = {}
         for number, (start, end) in ranges.items():
             if start < end and number < PARTITIONS:
@@ -65,7 +65,7 @@ def run_batch(simulation: Simulation, process: Process, log: Any, batch: int, ra
     written: list[Chunks] = []
 
     def task(numbers: list[int]) -> None:
-        target = log.target(SINK, txn)
+        target = log.topic(SINK).target(txn)
         mine = {number: records[number] for number in numbers}
         if target.repeated or not mine:
             return
@@ -81,6 +81,6 @@ def run_batch(simulation: Simulation, process: Process, log: Any, batch: int, ra
             task(numbers)
         if not written:  # the tasks have found that it is a repeat
             return {}
-        return dict(log.commit_chunks(written, txn))
+        return dict(log.topic(SINK).commit_chunks(written, txn))
 
     return send(simulation, process, SINK, AppendIntent(QUERY, batch, records), run)

@@ -20,7 +20,7 @@ STALE_VERSIONS = 60
 
 
 def table_of(records: dict[int, tuple[Record, ...]]) -> pa.Table:
-    """Rows for `LogDir.append`, of all partitions by turns."""
+    """Rows for `Topic.append`, of all partitions by turns."""
     rows = [(number, *record) for number, of_partition in records.items() for record in of_partition]
     numbers, keys, values, times = zip(*rows, strict=True)
     return pa.table(
@@ -83,7 +83,7 @@ def append(simulation: Simulation, process: Process, log: Any, topic: str, inten
     """Whether an append was answered, or refused for good."""
     txn = None if intent.transaction is None else (intent.writer, intent.transaction)
     rows = table_of(dict(intent.records))
-    return send(simulation, process, topic, intent, lambda: log.append(topic, rows, txn=txn))
+    return send(simulation, process, topic, intent, lambda: log.topic(topic).append(rows, txn=txn))
 
 
 def send(

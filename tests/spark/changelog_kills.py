@@ -52,13 +52,13 @@ def killed_and_ended(directory: Path, kills: int, seed: int, environment: Mappin
     log = LogDir.open(log_dir)
     expected = [
         row
-        for batch in log.read("accounts", columns=COLUMNS, view="latest", include_tombstones=False)
+        for batch in log.topic("accounts").scan(columns=COLUMNS, view="latest", include_tombstones=False).batches()
         for row in batch.to_pylist()
     ]
     found = DeltaTable(table).to_pyarrow_table(columns=COLUMNS).to_pylist()
     assert sorted(found, key=_place) == sorted(expected, key=_place) != []
     # Each round's 2,000 changes are in the log once, whatever was killed when.
-    assert sum(end for _, end in log.offsets("accounts").values()) == rounds * 2000
+    assert sum(end for _, end in log.topic("accounts").offsets().values()) == rounds * 2000
     return runs + 1, DeltaTable(table).version()
 
 

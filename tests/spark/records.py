@@ -51,7 +51,7 @@ def expected(records: list[dict[str, Any]]) -> list[Record]:
 def by_aiokafka(log: LogDir, topic: str) -> dict[int, list[Record]]:
     """{partition: records} of a topic's files as aiokafka decodes them, at the offsets that the manifest gives them."""
     found: dict[int, list[Record]] = defaultdict(list)
-    for row in log.snapshot(topic).live.to_pylist():
+    for row in log.topic(topic).snapshot.live.to_pylist():
         shift = row["base_offset"] - row["file_base_offset"]
         batches = MemoryRecords(log.storage.read(row["path"]).to_pybytes())
         while batches.has_next():

@@ -80,7 +80,7 @@ class Background:
             self._failures.append(error)
 
     def _write(self, log: LogDir) -> None:
-        if sum(self.written) - sum(end for _, end in log.offsets("sink").values()) > MOST_AHEAD:
+        if sum(self.written) - sum(end for _, end in log.topic("sink").offsets().values()) > MOST_AHEAD:
             return
         counts = [self._random.randrange(40) for _ in range(PARTITIONS)]
         rows = [
@@ -93,7 +93,7 @@ class Background:
             "value": [str(number) for _, number in rows],
             "partition": pa.array([partition for partition, _ in rows], pa.int32()),
         }
-        log.append("source", pa.table(columns))
+        log.topic("source").append(pa.table(columns))
         for partition, count in enumerate(counts):
             self.written[partition] += count
 
@@ -105,9 +105,9 @@ class Background:
 
 def _trail(log: LogDir) -> None:
     """Deletes records that the sink has had for a while, as a retention does that trails the query."""
-    starts = {number: start for number, (start, _) in log.offsets("source").items()}
-    before = {number: end - TRAILING_OFFSETS for number, (_, end) in log.offsets("sink").items()}
-    log.delete_records("source", {number: offset for number, offset in before.items() if offset > starts[number]})
+    starts = {number: start for number, (start, _) in log.topic("source").offsets().items()}
+    before = {number: end - TRAILING_OFFSETS for number, (_, end) in log.topic("sink").offsets().items()}
+    log.topic("source").delete_records({number: offset for number, offset in before.items() if offset > starts[number]})
 
 
 class Driver:
@@ -187,12 +187,20 @@ def killed_and_ended(directory: Path, mode: str, kills: int, seed: int, environm
 
 def assert_same(log: LogDir, written: list[int]) -> None:
     """The sink holds every record that was written once, in order within its partition, as the source still has it."""
-    assert {number: end for number, (_, end) in log.offsets("source").items()} == dict(enumerate(written))
+    assert {number: end for number, (_, end) in log.topic("source").offsets().items()} == dict(enumerate(written))
     columns = ["offset", "key", "value", "timestamp"]
     for partition, count in enumerate(written):
-        found = [row for batch in log.read("sink", partition, columns=columns) for row in batch.to_pylist()]
+        found = [
+            row
+            for batch in log.topic("sink").scan(partition=partition, columns=columns).batches()
+            for row in batch.to_pylist()
+        ]
         assert [int(row["value"]) for row in found] == list(range(count)), f"sink-{partition}"
-        rest = [row for batch in log.read("source", partition, columns=columns) for row in batch.to_pylist()]
+        rest = [
+            row
+            for batch in log.topic("source").scan(partition=partition, columns=columns).batches()
+            for row in batch.to_pylist()
+        ]
         assert rest == found[count - len(rest) :], f"source-{partition}"
 
 
@@ -218,9 +226,9 @@ def _second_driver(
 
 
 def _wait_for_progress(log: LogDir, driver: Driver, background: Background, directory: Path) -> None:
-    before = log.offsets("sink")
+    before = log.topic("sink").offsets()
     deadline = time.monotonic() + PROGRESS_SECONDS
-    while log.offsets("sink") == before:
+    while log.topic("sink").offsets() == before:
         background.check()
         said = (directory / "drivers.txt").read_text(errors="replace")
         assert driver.runs, f"the driver ended: {said[-3000:]}"
@@ -243,11 +251,11 @@ def main() -> None:
             begun = time.monotonic()
             killed = killed_and_ended(Path(directory), mode, kills, arguments.seed, environment)
             log = LogDir.open(f"{directory}/log")
-            records = sum(end for _, end in log.offsets("sink").values())
+            records = sum(end for _, end in log.topic("sink").offsets().values())
             said = ", ".join(f"{count} {kind}" for kind, count in sorted(killed.items()))
             print(
                 f"{mode}: killed {said} in {time.monotonic() - begun:.0f} s (seed {arguments.seed}): {records} "
-                f"records, each in the sink once and in order, in {log.snapshot('sink').version} versions; "
+                f"records, each in the sink once and in order, in {log.topic('sink').snapshot.version} versions; "
                 f"queries ended by {_errors(Path(directory) / 'drivers.txt')}",
                 flush=True,
             )

@@ -140,7 +140,11 @@ def _write_batch(landing: Path, number: int) -> Path:
 
 
 def _check(log: LogDir, batches: int) -> None:
-    found = Counter(row for batch in log.read("orders", columns=["value"]) for row in batch.column("value").to_pylist())
+    found = Counter(
+        row
+        for batch in log.topic("orders").scan(columns=["value"]).batches()
+        for row in batch.column("value").to_pylist()
+    )
     expected = {
         f"{number} {file} {row}".encode() for number in range(batches) for file in range(FILES) for row in range(ROWS)
     }
@@ -160,7 +164,7 @@ def main() -> None:
     started = time.monotonic()
     with tempfile.TemporaryDirectory() as directory:
         counts = killed_and_ended(Path(directory), arguments.kills, arguments.seed, environment)
-        version = LogDir.open(f"{directory}/log").snapshot("orders").version
+        version = LogDir.open(f"{directory}/log").topic("orders").snapshot.version
     said = ", ".join(f"{count} {name}" for name, count in sorted(counts.items()))
     print(
         f"{said} in {time.monotonic() - started:.0f} s (seed {arguments.seed}): each record is in the log once, at "

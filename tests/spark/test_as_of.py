@@ -13,28 +13,28 @@ def orders(log):
     """Five commits after the one that makes the topic, each of a record; and their times."""
     log.create_topic("orders")
     for number in range(5):
-        log.append("orders", pa.table({"value": [b"%d" % number]}))
-    return log, [commit["committed_ms"] for commit in log.manifest("orders").history()]
+        log.topic("orders").append(pa.table({"value": [b"%d" % number]}))
+    return log, [commit["committed_ms"] for commit in log.topic("orders").manifest.history()]
 
 
 def test_a_time_gives_the_last_version_that_was_committed_by_then(orders):
     log, times = orders
     for version, committed_ms in enumerate(times):
         last = max(number for number, other in enumerate(times) if other <= committed_ms)
-        assert log.snapshot_at("orders", committed_ms).version == last >= version
-    assert log.snapshot_at("orders", times[-1] + 1_000_000).version == len(times) - 1
+        assert log.topic("orders", timestamp=committed_ms).snapshot.version == last >= version
+    assert log.topic("orders", timestamp=times[-1] + 1_000_000).snapshot.version == len(times) - 1
 
 
 def test_a_time_before_the_topic_was_made_is_an_error(orders):
     log, times = orders
     with pytest.raises(InvalidOptionError, match=f"a time from {times[0]} on, in ms, found {times[0] - 1}"):
-        log.snapshot_at("orders", times[0] - 1)
+        _ = log.topic("orders", timestamp=times[0] - 1).snapshot
     with pytest.raises(UnknownTopicError):
-        log.snapshot_at("nothere", times[0])
+        _ = log.topic("nothere", timestamp=times[0]).snapshot
 
 
 def test_timestamp_as_of_reads_what_was_there_then(spark, orders):
     log, times = orders
     reader = spark.read.format("segments").option("subscribe", "orders")
     counts = {when: reader.option("timestampAsOf", when).load(log.uri).count() for when in (times[0], times[-1] + 1)}
-    assert counts == {times[0]: log.snapshot_at("orders", times[0]).version, times[-1] + 1: 5}
+    assert counts == {times[0]: log.topic("orders", timestamp=times[0]).snapshot.version, times[-1] + 1: 5}

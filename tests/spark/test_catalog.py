@@ -13,7 +13,7 @@ from spark_segments.spark.tables import METADATA_KEY, table_options
 @pytest.fixture
 def orders(spark, log):
     log.create_topic("orders")
-    log.append("orders", _rows("a", "b", "c"))
+    log.topic("orders").append(_rows("a", "b", "c"))
     yield log
     for name in ("orders", "made"):
         spark.sql(f"drop table if exists {name}")
@@ -33,7 +33,7 @@ def _keys(frame) -> list[str]:
 def test_a_table_made_without_columns_keeps_its_options(spark, orders):
     spark.sql(f"create table orders using segments options (path '{orders.uri}', subscribe 'orders')")
     assert _keys(spark.table("orders")) == ["a", "b", "c"]
-    orders.append("orders", _rows("d"))
+    orders.topic("orders").append(_rows("d"))
     assert _keys(spark.sql("select * from orders where offset > 0")) == ["b", "c", "d"]
     limited = 'select * from orders with (startingOffsets=\'{"orders":{"0":2}}\')'
     assert _keys(spark.sql(limited)) == ["c", "d"]
@@ -52,7 +52,7 @@ def test_an_insert_of_a_query_with_the_columns_of_the_table_says_what_works(spar
     row = "cast('d' as binary) key, cast('D' as binary) value, 'orders' topic, 0 partition, 5L offset"
     with pytest.raises(PySparkException, match=r"Name the columns of an insert: INSERT INTO t \(key, value\)"):
         spark.sql(f"insert into orders select {row}, current_timestamp() timestamp, 0 timestampType")
-    assert orders.offsets("orders") == {0: (0, 3)}
+    assert orders.topic("orders").offsets() == {0: (0, 3)}
 
 
 def test_a_location_is_the_path_of_a_table(spark, orders):
@@ -76,13 +76,13 @@ def test_a_table_whose_options_spark_drops_says_what_works(spark, orders, statem
     with pytest.raises(PySparkException, match=r"No option reaches the data source.*WITH.*VIEW|VIEW.*WITH"):
         spark.sql(statement.format(path=orders.uri))
         spark.table("made").collect()
-    assert orders.offsets("orders") == {0: (0, 3)}
+    assert orders.topic("orders").offsets() == {0: (0, 3)}
 
 
 def test_save_as_table_appends_and_what_it_makes_says_what_works(spark, orders):
     frame = spark.sql("select cast('d' as binary) as key, cast('D' as binary) as value")
     frame.write.format("segments").options(path=orders.uri, topic="orders").saveAsTable("made")
-    assert orders.offsets("orders") == {0: (0, 4)}
+    assert orders.topic("orders").offsets() == {0: (0, 4)}
     with pytest.raises(PySparkException, match="No option reaches the data source"):
         spark.table("made").collect()
     read = spark.sql(f"select * from made with (path='{orders.uri}', subscribe='orders')")
@@ -106,7 +106,7 @@ def test_a_frame_of_a_table_is_written_where_it_is_told_to(spark, orders):
     frame = spark.table("orders").selectExpr("key", "value", "'copy' as topic")
     assert METADATA_KEY in frame.schema["key"].metadata
     frame.write.format("segments").mode("append").save(orders.uri)
-    assert orders.offsets("copy") == {0: (0, 3)} and orders.offsets("orders") == {0: (0, 3)}
+    assert orders.topic("copy").offsets() == {0: (0, 3)} and orders.topic("orders").offsets() == {0: (0, 3)}
 
 
 def test_a_table_keeps_no_credentials():

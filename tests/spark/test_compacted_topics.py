@@ -22,7 +22,7 @@ def test_a_row_without_a_key_fails_the_write_and_names_row_and_task(spark, price
     frame = spark.range(0, 1000, 1, 4).selectExpr("if(id = 600, null, cast(id as string)) as key", "'v' as value")
     with pytest.raises(PySparkException, match=r"(?s)InvalidRecordError.*prices.*task 2.*no key in row 101"):
         write(frame, prices, topic="prices")
-    assert prices.offsets("prices") == {0: (0, 0), 1: (0, 0)}
+    assert prices.topic("prices").offsets() == {0: (0, 0), 1: (0, 0)}
 
 
 def test_a_topic_column_sends_no_row_without_a_key_to_a_compacted_topic(spark, prices):
@@ -31,9 +31,11 @@ def test_a_topic_column_sends_no_row_without_a_key_to_a_compacted_topic(spark, p
     frame = spark.createDataFrame(rows, "topic string, key string").selectExpr("*", "'v' as value").coalesce(1)
     with pytest.raises(PySparkException, match=r"(?s)InvalidRecordError.*prices.*no key in row 3"):
         write(frame, prices)
-    assert prices.offsets("prices") == {0: (0, 0), 1: (0, 0)} and prices.offsets("clicks") == {0: (0, 0)}
+    assert prices.topic("prices").offsets() == {0: (0, 0), 1: (0, 0)} and prices.topic("clicks").offsets() == {
+        0: (0, 0)
+    }
     write(frame.filter("topic = 'clicks' or key is not null"), prices)
-    assert sum(end for _, end in prices.offsets("prices").values()) == 1
+    assert sum(end for _, end in prices.topic("prices").offsets().values()) == 1
 
 
 def test_a_frame_without_a_key_column_is_refused_before_any_task(spark, prices):
@@ -50,10 +52,10 @@ def test_a_topic_that_becomes_compacted_while_the_tasks_write_refuses_the_commit
 
         for number in numbers:
             if number == 900:  # the target was looked up before: what tasks write is for a topic deleted by time
-                LogDir.open(uri).alter_topic("prices", {"cleanup.policy": "compact"})
+                LogDir.open(uri).topic("prices").alter({"cleanup.policy": "compact"})
             yield (None, str(number))
 
     rows = spark.sparkContext.parallelize(range(1000), 1).mapPartitions(alter_the_topic)
     with pytest.raises(PySparkException, match=r"(?s)InvalidRecordError.*prices.*no key in row 1"):
         write(spark.createDataFrame(rows, "key string, value string"), log, topic="prices")
-    assert log.offsets("prices") == {0: (0, 0)}
+    assert log.topic("prices").offsets() == {0: (0, 0)}

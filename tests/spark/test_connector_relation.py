@@ -52,9 +52,9 @@ def values(log: LogDir, **options) -> list[int]:
 def t(log):
     """Topic t: 0-9 in partition 0, 10-19 in partition 1, the value 20 in partition 2."""
     log.create_topic("t", partitions=3)
-    log.append("t", table(range(10), 0))
-    log.append("t", table(range(10, 20), 1))
-    log.append("t", table([20], 2))
+    log.topic("t").append(table(range(10), 0))
+    log.topic("t").append(table(range(10, 20), 1))
+    log.topic("t").append(table([20], 2))
     return log
 
 
@@ -65,7 +65,7 @@ def timed(log):
     for hour in range(3):
         for partition in range(3):
             numbers = [10 * hour + number for number in range(10) if number % 3 == partition]
-            log.append("t", table(numbers, partition, T0 + hour * HOUR_MS))
+            log.topic("t").append(table(numbers, partition, T0 + hour * HOUR_MS))
     return log
 
 
@@ -78,7 +78,7 @@ def test_case_96_explicit_earliest_to_latest_offsets_are_those_of_the_load(spark
     frame = reader.load(t.uri)
     numbers = frame.selectExpr("int(string(value)) n")
     assert sorted(row.n for row in numbers.collect()) == list(range(21))
-    t.append("t", table([21], 0))
+    t.topic("t").append(table([21], 0))
     assert sorted(row.n for row in numbers.collect()) == list(range(21))
     assert reader.load(t.uri).count() == 22
 
@@ -91,15 +91,15 @@ def test_case_98_explicit_offsets(t):
     bounds = {"startingOffsets": {"0": -2, "1": -2, "2": 0}, "endingOffsets": {"0": -1, "1": -1, "2": 1}}
     options = {name: json.dumps({"t": offsets}) for name, offsets in bounds.items()}
     assert values(t, subscribe="t", **options) == list(range(21))
-    t.append("t", table([30], 2))
-    t.append("t", table([31], 0))
+    t.topic("t").append(table([30], 2))
+    t.topic("t").append(table([31], 0))
     assert values(t, subscribe="t", **options) == [*range(21), 31]
 
 
 def test_case_99_headers(log):
     log.create_topic("t")
     headers = [None, [], [{"key": "a", "value": b"b"}, {"key": "c", "value": None}], [{"key": "a", "value": b"1"}] * 2]
-    log.append("t", table(range(4), 0, headers=headers))
+    log.topic("t").append(table(range(4), 0, headers=headers))
     found = [row["headers"] for row in in_process.load(log.uri, {"subscribe": "t", "includeHeaders": "true"})]
     assert found == [[], [], headers[2], headers[3]]  # no headers are an empty list, where the connector has null
     assert "headers" not in in_process.load(log.uri, {"subscribe": "t"})[0]
@@ -110,7 +110,7 @@ def by_time(hour: int) -> str:
 
 
 def offsets_at(log: LogDir, hour: int) -> str:
-    found = log.offsets_for_times("t", T0 + hour * HOUR_MS)
+    found = log.topic("t").offsets_for_times(T0 + hour * HOUR_MS)
     return json.dumps({"t": {str(partition): entry[0] for partition, entry in found.items()}})
 
 
@@ -198,12 +198,12 @@ def test_case_109_reuse_the_same_dataframe_in_a_query(spark, t):
 def test_case_110_a_dataframe_reads_what_retention_has_taken_since(spark, log):
     """Kafka's has only what is there when it runs: ours has the log of its load, whose files stay for a day."""
     log.create_topic("t", config={"retention.ms": "1000", "segment.ms": "1"})
-    log.append("t", table(range(5), 0))
+    log.topic("t").append(table(range(5), 0))
     frame = spark.read.format("segments").option("subscribe", "t").load(log.uri)
     now_ms = log.storage.now_ms() + HOUR_MS
     roll(log, now_ms=now_ms)
     retain(log, now_ms=now_ms)
-    log.append("t", table(range(5, 8), 0, timestamp_ms=now_ms))
+    log.topic("t").append(table(range(5, 8), 0, timestamp_ms=now_ms))
     assert values(log, subscribe="t") == [5, 6, 7]
     assert frame.count() == 5
 
@@ -252,7 +252,7 @@ def five_made(tmp_path_factory):
     log = LogDir.create(str(tmp_path_factory.mktemp("five") / "log"))
     log.create_topic("t", partitions=5)
     for partition, hour in itertools.product(range(5), range(3)):
-        log.append("t", table([10 * partition + hour], partition, T0 + hour * HOUR_MS))
+        log.topic("t").append(table([10 * partition + hour], partition, T0 + hour * HOUR_MS))
     return log
 
 
@@ -289,9 +289,9 @@ STARTS = {
 def test_cases_39_to_69_starts(five, strategy, start, fail_on_data_loss):
     options, expected = STARTS[start]
     assert values(five, **STRATEGIES[strategy], **options, failOnDataLoss=fail_on_data_loss) == expected
-    five.alter_topic("t", partitions=6)
+    five.topic("t").alter(partitions=6)
     if "specific" not in start and strategy != "assign":
-        five.append("t", table([52], 5, T0 + 2 * HOUR_MS))
+        five.topic("t").append(table([52], 5, T0 + 2 * HOUR_MS))
         assert values(five, **STRATEGIES[strategy], **options) == [*expected, 52]
 
 
@@ -300,7 +300,7 @@ def test_cases_39_to_69_starts(five, strategy, start, fail_on_data_loss):
 
 def test_case_26_a_commit_between_plan_and_read_leaks_no_record(t):
     reader, tasks = in_process.plan(t.uri, {"subscribe": "t"})
-    t.append("t", table([30], 0))
+    t.topic("t").append(table([30], 0))
     roll(t, now_ms=t.storage.now_ms() + HOUR_MS)
     found = [int(row["value"]) for task in tasks for batch in reader.read(task) for row in batch.to_pylist()]
     assert sorted(found) == list(range(21))
@@ -324,9 +324,9 @@ def test_case_95_stress_with_multiple_topics_and_partitions(log):
             del there[name]
         elif act == "widen" and name in there:
             partitions[name] += 1
-            log.alter_topic(name, partitions=partitions[name])
+            log.topic(name).alter(partitions=partitions[name])
         elif act == "append" and name in there:
-            log.append(name, table([step], choose.randrange(partitions[name])))
+            log.topic(name).append(table([step], choose.randrange(partitions[name])))
             there[name].append(step)
         if step % 4 == 0 and there:
             assert values(log, subscribePattern="stress-.*") == sorted(itertools.chain(*there.values()))
@@ -334,7 +334,7 @@ def test_case_95_stress_with_multiple_topics_and_partitions(log):
 
 def test_case_27_null_keys_and_values(log):
     log.create_topic("t")
-    log.append("t", pa.table({"key": [None, b"k", None], "value": pa.array([None, None, b"v"], pa.binary())}))
+    log.topic("t").append(pa.table({"key": [None, b"k", None], "value": pa.array([None, None, b"v"], pa.binary())}))
     found = [(row["key"], row["value"]) for row in in_process.load(log.uri, {"subscribe": "t"})]
     assert found == [(None, None), (b"k", None), (None, b"v")]
 
@@ -352,7 +352,7 @@ def test_case_29_a_timestamp_beyond_what_spark_can_hold_is_the_last_that_it_can(
 
 def test_case_33_headers_are_left_out_unless_asked_for(log):
     log.create_topic("t")
-    log.append("t", table([1], 0, headers=[[{"key": "a", "value": b"b"}]]))
+    log.topic("t").append(table([1], 0, headers=[[{"key": "a", "value": b"b"}]]))
     (row,) = in_process.load(log.uri, {"subscribe": "t"})
     assert list(row) == ["key", "value", "topic", "partition", "offset", "timestamp", "timestampType"]
 
@@ -360,8 +360,8 @@ def test_case_33_headers_are_left_out_unless_asked_for(log):
 def test_case_94_kafka_column_types(spark, log):
     now = datetime.datetime.now(datetime.UTC)
     log.create_topic("t")
-    log.append(
-        "t", pa.table({"value": [b"1"], "headers": table([1], 0, headers=[[{"key": "a", "value": b"b"}]])["headers"]})
+    log.topic("t").append(
+        pa.table({"value": [b"1"], "headers": table([1], 0, headers=[[{"key": "a", "value": b"b"}]])["headers"]})
     )
     (row,) = spark.read.format("segments").options(subscribe="t", includeHeaders="true").load(log.uri).collect()
     assert (row.key, row.value, row.topic, row.partition, row.offset, row.timestampType) == (None, b"1", "t", 0, 0, 0)
@@ -370,7 +370,7 @@ def test_case_94_kafka_column_types(spark, log):
 
 
 def test_case_207_no_duplicated_records_where_retention_took_the_start(t):
-    t.delete_records("t", {0: 4, 1: 10})
+    t.topic("t").delete_records({0: 4, 1: 10})
     given = '{"t":{"0":0,"1":0,"2":0}}'
     with pytest.raises(OffsetOutOfRangeError, match="failOnDataLoss"):
         values(t, subscribe="t", startingOffsets=given)
@@ -379,7 +379,7 @@ def test_case_207_no_duplicated_records_where_retention_took_the_start(t):
 
 def test_case_209_what_went_wrong_is_in_the_error(t):
     reader, tasks = in_process.plan(t.uri, {"subscribe": "t"})
-    path = t.snapshot("t").live.column("path").to_pylist()[0]
+    path = t.topic("t").snapshot.live.column("path").to_pylist()[0]
     t.storage.delete([path])
     with pytest.raises((SegmentsError, FileNotFoundError)) as caught:
         [list(reader.read(task)) for task in tasks]
@@ -396,7 +396,7 @@ def test_case_210_a_task_that_is_tried_again_shares_nothing_with_the_one_that_fa
 
 def test_case_211_concurrent_use_of_one_partition(log):
     log.create_topic("t")
-    log.append("t", table(range(500), 0), options=ProducerOptions(batch_bytes=500))
+    log.topic("t").append(table(range(500), 0), options=ProducerOptions(batch_bytes=500))
     reader, (task,) = in_process.plan(log.uri, {"subscribe": "t"})
     found: list[list[int]] = []
 
@@ -414,7 +414,7 @@ def test_case_211_concurrent_use_of_one_partition(log):
 @pytest.mark.parametrize("case", ["212 one after the other", "212 interleaved", "212 overlapping"])
 def test_tasks_on_one_partition_do_not_disturb_each_other(log, case):
     log.create_topic("t")
-    log.append("t", table(range(500), 0), options=ProducerOptions(batch_bytes=500))
+    log.topic("t").append(table(range(500), 0), options=ProducerOptions(batch_bytes=500))
 
     def begin(start, end):
         options = {"startingOffsets": f'{{"t":{{"0":{start}}}}}', "endingOffsets": f'{{"t":{{"0":{end}}}}}'}

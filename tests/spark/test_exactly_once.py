@@ -92,7 +92,7 @@ def test_a_commit_that_is_refused_leaves_the_log_as_it_was(spark, log):
     frame = spark.createDataFrame(rows, "value string")
     with pytest.raises(PySparkException, match=r"CommitConflictError.*deleted and made again"):
         frame.write.format("segments").mode("append").option("topic", "orders").save(uri)
-    assert log.offsets("orders") == {0: (0, 0), 1: (0, 0)}
+    assert log.topic("orders").offsets() == {0: (0, 0), 1: (0, 0)}
     assert log.storage.list("orders-0") or log.storage.list("orders-1")  # the files are vacuum's
 
 
@@ -127,5 +127,5 @@ def test_a_job_killed_between_its_files_and_its_commit_leaves_the_log_as_it_was(
         hanging.close()
         assert job.wait() == -signal.SIGKILL
     assert [info.path for info in log.storage.list("orders-0") if info.path.endswith(".log")]
-    assert log.offsets("orders") == {0: (0, 0)}
-    assert not list(log.read("orders"))
+    assert log.topic("orders").offsets() == {0: (0, 0)}
+    assert not list(log.topic("orders").scan().batches())

@@ -62,7 +62,7 @@ def test_a_schema_is_a_projection_of_it(spark, histories):
 def test_a_range_is_reduced_to_its_own_newest_records(load, histories):
     ends = {"orders": {str(number): min(9, end) for number, end in enumerate(histories.ends)}}
     frame = load(endingOffsets=json.dumps(ends))
-    plain = histories.log.read("orders", end_offset=9, columns=COLUMNS)
+    plain = histories.log.topic("orders").scan(offsets=(None, 9), columns=COLUMNS).batches()
     table = pa.Table.from_batches(plain)
     inside = list(zip(*(table.column(name).to_pylist() for name in COLUMNS), strict=True))
     assert rows(frame) == newest(inside)

@@ -40,7 +40,7 @@ def content(uri):
 
 
 def alive(log, topic="orders"):
-    return rows(log.read(topic, columns=COLUMNS, view="latest", include_tombstones=False))
+    return rows(log.topic(topic).scan(columns=COLUMNS, view="latest", include_tombstones=False).batches())
 
 
 @pytest.mark.slow
@@ -57,7 +57,7 @@ def test_a_table_follows_random_histories(log, uri, seed):
 
 def append(log, *pairs, topic="orders"):
     keys, values = zip(*pairs, strict=True)
-    log.append(topic, pa.table({"key": keys, "value": pa.array(values, pa.binary())}))
+    log.topic(topic).append(pa.table({"key": keys, "value": pa.array(values, pa.binary())}))
 
 
 @pytest.fixture
@@ -95,13 +95,13 @@ def test_a_commit_of_somebody_else_does_not_hide_the_position(orders, uri):
 
 def test_a_log_that_lost_its_start_is_compared_whole(orders, uri):
     update_table(orders, "orders", uri)
-    orders.delete_records("orders", {0: 2})
+    orders.topic("orders").delete_records({0: 2})
     assert update_table(orders, "orders", uri).whole == LOG_START
     assert content(uri) == alive(orders) and len(alive(orders)) == 1
 
 
 def test_a_log_whose_last_records_a_restore_took_is_compared_whole(orders, uri):
-    version = orders.snapshot("orders").version
+    version = orders.topic("orders").snapshot.version
     append(orders, (b"a", b"2"), (b"d", b"2"))
     update_table(orders, "orders", uri)
     restore(orders, topics=["orders"], version=version)
@@ -111,7 +111,7 @@ def test_a_log_whose_last_records_a_restore_took_is_compared_whole(orders, uri):
 
 
 def test_a_table_of_a_follower_loses_what_a_restore_of_the_leader_took(orders, uri, tmp_path):
-    version = orders.snapshot("orders").version
+    version = orders.topic("orders").snapshot.version
     append(orders, (b"a", b"2"), (b"d", b"2"))
     follower = LogDir.create(str(tmp_path / "follower"))
     mirror(follower, leader=orders)
@@ -136,8 +136,8 @@ def test_commits_that_are_not_known_any_more_may_have_been_a_restore(orders, uri
     update_table(orders, "orders", uri)
     append(orders, (b"d", b"1"))
     append(orders, (b"d", b"2"))
-    commit = orders.snapshot("orders").version - 1
-    orders.manifest("orders").keep_for_rebuild()  # a checkpoint, before which vacuum takes commits
+    commit = orders.topic("orders").snapshot.version - 1
+    orders.topic("orders").manifest.keep_for_rebuild()  # a checkpoint, before which vacuum takes commits
     (Path(orders.uri) / f"_manifest/orders/_delta_log/{commit:020d}.json").rename(Path(uri) / "away")
     assert update_table(orders, "orders", uri).whole == REWRITTEN
     assert content(uri) == alive(orders)
@@ -155,14 +155,14 @@ def test_a_topic_made_anew_is_compared_whole(orders, uri):
 @pytest.mark.slow
 def test_an_update_after_tombstones_may_be_gone_compares_whole(orders, uri):
     update_table(orders, "orders", uri)
-    orders.alter_topic("orders", config={"delete.retention.ms": "0"})
+    orders.topic("orders").alter(config={"delete.retention.ms": "0"})
     append(orders, (b"a", None), (b"d", b"1"))
     now_ms = orders.storage.now_ms() + 30 * 24 * 3_600_000
     for later_ms in (now_ms, now_ms + 1):
         roll(orders, now_ms=later_ms)
         compact(orders, now_ms=later_ms)
         append(orders, (b"d", b"2"))
-    assert (b"a", None) not in [record[2:] for record in rows(orders.read("orders", columns=COLUMNS))]
+    assert (b"a", None) not in [record[2:] for record in rows(orders.topic("orders").scan(columns=COLUMNS).batches())]
     assert update_table(orders, "orders", uri).whole == LATE
     assert content(uri) == alive(orders) and b"a" not in [record[2] for record in content(uri)]
 
@@ -207,7 +207,7 @@ def test_a_position_is_the_same_after_json():
 def test_a_table_of_a_broker_directory_leaves_out_what_is_not_committed(uri):
     log = LogDir.open(str(GOLDEN / "txn-0"))
     update_table(log, "txn", uri)
-    committed = log.read("txn", columns=COLUMNS, isolation_level="read_committed")
+    committed = log.topic("txn").scan(columns=COLUMNS, isolation="read_committed").batches()
     assert content(uri) == [record for record in newest(rows(committed)) if record[3] is not None]
 
 
@@ -221,7 +221,7 @@ def test_the_example_killed_at_random_ends_with_the_latest_view(tmp_path, python
 def test_the_changes_that_spark_merges_are_those_that_delta_rs_merges(spark, log):
     histories = Histories(log, "orders", 5, partitions=4)
     histories.run(steps=4)
-    snapshot = log.snapshot("orders")
+    snapshot = log.topic("orders").snapshot
     some = {number: (min(3, end), end) for number, end in enumerate(histories.ends)}
     for offsets in (latest_table.offset_bounds(snapshot), some):
         frame = latest_table._frame(spark, log, snapshot, offsets, include_tombstones=True)

@@ -24,7 +24,7 @@ def test_tasks_of_spark_copy_files_as_this_process_does(spark, log):
     first = mirrored(log, follower, spark=spark)
     assert first["bytes_in"] == first["bytes_out"] > 0
     assert_in_step(log, follower)
-    damaged = log.storage.location(log.snapshot(TOPIC).live.column("path")[-1].as_py())
+    damaged = log.storage.location(log.topic(TOPIC).snapshot.live.column("path")[-1].as_py())
     with open(damaged, "r+b") as file:
         file.seek(-1, 2)
         file.write(b"?")

@@ -29,7 +29,7 @@ def test_a_topic_on_s3_is_written_rolled_and_read(
     )
     frame.write.format("segments").mode("append").options(topic="orders", **options).save(uri)
     roll(log, spark=spark, now_ms=log.storage.now_ms() + 2000)
-    assert [one["chunks"] for one in log.describe("orders")["partitions"]] == [0, 0, 0]
+    assert [one["chunks"] for one in log.topic("orders").describe()["partitions"]] == [0, 0, 0]
     found = spark.read.format("segments").options(subscribe="orders", **options).load(uri)
     assert_df_equality(found.select("key", "value", "timestamp"), frame, ignore_row_order=True, ignore_nullable=True)
 
@@ -43,7 +43,7 @@ def test_a_stream_between_topics_on_s3_survives_failures_and_shows_no_credential
         for topic in ("orders", "copies"):
             log.create_topic(topic, 2)
         values = [b"%d" % number for number in range(100)]
-        log.append("orders", pa.table({"value": values}))
+        log.topic("orders").append(pa.table({"value": values}))
         options = {f"storage.{name}": value for name, value in proxy.options.items()}
         stream = spark.readStream.format("segments").options(subscribe="orders", startingOffsets="earliest", **options)
         orders = stream.load(uri).select("key", "value")
@@ -57,7 +57,7 @@ def test_a_stream_between_topics_on_s3_survives_failures_and_shows_no_credential
         query.awaitTermination(300)
         proxy.play(None)
         assert proxy.played[LOSE_REPLY]
-        copies = pa.Table.from_batches(log.read("copies", columns=["value"]))
+        copies = pa.Table.from_batches(log.topic("copies").scan(columns=["value"]).batches())
         assert sorted(copies["value"].to_pylist()) == sorted(values)
         assert verify(log, deep=True).findings == []
         spark.read.format("segments").options(subscribe="copies", **options).load(uri).explain(True)

@@ -61,11 +61,13 @@ def orders(tmp_path_factory):
     log = LogDir.create(str(tmp_path_factory.mktemp("reader") / "log"))
     log.create_topic("orders", partitions=2)
     for start in range(0, 100, 25):
-        log.append("orders", rows(range(start, start + 25), partition=0), options=ProducerOptions(batch_bytes=200))
-    log.append("orders", rows(range(20), partition=1))
-    log.delete_records("orders", {0: 10})
+        log.topic("orders").append(
+            rows(range(start, start + 25), partition=0), options=ProducerOptions(batch_bytes=200)
+        )
+    log.topic("orders").append(rows(range(20), partition=1))
+    log.topic("orders").delete_records({0: 10})
     log.create_topic("other")
-    log.append("other", rows(range(5)))
+    log.topic("other").append(rows(range(5)))
     return log
 
 
@@ -182,26 +184,26 @@ def test_partitions_are_split_to_the_number_asked_for(load):
 
 def test_a_dataframe_reads_the_log_of_its_load_whatever_is_appended_later(spark, log):
     log.create_topic("orders")
-    log.append("orders", rows(range(3)))
+    log.topic("orders").append(rows(range(3)))
     frame = spark.read.format("segments").option("subscribe", "orders").load(log.uri)
-    log.append("orders", rows(range(3, 5)))
+    log.topic("orders").append(rows(range(3, 5)))
     assert [frame.count(), frame.where("offset > 0").count(), frame.union(frame).count()] == [3, 2, 6]
 
 
 def test_a_dataframe_with_a_schema_reads_the_log_of_its_first_action(spark, log):
     log.create_topic("orders")
-    log.append("orders", rows(range(3)))
+    log.topic("orders").append(rows(range(3)))
     frame = spark.read.format("segments").schema("offset long").option("subscribe", "orders").load(log.uri)
     assert frame.count() == 3
-    log.append("orders", rows(range(3, 5)))
+    log.topic("orders").append(rows(range(3, 5)))
     assert [frame.count(), frame.where("offset > 0").count(), frame.union(frame).count()] == [3, 2, 6]
 
 
 def test_an_earlier_version_can_be_read(spark, log):
     log.create_topic("orders")
-    log.append("orders", rows(range(3)))
-    version = log.describe("orders")["version"]
-    log.append("orders", rows(range(3, 5)))
+    log.topic("orders").append(rows(range(3)))
+    version = log.topic("orders").describe()["version"]
+    log.topic("orders").append(rows(range(3, 5)))
     reader = spark.read.format("segments").option("subscribe", "orders")
     assert reader.option("versionAsOf", version).load(log.uri).count() == 3
 
@@ -240,8 +242,8 @@ def test_offsets_that_are_gone_fail_unless_data_loss_is_allowed(load):
 
 def test_damaged_bytes_fail_with_their_file_and_position(spark, log):
     log.create_topic("orders")
-    log.append("orders", rows(range(100)))
-    (path,) = log.snapshot("orders").live.column("path").to_pylist()
+    log.topic("orders").append(rows(range(100)))
+    (path,) = log.topic("orders").snapshot.live.column("path").to_pylist()
     frame = spark.read.format("segments").option("subscribe", "orders").load(log.uri)
     file = f"{log.uri}/{path}"
     with open(file, "r+b") as stream:
@@ -255,7 +257,7 @@ def test_a_frame_that_is_older_than_the_delete_delay_says_so(spark, tmp_path):
     log = LogDir.create(str(tmp_path / "log"))
     log.create_topic("orders", config={"segment.bytes": "600", "file.delete.delay.ms": "60000"})
     for start in range(0, 60, 5):
-        log.append("orders", rows(range(start, start + 5)))
+        log.topic("orders").append(rows(range(start, start + 5)))
     frame = spark.read.format("segments").option("subscribe", "orders").load(log.uri)
     assert frame.count() == 60
     roll(log)

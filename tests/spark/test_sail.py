@@ -40,7 +40,9 @@ def in_order(table: pa.Table) -> pa.Table:
 def test_golden_directories_read_as_without_spark(sail, isolation_level):
     log = LogDir(Storage(str(GOLDEN), {}), kafka=KafkaDirectory(Storage(str(GOLDEN), {})))
     for topic in log.topics():
-        expected = pa.Table.from_batches(list(log.read(topic, isolation_level=isolation_level)), RECORD_SCHEMA)
+        expected = pa.Table.from_batches(
+            list(log.topic(topic).scan(isolation=isolation_level).batches()), RECORD_SCHEMA
+        )
         options = {"isolation.level": isolation_level, "maxPartitionBytes": "20000"}
         found = load(sail, str(GOLDEN), topic, **options).toArrow()
         zoned = found.schema.field("timestamp").type.tz
@@ -56,8 +58,8 @@ def test_rows_are_written_exactly_once_with_their_moments(sail, log):
     )
     for _ in range(2):
         write(frame, log.uri, "t", txnAppId="nightly", txnVersion="7")
-    assert log.offsets("t") == {0: (0, 0), 1: (0, 1)}
-    (row,) = next(log.read("t")).to_pylist()
+    assert log.topic("t").offsets() == {0: (0, 0), 1: (0, 1)}
+    (row,) = next(log.topic("t").scan().batches()).to_pylist()
     assert (row["key"], row["value"], row["timestamp"].isoformat()) == (b"k", b"v", "2024-07-01T12:00:00+00:00")
     assert row["headers"] == [{"key": "h", "value": b"x"}]
     again = load(sail, log.uri, "t").toArrow().cast(RECORD_SCHEMA)
@@ -66,8 +68,8 @@ def test_rows_are_written_exactly_once_with_their_moments(sail, log):
 
 def test_a_schema_is_a_projection_in_the_time_zone_of_the_session(sail, log):
     log.create_topic("t")
-    log.append(
-        "t", pa.table({"value": ["a"], "timestamp": pa.array([1_719_835_200_000_000], pa.timestamp("us", "UTC"))})
+    log.topic("t").append(
+        pa.table({"value": ["a"], "timestamp": pa.array([1_719_835_200_000_000], pa.timestamp("us", "UTC"))})
     )
     found = load(sail, log.uri, "t", "timestamp timestamp, value binary")
     assert found.selectExpr("unix_micros(timestamp)", "string(value)").collect() == [(1_719_835_200_000_000, "a")]
@@ -75,7 +77,9 @@ def test_a_schema_is_a_projection_in_the_time_zone_of_the_session(sail, log):
 
 def test_options_choose_offsets_and_partitions(sail, log):
     log.create_topic("t", 2)
-    log.append("t", pa.table({"value": [str(n) for n in range(20)], "partition": pa.array([0, 1] * 10, pa.int32())}))
+    log.topic("t").append(
+        pa.table({"value": [str(n) for n in range(20)], "partition": pa.array([0, 1] * 10, pa.int32())})
+    )
     starts, ends = '{"t": {"0": 3, "1": -2}}', '{"t": {"0": -1, "1": 4}}'
     found = load(sail, log.uri, "t", startingOffsets=starts, endingOffsets=ends, minPartitions="5")
     assert sorted((row.partition, row.offset) for row in found.collect()) == [
@@ -93,7 +97,7 @@ def test_the_jobs_run_on_its_session_and_the_latest_view_merges_into_a_delta_tab
     reports = [job(log, spark=sail).to_dict() for job in (roll, compact, retain, vacuum)]
     assert not any(report["failed"] for report in reports)
     latest = load(sail, log.uri, "t", view="latest", includeTombstones="false")
-    expected = {row["key"]: row["value"] for batch in log.read("t") for row in batch.to_pylist()}
+    expected = {row["key"]: row["value"] for batch in log.topic("t").scan().batches() for row in batch.to_pylist()}
     assert {row.key: row.value for row in latest.collect()} == expected
     assert sail.sql(f"SELECT count(*) FROM delta.`{log.uri}/_manifest/t`").head()[0] > 0
     sail.sql(f"CREATE TABLE prices (key STRING, value STRING) USING delta LOCATION '{tmp_path}/prices'")

@@ -25,8 +25,8 @@ def test_a_write_of_no_rows_records_its_transaction(spark, log, tasks):
     for frame in (empty, spark.sql("select 'late' as value")):
         options = {"topic": "orders", "txnAppId": "app", "txnVersion": "7"}
         frame.write.format("segments").mode("append").options(**options).save(log.uri)
-    assert log.offsets("orders") == {0: (0, 0)}
+    assert log.topic("orders").offsets() == {0: (0, 0)}
     spark.sql("select 'next' as value").write.format("segments").mode("append").options(
         topic="orders", txnAppId="app", txnVersion="8"
     ).save(log.uri)
-    assert log.offsets("orders") == {0: (0, 1)}
+    assert log.topic("orders").offsets() == {0: (0, 1)}

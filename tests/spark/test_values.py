@@ -72,7 +72,7 @@ def test_a_frame_comes_back_typed(
 
 
 def test_without_spark_the_same_columns_are_read(log: LogDir, formats: dict[str, str], written: DataFrame) -> None:
-    table = pa.Table.from_batches(log.read("orders", formats=formats)).sort_by("key")
+    table = pa.Table.from_batches(log.topic("orders").scan(formats=formats).batches()).sort_by("key")
     assert [{**row, "m": row["m"] and dict(row["m"])} for row in table["value"].to_pylist()] == ROWS
 
 
@@ -93,7 +93,7 @@ def test_an_error_of_a_task_says_where_the_value_is(spark: SparkSession, log: Lo
 
 
 def test_what_cannot_be_read_is_null_with_its_bytes_beside_it(spark: SparkSession, log: LogDir) -> None:
-    log.append("orders", pa.table({"value": [b'{"id": 1}', b"no"], "partition": pa.array([0, 0], pa.int32())}))
+    log.topic("orders").append(pa.table({"value": [b'{"id": 1}', b"no"], "partition": pa.array([0, 0], pa.int32())}))
     given = {"value.format": "json", "value.schema": "id int", "value.errors": "null", "value.raw.column": "raw"}
     rows = read(spark, log, given).select("offset", "value.id", "raw").orderBy("offset").collect()
     assert [tuple(row) for row in rows] == [(0, 1, None), (1, None, bytearray(b"no"))]
@@ -107,14 +107,14 @@ def test_topics_of_one_type_are_read_together(
     written.write.format("segments").mode("append").options(**options).save(log.uri)
     assert read(spark, log, formats, "orders,more").count() == 4
     log.create_topic("longs")
-    log.append("longs", pa.table({"value": pa.array([1])}), formats=formats)
+    log.topic("longs").append(pa.table({"value": pa.array([1])}), formats=formats)
     with pytest.raises(PySparkException, match="another type"):
         read(spark, log, formats, "orders,longs")
 
 
 def test_a_time_of_day_is_microseconds_in_spark(spark: SparkSession, log: LogDir, formats: dict[str, str]) -> None:
     times = pa.table({"value": pa.array([{"id": 1, "t": datetime.time(0, 0, 1)}])})
-    log.append("orders", times, formats=formats)
+    log.topic("orders").append(times, formats=formats)
     assert read(spark, log, formats).select("value.t").collect()[0].t == 1_000_000
 
 
@@ -127,7 +127,7 @@ def test_a_timestamp_is_the_same_moment_in_every_time_zone(
         log.create_topic(name)
         given = {"value.format": name, "schema.registry": formats["schema.registry"], "value.schema": "at timestamp"}
         frame.write.format("segments").mode("append").options(**given, topic=name).save(log.uri)
-        (batch,) = log.read(name, columns=["value"], formats=given)
+        (batch,) = log.topic(name).scan(columns=["value"], formats=given).batches()
         assert batch.column("value").field("at").cast(pa.int64()).to_pylist() == [moment_us]
         found = read(spark, log, given, name).select(F.unix_micros("value.at")).collect()
         assert found[0][0] == moment_us
@@ -135,7 +135,7 @@ def test_a_timestamp_is_the_same_moment_in_every_time_zone(
         typed = read(spark, log, {}, name).select(decode("value", name, "at timestamp", **options).alias("v"))
         assert typed.select(F.unix_micros("v.at")).collect()[0][0] == moment_us
         again = typed.select(encode("v", name, "at timestamp", **options).alias("b")).collect()
-        assert bytes(again[0].b) == next(iter(log.read(name))).column("value")[0].as_py()
+        assert bytes(again[0].b) == next(iter(log.topic(name).scan().batches())).column("value")[0].as_py()
 
 
 def test_a_stream_and_the_latest_view_have_the_same_columns(

@@ -111,7 +111,7 @@ def test_a_repeated_transaction_adds_nothing(spark, log):
     for version in ("5", "5", "4", "6"):
         append(frame, log, txnAppId="job", txnVersion=version)
     append(frame, log, txnAppId="another", txnVersion="1")
-    assert log.offsets("orders") == {0: (0, 30)}
+    assert log.topic("orders").offsets() == {0: (0, 30)}
 
 
 def test_timestamps_are_kept_by_value_and_added_where_there_are_none(spark, log):
@@ -146,7 +146,7 @@ def test_a_frame_read_from_a_topic_can_be_written_to_another(spark, log):
 def test_an_empty_frame_adds_nothing(spark, log):
     log.create_topic("orders")
     append(spark.range(0).selectExpr("cast(id as string) as value"), log)
-    assert log.offsets("orders") == {0: (0, 0)}
+    assert log.topic("orders").offsets() == {0: (0, 0)}
 
 
 @pytest.mark.parametrize(
@@ -170,7 +170,7 @@ def test_a_wrong_write_is_one_clear_error_and_leaves_the_log_as_it_was(spark, lo
     with pytest.raises(PySparkException) as caught:
         append(spark.sql(f"select {select}"), log, **{"compression.type": "none"} | options)
     assert message in str(caught.value)
-    assert log.offsets("orders") == {0: (0, 0)}
+    assert log.topic("orders").offsets() == {0: (0, 0)}
 
 
 def test_a_topic_is_never_overwritten(spark, log):
@@ -194,7 +194,7 @@ def test_very_many_small_chunks_are_told_of_once(spark, log, caplog, monkeypatch
     monkeypatch.setattr(row_writer, "MANY_CHUNKS", 4)
     log.create_topic("orders", partitions=2)
     append(spark.range(0, 40, 1, 2).selectExpr("concat('k', id) as key", "'v' as value"), log)
-    segments = tuple(log.snapshot("orders").live_of(0) + log.snapshot("orders").live_of(1))
+    segments = tuple(log.topic("orders").snapshot.live_of(0) + log.topic("orders").snapshot.live_of(1))
     assert len(segments) == 4
     row_writer.warn_of_small_chunks("orders", [Chunks("orders", "id", segments[:3])])
     assert caplog.messages == []
@@ -219,4 +219,4 @@ def test_a_write_that_fails_at_a_later_topic_says_which_topics_have_their_rows(l
     with pytest.raises(CommitConflictError, match=expected) as raised:
         driver.commit([message])
     assert ("with the same transaction" in str(raised.value)) == (txn is not None)
-    assert [log.offsets(topic)[0][1] for topic in ("aaa", "bbb", "ccc")] == [1, 0, 0]
+    assert [log.topic(topic).offsets()[0][1] for topic in ("aaa", "bbb", "ccc")] == [1, 0, 0]

@@ -146,10 +146,10 @@ FORMATS = [
 def test_a_value_that_is_nested_without_an_end_is_read_or_one_error(tmp_path: Path, text: str) -> None:
     log = LogDir.create(str(tmp_path / "log"))
     log.create_topic("orders")
-    log.append("orders", [{"key": text, "value": text}])
+    log.topic("orders").append([{"key": text, "value": text}])
     for formats in FORMATS:
         try:
-            assert sum(batch.num_rows for batch in log.read("orders", formats=formats)) == 1
+            assert sum(batch.num_rows for batch in log.topic("orders").scan(formats=formats).batches()) == 1
         except SegmentsError as error:
             assert "\n" not in str(error)
         pages = Pages(log, dict(formats))

@@ -19,9 +19,9 @@ log = LogDir.create(sys.argv[1])
 log.create_topic("orders")
 for name, schema in (("avro", "id bigint"), ("json", "id bigint"), ("csv", "id bigint"), ("connect-json", "id bigint")):
     formats = {{"value.format": name, "value.schema": schema}}
-    log.delete_records("orders", {{0: -1}})
-    log.append("orders", pa.table({{"value": pa.array([{{"id": 7}}])}}), formats=formats)
-    (batch,) = log.read("orders", columns=["value"], formats=formats)
+    log.topic("orders").delete_records({{0: -1}})
+    log.topic("orders").append(pa.table({{"value": pa.array([{{"id": 7}}])}}), formats=formats)
+    (batch,) = log.topic("orders").scan(columns=["value"], formats=formats).batches()
     assert batch.to_pylist() == [{{"value": {{"id": 7}}}}]
 """
 

@@ -92,7 +92,7 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[LogDir, str]
     with server.running() as address:
         for name, (array, options) in WRITERS.items():
             log.create_topic(name)
-            log.append(name, pa.table({"value": array}), formats=_formats(name, options, address))
+            log.topic(name).append(pa.table({"value": array}), formats=_formats(name, options, address))
         yield log, address
 
 
@@ -106,7 +106,7 @@ def test_a_pair_has_the_outcome_of_the_table(log: tuple[LogDir, str], writer: st
     opened, address = log
     written = WRITERS[writer][0][0].as_py()
     try:
-        batches = list(opened.read(writer, formats=_formats(reader, READERS[reader], address)))
+        batches = list(opened.topic(writer).scan(formats=_formats(reader, READERS[reader], address)).batches())
     except ValueFormatError as error:
         assert re.search(rf"topic {writer}, partition 0, offset 0", str(error))
         assert f"read as {reader} " in str(error)
@@ -117,7 +117,7 @@ def test_a_pair_has_the_outcome_of_the_table(log: tuple[LogDir, str], writer: st
         assert EXPECTED[writer, reader] == "!"
         return
     found: Any = batches[0].column("value")[0].as_py()
-    raw = next(iter(opened.read(writer, columns=["value"]))).column("value")[0].as_py()
+    raw = next(iter(opened.topic(writer).scan(columns=["value"]).batches())).column("value")[0].as_py()
     same_bytes = found == raw or (isinstance(found, str) and found.encode() == raw)
     if writer == reader:
         assert found == written
@@ -158,14 +158,16 @@ def test_numbers_have_the_bytes_of_kafkas_serializers(tmp_path: Path, name: str,
     log = LogDir.create(str(tmp_path))
     log.create_topic("numbers")
     formats = {"value.format": name, "key.format": name}
-    kind = log.value_readers("numbers", formats)[0].codec.type
-    log.append("numbers", pa.table({"key": pa.array(values, kind), "value": pa.array(values, kind)}), formats=formats)
-    raw = pa.Table.from_batches(log.read("numbers"))
+    kind = log.topic("numbers").decoders(formats)[0].codec.type
+    log.topic("numbers").append(
+        pa.table({"key": pa.array(values, kind), "value": pa.array(values, kind)}), formats=formats
+    )
+    raw = pa.Table.from_batches(log.topic("numbers").scan().batches())
     serializer = _Plain(code)
     assert (
         raw["value"].to_pylist() == raw["key"].to_pylist() == [serializer.serialize("numbers", [], v) for v in values]
     )
-    typed = pa.Table.from_batches(log.read("numbers", formats=formats))
+    typed = pa.Table.from_batches(log.topic("numbers").scan(formats=formats).batches())
     assert typed["value"].to_pylist() == typed["key"].to_pylist() == values
 
 
@@ -173,7 +175,7 @@ def test_a_uuid_is_the_text_that_kafkas_serializer_writes(tmp_path: Path) -> Non
     log = LogDir.create(str(tmp_path))
     log.create_topic("ids")
     one = str(uuid.UUID(UUID))
-    log.append("ids", pa.table({"value": [one]}), formats={"value.format": "uuid"})
-    assert next(iter(log.read("ids"))).column("value").to_pylist() == [one.encode()]
+    log.topic("ids").append(pa.table({"value": [one]}), formats={"value.format": "uuid"})
+    assert next(iter(log.topic("ids").scan().batches())).column("value").to_pylist() == [one.encode()]
     with pytest.raises(ValueFormatError, match="not a UUID"):
-        log.append("ids", pa.table({"value": ["no"]}), formats={"value.format": "uuid"})
+        log.topic("ids").append(pa.table({"value": ["no"]}), formats={"value.format": "uuid"})

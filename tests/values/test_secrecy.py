@@ -88,10 +88,10 @@ def test_an_error_of_a_read_shows_nothing_of_the_record(
     log = LogDir.create(str(tmp_path / "log"))
     log.create_topic("orders")
     row = {"key": b"k", "value": b"v"} | {column: value.encode("latin-1")}
-    log.append("orders", [row])
+    log.topic("orders").append([row])
     options = {f"{column}.format": name} | ({} if schema is None else {f"{column}.schema": schema})
     with pytest.raises(SegmentsError) as caught:
-        list(log.read("orders", formats=options))
+        list(log.topic("orders").scan(formats=options).batches())
     assert is_hidden(caught.value), shown(caught.value)
 
 
@@ -177,7 +177,7 @@ def test_rows_that_are_no_records_are_not_shown(tmp_path: Path, row: dict[str, A
     log = LogDir.create(str(tmp_path / "log"))
     log.create_topic("orders")
     with pytest.raises(SegmentsError) as caught:
-        log.append("orders", [row])
+        log.topic("orders").append([row])
     assert is_hidden(caught.value), shown(caught.value)
 
 

@@ -11,7 +11,8 @@ from collections.abc import Iterator
 
 from spark_segments.cli.doctor.finding import FAILED, OK, SKIPPED, WARNING, Finding
 from spark_segments.errors import SegmentsError
-from spark_segments.log.topics import Topics
+from spark_segments.log.groups.group import all_groups
+from spark_segments.log.logdir import LogDir
 from spark_segments.storage import Storage
 
 PROBES = "_doctor"
@@ -24,7 +25,7 @@ _FAILURES = (SegmentsError, OSError)
 def store(storage: Storage) -> Iterator[Finding]:
     """All checks of a location. What they write is deleted again; a Kafka directory is only read."""
     try:
-        marked = Topics.open(storage.uri, storage.storage_options) if storage.directories() or storage.list() else None
+        marked = LogDir.open(storage.uri, storage.storage_options) if storage.directories() or storage.list() else None
     except SegmentsError as error:
         yield Finding("storage", FAILED, str(error), None)
         return
@@ -33,7 +34,7 @@ def store(storage: Storage) -> Iterator[Finding]:
     else:
         # Whether a topic was deleted would take a look into each of what may be very many.
         kind = "topics" if marked.is_kafka else "topics, deleted ones included"
-        count = len(marked.topic_directories())
+        count = len(marked.manifests.directories())
         yield Finding("storage", OK, f"{storage.uri} is a log directory with {count:,} {kind}")
     if marked is not None and marked.is_kafka:
         yield Finding("conditional writes", SKIPPED, "Kafka wrote this directory: nothing is written to it")
@@ -53,8 +54,8 @@ def old_groups(uri: str, storage_options: dict[str, str], *, repair: bool) -> It
         storage = Storage(uri, storage_options)
         if not storage.directories() and not storage.list():
             return  # a location that is to become a log directory
-        log = Topics.open(uri, storage_options)
-        old = [group for group in log.all_groups() if group.is_old()]
+        log = LogDir.open(uri, storage_options)
+        old = [group for group in all_groups(log.manifests) if group.is_old()]
         if not old:
             return
         names = ", ".join(group.id for group in old[:10]) + (", …" if len(old) > 10 else "")

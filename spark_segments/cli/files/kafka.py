@@ -112,13 +112,13 @@ def import_(
     if checksums is not None:
         from spark_segments.log.verification.checksums import write_checksums
 
-        write_checksums(log.storage, [log.snapshot(one["topic"]) for one in imported], checksums, spark=session)
+        write_checksums(log.storage, [log.topic(one["topic"]).snapshot for one in imported], checksums, spark=session)
     if output is Output.JSON:
         print_json({"job": "import", "topics": imported})
     else:
         _print_topics(imported)
         new = [one["topic"] for one in imported if one["topic"] not in before]
-        kept = [name for name in new if log.snapshot(name).config.get("retention.ms") == "-1"]
+        kept = [name for name in new if log.topic(name).snapshot.config.get("retention.ms") == "-1"]
         if kept:
             print(f"retention.ms=-1 is set on {', '.join(kept)}: no record expires until you alter the topic.")
     if code:

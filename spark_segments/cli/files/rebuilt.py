@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def is_readable(log: LogDir, topic: str) -> bool:
     """Whether the manifest of a topic can be read. Raises StorageError where the store fails: then nobody knows."""
     try:
-        _ = log.snapshot(topic).segments
+        _ = log.topic(topic).snapshot.segments
     except StorageError:
         raise
     except (SegmentsError, OSError, ValueError):

@@ -57,7 +57,7 @@ def explain(
     if keys:
         found = key_account(log, topic, keys[0], every_ms=every_ms, now_ms=now_ms)
     else:
-        number = _only_partition(log.offsets(topic)) if partition is None else partition
+        number = _only_partition(log.topic(topic).offsets()) if partition is None else partition
         time_ms = None if at is None else timestamp_ms(at)
         found = explain_one(log, topic, number, offset, time_ms, every_ms=every_ms, now_ms=now_ms)
     if output is Output.JSON:

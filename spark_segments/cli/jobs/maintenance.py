@@ -147,7 +147,7 @@ def maintain(
     reports = [run(job, location, settings, spark) for job in (roll_job, retain_job, compact_job, vacuum_job)]
     if settings.metrics is not None:
         log = location.open()
-        snapshots = [log.snapshot(name) for name in selected(log.topics(), settings.topics())]
+        snapshots = [log.topic(name).snapshot for name in selected(log.topics(), settings.topics())]
         state = [(snapshot, topic_config(snapshot.config, log.defaults)) for snapshot in snapshots]
         _write_metrics(settings.metrics, log, reports, state)
     _exit(reports)

@@ -13,7 +13,7 @@ import pyarrow as pa
 from spark_segments.cli.records.value_text import textual
 from spark_segments.log.partitions import check_partition, offset_bounds
 from spark_segments.log.reading.times import offsets_for_times
-from spark_segments.log.typed.typed_log import typed_columns
+from spark_segments.log.typed.columns import Columns
 
 if TYPE_CHECKING:
     from spark_segments.log.logdir import LogDir
@@ -97,7 +97,7 @@ def browse(
     `find`: only records whose key or value has the UTF-8 bytes of this text. The search stops after `most_bytes`, and
     the page then says where to go on. Raises UnknownTopicError, ValueFormatError, CorruptBatchError.
     """
-    snapshot = log.snapshot(topic)
+    snapshot = log.topic(topic).snapshot
     check_partition(snapshot, partition)
     bounds = offset_bounds(snapshot)
     log_start, log_end = bounds[partition]
@@ -111,7 +111,7 @@ def browse(
     left, looked_at, next_offset, stopped = most_records, 0, start, False
     # An error of a format names the place of a record.
     columns = (*_COLUMNS, "topic", "partition") if formats else _COLUMNS
-    for batch in log.read(topic, partition, start, log_end, columns):
+    for batch in log.topic(topic).scan(partition=partition, offsets=(start, log_end), columns=columns).batches():
         taken = _matching(batch, find.encode(), left)
         if len(taken):
             kept.append(batch.take(pa.array(taken)))
@@ -174,7 +174,7 @@ def _decoded(
     """The batch with keys and values as bytes to show, and the names of its columns that are JSON."""
     if not formats:
         return batch, frozenset()
-    typed = typed_columns(log).columns(topic, _COLUMNS, formats, None)
+    typed = Columns(_COLUMNS, log.topic(topic).decoders(formats))
     [done] = textual(typed.decoded([batch.select(typed.wanted)]))
     return done
 

@@ -22,8 +22,8 @@ from spark_segments.log.groups.lag import group_lags
 from spark_segments.log.manifest.snapshot import SegmentRows
 
 if TYPE_CHECKING:
+    from spark_segments.log.logdir import LogDir
     from spark_segments.log.manifest.snapshot import Snapshot
-    from spark_segments.log.topics import Topics
 
 PARTITIONS_A_PAGE = 1000
 SEGMENTS_A_PAGE = 100_000
@@ -63,7 +63,7 @@ class TopicsShown:
 
 
 def read_topics(
-    log: Topics,
+    log: LogDir,
     begin: Begin | None = None,
     *,
     most_partitions: int = PARTITIONS_A_PAGE,
@@ -72,7 +72,7 @@ def read_topics(
 ) -> TopicsShown:
     """The topics of a page. Reads the manifests of these topics alone, and the rows of their shown partitions."""
     begin = begin or Begin()
-    names = log.topic_directories()
+    names = log.manifests.directories()
     shown = TopicsShown([], [], len(names), begin, None)
     asked = [name for name in names if name >= begin.topic]
     for looked_at, name in enumerate(asked):
@@ -80,7 +80,7 @@ def read_topics(
         if looked_at == most_topics or most_partitions <= 0 or most_segments <= 0:
             return dataclasses.replace(shown, next=Begin(name, first))
         try:
-            snapshot = log.snapshot(name)
+            snapshot = log.topic(name).snapshot
             part = _part(snapshot, first, most_partitions, most_segments)
             config = topic_config(snapshot.config, log.defaults)
         except UnknownTopicError:
@@ -139,7 +139,7 @@ def _of_rows(snapshot: Snapshot, start: int, end: int) -> Snapshot:
     return dataclasses.replace(snapshot, partitions=partitions, source=SegmentRows(rows))
 
 
-def log_worries(log: Topics, snapshots: Iterable[Snapshot], now_ms: int) -> list[str]:
+def log_worries(log: LogDir, snapshots: Iterable[Snapshot], now_ms: int) -> list[str]:
     """Sentences about the log directory as a whole: its disk, and the groups that read these topics."""
     worries = []
     if "://" not in log.uri or log.uri.startswith("file://"):  # object stores have no end
@@ -147,7 +147,7 @@ def log_worries(log: Topics, snapshots: Iterable[Snapshot], now_ms: int) -> list
         worry = disk_worry(usage.free, usage.total)
         worries += [] if worry is None else [worry]
     try:
-        worries += group_worries(group_lags(log, snapshots), now_ms)
+        worries += group_worries(group_lags(map(log.group, log.groups()), snapshots), now_ms)
     except SegmentsError as error:
         worries.append(f"the groups cannot be read: {error}")
     return worries

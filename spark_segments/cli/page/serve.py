@@ -117,9 +117,9 @@ class Pages:
     def warm(self) -> None:
         """Makes a page of a topic, so that no request waits for kernels to be loaded. An error is left to requests."""
         with contextlib.suppress(SegmentsError, OSError):
-            for topic in self.log.topic_directories()[:TOPICS_A_PAGE]:
+            for topic in self.log.manifests.directories()[:TOPICS_A_PAGE]:
                 try:
-                    offsets = self.log.offsets(topic)
+                    offsets = self.log.topic(topic).offsets()
                 except UnknownTopicError:
                     continue  # it was deleted
                 if any(start < end for start, end in offsets.values()):
@@ -205,7 +205,7 @@ class Pages:
                 if len(self._guesses) >= _GUESSES:
                     self._guesses.clear()
                 found = guessed(self.log, topic, self.formats)
-                if not any(start < end for start, end in self.log.offsets(topic).values()):
+                if not any(start < end for start, end in self.log.topic(topic).offsets().values()):
                     return found[0]  # nothing to guess from yet
                 self._guesses[topic] = found
             formats, said = self._guesses[topic]

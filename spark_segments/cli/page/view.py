@@ -77,7 +77,7 @@ class PartitionView:
 
 @dataclass(frozen=True, slots=True)
 class TopicView:
-    """`described`: the result of `LogDir.describe`. `settings`: (name, value, source) of the settings shown."""
+    """`described`: the result of `Topic.describe`. `settings`: (name, value, source) of the settings shown."""
 
     described: dict[str, Any]
     settings: list[tuple[str, str, str]]

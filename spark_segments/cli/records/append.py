@@ -34,6 +34,7 @@ from spark_segments.config import parse_overrides
 from spark_segments.errors import InvalidOptionError, TopicExistsError
 from spark_segments.log.appending.appender import ProducerOptions
 from spark_segments.log.manifest.transaction import checked
+from spark_segments.log.typed.formats import TypedColumns
 
 
 def _column_option(name: str, text: str) -> Any:
@@ -127,14 +128,14 @@ def append(
     if partitions is not None and topic not in log.topics():
         with contextlib.suppress(TopicExistsError):  # another run of this job may create the topic at the same moment
             log.create_topic(topic, partitions, parse_overrides(config or []))
-    log.target(topic)  # raises where there is no such topic, before a schema is registered for it
-    appended = Appended(log.config(topic), time.time_ns() // 1_000_000)
+    log.topic(topic).target()  # raises where there is no such topic, before a schema is registered for it
+    appended = Appended(log.topic(topic).config, time.time_ns() // 1_000_000)
     rows = source.batches()
     if source.format is Format.TEXT and formats:
-        rows = encoded(rows, log.value_writers(topic, formats, {"key": None, "value": None}))
+        rows = encoded(rows, TypedColumns(log.manifests).writers(topic, formats, {"key": None, "value": None}))
         formats = {}
     options = ProducerOptions(compression_codec, batch_size)
-    offsets = log.append(topic, appended.counted(rows), transaction, options=options, formats=formats or None)
+    offsets = log.topic(topic).append(appended.counted(rows), transaction, options=options, formats=formats or None)
 
     repeated = appended.rows > 0 and not offsets
     records = 0 if repeated else appended.rows

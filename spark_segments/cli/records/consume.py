@@ -129,7 +129,7 @@ def consume(
     Example: segments consume /data/log orders --follow --group audit
     """
     log = location.open()
-    snapshot = log.snapshot(topic, version)
+    snapshot = log.topic(topic, version).snapshot
     bounds = offset_bounds(snapshot)
     wanted = sorted(bounds) if partition is None else [partition]
     for number in wanted:
@@ -152,8 +152,16 @@ def consume(
         number: int, start: int, end: int, columns: list[str] | None = None, at: int | None = version
     ) -> Iterator[pa.RecordBatch]:
         wanted_formats, threads = formats if columns is None else None, reading_threads(log.storage)
-        return log.read(
-            topic, number, start, end, columns, at, isolation_level, formats=wanted_formats, threads=threads
+        return (
+            log.topic(topic, version=at)
+            .scan(
+                partition=number,
+                offsets=(start, end),
+                columns=columns,
+                isolation=isolation_level,
+                formats=wanted_formats,
+            )
+            .batches(threads=threads)
         )
 
     ranges = _ranges(log, snapshot, wanted, offset, end_offset, from_time, to_time)
@@ -166,7 +174,7 @@ def consume(
         reader = None if group is None else GroupReader(log, topic, group)
         starts = {number: start for number, (start, _) in ranges.items()}
         if reader is not None:
-            starts |= reader.starts(log.snapshot(topic), wanted)
+            starts |= reader.starts(log.topic(topic).snapshot, wanted)
         follower = Follower(
             log, topic, starts, lambda number, start, end, at: read(number, start, end, at=at),
             all_partitions=partition is None, committed=isolation_level == "read_committed",

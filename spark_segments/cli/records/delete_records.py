@@ -57,7 +57,7 @@ def delete_records(
     Example: segments delete-records /data/log orders --before-time 2026-01-01
     """
     log = location.open()
-    bounds = log.offsets(topic)
+    bounds = log.topic(topic).offsets()
     if partition is not None and partition not in bounds:
         raise InvalidOptionError(f"Topic {topic} has no such partition", expected=sorted(bounds), found=partition)
     chosen = list(bounds) if partition is None else [partition]
@@ -72,7 +72,7 @@ def delete_records(
             )
         before = _offsets_of(offset_json_file, topic)
     elif before_time is not None:
-        answers = log.offsets_for_times(topic, timestamp_ms(before_time))
+        answers = log.topic(topic).offsets_for_times(timestamp_ms(before_time))
         before = {number: answer[0] if (answer := answers.get(number)) else bounds[number][1] for number in chosen}
     else:
         assert before_offset is not None
@@ -81,10 +81,10 @@ def delete_records(
     moves = {number: (bounds[number][0], max(bounds[number][0], at)) for number, at in ends.items()}
     text = ", ".join(f"{number}: {a} to {b}" for number, (a, b) in list(moves.items())[:8])
     what = f"the log start of {topic}, partition {text}{', …' if len(moves) > 8 else ''}"
-    version = log.snapshot(topic).version
+    version = log.topic(topic).snapshot.version
     if not dry_run:
         confirm(f"Move {what}?", yes)
-    started = {number: at for number, (_, at) in moves.items()} if dry_run else log.delete_records(topic, before)
+    started = {number: at for number, (_, at) in moves.items()} if dry_run else log.topic(topic).delete_records(before)
     if output is Output.JSON:
         print_json({"topic": topic, "partitions": [{"partition": n, "low_watermark": at} for n, at in started.items()]})
     else:

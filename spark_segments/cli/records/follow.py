@@ -87,7 +87,7 @@ class Follower:
         on in the newest version, where jobs have put the same records into other files.
         """
         while True:
-            snapshot = self._log.snapshot(self._topic)
+            snapshot = self._log.topic(self._topic).snapshot
             if snapshot.version == self._version:
                 return
             begun = dict(self.positions)
@@ -104,7 +104,7 @@ class Follower:
                 self._version = snapshot.version
                 return
             except (InvalidOptionError, MissingFileError):
-                if begun == self._gone_at or self._log.snapshot(self._topic).version == snapshot.version:
+                if begun == self._gone_at or self._log.topic(self._topic).snapshot.version == snapshot.version:
                     raise
                 self._gone_at = begun
 

@@ -22,10 +22,10 @@ from spark_segments.cli.options import (
 from spark_segments.cli.output import Output, print_json, print_table
 from spark_segments.errors import InvalidOptionError, OffsetOutOfRangeError, SegmentsError, UnknownTopicError
 from spark_segments.log.groups.group import Group, Positions
+from spark_segments.log.logdir import LogDir
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.partitions import offset_bounds
 from spark_segments.log.positions import PartitionState, loss_at
-from spark_segments.log.topics import Topics
 
 COMMANDS = [
     LazyCommand("list", "spark_segments.cli.records.groups:list_groups", "Lists the groups that have positions."),
@@ -67,7 +67,7 @@ def list_groups(location: LogOptions, output: OutputOption = Output.TEXT) -> Non
 
     Example: segments groups list /data/log
     """
-    groups = location.open_topics().groups()
+    groups = location.open().groups()
     if output is Output.JSON:
         print_json({"groups": groups})
     else:
@@ -89,7 +89,7 @@ def show(
 
     Example: segments groups show /data/log billing
     """
-    log = location.open_topics()
+    log = location.open()
     positions = _positions(log, log.group(group))
     rows = []
     snapshots: dict[str, Snapshot | None] = {}
@@ -171,10 +171,10 @@ def reset(
     """
     if sum(value is not None for value in (to, to_time, shift_by)) != 1:
         raise InvalidOptionError("Where does the group go on?", expected="one of --to, --to-time and --shift-by")
-    log = location.open() if to_time is not None else location.open_topics()
+    log = location.open()
     found = log.group(group)
     positions = found.positions() if create else _positions(log, found)
-    snapshot = log.snapshot(topic)
+    snapshot = log.topic(topic).snapshot
     bounds = offset_bounds(snapshot)
     chosen = sorted(bounds if partitions is None else numbers(partitions))
     if set(chosen) - bounds.keys():
@@ -211,7 +211,7 @@ def delete(location: LogOptions, group: GroupArgument, yes: YesOption = False) -
 
     Example: segments groups delete /data/log billing --yes
     """
-    log = location.open_topics()
+    log = location.open()
     found = log.group(group)
     try:
         positions = _positions(log, found)
@@ -225,7 +225,7 @@ def delete(location: LogOptions, group: GroupArgument, yes: YesOption = False) -
     print(f"Deleted group {group}.")
 
 
-def _positions(log: Topics, group: Group) -> Positions:
+def _positions(log: LogDir, group: Group) -> Positions:
     """The positions of a group. Raises InvalidOptionError where it has none: no reader ever committed in it."""
     positions = group.positions()
     if not positions:
@@ -237,9 +237,9 @@ def _positions(log: Topics, group: Group) -> Positions:
     return positions
 
 
-def _snapshot(log: Topics, topic: str) -> Snapshot | None:
+def _snapshot(log: LogDir, topic: str) -> Snapshot | None:
     try:
-        return log.snapshot(topic)
+        return log.topic(topic).snapshot
     except UnknownTopicError:
         return None
 
@@ -276,7 +276,7 @@ def _shifted(
 def _targets_of_time(
     log: Any, topic: str, time_ms: int, bounds: Mapping[int, tuple[int, int]]
 ) -> dict[int, tuple[int, str | None]]:
-    answers = log.offsets_for_times(topic, time_ms)
+    answers = log.topic(topic).offsets_for_times(time_ms)
     return {
         one: (answers[one][0], None) if answers.get(one) else (end, "the log end: no record is so late")
         for one, (_, end) in bounds.items()

@@ -39,7 +39,7 @@ def offsets(
 
     Example: segments offsets /data/log orders --time 2026-01-31T12:00:00Z
     """
-    bounds = location.open_topics().offsets(topic)
+    bounds = location.open().topic(topic).offsets()
     if time in ("latest", "-1"):
         found: dict[int, int | None] = {number: end for number, (_, end) in bounds.items()}
     elif time in ("earliest", "-2"):
@@ -51,7 +51,7 @@ def offsets(
             found=time,
         )
     else:
-        answers = location.open().offsets_for_times(topic, timestamp_ms(time))
+        answers = location.open().topic(topic).offsets_for_times(timestamp_ms(time))
         found = {number: answer[0] if answer else None for number, answer in answers.items()}
     wanted = numbers(partitions) if partitions else set(found)
     if wanted - set(found):

@@ -87,7 +87,7 @@ def sql(
     formats, others = format_options(properties, key_format, value_format, value_schema, schema_registry)
     if others:
         raise unknown_property(others[0], OPTIONS)
-    with TopicDatabase(location.open(), isolation_level=isolation_level, formats=formats, safe=safe) as database:
+    with TopicDatabase(location.open(), isolation=isolation_level, formats=formats, safe=safe) as database:
         schema, batches = database.sql(query)
         _WRITERS[output](schema, batches, sys.stdout.buffer)
         sys.stdout.flush()

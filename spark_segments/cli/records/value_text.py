@@ -103,10 +103,10 @@ def _first(log: LogDir, topic: str, column: str) -> list[bytes]:
 
     A look at more would read all of a topic without keys, and the rows of all partitions of a wide one.
     """
-    filled = [partition for partition, (start, end) in sorted(log.offsets(topic).items()) if start < end]
+    filled = [partition for partition, (start, end) in sorted(log.topic(topic).offsets().items()) if start < end]
     for partition in filled[:GUESS_PARTITIONS]:
         with contextlib.suppress(SegmentsError):  # a damaged partition stops whoever reads it, and nobody else
-            for batch in log.read(topic, partition, columns=[column]):
+            for batch in log.topic(topic).scan(partition=partition, columns=[column]).batches():
                 there = batch.column(column).drop_null()
                 if len(there):
                     return list(there.slice(0, GUESS_ROWS).to_pylist())

@@ -41,7 +41,7 @@ def create(
     Example: segments topic create /data/log orders --partitions 6 \\
       --config retention.ms=604800000
     """
-    log = location.create_topics()
+    log = location.create()
     if if_not_exists and topic in log.topics():
         return
     log.create_topic(topic, partitions, parse_overrides(config or []))
@@ -70,13 +70,13 @@ def alter(
     """
     changes: dict[str, str | None] = dict(parse_overrides(config or []))
     changes |= dict.fromkeys(delete_config or [])
-    log = location.open_topics()
+    log = location.open()
     for name in delete_config or []:
-        if name not in KEYS and name not in log.snapshot(topic).config:
+        if name not in KEYS and name not in log.topic(topic).snapshot.config:
             near = difflib.get_close_matches(name, KEYS, n=1)
             hint = f"Did you mean {near[0]}?" if near else "segments describe shows the topic's settings"
             raise InvalidOptionError("Unknown setting", found=name, hint=hint)
-    log.alter_topic(topic, changes, partitions)
+    log.topic(topic).alter(changes, partitions)
     print(f"Altered topic {topic}.")
 
 
@@ -102,11 +102,11 @@ def delete(
 
     Example: segments topic delete /data/log orders
     """
-    log = location.open_topics()
+    log = location.open()
     if if_exists and topic not in log.topics():
         return
     try:
-        snapshot = log.snapshot(topic)
+        snapshot = log.topic(topic).snapshot
     except UnknownTopicError:
         raise
     except SegmentsError as error:

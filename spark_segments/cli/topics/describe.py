@@ -55,12 +55,12 @@ def describe(
     Example: segments describe /data/log --html log.html
     Example: segments describe /data/log orders
     """
-    log = location.open_topics()
+    log = location.open()
     topics = []
     failed = False
     for name in [topic] if topic else log.topics():
         try:
-            snapshot = log.snapshot(name)
+            snapshot = log.topic(name).snapshot
             _ = snapshot.live
             topics.append((snapshot, topic_config(snapshot.config, log.defaults)))
         except UnknownTopicError:

@@ -30,7 +30,7 @@ def history(
 
     Example: segments topic history /data/log orders -n 5
     """
-    commits = location.open_topics().history(topic, limit or None)
+    commits = location.open().topic(topic).history(limit or None)
     if output is Output.JSON:
         print_json(
             [

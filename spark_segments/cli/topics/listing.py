@@ -12,7 +12,7 @@ def list_topics(location: LogOptions, output: OutputOption = Output.TEXT) -> Non
 
     Example: segments topic list /data/log
     """
-    topics = location.open_topics().topics()
+    topics = location.open().topics()
     if output is Output.JSON:
         print_json(topics)
     else:

@@ -58,7 +58,7 @@ def restore(
     log = location.open()
     if version is None:
         assert time is not None
-        version = log.manifest(topic).version_at(timestamp_ms(time))
+        version = log.topic(topic).manifest.version_at(timestamp_ms(time))
     work = partial(
         job, log, topics=[topic], version=version,
         forget_transactions=forget_transactions, including_erased=including_erased,

@@ -26,7 +26,7 @@ def upgrade(
 
     Example: segments topic upgrade /data/log orders --dry-run
     """
-    done = location.open_topics().upgrade_topic(topic, dry_run=dry_run)
+    done = location.open().topic(topic).upgrade(dry_run=dry_run)
     if output is Output.JSON:
         print_json({"topic": topic, "dry_run": dry_run, **dataclasses.asdict(done)})
     elif done.from_version == done.to_version:

@@ -13,7 +13,6 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Protocol
 
 from spark_segments.errors import (
     CommitConflictError,
@@ -31,13 +30,14 @@ from spark_segments.log.groups.group_files import (
     GroupCommit,
     GroupFiles,
     Rows,
-    check_group_id,
     group_of,
     is_damaged,
     offsets_of,
 )
 from spark_segments.log.groups.old_table import end_old_table, files_of_ended_table, read_old_table
 from spark_segments.log.manifest.snapshot import Snapshot
+from spark_segments.log.manifests import Manifests
+from spark_segments.log.partitions import offset_bounds
 from spark_segments.log.positions import (
     DELETED,
     MADE_ANEW,
@@ -47,26 +47,14 @@ from spark_segments.log.positions import (
     TopicPartition,
     loss_at,
 )
-from spark_segments.storage import FileInfo, Storage
+from spark_segments.log.printing import Printed, Prints
+from spark_segments.storage import FileInfo
 
 _TRIES = 30
 _LONGEST_PAUSE_SECONDS = 0.5
 
 Plan = Callable[[Rows], Rows | None]
 Offsets = Mapping[str, Mapping[int, "int | Position"]]
-
-
-class Log(Protocol):
-    """The part of a log directory that this module uses."""
-
-    storage: Storage
-
-    @property
-    def is_kafka(self) -> bool: ...
-
-    def all_groups(self) -> list[Group]: ...
-
-    def snapshot(self, topic: str, version: int | None = None) -> Snapshot: ...
 
 
 class Positions(Mapping[TopicPartition, Position]):
@@ -133,11 +121,11 @@ def check_position(snapshot: Snapshot, partition: int, position: Position, group
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Group:
+@dataclass(frozen=True, slots=True, repr=False)
+class Group(Prints):
     """A group of a log directory by its id, whether or not it has committed. Holds no state."""
 
-    log: Log
+    manifests: Manifests
     id: str
 
     def positions(self) -> Positions:
@@ -264,16 +252,27 @@ class Group:
         found = files.there()
         old = files.expired(found)
         is_converted = found.newest and any(info.path.endswith(".parquet") for info in found.others)
-        return [*old, *(files_of_ended_table(self.log.storage, files.directory) if is_converted else [])]
+        return [*old, *(files_of_ended_table(self.manifests.storage, files.directory) if is_converted else [])]
+
+    def _printed(self) -> Printed:
+        positions = self.positions()
+        snapshots = [self.manifests.snapshot(topic) for topic in positions.offsets if self.manifests.is_there(topic)]
+        bounds = {(one.topic, number): both for one in snapshots for number, both in offset_bounds(one).items()}
+        rows = []
+        for key, position in sorted(positions.items()):
+            start, end = bounds.get(key, (None, None))
+            rows.append([*key, position.offset, start, end, None if end is None else max(0, end - position.offset)])
+        columns = ("topic", "partition", "offset", "log start", "log end", "lag")
+        return Printed("Group", {"id": self.id, "commits": positions.number}, columns, rows)
 
     def _files(self) -> GroupFiles:
-        if self.log.is_kafka:
+        if self.manifests.kafka is not None:
             raise LogDirError(
                 "A directory that Kafka wrote has no groups here: it is opened read-only",
-                path=self.log.storage.uri,
+                path=self.manifests.storage.uri,
                 hint="Import it into a log directory, and read in a group there: segments import KAFKA_DIR LOG_DIR",
             )
-        return GroupFiles(self.log.storage, self.id)
+        return GroupFiles(self.manifests.storage, self.id)
 
     def _newest(self, *, skips_damage: bool = False) -> GroupCommit:
         files = self._files()
@@ -282,7 +281,7 @@ class Group:
             try:
                 if newest:
                     return files.read(newest)
-                table = read_old_table(self.log.storage, files.directory)
+                table = read_old_table(self.manifests.storage, files.directory)
                 if table is None:
                     return GroupCommit(0, "", "", {})
                 return GroupCommit(0, "", "", table.rows, table.version)
@@ -296,8 +295,8 @@ class Group:
 
     def _convert(self) -> bool:
         files = self._files()
-        table = read_old_table(self.log.storage, files.directory)
-        if table is None or not (table.is_ended or end_old_table(self.log.storage, files.directory, table)):
+        table = read_old_table(self.manifests.storage, files.directory)
+        if table is None or not (table.is_ended or end_old_table(self.manifests.storage, files.directory, table)):
             return False  # another commit to the table came first
         try:
             files.create(GroupCommit(1, uuid.uuid4().hex, "", table.rows))
@@ -333,7 +332,7 @@ class Group:
 
     def _may_be_there(self, files: GroupFiles, sent: Collection[int]) -> bool:
         """Whether a commit that failed may have happened, or may yet: a local disk does nothing late."""
-        storage = self.log.storage
+        storage = self.manifests.storage
         return not storage.is_local or any(storage.exists(files.path(number)) for number in sent)
 
     def _stands(self, files: GroupFiles, made: GroupCommit) -> bool:
@@ -358,7 +357,7 @@ class Group:
                 if isinstance(wanted, Position):
                     position = wanted
                 else:
-                    newest = newest or self.log.snapshot(topic)
+                    newest = newest or self.manifests.snapshot(topic)
                     position = Position.at(newest, partition, wanted)
                     start = newest.partition(partition).log_start_offset
                     if resets and wanted < start:
@@ -377,30 +376,17 @@ class Group:
         return found
 
 
-class Groups:
-    """The part of `LogDir` that is about groups."""
-
-    def group(self: Log, group: str) -> Group:
-        """The group of this id, whether or not it has committed. Raises InvalidOptionError for no group's id."""
-        check_group_id(group)
-        return Group(self, group)
-
-    def groups(self: Log) -> list[str]:
-        """The ids of the groups that have positions, sorted. One whose positions cannot be read is there, too."""
-        every = self.all_groups()
-        there = self.storage.at_once(_has_positions, every)
-        return [group.id for group, is_there in zip(every, there, strict=True) if is_there]
-
-    def all_groups(self: Log) -> list[Group]:
-        """The groups that have committed, by id: those that were deleted have no positions."""
-        if self.is_kafka:
-            return []
-        names = self.storage.directories(GROUPS_DIRECTORY)
-        ids = self.storage.at_once(lambda name: group_of(self.storage, name), names)
-        return [Group(self, group) for group in sorted(ids)]
+def all_groups(manifests: Manifests) -> list[Group]:
+    """The groups that have committed, by id: those that were deleted have no positions."""
+    if manifests.kafka is not None:
+        return []
+    storage = manifests.storage
+    ids = storage.at_once(lambda name: group_of(storage, name), storage.directories(GROUPS_DIRECTORY))
+    return [Group(manifests, group) for group in sorted(ids)]
 
 
-def _has_positions(group: Group) -> bool:
+def has_positions(group: Group) -> bool:
+    """Whether a group has positions. One whose positions cannot be read has some."""
     try:
         return bool(group.positions())
     except SegmentsError:

@@ -4,19 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Protocol
 
 from spark_segments.log.groups.group import Group
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.partitions import offset_bounds
-
-
-class Log(Protocol):
-    """The part of a log directory that this module uses."""
-
-    def groups(self) -> list[str]: ...
-
-    def group(self, group: str) -> Group: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,18 +33,18 @@ class GroupLag:
         return max(0, self.log_start_offset - self.offset)
 
 
-def group_lags(log: Log, snapshots: Iterable[Snapshot]) -> list[GroupLag]:
-    """The positions of all groups in these topics, by group, topic and partition.
+def group_lags(groups: Iterable[Group], snapshots: Iterable[Snapshot]) -> list[GroupLag]:
+    """The positions of groups in these topics, by group, topic and partition.
 
     A position of a topic that was deleted and made again is left out: it says nothing about the new topic.
     """
     topics = {snapshot.topic: (snapshot.topic_id, offset_bounds(snapshot)) for snapshot in snapshots}
     found = []
-    for group in log.groups():
-        for (topic, partition), position in sorted(log.group(group).positions().items()):
+    for group in groups:
+        for (topic, partition), position in sorted(group.positions().items()):
             topic_id, bounds = topics.get(topic, (None, {}))
             if topic_id == position.topic_id and partition in bounds:
                 found.append(
-                    GroupLag(group, topic, partition, position.offset, *bounds[partition], position.committed_ms)
+                    GroupLag(group.id, topic, partition, position.offset, *bounds[partition], position.committed_ms)
                 )
     return found

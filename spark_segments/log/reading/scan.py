@@ -14,9 +14,10 @@ from spark_segments.errors import InvalidOptionError
 from spark_segments.format.decoding.decode import record_schema
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.partitions import check_partition, offset_bounds
+from spark_segments.log.printing import Printed, Prints
 from spark_segments.log.reading.ahead import Piece, read_ahead, reading_threads
 from spark_segments.log.reading.latest import LatestPart, latest_parts, read_latest
-from spark_segments.log.reading.plan import BINARY_VIEW, EVERYTHING, Part, Selection, planned_parts
+from spark_segments.log.reading.plan import BINARY_VIEW, EVERYTHING, Part, Selection, planned_parts, readable_bounds
 from spark_segments.log.reading.read import pieces_of, read_part
 from spark_segments.log.segment.reader import FIRST_WINDOW_BYTES
 from spark_segments.storage import Storage
@@ -32,8 +33,8 @@ if TYPE_CHECKING:
 Offsets = Mapping[int, tuple[int, int]]
 
 
-@dataclass(frozen=True, slots=True)
-class Scan:
+@dataclass(frozen=True, slots=True, repr=False)
+class Scan(Prints):
     """The records at `offsets` of a snapshot ({partition: (start, end exclusive)}), by partition and offset.
 
     Offsets are clipped to what is there. `decoders` decode keys and values. Nothing is read before a batch is wanted.
@@ -171,6 +172,17 @@ class Scan:
 
         reader = self.to_reader()
         return duckdb.from_arrow(reader) if connection is None else connection.from_arrow(reader)
+
+    def _printed(self) -> Printed:
+        chosen, said = self.selection, {"topic": self.snapshot.topic, "version": self.snapshot.version}
+        said |= {"view": chosen.view} if chosen.view is not None else {}
+        facts = said | {"isolation": chosen.isolation, "columns": ", ".join(self.columns)}
+        rows = [
+            [number, max(start, first), min(end, last)]
+            for number, (first, last) in sorted(readable_bounds(self.snapshot, chosen.isolation).items())
+            for start, end in ([self.offsets[number]] if number in self.offsets else [])
+        ]
+        return Printed("Scan", facts, ("partition", "start", "end"), rows)
 
     @property
     def _typed(self) -> Columns | None:

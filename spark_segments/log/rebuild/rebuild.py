@@ -67,7 +67,7 @@ def rebuild_manifest(log: LogDir, topic: str, *, dry_run: bool = False) -> Rebui
     """
     if log.is_kafka:
         raise LogDirError("A directory that Kafka wrote has no manifest", path=log.uri)
-    manifest = log.manifest(topic)
+    manifest = log.topic(topic).manifest
     check_lost(manifest)
     known = known_topic(manifest.log)
     if known.snapshot.deleted_ms is not None:

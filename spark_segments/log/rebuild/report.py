@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow.compute as pc
 
 from spark_segments.errors import SegmentsError
+from spark_segments.log.groups.group import all_groups
 from spark_segments.log.logdir import LogDir
 from spark_segments.log.manifest.rows import segments_of
 from spark_segments.log.manifest.snapshot import Snapshot
@@ -96,7 +97,7 @@ def _files(storage: Storage, snapshot: Snapshot) -> dict[str, FileInfo]:
 
 def _groups(log: LogDir, topic: str) -> list[dict[str, Any]]:
     found = []
-    for group in log.all_groups():
+    for group in all_groups(log.manifests):
         try:
             positions = group.positions()
         except SegmentsError:

@@ -159,7 +159,7 @@ def check_against(
         findings = Findings(name)
         every.append(findings)
         try:
-            snapshot = log.snapshot(name)
+            snapshot = log.topic(name).snapshot
             rows = snapshot.segments
         except SegmentsError as error:
             findings.add("A topic of the list of checksums cannot be read", expected=facts["topic_id"], found=error)

@@ -159,7 +159,7 @@ def _topics(log: LogDir, topic: str | None) -> list[str]:
     if log.is_kafka:
         names = log.topics()
         if topic is not None and topic not in names:
-            log.snapshot(topic)  # raises
+            _ = log.topic(topic).snapshot  # raises
         return names if topic is None else [topic]
     if topic is not None:
         return [topic]
@@ -171,7 +171,7 @@ def _verify_managed(
 ) -> None:
     findings = Findings(topic)
     try:
-        snapshot = log.snapshot(topic)
+        snapshot = log.topic(topic).snapshot
         _ = snapshot.segments
     except UnknownTopicError:
         if must_be_there:
@@ -192,7 +192,7 @@ def _verify_managed(
     files = _listing(log.storage, snapshot)
     now_ms = log.storage.now_ms()
     check_topic(snapshot, findings)
-    check_applications(log.manifest(topic).state(snapshot.version).last_transactions(), findings)
+    check_applications(log.topic(topic).manifest.state(snapshot.version).last_transactions(), findings)
     check_rows(snapshot, findings)
     check_shared_rows(snapshot.live, findings)
     check_clocks(snapshot.segments, now_ms, findings)
@@ -219,7 +219,7 @@ def _pass_over_replaced(log: LogDir, snapshot: Snapshot, findings: Findings) -> 
     if not missing:
         return
     try:
-        rows = log.snapshot(snapshot.topic).segments
+        rows = log.topic(snapshot.topic).snapshot.segments
         kept = rows.filter(pc.fill_null(pc.greater_equal(rows.column("removed_ms"), 0), True))
     except UnknownTopicError:
         kept = snapshot.live.slice(0, 0)
@@ -250,7 +250,7 @@ def _verify_kafka(log: LogDir, topic: str, report: VerifyReport, spark: SparkSes
         report.add(findings)
         return
     try:
-        snapshot = log.snapshot(topic)
+        snapshot = log.topic(topic).snapshot
     except (SegmentsError, OSError) as error:
         findings.add("The topic cannot be opened", found=error)
         report.topics.append(topic)
@@ -431,7 +431,7 @@ def _repair(
         return
     new = run_tasks(Rebuilder(log.storage), tasks, spark)
     old = [task.segment for task in tasks]
-    committed = {segment.path for segment in commit_repairs(log.manifest(snapshot.topic), old, new)}
+    committed = {segment.path for segment in commit_repairs(log.topic(snapshot.topic).manifest, old, new)}
     for before, after in zip(old, new, strict=True):
         if after.path in committed:
             report.repaired_places.add(before.place)

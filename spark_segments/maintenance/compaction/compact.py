@@ -135,7 +135,7 @@ def _plan_tasks(
                 now_ms,
                 server.log_cleaner_dedupe_buffer_size,
                 server.log_cleaner_io_buffer_load_factor,
-                log.open_delta_log,
+                log.manifests.open_delta_log,
             ),
             candidate,
             many,

@@ -99,7 +99,7 @@ def key_account(
 
     `every_ms`: how often each job runs. Raises UnknownTopicError, and CorruptBatchError for damaged bytes.
     """
-    snapshot = log.snapshot(topic, deleted=True)
+    snapshot = log.topic(topic).manifest.snapshot(deleted=True)
     config = topic_config(snapshot.config, log.defaults)
     store_ms = log.storage.now_ms() if not log.is_kafka else snapshot.committed_ms
     now_ms = store_ms if now_ms is None else now_ms

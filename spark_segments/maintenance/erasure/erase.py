@@ -154,7 +154,7 @@ def erase(
 
 def _erase_topic(report: Report, work: _Erasure, now_ms: int | None, *, history: bool) -> None:
     log, topic = work.log, work.topic
-    snapshot = log.snapshot(topic, deleted=history)
+    snapshot = log.topic(topic).manifest.snapshot(deleted=history)
     check_role(snapshot, report.job)
     work.topic_id = snapshot.topic_id
     work.search(segments_of(snapshot.live))
@@ -215,7 +215,7 @@ def _append_tombstones(work: _Erasure, wanting: Sequence[tuple[int, bytes]], now
             "timestamp": pa.array([now_ms] * len(ordered), pa.timestamp("ms", "UTC")),
         }
     )
-    given = work.log.append(work.topic, rows)
+    given = work.log.topic(work.topic).append(rows)
     next_offsets = {partition: first for partition, (first, _) in given.items()}
     for partition, key in ordered:
         work.ends[partition][key] = next_offsets[partition]
@@ -224,7 +224,7 @@ def _append_tombstones(work: _Erasure, wanting: Sequence[tuple[int, bytes]], now
 
 
 def _same_topic(work: _Erasure, *, deleted: bool) -> Snapshot:
-    snapshot = work.log.snapshot(work.topic, deleted=deleted)
+    snapshot = work.log.topic(work.topic).manifest.snapshot(deleted=deleted)
     if snapshot.topic_id != work.topic_id:
         raise CommitConflictError(
             f"Topic {work.topic} was deleted and made again meanwhile",
@@ -273,7 +273,7 @@ def _commit(work: _Erasure, done: Sequence[ErasedSegment], started_ms: int) -> l
     """
     storage = work.log.storage
     swaps = {one.source.identity: RowSwap([one.source], one.outputs) for one in done}
-    made = work.log.manifest(work.topic).swap_rows(
+    made = work.log.topic(work.topic).manifest.swap_rows(
         ERASE,
         [*swaps.values()],
         topic_id=work.topic_id,
@@ -297,7 +297,7 @@ def _delete_history(work: _Erasure, report: Report, now_ms: int | None) -> None:
         return Change(ERASE, replace=claimed_rows(rows), topic=work.topic_row(current, history=True))
 
     if paths:
-        work.log.manifest(work.topic).commit(change, deleted=True)
+        work.log.topic(work.topic).manifest.commit(change, deleted=True)
     done = vacuum(work.log, topics=[work.topic], spark=work.spark, now_ms=now_ms)
     report.count(history_segments=len(paths))
     for line in done.failed:

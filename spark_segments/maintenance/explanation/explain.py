@@ -86,7 +86,7 @@ def explain(
     check_managed(log)
     if (offset is None) == (timestamp_ms is None) or (offset or 0) < 0:
         raise InvalidOptionError("Which record is to be explained?", expected="an offset from 0 on, or a time")
-    snapshot = log.snapshot(topic)
+    snapshot = log.topic(topic).snapshot
     check_partition(snapshot, partition)
     record_ms = None
     if timestamp_ms is not None:

@@ -19,7 +19,7 @@ from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.maintenance.metrics.openmetrics import Family, Sample
 
 if TYPE_CHECKING:
-    from spark_segments.log.topics import Topics
+    from spark_segments.log.logdir import LogDir
 
 Value = Callable[[Mapping[str, Any]], float | None]
 
@@ -50,7 +50,7 @@ _PARTITION: tuple[tuple[str, str, str, Value], ...] = (
 )
 
 
-def log_metrics(log: Topics, topics: Sequence[tuple[Snapshot, TopicConfig]]) -> list[Family]:
+def log_metrics(log: LogDir, topics: Sequence[tuple[Snapshot, TopicConfig]]) -> list[Family]:
     """Metrics of the partitions of topics, of the groups that read them, and of the log directory as a whole."""
     log_dir, described = log.uri, []
     waiting: list[Sample] = []
@@ -76,7 +76,9 @@ def log_metrics(log: Topics, topics: Sequence[tuple[Snapshot, TopicConfig]]) -> 
         dirtiest = (Sample({"logDirectory": log_dir}, 100 * max(ratios)),)
         text = "The highest dirty ratio of the compacted partitions, in percent."
         families.append(Family("kafka_log_logcleanermanager_max_dirty_percent", text, dirtiest, "percent"))
-    return families + _group_metrics(log_dir, group_lags(log, [snapshot for snapshot, _ in topics]))
+    return families + _group_metrics(
+        log_dir, group_lags(map(log.group, log.groups()), [snapshot for snapshot, _ in topics])
+    )
 
 
 def _group_metrics(log_dir: str, lags: Sequence[GroupLag]) -> list[Family]:

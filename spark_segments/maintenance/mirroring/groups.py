@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from spark_segments.errors import SegmentsError
+from spark_segments.log.groups.group import all_groups
 from spark_segments.log.groups.group_files import Rows
 from spark_segments.log.logdir import LogDir
 from spark_segments.log.manifest.snapshot import Snapshot
@@ -22,7 +23,7 @@ def positions_of_all(log: LogDir) -> tuple[dict[str, Rows], dict[str, SegmentsEr
     """
     positions: dict[str, Rows] = {}
     errors: dict[str, SegmentsError] = {}
-    for group in log.all_groups():
+    for group in all_groups(log.manifests):
         try:
             positions[group.id] = dict(group.positions())
         except SegmentsError as error:
@@ -39,7 +40,7 @@ def mirror_groups(
     `positions`: read there before the topics were mirrored. Positions in other topics stay as they are, and so do those
     in a topic whose promotion has begun: its readers go on here.
     """
-    snapshots = {topic: snapshot for topic in topics if _follows(snapshot := target.snapshot(topic))}
+    snapshots = {topic: snapshot for topic in topics if _follows(snapshot := target.topic(topic).snapshot)}
     changed: set[str] = set()
     errors: dict[str, SegmentsError] = {}
     for group, rows in positions.items():
@@ -50,7 +51,9 @@ def mirror_groups(
             # The topics are looked at after the positions: where one is promoted later and a reader commits there, the
             # positions are other ones by then, and the plan is made anew.
             moved = {
-                topic for topic in differ & snapshots.keys() if _follows(target.manifest(topic).snapshot(deleted=True))
+                topic
+                for topic in differ & snapshots.keys()
+                if _follows(target.topic(topic).manifest.snapshot(deleted=True))
             }
             changed.discard(group)
             if not moved:

@@ -92,7 +92,7 @@ def mirror(
             report.warn(f"The positions of group {group} were not mirrored: {why}")
     if checksums is not None:
         copied = {file.path: file for one, _ in done for file in one.files}
-        snapshots = [target.snapshot(topic) for topic in target.topics() if topic in names]
+        snapshots = [target.topic(topic).snapshot for topic in target.topics() if topic in names]
         write_checksums(target.storage, snapshots, checksums, copied, spark)
     for topic in lost_leaders(source, target, there, topics):
         report.warn(
@@ -106,9 +106,9 @@ def lags(source: LogDir, target: LogDir, topics: Sequence[str] | None = None) ->
     found: dict[str, Lag | SegmentsError] = {}
     for topic in selected(target.storage.directories(MANIFEST_DIRECTORY), topics):
         try:
-            snapshot = target.manifest(topic).snapshot(deleted=True)
+            snapshot = target.topic(topic).manifest.snapshot(deleted=True)
             if snapshot.states.get(ROLE) == FOLLOWER:
-                found[topic] = lag_of(Leader(source.manifest(topic), source.uri), snapshot, _now_ms())
+                found[topic] = lag_of(Leader(source.topic(topic).manifest, source.uri), snapshot, _now_ms())
         except (SegmentsError, FileNotFoundError) as error:
             found[topic] = failure_of(error)
     return found
@@ -162,7 +162,7 @@ def lost_leaders(source: LogDir, target: LogDir, there: set[str], patterns: Sequ
         if topic in there:
             continue
         try:
-            states = target.snapshot(topic).states
+            states = target.topic(topic).snapshot.states
         except SegmentsError:
             continue
         if states.get(ROLE) == FOLLOWER and states.get(SOURCE_URI) == source.uri:
@@ -183,11 +183,11 @@ def _note(report: Report, one: TopicMirror, error: SegmentsError | None) -> None
         )
     behind: dict[str, Any] = {}
     try:
-        snapshot = one.target.manifest(one.topic).snapshot(deleted=True)
+        snapshot = one.target.topic(one.topic).manifest.snapshot(deleted=True)
         if snapshot.states.get(ROLE) != FOLLOWER:  # it was promoted since, and has no lag
             report.add(one.topic, None, "promoted")
             return
-        lag = lag_of(Leader(one.source.manifest(one.topic), one.source.uri), snapshot, _now_ms())
+        lag = lag_of(Leader(one.source.topic(one.topic).manifest, one.source.uri), snapshot, _now_ms())
         behind = {"version": snapshot.version} | _figures(lag)
     except UnknownTopicError:  # it was deleted before it was ever mirrored
         return

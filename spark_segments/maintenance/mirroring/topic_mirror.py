@@ -94,7 +94,7 @@ class TopicMirror:
         Raises UnknownTopicError where the leader has no such table, LogDirError where the topic here is no follower of
         it, FileNotFoundError where the leader's vacuum is quicker again and again.
         """
-        leader = Leader(self.source.manifest(self.topic), self.source.uri)
+        leader = Leader(self.source.topic(self.topic).manifest, self.source.uri)
         for attempt in range(_TRIES):
             latest: LeaderVersion | None = None
             try:
@@ -211,7 +211,7 @@ class TopicMirror:
 
     @property
     def _manifest(self) -> Manifest:
-        return self.target.manifest(self.topic)
+        return self.target.topic(self.topic).manifest
 
     @staticmethod
     def _has(follower: FollowerVersion, one: LeaderVersion, lineage: Lineage | None) -> bool:

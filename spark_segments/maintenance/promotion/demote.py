@@ -89,7 +89,7 @@ class Demotion:
 
 def fenced_topics(log: LogDir) -> list[str]:
     """The topics of a log directory that are fenced."""
-    return [topic for topic in log.topics() if role_of(log.snapshot(topic)) == FENCED]
+    return [topic for topic in log.topics() if role_of(log.topic(topic).snapshot) == FENCED]
 
 
 def demote(
@@ -141,13 +141,13 @@ def demote_topic(
     """
     check_managed(log)
     check_managed(leader)
-    manifest = log.manifest(topic)
-    here, there = log.snapshot(topic), leader.snapshot(topic)
+    manifest = log.topic(topic).manifest
+    here, there = log.topic(topic).snapshot, leader.topic(topic).snapshot
     check_same_topic(here, there)
     _check_roles(here, there, log.uri, leader.uri)
     if role_of(here) == LEADER and not dry_run:
         manifest.commit(fenced(there, there.states[FENCE_TOKEN], role_epoch_of(there), leader.uri))
-        here = log.snapshot(topic)
+        here = log.topic(topic).snapshot
     tails = foreign_tails(Copy(here, log.storage), Copy(there, leader.storage), spark)
     if tails and not cut and not dry_run:
         hint = (
@@ -188,7 +188,7 @@ def _source(leader: LogDir, there: Snapshot) -> dict[str, str]:
     """
     version = there.version - 1
     try:
-        info = commit_info(leader.manifest(there.topic).log.delta.actions(version))
+        info = commit_info(leader.topic(there.topic).manifest.log.delta.actions(version))
     except FileNotFoundError:  # an old commit, which vacuum has taken
         info = {}
     return {
@@ -241,8 +241,8 @@ def _cut_tails(here: Snapshot, tails: list[Tail]) -> tuple[CutTail, ...]:
 
 def _kept_transactions(log: LogDir, leader: LogDir, topic: str) -> dict[Transaction, Transaction | None]:
     """{a writer's last transaction here, where that is above its last one at the leader: the leader's, None if none}"""
-    theirs = {one.application: one for one in leader.manifest(topic).state().last_transactions()}
-    ours = log.manifest(topic).state().last_transactions()
+    theirs = {one.application: one for one in leader.topic(topic).manifest.state().last_transactions()}
+    ours = log.topic(topic).manifest.state().last_transactions()
     return {
         one: theirs.get(one.application)
         for one in ours

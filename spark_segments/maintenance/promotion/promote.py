@@ -114,7 +114,7 @@ class Promotion:
 
 def promotable_topics(log: LogDir) -> list[str]:
     """The topics of a log directory that are followers, or whose promotion has begun."""
-    snapshots = [log.snapshot(name) for name in log.topics()]
+    snapshots = [log.topic(name).snapshot for name in log.topics()]
     return [one.topic for one in snapshots if role_of(one) == FOLLOWER or PROMOTION_TOKEN in one.states]
 
 
@@ -195,7 +195,7 @@ class _Promotion:
     warnings: list[str] = field(default_factory=list)
 
     def run(self) -> Promotion:
-        here = self.log.snapshot(self.topic)
+        here = self.log.topic(self.topic).snapshot
         there = self._within_reach(lambda: self._look(here))
         if there is not None:
             _check_roles(here, there)
@@ -216,9 +216,9 @@ class _Promotion:
 
     def _promote(self, here: Snapshot, there: Snapshot | None, *, is_copied: bool) -> Promotion:
         tails: list[Tail] = []
-        manifest = self.log.manifest(self.topic)
+        manifest = self.log.topic(self.topic).manifest
         manifest.commit(begun(here))
-        token = self.log.snapshot(self.topic).states.get(PROMOTION_TOKEN)
+        token = self.log.topic(self.topic).snapshot.states.get(PROMOTION_TOKEN)
         if token is None:
             return self.run()  # another run has promoted the topic since
         role_epoch = 1 + max(role_epoch_of(one) for one in (here, there) if one is not None)
@@ -234,7 +234,7 @@ class _Promotion:
             self._copy_positions()
         manifest.commit(opened(token, role_epoch, self._former_uri(here), _least_epochs(here, there), version))
         manifest.keep_for_rebuild()
-        return self._result(here, there, STEPS, leader_epochs(self.log.snapshot(self.topic)), tails)
+        return self._result(here, there, STEPS, leader_epochs(self.log.topic(self.topic).snapshot), tails)
 
     def _fence_late(self, here: Snapshot, there: Snapshot) -> Promotion:
         """Fences a leader that this topic was promoted over while it was out of reach."""
@@ -265,7 +265,7 @@ class _Promotion:
         check_managed(former)
         if former.uri == self.log.uri:
             raise NotLeaderError(f"Topic {self.topic} cannot be promoted over itself", path=self.log.uri)
-        there = former.manifest(self.topic).snapshot(deleted=True)
+        there = former.topic(self.topic).manifest.snapshot(deleted=True)
         if there.deleted_ms is not None:
             if not self.force:
                 raise UnknownTopicError(f"The leader of topic {self.topic} has deleted it", path=former.uri)
@@ -285,7 +285,9 @@ class _Promotion:
             f"{self.former.uri}. To leave behind what only it has: --force"
         )
         try:
-            lineage = Leader(self.former.manifest(self.topic), self.former.uri).check_lineage(here.states, here, there)
+            lineage = Leader(self.former.topic(self.topic).manifest, self.former.uri).check_lineage(
+                here.states, here, there
+            )
             copies = Copy(here, self.log.storage), self._copy_of_former(there)
             is_past = lineage.is_certain and not has_new_role(here, there)
             tails = self._within_reach(lambda: tails_of_follower(*copies, self.spark, is_past=is_past))
@@ -303,7 +305,7 @@ class _Promotion:
 
     def _fence(self, here: Snapshot, token: str, role_epoch: int) -> Snapshot:
         assert isinstance(self.former, LogDir)
-        manifest = self.former.manifest(self.topic)
+        manifest = self.former.topic(self.topic).manifest
         manifest.commit(fenced(here, token, role_epoch, self.log.uri), deleted=True)
         manifest.keep_for_rebuild()
         return manifest.snapshot(deleted=True)
@@ -314,11 +316,11 @@ class _Promotion:
         try:
             TopicMirror(self.former, self.log, self.topic, self.spark).run()
         except SegmentsError:
-            here = self.log.snapshot(self.topic)
+            here = self.log.topic(self.topic).snapshot
             if role_of(here) != LEADER or here.states.get(FENCE_TOKEN) != token:
                 raise
             # Another run of this promotion was quicker, and has opened the topic.
-        there = self.former.manifest(self.topic).snapshot(deleted=True)
+        there = self.former.topic(self.topic).manifest.snapshot(deleted=True)
         if there.states.get(FENCE_TOKEN) != token:
             raise NotLeaderError(
                 f"The former leader of topic {self.topic} has taken its role back while it was copied",
@@ -345,7 +347,7 @@ class _Promotion:
 
     def _left_behind(self, there: Snapshot) -> list[Tail]:
         """What the former leader has and this topic does not. Raises DivergedLogError unless that is forced."""
-        here = self.log.snapshot(self.topic)
+        here = self.log.topic(self.topic).snapshot
         former = self._copy_of_former(there)
         found = self._within_reach(lambda: foreign_tails(former, Copy(here, self.log.storage), self.spark))
         tails = found or []

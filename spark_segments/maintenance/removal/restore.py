@@ -85,7 +85,7 @@ def restore(
         raise InvalidOptionError("A version is of one topic", expected="one name in topics", found=repr(topics))
     [topic] = topics
     report = Report(RESTORE, dry_run)
-    manifest = log.manifest(topic)
+    manifest = log.topic(topic).manifest
     wanted = manifest.snapshot(version)
     fillers = _Fillers(log, topic)
     undone_transactions: list[UndoneTransactions] = []

@@ -22,6 +22,7 @@ import pyarrow.compute as pc
 from spark_segments.config import TopicConfig, topic_config
 from spark_segments.errors import InvalidOptionError, SegmentsError, UnknownTopicError
 from spark_segments.execution import run_tasks
+from spark_segments.log.groups.group import all_groups
 from spark_segments.log.logdir import LogDir
 from spark_segments.log.manifest import forced_deletion
 from spark_segments.log.manifest.commit_notes import RECOVERY_DIRECTORY
@@ -129,7 +130,7 @@ def vacuum(
 
 def _vacuum_groups(log: LogDir, dry_run: bool, report: Report) -> None:
     """Deletes the files of groups that nobody needs any more."""
-    for group in log.all_groups():
+    for group in all_groups(log.manifests):
         try:
             files = group.left_behind()
             if not dry_run:
@@ -184,7 +185,7 @@ def _vacuum_topic(
     progress: Progress | None,
     topic_optional: bool,
 ) -> None:
-    manifest = log.manifest(topic)
+    manifest = log.topic(topic).manifest
     try:
         snapshot, rows = _latest_rows(manifest)
     except SegmentsError as error:

@@ -216,6 +216,6 @@ def _all_bytes(snapshot: Snapshot) -> int:
 
 def _deleted_bytes(log: LogDir, topic: str) -> int:
     try:
-        return _all_bytes(log.manifest(topic).snapshot(deleted=True))
+        return _all_bytes(log.topic(topic).manifest.snapshot(deleted=True))
     except SegmentsError:  # never made, or reported as unreadable already
         return 0

@@ -85,7 +85,7 @@ def _retain_topic(
 ) -> tuple[Snapshot, Expired]:
     """(the snapshot that rows are removed from, the rows that are removed)"""
     if not dry_run:
-        commit = log.manifest(snapshot.topic).commit(
+        commit = log.topic(snapshot.topic).manifest.commit(
             lambda current: _change(current, _expired(log, current, now_ms, limit), log.storage.now_ms())
         )
         snapshot = commit.snapshot_before

@@ -112,7 +112,7 @@ def _waves(partitions: Sequence[PartitionToRoll], wave_bytes: int) -> Iterator[l
 
 def _planned_anew_if_altered(job: _RollJob, wave: _Wave) -> _Wave:
     """The same partitions as they are to be rolled now: the topic may have been altered since they were planned."""
-    snapshot = job.log.snapshot(wave.snapshot.topic)
+    snapshot = job.log.topic(wave.snapshot.topic).snapshot
     rules = RollRules.of(wave.snapshot.topic_id, topic_config(snapshot.config, job.log.defaults))
     # If another topic has the name now, the commit refuses the wave.
     if snapshot.topic_id != wave.snapshot.topic_id or rules == wave.rules:
@@ -145,7 +145,7 @@ def _roll_wave(job: _RollJob, wave: _Wave, progress: Progress | None) -> None:
         return [row for row in live if row.state == CHUNK][: len(wanted)] == wanted
 
     try:
-        made = job.log.manifest(snapshot.topic).swap_rows(
+        made = job.log.topic(snapshot.topic).manifest.swap_rows(
             "roll",
             [one.swap() for one in rolled if one.replaced_chunks],
             topic_id=snapshot.topic_id,

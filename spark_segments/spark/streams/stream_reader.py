@@ -229,7 +229,7 @@ class StreamReader(DataSourceStreamReader):
         if not formats:
             return {}
         for topic in sorted(topics - self._value_readers.keys()):
-            self._value_readers[topic] = self._topics.log().value_readers(topic, formats)
+            self._value_readers[topic] = self._topics.log().topic(topic).decoders(formats)
         return {topic: self._value_readers[topic] for topic in sorted(topics)}
 
     def _offsets_for_times(

@@ -44,7 +44,7 @@ class StreamTopics:
 
         def look(name: str) -> Snapshot | None:
             try:
-                return log.snapshot(name) if log.is_kafka else log.manifest(name).snapshot()
+                return log.topic(name).snapshot if log.is_kafka else log.topic(name).manifest.snapshot()
             except UnknownTopicError:
                 return None
 

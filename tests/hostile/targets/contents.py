@@ -253,7 +253,7 @@ def page_requests() -> Run:
     log.create_topic("orders", 2)
     mark = "<b id=stranger>\x1b[31m\u202e"
     values = [mark, "[" * 100_000, '{"a":' * 500 + "1" + "}" * 500, mark * 100, "\0\xff", '{"x": "' + mark[:16] + '"}']
-    log.append("orders", [{"key": one, "value": one, "headers": [(mark, one.encode())]} for one in values])
+    log.topic("orders").append([{"key": one, "value": one, "headers": [(mark, one.encode())]} for one in values])
     pages = Pages(log, {})
     made = server(log, 0)
     threading.Thread(target=made.serve_forever, daemon=True).start()

@@ -19,7 +19,6 @@ from spark_segments.log.manifest.manifest import Manifest
 from spark_segments.log.manifest.recovery_copy import read_recovery_copy
 from spark_segments.log.positions import Position
 from spark_segments.log.rebuild.playback import known_topic
-from spark_segments.log.topics import Topics
 from spark_segments.storage import Storage
 from tests.golden_files import GOLDEN
 from tests.hostile.memory_files import storage_of
@@ -161,8 +160,8 @@ def positions_of_groups() -> Run:
     with tempfile.TemporaryDirectory() as directory:
         log = LogDir.create(directory)
         log.create_topic(TOPIC, 2)
-        log.append(TOPIC, [{"value": b"%d" % offset, "partition": offset % 2} for offset in range(20)])
-        snapshot, group = log.snapshot(TOPIC), log.group("audit")
+        log.topic(TOPIC).append([{"value": b"%d" % offset, "partition": offset % 2} for offset in range(20)])
+        snapshot, group = log.topic(TOPIC).snapshot, log.group("audit")
         positions = group.positions()
         for offset in range(10):
             positions = group.commit(positions, {TOPIC: {0: offset, 1: 10 - offset}})
@@ -190,7 +189,7 @@ def positions_of_groups() -> Run:
             there[path] = body + (b'\n{"crc32":%d}\n' % zlib.crc32(body) if random.random() < 0.8 else end + check)
         if random.random() < 0.1:
             there[path.rpartition("/")[0] + "/99999999999999999999.json"] = there.pop(path)
-        log = Topics(storage_of(there))
+        log = LogDir(storage_of(there))
         found = log.group("once" if is_old else "audit")
         log.groups()
         found.left_behind()

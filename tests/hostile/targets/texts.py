@@ -189,7 +189,9 @@ class _Sandbox:
         log = LogDir.create(str(self.template))
         for topic in ("orders", "other"):
             log.create_topic(topic, partitions=2)
-            log.append(topic, [{"key": b"k", "value": b"v%d" % number, "partition": number % 2} for number in range(9)])
+            log.topic(topic).append(
+                [{"key": b"k", "value": b"v%d" % number, "partition": number % 2} for number in range(9)]
+            )
         self.file = next(str(path) for path in self.template.glob("orders-0/*.log"))
         self.work = self.root / "above" / "here"
         self.outside = self.root / "above" / "outside.txt"

@@ -65,12 +65,12 @@ def test_a_store_that_keeps_failing_is_an_error_that_promises_nothing(manifest, 
 def test_a_commit_that_a_full_disk_refuses_did_not_happen(tmp_path, monkeypatch, flush):
     log = LogDir.create(str(tmp_path / "log"))
     log.create_topic("orders", config=flush)
-    log.append("orders", [{"value": "a"}])
+    log.topic("orders").append([{"value": "a"}])
     with monkeypatch.context() as full:
         full.setattr(local, "link_new_file", no_space)
         with pytest.raises(StorageError, match=r"No space left.*Nothing was committed"):
-            log.append("orders", [{"value": "b"}])
-    assert log.append("orders", [{"value": "b"}]) == {0: (1, 1)}
+            log.topic("orders").append([{"value": "b"}])
+    assert log.topic("orders").append([{"value": "b"}]) == {0: (1, 1)}
 
 
 def no_space(*_: object, **__: object) -> bool:

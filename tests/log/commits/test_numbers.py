@@ -67,7 +67,7 @@ def log(files, time) -> LogDir:
     mark(open_log(files).storage)
     log = open_log(files)
     log.create_topic("orders", 1)
-    log.append("orders", rows("a"))
+    log.topic("orders").append(rows("a"))
     return log
 
 
@@ -76,15 +76,17 @@ def rows(*values: str) -> list[dict[str, str]]:
 
 
 def values(files: MemoryFiles) -> list[str]:
-    return [row["value"].decode() for batch in open_log(files).read("orders") for row in batch.to_pylist()]
+    return [
+        row["value"].decode() for batch in open_log(files).topic("orders").scan().batches() for row in batch.to_pylist()
+    ]
 
 
 def appended_and_cut(files: MemoryFiles) -> None:
     """Others commit, make a checkpoint, and vacuum cuts what the open process has read from the log."""
     other = open_log(files)
     for number in range(3):
-        other.append("orders", rows(f"other {number}"))
-    delta = other.manifest("orders").log.delta
+        other.topic("orders").append(rows(f"other {number}"))
+    delta = other.topic("orders").manifest.log.delta
     delta.checkpoint()
     commits = delta.log_files().commits
     delta.delete(commits[version] for version in sorted(commits)[:-1])
@@ -93,14 +95,14 @@ def appended_and_cut(files: MemoryFiles) -> None:
 def test_an_idle_process_does_not_commit_on_a_version_that_vacuum_took(log, files, time):
     appended_and_cut(files)
     time.now_seconds += COMMIT_LOG_MS / 1000
-    assert log.append("orders", rows("b")) == {0: (4, 4)}
+    assert log.topic("orders").append(rows("b")) == {0: (4, 4)}
     assert values(files) == ["a", "other 0", "other 1", "other 2", "b"]
 
 
 @pytest.mark.rule("W6")
 def test_a_process_that_stands_still_before_its_put_commits_on_no_version_that_vacuum_took(log, files, time):
     """It has looked, and wakes up after the log was cut."""
-    manifest = log.manifest("orders")
+    manifest = log.topic("orders").manifest
 
     def stalled(snapshot) -> Change:
         if snapshot.version == 1:
@@ -109,7 +111,7 @@ def test_a_process_that_stands_still_before_its_put_commits_on_no_version_that_v
         return Change("alter", config={"retention.ms": "5"})
 
     assert manifest.commit(stalled).snapshot_before.version == 4
-    assert open_log(files).snapshot("orders").version == 5
+    assert open_log(files).topic("orders").snapshot.version == 5
 
 
 def test_a_put_that_is_late_in_a_log_that_was_cut_is_no_success(log, files, time):
@@ -121,9 +123,9 @@ def test_a_put_that_is_late_in_a_log_that_was_cut_is_no_success(log, files, time
 
     files.before = cut
     with pytest.raises(UnknownOutcomeError, match="read too long ago to tell"):
-        log.manifest("orders").commit(lambda _: Change("alter", config={"retention.ms": "5"}))
+        log.topic("orders").manifest.commit(lambda _: Change("alter", config={"retention.ms": "5"}))
     assert values(files) == ["a", "other 0", "other 1", "other 2"]
-    assert open_log(files).append("orders", rows("b")) == {0: (4, 4)}
+    assert open_log(files).topic("orders").append(rows("b")) == {0: (4, 4)}
 
 
 def test_a_reply_that_is_late_in_a_log_that_was_not_cut_is_a_success(log, files, time):
@@ -131,8 +133,8 @@ def test_a_reply_that_is_late_in_a_log_that_was_not_cut_is_a_success(log, files,
         time.now_seconds += SURE_SECONDS + 1
 
     files.after = late
-    assert log.manifest("orders").commit(lambda _: Change("alter", config={"retention.ms": "5"})).version == 2
-    assert log.append("orders", rows("b")) == {0: (1, 1)}
+    assert log.topic("orders").manifest.commit(lambda _: Change("alter", config={"retention.ms": "5"})).version == 2
+    assert log.topic("orders").append(rows("b")) == {0: (1, 1)}
 
 
 def test_an_open_process_looks_again_after_a_minute_whether_its_version_is_still_that_commit(log, files, time):
@@ -141,20 +143,20 @@ def test_an_open_process_looks_again_after_a_minute_whether_its_version_is_still
     mark(open_log(files).storage)
     other = open_log(files)
     other.create_topic("orders", 1)
-    other.append("orders", rows("x", "y"))
+    other.topic("orders").append(rows("x", "y"))
     time.now_seconds += TRUSTED_SECONDS + 1
-    assert log.append("orders", rows("b")) == {0: (2, 2)}
+    assert log.topic("orders").append(rows("b")) == {0: (2, 2)}
     assert values(files) == ["x", "y", "b"]
 
 
 def test_what_an_open_process_trusts_is_looked_up_before_an_error_is_said_of_it(log, files):
     """Within that minute: the topic was made again, and altered, by others."""
     other = open_log(files)
-    other.alter_topic("orders", partitions=2)
-    assert log.append("orders", [{"value": "b", "partition": 1}]) == {1: (0, 0)}
-    other.append("orders", rows("c"), txn=("app", 1))
-    assert log.append("orders", rows("c"), txn=("app", 1)) == {}
+    other.topic("orders").alter(partitions=2)
+    assert log.topic("orders").append([{"value": "b", "partition": 1}]) == {1: (0, 0)}
+    other.topic("orders").append(rows("c"), txn=("app", 1))
+    assert log.topic("orders").append(rows("c"), txn=("app", 1)) == {}
     other.delete_topic("orders")
     other.create_topic("orders", 1)
-    assert log.append("orders", rows("d")) == {0: (0, 0)}
+    assert log.topic("orders").append(rows("d")) == {0: (0, 0)}
     assert values(files) == ["d"]

@@ -33,7 +33,7 @@ def time(monkeypatch) -> PlayedTime:
 
 def append_every(log, time: PlayedTime, seconds: float, count: int) -> None:
     for _ in range(count):
-        log.append("orders", records(1))
+        log.topic("orders").append(records(1))
         time.now_seconds += seconds
 
 

@@ -34,12 +34,12 @@ def log(tmp_path, play) -> LogDir:
     LogDir.create(str(tmp_path))
     log = LogDir(Storage(str(tmp_path)), open_delta_log=play)
     partitions = [Partition("AAAAAAAAAAAAAAAAAAAAAQ", number) for number in range(2)]
-    log.manifest("orders").create("AAAAAAAAAAAAAAAAAAAAAQ", CONFIG, partitions, format_version=1)
+    log.topic("orders").manifest.create("AAAAAAAAAAAAAAAAAAAAAQ", CONFIG, partitions, format_version=1)
     for number in range(30):
         rows = pa.table(
             {"key": [b"a", b"b"], "value": [b"%d" % number * 20] * 2, "partition": pa.array([0, 1], pa.int32())}
         )
-        log.append("orders", rows, txn=("app", number))
+        log.topic("orders").append(rows, txn=("app", number))
     return log
 
 
@@ -48,7 +48,7 @@ def upgraded(log: LogDir):
     other = LogDir.open(log.uri)
 
     def happening(go) -> None:
-        other.upgrade_topic("orders")
+        other.topic("orders").upgrade()
         go()  # delta-rs itself refuses it
 
     return happening
@@ -57,7 +57,7 @@ def upgraded(log: LogDir):
 def newest(log: LogDir) -> dict:
     return {
         (row["partition"], row["key"]): (row["offset"], row["value"])
-        for batch in log.read("orders")
+        for batch in log.topic("orders").scan().batches()
         for row in batch.to_pylist()
     }
 
@@ -70,25 +70,27 @@ def test_a_job_that_an_upgrade_overtakes_loses_nothing(log, play, job):
     if job is vacuum:
         compact(log, now_ms=LATER_MS)
     if job is retain:
-        log.alter_topic("orders", {"retention.bytes": "500", "cleanup.policy": "delete"})
-    before, ends = newest(log), log.offsets("orders")
+        log.topic("orders").alter({"retention.bytes": "500", "cleanup.policy": "delete"})
+    before, ends = newest(log), log.topic("orders").offsets()
     play.commits(upgraded(log))
     report = job(log, now_ms=LATER_MS)
     assert report.partitions and not report.failed, "the job had something to do"
-    assert log.snapshot("orders").format_version == 2
+    assert log.topic("orders").snapshot.format_version == 2
     after = newest(log)
-    assert {key: end for key, (_, end) in log.offsets("orders").items()} == {key: end for key, (_, end) in ends.items()}
+    assert {key: end for key, (_, end) in log.topic("orders").offsets().items()} == {
+        key: end for key, (_, end) in ends.items()
+    }
     assert after.keys() == before.keys() and after == before
     assert verify(log, deep=True).errors == 0
-    assert log.append("orders", pa.table({"key": [b"a"], "value": [b"x"]}), txn=("app", 29)) == {}
+    assert log.topic("orders").append(pa.table({"key": [b"a"], "value": [b"x"]}), txn=("app", 29)) == {}
 
 
 def test_an_append_that_an_upgrade_overtakes_is_added_once_with_its_transaction_as_a_row(log, play):
     play.commits(upgraded(log))
     rows = pa.table({"key": [b"c"], "value": [b"x"], "partition": pa.array([0], pa.int32())})
-    assert log.append("orders", rows, txn=("app", 30)) == {0: (30, 30)}
-    assert log.append("orders", rows, txn=("app", 30)) == {}
-    state = log.manifest("orders").state()
+    assert log.topic("orders").append(rows, txn=("app", 30)) == {0: (30, 30)}
+    assert log.topic("orders").append(rows, txn=("app", 30)) == {}
+    state = log.topic("orders").manifest.state()
     assert (state.snapshot.format_version, state.last_transaction("app").version) == (2, 30)
 
 
@@ -100,12 +102,12 @@ def test_an_append_whose_reply_is_lost_before_the_upgrade_is_not_added_again(log
         try:
             committed_but_reply_lost(go)
         finally:
-            other.upgrade_topic("orders")
+            other.topic("orders").upgrade()
 
     play.commits(then_upgraded)
-    assert log.append("orders", rows, txn=("app", 30)) == {0: (30, 30)}
-    assert log.append("orders", rows, txn=("app", 30)) == {}
-    assert log.offsets("orders")[0] == (0, 31)
+    assert log.topic("orders").append(rows, txn=("app", 30)) == {0: (30, 30)}
+    assert log.topic("orders").append(rows, txn=("app", 30)) == {}
+    assert log.topic("orders").offsets()[0] == (0, 31)
 
 
 def test_an_upgrade_that_an_append_overtakes_takes_its_transaction_along(log, play):
@@ -113,20 +115,20 @@ def test_an_upgrade_that_an_append_overtakes_takes_its_transaction_along(log, pl
     rows = pa.table({"key": [b"c"], "value": [b"x"], "partition": pa.array([0], pa.int32())})
 
     def overtaken(go) -> None:
-        other.append("orders", rows, txn=("late", 4))
+        other.topic("orders").append(rows, txn=("late", 4))
         go()
 
     play.commits(overtaken)
-    assert log.upgrade_topic("orders").transactions == 2
-    assert log.append("orders", rows, txn=("late", 4)) == {}
-    assert log.append("orders", rows, txn=("app", 29)) == {}
+    assert log.topic("orders").upgrade().transactions == 2
+    assert log.topic("orders").append(rows, txn=("late", 4)) == {}
+    assert log.topic("orders").append(rows, txn=("app", 29)) == {}
 
 
 def test_an_upgrade_whose_reply_is_lost_happened_once(log, play):
-    version = log.snapshot("orders").version
+    version = log.topic("orders").snapshot.version
     play.commits(committed_but_reply_lost)
-    assert log.upgrade_topic("orders").from_version == 1
-    assert (log.snapshot("orders").version, log.snapshot("orders").format_version) == (version + 1, 2)
+    assert log.topic("orders").upgrade().from_version == 1
+    assert (log.topic("orders").snapshot.version, log.topic("orders").snapshot.format_version) == (version + 1, 2)
 
 
 @pytest.mark.parametrize("appended", [False, True], ids=["upgrade alone", "upgrade and append"])

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from spark_segments.log.groups.group import Group, Positions
-from spark_segments.log.topics import Topics
+from spark_segments.log.logdir import LogDir
 from spark_segments.storage import Storage
 from spark_segments.storage.local import LocalFiles
 
@@ -14,7 +14,7 @@ STORE = "s3://bucket/log"
 """An object store for `PlayedFiles`: paths below it are files below the working directory."""
 
 
-def moved(log: Topics, group: str, offsets: Mapping[str, Mapping[int, int]]) -> Positions:
+def moved(log: LogDir, group: str, offsets: Mapping[str, Mapping[int, int]]) -> Positions:
     """The positions after a commit of a reader that goes on from what is there."""
     return log.group(group).commit(log.group(group).positions(), offsets)
 
@@ -42,4 +42,4 @@ def lost_reply(create: Callable[[], None]) -> None:
 
 def group_at_store(*creations: Callable[[Callable[[], None]], None], group: str = "audit") -> Group:
     """A group on an object store of its own reader."""
-    return Topics(Storage(STORE, filesystem=PlayedFiles(*creations))).group(group)
+    return LogDir(Storage(STORE, filesystem=PlayedFiles(*creations))).group(group)

@@ -14,6 +14,7 @@ from deltalake import DeltaTable
 
 from spark_segments import LogDir
 from spark_segments.errors import CommitConflictError, StorageError
+from spark_segments.log.groups.group import all_groups
 from spark_segments.log.groups.old_table import end_old_table, read_old_table
 from spark_segments.log.positions import Position
 from spark_segments.maintenance import vacuum
@@ -46,7 +47,7 @@ def expected(old: LogDir) -> dict[str, dict[tuple[str, int], Position]]:
 
 
 def found(log: LogDir) -> dict[str, dict[tuple[str, int], Position]]:
-    return {group.id: dict(group.positions()) for group in log.all_groups()}
+    return {group.id: dict(group.positions()) for group in all_groups(log.manifests)}
 
 
 def test_they_are_read_as_they_are(old):
@@ -78,8 +79,8 @@ def test_the_first_commit_converts_a_group_and_leaves_the_others(old):
 
 
 def test_all_of_them_are_converted_on_demand(old):
-    assert [group.id for group in old.all_groups() if group.convert()] == sorted(expected(old))
-    assert [group.convert() for group in old.all_groups()] == [False] * 4
+    assert [group.id for group in all_groups(old.manifests) if group.convert()] == sorted(expected(old))
+    assert [group.convert() for group in all_groups(old.manifests)] == [False] * 4
     assert found(old) == expected(old)
 
 

@@ -37,7 +37,7 @@ def orders(log):
     log.create_topic("orders", partitions=2)
     for partition in (0, 1):
         rows = {"value": [str(number) for number in range(10)], "partition": pa.array([partition] * 10, pa.int32())}
-        log.append("orders", pa.table(rows))
+        log.topic("orders").append(pa.table(rows))
     return log
 
 
@@ -61,7 +61,7 @@ def test_a_group_begins_without_positions_and_keeps_what_is_committed(orders):
 
 
 def test_a_position_keeps_the_metadata_of_its_reader_and_when_it_was_committed(orders, monkeypatch):
-    snapshot = orders.snapshot("orders")
+    snapshot = orders.topic("orders").snapshot
     done = orders.group("audit").commit(
         orders.group("audit").positions(), {"orders": {0: Position.at(snapshot, 0, 3, "host-7 é")}}
     )
@@ -255,7 +255,7 @@ def test_positions_are_in_the_log_of_partitions_that_are_there(orders):
 def test_a_reset_moves_positions_whatever_they_are_and_only_to_offsets_in_the_log(orders):
     group = orders.group("audit")
     began = group.commit(group.positions(), {"orders": {0: 5, 1: 6}})
-    orders.delete_records("orders", {0: 2})
+    orders.topic("orders").delete_records({0: 2})
     assert group.reset({"orders": {0: 3}}).offsets == {"orders": {0: 3, 1: 6}}
     for offset, text in ((1, "below the log start: expected 2 to 10, found 1"), (11, "0 to 10")):
         with pytest.raises(OffsetOutOfRangeError, match=text):
@@ -297,46 +297,46 @@ def test_a_directory_that_kafka_wrote_has_no_groups(tmp_path):
 @pytest.mark.rule("G5")
 def test_a_position_is_not_used_where_records_would_be_missed(orders):
     position = moved(orders, "audit", {"orders": {0: 5}})["orders", 0]
-    check_position(orders.snapshot("orders"), 0, position, "audit")
-    orders.delete_records("orders", {0: 5})
-    check_position(orders.snapshot("orders"), 0, position, "audit")
-    orders.delete_records("orders", {0: 6})
+    check_position(orders.topic("orders").snapshot, 0, position, "audit")
+    orders.topic("orders").delete_records({0: 5})
+    check_position(orders.topic("orders").snapshot, 0, position, "audit")
+    orders.topic("orders").delete_records({0: 6})
     with pytest.raises(
         OffsetOutOfRangeError, match=r"orders-0 were deleted.*offsets 5 to 5 are gone.*reset.*--to earliest"
     ):
-        check_position(orders.snapshot("orders"), 0, position, "audit")
+        check_position(orders.topic("orders").snapshot, 0, position, "audit")
     orders.delete_topic("orders")
     orders.create_topic("orders")
     with pytest.raises(OffsetOutOfRangeError, match="deleted and made again"):
-        check_position(orders.snapshot("orders"), 0, position, "audit")
+        check_position(orders.topic("orders").snapshot, 0, position, "audit")
 
 
 def lead_anew(orders: LogDir, *epochs: tuple[int, int]) -> None:
     """Gives partition 0 of the topic this history of leaders."""
-    row = orders.snapshot("orders").partition(0)
+    row = orders.topic("orders").snapshot.partition(0)
     row = dataclasses.replace(row, leader_epoch=epochs[-1][0], leader_epochs=epochs)
-    orders.manifest("orders").commit(lambda _: Change("promote", partitions=[row]))
+    orders.topic("orders").manifest.commit(lambda _: Change("promote", partitions=[row]))
 
 
 def test_a_position_ahead_of_a_leader_that_was_promoted_by_force_is_not_used(orders):
     """The new leader's log is longer by now than the reader's position, so that only its epoch tells."""
     lead_anew(orders, (0, 0), (1, 6))
-    of_the_former = Position(8, orders.snapshot("orders").topic_id)
+    of_the_former = Position(8, orders.topic("orders").snapshot.topic_id)
     with pytest.raises(
         OffsetOutOfRangeError,
         match=r"orders-0 is another one from offset 6 on than the log that group audit read.*expected offset 8 of "
         r"leader epoch 0, found leader epoch 1 from offset 6 on.*--to 6",
     ):
-        check_position(orders.snapshot("orders"), 0, of_the_former, "audit")
-    check_position(orders.snapshot("orders"), 0, dataclasses.replace(of_the_former, offset=6), "audit")
+        check_position(orders.topic("orders").snapshot, 0, of_the_former, "audit")
+    check_position(orders.topic("orders").snapshot, 0, dataclasses.replace(of_the_former, offset=6), "audit")
 
 
 def test_a_position_in_a_log_that_was_cut_is_not_used(orders):
     """The reader read a leader of epoch 1, whose records were cut in favour of the one that leads since."""
     lead_anew(orders, (0, 0), (2, 9))
-    cut = Position(8, orders.snapshot("orders").topic_id, 1)
+    cut = Position(8, orders.topic("orders").snapshot.topic_id, 1)
     with pytest.raises(OffsetOutOfRangeError, match=r"that log's last records were cut.*offset 8 of leader epoch 1"):
-        check_position(orders.snapshot("orders"), 0, cut, "audit")
+        check_position(orders.topic("orders").snapshot, 0, cut, "audit")
 
 
 def test_a_position_has_the_epoch_of_the_last_record_that_was_read(orders):
@@ -416,7 +416,7 @@ def test_the_file_of_a_group_is_what_its_specification_says(orders):
     assert said["positions"] == [
         {
             "topic": "orders",
-            "topic_id": orders.snapshot("orders").topic_id,
+            "topic_id": orders.topic("orders").snapshot.topic_id,
             "partition": [0, 1],
             "offset": [5, 6],
             "leader_epoch": [0, 0],

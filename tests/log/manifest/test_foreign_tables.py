@@ -27,13 +27,13 @@ def commit_file(log: LogDir, version: int) -> Path:
 def log(tmp_path: Path) -> LogDir:
     log = LogDir.create(str(tmp_path / "log"))
     log.create_topic("orders", 2, CONFIG)
-    log.append("orders", records(5))
+    log.topic("orders").append(records(5))
     return log
 
 
 def commit(log: LogDir, *actions: dict[str, Any]) -> LogDir:
     """Adds a commit of another program, and opens the log directory anew."""
-    version = log.manifest("orders").snapshot(deleted=True).version + 1
+    version = log.topic("orders").manifest.snapshot(deleted=True).version + 1
     commit_file(log, version).write_text("\n".join(map(json.dumps, [{"commitInfo": {}}, *actions])))
     return LogDir.open(log.uri)
 
@@ -44,9 +44,9 @@ def metadata(log: LogDir) -> dict[str, Any]:
 
 
 USES: dict[str, Callable[[LogDir], object]] = {
-    "read": lambda log: log.offsets("orders"),
-    "append": lambda log: log.append("orders", records(1)),
-    "alter": lambda log: log.alter_topic("orders", {"retention.ms": "5"}),
+    "read": lambda log: log.topic("orders").offsets(),
+    "append": lambda log: log.topic("orders").append(records(1)),
+    "alter": lambda log: log.topic("orders").alter({"retention.ms": "5"}),
     "delete": lambda log: log.delete_topic("orders"),
 }
 
@@ -83,22 +83,22 @@ def test_a_table_that_asks_its_writers_for_more_is_read_and_not_written(log, pro
     there = metadata(log)
     there["configuration"] |= configuration
     log = commit(log, {"protocol": protocol}, {"metaData": there})
-    version = log.snapshot("orders").version
+    version = log.topic("orders").snapshot.version
     with pytest.raises(LogDirError, match=r"cannot be written.*minWriterVersion 2 and no features"):
         USES[use](log)
-    assert log.offsets("orders")[0][0] == 0 and log.snapshot("orders").version == version
-    assert sum(batch.num_rows for batch in log.read("orders")) == 5
+    assert log.topic("orders").offsets()[0][0] == 0 and log.topic("orders").snapshot.version == version
+    assert sum(batch.num_rows for batch in log.topic("orders").scan().batches()) == 5
 
 
 @pytest.mark.rule("M6")
 def test_an_open_process_sees_what_a_table_asks_since(log):
     commit(log, {"protocol": {"minReaderVersion": 1, "minWriterVersion": 7, "writerFeatures": ["rowTracking"]}})
     with pytest.raises(LogDirError, match="rowTracking"):
-        log.append("orders", records(1))
+        log.topic("orders").append(records(1))
 
 
 def files_of(log: LogDir, kind: str) -> list[str]:
-    return [file.path for file in log.manifest("orders").state().files if file.kind == kind]
+    return [file.path for file in log.topic("orders").manifest.state().files if file.kind == kind]
 
 
 def test_a_row_of_an_unknown_state_is_refused(log):
@@ -110,7 +110,11 @@ def test_a_row_of_an_unknown_state_is_refused(log):
     pq.write_table(rows, Path(log.uri, "_manifest/orders", other))
     add = {"path": other, "partitionValues": {"kind": "segment"}, "size": 1, "modificationTime": 1, "dataChange": True}
     log = commit(log, {"remove": {"path": path, "dataChange": True}}, {"add": add})
-    for use in (lambda: list(log.read("orders")), lambda: log.describe("orders"), lambda: log.delete_topic("orders")):
+    for use in (
+        lambda: list(log.topic("orders").scan().batches()),
+        lambda: log.topic("orders").describe(),
+        lambda: log.delete_topic("orders"),
+    ):
         with pytest.raises(LogDirError, match=r"part-of-another.*any of chunk, sealed.*quarantined"):
             use()
 
@@ -126,7 +130,7 @@ def test_a_kind_of_rows_that_is_unknown_is_refused(log):
 
 def without_statistics(log: LogDir) -> LogDir:
     """The same rows by `add` actions without stats, as another program may write them."""
-    files = log.manifest("orders").state(deleted=True).files
+    files = log.topic("orders").manifest.state(deleted=True).files
     adds = [
         {"add": {"path": file.path, "partitionValues": {"kind": file.kind}, "size": file.size,
                  "modificationTime": file.modified_ms, "dataChange": False}}
@@ -136,17 +140,19 @@ def without_statistics(log: LogDir) -> LogDir:
 
 
 def contents(log: LogDir) -> list[tuple[bytes, bytes]]:
-    return sorted((row["key"], row["value"]) for batch in log.read("orders") for row in batch.to_pylist())
+    return sorted(
+        (row["key"], row["value"]) for batch in log.topic("orders").scan().batches() for row in batch.to_pylist()
+    )
 
 
 @pytest.mark.parametrize("is_followed", [False, True], ids=["opened", "followed"])
 def test_a_table_without_statistics_works_in_every_job(log, is_followed):
     for number in range(30):
-        log.append("orders", [{"key": f"k{number % 7}", "value": b"%d" % number * 100, "partition": number % 2}])
+        log.topic("orders").append([{"key": f"k{number % 7}", "value": b"%d" % number * 100, "partition": number % 2}])
     before = contents(log)
     opened = without_statistics(log)
     log = log if is_followed else opened
-    assert log.append("orders", [{"key": "last", "value": b"last", "partition": 0}], txn=("app", 1))
+    assert log.topic("orders").append([{"key": "last", "value": b"last", "partition": 0}], txn=("app", 1))
     now_ms = log.storage.now_ms() + DAY_MS
     for work in (
         lambda: roll(log, now_ms=now_ms),

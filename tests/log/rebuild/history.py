@@ -118,7 +118,7 @@ class History:
         }
         options = ProducerOptions(batch_bytes=self.random.choice((1, 200, 10_000)))
         txn = ("feed", first) if self.random.random() < 0.3 else None
-        self.log.append(TOPIC, pa.table(columns), options=options, txn=txn)
+        self.log.topic(TOPIC).append(pa.table(columns), options=options, txn=txn)
 
     def _roll(self) -> None:
         self.now_ms += self.random.choice((0, WEEKS_MS))
@@ -128,24 +128,24 @@ class History:
         compact(self.log, topics=[TOPIC], now_ms=self.now_ms, force=True)
 
     def _delete(self) -> None:
-        bounds = self.log.offsets(TOPIC)
+        bounds = self.log.topic(TOPIC).offsets()
         number = self.random.choice(sorted(bounds))
         start, end = bounds[number]
-        self.log.delete_records(TOPIC, {number: self.random.randint(start, end)})
+        self.log.topic(TOPIC).delete_records({number: self.random.randint(start, end)})
 
     def _retain(self) -> None:
-        self.log.alter_topic(TOPIC, {"retention.bytes": str(self.random.choice((200, 1000, 5000)))})
+        self.log.topic(TOPIC).alter({"retention.bytes": str(self.random.choice((200, 1000, 5000)))})
         retain(self.log, topics=[TOPIC], now_ms=self.now_ms)
-        self.log.alter_topic(TOPIC, {"retention.bytes": "-1"})
+        self.log.topic(TOPIC).alter({"retention.bytes": "-1"})
 
     def _merge(self) -> None:
-        self.log.manifest(TOPIC).merge_files()
+        self.log.topic(TOPIC).manifest.merge_files()
 
     def _vacuum(self) -> None:
         vacuum(self.log, topics=[TOPIC], now_ms=self.now_ms + WEEKS_MS)
 
     def _restore(self) -> None:
-        versions = self.log.manifest(TOPIC).log.versions()
+        versions = self.log.topic(TOPIC).manifest.log.versions()
         try:
             restore(self.log, topics=[TOPIC], version=self.random.choice(versions[-8:]))
         except (LogDirError, UnknownTopicError, InvalidOptionError) as error:  # vacuum may have taken its rows
@@ -159,7 +159,7 @@ class History:
 
 def said(log: LogDir, version: int | None = None) -> Rows:
     """What the manifest says at a version."""
-    manifest = log.manifest(TOPIC)
+    manifest = log.topic(TOPIC).manifest
     state = manifest.log.state(version)
     return rows_of(state.snapshot), sorted((one.application, one.version) for one in state.last_transactions())
 
@@ -239,7 +239,7 @@ def _killed(history: History, root: Path, seed: int) -> str:
     history.log, step, history.steps, history.keys = log, history.steps[-1], steps, keys
     there = LogDir.open(str(root))
     try:
-        version = there.snapshot(TOPIC).version
+        version = there.topic(TOPIC).snapshot.version
     except UnknownTopicError:  # it died after it had deleted the topic, before it made it again
         return "deleted"
     # The commit that has no mark yet is one that nothing proves, where the manifest is lost whole.
@@ -248,7 +248,7 @@ def _killed(history: History, root: Path, seed: int) -> str:
         expected = said(there, proven)
     except (InvalidOptionError, UnknownTopicError):  # vacuum has taken the rows of that version
         return "gone"
-    if there.manifest(TOPIC).log.state(proven).snapshot.deleted_ms is not None:
+    if there.topic(TOPIC).manifest.log.state(proven).snapshot.deleted_ms is not None:
         return "deleted"
     shutil.rmtree(root / "_manifest" / TOPIC)
     got, report = rebuilt(root)

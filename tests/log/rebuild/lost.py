@@ -36,7 +36,7 @@ def append(
     keys: int = 1 << 30,
 ) -> None:
     """Records whose values are the numbers from `first` on, over all partitions, with so many different keys."""
-    partitions = log.snapshot(TOPIC).partitions.num_rows
+    partitions = log.topic(TOPIC).snapshot.partitions.num_rows
     numbers = range(first, first + count)
     columns = {
         "key": pa.array([str(number % keys).encode() for number in numbers], pa.binary()),
@@ -44,24 +44,26 @@ def append(
         "partition": pa.array([number % partitions for number in numbers], pa.int32()),
         "timestamp": pa.array([1_700_000_000_000_000 + number for number in numbers], pa.timestamp("us", "UTC")),
     }
-    log.append(TOPIC, pa.table(columns), txn=txn, options=ProducerOptions(batch_bytes=batch_bytes))
+    log.topic(TOPIC).append(pa.table(columns), txn=txn, options=ProducerOptions(batch_bytes=batch_bytes))
 
 
 def copy(log: LogDir) -> int:
     """Writes a checkpoint with a recovery copy, and returns its version."""
-    log.manifest(TOPIC).merge_files()
-    return log.snapshot(TOPIC).version
+    log.topic(TOPIC).manifest.merge_files()
+    return log.topic(TOPIC).snapshot.version
 
 
 def numbers(log: LogDir) -> list[int]:
-    return sorted(int(value) for batch in log.read(TOPIC) for value in batch.column("value").to_pylist())
+    return sorted(
+        int(value) for batch in log.topic(TOPIC).scan().batches() for value in batch.column("value").to_pylist()
+    )
 
 
 def records(log: LogDir) -> list[tuple[int, int, bytes]]:
     names = ("partition", "offset", "value")
     return [
         row
-        for batch in log.read(TOPIC)
+        for batch in log.topic(TOPIC).scan().batches()
         for row in zip(*(batch.column(name).to_pylist() for name in names), strict=True)
     ]
 

@@ -51,7 +51,7 @@ class Round:
         log.create_topic(TOPIC, config=dict(self.config))
         for number in range(self.chance.randrange(1, 4)):
             self._append(log, b"before %d" % number)
-        log.manifest(TOPIC).merge_files()  # leaves a recovery copy
+        log.topic(TOPIC).manifest.merge_files()  # leaves a recovery copy
         writers = [threading.Thread(target=self._write, args=(number,)) for number in range(WRITERS)]
         for writer in writers:
             writer.start()
@@ -68,7 +68,7 @@ class Round:
         self._judge()
 
     def _append(self, log: LogDir, value: bytes) -> None:
-        log.append(TOPIC, pa.table({"value": [value]}))
+        log.topic(TOPIC).append(pa.table({"value": [value]}))
         self.acknowledged[value] = log.uri
 
     def _write(self, writer: int) -> None:
@@ -104,7 +104,9 @@ class Round:
 
     def _judge(self) -> None:
         log = LogDir.open(self.uri, self.options)
-        read = Counter(value for batch in log.read(TOPIC) for value in batch.column("value").to_pylist())
+        read = Counter(
+            value for batch in log.topic(TOPIC).scan().batches() for value in batch.column("value").to_pylist()
+        )
         lost = [value for value in self.acknowledged if read[value] != 1]
         assert not lost, {value: read[value] for value in lost}
         assert verify(log, deep=True).findings == []

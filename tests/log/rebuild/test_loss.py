@@ -36,7 +36,7 @@ def test_a_deleted_topic_is_not_rebuilt(tmp_path, monkeypatch):
     log = new_log(tmp_path)
     append(log, 0)
     log.delete_topic(TOPIC)
-    copy_of_deleted = log.manifest(TOPIC)
+    copy_of_deleted = log.topic(TOPIC).manifest
     copy_of_deleted.merge_files()
     lose_manifest(log)
     with pytest.raises(LogDirError, match="was deleted"):
@@ -50,7 +50,7 @@ def test_a_topic_that_was_deleted_by_force_is_not_rebuilt(tmp_path, monkeypatch)
     for path in (tmp_path / "_manifest" / TOPIC).glob("kind=*/*.parquet"):
         path.write_bytes(b"no Parquet")
     log = again(log, monkeypatch)
-    log.manifest(TOPIC).delete_by_force()
+    log.topic(TOPIC).manifest.delete_by_force()
     with pytest.raises(LogDirError, match="deleted by force"):
         rebuild_manifest(log, TOPIC)
 
@@ -97,10 +97,10 @@ def test_a_store_that_fails_for_delta_rs_alone_has_lost_nothing(tmp_path, monkey
 def upgraded_since_the_copy(root):
     """A topic that a newer package has upgraded, where the only recovery copy is of the format before."""
     log = LogDir.create(str(root))
-    log.manifest(TOPIC).create("AAAAAAAAAAAAAAAAAAAAAQ", {}, new_partitions(1), format_version=1)
+    log.topic(TOPIC).manifest.create("AAAAAAAAAAAAAAAAAAAAAQ", {}, new_partitions(1), format_version=1)
     append(log, 0)
     version = copy(log)
-    log.manifest(TOPIC).upgrade()
+    log.topic(TOPIC).manifest.upgrade()
     append(log, 10)
     return log, version
 
@@ -137,7 +137,7 @@ def test_an_older_package_does_not_cut_a_damaged_manifest_back_to_its_own_format
 def test_a_full_directory_for_temporary_files_is_named_and_not_the_logs_disk(tmp_path):
     log = new_log(tmp_path / "log")
     append(log, 0)
-    commit_file(log, log.snapshot(TOPIC).version).write_bytes(b"damage")
+    commit_file(log, log.topic(TOPIC).snapshot.version).write_bytes(b"damage")
     before = all_files(log)
     with file_size_limit(10), pytest.raises(StorageError, match=r"\$TMPDIR") as found:
         rebuild_manifest(log, TOPIC)
@@ -157,7 +157,7 @@ def test_a_rebuild_at_the_limit_of_open_files_is_done_or_says_so(tmp_path):
     append(log, 0)
     copy(log)
     append(log, 10)
-    commit_file(log, log.snapshot(TOPIC).version).write_bytes(b"damage")
+    commit_file(log, log.topic(TOPIC).snapshot.version).write_bytes(b"damage")
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     found = []
     for spare in range(-1, 6):

@@ -43,9 +43,9 @@ def test_commits_after_a_damaged_checkpoint_are_known(tmp_path, monkeypatch, dam
     append(log, 0, txn=("app", 1))
     version = copy(log)
     append(log, 10, txn=("app", 2))
-    log.alter_topic(TOPIC, {"retention.ms": "77"}, partitions=3)
+    log.topic(TOPIC).alter({"retention.ms": "77"}, partitions=3)
     moved(log, "readers", {TOPIC: {0: 10}})
-    expected, before = records(log), log.snapshot(TOPIC)
+    expected, before = records(log), log.topic(TOPIC).snapshot
     [checkpoint] = Path(tmp_path, "_manifest", TOPIC, "_delta_log").glob("*.checkpoint*.parquet")
     for commit in range(version):  # else Delta needs no checkpoint
         commit_file(log, commit).unlink(missing_ok=True)
@@ -55,7 +55,7 @@ def test_commits_after_a_damaged_checkpoint_are_known(tmp_path, monkeypatch, dam
     report = rebuild_manifest(log, TOPIC)
 
     log = again(log, monkeypatch)
-    after = log.snapshot(TOPIC)
+    after = log.topic(TOPIC).snapshot
     assert report.is_exact and report.not_known == []
     assert report.known_version == before.version > version
     assert (after.topic_id, after.config) == (before.topic_id, before.config)
@@ -72,13 +72,13 @@ def test_a_manifest_that_is_lost_whole_is_played_from_notes_alone(tmp_path, monk
     """Before its first recovery copy, and with everything that a topic remembers."""
     log = new_log(tmp_path)
     append(log, 0, txn=("app", 1))
-    log.alter_topic(TOPIC, {"retention.ms": "77"}, partitions=3)
+    log.topic(TOPIC).alter({"retention.ms": "77"}, partitions=3)
     append(log, 10, txn=("app", 2))
-    expected, before = records(log), log.snapshot(TOPIC)
+    expected, before = records(log), log.topic(TOPIC).snapshot
     lose_manifest(log)
     log = again(log, monkeypatch)
     report = rebuild_manifest(log, TOPIC)
-    after = again(log, monkeypatch).snapshot(TOPIC)
+    after = again(log, monkeypatch).topic(TOPIC).snapshot
     assert (report.copy_version, report.known_version, report.is_exact) == (-1, before.version, True)
     assert (after.topic_id, after.config) == (before.topic_id, before.config)
     assert after.partitions.equals(before.partitions) and records(log) == expected
@@ -93,7 +93,7 @@ def test_a_last_note_without_its_mark_is_not_played_and_its_files_are_listed(tmp
     log = new_log(tmp_path, partitions=1)
     append(log, 0)
     append(log, 10)
-    last, version = log.snapshot(TOPIC).live_of(0)[-1], log.snapshot(TOPIC).version
+    last, version = log.topic(TOPIC).snapshot.live_of(0)[-1], log.topic(TOPIC).snapshot.version
     notes(log, "made")[-1].unlink()
     lose_manifest(log)
     log = again(log, monkeypatch)
@@ -134,13 +134,13 @@ def test_of_two_notes_of_a_version_the_one_of_the_commit_is_played(tmp_path, mon
     """Two writers began at one version; the store refused one, who wrote its note all the same."""
     log, other = new_log(tmp_path, partitions=1), LogDir.open(str(tmp_path))
     append(log, 0)
-    state = other.manifest(TOPIC).state()
+    state = other.topic(TOPIC).manifest.state()
     append(log, 10)
 
     def late(snapshot):
         return Change("alter", config={"retention.ms": "5"}) if snapshot.config == {} else None
 
-    other.manifest(TOPIC).commit(late, state=state)
+    other.topic(TOPIC).manifest.commit(late, state=state)
     assert len([path for path in notes(log) if path.name.startswith(f"{2:020d}")]) == 2
     expected = records(log)
     for path in notes(log, "made"):
@@ -149,7 +149,7 @@ def test_of_two_notes_of_a_version_the_one_of_the_commit_is_played(tmp_path, mon
     log = again(log, monkeypatch)
     report = rebuild_manifest(log, TOPIC)
     assert report.is_exact and records(log) == expected
-    assert log.snapshot(TOPIC).config == {"retention.ms": "5"}
+    assert log.topic(TOPIC).snapshot.config == {"retention.ms": "5"}
 
 
 @pytest.mark.parametrize("damage", ["cut", "a byte of its rows", "a byte of its head", "empty"])
@@ -176,7 +176,7 @@ def test_notes_before_the_first_copy_that_stays_are_gone_and_the_older_copy_has_
         version = copy(log)
     append(log, 30)
     first, last = sorted(int(path.stem) for path in Path(tmp_path, "_recovery", TOPIC).glob("*.json"))
-    assert [int(path.name[:20]) for path in notes(log)] == [*range(first + 1, log.snapshot(TOPIC).version + 1)]
+    assert [int(path.name[:20]) for path in notes(log)] == [*range(first + 1, log.topic(TOPIC).snapshot.version + 1)]
     assert last == version
     Path(tmp_path, "_recovery", TOPIC, f"{last:020d}.json").write_bytes(b"damaged")
     lose_manifest(log)
@@ -205,7 +205,7 @@ def test_a_missing_commit_of_an_older_version_ends_what_is_known(tmp_path, monke
     commit_file(log, version + 3).unlink()
     log = again(log, monkeypatch)
     with pytest.raises(SegmentsError):
-        log.snapshot(TOPIC)
+        _ = log.topic(TOPIC).snapshot
     report = rebuild_manifest(log, TOPIC)
     assert (report.known_version, report.lost_versions, report.is_exact) == (version + 2, 2, False)
     assert len(report.unnamed_files) == 2 and numbers(log) == [*range(30)]
@@ -268,7 +268,7 @@ def test_without_a_copy_or_the_first_note_there_is_an_error_that_says_so(tmp_pat
 @pytest.mark.parametrize("has_copy", [False, True])
 def test_a_topic_of_format_version_1_keeps_its_transactions_in_notes(tmp_path, monkeypatch, has_copy):
     log = LogDir.create(str(tmp_path))
-    log.manifest(TOPIC).create("AAAAAAAAAAAAAAAAAAAAAQ", {}, new_partitions(2), format_version=1)
+    log.topic(TOPIC).manifest.create("AAAAAAAAAAAAAAAAAAAAAQ", {}, new_partitions(2), format_version=1)
     append(log, 0, txn=("app", 1))
     if has_copy:
         copy(log)
@@ -276,7 +276,7 @@ def test_a_topic_of_format_version_1_keeps_its_transactions_in_notes(tmp_path, m
     lose_manifest(log)
     log = again(log, monkeypatch)
     assert rebuild_manifest(log, TOPIC).transactions == [{"app_id": "app", "version": 2}]
-    assert log.snapshot(TOPIC).format_version == 1
+    assert log.topic(TOPIC).snapshot.format_version == 1
     append(log, 10, txn=("app", 2))
     assert numbers(log) == [*range(20)]
     is_usable(log, monkeypatch)
@@ -284,7 +284,7 @@ def test_a_topic_of_format_version_1_keeps_its_transactions_in_notes(tmp_path, m
 
 def test_a_topic_of_format_version_1_keeps_its_version_and_transactions(tmp_path, monkeypatch):
     log = LogDir.create(str(tmp_path))
-    log.manifest(TOPIC).create("AAAAAAAAAAAAAAAAAAAAAQ", {}, new_partitions(2), format_version=1)
+    log.topic(TOPIC).manifest.create("AAAAAAAAAAAAAAAAAAAAAQ", {}, new_partitions(2), format_version=1)
     append(log, 0, txn=("app", 1))
     copy(log)
     append(log, 10, txn=("app", 2))
@@ -295,7 +295,7 @@ def test_a_topic_of_format_version_1_keeps_its_version_and_transactions(tmp_path
     report = rebuild_manifest(log, TOPIC)
     log = again(log, monkeypatch)
     assert report.transactions == [{"app_id": "app", "version": 2}]
-    assert log.snapshot(TOPIC).format_version == 1
+    assert log.topic(TOPIC).snapshot.format_version == 1
     append(log, 10, txn=("app", 2))
     assert numbers(log) == [*range(20)]
     is_usable(log, monkeypatch)
@@ -308,14 +308,14 @@ def test_a_last_commit_that_is_lost_of_an_older_version_is_told_of_by_its_rows(t
     append(log, 0)
     copy(log)
     append(log, 10)
-    before = log.snapshot(TOPIC)
+    before = log.topic(TOPIC).snapshot
     if change == "delete-records":
-        log.delete_records(TOPIC, {0: 15})
+        log.topic(TOPIC).delete_records({0: 15})
     elif change == "alter":
-        log.alter_topic(TOPIC, {"retention.ms": "77"})
+        log.topic(TOPIC).alter({"retention.ms": "77"})
     else:
         append(log, 20)
-    last = log.snapshot(TOPIC).version
+    last = log.topic(TOPIC).snapshot.version
     forget_notes(log)
     for path in (tmp_path / "_manifest" / TOPIC / "_delta_log").glob("*.parquet"):
         path.unlink()
@@ -324,5 +324,5 @@ def test_a_last_commit_that_is_lost_of_an_older_version_is_told_of_by_its_rows(t
     log = again(log, monkeypatch)
     report = rebuild_manifest(log, TOPIC)
     assert (report.known_version, report.is_exact) == (before.version, False)
-    assert log.snapshot(TOPIC).topic_id != before.topic_id
+    assert log.topic(TOPIC).snapshot.topic_id != before.topic_id
     assert numbers(log) == [*range(20)]

@@ -48,7 +48,7 @@ def test_a_topic_is_what_its_copy_says(tmp_path, monkeypatch, lose):
     log = new_log(tmp_path)
     append(log, 0)
     append(log, 10)
-    before, version = log.snapshot(TOPIC), copy(log)
+    before, version = log.topic(TOPIC).snapshot, copy(log)
     expected = records(log)
     lose(log)
     log = again(log, monkeypatch)
@@ -56,7 +56,7 @@ def test_a_topic_is_what_its_copy_says(tmp_path, monkeypatch, lose):
 
     report = rebuild_manifest(log, TOPIC)
 
-    found = again(log, monkeypatch).snapshot(TOPIC)
+    found = again(log, monkeypatch).topic(TOPIC).snapshot
     assert (report.copy_version, report.known_version, report.unnamed_files) == (version, version, [])
     assert found.version == report.version == version + FENCED + 2
     assert found.topic_id == report.topic_id == before.topic_id  # a commit after the copy would have left a note
@@ -96,7 +96,7 @@ def test_a_group_that_read_further_is_stopped(tmp_path, monkeypatch):
     assert any("groups have read" in sentence for sentence in report.not_known)
     append(log, 500, 20)  # offsets 10 to 29 again, of other records
     with pytest.raises(OffsetOutOfRangeError, match="made again"):
-        check_position(log.snapshot(TOPIC), 0, log.group("readers").positions()[TOPIC, 0], "readers")
+        check_position(log.topic(TOPIC).snapshot, 0, log.group("readers").positions()[TOPIC, 0], "readers")
 
 
 @pytest.mark.rule("W20")
@@ -106,7 +106,7 @@ def test_a_writer_that_read_the_lost_manifest_adds_nothing_in_silence(tmp_path, 
     copy(log)
     append(log, 10)
     forget_notes(log)
-    manifest = log.manifest(TOPIC)
+    manifest = log.topic(TOPIC).manifest
     state = manifest.state()
     lose_manifest(log)
     rebuild_manifest(again(log, monkeypatch), TOPIC)
@@ -117,7 +117,7 @@ def test_a_writer_that_read_the_lost_manifest_adds_nothing_in_silence(tmp_path, 
     with pytest.raises((UnknownOutcomeError, CommitConflictError)):
         manifest.commit(add_nothing, state=state)
     log = again(log, monkeypatch)
-    assert log.snapshot(TOPIC).config == {}
+    assert log.topic(TOPIC).snapshot.config == {}
     is_usable(log, monkeypatch)
 
 
@@ -161,7 +161,7 @@ def test_a_rebuild_that_was_killed_is_done_again(tmp_path, monkeypatch):
     log, version = log_with_a_killed_rebuild(tmp_path, monkeypatch)
     log = again(log, monkeypatch)
     with pytest.raises(SegmentsError):
-        log.snapshot(TOPIC)
+        _ = log.topic(TOPIC).snapshot
     report = rebuild_manifest(log, TOPIC)
     assert report.version == version + 2 * (FENCED + 2)
     assert numbers(again(log, monkeypatch)) == [*range(10)]
@@ -174,14 +174,14 @@ def test_a_follower_keeps_its_leaders_id(tmp_path, monkeypatch):
     def follow(snapshot):
         return Change("alter", topic=dataclasses.replace(snapshot.topic_row, states={"role": "follower"}))
 
-    log.manifest(TOPIC).commit(follow)
-    before = log.snapshot(TOPIC).topic_id
+    log.topic(TOPIC).manifest.commit(follow)
+    before = log.topic(TOPIC).snapshot.topic_id
     copy(log)
     forget_notes(log)
     lose_manifest(log)
     log = again(log, monkeypatch)
-    assert rebuild_manifest(log, TOPIC).topic_id == before == log.snapshot(TOPIC).topic_id
-    assert log.snapshot(TOPIC).states == {"role": "follower"}
+    assert rebuild_manifest(log, TOPIC).topic_id == before == log.topic(TOPIC).snapshot.topic_id
+    assert log.topic(TOPIC).snapshot.states == {"role": "follower"}
 
 
 @pytest.mark.parametrize("lost", ["manifest", "Delta's log"])
@@ -197,7 +197,7 @@ def test_a_manifest_on_an_object_store_is_made_anew(tmp_path, s3_options, monkey
     log = LogDir.open(log.uri, s3_options)
     report = rebuild_manifest(log, TOPIC)
     log = LogDir.open(log.uri, s3_options)
-    assert log.snapshot(TOPIC).version == report.version == version + 1 + FENCED + 2
+    assert log.topic(TOPIC).snapshot.version == report.version == version + 1 + FENCED + 2
     append(log, 20)
     assert numbers(log) == [*range(30)]
     assert verify(log, TOPIC, deep=True).findings == []
@@ -209,12 +209,12 @@ def test_a_cut_file_stays_in_the_log(tmp_path, monkeypatch):
     append(log, 0)
     append(log, 10)
     copy(log)
-    first = log.snapshot(TOPIC).live_of(0)[0]
+    first = log.topic(TOPIC).snapshot.live_of(0)[0]
     os.truncate(tmp_path / first.path, first.log_bytes - 1)
     lose_manifest(log)
     log = again(log, monkeypatch)
     report = rebuild_manifest(log, TOPIC)
-    assert log.offsets(TOPIC) == {0: (0, 20)}
+    assert log.topic(TOPIC).offsets() == {0: (0, 20)}
     assert report.missing_files == [{"path": first.path, "partition": 0, "base_offset": 0, "next_offset": 10}]
     with pytest.raises(CorruptBatchError):
         numbers(log)

@@ -68,9 +68,9 @@ def test_damage_is_cut_where_kafka_cuts_it(name, tmp_path):
     before = tree(directory)
     said = after_damage(name)
     log = LogDir.open(str(directory))
-    rows = log.snapshot("plain").live_of(0)
-    assert log.offsets("plain") == {0: (0, said["log_end_offset"])}
-    assert log.snapshot("plain").partition(0).leader_epochs == said["epochs"]
+    rows = log.topic("plain").snapshot.live_of(0)
+    assert log.topic("plain").offsets() == {0: (0, said["log_end_offset"])}
+    assert log.topic("plain").snapshot.partition(0).leader_epochs == said["epochs"]
     assert len(rows) == said["segments"]
     assert sum(row.batches for row in rows) == said["batches"]
     for row in rows:
@@ -78,7 +78,7 @@ def test_damage_is_cut_where_kafka_cuts_it(name, tmp_path):
         assert row.log_bytes == size
         assert hashlib.sha256((directory / row.path).read_bytes()[:size]).hexdigest()[:16] == digest
     expected = as_records(expected_records("plain-0"), where=lambda line: line["offset"] < said["log_end_offset"])
-    assert records_of(log.read("plain")) == expected
+    assert records_of(log.topic("plain").scan().batches()) == expected
     assert tree(directory) == before
 
 
@@ -86,7 +86,7 @@ def test_damage_is_cut_where_kafka_cuts_it(name, tmp_path):
 def test_of_a_damaged_directory_only_true_index_entries_are_used(name, tmp_path):
     directory = damaged_dir(name, tmp_path)
     files = after_damage(name)["files"]
-    for row in LogDir.open(str(directory)).snapshot("plain").live_of(0):
+    for row in LogDir.open(str(directory)).topic("plain").snapshot.live_of(0):
         for path, used in ((row.index_path, row.index_bytes), (row.time_index_path, row.time_index_bytes)):
             size, digest = files[path]  # as Kafka's recovery rebuilt it
             batches = scan_batches((directory / row.path).read_bytes()[: row.log_bytes]).batches
@@ -108,7 +108,7 @@ def test_of_a_damaged_directory_only_true_index_entries_are_used(name, tmp_path)
 def test_what_is_cut_is_reported_with_its_place(name, path, position, size, reason, tmp_path, caplog):
     log = LogDir.open(str(damaged_dir(name, tmp_path)))
     with caplog.at_level(logging.WARNING, logger="spark_segments"):
-        [cut] = log.snapshot("plain").report.cuts
+        [cut] = log.topic("plain").snapshot.report.cuts
     assert (cut.topic, cut.partition, cut.path, cut.position, cut.bytes) == ("plain", 0, path, position, size)
     assert reason in cut.reason
     later = {"00000000000000003464.log", "00000000000000004184.log", f"{LAST}.log"} if name == "flipped-byte" else set()
@@ -127,7 +127,7 @@ def test_what_is_cut_is_reported_with_its_place(name, path, position, size, reas
     ],
 )
 def test_sidecars_that_cannot_be_used_are_noted(name, paths, tmp_path):
-    report = LogDir.open(str(damaged_dir(name, tmp_path))).snapshot("plain").report
+    report = LogDir.open(str(damaged_dir(name, tmp_path))).topic("plain").snapshot.report
     assert report.cuts == ()
     assert {note.path for note in report.notes} == paths
 
@@ -137,13 +137,13 @@ def test_a_cleaner_crash_is_undone_or_finished_as_kafka_does(name):
     directory = golden_dir(f"cleaner-crash/{name}")
     said = after_crash(name)
     log = LogDir.open(str(directory))
-    rows = log.snapshot("latest-price").live_of(0)
-    assert log.offsets("latest-price") == {0: said["bounds"]}
+    rows = log.topic("latest-price").snapshot.live_of(0)
+    assert log.topic("latest-price").offsets() == {0: said["bounds"]}
     assert [(row.base_offset, row.log_bytes) for row in rows] == said["segments"]
     state = "after-clean-1" if len(rows) == 2 else "before-clean"
     expected = expected_records(f"latest-price/{state}/latest-price-0")
-    assert records_of(log.read("latest-price")) == as_records(expected)
-    assert log.snapshot("latest-price").report.cuts == ()
+    assert records_of(log.topic("latest-price").scan().batches()) == as_records(expected)
+    assert log.topic("latest-price").snapshot.report.cuts == ()
 
 
 def test_a_file_that_goes_away_while_it_is_read_is_looked_for_again(tmp_path):
@@ -159,7 +159,7 @@ def test_a_file_that_goes_away_while_it_is_read_is_looked_for_again(tmp_path):
         return read(path, offset, length, **given)
 
     log.storage.read = vanish
-    assert log.offsets("retention") == {0: (598, 800)}
+    assert log.topic("retention").offsets() == {0: (598, 800)}
 
 
 # What lies there when the broker is killed while it splits the segment 690: suffixes of the old file, of the first new
@@ -188,7 +188,7 @@ def test_a_split_that_was_cut_short_is_undone_or_finished(plain, phase):
     for base, suffix, data in [(690, of_old, content), *parts]:
         (plain / f"{base:020d}.log{suffix}").write_bytes(data)
     log = LogDir.open(str(plain))
-    assert records_of(log.read("plain")) == as_records(expected_records("plain-0"))
-    assert log.snapshot("plain").report.cuts == log.snapshot("plain").report.overlaps == ()
-    bases = [row.base_offset for row in log.snapshot("plain").live_of(0)]
+    assert records_of(log.topic("plain").scan().batches()) == as_records(expected_records("plain-0"))
+    assert log.topic("plain").snapshot.report.cuts == log.topic("plain").snapshot.report.overlaps == ()
+    bases = [row.base_offset for row in log.topic("plain").snapshot.live_of(0)]
     assert (second_base in bases) == is_split and bases.count(690) == 1

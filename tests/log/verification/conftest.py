@@ -27,10 +27,10 @@ def built(tmp_path_factory) -> Path:
     log.create_topic("latest", config={**compacted, "compression.type": "uncompressed"})
     for number in range(4):
         for topic in ("orders", "latest"):
-            log.append(topic, rows(generator, NOW_MS + number * 10_000), options=options)
+            log.topic(topic).append(rows(generator, NOW_MS + number * 10_000), options=options)
     roll(log, now_ms=LATER_MS)
     compact(log, topics=["latest"], now_ms=LATER_MS)
-    log.append("orders", rows(generator, NOW_MS + 60_000), options=options)
+    log.topic("orders").append(rows(generator, NOW_MS + 60_000), options=options)
     log.import_kafka(str(golden_dir("txn-0")))
     log.import_kafka(str(golden_dir("multiappend-0")))
     return directory

@@ -152,7 +152,7 @@ def _(log, directory):
 
 @file_fault("a key that is twice in a clean tail, with good CRCs")
 def _(log, directory):
-    sealed = [row for row in log.snapshot("latest").live_of(0) if row.log_bytes and row.state == "sealed"]
+    sealed = [row for row in log.topic("latest").snapshot.live_of(0) if row.log_bytes and row.state == "sealed"]
     path = directory / sealed[0].path
     content = path.read_bytes()
     first = re.search(rb"key\d\d", content)
@@ -291,7 +291,7 @@ def _(log, directory):
 
 @file_fault("an offset index without its last entry")
 def _(log, directory):
-    row = next(row for row in log.snapshot("orders").live_of(0) if row.index_bytes > 8)
+    row = next(row for row in log.topic("orders").snapshot.live_of(0) if row.index_bytes > 8)
     overwrite(directory / row.index_path, row.index_bytes - 8, bytes(8))
     return row.index_path, None
 

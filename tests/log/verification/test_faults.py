@@ -35,13 +35,13 @@ def test_a_fault_in_a_file_is_found_with_its_place(name, directory):
 @pytest.mark.parametrize("name", ROW_FAULTS)
 def test_a_row_that_lies_is_found(name, log, monkeypatch):
     topic, fault, deep = ROW_FAULTS[name]
-    snapshot = log.snapshot(topic)
+    snapshot = log.topic(topic).snapshot
     segments, partitions = segments_of(snapshot.live), partitions_of(snapshot.partitions)
     path, partition = fault(segments, partitions)
     lying = dataclasses.replace(
         snapshot, partitions=partitions_table(partitions), source=SegmentRows(segments_table(segments))
     )
-    monkeypatch.setattr(log, "snapshot", lambda topic: lying)
+    monkeypatch.setattr(log.manifests, "snapshot", lambda topic, *at: lying)
 
     def found(report: VerifyReport) -> list[Finding]:
         return [one for one in report.findings if one.partition == partition and (path is None or one.path == path)]
@@ -55,15 +55,15 @@ def test_there_are_many_faults():
 
 
 def test_a_configuration_that_is_not_valid_is_found(log, monkeypatch):
-    lying = dataclasses.replace(log.snapshot("orders"), config={"segment.bytes": "-1"})
-    monkeypatch.setattr(log, "snapshot", lambda topic: lying)
+    lying = dataclasses.replace(log.topic("orders").snapshot, config={"segment.bytes": "-1"})
+    monkeypatch.setattr(log.manifests, "snapshot", lambda topic, *at: lying)
     assert any("configuration" in finding.message for finding in verify(log, "orders").findings)
 
 
 @pytest.mark.slow
 def test_keys_of_more_than_one_map_are_looked_at_in_parts():
     log = LogDir.open(str(golden_dir("bigcompact-zstd/clean-1/bigcompact-0")))
-    snapshot = log.snapshot("bigcompact")
+    snapshot = log.topic("bigcompact").snapshot
     row, live = snapshot.partition(0), tuple(snapshot.live_of(0))
     assert (row.log_start_offset, row.first_dirty_offset) == (0, 41633)
     task = KeysTask("bigcompact", 0, live, 0, row.first_dirty_offset, AbortedTransactions.of(), map_bytes=24 * 300)

@@ -29,18 +29,20 @@ def test_a_good_log_directory_has_no_findings(log, directory):
 
 
 def _live_logs(log: LogDir, directory: Path) -> list[Path]:
-    return [directory / path for topic in log.topics() for path in log.snapshot(topic).live.column("path").to_pylist()]
+    return [
+        directory / path for topic in log.topics() for path in log.topic(topic).snapshot.live.column("path").to_pylist()
+    ]
 
 
 @pytest.mark.slow
 def test_a_log_that_jobs_have_been_over_has_no_findings(log):
-    log.delete_records("orders", {0: 300})
-    log.alter_topic("orders", {"index.interval.bytes": "1000"}, partitions=3)
-    log.append("orders", rows(random.Random(5), NOW_MS + 90_000), options=ProducerOptions(batch_bytes=700))
-    log.alter_topic("orders", {"index.interval.bytes": "20000"})
+    log.topic("orders").delete_records({0: 300})
+    log.topic("orders").alter({"index.interval.bytes": "1000"}, partitions=3)
+    log.topic("orders").append(rows(random.Random(5), NOW_MS + 90_000), options=ProducerOptions(batch_bytes=700))
+    log.topic("orders").alter({"index.interval.bytes": "20000"})
     roll(log, topics=["orders"], now_ms=LATER_MS)
     retain(log, topics=["orders"], now_ms=LATER_MS)
-    log.append("latest", rows(random.Random(6), NOW_MS + 90_000), options=ProducerOptions(batch_bytes=700))
+    log.topic("latest").append(rows(random.Random(6), NOW_MS + 90_000), options=ProducerOptions(batch_bytes=700))
     roll(log, topics=["latest"], now_ms=LATER_MS + 8 * 86_400_000)
     compact(log, topics=["latest"], now_ms=LATER_MS + 8 * 86_400_000)
     log.create_topic("empty", partitions=2)
@@ -66,12 +68,14 @@ def test_indexes_that_were_right_when_they_were_written_are_right(tmp_path, befo
     log.create_topic("orders", config={"segment.bytes": "32768", **before})
     for number in range(3):
         data = rows(random.Random(number), NOW_MS + number * 10_000)
-        log.append("orders", data, options=ProducerOptions(batch_bytes=700))
+        log.topic("orders").append(data, options=ProducerOptions(batch_bytes=700))
     roll(log, now_ms=NOW_MS)
     # A chunk of few bytes has no entry at all.
-    log.append("orders", rows(random.Random(4), NOW_MS + 90_000).slice(0, 20), options=ProducerOptions(batch_bytes=300))
+    log.topic("orders").append(
+        rows(random.Random(4), NOW_MS + 90_000).slice(0, 20), options=ProducerOptions(batch_bytes=300)
+    )
     assert verify(log, deep=True).ok
-    log.alter_topic("orders", after)
+    log.topic("orders").alter(after)
     report = verify(log, deep=True)
     assert report.ok, [str(finding) for finding in report.findings]
 
@@ -89,8 +93,8 @@ def test_directories_of_kafka_have_no_findings(name):
 def test_the_time_0_is_no_tail_of_zeros(log):
     """A time index whose only entry is (0, 0) is 12 bytes of zeros."""
     log.create_topic("epoch")
-    log.append("epoch", pa.table({"value": [b"a"], "timestamp": pa.array([0], pa.timestamp("us", tz="UTC"))}))
-    [row] = log.snapshot("epoch").live_of(0)
+    log.topic("epoch").append(pa.table({"value": [b"a"], "timestamp": pa.array([0], pa.timestamp("us", tz="UTC"))}))
+    [row] = log.topic("epoch").snapshot.live_of(0)
     assert log.storage.read(row.time_index_path).to_pybytes() == bytes(12)
     assert verify(log, deep=True).ok
 

@@ -38,7 +38,7 @@ SIDECAR_FAULTS = [
 
 def everything(log: LogDir, topic: str) -> tuple[list, list]:
     levels = ("read_uncommitted", "read_committed")
-    return tuple(records_of(log.read(topic, isolation_level=level)) for level in levels)
+    return tuple(records_of(log.topic(topic).scan(isolation=level).batches()) for level in levels)
 
 
 @pytest.mark.parametrize(
@@ -67,18 +67,18 @@ def test_a_repair_leaves_a_damaged_log_alone(directory):
     path, position = FILE_FAULTS["a bit of a record"][0](LogDir.open(str(directory)), directory)
     (directory / path.replace(".log", ".index")).unlink()
     log = LogDir.open(str(directory))
-    before = log.snapshot("orders").version
+    before = log.topic("orders").snapshot.version
     report = verify(log, "orders", repair=True)
     assert report.repaired == []
     assert has(report, (path, position))
-    assert log.snapshot("orders").version == before
+    assert log.topic("orders").snapshot.version == before
 
 
 def test_a_rebuild_of_a_log_that_turns_out_damaged_leaves_no_file(directory):
     """The .log was good when it was looked at."""
     log = LogDir.open(str(directory))
     path, _ = FILE_FAULTS["a bit of a record"][0](log, directory)
-    [damaged] = [row for number in range(2) for row in log.snapshot("orders").live_of(number) if row.path == path]
+    [damaged] = [row for number in range(2) for row in log.topic("orders").snapshot.live_of(number) if row.path == path]
     before = set(directory.rglob("*"))
     with pytest.raises(CorruptBatchError):
         Rebuilder(log.storage)(
@@ -91,9 +91,9 @@ def test_a_rebuild_of_a_log_that_turns_out_damaged_leaves_no_file(directory):
 def test_a_second_repair_finds_nothing_to_do(log, directory):
     (directory / segment(log, "orders").index_path).unlink()
     assert len(verify(log, repair=True).repaired) == 1
-    version = log.snapshot("orders").version
+    version = log.topic("orders").snapshot.version
     assert verify(log, repair=True).repaired == []
-    assert log.snapshot("orders").version == version
+    assert log.topic("orders").snapshot.version == version
 
 
 def test_a_directory_of_kafka_is_not_repaired():

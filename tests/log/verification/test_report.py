@@ -40,7 +40,7 @@ def test_the_report_has_plain_values(log, directory):
 
 
 def test_findings_of_one_kind_are_kept_up_to_a_number(log, monkeypatch):
-    snapshot = log.snapshot("txn")
+    snapshot = log.topic("txn").snapshot
     batches = sum(row.batches for row in snapshot.live_of(0))
     lying = dataclasses.replace(
         snapshot,
@@ -48,7 +48,7 @@ def test_findings_of_one_kind_are_kept_up_to_a_number(log, monkeypatch):
             [dataclasses.replace(partitions_of(snapshot.partitions)[0], leader_epochs=((7, 0),), leader_epoch=7)]
         ),
     )
-    monkeypatch.setattr(log, "snapshot", lambda topic: lying)
+    monkeypatch.setattr(log.manifests, "snapshot", lambda topic, *at: lying)
     report = verify(log, "txn", deep=True)
     assert len(report.findings) == 20 * 5 + 5  # 20 a segment, all of the last one's
     assert len(report.findings) + report.left_out == batches

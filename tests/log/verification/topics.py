@@ -30,7 +30,7 @@ def rows(generator: random.Random, first_ms: int) -> pa.Table:
 
 def segment(log: LogDir, topic: str, number: int = 0) -> Segment:
     """A live segment of partition 0 that has records."""
-    return [row for row in log.snapshot(topic).live_of(0) if row.log_bytes][number]
+    return [row for row in log.topic(topic).snapshot.live_of(0) if row.log_bytes][number]
 
 
 def overwrite(path: Path, position: int, data: bytes) -> None:

@@ -140,7 +140,7 @@ def append(
     journal.intent = {"append": dataclasses.asdict(one)}
     started_ms = time.time_ns() // 1_000_000
     try:
-        found = log.append(one.topic, one.table(), txn=(one.writer, one.transaction))
+        found = log.topic(one.topic).append(one.table(), txn=(one.writer, one.transaction))
     except (CommitConflictError, UnknownTopicError) as error:
         notes.write(lost=type(error).__name__)
         time.sleep(0.1)
@@ -172,7 +172,7 @@ def read(run: Run, notes: Notes, random_: random.Random) -> None:
         else:
             topic, since = random_.choice(TOPICS), time.monotonic()
             try:
-                version = log.snapshot(topic).version
+                version = log.topic(topic).snapshot.version
             except UnknownTopicError:
                 continue
             pinned.append((topic, version, since))
@@ -187,10 +187,10 @@ def read(run: Run, notes: Notes, random_: random.Random) -> None:
 
 def view(log: LogDir, topic: str, version: int | None = None) -> dict[int, dict[str, Any]]:
     """{partition: its bounds, the offsets of its records, a checksum of these}, as a version of a topic has them."""
-    snapshot = log.snapshot(topic, version)
+    snapshot = log.topic(topic, version).snapshot
     found: dict[int, list[tuple[int, Record]]] = {number: [] for number in range(snapshot.partitions.num_rows)}
     columns = ["partition", "offset", "key", "value", "timestamp"]
-    for batch in log.read(topic, columns=columns, version=snapshot.version):
+    for batch in log.topic(topic, version=snapshot.version).scan(columns=columns).batches():
         times = pa.compute.divide(batch.column("timestamp").cast(pa.int64()), 1000).to_pylist()
         rows = (batch.column(name).to_pylist() for name in columns[:4])
         for number, offset, key, value, time_ms in zip(*rows, times, strict=True):

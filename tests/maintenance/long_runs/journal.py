@@ -124,7 +124,7 @@ class Commit:
 
 def commits_of(log: LogDir, topic: str, tried: dict[tuple[str, int], dict[str, Any]]) -> list[Commit]:
     """All versions of a topic, from the first on. Raises AssertionError for one that nobody has tried."""
-    of_topic = log.manifest(topic).log
+    of_topic = log.topic(topic).manifest.log
     versions = of_topic.versions()
     assert versions == list(range(len(versions))), "Delta's log is whole"
     found = []

@@ -32,7 +32,7 @@ def judge(log: LogDir, run: Run) -> dict[str, Any]:
     """Raises AssertionError where anything was lost, doubled, moved or brought back; else what there was to judge."""
     lines = {path.stem: read_notes(path) for path in Path(run.directory).glob("*.jsonl")}
     tried = tries([line for of_actor in lines.values() for line in of_actor])
-    commits = {topic: commits_of(log, topic, tried) for topic in TOPICS if log.manifest(topic).log.versions()}
+    commits = {topic: commits_of(log, topic, tried) for topic in TOPICS if log.topic(topic).manifest.log.versions()}
     kafka = _kafka_steps_of(run, commits.get(IMPORTED, []))
     models = {topic: _replay(log, topic, of_topic, lines, kafka) for topic, of_topic in commits.items()}
     report = verify(log, deep=True)
@@ -148,7 +148,7 @@ def settle(log: LogDir, models: dict[str, TopicModel]) -> None:
         "delete.retention.ms": "100",
     }
     for topic, model in there.items():
-        log.alter_topic(topic, last)
+        log.topic(topic).alter(last)
         model.config |= last
     for turn in range(2):
         for topic, model in there.items():
@@ -162,7 +162,7 @@ def settle(log: LogDir, models: dict[str, TopicModel]) -> None:
                         "partition": pa.array([number], pa.int32()),
                     }
                 )
-                assert log.append(topic, table) == {number: (partition.end, partition.end)}
+                assert log.topic(topic).append(table) == {number: (partition.end, partition.end)}
                 partition.place({partition.end: record})
                 partition.end += 1
         now_ms = log.storage.now_ms() + (8 + turn) * DAY_MS
@@ -182,9 +182,9 @@ def left_behind(log: LogDir) -> list[str]:
     """Files of partitions that no row names."""
     named, found = set(), []
     for topic in TOPICS:
-        if not log.manifest(topic).log.versions():
+        if not log.topic(topic).manifest.log.versions():
             continue
-        for segment in segments_of(log.manifest(topic).snapshot(deleted=True).source.read(None)):
+        for segment in segments_of(log.topic(topic).manifest.snapshot(deleted=True).source.read(None)):
             named |= {segment.stem + suffix for suffix in SUFFIXES}
     for directory in log.storage.directories(""):
         if re.fullmatch(rf"({'|'.join(TOPICS)})-\d+", directory):

@@ -60,22 +60,22 @@ def _change(log: LogDir, topic: str, notes: Notes, journal: Journal, random_: ra
             name = random_.choice([*CONFIGS])
             change = {name: random_.choice([*CONFIGS[name]])}
             journal.intent = {"alter": change}
-            log.alter_topic(topic, change)
+            log.topic(topic).alter(change)
             notes.write(done="alter")
         case "delete-records":
-            number, (start, end) = random_.choice([*log.offsets(topic).items()])
+            number, (start, end) = random_.choice([*log.topic(topic).offsets().items()])
             before = {number: random_.choice([-1, *range(start, end + 1, 5)]) if random_.random() < 0.2 else
                       min(end, start + random_.randint(0, 40))}  # fmt: skip
             journal.intent = {"delete_records": before}
             try:
-                found = log.delete_records(topic, before)
+                found = log.topic(topic).delete_records(before)
             except (PolicyViolationError, OffsetOutOfRangeError) as error:
                 notes.write(refused=type(error).__name__)
             else:
                 assert found[number] >= before[number]
                 notes.write(done="delete-records")
         case "restore":
-            latest = log.snapshot(topic).version
+            latest = log.topic(topic).snapshot.version
             _restore(log, topic, latest - random_.randint(1, 15), notes, journal, random_)
         case "delete":
             journal.intent = {"delete": topic}
@@ -86,7 +86,7 @@ def _change(log: LogDir, topic: str, notes: Notes, journal: Journal, random_: ra
 def _bring_back(run: Run, log: LogDir, topic: str, notes: Notes, journal: Journal, random_: random.Random) -> None:
     """A deleted topic is made anew, or restored; the importer makes its topic anew."""
     if random_.random() < 0.4:
-        latest = log.manifest(topic).snapshot(deleted=True).version
+        latest = log.topic(topic).manifest.snapshot(deleted=True).version
         _restore(log, topic, latest - random_.randint(1, 8), notes, journal, random_)
     elif topic in WRITTEN:
         create(run, log, topic, journal)

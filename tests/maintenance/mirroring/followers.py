@@ -36,7 +36,7 @@ def appended(leader: LogDir, count: int = 10, *, first: int = 0, topic: str = TO
     """Appends records in one commit, to partition 0 unless `where` says another."""
     table = records(count, first=first, time_ms=leader.storage.now_ms())
     numbers = pa.array([where.get("partition", 0)] * count, pa.int32())
-    leader.append(topic, table.append_column("partition", numbers))
+    leader.topic(topic).append(table.append_column("partition", numbers))
 
 
 def appended_often(leader: LogDir, times: int = 12) -> None:
@@ -56,21 +56,24 @@ def state_of(log: LogDir, snapshot: Snapshot) -> dict[str, Any]:
     """What a version of a topic is, wherever it lies: the description without its version, and all records."""
     found = describe(snapshot, topic_config(snapshot.config, log.defaults))
     del found["version"]
-    rows = [batch.to_pylist() for batch in log.read(snapshot.topic, version=snapshot.version, include_control=True)]
+    rows = [
+        batch.to_pylist()
+        for batch in log.topic(snapshot.topic, version=snapshot.version).scan(include_control=True).batches()
+    ]
     return {"description": found, "records": [row for batch in rows for row in batch]}
 
 
 def past_state(leader: LogDir, follower: LogDir, topic: str = TOPIC) -> bool:
     """Whether the follower is what the leader was at the version that it says it is."""
-    here = follower.snapshot(topic)
-    there = leader.snapshot(topic, int(here.states[SOURCE_VERSION]))
+    here = follower.topic(topic).snapshot
+    there = leader.topic(topic, int(here.states[SOURCE_VERSION])).snapshot
     same = transactions(follower, topic) == transactions(leader, topic, there.version)
     return same and state_of(follower, here) == state_of(leader, there)
 
 
 def assert_in_step(leader: LogDir, follower: LogDir, topic: str = TOPIC, *, same_paths: bool = True) -> None:
     """The follower is the leader's newest version: in records, description, rows, transactions and files."""
-    there, here = leader.snapshot(topic), follower.snapshot(topic)
+    there, here = leader.topic(topic).snapshot, follower.topic(topic).snapshot
     assert int(here.states[SOURCE_VERSION]) == there.version
     assert state_of(follower, here) == state_of(leader, there)
     assert partitions_of(here.partitions) == partitions_of(there.partitions)
@@ -85,13 +88,13 @@ def assert_in_step(leader: LogDir, follower: LogDir, topic: str = TOPIC, *, same
 
 
 def transactions(log: LogDir, topic: str, version: int | None = None) -> dict[str, int]:
-    found = log.manifest(topic).state(version, deleted=True).last_transactions()
+    found = log.topic(topic).manifest.state(version, deleted=True).last_transactions()
     return {one.application: one.version for one in found}
 
 
 def is_deleted(log: LogDir, topic: str = TOPIC) -> bool:
     try:
-        log.snapshot(topic)
+        _ = log.topic(topic).snapshot
     except SegmentsError:
         return True
     return False

@@ -104,7 +104,7 @@ class Leader:
             }
         )
         self._txn += 1
-        self.log.append(topic, rows, txn=("writer", self._txn) if self._random.random() < 0.3 else None)
+        self.log.topic(topic).append(rows, txn=("writer", self._txn) if self._random.random() < 0.3 else None)
 
     def roll(self, topic: str) -> None:
         roll(self.log, topics=[topic], now_ms=self._later())
@@ -113,20 +113,20 @@ class Leader:
         assert not compact(self.log, topics=[topic], now_ms=self._later(), force=True).failed
 
     def retain(self, topic: str) -> None:
-        self.log.alter_topic(topic, {"retention.bytes": str(self._random.choice([2000, 6000]))})
+        self.log.topic(topic).alter({"retention.bytes": str(self._random.choice([2000, 6000]))})
         assert not retain(self.log, topics=[topic]).failed
 
     def delete_records(self, topic: str) -> None:
-        for number, (start, end) in self.log.offsets(topic).items():
-            self.log.delete_records(topic, {number: self._random.randint(start, end)})
+        for number, (start, end) in self.log.topic(topic).offsets().items():
+            self.log.topic(topic).delete_records({number: self._random.randint(start, end)})
 
     def alter(self, topic: str) -> None:
-        self.log.alter_topic(
-            topic, {"retention.bytes": None, "max.message.bytes": str(self._random.randint(9000, 9999))}
+        self.log.topic(topic).alter(
+            {"retention.bytes": None, "max.message.bytes": str(self._random.randint(9000, 9999))}
         )
 
     def restore(self, topic: str) -> None:
-        version = self.log.snapshot(topic).version
+        version = self.log.topic(topic).snapshot.version
         if self._random.random() < 0.3:
             self.log.delete_topic(topic)
         try:
@@ -144,7 +144,7 @@ class Leader:
 
     def note(self, topic: str) -> None:
         """Remembers what the versions were that came since the last note."""
-        manifest = self.log.manifest(topic)
+        manifest = self.log.topic(topic).manifest
         for version in manifest.log.versions():
             if (topic, version) not in self.states:
                 self.states[topic, version] = digest(self.log, manifest.snapshot(version, deleted=True))
@@ -168,7 +168,7 @@ def check(leader: Leader, follower: LogDir) -> int:
     topics = follower.storage.directories(MANIFEST_DIRECTORY)
     for topic in topics:
         try:
-            snapshot = follower.manifest(topic).snapshot(deleted=True)
+            snapshot = follower.topic(topic).manifest.snapshot(deleted=True)
         except UnknownTopicError:  # its table is being made
             continue
         version = int(snapshot.states[SOURCE_VERSION])

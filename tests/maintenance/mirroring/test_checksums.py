@@ -27,7 +27,7 @@ def leader(log) -> LogDir:
     roll(log, now_ms=log.storage.now_ms() + 8 * DAY_MS)
     appended(log, 3, first=18)
     log.create_topic("spread", 12)
-    log.append("spread", pa.table({"value": [b"x"] * 12, "partition": pa.array(range(12), pa.int32())}))
+    log.topic("spread").append(pa.table({"value": [b"x"] * 12, "partition": pa.array(range(12), pa.int32())}))
     return log
 
 

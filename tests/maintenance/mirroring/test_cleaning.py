@@ -67,15 +67,17 @@ def cleaned_until_all_markers_are_gone(leader: LogDir, topic: str) -> None:
     """Cleans again and again, each time after a roll, far beyond delete.retention.ms and the expiry of producers."""
     for days in (0, 1, 2, 40, 41, 42):
         now_ms = CLEANED_MS + days * DAY_MS
-        leader.append(topic, pa.table({"key": [b"last"], "value": [b"%d" % days]}))
+        leader.topic(topic).append(pa.table({"key": [b"last"], "value": [b"%d" % days]}))
         roll(leader, topics=[topic], now_ms=leader.storage.now_ms() + 8 * DAY_MS)
-        leader.append(topic, pa.table({"key": [b"active"], "value": [b"%d" % days]}))
+        leader.topic(topic).append(pa.table({"key": [b"active"], "value": [b"%d" % days]}))
         assert not compact(leader, topics=[topic], now_ms=now_ms, force=True).failed
 
 
 def committed(log: LogDir, topic: str, version: int | None = None) -> dict[int, tuple[bytes | None, bytes | None]]:
     rows = [
-        row for batch in log.read(topic, version=version, isolation_level="read_committed") for row in batch.to_pylist()
+        row
+        for batch in log.topic(topic, version=version).scan(isolation="read_committed").batches()
+        for row in batch.to_pylist()
     ]
     return {row["offset"]: (row["key"], row["value"]) for row in rows}
 
@@ -91,18 +93,18 @@ def markers(log: LogDir) -> int:
 
 
 def assert_every_version_is_the_leaders(leader: LogDir, follower: LogDir, topic: str) -> None:
-    for version in range(follower.snapshot(topic).version + 1):
-        there = int(follower.snapshot(topic, version).states[SOURCE_VERSION])
+    for version in range(follower.topic(topic).snapshot.version + 1):
+        there = int(follower.topic(topic, version).snapshot.states[SOURCE_VERSION])
         assert committed(follower, topic, version) == committed(leader, topic, there)
     assert_in_step(leader, follower, topic)
 
 
 def test_a_value_goes_though_its_tombstone_was_gone_before_the_follower_saw_it(leader, way):
     topic_with(leader, "prices", CONFIG)
-    leader.append("prices", pa.table({"key": [b"a", b"b"], "value": [b"1", b"1"]}))
+    leader.topic("prices").append(pa.table({"key": [b"a", b"b"], "value": [b"1", b"1"]}))
     follower = followers_of(leader)
     mirrored(leader, follower)
-    leader.append("prices", pa.table({"key": [b"a"], "value": pa.array([None], pa.binary())}))
+    leader.topic("prices").append(pa.table({"key": [b"a"], "value": pa.array([None], pa.binary())}))
     cleaned_until_all_markers_are_gone(leader, "prices")
     assert not any(row["key"] == b"a" for row in contents(leader, "prices"))
     assert table(follower, "prices")[b"a"] == b"1"
@@ -154,14 +156,14 @@ def test_the_last_stable_offset_goes_on_though_the_marker_that_ended_a_transacti
     leader.import_kafka(golden(tmp_path, segments=2), config=CONFIG)
     follower = followers_of(leader)
     mirrored(leader, follower)
-    row = follower.snapshot(TRANSACTIONAL).partition(0)
+    row = follower.topic(TRANSACTIONAL).snapshot.partition(0)
     assert row.last_stable_offset < row.log_end_offset  # a transaction is open
     leader.import_kafka(golden(tmp_path), config=CONFIG)
     before = markers(leader)
     cleaned_until_all_markers_are_gone(leader, TRANSACTIONAL)
     assert markers(leader) < before / 10
     mirrored(leader, follower)
-    row = follower.snapshot(TRANSACTIONAL).partition(0)
+    row = follower.topic(TRANSACTIONAL).snapshot.partition(0)
     assert row.last_stable_offset == row.log_end_offset
     assert table(follower, TRANSACTIONAL)[b"active"] == b"42"
     assert_every_version_is_the_leaders(leader, follower, TRANSACTIONAL)

@@ -83,7 +83,7 @@ def test_files_of_a_killed_run_that_vacuum_may_take_are_not_used(leader, followe
     with mock.patch("spark_segments.storage.Storage.now_ms", lambda _: later_ms):
         mirrored(leader, follower)
     assert not {str(path.relative_to(follower.uri)) for path in old} & {
-        row.path for row in segments_of(follower.snapshot(TOPIC).live)
+        row.path for row in segments_of(follower.topic(TOPIC).snapshot.live)
     }
 
 
@@ -91,16 +91,16 @@ def test_a_damaged_batch_of_the_leader_stops_the_topic_and_not_the_others(leader
     leader.create_topic("prices")
     mirrored(leader, follower)
     appended(leader, 10)
-    row = segments_of(leader.snapshot(TOPIC).live)[-1]
+    row = segments_of(leader.topic(TOPIC).snapshot.live)[-1]
     path = Path(leader.uri, row.path)
     content = bytearray(path.read_bytes())
     content[-1] ^= 1
     path.write_bytes(content)
     appended(leader, 1, topic="prices")
-    version = follower.snapshot(TOPIC).version
+    version = follower.topic(TOPIC).snapshot.version
     (line,) = mirror(follower, leader=leader).failed
     assert leader.uri in line["error"] and "segments verify" in line["error"]
-    assert follower.snapshot(TOPIC).version == version
+    assert follower.topic(TOPIC).snapshot.version == version
     assert_in_step(leader, follower, "prices")
 
 
@@ -134,7 +134,7 @@ def test_of_two_mirrors_at_once_both_end_in_step(leader, follower):
     with mock.patch.object(topic_mirror.TopicMirror, "_commit", after_another):
         mirrored(leader, follower)
     assert_in_step(leader, follower)
-    assert follower.snapshot(TOPIC).version == 0
+    assert follower.topic(TOPIC).snapshot.version == 0
 
 
 def test_a_mirror_that_comes_late_does_not_bring_back_a_topic_that_was_made_again_since(leader, follower):
@@ -191,4 +191,4 @@ def test_a_vacuum_of_the_follower_between_plan_and_commit_is_no_harm(leader, fol
     with mock.patch.object(topic_mirror.TopicMirror, "_commit", after_vacuum):
         mirrored(leader, follower)
     assert_in_step(leader, follower)
-    assert int(follower.snapshot(TOPIC).states[SOURCE_VERSION]) == leader.snapshot(TOPIC).version
+    assert int(follower.topic(TOPIC).snapshot.states[SOURCE_VERSION]) == leader.topic(TOPIC).snapshot.version

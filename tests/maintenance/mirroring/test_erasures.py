@@ -28,7 +28,7 @@ SECRET = b"a secret of ada"
 
 def appended_secret(leader: LogDir) -> None:
     columns = {"key": pa.array([b"ada", b"bob"], pa.binary()), "value": pa.array([SECRET, b"bobs own"], pa.binary())}
-    leader.append(TOPIC, pa.table(columns | {"partition": pa.array([0, 0], pa.int32())}))
+    leader.topic(TOPIC).append(pa.table(columns | {"partition": pa.array([0, 0], pa.int32())}))
 
 
 def files_with(log: LogDir, data: bytes) -> list[str]:
@@ -122,11 +122,11 @@ class NoNotes(LocalFiles):
 
 
 def test_a_promoted_follower_refuses_to_restore_what_its_leader_erased(leader, follower, jumps):
-    before = follower.snapshot(TOPIC).version
+    before = follower.topic(TOPIC).snapshot.version
     erase(leader, topics=[TOPIC], keys=[b"ada", b"cyd"])
     mirrored(leader, follower)
-    [erasure] = erasures_of(follower.snapshot(TOPIC))
-    assert (erasure.version, erasure.keys) == (follower.snapshot(TOPIC).version, 2)
+    [erasure] = erasures_of(follower.topic(TOPIC).snapshot)
+    assert (erasure.version, erasure.keys) == (follower.topic(TOPIC).snapshot.version, 2)
     promote_topic(follower, TOPIC, leader)
     with pytest.raises(ErasedRecordsError, match=rf"version {erasure.version} of .*2 keys"):
         restore(follower, topics=[TOPIC], version=before)

@@ -63,7 +63,10 @@ def test_a_position_is_never_beyond_what_the_follower_has(leader, follower):
 
     with mock.patch.object(mirroring.TopicMirror, "run", later):
         mirrored(leader, follower, groups=True)
-    assert follower.group("audit").positions().offsets == {TOPIC: {0: 4}} and follower.offsets(TOPIC)[0] == (0, 10)
+    assert follower.group("audit").positions().offsets == {TOPIC: {0: 4}} and follower.topic(TOPIC).offsets()[0] == (
+        0,
+        10,
+    )
     mirrored(leader, follower, groups=True)
     assert follower.group("audit").positions().offsets == {TOPIC: {0: 15}}
 
@@ -103,12 +106,12 @@ def test_a_group_whose_positions_are_damaged_keeps_nothing_else_from_being_mirro
         report["details"]["groups"] == 1
         and follower.group("other").positions().offsets == leader.group("other").positions().offsets
     )
-    assert follower.offsets(TOPIC) == leader.offsets(TOPIC)
+    assert follower.topic(TOPIC).offsets() == leader.topic(TOPIC).offsets()
 
 
 def test_positions_in_topics_that_are_not_mirrored_stay(leader, follower):
     follower.create_topic("prices")
-    follower.append("prices", [{"value": b"x"}])
+    follower.topic("prices").append([{"value": b"x"}])
     moved(follower, "audit", {"prices": {0: 1}})
     leader.create_topic("prices")
     assert [line["topic"] for line in mirror(follower, leader=leader, groups=True).failed] == ["prices"]

@@ -63,9 +63,9 @@ def test_a_new_follower_is_the_leader_as_it_is(leader, follower):
     assert_in_step(leader, follower)
     (line,) = report["partitions"]
     assert (line["action"], line["commits"], line["jumps"], line["lag_commits"]) == ("mirrored", 1, 1, 0)
-    states = follower.snapshot(TOPIC).states
+    states = follower.topic(TOPIC).snapshot.states
     assert states[SOURCE_URI] == leader.uri
-    assert states[SOURCE_COMMIT_ID] == leader.manifest(TOPIC).history()[-1]["commit_id"]
+    assert states[SOURCE_COMMIT_ID] == leader.topic(TOPIC).manifest.history()[-1]["commit_id"]
 
 
 def test_each_commit_of_the_leader_is_a_commit_of_the_follower(leader, follower):
@@ -74,7 +74,7 @@ def test_each_commit_of_the_leader_is_a_commit_of_the_follower(leader, follower)
         appended(leader, 3, first=3 * number, partition=number % 2)
     report = mirrored(leader, follower)
     assert (report["details"]["commits"], report["details"]["jumps"]) == (4, 0)
-    found = [follower.snapshot(TOPIC, version) for version in range(follower.snapshot(TOPIC).version + 1)]
+    found = [follower.topic(TOPIC, version).snapshot for version in range(follower.topic(TOPIC).snapshot.version + 1)]
     assert [int(one.states[SOURCE_VERSION]) for one in found] == [0, 1, 2, 3, 4]
     assert [sum(row.records for row in segments_of(one.live)) for one in found] == [0, 3, 6, 9, 12]
 
@@ -97,9 +97,9 @@ def test_a_topic_that_is_promoted_beside_a_mirror_ends_no_mirror(leader, followe
 def test_in_step_nothing_is_committed(leader, follower):
     appended(leader)
     mirrored(leader, follower)
-    version = follower.snapshot(TOPIC).version
+    version = follower.topic(TOPIC).snapshot.version
     assert mirrored(leader, follower)["partitions"][0]["action"] == "in step"
-    assert follower.snapshot(TOPIC).version == version
+    assert follower.topic(TOPIC).snapshot.version == version
 
 
 def _roll(log: LogDir) -> None:
@@ -107,18 +107,18 @@ def _roll(log: LogDir) -> None:
 
 
 def _retain(log: LogDir) -> None:
-    log.alter_topic(TOPIC, {"retention.bytes": "3000"})
+    log.topic(TOPIC).alter({"retention.bytes": "3000"})
     retain(log)
 
 
 def _compact(log: LogDir) -> None:
-    log.alter_topic(TOPIC, {"cleanup.policy": "compact,delete"})
+    log.topic(TOPIC).alter({"cleanup.policy": "compact,delete"})
     compact(log, force=True)
 
 
 def _restore(log: LogDir) -> None:
     appended(log, 5, first=80)
-    restore(log, topics=[TOPIC], version=log.snapshot(TOPIC).version - 1)
+    restore(log, topics=[TOPIC], version=log.topic(TOPIC).snapshot.version - 1)
 
 
 def _make_again(log: LogDir) -> None:
@@ -128,7 +128,7 @@ def _make_again(log: LogDir) -> None:
 
 
 def _delete_and_restore(log: LogDir) -> None:
-    version = log.snapshot(TOPIC).version
+    version = log.topic(TOPIC).snapshot.version
     log.delete_topic(TOPIC)
     restore(log, topics=[TOPIC], version=version)
 
@@ -138,19 +138,19 @@ def _erase(log: LogDir) -> None:
 
 
 CHANGES = {
-    "an append with a transaction": lambda log: log.append(TOPIC, pa.table({"value": [b"x"]}), txn=("app", 7)),
+    "an append with a transaction": lambda log: log.topic(TOPIC).append(pa.table({"value": [b"x"]}), txn=("app", 7)),
     "a roll": _roll,
     "retention": _retain,
     "compaction": _compact,
-    "deleted records": lambda log: log.delete_records(TOPIC, {0: 20}),
-    "a setting": lambda log: log.alter_topic(TOPIC, {"retention.ms": "1000"}),
-    "more partitions": lambda log: log.alter_topic(TOPIC, partitions=4),
+    "deleted records": lambda log: log.topic(TOPIC).delete_records({0: 20}),
+    "a setting": lambda log: log.topic(TOPIC).alter({"retention.ms": "1000"}),
+    "more partitions": lambda log: log.topic(TOPIC).alter(partitions=4),
     "a restore": _restore,
     "a deletion that was undone": _delete_and_restore,
     "a topic made again": _make_again,
     "erasure": _erase,
     "vacuum": lambda log: vacuum(log, now_ms=later(log)),
-    "merged files of the manifest": lambda log: log.manifest(TOPIC).merge_files(),
+    "merged files of the manifest": lambda log: log.topic(TOPIC).manifest.merge_files(),
 }
 
 
@@ -188,7 +188,7 @@ def test_a_deleted_topic_is_deleted_at_the_follower_and_its_files_wait_for_vacuu
     mirrored(leader, follower)
     assert follower.topics() == []
     assert is_deleted(follower)
-    rows = segments_of(follower.manifest(TOPIC).snapshot(deleted=True).segments)
+    rows = segments_of(follower.topic(TOPIC).manifest.snapshot(deleted=True).segments)
     assert [row.state for row in rows] == ["removed"]
     assert all(follower.storage.exists(row.path) for row in rows)
     mirrored(leader, follower)
@@ -198,7 +198,7 @@ def test_a_topic_that_was_deleted_before_it_was_ever_mirrored_is_left_out(leader
     leader.delete_topic(TOPIC)
     assert mirrored(leader, follower)["partitions"] == []
     with pytest.raises(UnknownTopicError):
-        follower.snapshot(TOPIC)
+        _ = follower.topic(TOPIC).snapshot
 
 
 def test_only_topics_of_the_patterns_are_mirrored(leader, follower):
@@ -211,7 +211,7 @@ def test_only_topics_of_the_patterns_are_mirrored(leader, follower):
 def test_removed_files_stay_for_the_followers_own_delay(leader, follower):
     appended_often(leader)
     mirrored(leader, follower)
-    before = segments_of(follower.snapshot(TOPIC).live)
+    before = segments_of(follower.topic(TOPIC).snapshot.live)
     _roll(leader)
     vacuum(leader, now_ms=later(leader))
     assert not any(leader.storage.exists(row.path) for row in before)
@@ -226,11 +226,11 @@ def test_removed_files_stay_for_the_followers_own_delay(leader, follower):
 
 @pytest.mark.parametrize("vacuumed", ["not at all", "in part", "whole"])
 def test_what_a_restore_brings_back_is_there_though_the_followers_vacuum_took_it(leader, follower, vacuumed):
-    leader.alter_topic(TOPIC, {"file.delete.delay.ms": "0"})
+    leader.topic(TOPIC).alter({"file.delete.delay.ms": "0"})
     appended_often(leader)
-    version = leader.snapshot(TOPIC).version
+    version = leader.topic(TOPIC).snapshot.version
     mirrored(leader, follower)
-    before = segments_of(follower.snapshot(TOPIC).live)
+    before = segments_of(follower.topic(TOPIC).snapshot.live)
     _roll(leader)
     mirrored(leader, follower)
     if vacuumed == "in part":
@@ -241,7 +241,7 @@ def test_what_a_restore_brings_back_is_there_though_the_followers_vacuum_took_it
     restore(leader, topics=[TOPIC], version=version)
     mirrored(leader, follower)
     assert_in_step(leader, follower, same_paths=vacuumed == "not at all")
-    after = segments_of(follower.snapshot(TOPIC).live)
+    after = segments_of(follower.topic(TOPIC).snapshot.live)
     # A path that a vacuum may yet delete is not used again.
     assert {row.path for row in after}.isdisjoint(row.path for row in before) == (vacuumed != "not at all")
     assert not vacuum(follower, now_ms=later(follower)).failed
@@ -255,7 +255,7 @@ def test_what_a_restore_brings_back_is_there_though_the_followers_vacuum_took_it
 @pytest.mark.parametrize("through", ["a leader", "a follower"])
 def test_a_slow_vacuum_does_not_delete_what_a_restore_has_brought_back(leader, follower, monkeypatch, jump, through):
     """Its row is gone by then: another vacuum has dropped it."""
-    leader.alter_topic(TOPIC, {"file.delete.delay.ms": "0"})
+    leader.topic(TOPIC).alter({"file.delete.delay.ms": "0"})
     source = leader if through == "a leader" else followers_of(leader, "between")
 
     def in_step() -> None:
@@ -264,7 +264,7 @@ def test_a_slow_vacuum_does_not_delete_what_a_restore_has_brought_back(leader, f
         mirrored(source, follower)
 
     appended_often(leader)
-    version = leader.snapshot(TOPIC).version
+    version = leader.topic(TOPIC).snapshot.version
     in_step()
     _roll(leader)
     in_step()
@@ -283,7 +283,7 @@ def test_a_slow_vacuum_does_not_delete_what_a_restore_has_brought_back(leader, f
     assert_in_step(source, follower, same_paths=False)
     appended(leader, 3, first=39, partition=1)
     in_step()
-    mine, theirs = (segments_of(log.snapshot(TOPIC).live)[-1] for log in (follower, source))
+    mine, theirs = (segments_of(log.topic(TOPIC).snapshot.live)[-1] for log in (follower, source))
     assert mine == theirs  # what was never here has its leader's path
 
 
@@ -317,14 +317,16 @@ def test_the_versions_that_vacuum_took_at_the_leader_are_jumped_over(leader, fol
 
 
 def test_the_follower_of_an_old_topic_has_the_newest_format_and_all_transactions(log):
-    log.manifest(TOPIC).create("AAAAAAAAAAAAAAAAAAAAAQ", {}, [Partition("AAAAAAAAAAAAAAAAAAAAAQ", 0)], format_version=1)
+    log.topic(TOPIC).manifest.create(
+        "AAAAAAAAAAAAAAAAAAAAAQ", {}, [Partition("AAAAAAAAAAAAAAAAAAAAAQ", 0)], format_version=1
+    )
     for version in range(3):
-        log.append(TOPIC, pa.table({"value": [b"%d" % version]}), txn=("app", version))
+        log.topic(TOPIC).append(pa.table({"value": [b"%d" % version]}), txn=("app", version))
     follower = followers_of(log)
     mirrored(log, follower)
-    assert follower.snapshot(TOPIC).format_version == 2
+    assert follower.topic(TOPIC).snapshot.format_version == 2
     assert transactions(follower, TOPIC) == {"app": 2}
-    log.append(TOPIC, pa.table({"value": [b"3"]}), txn=("app", 3))
+    log.topic(TOPIC).append(pa.table({"value": [b"3"]}), txn=("app", 3))
     mirrored(log, follower)
     assert_in_step(log, follower)
 
@@ -334,10 +336,10 @@ def test_runs_of_shared_objects_are_mirrored_with_their_objects(log):
     follower = followers_of(log)
     for number in range(3):
         values = pa.array([b"%d" % at for at in range(24)], pa.binary())
-        log.append(TOPIC, pa.table({"value": values, "partition": pa.array([*range(12)] * 2, pa.int32())}))
+        log.topic(TOPIC).append(pa.table({"value": values, "partition": pa.array([*range(12)] * 2, pa.int32())}))
         if number == 1:
             mirrored(log, follower)
-    assert all(row.is_shared for row in segments_of(log.snapshot(TOPIC).live))
+    assert all(row.is_shared for row in segments_of(log.topic(TOPIC).snapshot.live))
     mirrored(log, follower)
     assert_in_step(log, follower)
     _roll(log)
@@ -351,7 +353,7 @@ def test_a_follower_can_be_followed(leader, follower):
     third = followers_of(leader, "third")
     mirrored(follower, third)
     assert_in_step(follower, third)
-    assert third.snapshot(TOPIC).states[SOURCE_URI] == follower.uri
+    assert third.topic(TOPIC).snapshot.states[SOURCE_URI] == follower.uri
 
 
 def test_the_lag_is_in_commits_records_and_time(leader, follower):
@@ -362,7 +364,7 @@ def test_the_lag_is_in_commits_records_and_time(leader, follower):
     appended(leader, 4, partition=1)
     lag = lags(leader, follower)[TOPIC]
     assert (lag.commits, lag.records, lag.leader_version - lag.source_version) == (2, 7, 2)
-    first = leader.manifest(TOPIC).history()[-2]["committed_ms"]
+    first = leader.topic(TOPIC).manifest.history()[-2]["committed_ms"]
     assert 0 <= leader.storage.now_ms() - first - lag.lag_ms < 60_000
 
 

@@ -48,12 +48,12 @@ def files(log: LogDir) -> set[str]:
 
 
 REFUSED = {
-    "append": lambda log: log.append(TOPIC, pa.table({"key": [b"k"], "value": [b"x"]})),
-    "a writer of Spark": lambda log: log.target(TOPIC),
-    "alter": lambda log: log.alter_topic(TOPIC, {"retention.ms": "5"}),
+    "append": lambda log: log.topic(TOPIC).append(pa.table({"key": [b"k"], "value": [b"x"]})),
+    "a writer of Spark": lambda log: log.topic(TOPIC).target(),
+    "alter": lambda log: log.topic(TOPIC).alter({"retention.ms": "5"}),
     "delete": lambda log: log.delete_topic(TOPIC),
     "delete by force": lambda log: log.delete_topic(TOPIC, force=True),
-    "delete-records": lambda log: log.delete_records(TOPIC, {0: 5}),
+    "delete-records": lambda log: log.topic(TOPIC).delete_records({0: 5}),
     "restore": lambda log: restore(log, topics=[TOPIC], version=0),
     "erase": lambda log: erase(log, topics=[TOPIC], keys=[b"3"]),
     "repair": lambda log: verify(log, TOPIC, repair=True),
@@ -62,11 +62,11 @@ REFUSED = {
 
 @pytest.mark.parametrize("work", REFUSED.values(), ids=REFUSED.keys())
 def test_a_follower_refuses_changes_before_anything_is_written(leader, follower, work):
-    before, version = files(follower), follower.snapshot(TOPIC).version
+    before, version = files(follower), follower.topic(TOPIC).snapshot.version
     with pytest.raises(NotLeaderError, match="it is no leader") as refused:
         work(follower)
     assert leader.uri in str(refused.value)
-    assert (files(follower), follower.snapshot(TOPIC).version) == (before, version)
+    assert (files(follower), follower.topic(TOPIC).snapshot.version) == (before, version)
 
 
 @pytest.mark.parametrize("job", [roll, retain, compact])
@@ -102,7 +102,7 @@ def test_a_topic_that_stands_alone_is_not_taken_over(leader):
     other = followers_of(leader, "other")
     other.create_topic(TOPIC)
     assert "follows no other" in failure(leader, other)
-    assert other.snapshot(TOPIC).states == {}
+    assert other.topic(TOPIC).snapshot.states == {}
 
 
 def test_another_log_directory_with_a_topic_of_the_name_is_refused(leader, follower, tmp_path):
@@ -134,7 +134,7 @@ def test_a_leader_that_went_back_is_refused_though_it_has_forgotten_which_commit
     with mock.patch("spark_segments.log.manifest.upkeep.COMMIT_LOG_MS", -DAY_MS):
         assert not vacuum(backup, now_ms=backup.storage.now_ms() + 8 * DAY_MS).failed
     assert "from offset 90 of orders-0 on" in failure(backup, follower)
-    assert follower.offsets(TOPIC)[0] == (0, 95)
+    assert follower.topic(TOPIC).offsets()[0] == (0, 95)
 
 
 def test_a_leader_that_was_moved_is_followed_on(leader, follower, tmp_path):

@@ -23,20 +23,20 @@ LATER_MS = 2_000_000_000_000
 def add(log: LogDir, numbers: Iterable[int], partition: int = 0, txn: tuple[str, int] | None = None) -> None:
     """Appends records with these values, in one commit."""
     values = [str(number).encode() for number in numbers]
-    log.append(
-        TOPIC, pa.table({"value": values, "partition": pa.array([partition] * len(values), pa.int32())}), txn=txn
+    log.topic(TOPIC).append(
+        pa.table({"value": values, "partition": pa.array([partition] * len(values), pa.int32())}), txn=txn
     )
 
 
 def numbers(log: LogDir, partition: int = 0, version: int | None = None) -> list[int]:
     """The values of a partition, in the order of their offsets."""
-    batches = log.read(TOPIC, partition=partition, columns=["value"], version=version)
+    batches = log.topic(TOPIC, version=version).scan(partition=partition, columns=["value"]).batches()
     return [int(value) for batch in batches for value in batch.column("value").to_pylist()]
 
 
 def contents(log: LogDir) -> list[dict[str, Any]]:
     """All records of the topic, control records included."""
-    return [row for batch in log.read(TOPIC, include_control=True) for row in batch.to_pylist()]
+    return [row for batch in log.topic(TOPIC).scan(include_control=True).batches() for row in batch.to_pylist()]
 
 
 def led(directory: Path) -> LogDir:
@@ -63,7 +63,7 @@ def in_step(leader: LogDir, follower: LogDir) -> None:
 
 def assert_equal(leader: LogDir, follower: LogDir) -> None:
     """Both have the same records, offsets and leader epochs, and no fault."""
-    there, here = leader.snapshot(TOPIC), follower.snapshot(TOPIC)
+    there, here = leader.topic(TOPIC).snapshot, follower.topic(TOPIC).snapshot
     assert partitions_of(here.partitions) == partitions_of(there.partitions)
     assert contents(follower) == contents(leader)
     for log in (leader, follower):
@@ -73,7 +73,7 @@ def assert_equal(leader: LogDir, follower: LogDir) -> None:
 
 def epochs(log: LogDir, partition: int = 0) -> tuple[tuple[int, int], ...]:
     """The leader epochs of a partition, each with its first offset."""
-    return log.snapshot(TOPIC).partition(partition).leader_epochs
+    return log.topic(TOPIC).snapshot.partition(partition).leader_epochs
 
 
 def taken_away(log: LogDir) -> Path:

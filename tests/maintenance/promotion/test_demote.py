@@ -80,13 +80,13 @@ def test_a_diverged_leader_is_refused_and_the_first_differing_offset_named(parte
 
 def test_a_dry_run_lists_what_would_be_cut(parted):
     leader, new = parted
-    version = leader.snapshot(TOPIC).version
+    version = leader.topic(TOPIC).snapshot.version
     done = demote_topic(leader, TOPIC, new, dry_run=True)
     [tail] = done.cut
     assert (tail.partition, tail.first_offset, tail.log_end_offset, tail.segments) == (0, 10, 13, 2)
-    assert tail.bytes == sum(row.log_bytes for row in leader.snapshot(TOPIC).live_of(0)[-2:])
+    assert tail.bytes == sum(row.log_bytes for row in leader.topic(TOPIC).snapshot.live_of(0)[-2:])
     assert [dataclasses.astuple(one) for one in done.transactions] == [("app", 7, None)]
-    assert leader.snapshot(TOPIC).version == version
+    assert leader.topic(TOPIC).snapshot.version == version
 
 
 def test_the_side_that_is_cut_becomes_the_other(parted):
@@ -101,7 +101,7 @@ def test_the_side_that_is_cut_becomes_the_other(parted):
 
 def test_no_file_of_what_is_cut_goes_before_vacuums_delay(parted):
     leader, new = parted
-    cut = leader.snapshot(TOPIC).live_of(0)[-2:]
+    cut = leader.topic(TOPIC).snapshot.live_of(0)[-2:]
     demote_topic(leader, TOPIC, new, cut=True)
     now_ms = leader.storage.now_ms()
     vacuum(leader, now_ms=now_ms + 60_000)
@@ -138,10 +138,10 @@ def test_a_segment_that_reaches_into_the_tail_keeps_what_lies_below_it(parted):
     """A roll put records of both sides of the parting into one file."""
     leader, new = parted
     roll(leader, now_ms=LATER_MS)
-    assert len(leader.snapshot(TOPIC).live_of(0)) == 1
+    assert len(leader.topic(TOPIC).snapshot.live_of(0)) == 1
     demote_topic(leader, TOPIC, new, cut=True)
     assert numbers(leader) == list(range(10))
-    assert leader.offsets(TOPIC)[0] == (0, 10)
+    assert leader.topic(TOPIC).offsets()[0] == (0, 10)
     report = verify(leader, TOPIC, deep=True)
     assert report.ok, report.findings
     in_step(new, leader)
@@ -195,7 +195,7 @@ def test_the_records_of_a_follower_are_kept_though_its_leader_was_cut_and_has_gr
     demote_topic(leader, TOPIC, new, cut=True)
     add(new, range(89, 99))
     in_step(new, leader)
-    assert leader.offsets(TOPIC)[0][1] > further.offsets(TOPIC)[0][1]
+    assert leader.topic(TOPIC).offsets()[0][1] > further.topic(TOPIC).offsets()[0][1]
     if jump:
         monkeypatch.setattr("spark_segments.maintenance.mirroring.topic_mirror.MOST_STEPS", 0)
     assert "from offset 10 of orders-0 on" in mirrored_again(leader, further)
@@ -282,7 +282,9 @@ def test_a_slow_vacuum_does_not_delete_what_comes_back_after_a_demotion(parted):
     assert_equal(further, leader)
     add(further, [80])
     in_step(further, leader)
-    assert leader.snapshot(TOPIC).live_of(0)[-1] == further.snapshot(TOPIC).live_of(0)[-1]  # its path is the leader's
+    assert (
+        leader.topic(TOPIC).snapshot.live_of(0)[-1] == further.topic(TOPIC).snapshot.live_of(0)[-1]
+    )  # its path is the leader's
 
 
 def test_a_leader_is_demoted_for_one_that_was_promoted_over_it_only(leader, follower):
@@ -295,10 +297,10 @@ def test_a_leader_is_demoted_for_one_that_was_promoted_over_it_only(leader, foll
 
 def test_partitions_that_the_leader_lacks_are_no_reason_to_lose_them(parted):
     leader, new = parted
-    leader.alter_topic(TOPIC, partitions=3)
+    leader.topic(TOPIC).alter(partitions=3)
     with pytest.raises(DivergedLogError, match=r"has more partitions than its leader.*--partitions 3"):
         demote_topic(leader, TOPIC, new, cut=True)
-    new.alter_topic(TOPIC, partitions=3)
+    new.topic(TOPIC).alter(partitions=3)
     demote_topic(leader, TOPIC, new, cut=True)
     in_step(new, leader)
     assert_equal(new, leader)
@@ -312,19 +314,19 @@ def test_a_reader_in_a_group_that_read_what_was_cut_learns_of_it(parted):
     add(new, [89, 90, 91])
     in_step(new, leader)
     with pytest.raises(OffsetOutOfRangeError, match=r"another one from offset 10 on.*--to 10"):
-        check_position(leader.snapshot(TOPIC), 0, position, "audit")
+        check_position(leader.topic(TOPIC).snapshot, 0, position, "audit")
 
 
 def test_runs_of_a_shared_object_are_cut_by_their_partitions(leader, follower):
     """What an append brought to many partitions is one file."""
-    leader.alter_topic(TOPIC, partitions=12)
+    leader.topic(TOPIC).alter(partitions=12)
     in_step(leader, follower)
     away = taken_away(leader)
     promote_topic(follower, TOPIC, force=True)
     away.rename(leader.uri)
     few = pa.table({"value": [b"77"] * 24, "partition": pa.array([*range(12)] * 2, pa.int32())})
-    leader.append(TOPIC, few)
-    assert leader.snapshot(TOPIC).live_of(3)[-1].is_shared
+    leader.topic(TOPIC).append(few)
+    assert leader.topic(TOPIC).snapshot.live_of(3)[-1].is_shared
     add(follower, [88], partition=3)
     cut = demote_topic(leader, TOPIC, follower, cut=True).cut
     assert [(tail.partition, tail.log_end_offset - tail.first_offset) for tail in cut] == [(n, 2) for n in range(12)]
@@ -334,11 +336,11 @@ def test_runs_of_a_shared_object_are_cut_by_their_partitions(leader, follower):
 
 def test_a_tail_that_begins_within_a_batch_takes_the_whole_batch(leader):
     """As Kafka's truncation does: what the batch held below is the leader's to bring."""
-    live = leader.snapshot(TOPIC)
-    cut = cut_off(live, leader.storage, leader.config(TOPIC), [Tail(0, 8, 10)])
+    live = leader.topic(TOPIC).snapshot
+    cut = cut_off(live, leader.storage, leader.topic(TOPIC).config, [Tail(0, 8, 10)])
     assert [row.base_offset for row in segments_of(cut.leaving)] == [6]
     assert cut.shortened == ()  # its only batch holds 6 to 9
     roll(leader, now_ms=LATER_MS)
-    cut = cut_off(leader.snapshot(TOPIC), leader.storage, leader.config(TOPIC), [Tail(0, 8, 10)])
+    cut = cut_off(leader.topic(TOPIC).snapshot, leader.storage, leader.topic(TOPIC).config, [Tail(0, 8, 10)])
     [row] = cut.shortened
     assert (row.base_offset, row.next_offset, row.records) == (0, 8, 6)

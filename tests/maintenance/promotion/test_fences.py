@@ -19,28 +19,28 @@ from tests.maintenance.promotion.copies import LATER_MS, TOPIC, add, followed, n
 
 OPERATIONS = {
     "append": lambda log: add(log, [1]),
-    "alter": lambda log: log.alter_topic(TOPIC, {"retention.ms": "5"}),
+    "alter": lambda log: log.topic(TOPIC).alter({"retention.ms": "5"}),
     "delete": lambda log: log.delete_topic(TOPIC),
-    "delete-records": lambda log: log.delete_records(TOPIC, {0: 3}),
+    "delete-records": lambda log: log.topic(TOPIC).delete_records({0: 3}),
     "restore": lambda log: restore(log, topics=[TOPIC], version=1),
     "erase": lambda log: erase(log, topics=[TOPIC], keys=[b"key"]),
     "repair": lambda log: verify(log, TOPIC, repair=True),
-    "target of a writer": lambda log: log.target(TOPIC),
+    "target of a writer": lambda log: log.topic(TOPIC).target(),
 }
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)
 def test_a_fenced_leader_takes_nothing_and_says_who_does(leader, follower, operation):
     promote_topic(follower, TOPIC)
-    before = leader.snapshot(TOPIC).version
+    before = leader.topic(TOPIC).snapshot.version
     with pytest.raises(NotLeaderError, match=rf"found fenced.*{follower.uri} was promoted in its place: write there"):
         OPERATIONS[operation](leader)
-    assert leader.snapshot(TOPIC).version == before
+    assert leader.topic(TOPIC).snapshot.version == before
 
 
 @pytest.mark.parametrize("job", [roll, retain, compact], ids=lambda job: job.__name__)
 def test_jobs_fail_at_a_fenced_leader_and_vacuum_runs(leader, follower, job):
-    leader.alter_topic(TOPIC, {"cleanup.policy": "compact,delete"})
+    leader.topic(TOPIC).alter({"cleanup.policy": "compact,delete"})
     promote_topic(follower, TOPIC)
     [failed] = job(leader, now_ms=LATER_MS).failed
     assert f"takes no {job.__name__}" in failed["error"] and follower.uri in failed["error"]
@@ -85,7 +85,7 @@ def test_a_fence_whose_reply_was_lost_is_found(leader, follower):
     play = Play()
     play.commits(committed_but_reply_lost)
     promote_topic(follower, TOPIC, played(leader, play))
-    assert leader.snapshot(TOPIC).states["fence_version"] == str(leader.snapshot(TOPIC).version)
+    assert leader.topic(TOPIC).snapshot.states["fence_version"] == str(leader.topic(TOPIC).snapshot.version)
     add(follower, [10])
     assert numbers(follower) == list(range(11))
 
@@ -132,11 +132,11 @@ def test_a_restore_just_before_the_fence_is_what_the_new_leader_has(leader, foll
     play.commits(lambda go: (restore(leader, topics=[TOPIC], version=1), go()))
     promote_topic(follower, TOPIC, played(leader, play))
     assert numbers(follower) == numbers(leader) == list(range(6))
-    assert follower.offsets(TOPIC) == leader.offsets(TOPIC)
+    assert follower.topic(TOPIC).offsets() == leader.topic(TOPIC).offsets()
 
 
 def test_a_restore_of_a_version_before_the_fence_does_not_lift_it(leader, follower):
-    before = leader.snapshot(TOPIC).version
+    before = leader.topic(TOPIC).snapshot.version
     promote_topic(follower, TOPIC)
     for version in (1, before):
         with pytest.raises(NotLeaderError, match=r"takes no restore"):
@@ -164,7 +164,9 @@ def test_an_import_in_its_midst_ends_at_the_fence(tmp_path, monkeypatch):
     play.commits(lambda go: go(), lambda go: (promote_topic(follower, kafka_side.TOPIC), go()))
     with pytest.raises(NotLeaderError, match=r"takes no import"):
         played(leader, play).import_kafka(source)
-    ends = {name: log.offsets(kafka_side.TOPIC)[0][1] for name, log in (("leader", leader), ("follower", follower))}
+    ends = {
+        name: log.topic(kafka_side.TOPIC).offsets()[0][1] for name, log in (("leader", leader), ("follower", follower))
+    }
     assert ends["leader"] == ends["follower"] < 20
     with pytest.raises(NotLeaderError, match=r"takes no import"):
         leader.import_kafka(source)

@@ -38,7 +38,7 @@ def test_groups_go_on_at_the_new_leader(leader, follower):
     promote_topic(follower, TOPIC)
     assert follower.group("audit").positions().offsets == {TOPIC: {0: 4, 1: 1}}
     assert follower.group("billing").positions().offsets == {TOPIC: {0: 7}}
-    check_position(follower.snapshot(TOPIC), 0, follower.group("audit").positions()[TOPIC, 0], "audit")
+    check_position(follower.topic(TOPIC).snapshot, 0, follower.group("audit").positions()[TOPIC, 0], "audit")
 
 
 def test_the_position_that_a_group_committed_last_counts(leader, follower):

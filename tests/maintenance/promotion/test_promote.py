@@ -58,7 +58,7 @@ def test_a_promoted_follower_has_all_that_its_leader_had_and_leads_in_a_new_epoc
     add(follower, [12])
     assert numbers(follower) == list(range(13))
     assert epochs(follower) == ((0, 0), (1, 12))
-    assert dict(follower.snapshot(TOPIC).states)["role"] == "leader"
+    assert dict(follower.topic(TOPIC).snapshot.states)["role"] == "leader"
 
 
 def test_batches_carry_the_epoch_of_the_leader_that_took_them(leader, follower):
@@ -66,7 +66,7 @@ def test_batches_carry_the_epoch_of_the_leader_that_took_them(leader, follower):
     promote_topic(follower, TOPIC)
     add(follower, [10])
     roll(follower, now_ms=LATER_MS)
-    [segment] = follower.snapshot(TOPIC).live_of(0)
+    [segment] = follower.topic(TOPIC).snapshot.live_of(0)
     batches = scan_batches(follower.storage.read(segment.path)).batches
     found = list(zip(batches.base_offset.tolist(), batches.leader_epoch.tolist(), strict=True))
     assert found == [(0, 0), (6, 0), (10, 1)]
@@ -74,19 +74,19 @@ def test_batches_carry_the_epoch_of_the_leader_that_took_them(leader, follower):
 
 def test_a_dry_run_says_what_a_promotion_would_do_and_changes_nothing(leader, follower):
     add(leader, [10])  # a promotion would copy it
-    versions = [log.snapshot(TOPIC).version for log in (leader, follower)]
+    versions = [log.topic(TOPIC).snapshot.version for log in (leader, follower)]
     done = promote_topic(follower, TOPIC, dry_run=True)
     assert (done.steps, done.former_uri, done.leader_epochs[0]) == (STEPS, leader.uri, (1, 11))
-    assert [log.snapshot(TOPIC).version for log in (leader, follower)] == versions
+    assert [log.topic(TOPIC).snapshot.version for log in (leader, follower)] == versions
 
 
 def test_a_promotion_is_done_once(leader, follower):
     promote_topic(follower, TOPIC)
     add(follower, [10])
-    version = follower.snapshot(TOPIC).version
+    version = follower.topic(TOPIC).snapshot.version
     again = promote_topic(follower, TOPIC)
     assert (again.steps, again.is_fenced, again.leader_epochs[0]) == ((), True, (1, 10))
-    assert follower.snapshot(TOPIC).version == version
+    assert follower.topic(TOPIC).snapshot.version == version
 
 
 @pytest.mark.parametrize("moment", ["before", "after"])
@@ -108,7 +108,9 @@ def test_a_promotion_that_was_killed_at_any_commit_goes_on(leader, follower, com
     add(follower, [12])
     assert numbers(follower) == list(range(13))
     assert epochs(follower) == ((0, 0), (1, 12))
-    assert follower.snapshot(TOPIC).states["role_epoch"] == leader.snapshot(TOPIC).states["role_epoch"] == "1"
+    assert (
+        follower.topic(TOPIC).snapshot.states["role_epoch"] == leader.topic(TOPIC).snapshot.states["role_epoch"] == "1"
+    )
     with pytest.raises(NotLeaderError):
         add(leader, [99])
 
@@ -291,13 +293,13 @@ def test_a_transaction_that_the_former_leader_took_is_a_repeat_at_the_new_one(le
 def test_a_leader_of_format_version_1_is_to_be_upgraded_first(tmp_path):
     """It has no place for a fence."""
     leader = LogDir.create(str(tmp_path / "leader"))
-    leader.manifest(TOPIC).create("t", {}, [Partition("t", 0)], format_version=1)
+    leader.topic(TOPIC).manifest.create("t", {}, [Partition("t", 0)], format_version=1)
     add(leader, range(3))
     follower = followed(leader)
     with pytest.raises(FormatVersionError, match="segments topic upgrade LOG_DIR orders"):
         promote_topic(follower, TOPIC)
     add(leader, [3])
-    leader.upgrade_topic(TOPIC)
+    leader.topic(TOPIC).upgrade()
     promote_topic(follower, TOPIC)
     assert numbers(follower) == list(range(4))
 
@@ -349,7 +351,7 @@ def test_a_leader_out_of_reach_is_replaced_by_force_alone(leader, follower):
 
 
 def leader_version(path: Path) -> int:
-    return LogDir.open(str(path)).snapshot(TOPIC).version
+    return LogDir.open(str(path)).topic(TOPIC).snapshot.version
 
 
 def test_a_leader_that_was_out_of_reach_is_fenced_as_soon_as_it_is_met(leader, follower):
@@ -374,7 +376,7 @@ def test_force_is_no_leave_to_lose_what_can_be_copied(leader, follower):
 def test_a_leader_with_lost_files_is_replaced_by_force(leader, follower):
     add(leader, [10])
     moved(leader, "audit", {TOPIC: {0: 11}})
-    lost = leader.snapshot(TOPIC).live_of(0)[-1]
+    lost = leader.topic(TOPIC).snapshot.live_of(0)[-1]
     Path(leader.uri, lost.path).unlink()
     with pytest.raises(SegmentsError, match=r"orders-0"):
         promote_topic(follower, TOPIC)
@@ -383,7 +385,7 @@ def test_a_leader_with_lost_files_is_replaced_by_force(leader, follower):
     add(follower, [99])
     assert numbers(follower) == [*range(10), 99]
     with pytest.raises(OffsetOutOfRangeError, match="another one from offset 10 on than the log that group audit read"):
-        check_position(follower.snapshot(TOPIC), 0, follower.group("audit").positions()[TOPIC, 0], "audit")
+        check_position(follower.topic(TOPIC).snapshot, 0, follower.group("audit").positions()[TOPIC, 0], "audit")
 
 
 def test_force_is_no_leave_to_lose_what_the_place_here_has_no_room_for(leader, follower, monkeypatch):

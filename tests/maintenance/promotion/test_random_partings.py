@@ -34,22 +34,22 @@ def work(log: LogDir, chance: random.Random) -> None:
             values = [chance.choice([None, str(chance.random()).encode()]) for _ in range(count)]
             partitions = pa.array([chance.randint(0, 1) for _ in range(count)], pa.int32())
             table = pa.table({"key": keys, "value": pa.array(values, pa.binary()), "partition": partitions})
-            log.append(TOPIC, table, txn=(chance.choice("ab"), log.snapshot(TOPIC).version))
+            log.topic(TOPIC).append(table, txn=(chance.choice("ab"), log.topic(TOPIC).snapshot.version))
         case "roll":
             roll(log, now_ms=LATER_MS)
         case "compact":
             compact(log)
         case "delete-records":
-            start, end = log.offsets(TOPIC)[0]
-            log.delete_records(TOPIC, {0: chance.randint(start, end)})
+            start, end = log.topic(TOPIC).offsets()[0]
+            log.topic(TOPIC).delete_records({0: chance.randint(start, end)})
         case "restore":
-            restore(log, topics=[TOPIC], version=max(0, log.snapshot(TOPIC).version - chance.randint(0, 1)))
+            restore(log, topics=[TOPIC], version=max(0, log.topic(TOPIC).snapshot.version - chance.randint(0, 1)))
         case "vacuum":
             vacuum(log, now_ms=log.storage.now_ms() + 2 * 86_400_000)
 
 
 def transactions(log: LogDir) -> dict[str, int]:
-    found = {one.application: one.version for one in log.manifest(TOPIC).state().last_transactions()}
+    found = {one.application: one.version for one in log.topic(TOPIC).manifest.state().last_transactions()}
     return {name: version for name, version in found.items() if version >= 0}
 
 

@@ -130,7 +130,7 @@ class Run:
         done: list[dict[str, Any]] = []
         try:
             source = committed_directory(storage)
-            done = import_all(source, log.storage, source.topics(), log.manifest, {}, log.defaults)
+            done = import_all(source, log.storage, source.topics(), log.manifests.manifest, {}, log.defaults)
         except KilledError:
             pass
         except SegmentsError as error:
@@ -142,7 +142,7 @@ class Run:
             self.counts["records copied"] += one["records"]
             self.counts["left"] += len(one["left"])
             self.counts["holes"] += len(one["holes"])
-        snapshots = {topic: self.log.snapshot(topic) for topic in self.log.topics()}
+        snapshots = {topic: self.log.topic(topic).snapshot for topic in self.log.topics()}
         for place, partition in self.disk.partitions.items():
             if place[0] in snapshots:
                 self._judge(place, partition, snapshots[place[0]])
@@ -205,7 +205,7 @@ class Run:
         topic, number = place
         return {
             row["offset"]: (row["key"], row["value"])
-            for batch in self.log.read(topic, number, isolation_level=isolation_level)
+            for batch in self.log.topic(topic).scan(partition=number, isolation=isolation_level).batches()
             for row in batch.select(["offset", "key", "value"]).to_pylist()
         }
 

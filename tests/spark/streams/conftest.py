@@ -45,6 +45,6 @@ def add(t: LogDir) -> Add:
     """add(numbers, partition=0, timestamp_ms=T0, topic="t") appends values."""
 
     def append(values: Iterable[Any], partition: int = 0, timestamp_ms: int = T0, topic: str = "t") -> None:
-        t.append(topic, rows(values, partition, timestamp_ms))
+        t.topic(topic).append(rows(values, partition, timestamp_ms))
 
     return append

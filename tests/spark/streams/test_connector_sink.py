@@ -21,7 +21,7 @@ def t(log):
 
 
 def records(log):
-    return {name: end for name in ("t", "other") for _, end in log.offsets(name).values() if end}
+    return {name: end for name in ("t", "other") for _, end in log.topic(name).offsets().values() if end}
 
 
 @pytest.mark.slow

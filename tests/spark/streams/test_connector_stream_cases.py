@@ -51,7 +51,7 @@ def test_case_2_trigger_available_now_splits_by_the_limit_and_ends(t, add):
 def test_case_3_available_now_fails_where_partitions_became_unavailable(log):
     log.create_topic("t", partitions=5)
     for partition in FIVE:
-        log.append("t", rows(range(4), partition))
+        log.topic("t").append(rows(range(4), partition))
     stream = query(log, maxOffsetsPerTrigger=5, failOnDataLoss="false").start(available_now=True)
     stream.trigger()
     log.delete_topic("t")
@@ -141,24 +141,24 @@ def test_min_offsets_hold_back_no_batch_of_available_now(t, add):
 
 def test_case_11_subscribing_by_pattern_with_topic_deletions(log):
     log.create_topic("events-a")
-    log.append("events-a", rows(range(3), 0))
+    log.topic("events-a").append(rows(range(3), 0))
     stream = query(log, subscribePattern="events-.*", failOnDataLoss="false").start()
     assert numbers(stream.run()) == [0, 1, 2]
     log.delete_topic("events-a")
     log.create_topic("events-b")
-    log.append("events-b", rows(range(4, 6), 0))
+    log.topic("events-b").append(rows(range(4, 6), 0))
     assert numbers(stream.run()) == [4, 5]
 
 
 def test_case_12_empty_offsets_are_never_recorded(log):
     log.create_topic("events-a")
-    log.append("events-a", rows(range(3), 0))
+    log.topic("events-a").append(rows(range(3), 0))
     stream = query(log, subscribePattern="events-.*", failOnDataLoss="false").start()
     stream.run()
     log.delete_topic("events-a")
     assert stream.trigger() is None
     log.create_topic("events-a")
-    log.append("events-a", rows(range(7, 9), 0))
+    log.topic("events-a").append(rows(range(7, 9), 0))
     assert numbers(stream.run()) == [7, 8]
     assert all("events-a" in json.loads(offset) for offset in stream.offsets)
 
@@ -176,12 +176,12 @@ def test_case_13_topic_recreation_between_batches_is_a_loss(t, add):
 
 def test_case_14_topic_level_offsets_tolerate_a_new_topic(log):
     log.create_topic("events-a")
-    log.append("events-a", rows([1], 0))
+    log.topic("events-a").append(rows([1], 0))
     stream = query(log, subscribePattern="events-.*", startingOffsets='{"events-a":"earliest"}').start()
     with pytest.raises(Killed):
         stream.trigger("planned")
     log.create_topic("events-b")
-    log.append("events-b", rows([2], 0))
+    log.topic("events-b").append(rows([2], 0))
     stream.start().run()
     assert numbers(stream.rows) == [1, 2]
 
@@ -304,19 +304,19 @@ def test_from_each_start_by_each_strategy(log, how, start, fails):
     log.create_topic("t", partitions=5)
     options = STRATEGIES[how] | {"failOnDataLoss": fails}
     if start in ("latest", "earliest"):
-        log.append("t", rows([-1], 0))
+        log.topic("t").append(rows([-1], 0))
         options["startingOffsets"] = start
         expected = [] if start == "latest" else [-1]
     elif start == "specific offsets":
         for partition, values in enumerate([(-20, -21, -22), (-10, -11, -12), (0, 1, 2), (10, 11, 12), (20, 21, 22)]):
-            log.append("t", rows(values, partition))
+            log.topic("t").append(rows(values, partition))
         options["startingOffsets"] = '{"t":{"0":-2,"1":-1,"2":0,"3":1,"4":2}}'
         expected = [-22, -21, -20, 0, 1, 2, 11, 12, 22]
     else:
         expected = []
         for partition in FIVE:
-            log.append("t", rows([10 * partition], partition, T0))
-            log.append("t", rows([10 * partition + 1], partition, T0 + HOUR_MS))
+            log.topic("t").append(rows([10 * partition], partition, T0))
+            log.topic("t").append(rows([10 * partition + 1], partition, T0 + HOUR_MS))
             expected.append(10 * partition + 1)
         if start == "global timestamp":
             options["startingTimestamp"] = T0 + 1
@@ -324,27 +324,27 @@ def test_from_each_start_by_each_strategy(log, how, start, fails):
             options["startingOffsetsByTimestamp"] = json.dumps({"t": {str(number): T0 + 1 + number for number in FIVE}})
     stream = query(log, **options).start()
     assert numbers(stream.run()) == expected
-    log.append("t", rows([1002, 1003], 1))
+    log.topic("t").append(rows([1002, 1003], 1))
     assert numbers(stream.run()) == [1002, 1003]
     stream.start()
     assert stream.run() == []
     stream.reader = None
-    log.append("t", rows([1004, 1005], 2))
+    log.topic("t").append(rows([1004, 1005], 2))
     assert numbers(stream.start().run()) == [1004, 1005]
     if how != "assign":
-        log.alter_topic("t", partitions=10)
-        log.append("t", rows([1006, 1007], 9))
+        log.topic("t").alter(partitions=10)
+        log.topic("t").append(rows([1006, 1007], 9))
         assert numbers(stream.run()) == [1006, 1007]
 
 
 def test_case_69_subscribing_topics_from_topic_level_offsets(log):
     for name in ("t1", "t2"):
         log.create_topic(name)
-        log.append(name, rows([1], 0))
+        log.topic(name).append(rows([1], 0))
     stream = query(log, subscribe="t1,t2", startingOffsets='{"t1":"earliest","t2":"latest"}').start()
     found = stream.run()
     assert [row["topic"] for row in found] == ["t1"]
-    log.append("t2", rows([2], 0))
+    log.topic("t2").append(rows([2], 0))
     assert [row["topic"] for row in stream.start().run()] == ["t2"]
 
 
@@ -381,7 +381,7 @@ def test_case_74_a_batch_that_failed_is_planned_again_after_partitions_were_adde
     stream = query(t, maxOffsetsPerTrigger=5).start(available_now=True)
     with pytest.raises(Killed):
         stream.trigger("planned")
-    t.alter_topic("t", partitions=6)
+    t.topic("t").alter(partitions=6)
     add([50], 5)
     stream.start(available_now=True).run()
     assert numbers(stream.rows) == [*range(9), 50]
@@ -478,11 +478,11 @@ def test_case_95_stress_with_topics_partitions_data_and_restarts(log):
             log.create_topic(topics[-1])
         elif what == "partitions":
             name = chance.choice(topics)
-            log.alter_topic(name, partitions=len(log.offsets(name)) + 1)
+            log.topic(name).alter(partitions=len(log.topic(name).offsets()) + 1)
         elif what == "data":
             name = chance.choice(topics)
             values = list(range(len(sent), len(sent) + chance.randint(1, 9)))
-            log.append(name, rows(values, chance.choice(list(log.offsets(name)))))
+            log.topic(name).append(rows(values, chance.choice(list(log.topic(name).offsets()))))
             sent += values
         elif what == "restart":
             stream.start()
@@ -510,7 +510,7 @@ def test_an_end_is_below_its_start_in_no_partition(t, add, case):
     """Spark compares offsets of Python sources as text, so the source itself sees that none goes back."""
     add(range(9))
     stream = query(t, maxOffsetsPerTrigger=2).start()
-    t.alter_topic("t", partitions=4)
+    t.topic("t").alter(partitions=4)
     add(range(5), 3)
     stream.run()
     ends = [json.loads(offset)["t"] for offset in stream.offsets]
@@ -523,7 +523,7 @@ def test_an_end_is_below_its_start_in_no_partition(t, add, case):
 
 def test_case_205_no_duplicated_records_where_retention_took_the_start(t, add):
     add(range(20))
-    t.delete_records("t", {0: 10})
+    t.topic("t").delete_records({0: 10})
     stream = query(t, startingOffsets='{"t":{"0":0,"1":0,"2":0}}', failOnDataLoss="false").start()
     assert numbers(stream.run()) == list(range(10, 20))
 
@@ -543,7 +543,7 @@ def test_case_208_stress_for_fail_on_data_loss_false(log):
             log.delete_topic(name)
             there.remove(name)
         else:
-            log.append(name, rows(range(sent, sent + 9), chance.randint(0, 1)))
+            log.topic(name).append(rows(range(sent, sent + 9), chance.randint(0, 1)))
             sent += 9
         if chance.random() < 0.3:
             stream.start()

@@ -17,7 +17,7 @@ def stream_of(log, **options):
 
 
 def deleted(t, add):
-    t.delete_records("t", {0: 7})
+    t.topic("t").delete_records({0: 7})
 
 
 def made_anew(t, add):

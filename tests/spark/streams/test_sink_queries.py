@@ -37,7 +37,9 @@ def run(*arguments, **options):
 
 
 def values(log):
-    return sorted(value.decode() for batch in log.read("t") for value in batch.column("value").to_pylist())
+    return sorted(
+        value.decode() for batch in log.topic("t").scan().batches() for value in batch.column("value").to_pylist()
+    )
 
 
 ALL = [f"{number}-{letter}" for number in range(FILES) for letter in "ab"]
@@ -48,14 +50,14 @@ def test_a_restarted_query_replays_its_last_batch_and_adds_nothing(spark, lines,
     query = run(spark, lines, t, checkpoint=checkpoint)
     assert [progress["sink"]["numOutputRows"] for progress in query.recentProgress] == [2] * FILES
     assert values(t) == ALL
-    assert [batch["operation"] for batch in t.manifest("t").history()[1:]] == ["append"] * FILES
+    assert [batch["operation"] for batch in t.topic("t").manifest.history()[1:]] == ["append"] * FILES
     # As after a crash between the commit to the topic and the note of the batch in the checkpoint.
     for path in (checkpoint / "commits").glob(f"*{FILES - 1}*"):
         path.unlink()
-    version = t.snapshot("t").version
+    version = t.topic("t").snapshot.version
     (lines / "3.txt").write_text("3-a\n")
     run(spark, lines, t, checkpoint=checkpoint)
-    assert (values(t), t.snapshot("t").version) == ([*ALL, "3-a"], version + 1)
+    assert (values(t), t.topic("t").snapshot.version) == ([*ALL, "3-a"], version + 1)
 
 
 def test_an_old_checkpoint_and_asynchronous_progress_are_refused(spark, lines, t, tmp_path):

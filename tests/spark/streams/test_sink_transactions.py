@@ -20,7 +20,9 @@ def rows(*values, topics=None, partition=0):
 
 
 def values(log, topic="t"):
-    return [value.decode() for batch in log.read(topic) for value in batch.column("value").to_pylist()]
+    return [
+        value.decode() for batch in log.topic(topic).scan().batches() for value in batch.column("value").to_pylist()
+    ]
 
 
 def files(log):
@@ -44,11 +46,11 @@ def test_batches_are_appended_in_the_order_of_tasks(t):
 
 def test_a_repeat_is_found_before_anything_is_encoded(t):
     batches.run(t.uri, TO_T, [rows("a")], batch=0)
-    there, version = files(t), t.snapshot("t").version
+    there, version = files(t), t.topic("t").snapshot.version
     messages = batches.write(t.uri, TO_T, [rows("a")], "q1", 0)
     batches.commit(t.uri, TO_T, [rows("a")], messages, 0)
     assert files(t) == there
-    assert (values(t), t.snapshot("t").version) == (["a"], version)
+    assert (values(t), t.topic("t").snapshot.version) == (["a"], version)
 
 
 def test_a_typed_value_of_a_repeat_is_not_encoded_either(t):
@@ -120,7 +122,7 @@ def test_tasks_that_ran_before_and_after_the_other_drivers_commit_add_nothing(t)
 def test_of_several_topics_each_takes_the_batch_once(t):
     tasks = [rows("a", "b", topics=["t", "u"])]
     messages = batches.write(t.uri, {}, tasks, "q1", 0)
-    t.commit_chunks([chunks for chunks in messages[0].chunks if chunks.topic == "t"], messages[0].txn)
+    t.topic("t").commit_chunks([chunks for chunks in messages[0].chunks if chunks.topic == "t"], messages[0].txn)
     assert (values(t, "t"), values(t, "u")) == (["a"], [])  # the driver died between two commits
     there = files(t)
     batches.run(t.uri, {}, tasks, batch=0)
@@ -143,9 +145,9 @@ def test_a_topic_made_anew_between_tasks_and_commit_fails_the_batch(t):
 
 
 def test_a_batch_without_rows_leaves_nothing_behind(t):
-    version = t.snapshot("t").version
+    version = t.topic("t").snapshot.version
     batches.run(t.uri, TO_T, [rows("a").slice(0, 0)], batch=0)
-    assert (t.snapshot("t").version, files(t)) == (version, [])
+    assert (t.topic("t").snapshot.version, files(t)) == (version, [])
 
 
 def test_the_commit_of_another_batch_is_refused(t):

@@ -51,10 +51,10 @@ def test_all_batches_of_a_stream_equal_one_batch_read(
 ):
     log = LogDir.create(str(tmp_path_factory.mktemp("model")))
     log.create_topic("s0", partitions=2)
-    log.append("s0", rows(range(4), 0, T0))
-    log.append("s0", rows(range(4, 9), 1, T0 + 5))
+    log.topic("s0").append(rows(range(4), 0, T0))
+    log.topic("s0").append(rows(range(4, 9), 1, T0 + 5))
     stream = kind(log.uri, {"subscribePattern": "s.*"} | start).start()
-    stream.meanwhile = lambda: log.append("s0", rows([9], 1, T0 + 9))
+    stream.meanwhile = lambda: log.topic("s0").append(rows([9], 1, T0 + 9))
     begin = Query(log.uri, stream.given).start().reader.initialOffset()
     steps = [("trigger", kill), *steps]
     sent = 10
@@ -62,14 +62,14 @@ def test_all_batches_of_a_stream_equal_one_batch_read(
         names = log.topics()
         if step == "append":
             topic = names[details[0] % len(names)]
-            partition = details[1] % len(log.offsets(topic))
-            log.append(topic, rows(range(sent, sent + details[2]), partition, T0 + sent % 7))
+            partition = details[1] % len(log.topic(topic).offsets())
+            log.topic(topic).append(rows(range(sent, sent + details[2]), partition, T0 + sent % 7))
             sent += details[2]
         elif step == "topic":
             log.create_topic(f"s{len(names)}")
         elif step == "partition":
             topic = names[details[0] % len(names)]
-            log.alter_topic(topic, partitions=len(log.offsets(topic)) + 1)
+            log.topic(topic).alter(partitions=len(log.topic(topic).offsets()) + 1)
         elif step == "roll":
             roll(log, now_ms=NOW_MS)
         elif step == "trigger":
@@ -92,7 +92,7 @@ def test_all_batches_of_a_stream_equal_one_batch_read(
     stream.run()
 
     starts = {
-        topic: {str(number): begin.get(topic, {}).get(str(number), -2) for number in log.offsets(topic)}
+        topic: {str(number): begin.get(topic, {}).get(str(number), -2) for number in log.topic(topic).offsets()}
         for topic in log.topics()
     }
     whole = {"subscribePattern": "s.*", "startingOffsets": json.dumps(starts)}

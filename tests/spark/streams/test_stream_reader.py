@@ -64,7 +64,7 @@ def test_a_kill_in_batch_0_loses_nothing_that_came_after_the_query_began(t, add,
     for partition in range(3):
         add([100 + partition, 200 + partition], partition, T0 + 10 * HOUR_MS)
         new |= {100 + partition, 200 + partition}
-    t.alter_topic("t", partitions=4)
+    t.topic("t").alter(partitions=4)
     add([300], 3, T0 + 10 * HOUR_MS)
     new.add(300)
     stream.start().run()
@@ -138,7 +138,7 @@ def test_retention_that_passed_the_reader_is_an_error_that_names_the_offsets(t, 
     add(range(10))
     stream = query(t, maxOffsetsPerTrigger=4).start()
     assert numbers(stream.trigger()) == [0, 1, 2, 3]
-    t.delete_records("t", {0: 7})
+    t.topic("t").delete_records({0: 7})
     with pytest.raises(
         OffsetOutOfRangeError, match=r"Records of t-0 were deleted.*offsets 4 to 6 are gone.*failOnDataLoss=false"
     ):
@@ -154,7 +154,7 @@ def test_a_replay_of_a_batch_whose_records_left_the_log_is_an_error(t, add):
     stream.trigger()
     with pytest.raises(Killed):
         stream.trigger("planned")
-    t.delete_records("t", {0: 7})
+    t.topic("t").delete_records({0: 7})
     with pytest.raises(OffsetOutOfRangeError, match=r"t-0 were deleted.*offsets 4 to 6 are gone"):
         stream.start().trigger()
     stream.given["failOnDataLoss"] = "false"
@@ -167,7 +167,7 @@ def test_a_replay_of_the_first_batch_knows_where_it_began(t, add):
     stream = query(t).start()
     with pytest.raises(Killed):
         stream.trigger("planned")
-    t.delete_records("t", {0: 7})
+    t.topic("t").delete_records({0: 7})
     with pytest.raises(OffsetOutOfRangeError, match=r"t-0 were deleted.*offsets 0 to 6 are gone"):
         stream.start().trigger()
     stream.given["failOnDataLoss"] = "false"
@@ -184,7 +184,7 @@ def test_retention_between_plan_and_read_takes_nothing_from_a_batch(t, add):
     reader = query(t).start().reader
     start = reader.initialOffset()
     end = reader.latestOffset(start, reader.getDefaultReadLimit())
-    t.delete_records("t", {0: 10})
+    t.topic("t").delete_records({0: 10})
     found = [row for task in reader.partitions(start, end) for batch in reader.read(task) for row in batch.to_pylist()]
     assert numbers(found) == list(range(10))
 
@@ -193,7 +193,7 @@ def test_available_now_reads_what_was_there_when_it_began_whatever_retention_tak
     add(range(10))
     stream = query(t, maxOffsetsPerTrigger=4).start(available_now=True)
     stream.trigger()
-    t.delete_records("t", {0: 7})
+    t.topic("t").delete_records({0: 7})
     assert numbers(stream.run()) == list(range(4, 10))
 
 
@@ -206,7 +206,7 @@ def test_gaps_that_compaction_left_are_no_loss(log):
     stream.run()
     for number in range(40):
         table = rows([number], 0)
-        log.append("t", table.append_column("key", [[b"same"]]))
+        log.topic("t").append(table.append_column("key", [[b"same"]]))
     roll(log, now_ms=T0 + HOUR_MS)
     compact(log, now_ms=T0 + HOUR_MS)
     there = in_process.load(log.uri, {"subscribe": "t"})
@@ -261,7 +261,7 @@ def test_a_topic_that_went_away_is_an_error_and_with_loss_allowed_left_out(t, ad
         stream.trigger()
     stream.given["failOnDataLoss"] = "false"
     stream.start()
-    t.append("u", rows([9], 0))
+    t.topic("u").append(rows([9], 0))
     assert numbers(stream.run()) == [9]
     assert "t" not in json.loads(stream.offsets[-1])
 
@@ -274,12 +274,12 @@ def test_a_topic_that_is_not_there_is_an_error_of_the_load(t):
 def test_new_partitions_begin_at_their_earliest_offset_which_must_be_0(t, add):
     stream = query(t, startingOffsets="latest").start()
     stream.run()
-    t.alter_topic("t", partitions=5)
+    t.topic("t").alter(partitions=5)
     add(range(3), 3)
     assert numbers(stream.run()) == [0, 1, 2]
-    t.alter_topic("t", partitions=6)
+    t.topic("t").alter(partitions=6)
     add(range(3), 5)
-    t.delete_records("t", {5: 2})
+    t.topic("t").delete_records({5: 2})
     with pytest.raises(
         OffsetOutOfRangeError, match=r"New partition t-5 does not begin at offset 0: expected 0, found 2"
     ):
@@ -310,9 +310,9 @@ def test_a_log_of_another_leader_epoch_is_a_loss(t, add):
 
 
 def lead_anew(t, *epochs):
-    row = t.snapshot("t").partition(0)
+    row = t.topic("t").snapshot.partition(0)
     row = dataclasses.replace(row, leader_epoch=epochs[-1][0], leader_epochs=epochs)
-    t.manifest("t").commit(lambda _: Change("promote", partitions=[row]))
+    t.topic("t").manifest.commit(lambda _: Change("promote", partitions=[row]))
 
 
 def test_a_stream_ahead_of_a_leader_that_was_promoted_by_force_goes_on_where_the_logs_parted(t, add):
@@ -377,7 +377,7 @@ def test_an_idle_trigger_reads_no_segment_row(t, add, monkeypatch):
 @pytest.mark.slow
 def test_many_partitions_are_read_by_few_tasks(log):
     log.create_topic("t", partitions=200)
-    log.append("t", pa.concat_tables([rows([partition], partition) for partition in range(200)]))
+    log.topic("t").append(pa.concat_tables([rows([partition], partition) for partition in range(200)]))
     stream = query(log).start()
     assert numbers(stream.run()) == list(range(200))
     assert stream.tasks[0] < 100
@@ -390,7 +390,7 @@ def test_a_projection_and_headers_reach_a_stream(t, add):
 
 
 def test_values_have_their_format_in_a_stream_too_and_in_topics_that_come_later(t):
-    t.append("t", rows(['{"n":1}'], 0))
+    t.topic("t").append(rows(['{"n":1}'], 0))
     options = {
         "subscribePattern": "t.*",
         "startingOffsets": "earliest",
@@ -400,5 +400,5 @@ def test_values_have_their_format_in_a_stream_too_and_in_topics_that_come_later(
     stream = Query(t.uri, options).start()
     assert [row["value"] for row in stream.run()] == [{"n": 1}]
     t.create_topic("t2")
-    t.append("t2", rows(['{"n":2}'], 0))
+    t.topic("t2").append(rows(['{"n":2}'], 0))
     assert [row["value"] for row in stream.run()] == [{"n": 2}]

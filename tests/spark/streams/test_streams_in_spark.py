@@ -87,7 +87,7 @@ def test_case_10_input_row_metrics(t, add, stream, sink):
 
 def test_case_18_a_watermark_on_the_timestamp(spark, t, stream, sink):
     for minute in range(4):
-        t.append("t", rows([minute], 0, T0 + minute * 60_000))
+        t.topic("t").append(rows([minute], 0, T0 + minute * 60_000))
     windows = stream(**EARLIEST).withWatermark("timestamp", "10 seconds").selectExpr("window(timestamp, '1 minute') w")
     sink.run(windows.groupBy("w").count(), "watermark")
     assert len(sink.rows("watermark")) >= 2
@@ -95,7 +95,7 @@ def test_case_18_a_watermark_on_the_timestamp(spark, t, stream, sink):
 
 def test_case_20_a_union_goes_on_where_one_of_its_topics_has_nothing_new(spark, t, add, stream, sink):
     t.create_topic("u")
-    t.append("u", rows([100], 0))
+    t.topic("u").append(rows([100], 0))
     add([1])
 
     def both():
@@ -183,7 +183,7 @@ def test_an_error_of_the_source_reaches_the_user_as_itself(t, stream, sink, opti
 
 
 def test_typed_values_in_a_stream(spark, t, sink):
-    t.append("t", rows(['{"n":1,"who":"anna"}'], 0))
+    t.topic("t").append(rows(['{"n":1,"who":"anna"}'], 0))
     options = {"subscribe": "t", "value.format": "json", "value.schema": "n long, who string"} | EARLIEST
     frame = spark.readStream.format("segments").options(**options).load(t.uri).select("value.who")
     sink.run(frame, "typed")

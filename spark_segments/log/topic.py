@@ -1,0 +1,304 @@
+"""A topic: what its log is at a moment, and what is done to it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from spark_segments.config import TopicConfig, topic_config
+from spark_segments.errors import InvalidOptionError, SegmentsError, StorageError, UnknownOutcomeError
+from spark_segments.log.description import describe
+from spark_segments.log.history import history
+from spark_segments.log.manifest.change import APPEND
+from spark_segments.log.manifest.manifest import Manifest, Upgrade
+from spark_segments.log.manifest.snapshot import Snapshot
+from spark_segments.log.manifest.states import check_role
+from spark_segments.log.manifest.topic_log import TableState
+from spark_segments.log.manifest.transaction import AnyTransaction, checked, is_repeat
+from spark_segments.log.manifests import Manifests
+from spark_segments.log.partitions import offset_bounds
+from spark_segments.log.printing import Printed, Prints
+from spark_segments.log.topic_changes import altered, records_deleted
+
+# What reads or writes records imports kernels, and is imported when it is used.
+if TYPE_CHECKING:
+    from spark_segments.log.appending.appender import Chunks, ProducerOptions, Target
+    from spark_segments.log.appending.caller_rows import Rows
+    from spark_segments.log.reading.scan import Offsets, Scan
+    from spark_segments.values.batches import Decoder
+
+
+_PRINTED = {
+    "partition": "partition",
+    "records": "records",
+    "bytes": "size_bytes",
+    "log start": "log_start_offset",
+    "log end": "log_end_offset",
+}
+
+
+class Topic(Prints):
+    """A topic of a log directory. `LogDir.topic` gives it.
+
+    What it says of the log is of one snapshot: of the version or time asked for, or of the moment when it is first
+    asked for anything. Whoever wants to see later appends asks the log directory for the topic again. Writes go to the
+    log as it is when they are made, and never show in this snapshot. Methods raise UnknownTopicError where there is no
+    such topic.
+    """
+
+    def __init__(
+        self, manifests: Manifests, name: str, version: int | None = None, timestamp: datetime | int | None = None
+    ) -> None:
+        """Use `LogDir.topic`. `timestamp`: milliseconds since 1970, or a datetime, of UTC where it names no zone."""
+        self.name = name
+        self._manifests = manifests
+        self._version, self._timestamp_ms = version, _milliseconds(timestamp)
+
+    @cached_property
+    def snapshot(self) -> Snapshot:
+        """The rows of the manifest from which everything is read."""
+        return self._manifests.snapshot(self.name, self._version, self._timestamp_ms)
+
+    @property
+    def version(self) -> int:
+        """The version of the snapshot."""
+        return self.snapshot.version
+
+    @property
+    def manifest(self) -> Manifest:
+        """The topic's manifest, whether or not the topic exists."""
+        return self._manifests.manifest(self.name)
+
+    @property
+    def config(self) -> TopicConfig:
+        """The topic's configuration: its own values over the defaults of the log directory over Kafka's."""
+        return topic_config(self.snapshot.config, self._manifests.defaults)
+
+    def offsets(self) -> dict[int, tuple[int, int]]:
+        """{partition: (log start offset, log end offset)}: the end is the next offset to be given out."""
+        return offset_bounds(self.snapshot)
+
+    def offsets_for_times(self, timestamp_ms: int) -> dict[int, tuple[int, int] | None]:
+        """{partition: (offset, timestamp in ms)} of the first offset with a timestamp ≥ `timestamp_ms`, None where
+        there is none.
+        """
+        from spark_segments.log.reading.times import offsets_for_times
+
+        targets = dict.fromkeys(self.offsets(), timestamp_ms)
+        return offsets_for_times(self._manifests.storage, self.snapshot, targets)
+
+    def describe(self) -> dict[str, Any]:
+        """The topic's id, version and effective configuration; its partitions' offsets, segments, bytes and dirty
+        ratio.
+        """
+        return describe(self.snapshot, self.config)
+
+    def history(self, limit: int | None = None) -> list[dict[str, Any]]:
+        """The newest `limit` commits of the topic (None: all), newest first: version, committed_ms, job, records_in,
+        records_out, bytes_in, bytes_out, and partitions: {partition: (log start offset, log end offset)}.
+
+        A deleted topic has its history until vacuum takes it. Figures are None where vacuum has taken the version
+        before.
+        """
+        if self._manifests.kafka is not None:
+            raise InvalidOptionError("A Kafka log directory has no versions", path=self._manifests.storage.uri)
+        with self._manifests.known(self.name) as manifest:
+            return history(manifest, limit)
+
+    # Reading
+
+    def scan(
+        self,
+        partition: int | None = None,
+        offsets: Offsets | tuple[int | None, int | None] | None = None,
+        columns: Sequence[str] | None = None,
+        view: str | None = None,
+        isolation: str = "read_uncommitted",
+        *,
+        include_control: bool = False,
+        include_tombstones: bool = True,
+        formats: Mapping[str, str] | None = None,
+        value_type: str = "binary",
+    ) -> Scan:
+        """The records of the snapshot, partition by partition and by offset, as a value that reads them in any form.
+
+        `offsets`: (start, end exclusive), None where there is no bound, or such bounds by partition; they are clipped
+        to what is there. `columns` are names of RECORD_SCHEMA, in the wanted order. `formats` are options such as
+        value.format: what the bytes of key and value are read as, so that these columns are typed. `isolation`:
+        read_uncommitted or read_committed.
+
+        The `view` latest is the newest record of each key in the offsets, partition by partition: what cleaning would
+        leave of them. Records without a key and aborted data are not in it; tombstones are, unless told otherwise.
+        `value_type` binary_view: values are views of the bytes that were read (`Scan.to_reader`).
+        """
+        from spark_segments.log.reading.plan import EVERYTHING, Selection
+        from spark_segments.log.reading.scan import Scan
+
+        names = EVERYTHING.columns if columns is None else tuple(columns)
+        selection = Selection(names, isolation, view, include_control, include_tombstones, value_type)
+        decoders = self.decoders(formats) if formats else ()
+        return Scan.of(self._manifests.storage, self.snapshot, partition, offsets, selection, decoders)
+
+    def decoders(self, formats: Mapping[str, str]) -> list[Decoder]:
+        """What decodes the topic's keys and values by options such as value.format. Raises InvalidOptionError,
+        RegistryError.
+        """
+        from spark_segments.log.typed.formats import TypedColumns
+
+        return TypedColumns(self._manifests).readers(self.snapshot, formats)
+
+    # Writing
+
+    def append(
+        self,
+        rows: Rows,
+        txn: tuple[str, int] | None = None,
+        *,
+        options: ProducerOptions | None = None,
+        formats: Mapping[str, str] | None = None,
+    ) -> dict[int, tuple[int, int]]:
+        """Appends rows and returns {partition: (first offset, last offset)}, both inclusive; {} for a repeated `txn`.
+
+        Takes the columns of a writer (value, key, headers, partition, timestamp) as Arrow, as a pandas or another data
+        frame, or as a list of dicts; without timestamp a record gets the time of now. In dicts text is UTF-8, a
+        timestamp is a datetime or milliseconds since 1970, headers are a dict or pairs, and a value of None is a
+        tombstone. `txn` is (application id, version from 0 to 2**63 - 1): a version not above the application's last
+        one adds nothing, and that is so after an append of no rows, too.
+
+        Raises UnknownTopicError; InvalidOptionError for a version out of range; InvalidRecordError where the topic is
+        compacted and a row has no key, and for a dict that is no record; NotLeaderError where the topic is a follower
+        or fenced. Nothing is appended then. `formats` are options such as value.format: what typed columns key and
+        value are written as.
+        """
+        self._check_writable()
+        if txn is not None:
+            checked(txn)
+        is_once = hasattr(rows, "__next__")  # rows that can be read once only
+        with self._manifests.known(self.name) as manifest:
+            state = manifest.state_to_commit_on(is_latest=is_once)
+            try:
+                return self._append(manifest, state, rows, txn, options, formats)
+            except (StorageError, UnknownOutcomeError):
+                raise
+            except SegmentsError:  # it rests on a state that may be an old one
+                latest = None if is_once else manifest.moved(state)
+                if latest is None:
+                    raise
+            return self._append(manifest, latest, rows, txn, options, formats)
+
+    def _append(
+        self,
+        manifest: Manifest,
+        state: TableState,
+        given: Rows,
+        txn: tuple[str, int] | None,
+        options: ProducerOptions | None,
+        formats: Mapping[str, str] | None,
+    ) -> dict[int, tuple[int, int]]:
+        from spark_segments.log.appending.appender import Appender, Chunks
+        from spark_segments.log.appending.caller_rows import record_batches
+        from spark_segments.log.appending.offset_assignment import commit_written
+
+        check_role(state.snapshot, APPEND)
+        target = self._target(state.snapshot)
+        with Appender(self._manifests.storage, lambda _: target, topic=self.name, options=options) as appender:
+            rows = record_batches(given, formats or {})
+            if formats:
+                from spark_segments.log.typed.formats import TypedColumns
+
+                rows = TypedColumns(self._manifests).encoded(self.name, rows, formats)
+            for batch in rows:
+                appender.write(batch)
+            written = appender.close()
+        # No rows are an append, too: their transaction is recorded, and a repeat with rows adds nothing.
+        written = written or [Chunks(self.name, target.topic_id)]
+        return commit_written(manifest, written, txn, self._manifests.defaults, state=state)
+
+    def target(self, txn: AnyTransaction | None = None) -> Target:
+        """The topic as a writer's tasks need it; with `txn`, whether the topic holds that transaction already.
+
+        Raises UnknownTopicError; TransactionOrderError where the topic refuses `txn`; NotLeaderError where it takes no
+        appends.
+        """
+        self._check_writable()
+        sent = None if txn is None else checked(txn)
+        with self._manifests.known(self.name) as manifest:
+            state = manifest.state()
+            check_role(state.snapshot, APPEND)
+            repeated = sent is not None and is_repeat(sent, state.last_transaction(sent.application), self.name)
+            return dataclasses.replace(self._target(state.snapshot), repeated=repeated)
+
+    def _target(self, snapshot: Snapshot) -> Target:
+        from spark_segments.log.appending.appender import Target
+
+        config = topic_config(snapshot.config, self._manifests.defaults)
+        count = snapshot.partitions.num_rows
+        return Target(snapshot.topic, snapshot.topic_id, count, config, format_version=snapshot.format_version)
+
+    def commit_chunks(self, chunks: Sequence[Chunks], txn: AnyTransaction | None = None) -> dict[int, tuple[int, int]]:
+        """Gives chunks of this topic their offsets, in the order given; chunks without records record `txn` alone.
+
+        Raises where the topic is not the one that was written to, or where it is compacted by now and a row has no key;
+        CommitConflictError for chunks that were committed before and have left the log since.
+        """
+        from spark_segments.log.appending.offset_assignment import commit_written
+
+        if not chunks:
+            return {}
+        with self._manifests.known(self.name) as manifest:
+            return commit_written(manifest, chunks, txn, self._manifests.defaults, replayed=True)
+
+    def alter(self, config: Mapping[str, str | None] | None = None, partitions: int | None = None) -> None:
+        """Sets configuration values (None takes one away) and raises the number of partitions, in one commit."""
+        self._check_writable()
+        with self._manifests.known(self.name) as manifest:
+            manifest.commit(altered(config or {}, partitions, self._manifests.defaults))
+
+    def upgrade(self, dry_run: bool = False) -> Upgrade:
+        """Raises the topic's format version to the newest that this package writes, in one commit.
+
+        Packages older than that format refuse the topic from then on, by name: upgrade every reader and writer first.
+        There is no way back. No record and no file of the log changes, and jobs may run meanwhile. A topic of the
+        newest version is left as it is. `dry_run` only tells what would be done.
+        """
+        self._check_writable()
+        with self._manifests.known(self.name) as manifest:
+            return manifest.upgrade(dry_run=dry_run)
+
+    def delete_records(self, before_offsets: Mapping[int, int]) -> dict[int, int]:
+        """Moves the log start of partitions up to the offsets given (-1: the log end) and returns {partition: log start
+        offset}.
+
+        Files go with the next retention and vacuum. Raises OffsetOutOfRangeError for an offset above the log end, and
+        PolicyViolationError where the topic's cleanup.policy is without delete: as a broker does, for in a compacted
+        topic a deleted record may be the newest value of its key.
+        """
+        self._check_writable()
+        with self._manifests.known(self.name) as manifest:
+            plan = records_deleted(before_offsets, self._manifests.defaults, self._manifests.storage.uri)
+            bounds = manifest.commit(plan).bounds()
+        return {number: bounds[number][0] for number in before_offsets}
+
+    def _printed(self) -> Printed:
+        rows = [[row[name] for name in _PRINTED.values()] for row in self.describe()["partitions"]]
+        facts = {"name": self.name, "version": self.version, "partitions": len(rows)}
+        return Printed("Topic", facts, list(_PRINTED), rows)
+
+    def _check_writable(self) -> None:
+        self._manifests.check_writable()
+        if self._version is not None or self._timestamp_ms is not None:
+            raise InvalidOptionError(
+                "A topic as it was takes no writes",
+                found=f"{self.name} as of a version or a time",
+                hint="Ask for it anew",
+            )
+
+
+def _milliseconds(timestamp: datetime | int | None) -> int | None:
+    if not isinstance(timestamp, datetime):
+        return timestamp
+    at = timestamp if timestamp.tzinfo is not None else timestamp.replace(tzinfo=UTC)
+    return int(at.timestamp() * 1000)
