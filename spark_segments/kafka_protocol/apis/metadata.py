@@ -13,6 +13,8 @@ from spark_segments.kafka_protocol.views import ServedTopic
 KEY = 3
 VERSIONS = range(0, 14)
 
+_NAMELESS = 12  # from this version on a topic in an answer may have no name
+
 
 def answer(call: Call) -> dict[str, Any]:
     body = call.request.body
@@ -40,7 +42,7 @@ def _asked(call: Call, asked: Any) -> dict[str, Any]:
     if name is None:
         return {
             "error_code": ErrorCode.unknown_topic_id,
-            "name": None,
+            "name": None if call.request.api_version >= _NAMELESS else "",
             "topic_id": topic_id,
             "is_internal": False,
             "partitions": [],
