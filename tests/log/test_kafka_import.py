@@ -19,6 +19,7 @@ from spark_segments.log.appending.appender import ProducerOptions
 from spark_segments.log.verification.verify import verify
 from spark_segments.maintenance import retain, roll, vacuum
 from tests.conftest import ROOT
+from tests.format.legacy_messages import message
 from tests.golden_files import (
     GOLDEN,
     LEGACY_DIRECTORIES,
@@ -33,6 +34,7 @@ from tests.log.kafka_copies import assert_same_partition, import_golden, topic_o
 from tests.log.overlapping import TOPIC, Batch, SegmentOf, served, write_partition
 from tests.log.test_overlaps import each
 from tests.maintenance.appending import records
+from tests.simulation.broker.disk import ABORT, COMMIT, PlayedBatch
 
 DAY_MS = 86_400_000
 LATER_MS = 2_000_000_000_000
@@ -328,4 +330,25 @@ def test_an_import_that_was_killed_goes_on_and_ends_equal(tmp_path, python_envir
     assert records_of(log.topic("txn").scan(include_control=True).batches()) == as_records(expected_records("txn-0"))
     assert_same_partition(golden_dir("txn-0"), exported(log, tmp_path, "txn-0"))
     vacuum(log, now_ms=log.storage.now_ms())
+    assert verify(log, deep=True).errors == 0
+
+
+def test_a_segment_that_goes_on_with_transactions_after_old_messages_keeps_what_was_aborted(kafka, tmp_path):
+    """A topic whose message format was raised: old messages first, then a producer that aborts and one that commits."""
+    batches = [
+        message(0, b"old", timestamp=1),
+        PlayedBatch(1, 1, 0, {1: (b"a", b"undone")}, producer=1).data,
+        PlayedBatch(2, 2, 0, {}, producer=1, marker=ABORT).data,
+        PlayedBatch(3, 3, 0, {3: (b"a", b"kept")}, producer=2).data,
+        PlayedBatch(4, 4, 0, {}, producer=2, marker=COMMIT).data,
+    ]
+    (kafka / "prices-0").mkdir()
+    (kafka / "prices-0" / f"{0:020d}.log").write_bytes(b"".join(batches))
+    log = LogDir.create(str(tmp_path / "log"))
+    log.import_kafka(str(kafka))
+    read = {
+        isolation: [row["value"] for row in log.topic("prices").scan(isolation=isolation).to_table().to_pylist()]
+        for isolation in ("read_uncommitted", "read_committed")
+    }
+    assert read == {"read_uncommitted": [b"old", b"undone", b"kept"], "read_committed": [b"old", b"kept"]}
     assert verify(log, deep=True).errors == 0
