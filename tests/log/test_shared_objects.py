@@ -224,7 +224,7 @@ def test_a_partition_is_read_by_two_range_reads_an_object_at_most(tmp_path, star
     log.topic("orders").append(table(spread(count), size=size), options=ProducerOptions("none"))
     assert {row.is_shared for row in live(log)} == {True}
     storage = CountingStorage(log.uri)
-    where = {} if start is None else {"start_offset": start}
+    where = {} if start is None else {"offsets": (start, None)}
     counted = LogDir(storage)
     storage.reads.clear()
     rows = contents(counted, partition=3, **where)
