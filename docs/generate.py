@@ -11,6 +11,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from enum import Enum
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from spark_segments.config.table import KEYS, SERVER_KEYS
 from spark_segments.config.values import DOUBLE_MAX, LONG_MAX, Setting, render_value
 
 _PLACE = re.compile(r"^<!-- generated: (?P<name>[a-z-]+) -->$", re.MULTILINE)
+_SENTENCE = re.compile(r"(?<=\.) (?=[A-Z`])")
 _NEVER = {str(LONG_MAX): "9223372036854775807 (no limit)", str(DOUBLE_MAX): "no limit"}
 
 
@@ -63,12 +65,53 @@ def error_classes() -> str:
     return "\n".join(lines)
 
 
+FACE: dict[str, tuple[str, ...]] = {
+    "spark_segments.LogDir": (
+        *("create", "open", "uri", "is_kafka", "defaults", "topics", "topic", "create_topic", "delete_topic"),
+        *("group", "groups", "registry", "import_kafka", "export_kafka"),
+    ),
+    "spark_segments.log.topic.Topic": (
+        *("version", "config", "offsets", "offsets_for_times", "describe", "history", "scan"),
+        *("append", "alter", "upgrade", "delete_records"),
+    ),
+    "spark_segments.log.reading.scan.Scan": (
+        *("columns", "schema", "select", "parts", "batches"),
+        *("to_reader", "to_table", "to_pandas", "to_polars", "to_duckdb"),
+    ),
+    "spark_segments.log.groups.group.Group": ("positions", "commit", "reset", "delete"),
+    "spark_segments.log.groups.group.Positions": ("offsets", "starts"),
+    "spark_segments.maintenance": (
+        *("roll", "retain", "compact", "vacuum", "erase", "restore"),
+        *("mirror", "promote", "demote", "verify", "explain"),
+    ),
+    "spark_segments": ("spark_session", "lag"),
+    "spark_segments.polars": ("scan_topic",),
+    "spark_segments.duckdb": ("TopicDatabase",),
+}
+"""The public names of the Python face, by what they are of."""
+
+
+def face() -> str:
+    """Every public name of the Python face, with the first sentence of its docstring."""
+    lines = ["| Name | What it is |", "|---|---|"]
+    for owner, names in FACE.items():
+        home, _, last = owner.rpartition(".")
+        of = getattr(import_module(home), last) if last.istitle() or last == "LogDir" else import_module(owner)
+        prefix = f"{of.__name__}." if inspect.isclass(of) else ""
+        for name in names:
+            found = inspect.getattr_static(of, name, None) or getattr(of, name)
+            text = " ".join((inspect.getdoc(found) or "").partition("\n\n")[0].split())
+            lines.append(f"| `{prefix}{name}` | {_cell(_SENTENCE.split(text)[0])} |")
+    return "\n".join(lines)
+
+
 GENERATED: dict[str, Callable[[], str]] = {
     "settings": settings,
     "settings-without-effect": settings_without_effect,
     "job-settings": job_settings,
     "commands": commands,
     "errors": error_classes,
+    "face": face,
 }
 
 

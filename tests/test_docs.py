@@ -11,6 +11,7 @@ import io
 import json
 import os
 import re
+import runpy
 import shlex
 import shutil
 import subprocess
@@ -22,10 +23,12 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from spark_segments import errors
+from spark_segments import LogDir, errors
 from spark_segments.cli import main
 from spark_segments.config.table import KEYS, SERVER_KEYS
 from spark_segments.log.manifest.row_files import SCHEMAS
+from spark_segments.log.reading.scan import Scan
+from spark_segments.log.topic import Topic
 from spark_segments.spark.options import READER_OPTIONS, WRITER_OPTIONS
 from tests.browser import Browser
 from tests.conftest import ROOT
@@ -238,3 +241,16 @@ def test_the_search_of_a_folder_finds_the_page_first(site: Path, tmp_path: Path)
             assert Path(answer["result"]["value"]).stem == page, query
     finally:
         browser.close()
+
+
+def test_the_python_face_fits_on_a_page_and_has_every_public_name() -> None:
+    lines = runpy.run_path(str(ROOT / "docs" / "generate.py"))["face"]().splitlines()[2:]
+    assert len(lines) <= 60
+    assert all(re.fullmatch(r"\| `[\w.]+` \| \S.+ \|", line) for line in lines)
+    listed = {tuple(line.split("`")[1].split(".")) for line in lines}
+    # What jobs and engines ask for: no user needs it.
+    inside = {"storage", "manifests", "snapshot", "manifest", "decoders", "target", "commit_chunks", "of"}
+    for cls in (LogDir, Topic, Scan):
+        fields = set(getattr(cls, "__dataclass_fields__", ()))
+        names = {name for name in vars(cls) if not name.startswith("_")} - fields - inside
+        assert {one[1] for one in listed if one[0] == cls.__name__} == names, cls

@@ -103,3 +103,11 @@ def test_modules_import_each_other_in_no_circle() -> None:
 def test_every_room_says_what_lives_in_it() -> None:
     for path in PACKAGE.rglob("__init__.py"):
         assert ast.get_docstring(ast.parse(path.read_text())), path.relative_to(PACKAGE)
+
+
+def test_no_two_public_classes_have_one_name() -> None:
+    homes: dict[str, str] = {}
+    for name, path in MODULES.items():
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                assert homes.setdefault(node.name, name) == name, f"{node.name} is in {homes[node.name]} and in {name}"

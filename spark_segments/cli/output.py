@@ -44,7 +44,7 @@ class Bytes(int):
     """A number of bytes in a table: "1.5 KiB" on a terminal, a plain number in a file."""
 
 
-class Moment(int):
+class ShownTime(int):
     """A time in ms since 1970 in a table, in UTC: to the second on a terminal, as ISO has it in a file."""
 
 
@@ -98,7 +98,7 @@ def _cell(value: Any) -> str:
         return "-"
     if isinstance(value, Bytes):
         return human_bytes(value)
-    if isinstance(value, Moment):
+    if isinstance(value, ShownTime):
         return f"{datetime.fromtimestamp(value / 1000, UTC):%Y-%m-%d %H:%M:%S}"
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return escaped(str(value), one_line=True)
@@ -106,7 +106,7 @@ def _cell(value: Any) -> str:
 
 
 def _plain(value: Any) -> str:
-    if isinstance(value, Moment):
+    if isinstance(value, ShownTime):
         return f"{datetime.fromtimestamp(value / 1000, UTC):%Y-%m-%dT%H:%M:%SZ}"
     if isinstance(value, int) and not isinstance(value, bool):
         return str(int(value))

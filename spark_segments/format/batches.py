@@ -117,7 +117,7 @@ _NAMES = tuple(field.name for field in fields(BatchTable))
 
 
 @dataclass(frozen=True, slots=True)
-class Scan:
+class ScannedBatches:
     """The result of a walk over a buffer.
 
     The first `consumed` bytes are whole, good batches. They are followed by nothing (`needed` is 0), by a batch that
@@ -137,7 +137,7 @@ def scan_batches(
     path: str = "",
     check_crc: bool = True,
     limit_bytes: int | None = None,
-) -> Scan:
+) -> ScannedBatches:
     """Walks the batches of `buffer`, whose first byte is byte `file_position` of the file `path`.
 
     With `limit_bytes`, only batches that begin within that many bytes are walked. Without `check_crc` only headers are
@@ -168,7 +168,7 @@ def scan_batches(
     )
     batches = columns if rows == len(columns) else columns.take(slice(0, rows))
     error = _problem(problem, expected, found, path, file_position + consumed) if problem else None
-    return Scan(batches, consumed, needed, error)
+    return ScannedBatches(batches, consumed, needed, error)
 
 
 def _problem(problem: int, expected: int, found: int, path: str, position: int) -> CorruptBatchError:

@@ -36,7 +36,7 @@ from spark_segments.kafka_protocol.source import (
     LATEST,
     OFFSET_OUT_OF_RANGE,
     Fetched,
-    Source,
+    SourceCluster,
     SourceError,
     SourceTopic,
     error_of,
@@ -98,7 +98,7 @@ def capture(
     cluster's log is another one: a topic was made again, or a leader lost records that were captured; SourceError where
     it does not answer for `patience_seconds`.
     """
-    with Source(servers, client_config, min(patience_seconds, _ANSWER_SECONDS)) as source:
+    with SourceCluster(servers, client_config, min(patience_seconds, _ANSWER_SECONDS)) as source:
         there = _patient(source.topics, patience_seconds)
         names = sorted(name for name in there if any(fnmatch.fnmatchcase(name, one) for one in topics))
         if not names:
@@ -158,7 +158,7 @@ class _TopicCapture:
     def __init__(
         self,
         log: LogDir,
-        source: Source,
+        source: SourceCluster,
         topic: SourceTopic,
         keep_retention: bool,
         patience_seconds: float,

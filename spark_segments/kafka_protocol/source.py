@@ -59,7 +59,7 @@ class Fetched:
     parted: tuple[int, int] | None
 
 
-class Source:
+class SourceCluster:
     """A cluster. Raises SourceError for whatever it does not answer. A context manager; not for many threads."""
 
     def __init__(self, servers: str, settings: Mapping[str, str] | None = None, timeout_seconds: float = 30.0) -> None:
@@ -69,7 +69,7 @@ class Source:
         self._client = KafkaNetClient(bootstrap_servers=servers.split(","), **options)
         self._servers = servers
 
-    def __enter__(self) -> Source:
+    def __enter__(self) -> SourceCluster:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -92,6 +92,7 @@ class LogDir(Prints):
 
     @property
     def uri(self) -> str:
+        """Where it is: a path, or the URI of an object store."""
         return self.storage.uri
 
     @property

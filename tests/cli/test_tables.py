@@ -7,10 +7,10 @@ import io
 
 import pytest
 
-from spark_segments.cli.output import Bytes, Moment, Output, print_report, print_table
+from spark_segments.cli.output import Bytes, Output, ShownTime, print_report, print_table
 from spark_segments.maintenance import Report
 
-ROWS = [["orders", 0, Moment(1_700_000_000_000), Bytes(46_137_344), 119_497], ["prices", 11, None, Bytes(0), 55]]
+ROWS = [["orders", 0, ShownTime(1_700_000_000_000), Bytes(46_137_344), 119_497], ["prices", 11, None, Bytes(0), 55]]
 COLUMNS = ["topic", "partition", "committed", "size", "records"]
 
 

@@ -25,7 +25,7 @@ from spark_segments.log.manifest.delta.delta_log import (
 from spark_segments.log.manifest.delta.delta_rs import open_table
 from spark_segments.log.manifest.row_files import FileChange, RowFile, RowFiles
 from spark_segments.log.manifest.schemas import table_schema
-from spark_segments.log.manifest.topic_row import Topic, topic_table
+from spark_segments.log.manifest.topic_row import TopicRow, topic_table
 from spark_segments.maintenance import compact, retain, roll, vacuum
 from spark_segments.storage import Storage
 from tests.log.memory_store import replayed
@@ -53,7 +53,7 @@ def delta(storage, open_delta_log) -> DeltaLog:
 
 @pytest.fixture
 def file(storage) -> RowFile:
-    return RowFiles(storage, "_manifest/orders").write_all("topic", topic_table(Topic("id", {})), 2)[0]
+    return RowFiles(storage, "_manifest/orders").write_all("topic", topic_table(TopicRow("id", {})), 2)[0]
 
 
 def test_a_table_that_is_not_there_is_a_missing_file(delta):
@@ -126,9 +126,9 @@ def local(storage, file) -> DeltaLog:
 
 
 def add_file(storage: Storage) -> RowFile:
-    return RowFiles(storage, "_manifest/orders").write_all("topic", topic_table(Topic("id", {"retention.ms": "7"})), 2)[
-        0
-    ]
+    return RowFiles(storage, "_manifest/orders").write_all(
+        "topic", topic_table(TopicRow("id", {"retention.ms": "7"})), 2
+    )[0]
 
 
 def test_a_committed_version_is_what_is_opened_and_what_is_followed(storage, delta, file):
@@ -207,7 +207,7 @@ def test_a_commit_that_comes_just_before_a_fence_on_an_object_store_is_not_overw
     uri = f"s3://{BUCKET}/{tmp_path.name}"
     storage = Storage(uri, s3_options)
     writer = DeltaLog(storage, "orders")
-    file = RowFiles(storage, "_manifest/orders").write_all("topic", topic_table(Topic("id", {})), 2)[0]
+    file = RowFiles(storage, "_manifest/orders").write_all("topic", topic_table(TopicRow("id", {})), 2)[0]
     writer.commit_on(NO_TABLE, FileChange([file], [], 2), NOTE, {})
     base = writer.open()
 

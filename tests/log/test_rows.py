@@ -19,7 +19,7 @@ from spark_segments.log.manifest.rows import (
     segments_table,
 )
 from spark_segments.log.manifest.schemas import file_rows, rows_in_file, table_schema
-from spark_segments.log.manifest.topic_row import Topic, topic_of, topic_table
+from spark_segments.log.manifest.topic_row import TopicRow, topic_of, topic_table
 
 CHUNK = Segment(
     topic_id="t",
@@ -64,15 +64,15 @@ def test_rows_survive_a_round_trip():
 
 def test_a_topic_survives_a_round_trip_and_hides_its_own_keys():
     for topic in (
-        Topic("t", {}),
-        Topic("t", {"retention.ms": "-1"}, deleted_ms=5),
-        Topic("t", {}, format_version=1),
-        Topic("t", {}, deleted_topics={"u": "5", "v": ""}),
-        Topic("t", {}, format_version=1, deleted_topics={"u": "5", "v": ""}),
-        Topic("t", {}, states={"role": "follower"}),
+        TopicRow("t", {}),
+        TopicRow("t", {"retention.ms": "-1"}, deleted_ms=5),
+        TopicRow("t", {}, format_version=1),
+        TopicRow("t", {}, deleted_topics={"u": "5", "v": ""}),
+        TopicRow("t", {}, format_version=1, deleted_topics={"u": "5", "v": ""}),
+        TopicRow("t", {}, states={"role": "follower"}),
     ):
         assert topic_of(topic_table(topic)) == topic
-    assert topic_of(topic_table(Topic("t", {"a": "b"}))).config == {"a": "b"}
+    assert topic_of(topic_table(TopicRow("t", {"a": "b"}))).config == {"a": "b"}
 
 
 def test_a_whole_table_leaves_the_log_at_once():
@@ -110,8 +110,10 @@ def test_sidecars_are_named_after_the_log():
 
 def test_deleted_topics_are_no_settings_to_readers_that_do_not_know_them():
     """Packages of version 0.1 read the columns of TOPIC_SCHEMA, and take unknown properties for settings."""
-    written = topic_table(Topic("t", {"retention.ms": "5"}, format_version=1, deleted_topics={"u": "5"}))
-    assert topic_of(written.select(["topic_id", "properties"])) == Topic("t", {"retention.ms": "5"}, format_version=1)
+    written = topic_table(TopicRow("t", {"retention.ms": "5"}, format_version=1, deleted_topics={"u": "5"}))
+    assert topic_of(written.select(["topic_id", "properties"])) == TopicRow(
+        "t", {"retention.ms": "5"}, format_version=1
+    )
 
 
 SHARED = dataclasses.replace(CHUNK, path="orders-shared/7f3a9c1e.log", position=400, index_position=9000)

@@ -20,7 +20,7 @@ from spark_segments.errors import (
 )
 from spark_segments.log.manifest import row_files
 from spark_segments.log.manifest.change import Change
-from spark_segments.log.manifest.topic_row import Topic
+from spark_segments.log.manifest.topic_row import TopicRow
 from spark_segments.maintenance import compact, retain, roll, vacuum
 from tests.log.played_log import Play
 
@@ -56,7 +56,7 @@ def write_other_columns(log: LogDir) -> None:
 def write_newer_format(log: LogDir) -> None:
     manifest = log.topic("bad").manifest
     topic_id = manifest.snapshot().topic_id
-    newer = Topic(topic_id, {}, format_version=99)
+    newer = TopicRow(topic_id, {}, format_version=99)
     manifest.commit(lambda snapshot: Change("upgrade", topic=newer))
 
 

@@ -11,14 +11,14 @@ import pyarrow as pa
 from pyspark.errors import PySparkException
 
 import spark_segments
-from spark_segments.cli.doctor.finding import FAILED, OK, WARNING, Finding
+from spark_segments.cli.doctor.finding import FAILED, OK, WARNING, Check
 from spark_segments.spark.session import spark_session
 
 FAR_SECONDS = 60
 _COLUMNS = "python string, package string, clock double"
 
 
-def ask_workers(master: str) -> Iterator[Finding]:
+def ask_workers(master: str) -> Iterator[Check]:
     """Findings about the workers and the data source, by a job of a few tasks. Raises whatever Spark raises."""
     session = spark_session("segments doctor", master=master)
     started = time.time()
@@ -28,15 +28,15 @@ def ask_workers(master: str) -> Iterator[Finding]:
     there = sorted({(row["python"], row["package"]) for row in rows})
     text = ", ".join(f"Python {python} with spark_segments {package}" for python, package in there)
     if there == [here]:
-        yield Finding("spark workers", OK, text)
+        yield Check("spark workers", OK, text)
     else:
         hint = (
             "Give the executors the driver's environment: PYSPARK_PYTHON, or spark.archives; see the page on clusters"
         )
-        yield Finding("spark workers", FAILED, f"{text}; the driver: Python {here[0]} with {here[1]}", hint)
+        yield Check("spark workers", FAILED, f"{text}; the driver: Python {here[0]} with {here[1]}", hint)
     off = max(max(started - row["clock"], row["clock"] - ended, 0.0) for row in rows)
     status = WARNING if off > FAR_SECONDS else OK
-    yield Finding(
+    yield Check(
         "spark clocks", status, f"workers are {off:.0f} s off", "Set the clocks by NTP" if off > FAR_SECONDS else None
     )
     try:
@@ -44,9 +44,9 @@ def ask_workers(master: str) -> Iterator[Finding]:
     except PySparkException as error:
         if "DATA_SOURCE_NOT_FOUND" in str(error):
             hint = f"export PYSPARK_PYTHON={sys.executable}: Spark plans with it, and it must have this package"
-            yield Finding("data source", FAILED, 'Spark does not find format("segments")', hint)
+            yield Check("data source", FAILED, 'Spark does not find format("segments")', hint)
             return
-    yield Finding("data source", OK, 'Spark finds format("segments")')
+    yield Check("data source", OK, 'Spark finds format("segments")')
 
 
 def _of_worker(batches: Any) -> Any:

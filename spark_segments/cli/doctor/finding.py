@@ -8,7 +8,7 @@ OK, WARNING, FAILED, SKIPPED = "ok", "warning", "failed", "skipped"
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class Check:
     """The result of a check. `hint`: what to do about it, None where nothing is to do."""
 
     check: str

@@ -9,7 +9,7 @@ import time
 import uuid
 from collections.abc import Iterator
 
-from spark_segments.cli.doctor.finding import FAILED, OK, SKIPPED, WARNING, Finding
+from spark_segments.cli.doctor.finding import FAILED, OK, SKIPPED, WARNING, Check
 from spark_segments.errors import SegmentsError
 from spark_segments.log.groups.group import all_groups
 from spark_segments.log.logdir import LogDir
@@ -22,22 +22,22 @@ FAR_MS = 5_000
 _FAILURES = (SegmentsError, OSError)
 
 
-def store(storage: Storage) -> Iterator[Finding]:
+def store(storage: Storage) -> Iterator[Check]:
     """All checks of a location. What they write is deleted again; a Kafka directory is only read."""
     try:
         marked = LogDir.open(storage.uri, storage.storage_options) if storage.directories() or storage.list() else None
     except SegmentsError as error:
-        yield Finding("storage", FAILED, str(error), None)
+        yield Check("storage", FAILED, str(error), None)
         return
     if marked is None:
-        yield Finding("storage", OK, f"{storage.uri} is reachable and empty")
+        yield Check("storage", OK, f"{storage.uri} is reachable and empty")
     else:
         # Whether a topic was deleted would take a look into each of what may be very many.
         kind = "topics" if marked.is_kafka else "topics, deleted ones included"
         count = len(marked.manifests.directories())
-        yield Finding("storage", OK, f"{storage.uri} is a log directory with {count:,} {kind}")
+        yield Check("storage", OK, f"{storage.uri} is a log directory with {count:,} {kind}")
     if marked is not None and marked.is_kafka:
-        yield Finding("conditional writes", SKIPPED, "Kafka wrote this directory: nothing is written to it")
+        yield Check("conditional writes", SKIPPED, "Kafka wrote this directory: nothing is written to it")
         return
     directory = f"{PROBES}/{uuid.uuid4().hex}"
     try:
@@ -48,7 +48,7 @@ def store(storage: Storage) -> Iterator[Finding]:
             _delete(storage, directory)
 
 
-def old_groups(uri: str, storage_options: dict[str, str], *, repair: bool) -> Iterator[Finding]:
+def old_groups(uri: str, storage_options: dict[str, str], *, repair: bool) -> Iterator[Check]:
     """Groups that an older version of this package keeps as tables: nothing where there are none."""
     try:
         storage = Storage(uri, storage_options)
@@ -61,33 +61,33 @@ def old_groups(uri: str, storage_options: dict[str, str], *, repair: bool) -> It
         names = ", ".join(group.id for group in old[:10]) + (", …" if len(old) > 10 else "")
         if not repair:
             hint = "Their next commit converts them, or segments doctor --repair"
-            yield Finding("groups", WARNING, f"an older version keeps {len(old)} groups as tables: {names}", hint)
+            yield Check("groups", WARNING, f"an older version keeps {len(old)} groups as tables: {names}", hint)
             return
         done = sum(group.convert() for group in old)
-        yield Finding("groups", OK, f"{done} groups that an older version kept as tables were converted: {names}")
+        yield Check("groups", OK, f"{done} groups that an older version kept as tables were converted: {names}")
     except SegmentsError as error:
-        yield Finding("groups", FAILED, str(error), error.hint)
+        yield Check("groups", FAILED, str(error), error.hint)
 
 
-def conditional_writes(storage: Storage, directory: str) -> Finding:
+def conditional_writes(storage: Storage, directory: str) -> Check:
     """Whether of two creations of one name the second is refused, as every commit needs it."""
     path = f"{directory}/probe"
     try:
         storage.create(path, b"first")
     except _FAILURES as error:
         hint = "May this user write there? Names of storage options are on the page about object stores"
-        return Finding("conditional writes", FAILED, f"nothing can be written: {_line(error)}", hint)
+        return Check("conditional writes", FAILED, f"nothing can be written: {_line(error)}", hint)
     try:
         storage.create(path, b"second")
     except FileExistsError:
-        return Finding("conditional writes", OK, "of two creations of one name, the second was refused")
+        return Check("conditional writes", OK, "of two creations of one name, the second was refused")
     except _FAILURES as error:
-        return Finding("conditional writes", FAILED, f"the second creation failed otherwise: {_line(error)}")
+        return Check("conditional writes", FAILED, f"the second creation failed otherwise: {_line(error)}")
     hint = "Two writers would overwrite each other's commits, and records would be lost: use another store"
-    return Finding("conditional writes", FAILED, "the store took two creations of one name", hint)
+    return Check("conditional writes", FAILED, "the store took two creations of one name", hint)
 
 
-def clock(storage: Storage, directory: str) -> Finding:
+def clock(storage: Storage, directory: str) -> Check:
     """How far this machine's clock is from the clock that the store stamps files with."""
     path = f"{directory}/clock"
     started_ms = time.time_ns() // 1_000_000
@@ -98,8 +98,8 @@ def clock(storage: Storage, directory: str) -> Finding:
     off_ms = max(started_ms - 1000 - stamped_ms, stamped_ms - ended_ms - 1000, 0)
     text = f"this machine and the store differ by {off_ms / 1000:.0f} s"
     if off_ms > FAR_MS:
-        return Finding("clock", WARNING, text, "Set the clock by NTP: retention and timestamps go by this machine's")
-    return Finding("clock", OK, text)
+        return Check("clock", WARNING, text, "Set the clock by NTP: retention and timestamps go by this machine's")
+    return Check("clock", OK, text)
 
 
 def _delete(storage: Storage, directory: str) -> None:

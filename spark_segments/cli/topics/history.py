@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from spark_segments.cli.options import LogOptions, OutputOption, TopicArgument, with_options
-from spark_segments.cli.output import Bytes, Moment, Output, print_json, print_table
+from spark_segments.cli.output import Bytes, Output, ShownTime, print_json, print_table
 
 PARTITIONS_SHOWN = 4
 COLUMNS = ("version", "time", "job", "records_in", "records_out", "bytes_in", "bytes_out", "log_start", "log_end")
@@ -55,7 +55,7 @@ def history(
         rows.append(
             [
                 str(commit["version"]),
-                None if at_ms is None else Moment(at_ms),
+                None if at_ms is None else ShownTime(at_ms),
                 commit["job"],
                 commit["records_in"],
                 commit["records_out"],

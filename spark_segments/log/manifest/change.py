@@ -37,7 +37,7 @@ from spark_segments.log.manifest.rows import (
 )
 from spark_segments.log.manifest.schemas import PARTITION_KIND, SEGMENT_KIND, TOPIC_KIND, TRANSACTION_KIND
 from spark_segments.log.manifest.snapshot import Snapshot, in_log_order, live_rows
-from spark_segments.log.manifest.topic_row import FIRST_FORMAT_VERSION, Topic, topic_table
+from spark_segments.log.manifest.topic_row import FIRST_FORMAT_VERSION, TopicRow, topic_table
 from spark_segments.log.manifest.transaction import Transaction, transactions_table
 
 APPEND = "append"
@@ -76,7 +76,7 @@ class Change:
     drop: Sequence[Segment] | pa.Table = ()
     partitions: Sequence[Partition] | pa.Table = ()
     config: Mapping[str, str] | None = None
-    topic: Topic | None = None
+    topic: TopicRow | None = None
     transactions: Sequence[Transaction] = ()
 
 
@@ -258,7 +258,7 @@ class ChangeWriter:
                 raise SegmentsError("A file can be added to the log once only", path=path)
 
 
-def _deleted_topics(snapshot: Snapshot, topic: Topic) -> Mapping[str, str]:
+def _deleted_topics(snapshot: Snapshot, topic: TopicRow) -> Mapping[str, str]:
     """The `deleted_topics` of the new topic row: where a topic is made again, they include the topic it replaces."""
     if topic.topic_id == snapshot.topic_id:
         return snapshot.deleted_topics

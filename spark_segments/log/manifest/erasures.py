@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.manifest.states import ERASURES
-from spark_segments.log.manifest.topic_row import FIRST_FORMAT_VERSION, Topic
+from spark_segments.log.manifest.topic_row import FIRST_FORMAT_VERSION, TopicRow
 
 MOST_ERASURES = 100
 """How many a topic remembers. Beyond that the two oldest count as one, whose version is the later one's."""
@@ -55,7 +55,7 @@ def noted(erasures: Iterable[Erasure]) -> dict[str, str]:
     return {ERASURES: json.dumps([dataclasses.asdict(one) for one in kept])} if kept else {}
 
 
-def with_erasure(snapshot: Snapshot, erasure: Erasure) -> Topic | None:
+def with_erasure(snapshot: Snapshot, erasure: Erasure) -> TopicRow | None:
     """The topic's row for the commit on top of `snapshot` that is part of an erasure. None in format version 1, which
     has no place for it: there the commit's operation alone says that it erased.
     """

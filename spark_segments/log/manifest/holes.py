@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from spark_segments.log.manifest.snapshot import Snapshot
-from spark_segments.log.manifest.topic_row import Topic
+from spark_segments.log.manifest.topic_row import TopicRow
 
 _PREFIX = "holes."
 
@@ -58,7 +58,7 @@ def holes_in(snapshot: Snapshot, partition: int, start_offset: int, end_offset: 
     ]
 
 
-def with_holes(snapshot: Snapshot, new: Sequence[Hole]) -> Topic:
+def with_holes(snapshot: Snapshot, new: Sequence[Hole]) -> TopicRow:
     """The topic's row with these holes, too. Of a partition that has new ones, holes below its log start are left out:
     no read passes them any more.
     """

@@ -39,7 +39,7 @@ from spark_segments.log.manifest.rows import Partition, Segment, removed_rows
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.manifest.swap import RowSwap, live_by_identity, not_as_read, swapped
 from spark_segments.log.manifest.topic_log import TableState, TopicLog
-from spark_segments.log.manifest.topic_row import FORMAT_VERSION, Topic
+from spark_segments.log.manifest.topic_row import FORMAT_VERSION, TopicRow
 from spark_segments.log.manifest.transaction import AnyTransaction
 from spark_segments.log.manifest.upkeep import (
     ORPHAN_AGE_MS,
@@ -193,7 +193,7 @@ class Manifest:
         UnknownOutcomeError where the store failed and the topic may have been made. A deleted topic of this name leaves
         its rows to vacuum.
         """
-        topic = Topic(topic_id, config, format_version=format_version)
+        topic = TopicRow(topic_id, config, format_version=format_version)
         self.create_by(Change(CREATE, add=segments, partitions=partitions, topic=topic))
 
     def create_by(self, change: Change) -> None:
@@ -307,7 +307,7 @@ class Manifest:
         topic_id: str,
         check: Callable[[], None] = lambda: None,
         holds: Callable[[RowSwap, Sequence[Segment]], bool] | None = None,
-        topic: Callable[[Snapshot], Topic | None] = lambda _: None,
+        topic: Callable[[Snapshot], TopicRow | None] = lambda _: None,
     ) -> list[RowSwap]:
         """Makes those of `swaps` whose old rows are still in the log as they were read, in a single commit, and returns
         them: none where the topic of `topic_id` is not there any more.

@@ -21,7 +21,7 @@ from spark_segments.errors import InvalidOptionError, UnknownTopicError
 from spark_segments.log.manifest.row_files import RowFile, RowFiles, concat
 from spark_segments.log.manifest.rows import OUT_OF_LOG, Partition, Segment, partitions_of, segments_of
 from spark_segments.log.manifest.schemas import SEGMENT_KIND
-from spark_segments.log.manifest.topic_row import FORMAT_VERSION, Topic
+from spark_segments.log.manifest.topic_row import FORMAT_VERSION, TopicRow
 
 if TYPE_CHECKING:
     from spark_segments.format.sidecars.txn_index import AbortedTransactions
@@ -127,9 +127,11 @@ class Snapshot:
         return {name: value for name, value in self.__dict__.items() if name in self.__dataclass_fields__}
 
     @property
-    def topic_row(self) -> Topic:
+    def topic_row(self) -> TopicRow:
         """The topic's own row. A change of the topic begins from it, so that what the change does not name stays."""
-        return Topic(self.topic_id, self.config, self.deleted_ms, self.format_version, self.deleted_topics, self.states)
+        return TopicRow(
+            self.topic_id, self.config, self.deleted_ms, self.format_version, self.deleted_topics, self.states
+        )
 
     @cached_property
     def segments(self) -> pa.Table:

@@ -43,7 +43,7 @@ class NewerFormatError(LogDirError):
 
 
 @dataclass(frozen=True, slots=True)
-class Topic:
+class TopicRow:
     """The topic itself.
 
     `config`: the topic's settings without defaults. `deleted_ms`: when it was deleted, else None. `deleted_topics`:
@@ -59,7 +59,7 @@ class Topic:
     states: Mapping[str, str] = field(default_factory=dict)
 
 
-def topic_table(topic: Topic) -> pa.Table:
+def topic_table(topic: TopicRow) -> pa.Table:
     """The single row, in the columns of the topic's format version.
 
     In version 1 `deleted_topics` is a column that only files of topics which have any hold, and not a property: older
@@ -80,7 +80,7 @@ def topic_table(topic: Topic) -> pa.Table:
     return pa.Table.from_pylist([row], schema)
 
 
-def topic_of(table: pa.Table) -> Topic:
+def topic_of(table: pa.Table) -> TopicRow:
     """The inverse of `topic_table`."""
     [row] = table.to_pylist()
     config = dict(row["properties"] or ())
@@ -88,7 +88,7 @@ def topic_of(table: pa.Table) -> Topic:
         raise ValueError(f"the topic's row has no {_FORMAT_KEY}")
     format_version = int(config.pop(_FORMAT_KEY))
     deleted_ms = config.pop(_DELETED_KEY, None)
-    return Topic(
+    return TopicRow(
         row["topic_id"],
         config,
         None if deleted_ms is None else int(deleted_ms),

@@ -34,7 +34,7 @@ from spark_segments.log.manifest.rows import OUT_OF_LOG, PARTITION_SCHEMA, SEGME
 from spark_segments.log.manifest.schemas import PARTITION_KIND, SEGMENT_KIND, TOPIC_KIND, TRANSACTION_KIND
 from spark_segments.log.manifest.snapshot import SegmentRows, Snapshot, in_log_order
 from spark_segments.log.manifest.states import FOLLOWER, REBUILT_FROM, ROLE
-from spark_segments.log.manifest.topic_row import FIRST_FORMAT_VERSION, Topic, topic_table
+from spark_segments.log.manifest.topic_row import FIRST_FORMAT_VERSION, TopicRow, topic_table
 from spark_segments.log.manifest.transaction import transactions_table
 from spark_segments.log.marker import is_marked, mark
 from spark_segments.log.rebuild.loss import check_lost
@@ -138,7 +138,7 @@ def _commit(log: LogDir, manifest: Manifest, known: KnownTopic, topic_id: str, v
     write_recovery_copy(manifest.log)
 
 
-def _under_a_new_id(topic: Topic, topic_id: str, removed: pa.Table) -> Topic:
+def _under_a_new_id(topic: TopicRow, topic_id: str, removed: pa.Table) -> TopicRow:
     """The topic's row. Removed rows keep their id: vacuum takes their files as those of a deleted topic."""
     there = set(pc.unique(removed.column("topic_id")).to_pylist())
     before = {**topic.deleted_topics, topic.topic_id: topic.config.get(_DELAY_KEY, "")}

@@ -28,7 +28,7 @@ from spark_segments.log.manifest.rows import OUT_OF_LOG, REMOVED, Segment, parti
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.manifest.states import check_role
 from spark_segments.log.manifest.swap import RowSwap
-from spark_segments.log.manifest.topic_row import Topic
+from spark_segments.log.manifest.topic_row import TopicRow
 from spark_segments.log.partitions import offset_bounds
 from spark_segments.log.segment.leader_epochs import LeaderEpochs
 from spark_segments.maintenance.erasure.objects import copied_out, unnamed_runs
@@ -66,7 +66,7 @@ class _Erasure:
     topic_id: str = ""
     erasure_id: str = field(default_factory=lambda: uuid.uuid4().hex)
 
-    def topic_row(self, current: Snapshot, *, history: bool) -> Topic | None:
+    def topic_row(self, current: Snapshot, *, history: bool) -> TopicRow | None:
         """The topic's row with this erasure, for a commit on top of `current`."""
         now_ms = self.log.storage.now_ms()
         return with_erasure(current, Erasure(self.erasure_id, -1, now_ms, len(self.keys), history))

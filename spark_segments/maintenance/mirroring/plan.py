@@ -47,7 +47,7 @@ from spark_segments.log.manifest.states import (
     SOURCE_URI,
     SOURCE_VERSION,
 )
-from spark_segments.log.manifest.topic_row import FORMAT_VERSION, Topic
+from spark_segments.log.manifest.topic_row import FORMAT_VERSION, TopicRow
 from spark_segments.log.manifest.transaction import Transaction
 
 _OWN_NAME = r"_[0-9a-f]{32}(\.log)$"
@@ -161,7 +161,7 @@ def plan_mirror(
         partitions = _changed(partitions, before.partitions)
     known_transactions = set() if fresh else set(follower.transactions)
     transactions = [one for one in leader.transactions if one not in known_transactions]
-    topic = Topic(
+    topic = TopicRow(
         version.topic_id,
         version.config,
         version.deleted_ms,

@@ -28,7 +28,7 @@ _NONE = np.iinfo(np.int64).max
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
+class CutRows:
     """The rows of a cut. `leaving`: rows that leave the log. `shortened`: copies of those that reach into a tail, up to
     the tail.
     """
@@ -53,13 +53,13 @@ def leaving_rows(live: pa.Table, tails: Sequence[Tail]) -> pa.Table:
 
 def cut_off(
     snapshot: Snapshot, storage: Storage, config: TopicConfig, tails: Sequence[Tail], spark: SparkSession | None = None
-) -> Cut:
+) -> CutRows:
     """Writes what is left of the segments that reach into a tail. Each is a task, at most one a partition."""
     leaving = leaving_rows(snapshot.live, tails)
     first = {tail.partition: tail.first_offset for tail in tails}
     across = [(row, first[row.partition]) for row in segments_of(leaving) if row.base_offset < first[row.partition]]
     shortened = run_tasks(partial(_shortened, storage, snapshot.topic, SegmentLimits.of(config)), across, spark)
-    return Cut(tuple(tails), leaving, tuple(row for row in shortened if row is not None))
+    return CutRows(tuple(tails), leaving, tuple(row for row in shortened if row is not None))
 
 
 def _shortened(storage: Storage, topic: str, limits: SegmentLimits, task: tuple[Segment, int]) -> Segment | None:

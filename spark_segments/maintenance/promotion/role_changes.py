@@ -38,7 +38,7 @@ from spark_segments.log.manifest.states import (
 )
 from spark_segments.log.manifest.transaction import Transaction
 from spark_segments.log.segment.leader_epochs import LeaderEpochs
-from spark_segments.maintenance.promotion.cut import Cut
+from spark_segments.maintenance.promotion.cut import CutRows
 
 States = Mapping[str, str]
 
@@ -131,7 +131,7 @@ def opened(token: str, role_epoch: int, former_uri: str, least_epochs: Mapping[i
 
 def demoted(
     compared: Snapshot,
-    cut: Cut,
+    cut: CutRows,
     source: States,
     transactions: Sequence[Transaction],
     now_ms: int,

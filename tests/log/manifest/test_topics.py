@@ -10,7 +10,7 @@ from spark_segments.errors import CommitConflictError, LogDirError, TopicExistsE
 from spark_segments.log.appending.offset_assignment import commit_append
 from spark_segments.log.manifest.manifest import Change, Manifest
 from spark_segments.log.manifest.rows import SEGMENT_SCHEMA, Partition, segments_of
-from spark_segments.log.manifest.topic_row import Topic
+from spark_segments.log.manifest.topic_row import TopicRow
 from spark_segments.storage import Storage
 from tests.clock import store_clock
 from tests.log.chunk_rows import TOPIC, TOPIC_ID, new_chunk, new_manifest, new_partitions
@@ -120,7 +120,7 @@ def test_a_topic_made_again_refuses_what_was_written_for_the_old_one(manifest):
 
 
 def test_a_newer_format_is_refused(manifest):
-    newer = Topic(TOPIC_ID, {}, format_version=3)
+    newer = TopicRow(TOPIC_ID, {}, format_version=3)
     manifest.commit(lambda snapshot: Change("upgrade", topic=newer))
     with pytest.raises(LogDirError, match="newer version"):
         manifest.snapshot()

@@ -1,0 +1,104 @@
+"""A topic as an object: of which moment it is, what it refuses, and how it and its relatives print themselves."""
+
+from __future__ import annotations
+
+import datetime as dt
+
+import pyarrow as pa
+import pytest
+
+from spark_segments import LogDir
+from spark_segments.errors import InvalidOptionError, UnknownTopicError
+
+
+@pytest.fixture
+def log(tmp_path) -> LogDir:
+    """A record is appended to partition 0 of `orders`, three times; version 0 has none."""
+    log = LogDir.create(str(tmp_path / "log"))
+    log.create_topic("orders", partitions=2)
+    for number in (b"1", b"2", b"3"):
+        log.topic("orders").append(pa.table({"value": [number], "partition": pa.array([0], pa.int32())}))
+    return log
+
+
+def values(topic) -> list[bytes]:
+    return topic.scan().to_table()["value"].to_pylist()
+
+
+def test_a_topic_is_of_the_moment_when_it_is_first_asked(log):
+    before = log.topic("orders")
+    assert values(before) == [b"1", b"2", b"3"]
+    before.append([{"value": "4", "partition": 0}])
+    assert values(before) == [b"1", b"2", b"3"] and before.offsets()[0] == (0, 3)
+    assert values(log.topic("orders")) == [b"1", b"2", b"3", b"4"]
+
+
+def test_a_topic_as_of_a_time_is_the_newest_version_that_was_committed_by_then(log):
+    commits = {commit["version"]: commit["committed_ms"] for commit in log.topic("orders").history()}
+    for version in range(4):
+        assert values(log.topic("orders", version=version)) == [b"1", b"2", b"3"][:version]
+        at_ms = commits[version]
+        newest = max(number for number, committed_ms in commits.items() if committed_ms <= at_ms)
+        for at in (at_ms, dt.datetime.fromtimestamp(at_ms / 1000, dt.UTC)):
+            topic = log.topic("orders", timestamp=at)
+            assert topic.version == newest and values(topic) == [b"1", b"2", b"3"][:newest]
+    with pytest.raises(InvalidOptionError, match="no version of that time"):
+        log.topic("orders", timestamp=commits[0] - 1).offsets()
+
+
+def test_what_is_asked_of_the_past_takes_no_writes(log):
+    with pytest.raises(InvalidOptionError, match="version or as of a time"):
+        log.topic("orders", version=1, timestamp=2**41).offsets()
+    for topic in (log.topic("orders", version=1), log.topic("orders", timestamp=2**41)):
+        for write in (
+            lambda topic=topic: topic.append([{"value": "no"}]),
+            lambda topic=topic: topic.alter({"retention.ms": "1"}),
+            lambda topic=topic: topic.delete_records({0: 1}),
+            topic.upgrade,
+        ):
+            with pytest.raises(InvalidOptionError, match="takes no writes"):
+                write()
+    assert log.topic("orders").version == 3
+
+
+def test_all_forms_of_a_scan_have_the_same_rows(log):
+    scan = log.topic("orders").scan(partition=0, offsets=(1, None), columns=["offset", "value"])
+    rows = [{"offset": 1, "value": b"2"}, {"offset": 2, "value": b"3"}]
+    assert scan.to_table().to_pylist() == scan.to_reader().read_all().to_pylist() == rows
+    assert scan.to_pandas().to_dict("records") == scan.to_polars().to_dicts() == rows
+    assert scan.to_duckdb().fetchall() == [(1, b"2"), (2, b"3")]
+    assert log.topic("orders").scan(offsets={0: (0, 1)}).to_table()["value"].to_pylist() == [b"1"]
+
+
+def test_they_print_themselves(log):
+    group = log.group("billing")
+    group.commit(group.positions(), {"orders": {0: 1}})
+    topic = log.topic("orders")
+    size = sum(row["size_bytes"] for row in topic.describe()["partitions"])
+    assert repr(topic).splitlines() == [
+        "Topic(name='orders', version=3, partitions=2)",
+        "  partition  records  bytes  log start  log end",
+        f"          0        3  {size:>5}          0        3",
+        "          1        0      0          0        0",
+    ]
+    assert repr(log).splitlines()[1:] == [
+        "  topic   partitions  records  bytes",
+        f"  orders           2        3  {size:>5}",
+    ]
+    assert repr(group).splitlines()[1:] == [
+        "  topic   partition  offset  log start  log end  lag",
+        "  orders          0       1          0        3    2",
+    ]
+    assert repr(topic.scan(offsets=(1, 99))).splitlines()[1:] == [
+        "  partition  start  end",
+        "          0      1    3",
+        "          1      1    0",
+    ]
+    for one in (log, topic, group, topic.scan()):
+        assert "<td>" in one._repr_html_() and "<script" not in one._repr_html_()
+
+
+def test_what_cannot_be_read_prints_its_error(log):
+    with pytest.raises(UnknownTopicError):
+        log.topic("ordres").offsets()
+    assert "Unknown topic 'ordres'" in repr(log.topic("ordres"))
