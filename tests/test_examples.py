@@ -70,7 +70,7 @@ def test_a_standalone_cluster_appends_and_maintains(run, tmp_path: Path) -> None
     printed = run("cluster/run.py", str(tmp_path / "log"), "append", "maintain")
     reports = {report["job"]: report for report in map(json.loads, printed.splitlines())}
     assert list(reports) == ["append", "roll", "retain", "compact", "vacuum"]
-    assert sum(line["log_end_offset"] for line in reports["append"]["partitions"]) == 20_000
+    assert sum(line["last_offset"] - line["first_offset"] + 1 for line in reports["append"]["partitions"]) == 20_000
     log = LogDir.open(str(tmp_path / "log"))
     left = all_records(log)["orders"]
     dropped = {reason: count for report in reports.values() for reason, count in report.get("dropped", {}).items()}

@@ -38,9 +38,9 @@ def test_lines_are_values(segments, uri):
 
 def test_append_prints_the_offsets(segments, uri):
     segments("append", uri, "orders", stdin=b"a\n")
-    lines = segments("append", uri, "orders", stdin=b"b\nc\n").lines
-    assert [line.split() for line in lines[:2]] == [["partition", "first_offset", "last_offset"], ["0", "1", "2"]]
-    assert lines[2].startswith("Appended 2 records to orders in ")
+    done = segments("append", uri, "orders", stdin=b"b\nc\n")
+    assert [line.split() for line in done.lines] == [["partition", "first_offset", "last_offset"], ["0", "1", "2"]]
+    assert done.error.startswith("Appended 2 records to orders in ")
 
 
 def test_bytes_that_are_not_text_come_out_as_they_went_in(segments, uri):
@@ -160,7 +160,7 @@ def test_a_file_in_a_codec(segments, uri, tmp_path):
 def test_a_transaction_is_appended_once(segments, uri):
     segments("append", uri, "orders", "--txn", "nightly:1", stdin=b"a\n")
     again = segments("append", uri, "orders", "--txn", "nightly:1", stdin=b"a\n")
-    assert again.text == "Nothing appended: orders has transaction nightly:1 already.\n"
+    assert again.error == "Nothing appended: orders has transaction nightly:1 already.\n"
     assert segments("consume", uri, "orders").lines == ["a"]
 
 

@@ -154,9 +154,9 @@ def append(
     if lines:
         print_table([*lines[0]], (list(line.values()) for line in lines))
     if repeated:
-        print(f"Nothing appended: {topic} has transaction {txn} already.")
+        print(f"Nothing appended: {topic} has transaction {txn} already.", file=sys.stderr)
     else:
-        print(f"Appended {records:,} records to {topic} in {seconds:.1f} s.")
+        print(f"Appended {records:,} records to {topic} in {seconds:.1f} s.", file=sys.stderr)
 
 
 def _transaction(text: str | None) -> tuple[str, int] | None:

@@ -14,7 +14,7 @@ from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.manifest.states import FENCED, FOLLOWER, LEADER, role_of
 from spark_segments.log.manifest.topic_row import FIRST_FORMAT_VERSION
 from spark_segments.log.manifest.transaction import Transaction
-from spark_segments.log.verification.findings import Findings
+from spark_segments.log.verification.findings import WARNING, Findings
 
 AHEAD_MS = 24 * 60 * 60 * 1000
 """How far a writer's clock may be ahead of the store's."""
@@ -65,6 +65,7 @@ def check_clocks(segments: pa.Table, now_ms: int, findings: Findings) -> None:
         for (path, partition), found in zip(_places(rows), rows.column(name).to_pylist(), strict=True):
             findings.add(
                 f"A row's {name} lies in the future",
+                severity=WARNING,  # of a clock that was wrong for a while; no record is
                 rule="M17",
                 partition=partition,
                 path=path,
