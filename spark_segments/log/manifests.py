@@ -45,6 +45,10 @@ class Manifests:
         self.open_delta_log = open_delta_log
         self._known: dict[str, Manifest] = {}
 
+    def __getstate__(self) -> dict[str, object]:
+        """For tasks: what one process knows of the tables, another looks up by itself."""
+        return self.__dict__ | {"_known": {}}
+
     @classmethod
     def open(cls, storage: Storage, *, defaults: Mapping[str, str] | None = None) -> Manifests:
         """The manifests at a location, or what Kafka wrote there. Raises LogDirError where there is neither."""

@@ -155,5 +155,6 @@ def test_jobs_ask_for_what_they_change(requests: Requests) -> None:
     # Each segment's .log and .timeindex are read, the size of the empty .index is asked; each directory is listed.
     assert requests.log == {"HEAD": PARTITIONS, "GET": 2 * PARTITIONS, "LIST": PARTITIONS + 1}
     requests.of(job(vacuum, days=20))
-    # The log directory and each directory in it are listed. The shared objects go by one request, old rows by another.
-    assert requests.log == {"LIST": PARTITIONS + 2, "LIST UPLOADS": 1, "DELETE MANY": 2}
+    # The log directory, each directory in it and that of groups are listed. What rows named goes by one request, notes
+    # that a copy stands for by another, files of old rows by a third.
+    assert requests.log == {"LIST": PARTITIONS + 3, "LIST UPLOADS": 1, "DELETE MANY": 3}
