@@ -12,11 +12,9 @@ from pathlib import Path
 import pytest
 
 from spark_segments import LogDir
-from spark_segments.maintenance import roll
 from spark_segments.spark.java import java_home
 from tests.conftest import ROOT
-from tests.maintenance.appending import contents
-from tests.maintenance.upkeep import all_records, assert_compacted, assert_maintained, assert_vacuumed, busy_log
+from tests.maintenance.upkeep import all_records, assert_maintained, assert_vacuumed, busy_log
 
 SCRIPT = str(ROOT / "jobs" / "segments.py")
 
@@ -77,15 +75,6 @@ def test_each_job_runs_by_the_script_with_a_dry_run(busy, job):
 def test_spark_submit_runs_maintain_on_two_executors(busy):
     before = all_records(busy)
     assert_maintained(busy, submit("local-cluster[2,1,1024]", "maintain", busy.uri), before)
-
-
-@pytest.mark.spark
-@pytest.mark.slow
-def test_spark_submit_compacts_on_two_executors(busy):
-    roll(busy)
-    before = contents(busy, "latest")
-    (report,) = submit("local-cluster[2,1,2048]", "compact", busy.uri)
-    assert_compacted(busy, report, before)
 
 
 @pytest.mark.slow
