@@ -48,24 +48,21 @@ class Journal:
         self.intent: dict[str, Any] = {}
         self._notes = notes
         self._planned = threading.local()
-        write, commit_on, create = ChangeWriter.write, TopicLog.commit_on, TopicLog.create
+        planned, commit_on = ChangeWriter.planned, TopicLog.commit_on
 
-        def noted_write(writer: ChangeWriter, snapshot: Snapshot, files: Any, change: Change) -> Any:
+        def noted_plan(writer: ChangeWriter, snapshot: Snapshot, files: Any, change: Change) -> Any:
             self._planned.value = snapshot, change
-            return write(writer, snapshot, files, change)
+            return planned(writer, snapshot, files, change)
 
-        def noted_commit(log: TopicLog, state: Any, files: Any, note: CommitNote, *others: Any, **options: Any) -> Any:
+        def noted_commit(
+            log: TopicLog, delta: Any, state: Any, files: Any, note: CommitNote, *others: Any, **options: Any
+        ) -> Any:
             self._note(note, *others)
-            return commit_on(log, state, files, note, *others, **options)
-
-        def noted_create(log: TopicLog, files: Any, note: CommitNote, **options: Any) -> None:
-            self._note(note)
-            create(log, files, note, **options)
+            return commit_on(log, delta, state, files, note, *others, **options)
 
         for owner, name, method in (
-            (ChangeWriter, "write", noted_write),
+            (ChangeWriter, "planned", noted_plan),
             (TopicLog, "commit_on", noted_commit),
-            (TopicLog, "create", noted_create),
         ):
             setattr(owner, name, method)
 
