@@ -131,7 +131,11 @@ def move(simulation: Simulation, process: Process) -> None:
             elif isinstance(error, UnknownTopicError | NotLeaderError):
                 disk["is_promoting"] = False
             continue
-        simulation.attempt_job(process, lambda a=here, b=there: mirror(b, leader=a, topics=[MOVED], groups=True))
+        simulation.attempt_job(
+            process,
+            lambda a=here, b=there: mirror(b, leader=a, topics=[MOVED], groups=True),
+            expected=[UnknownTopicError],  # nobody has made it yet
+        )
 
 
 def make(log: LogDir) -> None:

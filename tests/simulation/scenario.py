@@ -4,7 +4,7 @@ come."""
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -167,12 +167,13 @@ class Simulation:
         process: Process,
         work: Callable[[], Report],
         refused: Callable[[dict[str, Any]], bool] = lambda _: False,
+        expected: Sequence[type[SegmentsError]] = (),
         **intent: Any,
     ) -> list[dict[str, Any]]:
         """Runs a job. What its report says that failed needs a cause, too. The failures that `refused` tells to be
-        refusals with a way out are returned.
+        refusals with a way out are returned. `expected`: the errors that it may raise as a whole.
         """
-        report, error = self.attempt(process, work, **intent)
+        report, error = self.attempt(process, work, *expected, **intent)
         if error is not None:
             return []
         self.judge.counts[f"jobs: {report.job}"] += 1

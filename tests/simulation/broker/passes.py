@@ -232,7 +232,9 @@ def one_thread() -> Iterator[None]:
 
 def run(seed: int, passes: int) -> Outcome:
     """The run of a seed."""
-    logging.getLogger("spark_segments").setLevel(logging.ERROR)  # recovery says what it leaves out, as it must
+    logger = logging.getLogger("spark_segments")
+    level = logger.level
+    logger.setLevel(logging.ERROR)  # recovery says what it leaves out, as it must
     started = time.monotonic()
     memory = Path("/dev/shm")
     root = Path(tempfile.mkdtemp(prefix="played-broker-", dir=memory if memory.is_dir() else None))
@@ -245,6 +247,7 @@ def run(seed: int, passes: int) -> Outcome:
         violation = str(error)
     finally:
         shutil.rmtree(root)
+        logger.setLevel(level)
     seconds = round(time.monotonic() - started, 1)
     return Outcome(
         seed, played.counts["passes"], seconds, played.files.trace.hexdigest()[:12], violation, played.counts
