@@ -19,6 +19,7 @@ from tests.simulation.broker.passes import run
 PASSES = 42
 
 
+@pytest.mark.slow
 def test_nothing_is_lost_unsaid_above_the_high_watermark_or_aborted() -> None:
     seed = 2
     outcome = run(seed, PASSES)
@@ -56,11 +57,13 @@ def test_a_segment_that_rolled_after_a_first_listing_is_found(monkeypatch: pytes
     assert found("above the high watermark")
 
 
+@pytest.mark.slow
 def test_a_segment_that_a_cleaner_replaced_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Listing, "changed_file", lambda *_, **__: None)
     assert found("a pass fails|lacks the newest value|holds", 6)
 
 
+@pytest.mark.slow
 def test_a_transaction_index_that_is_not_the_scans_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """Kafka's file is looked at again as it is copied, and left out where a marker came after the scan."""
     with_transactions = importing._with_transactions
