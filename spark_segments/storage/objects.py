@@ -7,6 +7,7 @@ error after the object was there, then ends as "already there". So what was repo
 from __future__ import annotations
 
 import contextlib
+import errno
 import re
 import threading
 import time
@@ -40,6 +41,7 @@ _PARTS_AT_ONCE = 2  # of a stream: memory is bounded by them
 _LISTED = 1000
 _DEBUG = re.compile(r"\n+Debug source:.*", re.DOTALL)
 _REFUSED = re.compile(r"non-2xx status code: 40[13]\b")  # of some requests obstore tells no kind of error
+_CUT = "response body error"  # the connection ended within a reply, which obstore does not ask for again
 _BEYOND_END = "non-2xx status code: 416"
 _ERRORS = (
     (FileNotFoundError, FileNotFoundError),
@@ -227,6 +229,8 @@ def _errors() -> Iterator[None]:
         for kind, ours in _ERRORS:
             if isinstance(error, kind):
                 raise ours(text) from None
+        if _CUT in text:
+            raise OSError(errno.ECONNRESET, text) from None
         raise (PermissionError if _REFUSED.search(text) else OSError)(text) from None
 
 

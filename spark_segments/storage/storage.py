@@ -42,7 +42,7 @@ _THREADS = 16
 _TASKS = 8
 _NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
 _DESCRIPTORS = "Too many files are open: raise the limit (ulimit -n), then run it again"
-_TRANSIENT = {errno.EINTR, errno.EAGAIN, errno.ETIMEDOUT, errno.ESTALE}
+_TRANSIENT = {errno.EINTR, errno.EAGAIN, errno.ETIMEDOUT, errno.ESTALE, errno.ECONNRESET}
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -211,7 +211,7 @@ class Storage:
             raise _failure(error, self.location(path), self.hidden) from _cause(error, self.hidden)
 
     def write(self, path: str, data: Any, *, unique: bool = False) -> None:
-        """Creates a file with these bytes (any buffer). `unique` as in `create`: a store is then asked again where it
+        """Creates a file with these bytes (any buffer). `unique` as in `stream`: a store is then asked again where it
         fails, for whatever it has of the file is the same.
         """
         if unique and not self.is_local:
@@ -338,9 +338,9 @@ class Storage:
             return self._client[0]
 
     def _retried(self, path: str, operation: Callable[[FileSystem, str], T]) -> T:
-        """Runs an idempotent operation, again where a local file system failed for a moment, with growing pauses.
+        """Runs an idempotent operation, again where it failed for a moment, with growing pauses.
 
-        obstore tries requests of object stores again itself.
+        obstore tries requests of object stores again itself, save one whose reply was cut within.
         """
         full, files = self._full(path), self._files()
         for attempt in range(1, ATTEMPTS + 1):

@@ -55,7 +55,10 @@ class Server:
         with contextlib.suppress(OSError), connection:
             request = b""
             while b"\r\n\r\n" not in request:
-                request += connection.recv(65536)
+                piece = connection.recv(65536)
+                if not piece:
+                    return
+                request += piece
             self.requests.append(request.decode())
             self._reply(connection, request.decode().split()[1])
 

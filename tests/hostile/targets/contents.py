@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
 from typing import Any
+from unittest import mock
 from urllib.parse import quote
 
 import pyarrow as pa
@@ -153,7 +154,6 @@ def registry_answers() -> Run:
     from spark_segments.values.registries.opening import open_registry
     from spark_segments.values.registries.registry import RecordsRegistry, Registry, Schema
 
-    http.ATTEMPTS, http.FIRST_WAIT_SECONDS, http.MOST_SECONDS = 2, 0.0, 5.0
     answers = [b""]
     stack = contextlib.ExitStack()
     address = stack.enter_context(_server(answers))
@@ -176,7 +176,8 @@ def registry_answers() -> Run:
         way = random.random()
         if way < 0.5:
             answers[0] = _answer(random)
-            use(open_registry(address), random)
+            with mock.patch.multiple(http, ATTEMPTS=2, FIRST_WAIT_SECONDS=0.0, MOST_SECONDS=5.0):
+                use(open_registry(address), random)
         elif way < 0.75:
             for name, text in (("7.avsc", AVRO), ("8.avsc", AVRO), ("subjects.json", SUBJECTS)):
                 text = text_of(text, random) if random.random() < 0.5 else text
