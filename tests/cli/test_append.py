@@ -13,6 +13,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from spark_segments import LogDir
+from spark_segments.cli.records import input_rows
 
 DAY_MS = 86_400_000
 MOMENT = datetime.datetime(2026, 3, 1, 12, tzinfo=datetime.UTC)
@@ -96,6 +97,15 @@ def test_a_part_of_a_record_may_come_late(run, segments, uri, tmp_path):
     segments("append", uri, "orders", "--input", tmp_path / "*.json")
     segments("append", uri, "orders", "--input", tmp_path / "*.json", "--key-column", "value")
     assert records(uri) == [(None, b"a"), (b"k", b"b"), (b"a", b"a"), (b"b", b"b")]
+
+
+def test_an_object_without_a_value_is_named_by_its_place_in_the_file(run, segments, uri, tmp_path, monkeypatch):
+    monkeypatch.setattr(input_rows, "BLOCK_BYTES", 64)
+    segments("topic", "create", uri, "orders")
+    (tmp_path / "a.json").write_text('{"value": "a"}\n\n' * 20 + '{"key": "k"}\n')
+    ran = run("append", uri, "orders", "--input", tmp_path / "a.json")
+    assert ran.code == 1 and "Object 21 of the file is not a record: no value" in ran.error and "a.json" in ran.error
+    assert LogDir.open(uri).topic("orders").offsets() == {0: (0, 0)}
 
 
 def test_keys_and_values_that_are_null_so_far_are_text(segments, uri, tmp_path):

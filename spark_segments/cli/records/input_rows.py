@@ -209,6 +209,7 @@ class Input:
     def _json(self, files: Sequence[str]) -> Iterator[pa.RecordBatch]:
         schema: pa.Schema | None = None
         for file in files:
+            before = 0
             for block in _blocks(file):
                 lines = _lines(block)
                 try:
@@ -226,7 +227,9 @@ class Input:
                 if rows.num_rows != len(lines):
                     raise _unreadable(file, f"{rows.num_rows} objects on {len(lines)} lines")
                 batch = rows.combine_chunks().to_batches()[0]
-                yield self._record(_decoded(batch, lines, file) if self._is_record(schema) else batch, lines)
+                is_record = self._is_record(schema)
+                yield self._record(_decoded(batch, lines, file, before) if is_record else batch, lines)
+                before += len(lines)
 
     def _check(self, names: Collection[str]) -> None:
         for part, column in self.columns.items():
@@ -373,9 +376,9 @@ def _parsed(block: bytes, schema: pa.Schema | None, *, whole: bool = False) -> p
     return pj.read_json(io.BytesIO(block), read_options=reading, parse_options=options)
 
 
-def _decoded(rows: pa.RecordBatch, lines: pa.Array, file: str) -> pa.RecordBatch:
-    """Lines of records with the bytes that base64 stands for. Raises InvalidOptionError for a line without a value: a
-    misspelt name must not make a tombstone.
+def _decoded(rows: pa.RecordBatch, lines: pa.Array, file: str, before: int) -> pa.RecordBatch:
+    """Lines of records with the bytes that base64 stands for. `before`: the file's objects before them. Raises
+    InvalidOptionError for a line without a value: a misspelt name must not make a tombstone.
     """
     columns = dict(zip(rows.schema.names, rows.columns, strict=True))
     try:
@@ -393,7 +396,7 @@ def _decoded(rows: pa.RecordBatch, lines: pa.Array, file: str) -> pa.RecordBatch
     for row in pc.indices_nonzero(columns["value"].is_null()).to_pylist():
         if not {"value", "value_base64"} & json.loads(lines[row].as_py()).keys():
             raise InvalidOptionError(
-                f"Line {row + 1} of the block is not a record: no value",
+                f"Object {before + row + 1} of the file is not a record: no value",
                 path=file,
                 expected='an object such as {"key": "a", "value": "b"}',
                 hint="A tombstone says so: its value is null",
