@@ -120,7 +120,7 @@ def compare_history(seed: int, sessions: Sequence[SparkSession] = ()) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("first", range(0, 40, 10))
+@pytest.mark.parametrize("first", range(0, 20, 10))
 def test_engines_agree_on_random_histories(first):
     for seed in range(first, first + 10):
         compare_history(seed)

@@ -84,7 +84,7 @@ predicates = st.recursive(
 
 
 @pytest.mark.slow
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(predicate=predicates, columns=st.sampled_from([None, ["offset"], ["value", "key"], ["timestamp"]]))
 @pytest.mark.parametrize("view", [None, "latest"])
 def test_a_filtered_scan_has_the_rows_of_a_full_scan(log, view, predicate, columns):

@@ -126,7 +126,7 @@ STEP = st.tuples(st.sampled_from([*OFTEN, *OFTEN, *SELDOM]), st.integers(0, 59))
 
 
 @pytest.mark.slow
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(steps=st.lists(STEP, min_size=10, max_size=30))
 def test_an_import_equals_kafkas_log_or_is_refused_at_the_first_difference(tmp_path_factory, steps):
     play = Play(tmp_path_factory.mktemp("play"))

@@ -120,7 +120,7 @@ actions = st.lists(
 
 
 @pytest.mark.slow
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(actions=actions, tasks=st.sampled_from([1, 3]))
 def test_random_work_keeps_the_newest_of_each_key_and_tombstones_for_their_time(actions, tasks):
     with tempfile.TemporaryDirectory() as directory:

@@ -170,7 +170,7 @@ def cleaned_every(pause_ms: int, *values: bytes | None) -> list[tuple]:
 @pytest.mark.slow
 @example(Rules(0, 1, 1000, NEVER_MS, None), 1 << 20, "zstd", cleaned_every(1000, b"1"))
 @example(Rules(0, 1000, 0, NEVER_MS, None), 1 << 20, "zstd", cleaned_every(500, None, b"1", b"2"))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(
     rules=rules,
     segment_bytes=st.sampled_from([300, 1 << 20]),

@@ -109,7 +109,7 @@ steps = st.lists(
 
 
 @pytest.mark.slow
-@settings(max_examples=60)
+@settings(max_examples=20)
 @given(
     st.sampled_from(["delete", "compact", "compact,delete"]),
     steps,

@@ -118,7 +118,7 @@ events = st.lists(
 
 
 @pytest.mark.slow
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(
     config=configs,
     every_ms=st.integers(15, 60),

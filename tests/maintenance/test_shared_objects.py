@@ -84,7 +84,7 @@ def orders(log) -> LogDir:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["plain-0", "canary-0", "outoforder-0"])
+@pytest.mark.parametrize("name", ["plain-0", "outoforder-0"])
 def test_runs_of_kafkas_batches_roll_to_kafkas_files_byte_for_byte(log, name):
     """Every batch of a golden directory is a run of each of two partitions, an object a batch."""
     topic_with(log, "orders", {"segment.bytes": 1 << 30, "index.interval.bytes": 4096}, 2)
