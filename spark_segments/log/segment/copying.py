@@ -231,7 +231,7 @@ def copy_file(
 ) -> None:
     """Copies the first `size` bytes of a file, in pieces. Raises SegmentsError where the file has become shorter.
 
-    `unique`: no other file ever has the name of the copy (see `Storage.create`).
+    `unique`: no other file ever has the name of the copy (see `Storage.stream`).
     """
     with target.stream(target_path, unique=unique) as stream, fetch_ahead(source, path, size) as read:
         for position in range(0, size, COPY_BYTES):

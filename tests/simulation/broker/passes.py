@@ -1,4 +1,4 @@
-"""Passes of `mirror_kafka` over a disk that changes, and the judge of what is here after each."""
+"""Passes of imports over a disk that changes, and the judge of what is here after each."""
 
 from __future__ import annotations
 
