@@ -156,20 +156,31 @@ def print_report(report: Mapping[str, Any], output: Output) -> None:
             if name != "error" and any(row.get(name) not in (None, {}) for row in rows)
         ]
         print_table(columns, ([_text(name, row) for name in columns] for row in rows))
-    tense = "would be" if report["dry_run"] else "were"
-    dropped = ", ".join(f"{count:,} by {reason}" for reason, count in report["dropped"].items()) or "none"
-    failed = f" ({report['failed']:,} failed)" if report["failed"] else ""
-    print(
-        f"{report['job']}{' (dry run)' if report['dry_run'] else ''}: {len(lines):,} partitions{failed}, "
-        f"{report['records_in']:,} records in, {report['records_out']:,} out, {tense} dropped: {dropped}; "
-        f"{human_bytes(report['bytes_in'])} in, {human_bytes(report['bytes_out'])} out, {report['seconds']:.1f} s"
-    )
-
+    print_summary(f"{report['job']}{' (dry run)' if report['dry_run'] else ''}: {_sums(report)}")
     if "max_bytes" in details:
-        print(
+        print_summary(
             f"--max-bytes {human_bytes(details['max_bytes'])}: {human_bytes(details['live_bytes'])} live, "
             f"{human_bytes(details['waiting_bytes'])} waiting for vacuum"
         )
+
+
+def print_summary(text: str) -> None:
+    """Prints a sentence about all that was done. It goes to standard error: standard output has rows alone."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def _sums(report: Mapping[str, Any]) -> str:
+    lines, details = report["partitions"], report["details"]
+    failed = f" ({report['failed']:,} failed)" if report["failed"] else ""
+    partitions = f"{len(lines):,} partitions{failed}"
+    if "cleanable_bytes" in details:
+        found, kept = human_bytes(details["cleanable_bytes"]), human_bytes(details["clean_bytes"])
+        return f"{partitions}, {found} to clean beside {kept} that are clean. Which records go, only their keys say"
+    tense = "would be" if report["dry_run"] else "were"
+    dropped = ", ".join(f"{count:,} by {reason}" for reason, count in report["dropped"].items()) or "none"
+    records = f"{report['records_in']:,} records in, {report['records_out']:,} out, {tense} dropped: {dropped}"
+    size = f"{human_bytes(report['bytes_in'])} in, {human_bytes(report['bytes_out'])} out"
+    return f"{partitions}, {records}; {size}, {report['seconds']:.1f} s"
 
 
 def _over(details: Mapping[str, Any]) -> str:
@@ -190,6 +201,8 @@ def _short(line: Mapping[str, Any]) -> dict[str, Any]:
         before, after = line.get(f"{name}_in", 0), line.get(f"{name}_out", 0)
         if before or after:
             found[name] = shown(after) if before == after else f"{shown(before)} → {shown(after)}"
+    for name in ("dirty_ratio", "cleanable_bytes"):  # of a dry run
+        found[name] = line.get(name)
     dropped = line.get("dropped") or {}
     return found | {"dropped": ", ".join(f"{count:,} {reason}" for reason, count in dropped.items()) or None}
 

@@ -29,7 +29,7 @@ def test_a_run_reports_what_it_mirrored_and_the_lag_as_json_and_as_text(segments
     assert {line["topic"]: line["lag_commits"] for line in report["partitions"]} == {"orders": 0, "prices": 0}
     ran = segments("mirror", *places, "--once")
     assert ran.lines[0].split()[:3] == ["topic", "action", "commits"]
-    assert ran.lines[-1].startswith("mirror: 2 topics (0 failed), 0 commits, 0 records, 0 B")
+    assert ran.error.startswith("mirror: 2 topics (0 failed), 0 commits, 0 records, 0 B")
 
 
 def test_the_lag_is_shown_without_mirroring(segments, places):
@@ -77,9 +77,9 @@ def test_the_metrics_have_the_lag_of_each_topic(segments, places, tmp_path):
 @pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM])
 def test_without_once_it_follows_until_it_is_ended(places, python_environment, ending):
     command = [sys.executable, "-m", "spark_segments", "mirror", *places, "--interval", "50ms"]
-    with subprocess.Popen(command, env=python_environment, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        while not process.stdout.readline().startswith("mirror: 2 topics"):
+    with subprocess.Popen(command, env=python_environment, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        while not process.stderr.readline().startswith("mirror: 2 topics"):
             pass
         leader = LogDir.open(places[0])
         leader.topic("orders").append([{"value": b"two"}])

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import io
+import re
 
+import pyarrow as pa
 import pytest
 
+from spark_segments import LogDir, maintenance
+from spark_segments.cli import main
 from spark_segments.cli.output import Bytes, Output, ShownTime, print_report, print_table
 from spark_segments.maintenance import Report
 
@@ -39,7 +43,7 @@ def printed(work, file: io.StringIO) -> list[str]:
 @pytest.mark.parametrize("width", [80, 120])
 def test_a_report_has_what_changed_at_a_terminal(width, monkeypatch):
     monkeypatch.setenv("COLUMNS", str(width))
-    assert printed(lambda: print_report(report(), Output.TEXT), Terminal())[:3] == [
+    assert printed(lambda: print_report(report(), Output.TEXT), Terminal()) == [
         "topic   partition  action   records       bytes               dropped",
         "orders          0  compact  119,497 → 55  44.0 MiB → 2.1 KiB  119,442 superseded",
         "orders          1  compact  7             900 B               -",
@@ -53,8 +57,7 @@ def test_every_cell_is_whole_at_any_width(width, monkeypatch):
     words = " ".join(lines).split()
     for whole in ("119,497", "first_dirty_offset", "2.1", "KiB", "tombstones_kept", "superseded", "119442"):
         assert whole in words
-    table = lines[: next(number for number, line in enumerate(lines) if line.startswith("compact:"))]
-    assert width < 40 or max(map(len, table)) <= width
+    assert width < 40 or max(map(len, lines)) <= width
 
 
 def test_a_row_is_a_line_of_plain_numbers_in_a_pipe(monkeypatch):
@@ -83,3 +86,59 @@ def test_a_table_that_is_too_wide_is_stacked(monkeypatch):
         "size       0 B",
         "records    55",
     ]
+
+
+@pytest.fixture(scope="module")
+def uri(tmp_path_factory) -> str:
+    log = LogDir.create(str(tmp_path_factory.mktemp("tables") / "log"))
+    log.create_topic("orders", 2, {"cleanup.policy": "compact", "segment.ms": "1"})
+    for number in range(3):
+        rows = {"key": [b"key"] * 2000, "value": [b"%d" % number] * 2000, "partition": [0, 1] * 1000}
+        log.topic("orders").append(pa.table(rows))
+    log.group("billing").commit(log.group("billing").positions(), {"orders": {0: 1200}})
+    maintenance.roll(log, topics=["orders"])
+    return log.uri
+
+
+TABLES = {
+    "topic history": ["topic", "history", "orders"],
+    "groups show": ["groups", "show", "billing"],
+    "groups reset": ["groups", "reset", "billing", "orders", "--to", "latest", "--dry-run"],
+    "compact --dry-run": ["compact", "orders", "--force", "--dry-run"],
+    "retain": ["retain", "orders", "--dry-run"],
+}
+
+
+def with_log(words: list[str], uri: str) -> list[str]:
+    """The words of a command with the log directory in its place."""
+    at = 2 if words[0] in ("topic", "groups") else 1
+    return [*words[:at], uri, *words[at:]]
+
+
+@pytest.mark.parametrize("words", TABLES.values(), ids=TABLES)
+def test_a_pipe_gets_rows_alone(segments, uri, words):
+    lines = segments(*with_log(words, uri)).lines
+    assert len({line.count("\t") for line in lines}) <= 1, lines
+    assert not [line for line in lines if re.search(r"[0-9],[0-9]{3}|[0-9] [KM]?i?B\b|[0-9]+:[0-9]+ ", line)]
+
+
+@pytest.mark.parametrize("words", TABLES.values(), ids=TABLES)
+@pytest.mark.parametrize("width", [80, 120])
+def test_a_terminal_gets_lines_that_fit(uri, words, width, monkeypatch):
+    monkeypatch.setenv("COLUMNS", str(width))
+
+    def run():
+        with pytest.raises(SystemExit) as ended:
+            main(with_log(words, uri))
+        assert not ended.value.code
+
+    lines = printed(run, Terminal())
+    assert all(len(line) <= width for line in lines), lines
+
+
+def test_a_dry_run_of_a_compaction_says_what_it_would_read(segments, uri):
+    ran = segments("compact", uri, "orders", "--force", "--dry-run", "--output", "json")
+    found = ran.json
+    dirty = [line["cleanable_bytes"] for line in found["partitions"]]
+    assert len(dirty) == 2 and found["details"] == {"clean_bytes": 0, "cleanable_bytes": sum(dirty)}
+    assert "to clean beside 0 B that are clean" in segments("compact", uri, "--force", "--dry-run").error

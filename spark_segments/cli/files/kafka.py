@@ -19,9 +19,11 @@ from spark_segments.cli.options import (
 from spark_segments.cli.output import (
     FAILED,
     FOUND_FAULTS,
+    Bytes,
     Output,
     human_bytes,
     print_json,
+    print_summary,
     print_table,
     progress_bar,
     shown_hole,
@@ -198,6 +200,6 @@ def _write_metrics(path: Path, uri: str, job: str, topics: list[dict[str, Any]])
 
 def _print_topics(topics: list[dict[str, Any]]) -> None:
     columns = ["topic", "partitions", "segments", "records", "bytes"]
-    print_table(columns, ([one[name] for name in columns] for one in topics))
+    print_table(columns, ([*(one[name] for name in columns[:-1]), Bytes(one["bytes"])] for one in topics))
     total = sum(one["bytes"] for one in topics)
-    print(f"{len(topics):,} topics, {sum(one['segments'] for one in topics):,} segments, {human_bytes(total)}")
+    print_summary(f"{len(topics):,} topics, {sum(one['segments'] for one in topics):,} segments, {human_bytes(total)}")

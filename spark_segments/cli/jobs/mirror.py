@@ -21,7 +21,16 @@ from spark_segments.cli.options import (
     SparkOptions,
     with_options,
 )
-from spark_segments.cli.output import FAILED, Output, human_bytes, print_json, print_table, progress_bar
+from spark_segments.cli.output import (
+    FAILED,
+    Bytes,
+    Output,
+    human_bytes,
+    print_json,
+    print_summary,
+    print_table,
+    progress_bar,
+)
 from spark_segments.config import parse_overrides
 from spark_segments.errors import InvalidOptionError, SegmentsError
 from spark_segments.maintenance.report import Report
@@ -164,15 +173,14 @@ def _print(report: Report, output: Output) -> None:
         return
     lines = [line for line in found["partitions"] if "error" not in line]
     columns = ["topic", "action", "commits", "records", "bytes", "lag_commits", "lag_records", "lag_ms"]
-    values = ({**line, "records": line["records_out"], "bytes": line["bytes_out"]} for line in lines)
+    values = ({**line, "records": line["records_out"], "bytes": Bytes(line["bytes_out"])} for line in lines)
     if lines:
         print_table(columns, ([line.get(name) for name in columns] for line in values))
     topics = f"{len(found['partitions']):,} topics ({found['failed']:,} failed)"
     size = human_bytes(found["bytes_out"])
-    print(
+    print_summary(
         f"mirror: {topics}, {found['details'].get('commits', 0):,} commits, {found['records_out']:,} records, {size}, "
-        f"{found['seconds']:.1f} s",
-        flush=True,
+        f"{found['seconds']:.1f} s"
     )
 
 

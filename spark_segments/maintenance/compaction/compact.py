@@ -100,6 +100,8 @@ def compact(
     if dry_run:
         for snapshot, candidate in found:
             _note_plan(report, snapshot, candidate, within=any(candidate is one[1] for one in picked))
+        for _, candidate in picked:
+            report.count(clean_bytes=candidate.clean_bytes, cleanable_bytes=candidate.cleanable_bytes)
         return report.finish()
     threads = server.log_cleaner_threads if spark is None else None
     tasks = _plan_tasks(log, server, picked, now_ms, threads or task_slots(spark))
