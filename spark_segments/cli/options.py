@@ -10,7 +10,6 @@ import dataclasses
 import functools
 import inspect
 import os
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +20,7 @@ from typer.models import ArgumentInfo
 
 from spark_segments.cli.output import Output
 from spark_segments.config import load_defaults, parse_overrides
-from spark_segments.errors import InvalidOptionError, escaped
+from spark_segments.errors import InvalidOptionError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -148,7 +147,7 @@ class JobOptions:
     topic_option: Annotated[
         str | None, typer.Option("--topic", metavar="TOPIC", help="The topic, given as an option.")
     ] = None
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and change nothing.")] = False
+    dry_run: DryRunOption = False
     output: OutputOption = Output.TEXT
     metrics: MetricsOption = None
     now_ms: NowOption = None
@@ -165,12 +164,6 @@ class JobOptions:
             raise InvalidOptionError("Two topics", expected="TOPIC or --topic", found=found)
         topic = argument or option
         return [topic] if topic else None
-
-
-def confirm(question: str, yes: bool) -> None:
-    """Asks on a terminal, unless `yes`; a no ends the command. A script is not asked."""
-    if sys.stdin.isatty() and not yes:
-        typer.confirm(escaped(question, one_line=True), abort=True, err=True)
 
 
 def with_options(command: C) -> C:

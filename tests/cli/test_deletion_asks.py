@@ -70,6 +70,23 @@ def test_records_are_deleted_after_a_yes(answer: Callable[..., Any], uri: str) -
     assert code == 0 and bounds(uri) == {0: (0, 5), 1: (2, 5)}
 
 
+def test_keys_are_erased_after_a_yes(answer: Callable[..., Any], uri: str) -> None:
+    log = LogDir.open(uri)
+    log.create_topic("people", 1, {"cleanup.policy": "compact"})
+    log.topic("people").append([{"key": b"ada", "value": b"secret"}, {"key": b"bob", "value": b"x"}])
+    erase = ("erase", uri, "people", "--key", "ada")
+    code, output, asked = answer("n", *erase)
+    assert code == 1 and "people" in asked and "Erase 1 keys from people?" in asked and not output.strip()
+    assert log.topic("people").offsets() == {0: (0, 2)}
+    code, _, said = answer("y", *erase)
+    assert code == 0 and log.topic("people").offsets() == {0: (0, 3)}
+    [way_back] = re.findall(r"segments (topic restore \S+ people --version \d+ --including-erased)", said)
+    answer("y", *way_back.split())
+    assert log.topic("people").offsets() == {0: (0, 3)}
+    records = log.topic("people").scan().to_table().to_pylist()
+    assert [(record["key"], record["value"]) for record in records] == [(b"ada", b"secret"), (b"bob", b"x")]
+
+
 def test_a_dry_run_deletes_nothing(segments: Segments, uri: str) -> None:
     assert "10 records" in segments("topic", "delete", uri, "orders", "--dry-run").text
     ran = segments("delete-records", uri, "orders", "--before-offset", 3, "--dry-run")

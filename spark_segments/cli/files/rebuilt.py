@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import sys
+from functools import partial
 from typing import TYPE_CHECKING
 
-import typer
-
+from spark_segments.cli.confirmation import confirm
 from spark_segments.cli.output import Bytes, Output, print_json, print_table
 from spark_segments.errors import InvalidOptionError, SegmentsError, StorageError
 from spark_segments.log.rebuild.rebuild import rebuild_manifest
@@ -41,9 +40,7 @@ def rebuild(log: LogDir, topic: str, output: Output, *, dry_run: bool, yes: bool
                     expected="--yes",
                     hint="--dry-run says what is known, and what is not",
                 )
-            with contextlib.redirect_stdout(sys.stderr):
-                _print_text(report)
-            typer.confirm(f"Rebuild the manifest of {topic} under a new id?", abort=True, err=True)
+            confirm(f"Rebuild the manifest of {topic} under a new id?", yes, partial(_print_text, report))
         report = rebuild_manifest(log, topic)
     if output is Output.JSON:
         print_json(report.to_dict())

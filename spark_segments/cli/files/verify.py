@@ -9,6 +9,7 @@ import typer
 
 from spark_segments.cli.options import (
     ConfiguredLogOptions,
+    DryRunOption,
     OptionalTopicArgument,
     OutputOption,
     SparkOptions,
@@ -32,7 +33,7 @@ def verify(
             "--repair", help="Rebuild faulty sidecars, or the lost manifest of TOPIC; no record is changed. Deep."
         ),
     ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="With --repair: change nothing.")] = False,
+    dry_run: DryRunOption = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before the topic gets a new id.")] = False,
     against: Annotated[
         Path | None,

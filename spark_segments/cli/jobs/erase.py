@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import base64
 import binascii
+import dataclasses
 from collections.abc import Sequence
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from spark_segments.cli.confirmation import confirm, print_way_back
 from spark_segments.cli.jobs.maintenance import finish, run
 from spark_segments.cli.options import (
     ConfiguredLogOptions,
     JobOptions,
     SparkOptions,
+    YesOption,
     with_options,
 )
 from spark_segments.cli.output import Output
 from spark_segments.errors import InvalidOptionError
+
+if TYPE_CHECKING:
+    from spark_segments.maintenance.report import Report
 
 KeyOption = Annotated[
     list[str] | None, typer.Option("--key", metavar="TEXT", help="A key, as UTF-8; may be given several times.")
@@ -40,8 +46,11 @@ def erase(
             "--history", help="Also delete files of earlier versions that have the keys, at once, by a vacuum."
         ),
     ] = False,
+    yes: YesOption = False,
 ) -> None:
     """Erases the records of keys from a topic: no other record goes, and every offset stays.
+
+    On a terminal it says what it would erase, and asks first.
 
     A compacted topic first gets a tombstone of each key, then all older
     records of the key go. From other topics all its records go. The job
@@ -55,11 +64,30 @@ def erase(
     Example: segments erase /data/log customers --key ada@example.org --dry-run
     """
     from spark_segments.maintenance import erase as job
+    from spark_segments.maintenance.selection import selected
 
-    report = run(job, location, settings, spark, keys=key_bytes(key, key_base64), history=history)
+    keys = key_bytes(key, key_base64)
+
+    def erased(settings: JobOptions) -> Report:
+        return run(job, location, settings, spark, keys=keys, history=history)
+
+    log, versions = location.open(), {}
+    if not settings.dry_run and settings.topics():
+        names = ", ".join(settings.topics() or [])
+        confirm(
+            f"Erase {len(keys):,} keys from {names}{', history included' if history else ''}?",
+            yes,
+            lambda: erased(dataclasses.replace(settings, dry_run=True)),
+        )
+        if not history:
+            versions = {name: log.topic(name).snapshot.version for name in selected(log.topics(), settings.topics())}
+    report = erased(settings)
+    for name in report.topics:
+        if name in versions:
+            print_way_back(location.log_dir, name, versions[name], "--including-erased")
     if settings.output is not Output.JSON and not report.partitions:
         print("No file of the log has a record of these keys that is to go.")
-    finish(settings, location.open(), report)
+    finish(settings, log, report)
 
 
 def key_bytes(texts: Sequence[str] | None, encoded: Sequence[str] | None) -> list[bytes]:

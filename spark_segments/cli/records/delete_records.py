@@ -10,13 +10,13 @@ from typing import Annotated
 import typer
 
 from spark_segments.cli.arguments import timestamp_ms
+from spark_segments.cli.confirmation import confirm, print_way_back
 from spark_segments.cli.options import (
     DryRunOption,
     LogOptions,
     OutputOption,
     TopicArgument,
     YesOption,
-    confirm,
     with_options,
 )
 from spark_segments.cli.output import Output, print_json
@@ -93,11 +93,7 @@ def delete_records(
     if dry_run:
         print(f"Nothing was deleted. This would move {what}.", file=sys.stderr)
     else:
-        print(
-            f"Until vacuum deletes the files, segments topic restore {location.log_dir} {topic} --version {version} "
-            "brings the records back.",
-            file=sys.stderr,
-        )
+        print_way_back(location.log_dir, topic, version)
 
 
 def _offsets_of(file: Path, topic: str) -> dict[int, int]:

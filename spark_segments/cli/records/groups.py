@@ -9,14 +9,15 @@ from typing import Annotated, Any
 import typer
 
 from spark_segments.cli.arguments import numbers, timestamp_ms
+from spark_segments.cli.confirmation import confirm
 from spark_segments.cli.lazy_commands import LazyCommand, group_of
 from spark_segments.cli.options import (
+    DryRunOption,
     LogOptions,
     OptionalTopicArgument,
     OutputOption,
     TopicArgument,
     YesOption,
-    confirm,
     with_options,
 )
 from spark_segments.cli.output import Output, print_json, print_table
@@ -157,7 +158,7 @@ def reset(
     ] = None,
     partitions: PartitionsOption = None,
     create: Annotated[bool, typer.Option("--create", help="Make the group if there is none.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and change nothing.")] = False,
+    dry_run: DryRunOption = False,
     yes: YesOption = False,
     output: OutputOption = Output.TEXT,
 ) -> None:
@@ -203,7 +204,7 @@ def reset(
 
 
 @with_options
-def delete(location: LogOptions, group: GroupArgument, yes: YesOption = False) -> None:
+def delete(location: LogOptions, group: GroupArgument, dry_run: DryRunOption = False, yes: YesOption = False) -> None:
     """Forgets all positions of a group. On a terminal it asks first.
 
     Positions whose file is damaged go, too. A reader that goes on in the
@@ -220,6 +221,9 @@ def delete(location: LogOptions, group: GroupArgument, yes: YesOption = False) -
         if isinstance(error, InvalidOptionError):
             raise
         text = f"what it has ({error})"
+    if dry_run:
+        print(f"Group {group} would forget {text}.")
+        return
     confirm(f"Group {group} forgets {text}. Go on?", yes)
     found.delete()
     print(f"Deleted group {group}.")

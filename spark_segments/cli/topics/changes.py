@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import difflib
-import sys
 from typing import Annotated
 
 import pyarrow.compute as pc
 import typer
 
+from spark_segments.cli.confirmation import confirm, print_way_back
 from spark_segments.cli.options import (
     ConfigOption,
     ConfiguredLogOptions,
@@ -16,7 +16,6 @@ from spark_segments.cli.options import (
     LogOptions,
     TopicArgument,
     YesOption,
-    confirm,
     with_options,
 )
 from spark_segments.cli.output import human_bytes
@@ -113,20 +112,17 @@ def delete(
         if not force:
             error.hint = error.hint or "Restore the manifest from a backup, or delete the topic by force"
             raise
-        what, way_back = f"topic {topic}, whose content is not known ({error.message})", None
+        what, version, delay = f"topic {topic}, whose content is not known ({error.message})", None, None
     else:
         records, size = (pc.sum(snapshot.live.column(name)).as_py() or 0 for name in ("records", "log_bytes"))
         what = f"topic {topic}: {len(snapshot.partitions):,} partitions, {records:,} records, {human_bytes(size)}"
-        delay_ms = topic_config(snapshot.config, log.defaults).file_delete_delay_ms
-        way_back = (
-            f"Until vacuum deletes its files, {duration(delay_ms)} from now at the earliest, "
-            f"segments topic restore {location.log_dir} {topic} --version {snapshot.version} brings it back."
-        )
+        version = snapshot.version
+        delay = duration(topic_config(snapshot.config, log.defaults).file_delete_delay_ms)
     if dry_run:
         print(f"Would delete {what}.")
         return
     confirm(f"Delete {what}?", yes)
     log.delete_topic(topic, force=force)
     print(f"Deleted topic {topic}.")
-    if way_back is not None:
-        print(way_back, file=sys.stderr)
+    if version is not None:
+        print_way_back(location.log_dir, topic, version, delay=delay)

@@ -10,7 +10,15 @@ from typing import Annotated
 import typer
 
 from spark_segments.cli.arguments import timestamp_ms
-from spark_segments.cli.options import LogOptions, OutputOption, TopicArgument, with_options
+from spark_segments.cli.confirmation import asks, confirm
+from spark_segments.cli.options import (
+    DryRunOption,
+    LogOptions,
+    OutputOption,
+    TopicArgument,
+    YesOption,
+    with_options,
+)
 from spark_segments.cli.output import Output, print_json, print_table
 from spark_segments.log.manifest.erasures import Erasure
 from spark_segments.maintenance.removal.restore import restore as job
@@ -33,8 +41,8 @@ def restore(
     including_erased: Annotated[
         bool, typer.Option("--including-erased", help="Let records come back that were erased since.")
     ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what a restore would do; change nothing.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before records leave the log.")] = False,
+    dry_run: DryRunOption = False,
+    yes: YesOption = False,
     output: OutputOption = Output.TEXT,
 ) -> None:
     """Restores a topic's records to those of an earlier version, while its files still exist.
@@ -63,11 +71,8 @@ def restore(
         job, log, topics=[topic], version=version,
         forget_transactions=forget_transactions, including_erased=including_erased,
     )  # fmt: skip
-    if sys.stdin.isatty() and not yes and not dry_run:
-        planned = work(dry_run=True)
-        if leaving := _offsets(planned, "leaving"):
-            print(_leaving(leaving), file=sys.stderr)
-            typer.confirm(f"Restore version {version} of {topic}?", abort=True, err=True)
+    if not dry_run and asks(yes) and (leaving := _offsets(work(dry_run=True), "leaving")):
+        confirm(f"Restore version {version} of {topic}?", yes, lambda: print(_leaving(leaving)))
     report = work(dry_run=dry_run)
     details = report.details
     if details["expired_records"]:
