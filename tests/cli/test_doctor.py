@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 
 import pytest
 
 from spark_segments.cli.doctor.environment import _is_within
+from spark_segments.cli.doctor.store import store
 from tests.golden_files import GOLDEN
 from tests.store_proxy import store_proxy
 
@@ -74,6 +76,12 @@ def test_a_location_that_cannot_be_written_fails(run, tmp_path, our_python):
     ran = run("doctor", tmp_path / "file" / "log", "--output", "json")
     assert ran.code == 3
     assert "failed" in {check["status"] for check in ran.json["checks"]}
+
+
+def test_a_location_that_can_only_be_read_keeps_its_other_checks(log):
+    (Path(log.uri) / "_doctor").write_text("where the probes are to be written")
+    found = {check.check: check.status for check in store(log.storage)}
+    assert found == {"storage": "ok", "conditional writes": "failed", "clock": "skipped"}
 
 
 def test_text_says_the_status_first_and_what_to_do_below(run, our_python, monkeypatch):

@@ -67,7 +67,8 @@ def unknown_property(text: str, names: Iterable[str]) -> InvalidOptionError:
     nearest = difflib.get_close_matches(name.lower(), known, n=1)
     if nearest:
         return InvalidOptionError("Unknown property", found=name, hint=f"Did you mean {nearest[0]}?")
-    return InvalidOptionError("Unknown property", expected=", ".join(known), found=name)
+    hint = "`segments consume --help` and `segments append --help` name them"
+    return InvalidOptionError("Unknown property", found=name, hint=hint)
 
 
 def guessed(log: LogDir, topic: str, formats: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
