@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import base64
-import re
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,8 +14,8 @@ from kafka.protocol.admin import DescribeConfigsRequest
 from kafka.protocol.consumer import FetchRequest, ListOffsetsRequest, OffsetForLeaderEpochRequest
 from kafka.protocol.metadata import MetadataRequest
 
-from spark_segments.config.properties import read_properties
-from spark_segments.errors import InvalidOptionError, SegmentsError
+from spark_segments.errors import SegmentsError
+from spark_segments.kafka_protocol.client_settings import kafka_python_options
 
 EARLIEST, LATEST = -2, -1
 OFFSET_OUT_OF_RANGE = 1
@@ -24,6 +23,7 @@ OFFSET_OUT_OF_RANGE = 1
 _WAIT_MS = 500
 _RESPONSE_BYTES = 16 << 20
 _PARTITION_BYTES = 4 << 20
+_FRAME_BYTES = (1 << 31) - 1  # a batch larger than what was asked for comes whole
 _TOPIC_SETTING = 1  # Kafka's DYNAMIC_TOPIC_CONFIG
 _BY_ID = 13  # from this version on a fetch names topics by id
 _NO_ID = uuid.UUID(int=0)
@@ -64,7 +64,8 @@ class SourceCluster:
 
     def __init__(self, servers: str, settings: Mapping[str, str] | None = None, timeout_seconds: float = 30.0) -> None:
         """`settings`: by the names of Kafka's or librdkafka's clients. `timeout_seconds`: of one answer."""
-        options = {"reconnect_backoff_max_ms": 1000} | client_options(settings or {})
+        own = {"reconnect_backoff_max_ms": 1000, "receive_message_max_bytes": _FRAME_BYTES}
+        options = own | kafka_python_options(settings or {})
         self._timeout_ms = timeout_seconds * 1000
         self._client = KafkaNetClient(bootstrap_servers=servers.split(","), **options)
         self._servers = servers
@@ -192,54 +193,3 @@ def error_of(code: int) -> SourceError:
     """The error of a broker's error code."""
     kind = errors.for_code(code)
     return SourceError(f"The broker answers {kind.__name__}", is_passing=issubclass(kind, errors.RetriableError))
-
-
-_OPTIONS: Mapping[str, tuple[str, Callable[[str], Any]]] = {
-    "client.id": ("client_id", str),
-    "request.timeout.ms": ("request_timeout_ms", int),
-    "sasl.mechanism": ("sasl_mechanism", str),
-    "sasl.mechanisms": ("sasl_mechanism", str),
-    "sasl.password": ("sasl_plain_password", str),
-    "sasl.username": ("sasl_plain_username", str),
-    "security.protocol": ("security_protocol", str.upper),
-    "ssl.ca.location": ("ssl_cafile", str),
-    "ssl.certificate.location": ("ssl_certfile", str),
-    "ssl.endpoint.identification.algorithm": ("ssl_check_hostname", bool),
-    "ssl.key.location": ("ssl_keyfile", str),
-    "ssl.key.password": ("ssl_password", str),
-    "ssl.truststore.location": ("ssl_cafile", str),
-}
-_JAAS = "sasl.jaas.config"
-_LEFT = ("bootstrap.servers", "ssl.truststore.type")
-
-
-def client_options(settings: Mapping[str, str]) -> dict[str, Any]:
-    """kafka-python's options of settings by their Kafka names. Raises InvalidOptionError; no error shows a value."""
-    options: dict[str, Any] = {}
-    for name, value in settings.items():
-        if name == _JAAS:
-            for ours in ("username", "password"):
-                match = re.search(rf'\b{ours}="((?:[^"\\]|\\.)*)"', value)
-                if match is None:
-                    raise InvalidOptionError(f"{_JAAS} has no {ours}", expected=f'{ours}="…"')
-                options[f"sasl_plain_{ours}"] = re.sub(r"\\(.)", r"\1", match[1])
-        elif name in _OPTIONS:
-            key, convert = _OPTIONS[name]
-            try:
-                options[key] = convert(value)
-            except ValueError:
-                raise InvalidOptionError(f"{name} is no number") from None
-        elif name not in _LEFT:
-            expected = ", ".join(sorted([*_OPTIONS, _JAAS]))
-            raise InvalidOptionError("A client setting that is not known", expected=expected, found=name)
-    if settings.get("ssl.truststore.type", "PEM").upper() != "PEM":
-        raise InvalidOptionError("A trust store of this type cannot be read", expected="ssl.truststore.type=PEM")
-    return options
-
-
-def settings_of_file(path: str) -> dict[str, str]:
-    """The settings of a client.properties file. No error shows a value."""
-    try:
-        return {name: value for name, (value, _) in read_properties(path).items()}
-    except InvalidOptionError as error:
-        raise InvalidOptionError("The client's settings cannot be read", path=path, expected=error.expected) from None

@@ -15,7 +15,7 @@ import tempfile
 import time
 
 from spark_segments import LogDir
-from spark_segments.kafka_protocol import capture as capturing
+from spark_segments.kafka_protocol import capturing
 from spark_segments.log.manifest.holes import holes_of
 from spark_segments.log.verification.verify import verify
 from tests.kafka_protocol.played import FAULTS, Fault, PlayedViews, playing

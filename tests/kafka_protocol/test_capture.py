@@ -13,8 +13,8 @@ import pytest
 
 from spark_segments import LogDir
 from spark_segments.errors import CorruptBatchError, InvalidOptionError, SegmentsError
-from spark_segments.kafka_protocol.capture import DivergedError, capture
-from spark_segments.kafka_protocol.source import client_options
+from spark_segments.kafka_protocol.capturing import DivergedError, capture
+from spark_segments.kafka_protocol.client_settings import kafka_python_options
 from spark_segments.kafka_protocol.views import Views
 from spark_segments.log.reading.verbatim import PartitionLog
 from spark_segments.log.verification.verify import verify
@@ -96,6 +96,13 @@ def test_a_capture_goes_on_where_the_last_one_ended(source: LogDir, log: LogDir)
     assert log.topic("orders").snapshot.config["retention.ms"] == "-1"
 
 
+def test_answers_of_many_megabytes_are_taken(source: LogDir, log: LogDir) -> None:
+    source.topic("orders").append([{"value": "x" * 3_000_000, "partition": 0} for _ in range(2)])
+    with playing(Views(source)) as address:
+        capture(log, address)
+    assert batches(log, "orders", 0) == batches(source, "orders", 0)
+
+
 def test_what_the_cluster_removed_is_a_hole(source: LogDir, log: LogDir) -> None:
     with playing(Views(source, interval_seconds=0)) as address:
         capture(log, address)
@@ -175,7 +182,9 @@ def test_a_cluster_that_does_not_answer_is_one_error(log: LogDir) -> None:
 
 def test_settings_of_clients_have_their_kafka_names_and_show_no_secret() -> None:
     jaas = 'org.apache.kafka.common.security.plain.PlainLoginModule required username="anna" password="te\\"a";'
-    options = client_options({"security.protocol": "sasl_ssl", "sasl.mechanism": "PLAIN", "sasl.jaas.config": jaas})
+    options = kafka_python_options(
+        {"security.protocol": "sasl_ssl", "sasl.mechanism": "PLAIN", "sasl.jaas.config": jaas}
+    )
     assert options == {
         "security_protocol": "SASL_SSL",
         "sasl_mechanism": "PLAIN",
@@ -184,9 +193,9 @@ def test_settings_of_clients_have_their_kafka_names_and_show_no_secret() -> None
     }
     ask: Callable[[], object]
     for ask in (
-        lambda: client_options({"sasl.jaas.config": "password=hidden"}),
-        lambda: client_options({"sasl.passwort": "hidden"}),
-        lambda: client_options({"request.timeout.ms": "hidden"}),
+        lambda: kafka_python_options({"sasl.jaas.config": "password=hidden"}),
+        lambda: kafka_python_options({"sasl.passwort": "hidden"}),
+        lambda: kafka_python_options({"request.timeout.ms": "hidden"}),
     ):
         with pytest.raises(InvalidOptionError) as raised:
             ask()

@@ -52,8 +52,8 @@ def capture(
     Example: segments capture broker:9092 /data/log --topic 'orders*' --once
     """
     try:
-        from spark_segments.kafka_protocol.capture import capture as capture_topics
-        from spark_segments.kafka_protocol.source import settings_of_file
+        from spark_segments.kafka_protocol.capturing import capture as capture_topics
+        from spark_segments.kafka_protocol.client_settings import settings_of_file
     except ModuleNotFoundError as error:
         raise MissingExtraError("kafka", "Kafka's protocol", str(error.name)) from error
 
