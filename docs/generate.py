@@ -84,6 +84,7 @@ FACE: dict[str, tuple[str, ...]] = {
         *("roll", "retain", "compact", "vacuum", "erase", "restore"),
         *("mirror", "promote", "demote", "verify", "explain"),
     ),
+    "spark_segments.kafka_protocol": ("capture", "replay"),
     "spark_segments": ("spark_session", "lag"),
     "spark_segments.polars": ("scan_topic",),
     "spark_segments.duckdb": ("TopicDatabase",),

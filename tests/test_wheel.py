@@ -147,8 +147,8 @@ def test_readmes_commands_run_without_java(spark_python: Path, tmp_path: Path) -
         block = block.replace(name, str(place))
     # README's topic has three partitions, and `explain` is asked about the partition that the first line went to.
     lines = [line.removeprefix("$ ") for line in block.splitlines()]
-    # One needs a cluster that runs, and the other serves until it is ended.
-    lines = [line for line in lines if not line.startswith(("segments capture", "segments serve"))]
+    # These need a cluster that runs, or serve until they are ended.
+    lines = [line for line in lines if not line.startswith(("segments capture", "segments replay", "segments serve"))]
     script = "set -e\n" + "\n".join(lines).replace("--partition 0", "--partition $partition")
     script = script.replace(
         "segments consume", "partition=$(segments consume LOG orders -n 1 -f %p)\nsegments consume", 1

@@ -176,6 +176,12 @@ COMMANDS = [
         "Copies topics of a running cluster into LOG_DIR, which is created if it does not exist.",
         "Kafka's protocol",
     ),
+    LazyCommand(
+        "replay",
+        "spark_segments.cli.kafka_protocol.replay:replay",
+        "Sends the committed records of topics to a running cluster, exactly once.",
+        "Kafka's protocol",
+    ),
 ]
 
 ELSEWHERE = {

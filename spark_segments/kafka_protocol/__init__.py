@@ -1,5 +1,29 @@
-"""Kafka's protocol: topics of a log directory for Kafka's own clients, and the capture of a running cluster. The
-server's messages are kio's, its framing is ours; the client is kafka-python's.
+"""Kafka's protocol: topics of a log directory for Kafka's own clients, the capture of a running cluster, and the replay
+of topics into one. The server's messages are kio's, its framing is ours; a capture's client is kafka-python's, a
+replay's is librdkafka.
 
-No record is decoded here, and no file is opened: partitions give record batches as they lie in the log.
+Serving and capturing decode no record and open no file: partitions give record batches as they lie in the log.
 """
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from spark_segments.kafka_protocol.capturing import capture
+    from spark_segments.kafka_protocol.replaying import replay
+
+__all__ = ["capture", "replay"]
+
+_HOME = {
+    "capture": "spark_segments.kafka_protocol.capturing",
+    "replay": "spark_segments.kafka_protocol.replaying",
+}
+
+
+def __getattr__(name: str) -> Any:
+    # Each has a client of its own, and the server needs neither.
+    if name in _HOME:
+        return getattr(import_module(_HOME[name]), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

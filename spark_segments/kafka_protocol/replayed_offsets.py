@@ -1,0 +1,96 @@
+"""The offset map of a replay: which offset a record has in the cluster that it was sent to.
+
+A transaction's records are a Parquet file, `_replay/<name>/<topic there>/<20 digits>.parquet`, with the columns
+partition, old_offset and new_offset. It is made before the transaction is committed: so the last file alone can be of a
+transaction that was not, and `settle` deletes it then.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from spark_segments.errors import CommitConflictError
+from spark_segments.log.groups.group_files import name_of
+from spark_segments.storage import Storage
+
+DIRECTORY = "_replay"
+SCHEMA = pa.schema([("partition", pa.int32()), ("old_offset", pa.int64()), ("new_offset", pa.int64())])
+
+Moved = Mapping[int, tuple[Sequence[int], Sequence[int]]]
+"""{partition: (old offsets, new offsets)}"""
+
+
+class ReplayedOffsets:
+    """The files of a topic there. Not for many threads."""
+
+    def __init__(self, storage: Storage, name: str, topic: str) -> None:
+        self._storage = storage
+        self._directory = f"{DIRECTORY}/{name_of(name)}/{topic}"
+        self._next: int | None = None
+
+    def settle(self, positions: Mapping[int, int]) -> None:
+        """Deletes the files of transactions that were not committed. `positions`: {partition: next old offset}."""
+        paths = self._paths()
+        while paths and not _is_below(self._read(paths[-1]), positions):
+            self._storage.delete([paths.pop()])
+        self._next = int(paths[-1][-28:-8]) + 1 if paths else 1
+
+    def add(self, moved: Moved) -> None:
+        """Makes the file of a transaction. Raises CommitConflictError where another replay has made it."""
+        assert self._next is not None, "the map is settled first"
+        columns = [
+            np.concatenate([np.full(len(old), number, np.int32) for number, (old, _) in moved.items()]),
+            np.concatenate([np.asarray(old, np.int64) for old, _ in moved.values()]),
+            np.concatenate([np.asarray(new, np.int64) for _, new in moved.values()]),
+        ]
+        buffer = io.BytesIO()
+        pq.write_table(
+            pa.table(columns, schema=SCHEMA),
+            buffer,
+            compression="zstd",
+            use_dictionary=False,
+            column_encoding={name: "DELTA_BINARY_PACKED" for name in SCHEMA.names},
+        )
+        path = f"{self._directory}/{self._next:020d}.parquet"
+        try:
+            self._storage.create(path, buffer.getvalue())
+        except FileExistsError:
+            raise CommitConflictError(
+                "Another replay of this name has begun meanwhile",
+                path=self._storage.location(path),
+                hint="One replay of a name at a time: run it again, or give this one another name",
+            ) from None
+        self._next += 1
+
+    def new_offsets(self, positions: Mapping[int, int]) -> dict[int, int]:
+        """{partition: offset there} of the first record at or above a position; behind the last one where there is
+        none; no entry for a partition without records.
+        """
+        found: dict[int, int] = {}
+        behind: dict[int, int] = {}
+        for path in self._paths():
+            table = self._read(path)
+            partitions, old, new = (table.column(name).to_numpy() for name in SCHEMA.names)
+            for number in positions.keys() & set(partitions.tolist()):
+                here = partitions == number
+                at = int(np.searchsorted(old[here], positions[number]))
+                if number not in found and at < here.sum():
+                    found[number] = int(new[here][at])
+                behind[number] = int(new[here][-1]) + 1
+        return behind | found
+
+    def _paths(self) -> list[str]:
+        return sorted(one.path for one in self._storage.list(self._directory) if one.path.endswith(".parquet"))
+
+    def _read(self, path: str) -> pa.Table:
+        return pq.read_table(pa.BufferReader(self._storage.read(path)))
+
+
+def _is_below(table: pa.Table, positions: Mapping[int, int]) -> bool:
+    partitions, old = (table.column(name).to_numpy() for name in SCHEMA.names[:2])
+    return all(old[partitions == number].max() < positions.get(number, 0) for number in set(partitions.tolist()))

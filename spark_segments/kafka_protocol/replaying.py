@@ -1,0 +1,471 @@
+"""Replay: the records of topics given to a cluster, in the same partitions, with keys, values, headers and times.
+
+Records go in transactions. Each commits the place in the log behind its records, too, as an offset of the replay's
+group in that cluster: so a replay that was killed goes on where its last transaction ended, and sends no record twice.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from confluent_kafka import KafkaError, Message
+
+from spark_segments.config.values import LONG_MAX
+from spark_segments.errors import InvalidOptionError, InvalidRecordError, OffsetOutOfRangeError, UnknownTopicError
+from spark_segments.kafka_protocol.replayed_offsets import ReplayedOffsets
+from spark_segments.kafka_protocol.target import (
+    TRANSACTION_RECORDS,
+    TargetCluster,
+    TargetError,
+    TargetTopic,
+    delivery_problem,
+)
+from spark_segments.log.logdir import LogDir
+from spark_segments.log.manifest.holes import holes_in
+from spark_segments.log.manifest.snapshot import Snapshot
+from spark_segments.log.partitions import offset_bounds
+from spark_segments.log.positions import PartitionState, Position, loss_at
+from spark_segments.log.reading.isolation import READ_COMMITTED
+from spark_segments.log.reading.plan import Selection, readable_bounds
+from spark_segments.log.reading.scan import Offsets, Scan
+from spark_segments.log.reading.times import offsets_for_times
+
+NAME = "segments-replay"
+"""The name of a replay that is given none."""
+
+TRANSACTION_BYTES = 32 << 20
+TRANSACTION_SECONDS = 10.0
+"""A transaction ends when it has so much, or has lasted so long."""
+
+PATIENCE_SECONDS = 60.0
+_ANSWER_SECONDS = 30.0
+_PAUSE_SECONDS = 0.5
+_PIECE_RECORDS = 1000
+_KEPT_SETTINGS = (
+    "cleanup.policy",
+    "compression.type",
+    "delete.retention.ms",
+    "max.compaction.lag.ms",
+    "max.message.bytes",
+    "min.compaction.lag.ms",
+    "retention.bytes",
+    "retention.ms",
+)
+_COLUMNS = ("offset", "timestamp", "key", "value", "headers", "partition")
+
+Places = dict[int, int]
+
+
+def replay(
+    log: LogDir,
+    servers: str,
+    topics: Sequence[str] = ("*",),
+    *,
+    name: str = NAME,
+    client_config: Mapping[str, str] | None = None,
+    rename: Mapping[str, str] | None = None,
+    from_time_ms: int | None = None,
+    to_time_ms: int | None = None,
+    max_bytes_per_second: int | None = None,
+    dry_run: bool = False,
+    patience_seconds: float = PATIENCE_SECONDS,
+    progress: Callable[[str, int, int], None] | None = None,
+) -> list[dict[str, Any]]:
+    """Sends the committed records of topics to a running cluster, exactly once, and returns what was sent.
+
+    `servers`: `host:port`, several with commas. `topics`: names or patterns. `name`: of the replay, which is the
+    cluster's transactional id, and the group that has the replay's positions there; one process at a time has it.
+    `client_config`: settings by the names of Kafka's clients. `rename`: {topic: its name there}. `from_time_ms`,
+    `to_time_ms`: the first replay of a partition begins at the first record of that time or later, each one ends
+    before the first record of that time or later. `progress(topic, done, total)`: offsets of the pass.
+
+    A topic that the cluster lacks is made, with the partitions of the one here, and settings that say how long records
+    live. `dry_run`: nothing is sent or made. Of each topic a dict: "topic", "target", "partitions", "created" (whether
+    it was, or would be, made), "records" and "bytes" of keys and values that were sent, "to_send" (offsets that are to
+    be sent, in a dry run), "warnings".
+
+    Call it again to go on. Where offsets of a record went is in the offset map, unless the log is Kafka's directory.
+
+    Raises InvalidOptionError, before anything is sent, where the cluster would not keep the records as they are: times
+    that it replaces, refuses or removes at once, too few partitions, or records that no replay of this name has sent.
+    OffsetOutOfRangeError where the log is not the one that was replayed. InvalidRecordError for a record that cannot be
+    sent as it is. TargetError where the cluster refuses a record, or answers nothing of use for `patience_seconds`.
+    """
+    with Replay(
+        log,
+        servers,
+        topics,
+        name=name,
+        client_config=client_config,
+        rename=rename,
+        from_time_ms=from_time_ms,
+        to_time_ms=to_time_ms,
+        max_bytes_per_second=max_bytes_per_second,
+        patience_seconds=patience_seconds,
+        progress=progress,
+    ) as one:
+        return one.plan() if dry_run else one.send()
+
+
+@dataclass(slots=True)
+class _Topic:
+    """A topic of a pass. `places`: {partition: next offset to be sent}, `ends`: where the pass ends."""
+
+    snapshot: Snapshot
+    target: str
+    there: TargetTopic | None
+    places: Places
+    ends: Places
+    new: set[int]
+    records: int = 0
+    sent_bytes: int = 0
+    warnings: list[str] = field(default_factory=list)
+
+    @property
+    def name(self) -> str:
+        return self.snapshot.topic
+
+    @property
+    def to_send(self) -> int:
+        return sum(max(0, end - self.places[number]) for number, end in self.ends.items())
+
+
+@dataclass(slots=True)
+class _Transaction:
+    """Records under way. `old`, `new`: {partition: offsets} here and there; `places` behind them."""
+
+    begun: float = field(default_factory=time.monotonic)
+    places: Places = field(default_factory=dict)
+    old: dict[int, list[int]] = field(default_factory=dict)
+    new: dict[int, list[int]] = field(default_factory=dict)
+    records: int = 0
+    sent_bytes: int = 0
+    problem: TargetError | None = None
+
+    @property
+    def is_full(self) -> bool:
+        is_large = self.sent_bytes >= TRANSACTION_BYTES or self.records >= TRANSACTION_RECORDS
+        return is_large or time.monotonic() - self.begun >= TRANSACTION_SECONDS
+
+
+class Replay:
+    """A replay that sends whenever it is told to. The arguments are those of `replay`. A context manager."""
+
+    def __init__(
+        self,
+        log: LogDir,
+        servers: str,
+        topics: Sequence[str] = ("*",),
+        *,
+        name: str = NAME,
+        client_config: Mapping[str, str] | None = None,
+        rename: Mapping[str, str] | None = None,
+        from_time_ms: int | None = None,
+        to_time_ms: int | None = None,
+        max_bytes_per_second: int | None = None,
+        patience_seconds: float = PATIENCE_SECONDS,
+        progress: Callable[[str, int, int], None] | None = None,
+    ) -> None:
+        self._log, self._topics, self._name, self._rename = log, topics, name, dict(rename or {})
+        self._times, self._rate = (from_time_ms, to_time_ms), max_bytes_per_second
+        self._patience, self._progress = patience_seconds, progress
+        self._cluster = TargetCluster(servers, client_config or {}, name, min(patience_seconds, _ANSWER_SECONDS))
+        self._checked: set[str] = set()
+        self._is_begun = False
+        self._sent_bytes, self._started = 0, time.monotonic()
+
+    def __enter__(self) -> Replay:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._cluster.__exit__()
+
+    def plan(self) -> list[dict[str, Any]]:
+        """What `send` would send. Raises what it would refuse."""
+        return [self._told(one) | {"to_send": one.to_send} for one in self._planned()]
+
+    def send(self) -> list[dict[str, Any]]:
+        """Sends what is there and was not sent."""
+        done: dict[str, dict[str, Any]] = {}
+        answered = time.monotonic()
+        while True:
+            try:
+                if not self._is_begun:
+                    self._cluster.begin(self._largest_record())
+                    self._is_begun = True
+                for one in self._planned():
+                    try:
+                        self._send(one)
+                    finally:
+                        before = done.get(one.name)
+                        done[one.name] = _sum(before, self._told(one))
+                        if one.records:
+                            answered = time.monotonic()
+                return list(done.values())
+            except TargetError as error:
+                if not error.is_passing or time.monotonic() - answered > self._patience:
+                    raise
+            self._is_begun = False  # a new producer takes back what the old one left open
+            time.sleep(_PAUSE_SECONDS)
+
+    # Plans
+
+    def _planned(self) -> list[_Topic]:
+        """The topics, as far as they were sent. Raises InvalidOptionError for what the cluster would not keep."""
+        names = self._names()
+        targets = {name: self._rename.get(name, name) for name in names}
+        there = self._cluster.topics(list(targets.values()))
+        sent = self._cluster.positions({name: len(one.ends) for name, one in there.items()})
+        found: list[_Topic] = []
+        problems: list[str] = []
+        for name in names:
+            snapshot = self._log.topic(name).snapshot
+            one = self._topic(snapshot, targets[name], there.get(targets[name]), sent)
+            problems += self._problems(one)
+            found.append(one)
+        if problems:
+            raise InvalidOptionError("The cluster would not have the records as they are", found="; ".join(problems))
+        self._checked |= set(names)
+        return found
+
+    def _names(self) -> list[str]:
+        here = self._log.topics()
+        named = {one for one in self._topics if not {*"*?["} & {*one}}
+        if missing := sorted((named | self._rename.keys()) - set(here)):
+            raise UnknownTopicError(f"There is no topic {', '.join(missing)} to replay", path=self._log.uri)
+        names = sorted(one for one in here if any(fnmatch.fnmatchcase(one, pattern) for pattern in self._topics))
+        if not names:
+            raise UnknownTopicError(f"No topic here matches {', '.join(self._topics)}", path=self._log.uri)
+        targets = [self._rename.get(name, name) for name in names]
+        if len(set(targets)) < len(targets):
+            raise InvalidOptionError("Two topics would have one name there", found=", ".join(sorted(targets)))
+        return names
+
+    def _topic(self, snapshot: Snapshot, target: str, there: TargetTopic | None, sent: Mapping[Any, Any]) -> _Topic:
+        places, ends, new = {}, {}, set()
+        after, before = self._times
+        firsts, lasts = (self._firsts(snapshot, ms) for ms in (after, before))
+        bounds = readable_bounds(snapshot, READ_COMMITTED)
+        for number, (start, end) in bounds.items():
+            if before is not None and (last := lasts[number]) is not None:
+                end = min(end, last[0])
+            if (one := sent.get((target, number))) is not None:
+                place = one.offset
+                self._check(snapshot, number, place, one.metadata)
+            else:
+                new.add(number)
+                first = firsts.get(number)
+                place = start if after is None else bounds[number][1] if first is None else first[0]
+            places[number], ends[number] = place, max(place, end)
+        found = _Topic(snapshot, target, there, places, ends, new)
+        found.warnings += [
+            f"{snapshot.topic}-{number}: {hole}"
+            for number in ends
+            for hole in holes_in(snapshot, number, places[number], ends[number])
+        ]
+        return found
+
+    def _firsts(self, snapshot: Snapshot, time_ms: int | None) -> Mapping[int, tuple[int, int] | None]:
+        if time_ms is None:
+            return {}
+        return offsets_for_times(self._log.storage, snapshot, dict.fromkeys(offset_bounds(snapshot), time_ms))
+
+    def _check(self, snapshot: Snapshot, number: int, place: int, metadata: str | None) -> None:
+        """Raises OffsetOutOfRangeError where this is not the log that was sent, or records have left it since."""
+        state = PartitionState.of(snapshot, number)
+        topic_id, _, epoch = (metadata or "").partition(" ")
+        known = Position(place, topic_id, int(epoch)) if epoch.isdigit() else state.position(place)
+        loss = loss_at(known, state, (snapshot.topic, number), f"replay {self._name}")
+        if loss is not None:
+            raise OffsetOutOfRangeError(
+                loss.message,
+                expected=loss.expected,
+                found=loss.found,
+                hint="Replay under another name into another topic: --name, --rename",
+            )
+
+    def _problems(self, one: _Topic) -> Iterator[str]:
+        """Why the cluster would not have the topic's records as they are, or already has others."""
+        count = len(one.ends)
+        config = one.there.config if one.there is not None else self._config(one.snapshot)
+        if one.there is not None:
+            if len(one.there.ends) < count:
+                yield f"topic {one.target} has {len(one.there.ends)} partitions, and {count} are needed"
+            if any(one.there.ends.get(number, 0) for number in one.new):
+                yield (
+                    f"topic {one.target} has records that no replay {self._name} has sent, or its offsets "
+                    "were forgotten there (offsets.retention.minutes): delete it, or --rename"
+                )
+        if config.get("message.timestamp.type") == "LogAppendTime":
+            yield f"topic {one.target} has message.timestamp.type=LogAppendTime, which replaces the times of records"
+        if one.name in self._checked:
+            return
+        now_ms = self._log.storage.now_ms()
+        both = config.get("message.timestamp.difference.max.ms", LONG_MAX)
+        oldest = now_ms - min(int(config.get("message.timestamp.before.max.ms", LONG_MAX)), int(both))
+        newest = now_ms + min(int(config.get("message.timestamp.after.max.ms", LONG_MAX)), int(both))
+        retention_ms = int(config.get("retention.ms", -1)) if "delete" in config.get("cleanup.policy", "delete") else -1
+        kept = now_ms - retention_ms if retention_ms >= 0 else -LONG_MAX
+        if max(oldest, kept) <= -1 and newest >= LONG_MAX:
+            return
+        times = self._span(one)
+        if times is None:
+            return
+        if times[0] < oldest or times[1] > newest:
+            yield f"topic {one.target} refuses times of records: its limits message.timestamp.*.max.ms are too small"
+        if times[0] < kept:
+            yield f"topic {one.target} would remove records at once: its retention.ms is {retention_ms}"
+
+    def _span(self, one: _Topic) -> tuple[int, int] | None:
+        """(oldest, newest) time in ms of the records to be sent; None where there are none with a time."""
+        offsets = {number: (one.places[number], end) for number, end in one.ends.items()}
+        found = []
+        for batch in self._scan(one, offsets, ("timestamp",)).batches():
+            times = batch.column("timestamp").cast(pa.int64())
+            both = pc.min_max(times.filter(pc.greater_equal(times, 0))).as_py()
+            if both["min"] is not None:
+                found.append((both["min"] // 1000, both["max"] // 1000))
+        return (min(one for one, _ in found), max(one for _, one in found)) if found else None
+
+    def _scan(self, one: _Topic, offsets: Offsets, columns: tuple[str, ...]) -> Scan:
+        selection = Selection(columns, isolation=READ_COMMITTED)
+        return Scan.of(self._log.storage, one.snapshot, offsets=offsets, selection=selection)
+
+    def _config(self, snapshot: Snapshot) -> dict[str, str]:
+        """The settings of a topic that the cluster lacks."""
+        return {name: snapshot.config[name] for name in _KEPT_SETTINGS if name in snapshot.config}
+
+    def _largest_record(self) -> int | None:
+        there = self._cluster.topics([self._rename.get(name, name) for name in self._names()])
+        sizes = [int(one.config["max.message.bytes"]) for one in there.values() if "max.message.bytes" in one.config]
+        return max(sizes) if sizes and len(sizes) == len(there) else None
+
+    # Records
+
+    def _send(self, one: _Topic) -> None:
+        begun = dict(one.places)
+        offset_map = None
+        if not self._log.is_kafka:
+            offset_map = ReplayedOffsets(self._log.storage, self._name, one.target)
+            offset_map.settle({number: place for number, place in one.places.items() if number not in one.new})
+        if one.there is None:
+            self._cluster.create_topic(one.target, len(one.ends), self._config(one.snapshot))
+        offsets = {number: (one.places[number], end) for number, end in one.ends.items()}
+        scan = self._scan(one, offsets, _COLUMNS)
+        current: _Transaction | None = None
+        if one.new:  # from now on the replay is known there
+            current = self._begun()
+            current.places |= {number: one.places[number] for number in one.new}
+            self._commit(one, current, None)
+            one.new.clear()
+            current = None
+        for batch in scan.batches():
+            number = batch.column("partition")[0].as_py()
+            for start in range(0, batch.num_rows, _PIECE_RECORDS):
+                current = current or self._begun()
+                self._produce(one, current, number, batch.slice(start, _PIECE_RECORDS))
+                if current.is_full:
+                    self._commit(one, current, offset_map)
+                    current = None
+                if self._progress is not None:
+                    self._progress(one.name, sum(one.places.values()) - sum(begun.values()), one.to_send)
+                self._throttle()
+        behind = {number: end for number, end in one.ends.items() if end > one.places[number]}
+        if behind or current:
+            current = current or self._begun()
+            current.places |= behind  # control records and aborted ones at the end are passed, too
+            self._commit(one, current, offset_map)
+
+    def _begun(self) -> _Transaction:
+        self._cluster.begin_transaction()
+        return _Transaction()
+
+    def _produce(self, one: _Topic, transaction: _Transaction, number: int, batch: pa.RecordBatch) -> None:
+        """Hands records of a partition to the producer."""
+        offsets = batch.column("offset").to_pylist()
+        times = pc.divide(batch.column("timestamp").cast(pa.int64()), 1000).to_pylist()
+        headers = [
+            None if not some else [(each["key"], each["value"]) for each in some]
+            for some in batch.column("headers").to_pylist()
+        ]
+        producer = self._cluster.producer
+        old, new = transaction.old.setdefault(number, []), transaction.new.setdefault(number, [])
+
+        def delivered(error: KafkaError | None, message: Message) -> None:
+            offset = message.offset()
+            if error is None and offset is not None:
+                new.append(offset)
+            elif error is not None and transaction.problem is None:
+                what = f"The record of {one.name}-{number} at offset {old[min(len(new), len(old) - 1)]}"
+                transaction.problem = delivery_problem(error, what)
+
+        keys, values = batch.column("key").to_pylist(), batch.column("value").to_pylist()
+        for offset, time_ms, key, value, some in zip(offsets, times, keys, values, headers, strict=True):
+            if not time_ms:
+                raise InvalidRecordError(
+                    f"The record of {one.name}-{number} at offset {offset} cannot be sent: its time is 0, which "
+                    "librdkafka takes for the time of now",
+                    hint="Begin behind it: --from-time",
+                )
+            while True:
+                try:
+                    producer.produce(one.target, value, key, number, delivered, timestamp=time_ms, headers=some)
+                    break
+                except BufferError:
+                    producer.poll(0.1)
+            old.append(offset)
+        sent_bytes = sum(len(data) for data in (*keys, *values) if data is not None)
+        transaction.records += len(offsets)
+        transaction.sent_bytes += sent_bytes
+        self._sent_bytes += sent_bytes
+        transaction.places[number] = offsets[-1] + 1
+        producer.poll(0)
+
+    def _commit(self, one: _Topic, transaction: _Transaction, offset_map: ReplayedOffsets | None) -> None:
+        """Ends a transaction: records, then their map, then the commit."""
+        self._cluster.flush()
+        if transaction.problem is not None:
+            raise transaction.problem
+        if offset_map is not None and transaction.records:
+            offset_map.add({number: (old, transaction.new[number]) for number, old in transaction.old.items()})
+        states = {number: PartitionState.of(one.snapshot, number) for number in transaction.places}
+        positions = {}
+        for number, place in transaction.places.items():
+            position = states[number].position(place)
+            positions[one.target, number] = (place, f"{position.topic_id} {position.leader_epoch}")
+        self._cluster.commit(positions)
+        one.places |= transaction.places
+        one.records += transaction.records
+        one.sent_bytes += transaction.sent_bytes
+
+    def _throttle(self) -> None:
+        if self._rate is not None:
+            ahead_seconds = self._sent_bytes / self._rate - (time.monotonic() - self._started)
+            if ahead_seconds > 0:
+                time.sleep(ahead_seconds)
+
+    @staticmethod
+    def _told(one: _Topic) -> dict[str, Any]:
+        return {
+            "topic": one.name,
+            "target": one.target,
+            "partitions": len(one.ends),
+            "created": one.there is None,
+            "records": one.records,
+            "bytes": one.sent_bytes,
+            "warnings": one.warnings,
+        }
+
+
+def _sum(before: dict[str, Any] | None, now: dict[str, Any]) -> dict[str, Any]:
+    """What two tries of a pass did together."""
+    if before is None:
+        return now
+    totals = {name: before[name] + now[name] for name in ("records", "bytes")}
+    return now | totals | {"created": before["created"] or now["created"], "warnings": before["warnings"]}

@@ -1,0 +1,197 @@
+"""A Kafka cluster as a replay writes it, by librdkafka: topics, positions of groups, and transactions of records."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any
+
+from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka import admin as _admin
+
+from spark_segments.errors import SegmentsError
+from spark_segments.kafka_protocol.client_settings import librdkafka_options
+
+admin: Any = _admin  # its stubs leave out names that it documents
+
+TRANSACTION_RECORDS = 50_000
+"""The most records of a transaction. It is in memory until the cluster has it."""
+
+_TRIES = 5  # of what librdkafka says may be tried again
+_PASSING = (KafkaError._MSG_TIMED_OUT, KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT, KafkaError._TIMED_OUT)
+_MOST_BYTES = 1_000_000_000
+_QUIET = {"log_level": 2}
+
+
+class TargetError(SegmentsError):
+    """The cluster did not take what it was sent. `is_passing`: sent again, it may."""
+
+    def __init__(self, message: str, *, is_passing: bool = False, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.is_passing = is_passing
+
+
+@dataclass(frozen=True, slots=True)
+class TargetTopic:
+    """A topic of the cluster. `ends`: {partition: log end offset}; `config`: settings that the cluster tells."""
+
+    ends: Mapping[int, int]
+    config: Mapping[str, str]
+
+
+class TargetCluster:
+    """A cluster. Raises TargetError for what it refuses. A context manager; not for many threads.
+
+    `name`: of the transactions and of the group whose offsets are the positions.
+    """
+
+    def __init__(self, servers: str, settings: Mapping[str, str], name: str, timeout_seconds: float) -> None:
+        self._servers, self._name, self._timeout = servers, name, timeout_seconds
+        self._options: dict[str, Any] = {**librdkafka_options(settings), "bootstrap.servers": servers, **_QUIET}
+        self._admin = _admin.AdminClient(self._options)
+        self._group = self._consumer(name)
+        self._producer: Producer | None = None
+
+    def __enter__(self) -> TargetCluster:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._group.close()
+        if self._producer is not None:
+            with suppress(KafkaException):  # where nothing is to be taken back; else readers there would wait for it
+                self._producer.purge()
+                self._producer.abort_transaction(self._timeout)
+            self._producer = None
+
+    def _consumer(self, group: str) -> Consumer:
+        return Consumer({**self._options, "group.id": group, "enable.auto.commit": False})
+
+    @contextmanager
+    def _asking(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except KafkaException as error:
+            raise self._error(what, error) from None
+
+    def _error(self, what: str, raised: KafkaException) -> TargetError:
+        error: KafkaError = raised.args[0]
+        hint = None
+        if error.code() in (KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH, KafkaError.PRODUCER_FENCED):
+            hint = f"Another replay of the name {self._name} is at work, or began later: one at a time"
+        passing = error.retriable() or error.txn_requires_abort() or error.code() in _PASSING
+        text = f"{self._servers}: {what}: {error.str()} ({error.name()})"
+        return TargetError(text, is_passing=passing and not error.fatal(), hint=hint)
+
+    # Topics
+
+    def topics(self, names: list[str]) -> dict[str, TargetTopic]:
+        """Those of the topics that are there."""
+        with self._asking("its topics cannot be read"):
+            there = self._admin.list_topics(timeout=self._timeout).topics
+            partitions = {name: sorted(there[name].partitions) for name in names if name in there}
+            asked = {
+                TopicPartition(name, n): admin.OffsetSpec.latest() for name, some in partitions.items() for n in some
+            }
+            if not asked:
+                return {}
+            level = IsolationLevel.READ_UNCOMMITTED
+            answers = self._admin.list_offsets(asked, isolation_level=level, request_timeout=self._timeout)
+            ends = {(one.topic, one.partition): answer.result().offset for one, answer in answers.items()}
+            resources = [admin.ConfigResource(admin.ResourceType.TOPIC, name) for name in partitions]
+            told = self._admin.describe_configs(resources, request_timeout=self._timeout)
+            configs = {
+                one.name: {each.name: each.value for each in answer.result().values()} for one, answer in told.items()
+            }
+        return {name: TargetTopic({n: ends[name, n] for n in some}, configs[name]) for name, some in partitions.items()}
+
+    def create_topic(self, name: str, partitions: int, config: Mapping[str, str]) -> None:
+        """Makes a topic, with as many replicas as the cluster has by default."""
+        with self._asking(f"topic {name} cannot be created"):
+            made = admin.NewTopic(name, partitions, -1, config=dict(config))
+            [answer] = self._admin.create_topics([made], request_timeout=self._timeout).values()
+            answer.result()
+
+    # Positions
+
+    def positions(self, partitions: Mapping[str, int], group: str | None = None) -> dict[tuple[str, int], Any]:
+        """{(topic, partition): TopicPartition} with the offsets of a group, by default the replay's, where it has some.
+
+        `partitions`: how many a topic has. Offsets of a transaction that has not ended are waited for.
+        """
+        consumer = self._group if group is None else self._consumer(group)
+        asked = [TopicPartition(name, number) for name, count in partitions.items() for number in range(count)]
+        try:
+            with self._asking(f"the offsets of group {group or self._name} cannot be read"):
+                found = consumer.committed(asked, timeout=self._timeout)
+        finally:
+            if group is not None:
+                consumer.close()
+        return {(one.topic, one.partition): one for one in found if one.offset >= 0}
+
+    def commit_group(self, group: str, offsets: Mapping[tuple[str, int], tuple[int, str]]) -> None:
+        """Gives a group without members {(topic, partition): (offset, metadata)}."""
+        consumer = self._consumer(group)
+        try:
+            with self._asking(f"group {group} cannot be moved"):
+                moved = [TopicPartition(*key, offset, metadata) for key, (offset, metadata) in offsets.items()]
+                for one in consumer.commit(offsets=moved, asynchronous=False) or ():
+                    if one.error is not None:
+                        raise KafkaException(one.error)
+        finally:
+            consumer.close()
+
+    # Transactions
+
+    def begin(self, largest_record_bytes: int | None = None) -> None:
+        """Takes over the name: the transactions of whoever had it before end, and it commits nothing any more."""
+        options = {
+            **self._options,
+            "transactional.id": self._name,
+            "message.max.bytes": min(largest_record_bytes or _MOST_BYTES, _MOST_BYTES),
+            "queue.buffering.max.messages": 2 * TRANSACTION_RECORDS,
+            "linger.ms": 20,
+        }
+        self._producer = Producer(options)
+        with self._asking("no transactions can be made"):
+            self._again(lambda: self.producer.init_transactions(self._timeout))
+
+    @property
+    def producer(self) -> Producer:
+        """The producer of the transactions. `begin` makes it."""
+        assert self._producer is not None
+        return self._producer
+
+    def begin_transaction(self) -> None:
+        """Begins a transaction."""
+        with self._asking("a transaction cannot be begun"):
+            self.producer.begin_transaction()
+
+    def flush(self) -> None:
+        """Waits for the cluster's answer to each record."""
+        if self.producer.flush(self._timeout):
+            raise TargetError(f"{self._servers} takes no records", is_passing=True)
+
+    def commit(self, positions: Mapping[tuple[str, int], tuple[int, str]]) -> None:
+        """Commits the records of the transaction, with the group's offsets {(topic, partition): (offset, metadata)}."""
+        moved = [TopicPartition(*key, offset, metadata) for key, (offset, metadata) in positions.items()]
+        with self._asking("a transaction cannot be committed"):
+            group = self._group.consumer_group_metadata()
+            self._again(lambda: self.producer.send_offsets_to_transaction(moved, group, self._timeout))
+            self._again(lambda: self.producer.commit_transaction(self._timeout))
+
+    @staticmethod
+    def _again(ask: Callable[[], Any]) -> None:
+        for left in reversed(range(_TRIES)):
+            try:
+                ask()
+                return
+            except KafkaException as error:
+                if not left or not error.args[0].retriable():
+                    raise
+
+
+def delivery_problem(error: KafkaError, what: str) -> TargetError:
+    """The error of a record that the cluster did not take."""
+    passing = error.retriable() or error.code() in _PASSING
+    return TargetError(f"{what} is refused: {error.str()} ({error.name()})", is_passing=passing)

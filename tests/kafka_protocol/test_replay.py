@@ -1,0 +1,195 @@
+"""What a replay gives to a broker: each committed record once, as it is, and where its offsets went."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from itertools import count
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from spark_segments import LogDir
+from spark_segments.errors import InvalidOptionError, InvalidRecordError, OffsetOutOfRangeError, UnknownTopicError
+from spark_segments.kafka_protocol import capture, replay, replaying
+from tests.golden_files import CLEAN_DIRECTORIES, golden_dir
+from tests.kafka_protocol.broker import running_broker
+
+_COLUMNS = ["partition", "key", "value", "headers", "timestamp"]
+_numbers = count()
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with running_broker(tmp_path_factory.mktemp("broker") / "home") as address:
+        yield address
+
+
+@pytest.fixture
+def name() -> str:
+    """A topic that the broker does not have."""
+    return f"topic-{next(_numbers)}"
+
+
+@pytest.fixture
+def log(tmp_path: Path, name: str) -> LogDir:
+    made = LogDir.create(str(tmp_path / "log"))
+    made.create_topic(name, partitions=2)
+    append(made, name, range(40))
+    return made
+
+
+def append(log: LogDir, name: str, numbers: range) -> None:
+    rows = [
+        {
+            "partition": n % 2,
+            "key": None if n % 5 == 0 else f"key {n % 7}",
+            "value": None if n % 11 == 0 else "" if n % 6 == 0 else str(n),
+            "headers": [("a", b"1"), ("b", None), ("a", b"")] if n % 3 == 0 else [],
+            "timestamp": 1_700_000_000_000 + n,
+        }
+        for n in numbers
+    ]
+    log.topic(name).append(rows)
+
+
+def sent(address: str, directory: Path, name: str) -> LogDir:
+    """What the broker has of a topic."""
+    made = LogDir.create(str(directory))
+    capture(made, address, [name])
+    return made
+
+
+def make(address: str, name: str, partitions: int = 2, config: dict[str, str] | None = None) -> None:
+    """Makes a topic there."""
+    admin = AdminClient({"bootstrap.servers": address})
+    [made] = admin.create_topics([NewTopic(name, partitions, 1, config=config or {})]).values()
+    made.result(20)
+
+
+def records(log: LogDir, name: str) -> pa.Table:
+    return log.topic(name).scan(columns=_COLUMNS, isolation="read_committed").to_table()
+
+
+def test_what_kafka_wrote_comes_back_by_a_capture(broker: str, tmp_path: Path) -> None:
+    for one in CLEAN_DIRECTORIES:
+        if "/" not in one:
+            shutil.copytree(golden_dir(one), tmp_path / "kafka" / golden_dir(one).name)
+    kafka = LogDir.open(str(tmp_path / "kafka"))
+    names = [one for one in kafka.topics() if not one.startswith("__")]
+    told = replay(kafka, broker, names, name="golden")
+    back = LogDir.create(str(tmp_path / "back"))
+    capture(back, broker, names)
+    assert [one["topic"] for one in told] == back.topics() == names
+    for one in told:
+        there = records(kafka, one["topic"])
+        assert records(back, one["topic"]).equals(there)
+        assert one["records"] == there.num_rows
+
+
+def test_a_replay_that_was_ended_goes_on_and_sends_nothing_twice(
+    broker: str, log: LogDir, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replaying, "_PIECE_RECORDS", 7)
+    monkeypatch.setattr(replaying, "TRANSACTION_BYTES", 40)
+
+    class EndedError(BaseException):
+        pass
+
+    for left in range(4):
+        steps = iter(range(left))
+
+        def step(topic: str, done: int, total: int, steps: Iterator[int] = steps) -> None:
+            if next(steps, None) is None:
+                raise EndedError
+
+        with pytest.raises(EndedError):
+            replay(log, broker, [name], name=name, progress=step)
+        append(log, name, range(40 + 10 * left, 50 + 10 * left))
+    replay(log, broker, [name], name=name)
+    [again] = replay(log, broker, [name], name=name)
+    assert again["records"] == 0
+    assert records(sent(broker, tmp_path / "there", name), name).equals(records(log, name))
+
+
+def test_the_offset_map_says_where_each_record_went(broker: str, log: LogDir, name: str, tmp_path: Path) -> None:
+    replay(log, broker, [name], name=name)
+    append(log, name, range(40, 60))
+    replay(log, broker, [name], name=name)
+    files = sorted((tmp_path / "log" / "_replay" / name / name).iterdir())
+    moved = pa.concat_tables(pq.read_table(file) for file in files).to_pylist()
+    there = {
+        (row["partition"], row["offset"]): row["value"]
+        for row in sent(broker, tmp_path / "there", name).topic(name).scan().to_table().to_pylist()
+    }
+    here = log.topic(name).scan().to_table().to_pylist()
+    by_old = {(row["partition"], row["old_offset"]): row["new_offset"] for row in moved}
+    assert len(moved) == len(by_old) == 60
+    assert all(there[row["partition"], by_old[row["partition"], row["offset"]]] == row["value"] for row in here)
+    assert any(old != new for (_, old), new in by_old.items())  # markers have offsets, too
+
+
+def test_times_choose_what_is_sent_under_another_name(broker: str, log: LogDir, name: str, tmp_path: Path) -> None:
+    begin, end = 1_700_000_000_010, 1_700_000_000_031
+    renamed = {name: f"{name}-copy"}
+    [told] = replay(log, broker, [name], name=name, rename=renamed, from_time_ms=begin, to_time_ms=end)
+    assert (told["target"], told["created"], told["records"]) == (f"{name}-copy", True, 21)
+    there = records(sent(broker, tmp_path / "there", f"{name}-copy"), f"{name}-copy")
+    at = records(log, name)
+    assert sorted(there.column("timestamp").to_pylist()) == sorted(at.column("timestamp").to_pylist())[10:31]
+
+
+def test_a_dry_run_makes_nothing(broker: str, log: LogDir, name: str) -> None:
+    for _ in range(2):
+        [told] = replay(log, broker, [name], name=name, dry_run=True)
+        assert (told["created"], told["to_send"], told["records"]) == (True, 40, 0)
+
+
+@pytest.mark.parametrize(
+    ("config", "partitions", "said"),
+    [
+        ({"message.timestamp.type": "LogAppendTime"}, 2, "replaces the times"),
+        ({"retention.ms": "1000"}, 2, "would remove records at once"),
+        ({"message.timestamp.before.max.ms": "1000"}, 2, "refuses times"),
+        ({}, 1, "has 1 partitions, and 2 are needed"),
+    ],
+)
+def test_a_cluster_that_would_not_keep_the_records_is_refused(
+    broker: str, log: LogDir, name: str, config: dict[str, str], partitions: int, said: str
+) -> None:
+    make(broker, name, partitions, {"retention.ms": "-1"} | config)
+    for dry_run in (True, False):
+        with pytest.raises(InvalidOptionError, match=said):
+            replay(log, broker, [name], name=name, dry_run=dry_run)
+
+
+def test_records_that_others_wrote_there_are_refused(broker: str, log: LogDir, name: str) -> None:
+    producer = Producer({"bootstrap.servers": broker})
+    make(broker, name)
+    producer.produce(name, b"another", partition=1)
+    producer.flush()
+    with pytest.raises(InvalidOptionError, match="has records that no replay"):
+        replay(log, broker, [name], name=name)
+
+
+def test_a_record_that_cannot_be_sent_as_it_is_ends_the_replay(broker: str, log: LogDir, name: str) -> None:
+    log.topic(name).append([{"value": "of 1970", "partition": 0, "timestamp": 0}])
+    with pytest.raises(InvalidRecordError, match=f"{name}-0 at offset 20"):
+        replay(log, broker, [name], name=name)
+
+
+def test_records_that_left_the_log_before_they_were_sent_are_an_error(broker: str, log: LogDir, name: str) -> None:
+    replay(log, broker, [name], name=name)
+    append(log, name, range(40, 60))
+    log.topic(name).delete_records({0: 25})
+    with pytest.raises(OffsetOutOfRangeError, match="were deleted before"):
+        replay(log, broker, [name], name=name)
+
+
+def test_a_topic_that_is_not_here_is_an_error(broker: str, log: LogDir, name: str) -> None:
+    with pytest.raises(UnknownTopicError, match="nothing"):
+        replay(log, broker, [name, "nothing"], name=name)
