@@ -10,7 +10,6 @@ import inspect
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from enum import Enum
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import typer.main
 
 from spark_segments import errors
-from spark_segments.cli import app
+from spark_segments.cli import app, manual
 from spark_segments.config.table import KEYS, SERVER_KEYS
 from spark_segments.config.values import DOUBLE_MAX, LONG_MAX, Setting, render_value
 
@@ -51,7 +50,7 @@ def job_settings() -> str:
 
 def commands() -> str:
     """Every command with its arguments, options and its own help."""
-    return "\n".join(_command_sections(typer.main.get_command(app), ["segments"]))
+    return "\n".join(_command_sections())
 
 
 def error_classes() -> str:
@@ -128,59 +127,26 @@ def _setting_table(rows: Iterable[Setting]) -> str:
     return "\n".join(lines)
 
 
-def _command_sections(command: Any, path: list[str]) -> Iterator[str]:
-    if hasattr(command, "list_commands"):
-        for each in command.load():
-            yield from _command_sections(each, [*path, each.name])
-        return
-    arguments = [parameter for parameter in command.params if parameter.param_type_name == "argument"]
-    options = [parameter for parameter in command.params if parameter.param_type_name == "option"]
-    usage = " ".join([*path, *(_metavar(argument) for argument in arguments), *(["[OPTIONS]"] if options else [])])
-    yield f"\n## {' '.join(path)}\n"
-    yield f"```text\n{usage}\n```\n"
-    yield _help(command.help or "")
-    for title, parameters in (("Argument", arguments), ("Option", options)):
-        if parameters:
-            yield f"\n| {title} | Default | Meaning |\n|---|---|---|"
-            yield from (_parameter_row(parameter) for parameter in parameters)
+def _command_sections() -> Iterator[str]:
+    for command, words in manual.commands(typer.main.get_command(app), ["segments"]):
+        yield f"\n## {' '.join(words)}\n"
+        yield f"```text\n{manual.usage(command, words)}\n```\n"
+        parts = []
+        for prose, examples in manual.paragraphs(command.help or ""):
+            parts += [_cell(prose)] if prose else []
+            parts += ["```text\n" + "\n".join(examples) + "\n```"] if examples else []
+        yield "\n\n".join(parts)
+        for title, parameters in zip(("Argument", "Option"), manual.parameters_of(command), strict=True):
+            if parameters:
+                yield f"\n| {title} | Default | Meaning |\n|---|---|---|"
+                yield from (_parameter_row(parameter) for parameter in parameters)
 
 
 def _parameter_row(parameter: Any) -> str:
-    if parameter.param_type_name == "argument":
-        name = f"`{_metavar(parameter)}`"
-    else:
-        flags = [*parameter.opts, *parameter.secondary_opts]
-        value = "" if parameter.is_flag else f" {parameter.metavar or _values(parameter)}"
-        name = ", ".join(f"`{flag}{value}`" for flag in flags)
-    default = parameter.default
-    if callable(default) or default in (None, False, (), []) or parameter.required:
-        shown = "required" if parameter.required else ""
-    else:
-        shown = f"`{getattr(default, 'value', default)}`"
+    name = ", ".join(f"`{one}`" for one in manual.names_of(parameter))
+    default = manual.default_of(parameter)
+    shown = "required" if parameter.required else f"`{default}`" if default else ""
     return f"| {name} | {shown} | {_cell(getattr(parameter, 'help', None) or '')} |"
-
-
-def _values(parameter: Any) -> str:
-    default = parameter.default
-    return "|".join(str(choice.value) for choice in type(default)) if isinstance(default, Enum) else "VALUE"
-
-
-def _metavar(argument: Any) -> str:
-    name = (argument.metavar or argument.human_readable_name).strip("[]").removesuffix("...")
-    name += "…" if argument.nargs == -1 else ""
-    return name if argument.required else f"[{name}]"
-
-
-def _help(text: str) -> str:
-    """A command's help: paragraphs, and what follows `Example:` as code."""
-    parts = []
-    for paragraph in inspect.cleandoc(text).split("\n\n"):
-        prose, *examples = paragraph.split("Example: ")
-        parts.append(_cell(" ".join(prose.split())))
-        if examples:
-            lines = (" ".join(example.replace("\\\n", " ").split()) for example in examples)
-            parts.append("```text\n" + "\n".join(lines) + "\n```")
-    return "\n\n".join(part for part in parts if part)
 
 
 def _cell(text: str) -> str:

@@ -152,6 +152,7 @@ COMMANDS = [
         "Prints .log, .index, .timeindex, .snapshot, .txnindex and checkpoint files.",
         "Inspection",
     ),
+    LazyCommand("man", "spark_segments.cli.manual:man", "Writes a man page for each command.", "Inspection"),
     LazyCommand(
         "import",
         "spark_segments.cli.files.kafka:import_",
@@ -189,6 +190,16 @@ ELSEWHERE = {
     "produce": "segments append",
     "job-path": "segments doctor --path job",
     "java-home": "segments doctor --path java",
+    "--list": "segments topic list",
+    "--describe": "segments describe",
+    "topics": "segments topic",
+    "configs": "segments topic alter",
+    "log-dirs": "segments topic list --output wide",
+    "consumer-groups": "segments groups",
+    "get-offsets": "segments offsets",
+    "console-consumer": "segments consume",
+    "console-producer": "segments append",
+    "dump-log": "segments dump",
 }
 
 app = typer.Typer(

@@ -14,6 +14,7 @@ from typing import Any
 import typer.main
 from typer.core import TyperGroup
 
+from spark_segments.cli.habits import HabitualCommand
 from spark_segments.cli.output import silent_without_a_reader
 
 
@@ -46,14 +47,20 @@ class LazyCommand:
 
     def _made_of(self, function: Any, summary: str | None) -> Any:
         app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-        app.command(self.name, help=summary, rich_help_panel=self.panel or typer.models.Default(None))(function)
+        panel = self.panel or typer.models.Default(None)
+        app.command(self.name, cls=HabitualCommand, help=summary, rich_help_panel=panel)(function)
         return typer.main.get_command(app)
 
 
-def group_of(commands: Sequence[LazyCommand], elsewhere: Mapping[str, str] | None = None) -> type[TyperGroup]:
+def group_of(
+    commands: Sequence[LazyCommand],
+    elsewhere: Mapping[str, str] | None = None,
+    other_names: Mapping[str, str] | None = None,
+) -> type[TyperGroup]:
     """The class of a group that has these commands, in this order.
 
-    `elsewhere`: {a name that is no command here and that people type: the command that does it}.
+    `elsewhere`: {a name that is no command here and that people type: the command that does it}. `other_names`: {what
+    other tools call a command, as an option say: its name here}.
     """
     named = {command.name: command for command in commands}
 
@@ -61,9 +68,14 @@ def group_of(commands: Sequence[LazyCommand], elsewhere: Mapping[str, str] | Non
         def __init__(self, **settings: Any) -> None:
             super().__init__(**settings | {"commands": {name: command.listed() for name, command in named.items()}})
 
+        def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+            if args and elsewhere and args[0] in elsewhere:
+                ctx.fail(f"There is no {args[0]} here: {elsewhere[args[0]]} does it.")
+            if args and other_names and args[0] in other_names:
+                args = [other_names[args[0]], *args[1:]]
+            return super().parse_args(ctx, args)
+
         def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-            if elsewhere and args[0] in elsewhere:
-                ctx.fail(f"There is no command {args[0]}: {elsewhere[args[0]]} does it.")
             name, listed, rest = super().resolve_command(ctx, args)
             return name, named[name].load() if name in named else listed, rest
 

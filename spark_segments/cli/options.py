@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_type_hints
 import typer
 from typer.models import ArgumentInfo
 
+from spark_segments.cli import completion
 from spark_segments.cli.output import Output
 from spark_segments.config import load_defaults, parse_overrides
 from spark_segments.errors import InvalidOptionError
@@ -27,8 +28,11 @@ if TYPE_CHECKING:
 
     from spark_segments.log.logdir import LogDir
 
-TopicArgument = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic.")]
-OptionalTopicArgument = Annotated[str | None, typer.Argument(metavar="TOPIC", help="The topic; all topics by default.")]
+TopicArgument = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic.", autocompletion=completion.topics)]
+OptionalTopicArgument = Annotated[
+    str | None,
+    typer.Argument(metavar="TOPIC", help="The topic; all topics by default.", autocompletion=completion.topics),
+]
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Print what would be done; change nothing.")]
 YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask first.")]
 OutputOption = Annotated[Output, typer.Option("--output", help="The format of the output.")]
@@ -49,7 +53,12 @@ DefaultsOption = Annotated[
 ]
 ConfigOption = Annotated[
     list[str] | None,
-    typer.Option("--config", metavar="NAME=VALUE", help="A topic setting; may be given several times."),
+    typer.Option(
+        "--config",
+        metavar="NAME=VALUE",
+        help="A topic setting; may be given several times.",
+        autocompletion=completion.settings,
+    ),
 ]
 CompressionOption = Annotated[
     str | None,
@@ -144,9 +153,6 @@ class JobOptions:
     """The arguments and options of all maintenance jobs, beside the log directory and Spark."""
 
     topic: OptionalTopicArgument = None
-    topic_option: Annotated[
-        str | None, typer.Option("--topic", metavar="TOPIC", help="The topic, given as an option.")
-    ] = None
     dry_run: DryRunOption = False
     output: OutputOption = Output.TEXT
     metrics: MetricsOption = None
@@ -157,13 +163,8 @@ class JobOptions:
             raise InvalidOptionError("A dry run has no metrics", expected="--metrics or --dry-run", found="both")
 
     def topics(self) -> list[str] | None:
-        """The topics of the job, given as [TOPIC] or as --topic, a name or a pattern; None for all topics."""
-        argument, option = self.topic, self.topic_option
-        if argument and option and argument != option:
-            found = f"{argument} and --topic {option}"
-            raise InvalidOptionError("Two topics", expected="TOPIC or --topic", found=found)
-        topic = argument or option
-        return [topic] if topic else None
+        """The topics of the job, a name or a pattern; None for all topics."""
+        return [self.topic] if self.topic else None
 
 
 def with_options(command: C) -> C:

@@ -13,7 +13,7 @@ COMMANDS = [
     *((name,) for name in ("offsets", "append", "consume", "sql", "delete-records")),
     *((name,) for name in ("roll", "retain", "compact", "vacuum", "erase", "maintain")),
     *((name,) for name in ("mirror", "promote", "demote")),
-    *((name,) for name in ("doctor", "describe", "page", "explain", "verify")),
+    *((name,) for name in ("doctor", "describe", "page", "explain", "verify", "man")),
     *((name,) for name in ("dump", "import", "export", "serve", "capture", "replay")),
 ]
 
@@ -35,7 +35,7 @@ def test_every_command_is_in_the_help(segments):
 @pytest.mark.parametrize("name", [["java-home"], ["produce"], ["topic", "describe"]])
 def test_a_command_that_has_another_name_names_it(run, name):
     ran = run(*name, "log")
-    assert ran.code == 2 and f"There is no command {name[-1]}: segments " in ran.error
+    assert ran.code == 2 and f"There is no {name[-1]} here: segments " in ran.error
 
 
 def test_version(segments):
@@ -82,3 +82,19 @@ def test_an_error_is_one_line_and_exit_code_1(run, segments, tmp_path: Path):
         ran = run(*arguments, stdin=b"a\n")
         assert ran.code == 1, arguments
         assert re.fullmatch(r"error: .+\n", ran.error), arguments
+
+
+def test_each_command_has_a_man_page_with_all_that_its_help_has(segments, tmp_path: Path):
+    segments("man", tmp_path)
+    assert {page.name for page in tmp_path.iterdir()} == {f"segments-{'-'.join(command)}.1" for command in COMMANDS}
+    page = (tmp_path / "segments-groups-reset.1").read_text().replace("\\-", "-")
+    for text in (
+        ".B segments groups reset\nLOG_DIR GROUP TOPIC [OPTIONS]",
+        ".B --shift-by N\nSo many offsets on",
+        "--yes",
+    ):
+        assert text in page
+    orders = {
+        line.split()[0] for path in tmp_path.iterdir() for line in path.read_text().splitlines() if line[0] == "."
+    }
+    assert orders == {".TH", ".SH", ".B", ".PP", ".TP", ".nf", ".fi"}

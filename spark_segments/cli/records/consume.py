@@ -92,6 +92,7 @@ def consume(
         str, typer.Option("--isolation-level", help="read_uncommitted or read_committed.")
     ] = "read_uncommitted",
     version: Annotated[int | None, typer.Option("--version", help="Read the topic as it was at this version.")] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing of formats that were guessed.")] = False,
     output: OutputOption = Output.TEXT,
 ) -> None:
     """Prints the records in the topic, partition by partition, by offset. With --follow it waits for more.
@@ -145,7 +146,7 @@ def consume(
     shown = Properties.of(properties, ["print.json=true"] if output is Output.JSON else [])
     if not shown.flag("print.json"):  # JSON lines may be appended elsewhere: a guess would change their bytes
         formats, guesses = guessed(log, topic, formats)
-        for guess in guesses:
+        for guess in () if quiet else guesses:
             print(guess, file=sys.stderr)
 
     def read(

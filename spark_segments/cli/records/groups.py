@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from spark_segments.cli.arguments import numbers, timestamp_ms
+from spark_segments.cli.completion import groups
 from spark_segments.cli.confirmation import confirm
 from spark_segments.cli.lazy_commands import LazyCommand, group_of
 from spark_segments.cli.options import (
@@ -44,13 +45,17 @@ COMMANDS = [
 ]
 
 app = typer.Typer(
-    cls=group_of(COMMANDS),
+    cls=group_of(
+        COMMANDS,
+        {},
+        {"--list": "list", "--describe": "show", "--reset-offsets": "reset", "--delete": "delete", "describe": "show"},
+    ),
     no_args_is_help=True,
     add_completion=False,
     help="List, show, reset and delete groups of readers.",
 )
 
-GroupArgument = Annotated[str, typer.Argument(metavar="GROUP", help="The group's id.")]
+GroupArgument = Annotated[str, typer.Argument(metavar="GROUP", help="The group's id.", autocompletion=groups)]
 PartitionsOption = Annotated[str | None, typer.Option("--partitions", metavar="N,N", help="These partitions only.")]
 
 COLUMNS = ["topic", "partition", "position", "log_end", "lag", "problem"]
@@ -68,11 +73,11 @@ def list_groups(location: LogOptions, output: OutputOption = Output.TEXT) -> Non
 
     Example: segments groups list /data/log
     """
-    groups = location.open().groups()
+    found = location.open().groups()
     if output is Output.JSON:
-        print_json({"groups": groups})
+        print_json({"groups": found})
     else:
-        for group in groups:
+        for group in found:
             print(group)
 
 

@@ -8,6 +8,7 @@ from typing import Annotated
 import pyarrow.compute as pc
 import typer
 
+from spark_segments.cli.completion import setting_names
 from spark_segments.cli.confirmation import confirm, print_way_back
 from spark_segments.cli.options import (
     ConfigOption,
@@ -58,7 +59,10 @@ def alter(
     delete_config: Annotated[
         list[str] | None,
         typer.Option(
-            "--delete-config", metavar="NAME", help="Return a setting to its default; may be given several times."
+            "--delete-config",
+            metavar="NAME",
+            help="Return a setting to its default; may be given several times.",
+            autocompletion=setting_names,
         ),
     ] = None,
 ) -> None:

@@ -41,7 +41,11 @@ COMMANDS = [
 ]
 
 app = typer.Typer(
-    cls=group_of(COMMANDS, {"describe": "segments describe"}),
+    cls=group_of(
+        COMMANDS,
+        dict.fromkeys(("describe", "--describe"), "segments describe"),
+        {f"--{name}": name for name in ("create", "list", "alter", "delete")},
+    ),
     no_args_is_help=True,
     add_completion=False,
     help="Create, list, alter, upgrade, delete and restore topics; their history.",
