@@ -31,15 +31,19 @@ from spark_segments.format.sidecars.producer_state import (
     producer_snapshot_bytes,
 )
 from spark_segments.format.window import Window
+from spark_segments.kafka_protocol.captured_groups import groups_of, keep_groups
 from spark_segments.kafka_protocol.source import (
     EARLIEST,
+    FIRST_PAUSE_SECONDS,
     LATEST,
+    LONGEST_PAUSE_SECONDS,
     OFFSET_OUT_OF_RANGE,
     Fetched,
     SourceCluster,
     SourceError,
     SourceTopic,
     error_of,
+    patient,
 )
 from spark_segments.log.kafka.imported_settings import kept_settings
 from spark_segments.log.kafka.segment_scan import UNKNOWN_TOMBSTONES
@@ -64,7 +68,6 @@ PATIENCE_SECONDS = 60.0
 
 _ANSWER_SECONDS = 30.0
 _CAPTURED = "captured"  # the state of a compacted topic: when it was last whole here, and whether ever too late
-_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.05, 2.0
 
 
 class DivergedError(SegmentsError):
@@ -76,6 +79,7 @@ def capture(
     servers: str,
     topics: Sequence[str] = ("*",),
     *,
+    groups: Sequence[str] = (),
     client_config: Mapping[str, str] | None = None,
     keep_retention: bool = False,
     patience_seconds: float = PATIENCE_SECONDS,
@@ -83,12 +87,14 @@ def capture(
 ) -> list[dict[str, Any]]:
     """Copies what topics of a running cluster have, up to their high watermarks, and returns what was added.
 
-    `servers`: `host:port`, several with commas. `topics`: names or patterns; internal ones are left out.
+    `servers`: `host:port`, several with commas. `topics`: names or patterns; internal ones are left out. `groups`:
+    names or patterns of groups, whose positions in these topics become those of the groups of the same name here.
     `client_config`: settings by the names of Kafka's clients. A new topic gets the cluster's settings and topic id, but
     for retention, unless `keep_retention`: retention.ms=-1. `progress(topic, done, total)`: offsets of the pass.
 
     Of each topic a dict: "topic", "partitions", "records" and "bytes" that were added, "holes" as plain values, "lag"
-    (offsets between the log ends here and the high watermarks seen last), "warnings".
+    (offsets between the log ends here and the high watermarks seen last), "groups" that have positions in it,
+    "warnings".
 
     Call it again to go on. Offsets that the cluster removed before they were fetched are holes of the topic, recorded
     by the commit that passes them. A compacted topic is "late", and a warning says so from then on, where the cluster
@@ -99,13 +105,16 @@ def capture(
     it does not answer for `patience_seconds`.
     """
     with SourceCluster(servers, client_config, min(patience_seconds, _ANSWER_SECONDS)) as source:
-        there = _patient(source.topics, patience_seconds)
+        there = patient(source.topics, patience_seconds)
         names = sorted(name for name in there if any(fnmatch.fnmatchcase(name, one) for one in topics))
         if not names:
             raise UnknownTopicError(
                 f"{servers} shows no topic {', '.join(topics)}",
                 hint="Internal topics are left out, and brokers hide what this user may not read",
             )
+        read = patient(
+            partial(groups_of, source, groups, [there[name] for name in names]), patience_seconds
+        )  # before the logs
         done, failed = [], {}
         for name in names:
             work = _TopicCapture(log, source, there[name], keep_retention, patience_seconds, progress)
@@ -113,6 +122,10 @@ def capture(
                 done.append(work.run())
             except SegmentsError as error:
                 failed[name] = error
+        kept, warnings = keep_groups(log, read, [one["topic"] for one in done])
+        for one in done:
+            one["groups"] = kept[one["topic"]]
+            one["warnings"] += [text for text in warnings if f" of {one['topic']}-" in text]
         if failed and len(names) == 1:
             raise failed[names[0]]
         if failed:
@@ -190,17 +203,17 @@ class _TopicCapture:
         begun = {number: part.next_offset for number, part in self._parts.items()}
         counts = {"records": 0, "bytes": 0}
         holes: list[Hole] = []
-        answered, pause = time.monotonic(), _FIRST_PAUSE_SECONDS
+        answered, pause = time.monotonic(), FIRST_PAUSE_SECONDS
         try:
             while due := self._due():
                 moved, problem = self._step(due)
                 if moved:
-                    answered, pause = time.monotonic(), _FIRST_PAUSE_SECONDS
+                    answered, pause = time.monotonic(), FIRST_PAUSE_SECONDS
                 elif time.monotonic() - answered > self._patience:
                     raise problem or SourceError("The cluster gives no batches")
                 elif self._due():
                     time.sleep(pause)
-                    pause = min(pause * 2, _LONGEST_PAUSE_SECONDS)
+                    pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
                     self._refresh()
                 if self._written >= COMMIT_BYTES:
                     self._commit(counts, holes)
@@ -298,7 +311,7 @@ class _TopicCapture:
         """The topic here, made if it is not there, with all of its partitions."""
         topic = self._topic
         if not self._is_here():
-            theirs = _patient(partial(self._source.settings, topic), self._patience)
+            theirs = patient(partial(self._source.settings, topic), self._patience)
             kept = kept_settings(topic.name, theirs, keep_retention=self._keep_retention)
             self._warnings += kept.warnings
             topic_id = topic.topic_id or base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
@@ -320,7 +333,7 @@ class _TopicCapture:
         """Partitions from number `first` on, each empty at its log start."""
         rows = []
         for number in range(first, max(self._topic.leaders) + 1):
-            start = _patient(partial(self._source.offset, self._topic, number, EARLIEST), self._patience)
+            start = patient(partial(self._source.offset, self._topic, number, EARLIEST), self._patience)
             rows.append(Partition(topic_id, number, start, start, start, start, leader_epochs=()))
         return rows
 
@@ -554,16 +567,3 @@ def _fitting(batches: BatchTable, start: int, writer: SegmentWriter, segment_byt
         by_size = max(by_size, 1)
     reach = writer.base_offset + MAX_RELATIVE_OFFSET
     return int(np.searchsorted(batches.last_offset[start : start + by_size], reach, side="right"))
-
-
-def _patient(ask: Callable[[], Any], patience_seconds: float) -> Any:
-    """What `ask` gives, asked again while the cluster does not answer."""
-    begun, pause = time.monotonic(), _FIRST_PAUSE_SECONDS
-    while True:
-        try:
-            return ask()
-        except SourceError as error:
-            if not error.is_passing or time.monotonic() - begun > patience_seconds:
-                raise
-        time.sleep(pause)
-        pause = min(pause * 2, _LONGEST_PAUSE_SECONDS)

@@ -72,6 +72,7 @@ def replay(
     rename: Mapping[str, str] | None = None,
     from_time_ms: int | None = None,
     to_time_ms: int | None = None,
+    groups: Sequence[str] = (),
     max_bytes_per_second: int | None = None,
     dry_run: bool = False,
     patience_seconds: float = PATIENCE_SECONDS,
@@ -82,13 +83,15 @@ def replay(
     `servers`: `host:port`, several with commas. `topics`: names or patterns. `name`: of the replay, which is the
     cluster's transactional id, and the group that has the replay's positions there; one process at a time has it.
     `client_config`: settings by the names of Kafka's clients. `rename`: {topic: its name there}. `from_time_ms`,
-    `to_time_ms`: the first replay of a partition begins at the first record of that time or later, each one ends
-    before the first record of that time or later. `progress(topic, done, total)`: offsets of the pass.
+    `to_time_ms`: the first replay of a partition begins at the first record of that time or later, each one ends before
+    the first record of that time or later. `groups`: names or patterns of groups here, whose positions become those of
+    the groups of the same name there, at the new offsets, where these have none. `progress(topic, done, total)`:
+    offsets of the pass.
 
     A topic that the cluster lacks is made, with the partitions of the one here, and settings that say how long records
     live. `dry_run`: nothing is sent or made. Of each topic a dict: "topic", "target", "partitions", "created" (whether
     it was, or would be, made), "records" and "bytes" of keys and values that were sent, "to_send" (offsets that are to
-    be sent, in a dry run), "warnings".
+    be sent, in a dry run), "groups" that were given positions in it, "warnings".
 
     Call it again to go on. Where offsets of a record went is in the offset map, unless the log is Kafka's directory.
 
@@ -106,6 +109,7 @@ def replay(
         rename=rename,
         from_time_ms=from_time_ms,
         to_time_ms=to_time_ms,
+        groups=groups,
         max_bytes_per_second=max_bytes_per_second,
         patience_seconds=patience_seconds,
         progress=progress,
@@ -168,12 +172,13 @@ class Replay:
         rename: Mapping[str, str] | None = None,
         from_time_ms: int | None = None,
         to_time_ms: int | None = None,
+        groups: Sequence[str] = (),
         max_bytes_per_second: int | None = None,
         patience_seconds: float = PATIENCE_SECONDS,
         progress: Callable[[str, int, int], None] | None = None,
     ) -> None:
         self._log, self._topics, self._name, self._rename = log, topics, name, dict(rename or {})
-        self._times, self._rate = (from_time_ms, to_time_ms), max_bytes_per_second
+        self._times, self._groups, self._rate = (from_time_ms, to_time_ms), groups, max_bytes_per_second
         self._patience, self._progress = patience_seconds, progress
         self._cluster = TargetCluster(servers, client_config or {}, name, min(patience_seconds, _ANSWER_SECONDS))
         self._checked: set[str] = set()
@@ -207,7 +212,8 @@ class Replay:
                         done[one.name] = _sum(before, self._told(one))
                         if one.records:
                             answered = time.monotonic()
-                return list(done.values())
+                moved = self._moved_groups()
+                return [told | {"groups": moved[name]} for name, told in done.items()]
             except TargetError as error:
                 if not error.is_passing or time.monotonic() - answered > self._patience:
                     raise
@@ -219,6 +225,7 @@ class Replay:
     def _planned(self) -> list[_Topic]:
         """The topics, as far as they were sent. Raises InvalidOptionError for what the cluster would not keep."""
         names = self._names()
+        selected_groups(self._log, self._groups)
         targets = {name: self._rename.get(name, name) for name in names}
         there = self._cluster.topics(list(targets.values()))
         sent = self._cluster.positions({name: len(one.ends) for name, one in there.items()})
@@ -382,6 +389,32 @@ class Replay:
             current.places |= behind  # control records and aborted ones at the end are passed, too
             self._commit(one, current, offset_map)
 
+    # Groups
+
+    def _moved_groups(self) -> dict[str, list[str]]:
+        """Gives groups there their positions in the topics; {topic: groups that had none there, and have some now}."""
+        targets = {name: self._rename.get(name, name) for name in self._names()}
+        moved: dict[str, list[str]] = {name: [] for name in targets}
+        wanted = selected_groups(self._log, self._groups)
+        if not wanted:
+            return moved
+        counts = {name: len(one.ends) for name, one in self._cluster.topics(list(targets.values())).items()}
+        for group in wanted:
+            known = {topic for topic, _ in self._cluster.positions(counts, group)}
+            offsets: dict[tuple[str, int], tuple[int, str]] = {}
+            positions = self._log.group(group).positions()
+            for name, target in targets.items():
+                starts = positions.starts(self._log.topic(name).snapshot)
+                if not starts or target in known:
+                    continue
+                there = ReplayedOffsets(self._log.storage, self._name, target).new_offsets(starts)
+                for number in starts:
+                    offsets[target, number] = (there.get(number, 0), positions[name, number].metadata)
+                moved[name].append(group)
+            if offsets:
+                self._cluster.commit_group(group, offsets)
+        return moved
+
     def _begun(self) -> _Transaction:
         self._cluster.begin_transaction()
         return _Transaction()
@@ -461,6 +494,14 @@ class Replay:
             "bytes": one.sent_bytes,
             "warnings": one.warnings,
         }
+
+
+def selected_groups(log: LogDir, patterns: Sequence[str]) -> list[str]:
+    """The groups here of these names or patterns. Raises InvalidOptionError for a name that is no group here."""
+    there = log.groups() if patterns else []
+    if missing := sorted({one for one in patterns if not {*"*?["} & {*one}} - set(there)):
+        raise InvalidOptionError(f"There is no group {', '.join(missing)}", path=log.uri)
+    return [one for one in there if any(fnmatch.fnmatchcase(one, pattern) for pattern in patterns)]
 
 
 def _sum(before: dict[str, Any] | None, now: dict[str, Any]) -> dict[str, Any]:

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import base64
+import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from kafka import errors
 from kafka.net.compat import KafkaNetClient
-from kafka.protocol.admin import DescribeConfigsRequest
-from kafka.protocol.consumer import FetchRequest, ListOffsetsRequest, OffsetForLeaderEpochRequest
+from kafka.protocol.admin import DescribeConfigsRequest, ListGroupsRequest
+from kafka.protocol.consumer import FetchRequest, ListOffsetsRequest, OffsetFetchRequest, OffsetForLeaderEpochRequest
 from kafka.protocol.metadata import MetadataRequest
 
 from spark_segments.errors import SegmentsError
 from spark_segments.kafka_protocol.client_settings import kafka_python_options
 
 EARLIEST, LATEST = -2, -1
+FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.05, 2.0
 OFFSET_OUT_OF_RANGE = 1
 
 _WAIT_MS = 500
@@ -26,7 +28,11 @@ _PARTITION_BYTES = 4 << 20
 _FRAME_BYTES = (1 << 31) - 1  # a batch larger than what was asked for comes whole
 _TOPIC_SETTING = 1  # Kafka's DYNAMIC_TOPIC_CONFIG
 _BY_ID = 13  # from this version on a fetch names topics by id
+_SHARE = "share"  # groups of this type have no positions of a reader
 _NO_ID = uuid.UUID(int=0)
+
+
+T = TypeVar("T")
 
 
 class SourceError(SegmentsError):
@@ -169,6 +175,40 @@ class SourceCluster:
             return None
         return {each.name: each.value for each in one.configs if each.config_source == _TOPIC_SETTING}
 
+    def groups(self) -> dict[str, int]:
+        """{group: the broker that coordinates it} of the groups that this user may see, share groups left out."""
+        self.topics()  # which tells the brokers
+        found: dict[str, int] = {}
+        for broker in self._client.cluster.brokers():
+            answer = self._ask(broker.node_id, ListGroupsRequest(states_filter=[], types_filter=[]))
+            _check(answer.error_code)
+            found |= {
+                one.group_id: broker.node_id
+                for one in answer.groups
+                if getattr(one, "group_type", "").lower() != _SHARE
+            }
+        return found
+
+    def positions(
+        self, group: str, coordinator: int, topics: Iterable[SourceTopic]
+    ) -> dict[tuple[str, int], tuple[int, str]]:
+        """{(topic, partition): (offset, metadata)} of a group, where it has positions in these topics.
+
+        Transactions that commit offsets have ended.
+        """
+        kind = OffsetFetchRequest.OffsetFetchRequestTopic
+        asked = [kind(name=one.name, partition_indexes=sorted(one.leaders)) for one in topics]
+        request = OffsetFetchRequest(group_id=group, topics=asked, require_stable=True, min_version=2, max_version=7)
+        answer = self._ask(coordinator, request)
+        _check(answer.error_code)
+        found = {}
+        for topic in answer.topics:
+            for one in topic.partitions:
+                _check(one.error_code)
+                if one.committed_offset >= 0:
+                    found[topic.name, one.partition_index] = int(one.committed_offset), one.metadata or ""
+        return found
+
     def _ask(self, node: int | None, request: Any) -> Any:
         try:
             if node is None:
@@ -193,3 +233,16 @@ def error_of(code: int) -> SourceError:
     """The error of a broker's error code."""
     kind = errors.for_code(code)
     return SourceError(f"The broker answers {kind.__name__}", is_passing=issubclass(kind, errors.RetriableError))
+
+
+def patient(ask: Callable[[], T], patience_seconds: float) -> T:
+    """What `ask` gives, asked again while the cluster does not answer."""
+    begun, pause = time.monotonic(), FIRST_PAUSE_SECONDS
+    while True:
+        try:
+            return ask()
+        except SourceError as error:
+            if not error.is_passing or time.monotonic() - begun > patience_seconds:
+                raise
+        time.sleep(pause)
+        pause = min(pause * 2, LONGEST_PAUSE_SECONDS)

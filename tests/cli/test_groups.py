@@ -33,6 +33,7 @@ def test_groups_are_listed_and_shown_with_their_lag(segments, orders):
     ]
     found = segments("groups", "show", orders.uri, "billing", "--output", "json").json["positions"]
     assert [(row["metadata"], row["lag"], row["problem"]) for row in found] == [("", 95, None), ("host-7", 10, None)]
+    assert segments("groups", "show", orders.uri, "billing", "--csv").lines == ["orders,0,5", "orders,1,90"]
 
 
 def test_a_position_that_cannot_be_gone_on_from_says_why(segments, orders):

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from spark_segments import LogDir
+from spark_segments import LogDir, Position
 from spark_segments.errors import CorruptBatchError, InvalidOptionError, SegmentsError
 from spark_segments.kafka_protocol.capturing import DivergedError, capture
 from spark_segments.kafka_protocol.client_settings import kafka_python_options
@@ -94,6 +94,25 @@ def test_a_capture_goes_on_where_the_last_one_ended(source: LogDir, log: LogDir)
     assert (first["records"], second["records"], third["records"]) == (40, 60, 0)
     assert [batches(log, "orders", number) for number in (0, 1)] == [batches(source, "orders", n) for n in (0, 1)]
     assert log.topic("orders").snapshot.config["retention.ms"] == "-1"
+
+
+def test_groups_come_with_their_topics(source: LogDir, log: LogDir) -> None:
+    source.create_topic("other")
+    group = source.group("reports/daily")
+    moved = {number: Position(offset, metadata=f"at {offset}") for number, offset in ((0, 7), (1, 20))}
+    group.commit(group.positions(), {"orders": moved, "other": {0: Position(0)}})
+    source.group("audit").reset({"orders": {0: 3}})
+    with playing(Views(source, interval_seconds=0)) as address:
+        [first] = capture(log, address, ["orders"], groups=["rep*"])
+        group.reset({"orders": {0: 9}})
+        capture(log, address, ["orders"], groups=["reports/daily"])
+        with pytest.raises(InvalidOptionError, match="no group nobody"):
+            capture(log, address, ["orders"], groups=["nobody"])
+    assert (first["groups"], log.groups()) == (["reports/daily"], ["reports/daily"])
+    positions = log.group("reports/daily").positions()
+    assert positions.offsets == {"orders": {0: 9, 1: 20}}
+    assert positions["orders", 1].metadata == "at 20"
+    assert positions.starts(log.topic("orders").snapshot) == {0: 9, 1: 20}
 
 
 def test_answers_of_many_megabytes_are_taken(source: LogDir, log: LogDir) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import count
 from pathlib import Path
 
@@ -57,10 +57,10 @@ def append(log: LogDir, name: str, numbers: range) -> None:
     log.topic(name).append(rows)
 
 
-def sent(address: str, directory: Path, name: str) -> LogDir:
-    """What the broker has of a topic."""
+def sent(address: str, directory: Path, name: str, groups: Sequence[str] = ()) -> LogDir:
+    """What the broker has of a topic, and of groups."""
     made = LogDir.create(str(directory))
-    capture(made, address, [name])
+    capture(made, address, [name], groups=groups)
     return made
 
 
@@ -141,6 +141,31 @@ def test_times_choose_what_is_sent_under_another_name(broker: str, log: LogDir, 
     there = records(sent(broker, tmp_path / "there", f"{name}-copy"), f"{name}-copy")
     at = records(log, name)
     assert sorted(there.column("timestamp").to_pylist()) == sorted(at.column("timestamp").to_pylist())[10:31]
+
+
+def test_a_group_goes_on_there_at_the_record_it_would_read_here(
+    broker: str, log: LogDir, name: str, tmp_path: Path
+) -> None:
+    group = f"group of {name}"
+    replay(log, broker, [name], name=name)
+    append(log, name, range(40, 60))
+    log.group(group).reset({name: {0: 22, 1: 30}})  # partition 1 is read to its end
+    [told] = replay(log, broker, [name], name=name, groups=["group*"])
+    assert told["groups"] == [group]
+    there = sent(broker, tmp_path / "there", name, [group])
+    positions = there.group(group).positions().offsets[name]
+    left = [
+        [row["value"] for row in made.topic(name).scan(number, (start, None)).to_table().to_pylist()]
+        for made, starts in ((log, {0: 22, 1: 30}), (there, positions))
+        for number, start in starts.items()
+    ]
+    assert left[:2] == left[2:]
+    assert left[1] == []
+    log.group(group).reset({name: {0: 1}})
+    [told] = replay(log, broker, [name], name=name, groups=[group])
+    assert told["groups"] == []  # it is at work there since
+    with pytest.raises(InvalidOptionError, match="no group nobody"):
+        replay(log, broker, [name], name=name, groups=["nobody"])
 
 
 def test_a_dry_run_makes_nothing(broker: str, log: LogDir, name: str) -> None:

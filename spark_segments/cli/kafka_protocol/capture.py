@@ -24,6 +24,10 @@ def capture(
         list[str] | None,
         typer.Option("--topic", metavar="PATTERN", help="The topics orders or 'orders*', say; may be given again."),
     ] = None,
+    groups: Annotated[
+        list[str] | None,
+        typer.Option("--groups", metavar="PATTERN", help="Groups whose positions in these topics are kept, too."),
+    ] = None,
     once: Annotated[bool, typer.Option("--once", help="End when all that was there at the start is here.")] = False,
     interval: Annotated[
         str, typer.Option("--interval", metavar="TIME", help="Without --once: how often to look, such as 500ms.")
@@ -43,7 +47,8 @@ def capture(
     Batches are the broker's, at the same offsets: nothing is decoded. A new
     topic gets the cluster's settings and topic id, but for retention. Run it
     again to go on; without --once it follows until Ctrl-C or SIGTERM.
-    Groups are not captured.
+    Of groups, the patterns of --groups, their positions come with them: of
+    those that this user may see. Share groups have none, and are left out.
 
     Exit code 3: the cluster removed offsets before they were captured, and the
     topic records them as holes; or a compacted topic was captured too late for
@@ -68,6 +73,7 @@ def capture(
                 log,
                 bootstrap,
                 topic or ["*"],
+                groups=groups or [],
                 client_config=settings,
                 keep_retention=keep_retention,
                 progress=lambda _, done, total: show(done, total),

@@ -35,6 +35,10 @@ def replay(
         str | None,
         typer.Option("--to-time", metavar="TIME", help="Stop before the first record of this time or later."),
     ] = None,
+    groups: Annotated[
+        list[str] | None,
+        typer.Option("--groups", metavar="PATTERN", help="Groups whose positions go along, at the new offsets."),
+    ] = None,
     name: Annotated[
         str, typer.Option("--name", help="The replay's transactional id and group in the cluster.")
     ] = "segments-replay",
@@ -57,7 +61,8 @@ def replay(
 
     Same partitions, keys, values, headers and times; offsets are new ones,
     and the offset map in LOG_DIR/_replay has both. A topic that the cluster
-    lacks is made. Run it again to go on; --follow does until Ctrl-C or
+    lacks is made. A group that has no positions in it there gets those of
+    --groups, translated. Run it again to go on; --follow does until Ctrl-C or
     SIGTERM. One process at a time replays under a name.
 
     It refuses, before it sends anything, a cluster that would replace times,
@@ -85,6 +90,7 @@ def replay(
             rename=dict(_renamed(one) for one in rename or []),
             from_time_ms=None if from_time is None else timestamp_ms(from_time),
             to_time_ms=None if to_time is None else timestamp_ms(to_time),
+            groups=groups or [],
             max_bytes_per_second=max_rate,
             progress=lambda _, done, total: show(done, total),
         ) as work,
@@ -116,6 +122,9 @@ def _print(topics: list[dict[str, Any]], output: Output, *, dry_run: bool) -> No
         return
     columns = ["topic", "target", "partitions", *(["created", "to_send"] if dry_run else ["records", "bytes"])]
     print_table(columns, ([one[name] for name in columns] for one in topics))
+    for one in topics:
+        if one.get("groups"):
+            print(f"{one['target']}: positions of {', '.join(one['groups'])}")
     sys.stdout.flush()
 
 

@@ -86,6 +86,9 @@ def show(
     location: LogOptions,
     group: GroupArgument,
     topic: OptionalTopicArgument = None,
+    csv: Annotated[
+        bool, typer.Option("--csv", help="Print topic,partition,offset, which kafka-consumer-groups --from-file reads.")
+    ] = False,
     output: OutputOption = Output.TEXT,
 ) -> None:
     """Shows the positions of a group beside the log ends, and its lag.
@@ -124,7 +127,10 @@ def show(
                 "problem": problem,
             }
         )
-    if output is Output.JSON:
+    if csv:
+        for row in rows:
+            print(f"{row['topic']},{row['partition']},{row['position']}")
+    elif output is Output.JSON:
         print_json({"group": group, "positions": rows})
     elif rows:
         columns = COLUMNS if any(row["problem"] for row in rows) else COLUMNS[:-1]
