@@ -1,8 +1,8 @@
-"""A changelog kept as a Delta table of latest values: changes come in, the log is rolled and compacted, and the table
-follows by merging what is new.
+"""A changelog with Delta tables beside it: changes come in, the log is rolled and compacted, and two tables follow. One
+has the newest record of each key, the other one every record that the topic has.
 
-It can be killed at any moment and started again: what was appended is not appended twice, what was merged is not merged
-twice, and in the end the table is the latest view of the topic. Without `--spark` no Spark is started.
+It can be killed at any moment and started again: what was appended is not appended twice, what a table has does not
+come in twice, and in the end the tables are what the topic is. Without `--spark` no Spark is started.
 
 python examples/changelog_to_table.py LOG_DIR TABLE [--rounds 10] [--spark]
 """
@@ -17,8 +17,7 @@ import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder
 
 from spark_segments import LogDir
-from spark_segments.maintenance import compact, roll
-from spark_segments.spark.latest_table import delta_settings, update_table
+from spark_segments.maintenance import compact, roll, table
 
 TOPIC = "accounts"
 CHANGES = 2_000  # a round
@@ -31,13 +30,17 @@ def main() -> None:
     parser.add_argument("log_dir")
     parser.add_argument("table")
     parser.add_argument("--rounds", type=int, default=10)
-    parser.add_argument("--spark", action="store_true", help="merge with Spark, where the session has Delta")
+    parser.add_argument("--spark", action="store_true", help="Spark's tasks read the log and write the tables")
     arguments = parser.parse_args()
 
     log = LogDir.create(arguments.log_dir)
     if TOPIC not in log.topics():
         log.create_topic(TOPIC, partitions=3, config=CONFIG)
-    spark = session() if arguments.spark else None
+    spark = None
+    if arguments.spark:
+        from spark_segments.spark.session import spark_session
+
+        spark = spark_session("changelog to table", config={"spark.ui.enabled": "false"})
 
     for number in range(arguments.rounds):
         # The transaction makes an append that was done before a kill one that adds nothing now.
@@ -45,11 +48,12 @@ def main() -> None:
         if number % 3 == 2:
             roll(log)
             compact(log)
-        update = update_table(log, TOPIC, arguments.table, spark=spark)
-        print(
-            f"round {number}: {'appended' if added else 'was there'}, table version {update.version} by {update.engine}"
-            + (f", compared whole: {update.whole}" if update.whole else "")
-        )
+        print(f"round {number}: {'appended' if added else 'was there'}")
+        for place, view in ((arguments.table, "latest"), (f"{arguments.table}-records", None)):
+            report = table(log, topics=[TOPIC], table_uri=place, view=view, spark=spark)
+            for line in report.failed:  # the next round tries again
+                print(line["error"])
+            print(f"{place}: {report.details.get(TOPIC)}")
 
     expected = sum(batch.num_rows for batch in log.topic(TOPIC).scan(view="latest", include_tombstones=False).batches())
     print(f"{expected} accounts have a balance; the table says:")
@@ -68,22 +72,9 @@ def changes(number: int) -> pa.Table:
     return pa.table({"key": keys, "value": values})
 
 
-def query(table: str, statement: str) -> Any:
-    """What SQL says of the table `t`, by delta-rs's own engine: any other that reads Delta says the same."""
-    return pa.table(QueryBuilder().register("t", DeltaTable(table)).execute(statement).read_all()).to_pylist()
-
-
-def session() -> Any:
-    """A Spark session that has Delta; None where Delta's jar does not resolve, as on a network without Maven."""
-    from pyspark.errors import PySparkRuntimeError
-
-    from spark_segments.spark.session import spark_session
-
-    try:
-        return spark_session("changelog to table", config=delta_settings() | {"spark.ui.enabled": "false"})
-    except PySparkRuntimeError as error:
-        print(f"Spark does not start with Delta, so delta-rs merges: {error}")
-        return None
+def query(uri: str, statement: str) -> Any:
+    """What SQL says of the table, as `t`, by delta-rs's own engine: any other that reads Delta says the same."""
+    return pa.table(QueryBuilder().register("t", DeltaTable(uri)).execute(statement).read_all()).to_pylist()
 
 
 if __name__ == "__main__":

@@ -145,6 +145,23 @@ class VacuumOperator(SegmentsOperator):
     job = "vacuum"
 
 
+class TableOperator(SegmentsOperator):
+    """Brings the Delta table beside a topic in step, and makes it where there is none: `segments table`.
+
+    `arguments` such as ["--value-format", "json"] say what a new table is like. The table remembers them.
+    """
+
+    job = "table"
+    template_fields = (*SegmentsOperator.template_fields, "table")
+
+    def __init__(self, *, topic: str, table: str, **kwargs: Any) -> None:
+        super().__init__(topic=topic, **kwargs)
+        self.table = table
+
+    def positional(self) -> list[str]:
+        return [*super().positional(), self.table]
+
+
 class MaintainOperator(SegmentsOperator):
     """Runs roll, retain, compact and vacuum, one after another: `segments maintain`."""
 

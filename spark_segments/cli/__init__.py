@@ -93,6 +93,12 @@ COMMANDS = [
         "Maintenance",
     ),
     LazyCommand(
+        "table",
+        "spark_segments.cli.jobs.table:table",
+        "Keeps a Delta table beside a topic: its records as columns, for whatever reads Parquet.",
+        "Maintenance",
+    ),
+    LazyCommand(
         "maintain",
         "spark_segments.cli.jobs.maintenance:maintain",
         "Runs all maintenance jobs in order: roll, retain, compact, vacuum.",

@@ -162,6 +162,17 @@ def print_report(report: Mapping[str, Any], output: Output) -> None:
             f"--max-bytes {human_bytes(details['max_bytes'])}: {human_bytes(details['live_bytes'])} live, "
             f"{human_bytes(details['waiting_bytes'])} waiting for vacuum"
         )
+    for topic, said in details.items() if report["job"] == "table" else ():
+        print_summary(_table_line(topic, said))
+
+
+def _table_line(topic: str, said: Mapping[str, Any]) -> str:
+    if said["version"] is None:
+        return f"{topic}: no table yet"
+    changed = [f"{said[f'rows_{name}']:,} rows {name}" for name in ("added", "removed") if said.get(f"rows_{name}")]
+    why = f" ({said['why']})" if said["why"] else ""
+    done = f"{', '.join(changed) or 'as it was'}{why}"
+    return f"{topic}: version {said['version']} of its table, {said['rows']:,} rows: {done}"
 
 
 def print_summary(text: str) -> None:

@@ -17,6 +17,7 @@ from spark_segments.maintenance.removal.vacuum import vacuum
 from spark_segments.maintenance.report import Report
 from spark_segments.maintenance.retention.retain import retain
 from spark_segments.maintenance.rolling.roll import roll
+from spark_segments.maintenance.tables.table import table
 
 __all__ = [
     "Report",
@@ -31,6 +32,7 @@ __all__ = [
     "restore",
     "retain",
     "roll",
+    "table",
     "vacuum",
     "verify",
 ]

@@ -46,7 +46,6 @@ NOT_ON_SAIL = {
         "test_append_job.py",
         "test_conf.py",
         "test_session.py",
-        "test_latest_table.py",
         "test_a_topic_that_becomes_compacted_while_the_tasks_write_refuses_the_commit",
         "test_a_commit_that_is_refused_leaves_the_log_as_it_was",
         "test_a_job_killed_between_its_files_and_its_commit_leaves_the_log_as_it_was",

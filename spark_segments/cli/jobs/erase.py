@@ -87,7 +87,7 @@ def erase(
             print_way_back(location.log_dir, name, versions[name], "--including-erased")
     if settings.output is not Output.JSON and not report.partitions:
         print("No file of the log has a record of these keys that is to go.")
-    finish(settings, log, report)
+    finish(settings.metrics, log, report)
 
 
 def key_bytes(texts: Sequence[str] | None, encoded: Sequence[str] | None) -> list[bytes]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -130,8 +131,16 @@ def maintain(
     location: ConfiguredLogOptions,
     settings: JobOptions,
     spark: SparkOptions,
+    table: Annotated[
+        str | None,
+        typer.Option("--table", metavar="TABLE", help="Keep the table there in step; {topic} stands for the topic."),
+    ] = None,
 ) -> None:
     """Runs all maintenance jobs in order: roll, retain, compact, vacuum.
+
+    With --table the tables that `segments table` has made there are brought
+    in step first, so that an archive has what the jobs take, and once more
+    before vacuum. Topics without a table are passed over.
 
     With --output json each report is a line. With --metrics the file also
     has the state of the log, as `segments describe --metrics` writes it.
@@ -141,10 +150,15 @@ def maintain(
     from spark_segments.maintenance import compact as compact_job
     from spark_segments.maintenance import retain as retain_job
     from spark_segments.maintenance import roll as roll_job
+    from spark_segments.maintenance import table as table_job
     from spark_segments.maintenance import vacuum as vacuum_job
     from spark_segments.maintenance.selection import selected
 
-    reports = [run(job, location, settings, spark) for job in (roll_job, retain_job, compact_job, vacuum_job)]
+    tables: list[Callable[..., Any]] = []
+    if table is not None:
+        tables = [functools.partial(table_job, table_uri=table, existing=True)]
+    jobs: list[Callable[..., Any]] = [*tables, roll_job, retain_job, compact_job, *tables, vacuum_job]
+    reports = [run(job, location, settings, spark) for job in jobs]
     if settings.metrics is not None:
         log = location.open()
         snapshots = [log.topic(name).snapshot for name in selected(log.topics(), settings.topics())]
@@ -160,13 +174,13 @@ def _run(
     spark: SparkOptions,
     **further: Any,
 ) -> None:
-    finish(settings, location.open(), run(job, location, settings, spark, **further))
+    finish(settings.metrics, location.open(), run(job, location, settings, spark, **further))
 
 
-def finish(settings: JobOptions, log: LogDir, report: Report) -> None:
+def finish(metrics: Path | None, log: LogDir, report: Report) -> None:
     """Writes the report's metrics where they are wanted, and exits with 1 where a partition failed."""
-    if settings.metrics is not None:
-        _write_metrics(settings.metrics, log, [report])
+    if metrics is not None:
+        _write_metrics(metrics, log, [report])
     _exit([report])
 
 
@@ -178,10 +192,10 @@ def run(
     **further: Any,
 ) -> Report:
     """Runs the job and prints its report."""
-    log = location.open()
-    with progress_bar(job.__name__) as progress:
+    log, name = location.open(), getattr(job, "func", job).__name__
+    with progress_bar(name) as progress:
         report: Report = job(
-            log, topics=settings.topics(), spark=spark.session(job.__name__), dry_run=settings.dry_run,
+            log, topics=settings.topics(), spark=spark.session(name), dry_run=settings.dry_run,
             progress=progress, now_ms=settings.now_ms, **further,
         )  # fmt: skip
     print_report(report.to_dict(), settings.output)

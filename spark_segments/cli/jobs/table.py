@@ -1,0 +1,97 @@
+"""`segments table`: a Delta table beside a topic."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from spark_segments.cli.jobs.erase import Base64KeyOption, KeyOption, key_bytes
+from spark_segments.cli.jobs.maintenance import finish
+from spark_segments.cli.options import (
+    ConfiguredLogOptions,
+    DryRunOption,
+    MetricsOption,
+    NowOption,
+    OutputOption,
+    SparkOptions,
+    TopicArgument,
+    with_options,
+)
+from spark_segments.cli.output import Output, print_report, progress_bar
+from spark_segments.cli.records.value_text import (
+    KeyFormatOption,
+    RegistryOption,
+    ValueFormatOption,
+    ValueSchemaOption,
+    format_options,
+    unknown_property,
+)
+from spark_segments.config import parse_overrides
+from spark_segments.values.options import OPTIONS
+
+
+@with_options
+def table(
+    location: ConfiguredLogOptions,
+    topic: TopicArgument,
+    table: Annotated[
+        str, typer.Argument(metavar="TABLE", help="The Delta table: a path or an s3://, gs://, abfs:// URI.")
+    ],
+    spark: SparkOptions,
+    view: Annotated[
+        str | None, typer.Option("--view", metavar="latest", help="Keep the newest record of each key alone.")
+    ] = None,
+    archive: Annotated[
+        bool | None, typer.Option("--archive/--no-archive", help="Keep what leaves the topic, but for erased keys.")
+    ] = None,
+    partition_by: Annotated[
+        str | None, typer.Option("--partition-by", metavar="day", help="Partition the table by the day of timestamps.")
+    ] = None,
+    key_format: KeyFormatOption = None,
+    value_format: ValueFormatOption = None,
+    value_schema: ValueSchemaOption = None,
+    schema_registry: RegistryOption = None,
+    properties: Annotated[
+        list[str] | None,
+        typer.Option("--property", metavar="NAME=VALUE", help="A further option of formats: value.errors=null, …"),
+    ] = None,
+    key: KeyOption = None,
+    key_base64: Base64KeyOption = None,
+    table_storage: Annotated[
+        list[str] | None,
+        typer.Option("--table-storage", metavar="NAME=VALUE", help="A storage option for TABLE, like --storage."),
+    ] = None,
+    dry_run: DryRunOption = False,
+    output: OutputOption = Output.TEXT,
+    metrics: MetricsOption = None,
+    now_ms: NowOption = None,
+) -> None:
+    """Keeps a Delta table beside a topic: its records as columns, for whatever reads Parquet.
+
+    Makes the table where there is none, and brings it in step otherwise,
+    exactly once however often it is killed or run. The table remembers how
+    it was made: later runs need LOG_DIR, TOPIC and TABLE alone.
+
+    What leaves the topic leaves the table with the next run: by retention,
+    compaction, delete-records, erase or restore. --archive keeps it, but
+    for erased keys: after an erasure the run needs them as --key.
+
+    Example: segments table /data/log orders /data/tables/orders --value-format json --partition-by day
+    Example: segments table /data/log customers /data/tables/customers --view latest
+    """
+    from spark_segments.maintenance import table as job
+
+    formats, others = format_options(properties, key_format, value_format, value_schema, schema_registry)
+    for text in others:
+        raise unknown_property(text, OPTIONS)
+    log = location.open()
+    with progress_bar("table") as progress:
+        report = job(
+            log, topics=[topic], spark=spark.session("table"), dry_run=dry_run, progress=progress, now_ms=now_ms,
+            table_uri=table, view=view, archive=archive, partition_by=partition_by, formats=formats,
+            keys=key_bytes(key, key_base64),
+            table_options=None if table_storage is None else parse_overrides(table_storage),
+        )  # fmt: skip
+    print_report(report.to_dict(), output)
+    finish(metrics, log, report)

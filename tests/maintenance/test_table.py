@@ -1,0 +1,468 @@
+"""Delta tables beside topics against what a read of the topic says, row by row."""
+
+from __future__ import annotations
+
+from datetime import date
+from pathlib import Path
+
+import duckdb
+import polars as pl
+import pyarrow as pa
+import pytest
+from deltalake import CommitProperties, DeltaTable
+
+from spark_segments import LogDir
+from spark_segments.errors import InvalidOptionError, LogDirError, UnknownTopicError
+from spark_segments.log.positions import Position
+from spark_segments.maintenance import compact, erase, mirror, restore, retain, roll, table
+from spark_segments.maintenance.tables.position import (
+    CLEANED,
+    ERASED,
+    LATE,
+    LOG_START,
+    NO_POSITION,
+    OTHER_TOPIC,
+    REWRITTEN,
+    TablePositions,
+)
+from tests.golden_files import GOLDEN
+from tests.log.test_latest import Histories
+from tests.maintenance.table_kills import killed_and_ended
+
+COLUMNS = ["key", "value", "headers", "partition", "offset", "timestamp"]
+KINDS = (None, "latest")
+DAY_MS = 24 * 3_600_000
+
+
+@pytest.fixture
+def uri(tmp_path):
+    return str(tmp_path / "table")
+
+
+@pytest.fixture(params=KINDS, ids=["plain", "latest"])
+def view(request):
+    return request.param
+
+
+def by_place(rows):
+    return sorted(rows, key=lambda row: (row["partition"], row["offset"]))
+
+
+def content(uri):
+    return by_place(DeltaTable(uri).to_pyarrow_table(columns=COLUMNS).to_pylist())
+
+
+def readable(log, topic="orders", view=None):
+    """The rows that a table has: what a reader of committed records sees."""
+    scan = log.topic(topic).scan(
+        columns=COLUMNS, isolation="read_committed", view=view, include_tombstones=view is None
+    )
+    return scan.to_table().to_pylist()
+
+
+def update(log, uri, topic="orders", **options):
+    """What the report says of the table, and that no part of it failed."""
+    report = table(log, topics=[topic], table_uri=uri, **options)
+    assert report.failed == []
+    return report.details[topic]
+
+
+def failure(log, uri, **options):
+    (line,) = table(log, topics=["orders"], table_uri=uri, **options).failed
+    return line["error"]
+
+
+def append(log, *pairs, topic="orders", **columns):
+    keys, values = zip(*pairs, strict=True)
+    log.topic(topic).append(pa.table({"key": keys, "value": pa.array(values, pa.binary()), **columns}))
+
+
+@pytest.fixture
+def orders(log):
+    log.create_topic("orders", config={"cleanup.policy": "compact,delete", "min.cleanable.dirty.ratio": "0"})
+    append(log, (b"a", b"1"), (b"b", b"1"), (b"c", b"1"))
+    return log
+
+
+def cleaned(log):
+    later_ms = log.storage.now_ms() + 30 * DAY_MS
+    roll(log, now_ms=later_ms)
+    compact(log)
+
+
+# In step
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(2))
+def test_tables_follow_random_histories(log, tmp_path, seed):
+    histories = Histories(log, "orders", seed, partitions=5)
+    for _ in range(6):
+        histories.run(steps=2)
+        for kind in KINDS:
+            update(log, str(tmp_path / str(kind)), view=kind, partition_by=None if kind else "day")
+            assert content(str(tmp_path / str(kind))) == readable(log, view=kind)
+
+
+def test_nothing_new_is_no_commit(orders, uri, view):
+    assert update(orders, uri, view=view)["version"] == 1
+    assert update(orders, uri)["version"] == 1
+    append(orders, (b"a", b"2"))
+    assert [update(orders, uri)[name] for name in ("version", "why")] == [2, None]
+    assert content(uri) == readable(orders, view=view)
+
+
+def test_a_report_says_which_offsets_came_in(orders, uri):
+    report = table(orders, topics=["orders"], table_uri=uri)
+    (line,) = report.partitions
+    assert (line["action"], line["start"], line["end"], line["records_in"]) == ("append", 0, 3, 3)
+    assert report.details["orders"] == {
+        "version": 1, "rows": 3, "why": NO_POSITION, "rows_removed": 0, "rows_added": 3, "files_added": 1,
+        "files_removed": 0,
+    }  # fmt: skip
+
+
+def test_a_dry_run_makes_no_table(orders, uri):
+    (line,) = table(orders, topics=["orders"], table_uri=uri, dry_run=True).partitions
+    assert (line["start"], line["end"], line["records_in"]) == (0, 3, 0)
+    assert not Path(uri).exists()
+
+
+def test_a_tombstone_takes_its_row_of_a_latest_table_and_an_unknown_one_takes_none(orders, uri):
+    update(orders, uri, view="latest")
+    append(orders, (b"a", None), (b"z", None), (b"b", b"2"), (b"b", None), (b"b", b"3"))
+    update(orders, uri)
+    assert [(row["key"], row["value"]) for row in content(uri)] == [(b"c", b"1"), (b"b", b"3")]
+
+
+def test_values_are_columns_and_days_are_partitions(log, uri):
+    log.create_topic("orders")
+    times = pa.array([0, 1, DAY_MS], pa.timestamp("ms", "UTC"))
+    append(log, (b"1", b'{"n": 1}'), (b"2", b'{"n": 2}'), (b"3", None), timestamp=times)
+    formats = {"value.format": "json", "value.schema": "n int", "key.format": "string"}
+    update(log, uri, formats=formats, partition_by="day")
+    append(log, (b"4", b'{"n": 4}'), timestamp=times[2:])
+    update(log, uri)  # the table remembers its formats
+    rows = by_place(DeltaTable(uri).to_pyarrow_table().to_pylist())
+    assert [(row["key"], row["value"], str(row["day"])) for row in rows] == [
+        ("1", {"n": 1}, "1970-01-01"),
+        ("2", {"n": 2}, "1970-01-01"),
+        ("3", None, "1970-01-02"),
+        ("4", {"n": 4}, "1970-01-02"),
+    ]
+    first = DeltaTable(uri).to_pyarrow_table(filters=[("day", "=", date(1970, 1, 1))])
+    assert first.num_rows == 2
+
+
+def test_a_latest_table_with_typed_keys_goes_by_their_bytes(log, uri):
+    log.create_topic("orders")
+    formats = {"key.format": "json", "key.schema": "n int"}
+    append(log, (b'{"n": 1}', b"x"), (b'{"n":1}', b"y"), (b'{"n": 2}', b"z"))
+    update(log, uri, view="latest", formats=formats)
+    append(log, (b'{"n":1}', b"newer"))
+    update(log, uri)
+    assert [(row["key"], row["value"]) for row in content(uri)] == [
+        ({"n": 1}, b"x"),
+        ({"n": 2}, b"z"),
+        ({"n": 1}, b"newer"),
+    ]
+
+
+def test_several_topics_have_a_table_each(log, tmp_path):
+    for name in ("orders", "prices"):
+        log.create_topic(name)
+        append(log, (b"a", b"1"), topic=name)
+    place = str(tmp_path / "{topic}")
+    table(log, topics=["orders"], table_uri=place)
+    append(log, (b"b", b"1"))
+    assert [*table(log, table_uri=place, existing=True).details] == ["orders"]
+    assert [*table(log, table_uri=place).details] == ["orders", "prices"]
+    assert content(str(tmp_path / "orders")) == readable(log)
+    with pytest.raises(InvalidOptionError, match="of one topic"):
+        table(log, table_uri=str(tmp_path / "one"))
+
+
+def test_a_table_of_a_broker_directory_leaves_out_what_is_not_committed(uri, view):
+    log = LogDir.open(str(GOLDEN / "txn-0"))
+    update(log, uri, topic="txn", view=view)
+    assert content(uri) == readable(log, "txn", view) != []
+
+
+# What leaves the topic
+
+
+def test_compaction_reaches_a_plain_table(orders, uri):
+    update(orders, uri)
+    append(orders, (b"a", b"2"))
+    cleaned(orders)
+    assert update(orders, uri)["why"] == CLEANED
+    assert content(uri) == readable(orders) and len(readable(orders)) == 3
+    assert update(orders, uri)["why"] is None
+
+
+def test_compaction_changes_no_latest_table(orders, uri):
+    update(orders, uri, view="latest")
+    cleaned(orders)
+    assert update(orders, uri) == {"version": 1, "rows": 3, "why": None}
+
+
+def test_retention_and_delete_records_reach_a_table(orders, uri, view):
+    update(orders, uri, view=view)
+    orders.topic("orders").delete_records({0: 2})
+    assert update(orders, uri)["why"] == LOG_START
+    assert content(uri) == readable(orders, view=view) and len(content(uri)) == 1
+    orders.topic("orders").alter(config={"retention.ms": "1", "cleanup.policy": "delete"})
+    roll(orders, now_ms=orders.storage.now_ms() + 30 * DAY_MS)
+    retain(orders, now_ms=orders.storage.now_ms() + 60 * DAY_MS)
+    assert update(orders, uri)["why"] == LOG_START
+    assert content(uri) == [] == readable(orders)
+
+
+def test_a_restore_reaches_a_table_both_ways(orders, uri, view):
+    update(orders, uri, view=view)
+    early = orders.topic("orders").snapshot.version
+    append(orders, (b"a", b"2"), (b"d", b"2"))
+    update(orders, uri)
+    orders.topic("orders").delete_records({0: 4})
+    update(orders, uri)
+    restore(orders, topics=["orders"], version=early)
+    assert update(orders, uri)["why"] == REWRITTEN
+    assert content(uri) == readable(orders, view=view) and len(content(uri)) == 3
+    assert update(orders, uri)["why"] is None
+
+
+def test_a_table_of_a_follower_loses_what_a_restore_of_the_leader_took(orders, uri, view, tmp_path):
+    version = orders.topic("orders").snapshot.version
+    append(orders, (b"a", b"2"), (b"d", b"2"))
+    follower = LogDir.create(str(tmp_path / "follower"))
+    mirror(follower, leader=orders)
+    update(follower, uri, view=view)
+    restore(orders, topics=["orders"], version=version)
+    mirror(follower, leader=orders)
+    assert update(follower, uri)["why"] == REWRITTEN
+    assert content(uri) == readable(orders, view=view) and len(content(uri)) == 3
+
+
+def test_keys_that_were_erased_leave_a_table(log, uri, view):
+    log.create_topic("orders")
+    append(log, (b"a", b"1"), (b"b", b"1"))
+    update(log, uri, view=view)
+    erase(log, topics=["orders"], keys=[b"a"])
+    assert update(log, uri)["why"] == ERASED
+    assert content(uri) == readable(log, view=view) and len(content(uri)) == 1
+
+
+def test_an_archive_keeps_what_leaves_its_topic(orders, uri):
+    update(orders, uri, archive=True)
+    every = readable(orders)
+    append(orders, (b"a", b"2"))
+    every += readable(orders)[3:]
+    update(orders, uri)
+    cleaned(orders)
+    update(orders, uri)
+    orders.topic("orders").delete_records({0: 3})
+    append(orders, (b"e", b"1"))
+    every += readable(orders)[-1:]
+    update(orders, uri)
+    assert content(uri) == every and len(readable(orders)) == 2
+
+
+def test_an_archive_asks_for_erased_keys_and_loses_them(orders, uri):
+    append(orders, (b"a", b"2"))
+    update(orders, uri, archive=True)
+    cleaned(orders)
+    erase(orders, topics=["orders"], keys=[b"a"])
+    assert "Keys of the topic were erased" in failure(orders, uri)
+    assert {row["key"] for row in content(uri)} == {b"a", b"b", b"c"}
+    update(orders, uri, keys=[b"a"])
+    assert [row["key"] for row in content(uri) if row["value"] is not None] == [b"b", b"c"]
+    update(orders, uri)
+
+
+def test_an_archive_says_what_left_the_topic_before_it_came(orders, uri):
+    update(orders, uri, archive=True)
+    append(orders, (b"d", b"1"), (b"e", b"1"))
+    orders.topic("orders").delete_records({0: 4})
+    (warning,) = table(orders, topics=["orders"], table_uri=uri).warnings
+    assert warning == "orders-0: offsets 3 to 3 left the topic before the archive had them"
+
+
+def test_an_archive_of_a_topic_made_anew_is_an_error(orders, uri):
+    update(orders, uri, archive=True)
+    orders.delete_topic("orders")
+    orders.create_topic("orders")
+    assert OTHER_TOPIC in failure(orders, uri)
+    assert len(content(uri)) == 3
+
+
+def test_a_topic_made_anew_is_another_table(orders, uri, view):
+    update(orders, uri, view=view)
+    orders.delete_topic("orders")
+    orders.create_topic("orders", partitions=2)
+    append(orders, (b"a", b"new"))
+    assert update(orders, uri)["why"] == OTHER_TOPIC
+    assert content(uri) == readable(orders, view=view) and len(content(uri)) == 1
+
+
+def test_commits_that_are_not_known_any_more_may_have_been_a_restore(orders, uri, view):
+    update(orders, uri, view=view)
+    append(orders, (b"d", b"1"))
+    append(orders, (b"d", b"2"))
+    commit = orders.topic("orders").snapshot.version - 1
+    orders.topic("orders").manifest.keep_for_rebuild()  # a checkpoint, before which vacuum takes commits
+    (Path(orders.uri) / f"_manifest/orders/_delta_log/{commit:020d}.json").rename(Path(uri) / "away")
+    assert update(orders, uri)["why"] == REWRITTEN
+    assert content(uri) == readable(orders, view=view)
+
+
+@pytest.mark.slow
+def test_a_latest_table_is_made_anew_where_tombstones_may_be_gone(orders, uri):
+    update(orders, uri, view="latest")
+    orders.topic("orders").alter(config={"delete.retention.ms": "0"})
+    append(orders, (b"a", None), (b"d", b"1"))
+    now_ms = orders.storage.now_ms() + 30 * DAY_MS
+    for later_ms in (now_ms, now_ms + 1):
+        roll(orders, now_ms=later_ms)
+        compact(orders, now_ms=later_ms)
+        append(orders, (b"d", b"2"))
+    assert b"a" not in [row["key"] for row in readable(orders)]
+    assert update(orders, uri)["why"] == LATE
+    assert content(uri) == readable(orders, view="latest")
+
+
+# Other commits
+
+
+def test_a_commit_of_somebody_else_does_not_hide_the_position(orders, uri, view):
+    update(orders, uri, view=view)
+    for number in range(12):
+        properties = {"delta.checkpointInterval": str(10 + number)}
+        tidy = CommitProperties(custom_metadata={"userMetadata": "tidy"})
+        DeltaTable(uri).alter.set_table_properties(properties, commit_properties=tidy)
+    append(orders, (b"d", b"1"))
+    assert update(orders, uri)["why"] is None
+    assert content(uri) == readable(orders, view=view)
+
+
+def test_an_update_in_between_is_not_done_again(orders, uri, view):
+    update(orders, uri, view=view)
+    append(orders, (b"d", b"1"))
+    others = []
+
+    def progress(done, tasks):  # tasks are done, and nothing is committed
+        if not others:
+            others.append(update(orders, uri))
+
+    assert update(orders, uri, progress=progress)["version"] == others[0]["version"] == 2
+    assert content(uri) == readable(orders, view=view)
+
+
+def test_a_tidy_commit_in_between_is_no_hindrance(orders, uri, view):
+    update(orders, uri, view=view)
+    append(orders, (b"d", b"1"))
+    read = []
+
+    def progress(done, tasks):
+        if not read:
+            DeltaTable(uri).alter.set_table_properties({"delta.checkpointInterval": "20"})
+        read.append(done)
+
+    assert update(orders, uri, progress=progress)["version"] == 3
+    assert content(uri) == readable(orders, view=view)
+
+
+def test_a_table_that_others_bring_forward_all_the_time_is_an_error(orders, uri):
+    def progress(done, tasks):
+        update(orders, uri)
+        append(orders, (b"d", b"1"))
+
+    assert "Run the job again" in failure(orders, uri, progress=progress)
+    assert content(uri) == readable(orders)[:-1]
+
+
+def test_a_table_that_others_have_optimized_follows_on(orders, uri, view):
+    for value in (b"1", b"2", b"3"):
+        append(orders, (b"a", value), (b"d", value))
+        update(orders, uri, view=view)
+    DeltaTable(uri).optimize.compact()
+    append(orders, (b"b", b"2"))
+    cleaned(orders)
+    update(orders, uri)
+    assert content(uri) == readable(orders, view=view)
+
+
+def test_a_table_is_opened_from_its_checkpoint(orders, uri):
+    for number in range(11):
+        append(orders, (b"d", b"%d" % number))
+        update(orders, uri)
+    assert (Path(uri) / f"_delta_log/{10:020d}.checkpoint.parquet").exists()
+    (Path(uri) / f"_delta_log/{3:020d}.json").unlink()
+    append(orders, (b"e", b"1"))
+    update(orders, uri)
+    assert content(uri) == readable(orders)
+
+
+# What is refused
+
+
+def test_a_table_stays_what_it_was_made_as(orders, uri):
+    update(orders, uri)
+    for other in ({"view": "latest"}, {"archive": True}, {"partition_by": "day"}):
+        with pytest.raises(InvalidOptionError, match="another one"):
+            table(orders, topics=["orders"], table_uri=uri, **other)
+    with pytest.raises(InvalidOptionError, match="other columns"):
+        table(orders, topics=["orders"], table_uri=uri, formats={"value.format": "string"})
+    orders.create_topic("prices")
+    with pytest.raises(InvalidOptionError, match="another one"):
+        table(orders, topics=["prices"], table_uri=uri)
+    with pytest.raises(UnknownTopicError):
+        table(orders, topics=["no"], table_uri=uri)
+
+
+def test_a_table_of_others_is_left_alone(orders, uri):
+    DeltaTable.create(uri, pa.schema([("n", pa.int32())]))
+    assert "beside a topic" in failure(orders, uri)
+    with pytest.raises(LogDirError, match="inside a log directory"):
+        table(orders, topics=["orders"], table_uri=f"{orders.uri}/table")
+
+
+def test_a_position_is_the_same_after_json():
+    for version in (None, 7):
+        positions = {0: Position(5, "id"), 12: Position(7, "id", 3)}
+        position = TablePositions("id", positions, {0: 1, 12: 0}, 99, version)
+        assert TablePositions.from_json(position.to_json()) == position
+    assert TablePositions.from_json("") is None and TablePositions.from_json('{"other": 1}') is None
+
+
+# Other readers, and Spark
+
+
+def test_duckdb_and_polars_read_the_same(orders, uri, view):
+    append(orders, (b"a", b"2"))
+    update(orders, uri, view=view)
+    append(orders, (b"b", None))
+    update(orders, uri)
+    files = DeltaTable(uri).file_uris()
+    places = [(row["partition"], row["offset"], row["key"], row["value"]) for row in readable(orders, view=view)]
+    wanted = ", ".join(("partition", '"offset"', "key", "value"))
+    assert sorted(duckdb.sql(f"SELECT {wanted} FROM read_parquet({files})").fetchall()) == places
+    assert sorted(pl.read_delta(uri).select("partition", "offset", "key", "value").rows()) == places
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_a_session_does_the_work_and_spark_reads_the_files(spark, orders, uri, view):
+    append(orders, (b"a", b"2"))
+    update(orders, uri, view=view, spark=spark)
+    append(orders, (b"b", None), (b"d", b"1"))
+    cleaned(orders)
+    update(orders, uri, spark=spark)
+    frame = spark.read.parquet(*DeltaTable(uri).file_uris())
+    assert by_place(frame.select(COLUMNS).toArrow().to_pylist()) == readable(orders, view=view)
+
+
+@pytest.mark.slow
+def test_updates_killed_at_random_end_with_the_records_of_the_topic(tmp_path, python_environment):
+    """The short form of python -m tests.maintenance.table_kills."""
+    runs, _ = killed_and_ended(tmp_path, kills=3, seed=1, environment=python_environment)
+    assert runs > 3
