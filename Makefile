@@ -26,8 +26,9 @@ types:  ## mypy, strict, on the package
 fast:  ## the tests that need no Spark, no network and little time: a minute
 	$(PYTHON) -m pytest -m fast -n 2 --dist worksteal
 
+# A third process, for those with Spark wait more than they work.
 test:  ## all tests: those with Spark share one process and its session, the others go beside them
-	$(PYTHON) -m pytest -n 2 --dist loadgroup
+	$(PYTHON) -m pytest -n 3 --dist loadgroup
 
 docs:  ## the site, in site/
 	$(PYTHON) -m mkdocs build --strict --quiet

@@ -55,7 +55,7 @@ def install() -> None:
     if installed.exists() and installed.read_text() == requirements.read_text():
         return
     venv.create(ENVIRONMENT, with_pip=True)
-    pip = [str(ENVIRONMENT / "bin" / "pip"), "install", "-q", "--disable-pip-version-check"]
+    pip = [str(ENVIRONMENT / "bin" / "pip"), "install", "-q", "--disable-pip-version-check", "--no-compile"]
     subprocess.run([*pip, "-r", str(requirements)], check=True)
     subprocess.run([*pip, "--no-deps", "--editable", str(ROOT)], check=True)
     shutil.copy(requirements, installed)

@@ -39,9 +39,14 @@ TOPICS = {"latest-price": "latest-price", "bigcompact-none": "bigcompact", "txn-
 
 
 def stages() -> Iterator[ParameterSet]:
-    """(name, before, after, here): any two steps of a chain. Neighbours that are cleaned in between are fast."""
+    """(name, before, after, here): steps of a chain that are up to two apart, and its first and last.
+
+    Neighbours that are cleaned in between are fast.
+    """
     for name, steps in CHAINS.items():
         for (first, before), (second, after) in itertools.combinations(enumerate(steps), 2):
+            if 2 < second - first < len(steps) - 1:
+                continue
             for here in ("nothing", "roll", "clean"):
                 is_fast = second == first + 1 and here == "clean"
                 yield pytest.param(name, before, after, here, marks=() if is_fast else pytest.mark.slow)
