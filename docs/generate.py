@@ -67,10 +67,10 @@ def error_classes() -> str:
 FACE: dict[str, tuple[str, ...]] = {
     "spark_segments.LogDir": (
         *("create", "open", "uri", "is_kafka", "defaults", "topics", "topic", "create_topic", "delete_topic"),
-        *("group", "groups", "registry", "import_kafka", "export_kafka"),
+        *("group", "groups", "registry", "maintain", "import_kafka", "export_kafka"),
     ),
     "spark_segments.log.topic.Topic": (
-        *("version", "config", "offsets", "offsets_for_times", "describe", "history", "scan"),
+        *("version", "config", "offsets", "offsets_for_times", "describe", "history", "explain", "verify", "scan"),
         *("append", "alter", "upgrade", "delete_records"),
     ),
     "spark_segments.log.reading.scan.Scan": (
@@ -81,7 +81,7 @@ FACE: dict[str, tuple[str, ...]] = {
     "spark_segments.log.groups.group.Positions": ("offsets", "starts"),
     "spark_segments.maintenance": (
         *("roll", "retain", "compact", "vacuum", "erase", "restore"),
-        *("mirror", "promote", "demote", "verify", "explain"),
+        *("mirror", "promote", "demote", "verify"),
     ),
     "spark_segments.kafka_protocol": ("capture", "replay"),
     "spark_segments": ("spark_session", "lag"),

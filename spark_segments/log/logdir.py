@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import fnmatch
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Self
 
@@ -13,7 +13,6 @@ from spark_segments.config import check_new_topic_name, names_collide, normal_ov
 from spark_segments.errors import LogDirError, SegmentsError, StorageError
 from spark_segments.log.groups.group import Group, all_groups, has_positions
 from spark_segments.log.groups.group_files import check_group_id
-from spark_segments.log.manifest.delta.delta_log import DeltaLog, OpenDeltaLog
 from spark_segments.log.manifest.rows import Partition
 from spark_segments.log.manifests import Manifests, kafka_directory
 from spark_segments.log.marker import check_apart, is_marked, mark
@@ -25,23 +24,16 @@ from spark_segments.storage import Storage
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from spark_segments.log.kafka.directory import KafkaDirectory
+    from spark_segments.log.report import Report
     from spark_segments.values.registries.registry import Registry
 
 
 class LogDir(Prints):
     """Topics under one location. `create` makes one, `open` opens one or a plain Kafka log directory (read-only)."""
 
-    def __init__(
-        self,
-        storage: Storage,
-        *,
-        kafka: KafkaDirectory | None = None,
-        defaults: Mapping[str, str] | None = None,
-        open_delta_log: OpenDeltaLog = DeltaLog,
-    ) -> None:
-        """Use `create` or `open`. `kafka` is set where Kafka, and not a manifest, says what the log is."""
-        self.manifests = Manifests(storage, kafka=kafka, defaults=defaults, open_delta_log=open_delta_log)
+    def __init__(self, manifests: Manifests) -> None:
+        """Use `create` or `open`."""
+        self.manifests = manifests
 
     @classmethod
     def create(
@@ -78,8 +70,7 @@ class LogDir(Prints):
         """Opens a log directory; one without a manifest that holds `<topic>-<n>` directories opens read-only, as Kafka
         would recover it.
         """
-        found = Manifests.open(Storage(uri, dict(storage_options or {})), defaults=defaults)
-        return cls(found.storage, kafka=found.kafka, defaults=defaults)
+        return cls(Manifests.open(Storage(uri, dict(storage_options or {})), defaults=defaults))
 
     @property
     def storage(self) -> Storage:
@@ -165,6 +156,24 @@ class LogDir(Prints):
         every = all_groups(self.manifests)
         there = self.storage.at_once(has_positions, every)
         return [group.id for group, is_there in zip(every, there, strict=True) if is_there]
+
+    # Maintenance
+
+    def maintain(
+        self,
+        topics: Sequence[str] | None = None,
+        *,
+        spark: SparkSession | None = None,
+        dry_run: bool = False,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> list[Report]:
+        """Runs the jobs that keep a log in order: roll, retain, compact, vacuum. Returns their reports, in that order.
+
+        `topics`: names and patterns (`orders*`). `spark_segments.maintenance` has each job by itself, and the others.
+        """
+        from spark_segments.maintenance import maintain
+
+        return maintain(self, topics=topics, spark=spark, dry_run=dry_run, progress=progress)
 
     # Kafka's directories
 

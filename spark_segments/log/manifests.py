@@ -5,9 +5,10 @@ Nothing here, and nothing that this module imports, needs a kernel: a command th
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
 from spark_segments.errors import InvalidOptionError, LogDirError, SegmentsError, UnknownTopicError
@@ -138,6 +139,18 @@ class Manifests:
         with ThreadPoolExecutor(max_workers=8) as pool:
             there = list(pool.map(self.is_there, names))
         return [name for name, exists in zip(names, there, strict=True) if exists]
+
+
+def selected(names: Iterable[str], topics: Sequence[str] | None) -> list[str]:
+    """Those of the names that `topics` has or that match a pattern of it (`orders*`), and the other names of `topics`,
+    which are no patterns; sorted. All names where it is None.
+    """
+    if isinstance(topics, str):
+        raise InvalidOptionError("topics is a list of names and patterns", expected=f"[{topics!r}]", found=repr(topics))
+    if topics is None:
+        return sorted(names)
+    matching = {name for name in names if any(fnmatchcase(name, one) for one in topics)}
+    return sorted(matching | {one for one in topics if not {*"*?["} & {*one}})
 
 
 def kafka_directory(storage: Storage) -> KafkaDirectory | None:

@@ -25,11 +25,17 @@ from spark_segments.log.topic_changes import altered, records_deleted
 
 # What reads or writes records imports kernels, and is imported when it is used.
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from spark_segments.log.appending.appender import Chunks, ProducerOptions, Target
     from spark_segments.log.appending.caller_rows import Rows
     from spark_segments.log.reading.scan import Offsets, Scan
+    from spark_segments.log.report import Report
+    from spark_segments.maintenance.explanation.record_explanation import Explanation
     from spark_segments.values.batches import Decoder
 
+
+HOUR_MS = 3_600_000
 
 _PRINTED = {
     "partition": "partition",
@@ -53,14 +59,13 @@ class Topic(Prints):
         self, manifests: Manifests, name: str, version: int | None = None, timestamp: datetime | int | None = None
     ) -> None:
         """Use `LogDir.topic`. `timestamp`: milliseconds since 1970, or a datetime, of UTC where it names no zone."""
-        self.name = name
-        self._manifests = manifests
+        self.name, self.manifests = name, manifests
         self._version, self._timestamp_ms = version, _milliseconds(timestamp)
 
     @cached_property
     def snapshot(self) -> Snapshot:
         """The rows of the manifest from which everything is read."""
-        return self._manifests.snapshot(self.name, self._version, self._timestamp_ms)
+        return self.manifests.snapshot(self.name, self._version, self._timestamp_ms)
 
     @property
     def version(self) -> int:
@@ -70,12 +75,12 @@ class Topic(Prints):
     @property
     def manifest(self) -> Manifest:
         """The topic's manifest, whether or not the topic exists."""
-        return self._manifests.manifest(self.name)
+        return self.manifests.manifest(self.name)
 
     @property
     def config(self) -> TopicConfig:
         """The topic's configuration: its own values over the defaults of the log directory over Kafka's."""
-        return topic_config(self.snapshot.config, self._manifests.defaults)
+        return topic_config(self.snapshot.config, self.manifests.defaults)
 
     def offsets(self) -> dict[int, tuple[int, int]]:
         """{partition: (log start offset, log end offset)}: the end is the next offset to be given out."""
@@ -88,7 +93,7 @@ class Topic(Prints):
         from spark_segments.log.reading.times import offsets_for_times
 
         targets = dict.fromkeys(self.offsets(), timestamp_ms)
-        return offsets_for_times(self._manifests.storage, self.snapshot, targets)
+        return offsets_for_times(self.manifests.storage, self.snapshot, targets)
 
     def describe(self) -> dict[str, Any]:
         """The topic's id, version and effective configuration; its partitions' offsets, segments, bytes and dirty
@@ -103,10 +108,39 @@ class Topic(Prints):
         A deleted topic has its history until vacuum takes it. Figures are None where vacuum has taken the version
         before.
         """
-        if self._manifests.kafka is not None:
-            raise InvalidOptionError("A Kafka log directory has no versions", path=self._manifests.storage.uri)
-        with self._manifests.known(self.name) as manifest:
+        if self.manifests.kafka is not None:
+            raise InvalidOptionError("A Kafka log directory has no versions", path=self.manifests.storage.uri)
+        with self.manifests.known(self.name) as manifest:
             return history(manifest, limit)
+
+    def explain(
+        self,
+        partition: int,
+        offset: int | None = None,
+        timestamp_ms: int | None = None,
+        *,
+        every_ms: int = HOUR_MS,
+        now_ms: int | None = None,
+    ) -> Explanation:
+        """Why a record is still here and when it goes: the one at `offset`, or the first that is not before
+        `timestamp_ms`.
+
+        `every_ms`: the longest time between two runs of each job. Only a look-up by time opens a segment. Raises
+        LogDirError for a directory of Kafka's, UnknownTopicError if there is no such topic or partition,
+        InvalidOptionError unless either an offset or a time is given.
+        """
+        from spark_segments.maintenance.explanation.explain import explain
+
+        return explain(self, partition, offset, timestamp_ms, every_ms=every_ms, now_ms=now_ms)
+
+    def verify(self, deep: bool = False, *, spark: SparkSession | None = None) -> Report:
+        """Looks for faults in the snapshot: in its rows, in what files there are and how large; `deep`, in every byte.
+
+        They are the report's `findings`. `spark_segments.maintenance.verify` looks at several topics, and repairs.
+        """
+        from spark_segments.log.verification.verify import verify_topic
+
+        return verify_topic(self, deep=deep, spark=spark)
 
     # Reading
 
@@ -140,7 +174,7 @@ class Topic(Prints):
         names = EVERYTHING.columns if columns is None else tuple(columns)
         selection = Selection(names, isolation, view, include_control, include_tombstones, value_type)
         decoders = self.decoders(formats) if formats else ()
-        return Scan.of(self._manifests.storage, self.snapshot, partition, offsets, selection, decoders)
+        return Scan.of(self.manifests.storage, self.snapshot, partition, offsets, selection, decoders)
 
     def decoders(self, formats: Mapping[str, str]) -> list[Decoder]:
         """What decodes the topic's keys and values by options such as value.format. Raises InvalidOptionError,
@@ -148,7 +182,7 @@ class Topic(Prints):
         """
         from spark_segments.log.typed.formats import TypedColumns
 
-        return TypedColumns(self._manifests).readers(self.snapshot, formats)
+        return TypedColumns(self.manifests).readers(self.snapshot, formats)
 
     # Writing
 
@@ -177,7 +211,7 @@ class Topic(Prints):
         if txn is not None:
             checked(txn)
         is_once = hasattr(rows, "__next__")  # rows that can be read once only
-        with self._manifests.known(self.name) as manifest:
+        with self.manifests.known(self.name) as manifest:
             state = manifest.state_to_commit_on(is_latest=is_once)
             try:
                 return self._append(manifest, state, rows, txn, options, formats)
@@ -204,18 +238,18 @@ class Topic(Prints):
 
         check_role(state.snapshot, APPEND)
         target = self._target(state.snapshot)
-        with Appender(self._manifests.storage, lambda _: target, topic=self.name, options=options) as appender:
+        with Appender(self.manifests.storage, lambda _: target, topic=self.name, options=options) as appender:
             rows = record_batches(given, formats or {})
             if formats:
                 from spark_segments.log.typed.formats import TypedColumns
 
-                rows = TypedColumns(self._manifests).encoded(self.name, rows, formats)
+                rows = TypedColumns(self.manifests).encoded(self.name, rows, formats)
             for batch in rows:
                 appender.write(batch)
             written = appender.close()
         # No rows are an append, too: their transaction is recorded, and a repeat with rows adds nothing.
         written = written or [Chunks(self.name, target.topic_id)]
-        return commit_written(manifest, written, txn, self._manifests.defaults, state=state)
+        return commit_written(manifest, written, txn, self.manifests.defaults, state=state)
 
     def target(self, txn: AnyTransaction | None = None) -> Target:
         """The topic as a writer's tasks need it; with `txn`, whether the topic holds that transaction already.
@@ -225,7 +259,7 @@ class Topic(Prints):
         """
         self._check_writable()
         sent = None if txn is None else checked(txn)
-        with self._manifests.known(self.name) as manifest:
+        with self.manifests.known(self.name) as manifest:
             state = manifest.state()
             check_role(state.snapshot, APPEND)
             repeated = sent is not None and is_repeat(sent, state.last_transaction(sent.application), self.name)
@@ -234,7 +268,7 @@ class Topic(Prints):
     def _target(self, snapshot: Snapshot) -> Target:
         from spark_segments.log.appending.appender import Target
 
-        config = topic_config(snapshot.config, self._manifests.defaults)
+        config = topic_config(snapshot.config, self.manifests.defaults)
         count = snapshot.partitions.num_rows
         return Target(snapshot.topic, snapshot.topic_id, count, config, format_version=snapshot.format_version)
 
@@ -248,14 +282,14 @@ class Topic(Prints):
 
         if not chunks:
             return {}
-        with self._manifests.known(self.name) as manifest:
-            return commit_written(manifest, chunks, txn, self._manifests.defaults, replayed=True)
+        with self.manifests.known(self.name) as manifest:
+            return commit_written(manifest, chunks, txn, self.manifests.defaults, replayed=True)
 
     def alter(self, config: Mapping[str, str | None] | None = None, partitions: int | None = None) -> None:
         """Sets configuration values (None takes one away) and raises the number of partitions, in one commit."""
         self._check_writable()
-        with self._manifests.known(self.name) as manifest:
-            manifest.commit(altered(config or {}, partitions, self._manifests.defaults))
+        with self.manifests.known(self.name) as manifest:
+            manifest.commit(altered(config or {}, partitions, self.manifests.defaults))
 
     def upgrade(self, dry_run: bool = False) -> Upgrade:
         """Raises the topic's format version to the newest that this package writes, in one commit.
@@ -265,7 +299,7 @@ class Topic(Prints):
         newest version is left as it is. `dry_run` only tells what would be done.
         """
         self._check_writable()
-        with self._manifests.known(self.name) as manifest:
+        with self.manifests.known(self.name) as manifest:
             return manifest.upgrade(dry_run=dry_run)
 
     def delete_records(self, before_offsets: Mapping[int, int]) -> dict[int, int]:
@@ -277,8 +311,8 @@ class Topic(Prints):
         topic a deleted record may be the newest value of its key.
         """
         self._check_writable()
-        with self._manifests.known(self.name) as manifest:
-            plan = records_deleted(before_offsets, self._manifests.defaults, self._manifests.storage.uri)
+        with self.manifests.known(self.name) as manifest:
+            plan = records_deleted(before_offsets, self.manifests.defaults, self.manifests.storage.uri)
             bounds = manifest.commit(plan).bounds()
         return {number: bounds[number][0] for number in before_offsets}
 
@@ -288,7 +322,7 @@ class Topic(Prints):
         return Printed("Topic", facts, list(_PRINTED), rows)
 
     def _check_writable(self) -> None:
-        self._manifests.check_writable()
+        self.manifests.check_writable()
         if self._version is not None or self._timestamp_ms is not None:
             raise InvalidOptionError(
                 "A topic as it was takes no writes",

@@ -2,46 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from fnmatch import fnmatchcase
+from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
 from spark_segments.config import TopicConfig, topic_config
-from spark_segments.errors import CommitConflictError, InvalidOptionError, LogDirError, SegmentsError, UnknownTopicError
+from spark_segments.errors import CommitConflictError, InvalidOptionError, SegmentsError, UnknownTopicError
 from spark_segments.execution import run_tasks
 from spark_segments.log.appending.offset_assignment import OLDEST_CHUNK_MS
 from spark_segments.log.logdir import LogDir
-from spark_segments.log.manifest.manifest import MANIFEST_DIRECTORY
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.manifest.states import check_role
-from spark_segments.maintenance.report import FAILED, Report
+from spark_segments.log.manifests import selected
+from spark_segments.log.report import FAILED, Report
 from spark_segments.storage import Storage
 
 TOPICS_AT_A_TIME = 8
 
 T = TypeVar("T")
-
-
-def check_managed(log: LogDir) -> None:
-    """Raises LogDirError for a directory of Kafka's: no job may change it."""
-    if log.is_kafka:
-        raise LogDirError(
-            "Maintenance does not change a directory of Kafka's",
-            path=log.uri,
-            hint="Import it into a log directory: segments import KAFKA_DIR LOG_DIR",
-        )
-
-
-def selected(names: Iterable[str], topics: Sequence[str] | None) -> list[str]:
-    """Those of the names that `topics` has or that match a pattern of it (`orders*`), and the other names of `topics`,
-    which are no patterns; sorted. All names where it is None.
-    """
-    if isinstance(topics, str):
-        raise InvalidOptionError("topics is a list of names and patterns", expected=f"[{topics!r}]", found=repr(topics))
-    if topics is None:
-        return sorted(names)
-    matching = {name for name in names if any(fnmatchcase(name, one) for one in topics)}
-    return sorted(matching | {one for one in topics if not {*"*?["} & {*one}})
 
 
 def selected_topics(
@@ -51,10 +28,10 @@ def selected_topics(
     has it. `load`: the live rows are read here.
 
     A topic that cannot be read, or that takes no job because it is a follower or fenced, goes into the report as
-    failed. Raises UnknownTopicError if a topic that `topics` names is not there, and LogDirError as `check_managed`.
+    failed. Raises UnknownTopicError if a topic of `topics` is not there, LogDirError for a directory of Kafka's.
     """
-    check_managed(log)
-    for name in selected(log.storage.directories(MANIFEST_DIRECTORY), topics):
+    log.manifests.check_writable()
+    for name in selected(log.manifests.directories(), topics):
         try:
             snapshot = log.topic(name).snapshot
             config = topic_config(snapshot.config, log.defaults)

@@ -22,7 +22,6 @@ import pyarrow as pa
 from spark_segments import LogDir
 from spark_segments.log.reading.ahead import reading_threads
 from spark_segments.log.reading.read import PIECE_BYTES
-from spark_segments.maintenance import verify
 from tests.benchmarks.measure import Timings
 from tests.store_proxy import proxy_process
 from tests.store_servers import seaweedfs
@@ -77,7 +76,7 @@ def _scan(uri: str, options: dict[str, str], counts: Any, turns: int, figures: d
             batch.num_rows for batch in LogDir.open(uri, options).topic("scanned").scan().to_reader()
         ),
         "read": lambda: sum(batch.num_rows for batch in LogDir.open(uri, options).topic("scanned").scan().batches()),
-        "verify": lambda: verify(LogDir.open(uri, options), "scanned", deep=True).findings,
+        "verify": lambda: LogDir.open(uri, options).topic("scanned").verify(deep=True).findings,
     }
     seconds: dict[str, list[float]] = {name: [] for name in work}
     for turn in range(-1, turns):

@@ -7,7 +7,6 @@ import pytest
 from spark_segments import LogDir
 from spark_segments.cli.jobs.explain_text import exactly
 from spark_segments.maintenance import compact, retain, roll, vacuum
-from spark_segments.maintenance.explanation.explain import explain
 from tests.clock import store_clock
 from tests.maintenance.appending import append_one_by_one, records, topic_with
 
@@ -80,7 +79,7 @@ def test_a_time_finds_the_record_and_json_is_what_explain_says(segments, orders)
     ran = segments(
         "explain", orders.uri, "orders", "--time", "2030-03-17T17:46:40.005Z", "--output", "json", "--now-ms", NOW_MS
     )
-    assert ran.json == explain(orders, "orders", 0, timestamp_ms=NOW_MS + 5, now_ms=NOW_MS).to_dict()
+    assert ran.json == orders.topic("orders").explain(0, timestamp_ms=NOW_MS + 5, now_ms=NOW_MS).to_dict()
     assert (ran.json["offset"], ran.json["timestamp_ms"], ran.json["every_ms"]) == (5, NOW_MS + 5, HOUR_MS)
     assert (
         "Offset 5 of orders-0, with timestamp 2030-03-17 17:46:40, is"

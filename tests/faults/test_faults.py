@@ -14,6 +14,7 @@ import pytest
 
 from spark_segments import LogDir
 from spark_segments.errors import StorageError
+from spark_segments.log.manifests import Manifests
 from tests.faults.scenes import (
     READS,
     WRITES,
@@ -96,15 +97,15 @@ def test_files_that_may_not_be_read_are_one_clear_error(made: LogDir, open_direc
             path.chmod(0)
     with not_root():
         if name == "verify":
-            report = READS[name](LogDir(log.storage))
+            report = READS[name](LogDir(Manifests(log.storage)))
             errors = [f"{one} in {log.storage.location(one.path)}" for one in report.findings]
         elif name == "plan":
-            reports = READS[name](LogDir(log.storage))
+            reports = READS[name](LogDir(Manifests(log.storage)))
             assert all([line["topic"] for line in one.failed] == ["orders", "prices"] for one in reports)
             errors = [line["error"] for one in reports for line in one.failed]
         else:
             with pytest.raises(StorageError) as raised:
-                READS[name](LogDir(log.storage))
+                READS[name](LogDir(Manifests(log.storage)))
             errors = [str(raised.value)]
     assert len(errors) == {"verify": 2, "plan": 8}.get(name, 1)
     for error in errors:

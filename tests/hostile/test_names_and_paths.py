@@ -78,7 +78,7 @@ def test_names_of_topics(place, name):
         lambda: list(log.topic(name).scan().batches()),
         lambda: rebuild_manifest(log, name),
         lambda: _raised(vacuum(log, topics=[name]).to_dict()["partitions"]),
-        lambda: _raised(verify(log, name).findings),
+        lambda: _raised(log.topic(name).verify().findings),
         lambda: log.export_kafka(str(place / "log" / "exported"), name),
         lambda: log.group("audit").reset({name: {0: 0}}),
     ):
@@ -111,7 +111,7 @@ def test_paths_of_rows(place, path, monkeypatch):
     log = again(log, monkeypatch)
     with pytest.raises((SegmentsError, FileNotFoundError)):
         list(log.topic(TOPIC).scan().batches())
-    assert verify(log, TOPIC, deep=True).errors
+    assert verify(log, topics=[TOPIC], deep=True).errors
     later_ms = log.storage.now_ms() + 10**11
     for job in (roll, retain, compact, vacuum):
         try:

@@ -26,6 +26,7 @@ from spark_segments.log.manifest.delta.delta_rs import open_table
 from spark_segments.log.manifest.row_files import FileChange, RowFile, RowFiles
 from spark_segments.log.manifest.schemas import table_schema
 from spark_segments.log.manifest.topic_row import TopicRow, topic_table
+from spark_segments.log.manifests import Manifests
 from spark_segments.maintenance import compact, retain, roll, vacuum
 from spark_segments.storage import Storage
 from tests.log.memory_store import replayed
@@ -101,7 +102,7 @@ def test_an_earlier_version_stays_as_it_was_until_its_files_are_deleted(delta, f
 
 @pytest.mark.slow
 def test_a_log_directory_lives_on_any_of_them(storage, open_delta_log):
-    log = LogDir(storage, open_delta_log=open_delta_log)
+    log = LogDir(Manifests(storage, open_delta_log=open_delta_log))
     log.create_topic("orders", config={"cleanup.policy": "compact", "segment.bytes": "2000"})
     with pytest.raises(TopicExistsError):
         log.create_topic("orders")

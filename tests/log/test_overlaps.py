@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from spark_segments import LogDir
 from spark_segments.format.batches import scan_batches
+from spark_segments.log.findings import WARNING
 from spark_segments.log.reading.scan import Scan
-from spark_segments.log.verification.findings import WARNING
 from spark_segments.log.verification.verify import verify
 from tests.golden_files import LEGACY_DIRECTORIES, expected_records, golden_dir
 from tests.log.golden_reads import Record, as_records, read_one_by_one, records_of, tree

@@ -179,7 +179,7 @@ def test_what_retention_took_before_it_was_copied_is_a_hole(disk, log):
     assert done["holes"] == [hole.to_dict() for hole in holes_of(log.topic("orders").snapshot.states)]
     assert done["holes"][0]["reason"] == REMOVED_BEFORE
     assert copied(disk, log, "orders")["holes"] == []
-    assert verify(log).holes == [{"topic": "orders", **hole} for hole in done["holes"]] and is_sound(log)
+    assert verify(log).details["holes"] == [{"topic": "orders", **hole} for hole in done["holes"]] and is_sound(log)
 
 
 @pytest.fixture
@@ -217,7 +217,7 @@ def test_verify_finds_offsets_that_nothing_explains(lacking, log):
     log.import_kafka(str(disk.root))
     forget = dataclasses.replace(log.topic("orders").snapshot.topic_row, states={})
     log.topic("orders").manifest.commit(lambda _: Change("import", topic=forget))
-    [finding] = [one for one in verify(log, "orders", deep=True).findings if one.severity == "error"]
+    [finding] = [one for one in verify(log, topics=["orders"], deep=True).findings if one.severity == "error"]
     assert finding.message == MESSAGE
     assert str(start) in str(finding.expected) and str(end) in str(finding.found)
     assert "segments import" in str(finding.found)

@@ -22,12 +22,14 @@ from spark_segments.log.dump import dump_entries
 from spark_segments.log.dump.text import dump_text
 from spark_segments.log.manifest.change import Change
 from spark_segments.log.manifest.rows import Segment, segments_of
+from spark_segments.log.manifests import Manifests
 from spark_segments.log.segment.shared_object import read_footer
 from spark_segments.log.verification.verify import verify
 from spark_segments.maintenance import erase, vacuum
 from spark_segments.maintenance.mirroring.mirror import mirror
 from spark_segments.storage import Storage, WriteStream
 from tests.clock import store_clock
+from tests.log.verification.topics import repaired
 from tests.specification_reader import ManagedLog
 
 PARTITIONS = 12
@@ -225,7 +227,7 @@ def test_a_partition_is_read_by_two_range_reads_an_object_at_most(tmp_path, star
     assert {row.is_shared for row in live(log)} == {True}
     storage = CountingStorage(log.uri)
     where = {} if start is None else {"offsets": (start, None)}
-    counted = LogDir(storage)
+    counted = LogDir(Manifests(storage))
     storage.reads.clear()
     rows = contents(counted, partition=3, **where)
     assert len(rows) == 5000 - (start or 0)
@@ -291,8 +293,8 @@ def test_index_entries_of_a_run_that_are_not_true_are_found_and_the_run_is_copie
     assert {finding.partition for finding in report.findings} == {5}
     assert {finding.path for finding in report.findings} == {row.path}
     assert all(row.index_position <= finding.position < row.time_index_position for finding in report.findings)
-    (repaired,) = verify(log, repair=True).repaired
-    assert repaired["partition"] == 5 and repaired["new_path"].startswith("orders-5/")
+    (fixed,) = repaired(verify(log, repair=True))
+    assert fixed["partition"] == 5 and fixed["new_path"].startswith("orders-5/")
     assert contents(log) == before
     assert sum(one.is_shared for one in live(log)) == PARTITIONS - 1
     assert_sound(log)

@@ -98,6 +98,38 @@ def test_they_print_themselves(log):
         assert "<td>" in one._repr_html_() and "<script" not in one._repr_html_()
 
 
+def test_a_report_prints_its_figures_and_its_lines(log):
+    (report,) = [one for one in log.maintain(dry_run=True) if one.job == "roll"]
+    assert repr(report).startswith("Report(job='roll', seconds=") and "dry_run=True" in repr(report)
+    report = log.topic("orders").verify()
+    assert repr(report).splitlines()[1:] == [
+        "  topic   action    records_in  records_out  bytes_in  bytes_out",
+        "  orders  verified           0            0         0          0",
+    ]
+    assert report.ok and report.details["partitions"] == 2
+
+
+def test_a_report_of_faults_prints_them(log):
+    for row in log.topic("orders").snapshot.live_of(0):
+        log.storage.delete(row.path)
+    report = log.topic("orders").verify()
+    assert not report.ok and report.errors == len(report.findings) == 3 and report.failed == []
+    assert "severity" in repr(report) and repr(report).count("A segment's .log is missing") == 3
+    assert "<td>error</td>" in report._repr_html_()
+
+
+def test_a_topic_is_verified_as_of_the_version_that_was_asked_for(log):
+    log.storage.delete(log.topic("orders").snapshot.live_of(0)[-1].path)
+    assert not log.topic("orders").verify(deep=True).ok
+    assert log.topic("orders", version=2).verify(deep=True).ok
+
+
+def test_maintenance_is_the_jobs_in_their_order(log):
+    assert [report.job for report in log.maintain(topics=["ord*"])] == ["roll", "retain", "compact", "vacuum"]
+    assert values(log.topic("orders")) == [b"1", b"2", b"3"]
+    assert log.topic("orders").explain(0, 0).to_dict()["topic"] == "orders"
+
+
 def test_what_cannot_be_read_prints_its_error(log):
     with pytest.raises(UnknownTopicError):
         log.topic("ordres").offsets()

@@ -21,6 +21,7 @@ from spark_segments.errors import (
 from spark_segments.log.manifest import row_files
 from spark_segments.log.manifest.change import Change
 from spark_segments.log.manifest.topic_row import TopicRow
+from spark_segments.log.manifests import Manifests
 from spark_segments.maintenance import compact, retain, roll, vacuum
 from tests.log.played_log import Play
 
@@ -236,7 +237,7 @@ def test_force_deletes_a_good_topic_as_ever(log):
 
 def test_a_topic_is_made_without_a_look_at_the_manifests_of_others(log):
     play = Play()
-    log = LogDir(log.storage, open_delta_log=play)
+    log = LogDir(Manifests(log.storage, open_delta_log=play))
     for number in range(5):
         log.create_topic(f"topic-{number}")
     assert [play.opened.count(f"topic-{number}") for number in range(5)] == [1] * 5
@@ -244,7 +245,7 @@ def test_a_topic_is_made_without_a_look_at_the_manifests_of_others(log):
 
 def test_every_access_opens_the_table_once_and_an_append_not_even_that(log):
     play = Play()
-    log = LogDir(log.storage, open_delta_log=play)
+    log = LogDir(Manifests(log.storage, open_delta_log=play))
     log.create_topic("orders")
     log.create_topic("prices")
     play.opened.clear()
@@ -267,7 +268,7 @@ def test_every_access_opens_the_table_once_and_an_append_not_even_that(log):
 
 def test_an_append_after_an_append_opens_no_table_unless_another_commit_came_between(log):
     play = Play()
-    log, other = LogDir(log.storage, open_delta_log=play), LogDir(log.storage)
+    log, other = LogDir(Manifests(log.storage, open_delta_log=play)), LogDir(Manifests(log.storage))
     log.create_topic("orders")
     log.topic("orders").append(records(1))
     play.opened.clear()

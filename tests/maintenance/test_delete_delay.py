@@ -10,6 +10,7 @@ import pytest
 from spark_segments import LogDir
 from spark_segments.log.manifest.delta.delta_log import CommitFailedError
 from spark_segments.log.manifest.manifest import Manifest
+from spark_segments.log.manifests import Manifests
 from spark_segments.log.segment.copying import copy_batches
 from spark_segments.log.segment.limits import SegmentLimits
 from spark_segments.log.verification.repair import commit_repairs
@@ -125,6 +126,6 @@ def test_each_try_of_a_commit_looks_at_the_clock(orders, clock, work):
     if work is do_retain:  # it is altered first
         play.commits(lambda go: go())
     play.commits(fails)
-    work(LogDir(orders.storage, defaults=orders.defaults, open_delta_log=play), clock.now_ms)
+    work(LogDir(Manifests(orders.storage, defaults=orders.defaults, open_delta_log=play)), clock.now_ms)
     assert play.calls["commit_on"] > (2 if work is do_retain else 1)
     assert removed_times(orders, before) == {clock.now_ms}

@@ -23,7 +23,6 @@ from spark_segments.log.manifest.rows import segments_of
 from spark_segments.log.verification.verify import verify
 from spark_segments.maintenance import compact, erase, retain, roll, vacuum
 from spark_segments.maintenance.erasure.copies import key_account
-from spark_segments.maintenance.explanation.explain import explain
 from tests.golden_files import GOLDEN
 from tests.maintenance.appending import DAY_MS, contents, live
 
@@ -305,11 +304,11 @@ def test_the_account_of_a_shared_object_waits_for_every_run_in_it(log: LogDir) -
         log.topic("t").snapshot.partition(3), log_start_offset=log.topic("t").offsets()[3][1]
     )
     log.topic("t").manifest.commit(lambda _: Change("retain", replace=rows, partitions=[partition]))
-    removed = explain(log, "t", 3, 0, every_ms=1000)
+    removed = log.topic("t").explain(3, 0, every_ms=1000)
     assert removed.files_deleted.latest_ms > now_ms + 60_000, "other partitions keep the object"
     assert removed.files_deleted == removed.steps[-1].window
     erase(log, topics=["t"], keys=[b"ada"])
-    assert explain(log, "t", 3, 0, every_ms=1000).files_deleted.latest_ms < now_ms + 60_000
+    assert log.topic("t").explain(3, 0, every_ms=1000).files_deleted.latest_ms < now_ms + 60_000
     after = key_account(log, "t", b"ada", every_ms=1000)
     assert {copy.state for copy in after.copies} == {"removed file"}
     last_ms = max(copy.files_deleted.latest_ms for copy in after.copies)
@@ -434,7 +433,7 @@ def test_keys_are_wanted_and_a_log_of_ours(log: LogDir) -> None:
     topic(log)
     with pytest.raises(InvalidOptionError, match="Which keys"):
         erase(log, topics=["t"], keys=[])
-    with pytest.raises(LogDirError, match="Maintenance does not change a directory of Kafka's"):
+    with pytest.raises(LogDirError, match="A Kafka log directory is read-only"):
         erase(LogDir.open(str(GOLDEN / "broker-data")), topics=["orders"], keys=[b"a"])
 
 

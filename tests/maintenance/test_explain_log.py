@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from spark_segments import LogDir
 from spark_segments.errors import InvalidOptionError, LogDirError, UnknownTopicError
 from spark_segments.maintenance import compact, retain, roll, vacuum
-from spark_segments.maintenance.explanation.explain import explain
 from spark_segments.maintenance.explanation.record_explanation import ACTIVE, GONE, NOT_WRITTEN, REMOVED
 from tests.clock import store_clock
 from tests.golden_files import golden_dir
@@ -23,25 +22,25 @@ from tests.maintenance.schedule import JOBS, START_MS, TOPIC, Schedule, Written
 def test_one_is_found_by_its_time(log):
     topic_with(log, TOPIC, {"retention.ms": 1000}, partitions=2)
     append_one_by_one(log, TOPIC, records(5, time_ms=NOW_MS, step_ms=10), partition=1)
-    one = explain(log, TOPIC, 1, timestamp_ms=NOW_MS + 15, now_ms=NOW_MS)
+    one = log.topic(TOPIC).explain(1, timestamp_ms=NOW_MS + 15, now_ms=NOW_MS)
     assert (one.partition, one.offset, one.timestamp_ms, one.state) == (1, 2, NOW_MS + 20, ACTIVE)
-    late = explain(log, TOPIC, 1, timestamp_ms=NOW_MS + 41, now_ms=NOW_MS)
+    late = log.topic(TOPIC).explain(1, timestamp_ms=NOW_MS + 41, now_ms=NOW_MS)
     assert (late.offset, late.timestamp_ms, late.state) == (5, None, NOT_WRITTEN)
-    assert explain(log, TOPIC, 0, timestamp_ms=0, now_ms=NOW_MS).state == NOT_WRITTEN
-    assert explain(log, TOPIC, 1, 2, now_ms=NOW_MS).to_dict()["settings"]["retention.ms"] == "1000"
+    assert log.topic(TOPIC).explain(0, timestamp_ms=0, now_ms=NOW_MS).state == NOT_WRITTEN
+    assert log.topic(TOPIC).explain(1, 2, now_ms=NOW_MS).to_dict()["settings"]["retention.ms"] == "1000"
 
 
 def test_what_is_asked_has_to_be_one_record(log):
     topic_with(log, TOPIC, {})
     for wrong in ({}, {"offset": 1, "timestamp_ms": 1}, {"offset": -1}):
         with pytest.raises(InvalidOptionError, match="Which record"):
-            explain(log, TOPIC, 0, **wrong)
+            log.topic(TOPIC).explain(0, **wrong)
     with pytest.raises(UnknownTopicError):
-        explain(log, TOPIC, 1, 0)
+        log.topic(TOPIC).explain(1, 0)
     with pytest.raises(UnknownTopicError):
-        explain(log, "prices", 0, 0)
+        log.topic("prices").explain(0, 0)
     with pytest.raises(LogDirError, match="Import it"):
-        explain(LogDir.open(str(golden_dir("broker-data"))), "canary", 0, 0)
+        LogDir.open(str(golden_dir("broker-data"))).topic("canary").explain(0, 0)
 
 
 def test_a_schedule_that_comes_as_late_as_it_may_meets_the_latest_moments(log, monkeypatch):
@@ -70,7 +69,7 @@ def test_a_schedule_that_comes_as_late_as_it_may_meets_the_latest_moments(log, m
 def test_jobs_that_run_all_the_time_meet_the_earliest_moments(log):
     topic_with(log, TOPIC, {"segment.bytes": 300, "retention.ms": 1000, "file.delete.delay.ms": 50})
     append_one_by_one(log, TOPIC, records(5, time_ms=NOW_MS, size=150))
-    one = explain(log, TOPIC, 0, 0, every_ms=0, now_ms=NOW_MS)
+    one = log.topic(TOPIC).explain(0, 0, every_ms=0, now_ms=NOW_MS)
     leaves_ms, deleted_ms = one.leaves_log.earliest_ms, one.files_deleted.earliest_ms
     assert leaves_ms == NOW_MS + 1001
     for at_ms, starts in ((leaves_ms - 1, 0), (leaves_ms, 1)):
@@ -80,7 +79,7 @@ def test_jobs_that_run_all_the_time_meet_the_earliest_moments(log):
         assert log.topic(TOPIC).offsets()[0][0] == starts
     for at_ms, state in ((deleted_ms - 1, REMOVED), (deleted_ms, GONE)):
         vacuum(log, now_ms=at_ms)
-        assert explain(log, TOPIC, 0, 0, now_ms=at_ms).state == state
+        assert log.topic(TOPIC).explain(0, 0, now_ms=at_ms).state == state
 
 
 configs = st.fixed_dictionaries(

@@ -11,6 +11,7 @@ from spark_segments import LogDir
 from spark_segments.cli import main
 from spark_segments.log.manifest import row_files
 from spark_segments.log.manifest.delta.delta_log import CommitFailedError
+from spark_segments.log.manifests import Manifests
 from spark_segments.maintenance import Report, compact, retain, roll, vacuum
 from tests.clock import store_clock
 from tests.log.played_log import Play
@@ -144,7 +145,7 @@ def test_a_commit_that_fails_stops_no_job_of_the_other_topics(orders):
 
     play = Play()
     play.always("commit_on", fails)
-    report = roll(LogDir(orders.storage, defaults=orders.defaults, open_delta_log=play), now_ms=GOLDEN_MS)
+    report = roll(LogDir(Manifests(orders.storage, defaults=orders.defaults, open_delta_log=play)), now_ms=GOLDEN_MS)
     assert [(line["topic"], line["action"]) for line in report.partitions] == [
         *[("orders", "failed")] * 3,
         ("payments", "roll"),

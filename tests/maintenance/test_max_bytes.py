@@ -18,6 +18,7 @@ from spark_segments import LogDir
 from spark_segments.config import topic_config
 from spark_segments.errors import InvalidOptionError, StorageError
 from spark_segments.log.manifest.rows import SEALED, Segment
+from spark_segments.log.manifests import Manifests
 from spark_segments.maintenance import Report, retain, roll, vacuum
 from spark_segments.maintenance.retention.max_bytes import plan_max_bytes, topic_sizes, with_max_bytes
 from spark_segments.maintenance.retention.plan import REASONS, plan_retention
@@ -347,9 +348,8 @@ def test_a_run_that_meets_another_half_way_takes_the_rest_and_no_more(full, monk
         play = Play()
         play.commits(lambda go: go())  # the first topic's; none after it
         play.always("commit_on", fails)
-        report = retain(
-            LogDir(full.storage, defaults=full.defaults, open_delta_log=play), now_ms=LATER_MS, max_bytes=limit
-        )
+        played = LogDir(Manifests(full.storage, defaults=full.defaults, open_delta_log=play))
+        report = retain(played, now_ms=LATER_MS, max_bytes=limit)
         assert [line["topic"] for line in report.failed] == ["payments"]
         assert report.to_dict()["details"]["live_bytes"] == sizes(full)[0]
 

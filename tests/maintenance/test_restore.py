@@ -11,6 +11,7 @@ from spark_segments import LogDir
 from spark_segments.errors import ErasedRecordsError, InvalidOptionError, LogDirError, StorageError, UnknownTopicError
 from spark_segments.log.manifest import row_files
 from spark_segments.log.manifest.rows import Partition
+from spark_segments.log.manifests import Manifests
 from spark_segments.log.verification.verify import verify
 from spark_segments.maintenance import Report, compact, erase, retain, roll, vacuum
 from spark_segments.maintenance.removal.restore import restore
@@ -67,7 +68,7 @@ def test_a_clock_that_fails_after_the_commit_is_no_error_of_a_restore(orders, mo
         raise StorageError("The file system failed", path=storage.location("_clock"))
 
     play.commits(lambda go: (go(), monkeypatch.setattr(Storage, "now_ms", failed))[0])
-    restored = restore(LogDir(Storage(orders.uri), open_delta_log=play), topics=["orders"], version=wanted)
+    restored = restore(LogDir(Manifests(Storage(orders.uri), open_delta_log=play)), topics=["orders"], version=wanted)
     assert bounds(restored) == {0: (0, 60)} and restored.partitions[0]["leaving"] == [40, 60]
     monkeypatch.undo()
     assert contents(orders, "orders") == before

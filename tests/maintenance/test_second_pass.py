@@ -29,6 +29,7 @@ from spark_segments.format.window import Window
 from spark_segments.log.appending.appender import ProducerOptions
 from spark_segments.log.manifest.rows import SEALED, Partition, Segment
 from spark_segments.log.manifest.upkeep import ORPHAN_AGE_MS
+from spark_segments.log.manifests import Manifests
 from spark_segments.log.segment import reader, walk
 from spark_segments.log.segment.limits import SegmentLimits
 from spark_segments.log.segment.writer import SegmentWriter
@@ -254,7 +255,7 @@ def test_a_process_that_dies_at_any_change_of_a_file_leaves_the_old_log_or_the_n
         compact(whole)
         while is_dead:
             copy = shutil.copytree(tmp_path / "log", tmp_path / f"copy-{changes}")
-            dying = LogDir(Storage(str(copy), filesystem=Dying(changes)), defaults=prices.defaults)
+            dying = LogDir(Manifests(Storage(str(copy), filesystem=Dying(changes)), defaults=prices.defaults))
             is_dead = False
             try:
                 compact(dying)

@@ -8,6 +8,7 @@ from spark_segments import LogDir
 from spark_segments.errors import UnknownTopicError
 from spark_segments.log.kafka.directory import KafkaDirectory
 from spark_segments.log.kafka.transfer import export_all
+from spark_segments.log.manifests import Manifests
 from spark_segments.log.verification.verify import verify
 from spark_segments.maintenance import compact, retain, roll, vacuum
 from tests.maintenance.long_runs.scenario import DEFAULTS
@@ -46,13 +47,14 @@ def run_job(simulation: Simulation, process: Process, log: Any, name: str, topic
 
 def check(simulation: Simulation, process: Process, log: Any, topic: str | None) -> None:
     """Verifies every byte. It finds no errors, unless the store misled it; then it finds none in another look."""
-    report, error = simulation.attempt(process, lambda: verify(log, topic, deep=True))
+    topics = None if topic is None else [topic]
+    report, error = simulation.attempt(process, lambda: verify(log, topics=topics, deep=True))
     if error is None and report.errors:
         if process.is_disturbed:
             simulation.judge.counts["verified again"] += 1
             try:
                 with simulation.world.outside():
-                    report = verify(log, topic, deep=True)
+                    report = verify(log, topics=topics, deep=True)
             except UnknownTopicError:  # somebody deleted it meanwhile
                 return
         if report.errors:
@@ -74,7 +76,7 @@ def export(simulation: Simulation, process: Process, log: Any, topic: str) -> No
     if error is None:
         at = judge.topic(topic).versions.get(seen[-1].version)
         with world.outside():
-            there = LogDir(target, kafka=KafkaDirectory(target))
+            there = LogDir(Manifests(target, kafka=KafkaDirectory(target)))
             if at is not None and not at.is_deleted:
                 saw = view(there, topic, None)
                 for number in at.partitions:

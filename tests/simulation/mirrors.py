@@ -7,6 +7,7 @@ from spark_segments import LogDir
 from spark_segments.errors import LogDirError, UnknownTopicError
 from spark_segments.log.manifest.change import MIRROR
 from spark_segments.log.manifest.states import SOURCE_VERSION
+from spark_segments.log.manifests import Manifests
 from spark_segments.log.verification.verify import verify
 from spark_segments.maintenance import vacuum
 from spark_segments.maintenance.mirroring.mirror import mirror
@@ -36,7 +37,7 @@ class Follower:
     def open(self) -> LogDir:
         """The follower's log directory, as a process opens it that has just begun."""
         storage = self._simulation.storage(FOLLOWER_URI)
-        return LogDir(storage, defaults=DEFAULTS, open_delta_log=self.logs)
+        return LogDir(Manifests(storage, defaults=DEFAULTS, open_delta_log=self.logs))
 
     def landed(self, landed: Landed) -> None:
         """A commit of the follower is there. Raises where it is not what the leader was."""

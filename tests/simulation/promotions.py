@@ -163,7 +163,7 @@ def last_move(simulation: Simulation) -> None:
         raise Violation(f"{MOVED}: the last mirror fails: {report.failed}")
     history.check(other)
     for log in sites:
-        found = verify(log, MOVED, deep=True)
+        found = verify(log, topics=[MOVED], deep=True)
         if found.errors:
             raise Violation(f"{MOVED}: verify finds {found.findings[:3]}")
 

@@ -15,7 +15,7 @@ from spark_segments.cli.options import (
     SparkOptions,
     with_options,
 )
-from spark_segments.cli.output import FOUND_FAULTS, Output, human_bytes, print_json, shown_hole
+from spark_segments.cli.output import FOUND_FAULTS, Output, human_bytes, print_json, progress_bar, shown_hole
 
 
 @with_options
@@ -79,21 +79,28 @@ def verify(
         if not is_readable(log, topic):
             rebuild(log, topic, output, dry_run=dry_run, yes=yes)
             return
-    report = look(log, topic, deep or repair, repair and not dry_run, spark.session("verify"), against=against)
+    with progress_bar("verify") as progress:
+        report = look(
+            log, topics=None if topic is None else [topic], spark=spark.session("verify"), dry_run=dry_run,
+            progress=progress, deep=deep, repair=repair, against=against,
+        )  # fmt: skip
+    details = report.details
     if output is Output.JSON:
         print_json(report.to_dict())
     else:
         for finding in report.findings:
             print(finding)
-        for hole in report.holes:
+        for hole in details["holes"]:
             print(f"hole: {shown_hole(hole)}")
-        for one in report.repaired:
-            print(f"repaired: {one['topic']}-{one['partition']}: {one['path']} is {one['new_path']} now")
-        found = f"{len(report.findings) + report.left_out:,} faults" if report.findings else "no faults"
+        for one in report.partitions:
+            if one["action"] == "repaired":
+                print(f"repaired: {one['topic']}-{one['partition']}: {one['path']} is {one['new_path']} now")
+        count = len(report.findings) + details["findings_left_out"]
         print(
-            f"verify{' (deep)' if report.deep else ''}: {len(report.topics):,} topics, "
-            f"{report.partitions:,} partitions, {report.segments:,} segments, "
-            f"{human_bytes(report.bytes_read)} read, {found}, {report.seconds:.1f} s"
+            f"verify{' (deep)' if details['deep'] else ''}: {len(report.topics):,} topics, "
+            f"{details['partitions']:,} partitions, {details['segments']:,} segments, "
+            f"{human_bytes(report.bytes_in)} read, {f'{count:,} faults' if count else 'no faults'}, "
+            f"{report.seconds:.1f} s"
         )
-    if report.uncorrected or report.left_out:
+    if details["uncorrected"]:
         raise typer.Exit(FOUND_FAULTS)

@@ -23,7 +23,7 @@ from spark_segments.cli.output import Output
 from spark_segments.errors import InvalidOptionError
 
 if TYPE_CHECKING:
-    from spark_segments.maintenance.report import Report
+    from spark_segments.log.report import Report
 
 KeyOption = Annotated[
     list[str] | None, typer.Option("--key", metavar="TEXT", help="A key, as UTF-8; may be given several times.")
@@ -63,8 +63,8 @@ def erase(
 
     Example: segments erase /data/log customers --key ada@example.org --dry-run
     """
+    from spark_segments.log.manifests import selected
     from spark_segments.maintenance import erase as job
-    from spark_segments.maintenance.selection import selected
 
     keys = key_bytes(key, key_base64)
 

@@ -46,7 +46,6 @@ def explain(
     Example: segments explain /data/log customers --key ada@example.org
     """
     from spark_segments.maintenance.erasure.copies import key_account
-    from spark_segments.maintenance.explanation.explain import explain as explain_one
 
     keys = key_bytes(key, key_base64)
     if (offset is not None) + (at is not None) + len(keys) != 1:
@@ -57,9 +56,10 @@ def explain(
     if keys:
         found = key_account(log, topic, keys[0], every_ms=every_ms, now_ms=now_ms)
     else:
-        number = _only_partition(log.topic(topic).offsets()) if partition is None else partition
+        here = log.topic(topic)
+        number = _only_partition(here.offsets()) if partition is None else partition
         time_ms = None if at is None else timestamp_ms(at)
-        found = explain_one(log, topic, number, offset, time_ms, every_ms=every_ms, now_ms=now_ms)
+        found = here.explain(number, offset, time_ms, every_ms=every_ms, now_ms=now_ms)
     if output is Output.JSON:
         print_json(found.to_dict())
     else:

@@ -23,7 +23,7 @@ from spark_segments.config import TopicConfig, topic_config
 if TYPE_CHECKING:
     from spark_segments.log.logdir import LogDir
     from spark_segments.log.manifest.snapshot import Snapshot
-    from spark_segments.maintenance.report import Report
+    from spark_segments.log.report import Report
 
 
 @with_options
@@ -147,18 +147,15 @@ def maintain(
 
     Example: segments maintain /data/log --master local[4]
     """
-    from spark_segments.maintenance import compact as compact_job
-    from spark_segments.maintenance import retain as retain_job
-    from spark_segments.maintenance import roll as roll_job
+    from spark_segments.log.manifests import selected
     from spark_segments.maintenance import table as table_job
-    from spark_segments.maintenance import vacuum as vacuum_job
-    from spark_segments.maintenance.selection import selected
+    from spark_segments.maintenance.maintain import IN_ORDER
 
     tables: list[Callable[..., Any]] = []
     if table is not None:
         tables = [functools.partial(table_job, table_uri=table, existing=True)]
-    jobs: list[Callable[..., Any]] = [*tables, roll_job, retain_job, compact_job, *tables, vacuum_job]
-    reports = [run(job, location, settings, spark) for job in jobs]
+    *before_vacuum, vacuum_job = IN_ORDER
+    reports = [run(job, location, settings, spark) for job in (*tables, *before_vacuum, *tables, vacuum_job)]
     if settings.metrics is not None:
         log = location.open()
         snapshots = [log.topic(name).snapshot for name in selected(log.topics(), settings.topics())]

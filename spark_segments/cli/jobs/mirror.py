@@ -33,7 +33,7 @@ from spark_segments.cli.output import (
 )
 from spark_segments.config import parse_overrides
 from spark_segments.errors import InvalidOptionError, SegmentsError
-from spark_segments.maintenance.report import Report
+from spark_segments.log.report import Report
 
 if TYPE_CHECKING:
     from spark_segments.log.logdir import LogDir

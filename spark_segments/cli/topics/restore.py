@@ -21,8 +21,8 @@ from spark_segments.cli.options import (
 )
 from spark_segments.cli.output import Output, print_json, print_table
 from spark_segments.log.manifest.erasures import Erasure
+from spark_segments.log.report import Report
 from spark_segments.maintenance.removal.restore import restore as job
-from spark_segments.maintenance.report import Report
 
 
 @with_options

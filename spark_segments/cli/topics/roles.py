@@ -15,7 +15,7 @@ from spark_segments.config import parse_overrides
 from spark_segments.log.divergence import Tail
 
 if TYPE_CHECKING:
-    from spark_segments.maintenance.report import Report
+    from spark_segments.log.report import Report
 
 PARTITIONS_SHOWN = 4
 

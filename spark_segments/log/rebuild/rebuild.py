@@ -36,6 +36,7 @@ from spark_segments.log.manifest.snapshot import SegmentRows, Snapshot, in_log_o
 from spark_segments.log.manifest.states import FOLLOWER, REBUILT_FROM, ROLE
 from spark_segments.log.manifest.topic_row import FIRST_FORMAT_VERSION, TopicRow, topic_table
 from spark_segments.log.manifest.transaction import transactions_table
+from spark_segments.log.manifests import Manifests
 from spark_segments.log.marker import is_marked, mark
 from spark_segments.log.rebuild.loss import check_lost
 from spark_segments.log.rebuild.playback import KnownTopic, known_topic
@@ -51,7 +52,7 @@ def open_damaged(
     """As `LogDir.open`, and opens a log directory, too, whose whole `_manifest` is lost, with its marker."""
     storage = Storage(uri, dict(storage_options or {}))
     if not is_marked(storage) and storage.directories(RECOVERY_DIRECTORY):
-        return LogDir(storage, defaults=defaults)
+        return LogDir(Manifests(storage, defaults=defaults))
     return LogDir.open(uri, storage_options, defaults=defaults)
 
 

@@ -19,11 +19,12 @@ from spark_segments.errors import CorruptBatchError, InvalidOptionError, Missing
 from spark_segments.execution import run_tasks
 from spark_segments.format.kernels.crc32c import crc32c
 from spark_segments.log.bins import in_bins
+from spark_segments.log.findings import Findings
 from spark_segments.log.manifest.rows import LOG_SUFFIX, segments_of
 from spark_segments.log.manifest.snapshot import Snapshot, live_rows
+from spark_segments.log.manifests import selected
 from spark_segments.log.partitions import offset_bounds
 from spark_segments.log.segment.files import missing_file, read_file
-from spark_segments.log.verification.findings import Findings
 from spark_segments.storage import Storage
 
 if TYPE_CHECKING:
@@ -142,9 +143,9 @@ def files_of(snapshot: Snapshot) -> Iterator[tuple[str, int | None]]:
 
 
 def check_against(
-    log: LogDir, listed: ChecksumList, topic: str | None = None, spark: SparkSession | None = None
+    log: LogDir, listed: ChecksumList, topics: Sequence[str] | None = None, spark: SparkSession | None = None
 ) -> tuple[list[Findings], int]:
-    """(the findings of each listed topic, or of `topic` alone; the bytes read).
+    """(the findings of each listed topic, or of those that are selected; the bytes read).
 
     A file that the list names and the manifest no longer does is passed over: it has left the log since.
     """
@@ -153,8 +154,9 @@ def check_against(
     by_directory: dict[str, list[FileChecksum]] = defaultdict(list)
     for one in listed.files.values():
         by_directory[one.path.rpartition("/")[0]].append(one)
+    wanted_topics = set(selected(listed.topics, topics))
     for name, facts in sorted(listed.topics.items()):
-        if topic not in (None, name):
+        if name not in wanted_topics:
             continue
         findings = Findings(name)
         every.append(findings)

@@ -22,6 +22,7 @@ from spark_segments.format.sidecars.checkpoints import (
 from spark_segments.format.sidecars.index import OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES
 from spark_segments.format.sidecars.producer_state import parse_producer_snapshot
 from spark_segments.format.sidecars.txn_index import TXN_ENTRY_BYTES
+from spark_segments.log.findings import WARNING, Findings
 from spark_segments.log.kafka.directory import RecoveryReport
 from spark_segments.log.kafka.leftovers import CLEANED_SUFFIX, DELETED_SUFFIX, SWAP_SUFFIX, base_offset, file_name
 from spark_segments.log.kafka.partition import (
@@ -30,7 +31,6 @@ from spark_segments.log.kafka.partition import (
     PartitionSource,
 )
 from spark_segments.log.manifest.rows import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX
-from spark_segments.log.verification.findings import WARNING, Findings
 from spark_segments.storage import FileInfo, Storage
 
 _ENTRY_BYTES = {

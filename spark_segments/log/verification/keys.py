@@ -15,9 +15,9 @@ from spark_segments.format.cleaner.offset_map import OffsetMap
 from spark_segments.format.decoding.decode import decode_batches
 from spark_segments.format.sidecars.txn_index import AbortedTransactions
 from spark_segments.format.window import Window
+from spark_segments.log.findings import MOST_OF_A_KIND, Finding, Findings
 from spark_segments.log.manifest.rows import Segment
 from spark_segments.log.segment.reader import locate, windows
-from spark_segments.log.verification.findings import MOST_OF_A_KIND, Finding, Findings
 from spark_segments.storage import Storage
 
 MAP_BYTES = 256 << 20

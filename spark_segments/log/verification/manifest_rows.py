@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 from spark_segments.errors import SegmentsError
 from spark_segments.format.layout import BATCH_OVERHEAD
 from spark_segments.format.sidecars.producer_state import parse_producer_snapshot
+from spark_segments.log.findings import WARNING, Findings
 from spark_segments.log.manifest.rows import (
     CHUNK,
     INDEX_SUFFIX,
@@ -26,7 +27,6 @@ from spark_segments.log.manifest.rows import (
 )
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.segment.shared_object import shared_directory
-from spark_segments.log.verification.findings import WARNING, Findings
 from spark_segments.storage import FileInfo
 
 _SIZES = ("log_bytes", "index_bytes", "time_index_bytes", "txn_index_bytes", "records", "batches")

@@ -17,6 +17,7 @@ from spark_segments.format.decoding.decode import decode_batches
 from spark_segments.format.sidecars.txn_index import AbortedTransactions, parse_txn_index
 from spark_segments.format.window import Window
 from spark_segments.log.appending.appender import NO_LEADER_EPOCH
+from spark_segments.log.findings import MOST_OF_A_KIND, Finding, Findings
 from spark_segments.log.kafka.segment_scan import from_offset, has_cleaned
 from spark_segments.log.manifest.rows import CHUNK, Segment
 from spark_segments.log.segment.fetch import fetch_ahead
@@ -24,7 +25,6 @@ from spark_segments.log.segment.figures import SegmentFigures
 from spark_segments.log.segment.leader_epochs import LeaderEpochs
 from spark_segments.log.segment.limits import SegmentLimits
 from spark_segments.log.segment.walk import WalkStep, walk
-from spark_segments.log.verification.findings import MOST_OF_A_KIND, Finding, Findings
 from spark_segments.log.verification.indexes import IndexLook
 from spark_segments.log.verification.transactions import SegmentTransactions, TransactionEvents, events_of
 from spark_segments.storage import Storage

@@ -12,11 +12,11 @@ import pyarrow.compute as pc
 from spark_segments.errors import CorruptBatchError, MissingFileError
 from spark_segments.execution import run_tasks
 from spark_segments.format.shared_object import RUN_DTYPE
+from spark_segments.log.findings import Finding, Findings
 from spark_segments.log.manifest.rows import Segment, segments_of
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.manifest.states import REBUILT_FROM
 from spark_segments.log.segment.shared_object import footer_runs, read_footer
-from spark_segments.log.verification.findings import Finding, Findings
 from spark_segments.storage import FileInfo, Storage
 
 if TYPE_CHECKING:

@@ -9,12 +9,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_segments.format.sidecars.checkpoints import is_topic_id
+from spark_segments.log.findings import WARNING, Findings
 from spark_segments.log.manifest.holes import holes_of
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.manifest.states import FENCED, FOLLOWER, LEADER, role_of
 from spark_segments.log.manifest.topic_row import FIRST_FORMAT_VERSION
 from spark_segments.log.manifest.transaction import Transaction
-from spark_segments.log.verification.findings import WARNING, Findings
 
 AHEAD_MS = 24 * 60 * 60 * 1000
 """How far a writer's clock may be ahead of the store's."""

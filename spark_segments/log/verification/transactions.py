@@ -15,7 +15,7 @@ from spark_segments.format import control, layout
 from spark_segments.format.layout import NO_PRODUCER_ID
 from spark_segments.format.sidecars.txn_index import TXN_ENTRY_BYTES, AbortedTransactions
 from spark_segments.format.window import Window
-from spark_segments.log.verification.findings import Findings
+from spark_segments.log.findings import Findings
 
 DATA, ABORT, COMMIT = 0, 1, 2
 

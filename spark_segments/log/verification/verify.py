@@ -6,9 +6,9 @@ look-ups, row figures, leader epochs, transactions, keys. A repair rebuilds side
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,15 +20,17 @@ from spark_segments.errors import InvalidOptionError, LogDirError, MissingFileEr
 from spark_segments.execution import run_tasks
 from spark_segments.format.sidecars.txn_index import AbortedTransactions
 from spark_segments.log.bins import in_bins
+from spark_segments.log.findings import WARNING, Findings
 from spark_segments.log.kafka.directory import KafkaDirectory, KafkaSnapshot
 from spark_segments.log.manifest.holes import holes_of
 from spark_segments.log.manifest.manifest import MANIFEST_DIRECTORY
 from spark_segments.log.manifest.rows import LOG_SUFFIX, Partition, partitions_of
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.manifest.states import check_role
+from spark_segments.log.manifests import selected
+from spark_segments.log.report import Report
 from spark_segments.log.segment.limits import SegmentLimits
 from spark_segments.log.verification.checksums import ChecksumList, check_against
-from spark_segments.log.verification.findings import ERROR, WARNING, Finding, Findings
 from spark_segments.log.verification.gaps import check_gaps
 from spark_segments.log.verification.kafka_directories import add_report, check_listing, check_log_directory
 from spark_segments.log.verification.keys import KeysTask, verify_keys
@@ -44,6 +46,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from spark_segments.log.logdir import LogDir
+    from spark_segments.log.topic import Topic
 
 _KEY_TASKS_AT_A_TIME = 2  # each holds a map of keys
 SEGMENTS_A_WAVE = 10_000
@@ -52,80 +55,28 @@ SEGMENTS_A_WAVE = 10_000
 _SEGMENTS_A_TASK_BYTES = 256 << 20  # on Spark, a task checks many small segments
 
 
-@dataclass
-class VerifyReport:
-    """The outcome: what was checked, found and repaired. `left_out`: findings beyond MOST_OF_A_KIND of a message.
-
-    `repaired_places`: the `Segment.place` of what was repaired. Of a shared object that is one of its runs. `holes`:
-    those that the topics have recorded, as plain values; they are known, and no findings.
-    """
-
-    deep: bool
-    topics: list[str] = field(default_factory=list)
-    partitions: int = 0
-    segments: int = 0
-    bytes_read: int = 0
-    seconds: float = 0.0
-    findings: list[Finding] = field(default_factory=list)
-    left_out: int = 0
-    repaired: list[dict[str, Any]] = field(default_factory=list)
-    repaired_places: set[str] = field(default_factory=set)
-    holes: list[dict[str, Any]] = field(default_factory=list)
-
-    @property
-    def ok(self) -> bool:
-        """Whether there are no findings, not even warnings."""
-        return not self.findings
-
-    @property
-    def errors(self) -> int:
-        """How many findings are errors."""
-        return sum(finding.severity == ERROR for finding in self.findings)
-
-    @property
-    def uncorrected(self) -> list[Finding]:
-        """The findings that a repair has not corrected."""
-        return [finding for finding in self.findings if finding.rebuilds not in self.repaired_places]
-
-    def to_dict(self) -> dict[str, Any]:
-        """The report as plain values, as for JSON."""
-        return {
-            "job": "verify",
-            "deep": self.deep,
-            "ok": self.ok,
-            "topics": self.topics,
-            "partitions": self.partitions,
-            "segments": self.segments,
-            "bytes_read": self.bytes_read,
-            "seconds": round(self.seconds, 3),
-            "errors": self.errors,
-            "findings": [finding.to_dict() for finding in self.findings],
-            "findings_left_out": self.left_out,
-            "repaired": self.repaired,
-            "holes": self.holes,
-        }
-
-    def add(self, findings: Findings) -> None:
-        self.findings += findings.found
-        self.left_out += findings.left_out
-
-
 def verify(
     log: LogDir,
-    topic: str | None = None,
+    *,
+    topics: Sequence[str] | None = None,
+    spark: SparkSession | None = None,
+    dry_run: bool = False,
+    progress: Callable[[int, int], None] | None = None,
     deep: bool = False,
     repair: bool = False,
-    spark: SparkSession | None = None,
-    *,
     against: Path | None = None,
-) -> VerifyReport:
-    """Verifies one topic or all of them, in this process or, where there is a session, on Spark.
+) -> Report:
+    """Verifies the topics that are selected, or all, in this process or, where there is a session, on Spark.
 
-    `repair` checks deeply, then rebuilds the wrong sidecars under new names, in a single commit for each topic.
-    `repaired` lists what it corrected; the findings stay in the report. `against`: a list of checksums (checksums.py)
-    that the files are compared with, too. Raises UnknownTopicError for a `topic` that is
-    not there, LogDirError for a repair of a directory that Kafka wrote, NotLeaderError for that of a follower. Faults
-    of the log are findings, never errors.
+    Faults of the log are the report's `findings`, never errors. A topic has a line, with what was read of it as
+    `bytes_in`. `details`: deep, partitions, segments; findings_left_out, of which there were MOST_OF_A_KIND already;
+    uncorrected, the findings that no repair has corrected; holes, those that the topics have recorded: they are known,
+    and no findings.
+
+    `repair` checks deeply, then rebuilds the wrong sidecars under new names, in a single commit for each topic; each
+    has a line, with its `new_path`. The findings stay in the report. `against`: a list of checksums (checksums.py)
+    that the files are compared with, too. Raises UnknownTopicError for a name of `topics` that is not there,
+    LogDirError for a repair of a directory that Kafka wrote, NotLeaderError for that of a follower.
     """
     if repair and log.is_kafka:
         raise LogDirError(
@@ -133,93 +84,127 @@ def verify(
             path=log.uri,
             hint="Import it, or start a broker on it. Both rebuild the indexes",
         )
-    started = time.monotonic()
     listed = None if against is None else ChecksumList.read(against)
-    report = VerifyReport(deep or repair)
-    for name in _topics(log, topic):
-        if log.is_kafka:
-            _verify_kafka(log, name, report, spark)
-        else:
-            _verify_managed(log, name, report, spark, repair=repair, must_be_there=topic is not None)
+    report = _new_report(deep or repair, dry_run)
+    names = selected(log.manifests.directories(), topics)
+    for number, name in enumerate(names):
+        try:
+            _verify(log.topic(name), report, spark, repair=repair and not dry_run)
+        except UnknownTopicError:
+            if topics is not None and name in topics:
+                raise
+        if progress is not None:
+            progress(number + 1, len(names))
     if log.is_kafka:
         findings = Findings("")
         check_log_directory(log.storage, findings)
-        report.add(findings)
+        _add(report, findings)
     if listed is not None:
-        of_topics, bytes_read = check_against(log, listed, topic, spark)
-        report.bytes_read += bytes_read
+        of_topics, bytes_read = check_against(log, listed, topics, spark)
+        report.bytes_in += bytes_read
         for found in of_topics:
-            report.add(found)
-    report.seconds = time.monotonic() - started
-    return report
+            _add(report, found)
+    return report.finish()
 
 
-def _topics(log: LogDir, topic: str | None) -> list[str]:
-    """The names of the topics to verify, among them managed topics whose manifest is damaged."""
-    if log.is_kafka:
-        names = log.topics()
-        if topic is not None and topic not in names:
-            _ = log.topic(topic).snapshot  # raises
-        return names if topic is None else [topic]
-    if topic is not None:
-        return [topic]
-    return sorted(path.rpartition("/")[2] for path in log.storage.directories(MANIFEST_DIRECTORY))
+def verify_topic(topic: Topic, *, deep: bool = False, spark: SparkSession | None = None) -> Report:
+    """Verifies a topic as it is or was: as `verify`, of one snapshot."""
+    report = _new_report(deep)
+    _verify(topic, report, spark)
+    return report.finish()
+
+
+def _new_report(deep: bool, dry_run: bool = False) -> Report:
+    counts = dict.fromkeys(("partitions", "segments", "findings_left_out", "uncorrected"), 0)
+    return Report("verify", dry_run, details={"deep": deep, **counts, "holes": []})
+
+
+def _add(report: Report, findings: Findings, repaired: Collection[str] = ()) -> None:
+    """Adds findings to the report. `repaired`: the `Segment.place` of each segment that was repaired."""
+    report.findings += findings.found
+    report.count(
+        findings_left_out=findings.left_out,
+        uncorrected=findings.left_out + sum(one.rebuilds not in repaired for one in findings.found),
+    )
+
+
+def _verify(topic: Topic, report: Report, spark: SparkSession | None, *, repair: bool = False) -> None:
+    findings = Findings(topic.name)
+    look = _verify_managed if topic.manifests.kafka is None else _verify_kafka
+    done = look(topic, report, findings, spark, repair)
+    report.count(partitions=done.partitions, segments=done.segments)
+    report.add(
+        topic.name, None, "verified",
+        bytes_in=done.bytes_read, bytes_out=done.bytes_read, partitions=done.partitions, segments=done.segments,
+    )  # fmt: skip
+    for line in done.repaired.values():
+        report.add(topic.name, action="repaired", **line)
+    _add(report, findings, done.repaired.keys())
+
+
+@dataclass
+class _Done:
+    """What was looked at of a topic. `repaired`: lines of what was repaired, by the `Segment.place`. Of a shared object
+    that is one of its runs.
+    """
+
+    partitions: int = 0
+    segments: int = 0
+    bytes_read: int = 0
+    repaired: dict[str, dict[str, Any]] = field(default_factory=dict)
 
 
 def _verify_managed(
-    log: LogDir, topic: str, report: VerifyReport, spark: SparkSession | None, *, repair: bool, must_be_there: bool
-) -> None:
-    findings = Findings(topic)
+    topic: Topic, report: Report, findings: Findings, spark: SparkSession | None, repair: bool
+) -> _Done:
     try:
-        snapshot = log.topic(topic).snapshot
+        snapshot = topic.snapshot
         _ = snapshot.segments
     except UnknownTopicError:
-        if must_be_there:
-            raise
-        return  # deleted
+        raise
     except (SegmentsError, DeltaError, OSError, ValueError) as error:
-        findings.add("The manifest cannot be read", path=f"{MANIFEST_DIRECTORY}/{topic}", found=error)
-        report.topics.append(topic)
-        report.add(findings)
-        return
+        findings.add("The manifest cannot be read", path=f"{MANIFEST_DIRECTORY}/{topic.name}", found=error)
+        return _Done()
     if repair:
         check_role(snapshot, REPAIR)
+    storage = topic.manifests.storage
     try:
-        config = topic_config(snapshot.config, log.defaults)
+        config = topic.config
     except InvalidOptionError as error:
         findings.add("The topic's configuration is not valid", rule="M30", expected=error.expected, found=error)
         config = topic_config({}, {})
-    files = _listing(log.storage, snapshot)
-    now_ms = log.storage.now_ms()
+    files = _listing(storage, snapshot)
+    now_ms = storage.now_ms()
     check_topic(snapshot, findings)
-    check_applications(log.topic(topic).manifest.state(snapshot.version).last_transactions(), findings)
+    check_applications(topic.manifest.state(snapshot.version).last_transactions(), findings)
     check_rows(snapshot, findings)
     check_shared_rows(snapshot.live, findings)
     check_clocks(snapshot.segments, now_ms, findings)
     check_files(snapshot, files, findings, kept_since_ms=now_ms - config.file_delete_delay_ms)
     objects = check_objects(snapshot, files, findings)
-    _count(report, topic, snapshot)
+    done = _Done(snapshot.partitions.num_rows, snapshot.live.num_rows)
     if not any(finding.rule == "M27" for finding in findings.found):
-        report.holes += [{"topic": topic, **hole.to_dict()} for hole in holes_of(snapshot.states)]
-    if report.deep:
+        report.details["holes"] += [{"topic": topic.name, **hole.to_dict()} for hole in holes_of(snapshot.states)]
+    if report.details["deep"]:
         try:
-            check_footers(log.storage, snapshot, objects, findings, spark)
-            facts = _look_deep(log, snapshot, config, files, report, findings, spark, keep=repair)
+            check_footers(storage, snapshot, objects, findings, spark)
+            facts = _look_deep(storage, snapshot, config, files, done, findings, spark, keep=repair)
             if repair:
-                _repair(log, snapshot, config, facts, findings, spark, report)
+                done.repaired = _repair(topic, config, facts, findings, spark)
         except MissingFileError as error:  # after its segment was checked
             findings.add("The file is missing", path=error.path, expected="the file", found="no file")
-    _pass_over_replaced(log, snapshot, findings)
-    report.add(findings)
+    _pass_over_replaced(topic, findings)
+    return done
 
 
-def _pass_over_replaced(log: LogDir, snapshot: Snapshot, findings: Findings) -> None:
+def _pass_over_replaced(topic: Topic, findings: Findings) -> None:
     """Replaces errors about files that left the log meanwhile, and that vacuum deleted, by a single warning."""
     missing = [finding for finding in findings.found if finding.message.endswith("is missing") and finding.path]
     if not missing:
         return
+    snapshot = topic.snapshot
     try:
-        rows = log.topic(snapshot.topic).snapshot.segments
+        rows = topic.manifests.snapshot(topic.name).segments
         kept = rows.filter(pc.fill_null(pc.greater_equal(rows.column("removed_ms"), 0), True))
     except UnknownTopicError:
         kept = snapshot.live.slice(0, 0)
@@ -237,36 +222,27 @@ def _pass_over_replaced(log: LogDir, snapshot: Snapshot, findings: Findings) -> 
         )
 
 
-def _verify_kafka(log: LogDir, topic: str, report: VerifyReport, spark: SparkSession | None) -> None:
-    findings = Findings(topic)
-    sources = KafkaDirectory(log.storage).sources(topic)
+def _verify_kafka(topic: Topic, report: Report, findings: Findings, spark: SparkSession | None, repair: bool) -> _Done:
+    storage = topic.manifests.storage
+    sources = KafkaDirectory(storage).sources(topic.name)
+    if not sources:
+        _ = topic.snapshot  # raises
     for source in sources:
         findings.partition = source.partition
-        check_listing(log.storage, source, findings)
+        check_listing(storage, source, findings)
     findings.partition = None
-    if not report.deep:
-        report.topics.append(topic)
-        report.partitions += len(sources)
-        report.add(findings)
-        return
+    if not report.details["deep"]:
+        return _Done(len(sources))
     try:
-        snapshot = log.topic(topic).snapshot
+        snapshot = topic.snapshot
     except (SegmentsError, OSError) as error:
         findings.add("The topic cannot be opened", found=error)
-        report.topics.append(topic)
-        report.add(findings)
-        return
+        return _Done()
     assert isinstance(snapshot, KafkaSnapshot)
     add_report(snapshot.report, findings)
-    _count(report, topic, snapshot)
-    _look_deep(log, snapshot, topic_config({}, {}), None, report, findings, spark)
-    report.add(findings)
-
-
-def _count(report: VerifyReport, topic: str, snapshot: Snapshot) -> None:
-    report.topics.append(topic)
-    report.partitions += snapshot.partitions.num_rows
-    report.segments += snapshot.live.num_rows
+    done = _Done(snapshot.partitions.num_rows, snapshot.live.num_rows)
+    _look_deep(storage, snapshot, topic_config({}, {}), None, done, findings, spark)
+    return done
 
 
 def _listing(storage: Storage, snapshot: Snapshot) -> dict[str, FileInfo]:
@@ -279,32 +255,17 @@ def _is_inside(directory: str) -> bool:
     return bool(directory) and not directory.startswith("/") and ".." not in directory.split("/")
 
 
-@dataclass(frozen=True, slots=True)
-class _LookAt:
+def _look_at_all(storage: Storage, tasks: Sequence[SegmentTask]) -> list[SegmentFacts]:
     """Task function: the facts of several segments."""
-
-    storage: Storage
-
-    def __call__(self, tasks: Sequence[SegmentTask]) -> list[SegmentFacts]:
-        return [look_at(self.storage, task) for task in tasks]
-
-
-@dataclass(frozen=True, slots=True)
-class _Keys:
-    """Task function: the findings of one partition's clean tail."""
-
-    storage: Storage
-
-    def __call__(self, task: KeysTask) -> list[Finding]:
-        return verify_keys(self.storage, task)
+    return [look_at(storage, task) for task in tasks]
 
 
 def _look_deep(
-    log: LogDir,
+    storage: Storage,
     snapshot: Snapshot,
     config: TopicConfig,
     files: Mapping[str, FileInfo] | None,
-    report: VerifyReport,
+    done: _Done,
     findings: Findings,
     spark: SparkSession | None,
     *,
@@ -333,13 +294,13 @@ def _look_deep(
             if files is None or (segment.path in files and segment.path in named)
         ]
         facts: dict[int, list[SegmentFacts]] = {number: [] for number in partitions}
-        look, at_a_time = _LookAt(log.storage), log.storage.tasks_at_a_time
+        look, at_a_time = partial(_look_at_all, storage), storage.tasks_at_a_time
         for several in run_tasks(look, _grouped(tasks, spark), spark, at_a_time=at_a_time):
             for one in several:
                 facts[one.segment.partition].append(one)
                 findings.found += one.findings
                 findings.left_out += one.left_out
-                report.bytes_read += one.bytes_read
+                done.bytes_read += one.bytes_read
         if not by_kafka:  # recovery has compared the sidecars that Kafka wrote with the log
             for number, segments in facts.items():
                 if not any(one.damaged for one in segments):
@@ -350,7 +311,7 @@ def _look_deep(
             if "compact" not in config.cleanup_policy:
                 for number, segments in facts.items():
                     check_gaps(snapshot, partitions[number], segments, findings)
-        _check_keys(log, snapshot, config, by_kafka, partitions, facts, findings, spark)
+        _check_keys(storage, snapshot, config, by_kafka, partitions, facts, findings, spark)
         if keep:
             kept |= facts
     return kept
@@ -376,7 +337,7 @@ def _grouped(tasks: Sequence[SegmentTask], spark: SparkSession | None) -> list[l
 
 
 def _check_keys(
-    log: LogDir,
+    storage: Storage,
     snapshot: Snapshot,
     config: TopicConfig,
     by_kafka: bool,
@@ -396,20 +357,18 @@ def _check_keys(
         aborted = AbortedTransactions.concatenate(aborted_by(one.transactions for one in facts[number]).values())
         segments = tuple(one.segment for one in tail)
         tasks.append(KeysTask(snapshot.topic, number, segments, row.log_start_offset, row.first_dirty_offset, aborted))
-    for found in run_tasks(_Keys(log.storage), tasks, spark, at_a_time=_KEY_TASKS_AT_A_TIME):
+    for found in run_tasks(partial(verify_keys, storage), tasks, spark, at_a_time=_KEY_TASKS_AT_A_TIME):
         findings.found += found
 
 
 def _repair(
-    log: LogDir,
-    snapshot: Snapshot,
+    topic: Topic,
     config: TopicConfig,
     facts: Mapping[int, list[SegmentFacts]],
     findings: Findings,
     spark: SparkSession | None,
-    report: VerifyReport,
-) -> None:
-    """Rebuilds the sidecars of whole segments that have a finding which a rebuild corrects."""
+) -> dict[str, dict[str, Any]]:
+    """Rebuilds sidecars of whole segments that have a finding which a rebuild corrects. Returns `_Done.repaired`."""
     wanted = {finding.rebuilds for finding in findings.found if finding.rebuilds is not None}
     tasks = []
     for segments in facts.values():
@@ -419,21 +378,14 @@ def _repair(
             # Only all segments together show which transactions the markers of a segment abort.
             known = whole or not one.transactions.events.has_aborts
             if one.segment.place in wanted and not one.damaged and known:
-                tasks.append(
-                    Rebuild(
-                        snapshot.topic,
-                        one.segment,
-                        aborted[one.segment.place],
-                        SegmentLimits.of(config),
-                    )
-                )
+                tasks.append(Rebuild(topic.name, one.segment, aborted[one.segment.place], SegmentLimits.of(config)))
     if not tasks:
-        return
-    new = run_tasks(Rebuilder(log.storage), tasks, spark)
+        return {}
+    new = run_tasks(Rebuilder(topic.manifests.storage), tasks, spark)
     old = [task.segment for task in tasks]
-    committed = {segment.path for segment in commit_repairs(log.topic(snapshot.topic).manifest, old, new)}
-    for before, after in zip(old, new, strict=True):
-        if after.path in committed:
-            report.repaired_places.add(before.place)
-            line = {"topic": snapshot.topic, "partition": after.partition}
-            report.repaired.append(line | {"path": before.path, "new_path": after.path})
+    committed = {segment.path for segment in commit_repairs(topic.manifest, old, new)}
+    return {
+        before.place: {"partition": after.partition, "path": before.path, "new_path": after.path}
+        for before, after in zip(old, new, strict=True)
+        if after.path in committed
+    }

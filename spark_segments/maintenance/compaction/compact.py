@@ -17,11 +17,11 @@ from spark_segments.format.cleaner.clean import CleanerStats
 from spark_segments.format.cleaner.transactions import WholeLogNeededError
 from spark_segments.log.logdir import LogDir
 from spark_segments.log.manifest.snapshot import Snapshot
+from spark_segments.log.report import FAILED, LOST, Report
 from spark_segments.maintenance.compaction.many_tasks import ManyTasks
 from spark_segments.maintenance.compaction.partition_cleaner import CleanRound, PartitionResult, clean_partition
 from spark_segments.maintenance.compaction.plan import CompactionCandidate, for_many_tasks, plan_compaction
 from spark_segments.maintenance.compaction.round import CleanerSettings, clean_in_one_task
-from spark_segments.maintenance.report import FAILED, LOST, Report
 from spark_segments.maintenance.selection import selected_topics
 from spark_segments.storage import Storage
 

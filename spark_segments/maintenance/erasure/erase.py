@@ -29,14 +29,15 @@ from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.manifest.states import check_role
 from spark_segments.log.manifest.swap import RowSwap
 from spark_segments.log.manifest.topic_row import TopicRow
+from spark_segments.log.manifests import selected
 from spark_segments.log.partitions import offset_bounds
+from spark_segments.log.report import Report, first_and_last
 from spark_segments.log.segment.leader_epochs import LeaderEpochs
 from spark_segments.maintenance.erasure.objects import copied_out, unnamed_runs
 from spark_segments.maintenance.erasure.rewrite import ErasedSegment, discard_erased, erase_from_segment
 from spark_segments.maintenance.erasure.search import KeyRecords, search
 from spark_segments.maintenance.removal.vacuum import all_rows, claimed_rows, vacuum
-from spark_segments.maintenance.report import Report, first_and_last
-from spark_segments.maintenance.selection import check_commit_age, check_managed, selected
+from spark_segments.maintenance.selection import check_commit_age
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -140,7 +141,7 @@ def erase(
     CorruptBatchError for damaged bytes, CommitConflictError where other jobs replace segments again and again.
     Partitions that were committed before an error stay erased.
     """
-    check_managed(log)
+    log.manifests.check_writable()
     keys = list(dict.fromkeys(keys))
     if not 0 < len(keys) <= MOST_KEYS:
         raise InvalidOptionError("Which keys?", expected=f"1 to {MOST_KEYS:,} keys", found=len(keys))

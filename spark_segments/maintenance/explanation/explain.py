@@ -18,13 +18,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_segments.config import TopicConfig, server_config, topic_config
+from spark_segments.config import TopicConfig, server_config
 from spark_segments.errors import InvalidOptionError
-from spark_segments.log.logdir import LogDir
 from spark_segments.log.manifest.rows import OUT_OF_LOG, Partition, Segment, segments_of
 from spark_segments.log.manifest.snapshot import SegmentRows, Snapshot
 from spark_segments.log.partitions import check_partition
 from spark_segments.log.reading.times import offsets_for_times
+from spark_segments.log.topic import Topic
 from spark_segments.maintenance.explanation.record_explanation import (
     ACTIVE,
     ACTIVE_SEGMENT,
@@ -62,45 +62,30 @@ from spark_segments.maintenance.retention.plan import (
     newest_ms,
 )
 from spark_segments.maintenance.rolling.plan import MERGE, SHARED_OBJECT, RollRules
-from spark_segments.maintenance.selection import check_managed
-
-HOUR_MS = 3_600_000
 
 
 def explain(
-    log: LogDir,
-    topic: str,
-    partition: int,
-    offset: int | None = None,
-    timestamp_ms: int | None = None,
-    *,
-    every_ms: int = HOUR_MS,
-    now_ms: int | None = None,
+    topic: Topic, partition: int, offset: int | None, timestamp_ms: int | None, *, every_ms: int, now_ms: int | None
 ) -> Explanation:
-    """Explains the record at `offset`, or the first record whose timestamp is not before `timestamp_ms`.
-
-    `every_ms`: the longest time between two runs of each job. Only a look-up by time opens a segment. Raises
-    LogDirError for a directory of Kafka's, UnknownTopicError if there is no such topic or partition, InvalidOptionError
-    unless either an offset or a time is given.
-    """
-    check_managed(log)
+    """As `Topic.explain` says."""
+    topic.manifests.check_writable()
     if (offset is None) == (timestamp_ms is None) or (offset or 0) < 0:
         raise InvalidOptionError("Which record is to be explained?", expected="an offset from 0 on, or a time")
-    snapshot = log.topic(topic).snapshot
+    snapshot, manifests = topic.snapshot, topic.manifests
     check_partition(snapshot, partition)
     record_ms = None
     if timestamp_ms is not None:
-        found = offsets_for_times(log.storage, snapshot, {partition: timestamp_ms})[partition]
+        found = offsets_for_times(manifests.storage, snapshot, {partition: timestamp_ms})[partition]
         offset, record_ms = found or (snapshot.partition(partition).log_end_offset, None)
     assert offset is not None
     return explain_record(
         snapshot,
-        topic_config(snapshot.config, log.defaults),
+        topic.config,
         partition,
         offset,
         time.time_ns() // 1_000_000 if now_ms is None else now_ms,
         every_ms=every_ms,
-        cleaner=server_config({}, log.defaults).log_cleaner_enable,
+        cleaner=server_config({}, manifests.defaults).log_cleaner_enable,
         timestamp_ms=record_ms,
     )
 

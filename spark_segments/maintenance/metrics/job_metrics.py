@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from spark_segments.log.report import FAILED
 from spark_segments.maintenance.metrics.openmetrics import Family, Sample
-from spark_segments.maintenance.report import FAILED
 
 Value = Callable[[Mapping[str, Any]], float]
 

@@ -12,14 +12,15 @@ from spark_segments.execution import failure_of, run_tasks
 from spark_segments.log.logdir import LogDir
 from spark_segments.log.manifest.manifest import MANIFEST_DIRECTORY
 from spark_segments.log.manifest.states import FOLLOWER, ROLE, SOURCE_URI
+from spark_segments.log.manifests import selected
+from spark_segments.log.report import Report
 from spark_segments.log.verification.checksums import write_checksums
 from spark_segments.maintenance.mirroring.groups import mirror_groups, positions_of_all
 from spark_segments.maintenance.mirroring.lag import Lag, lag_of
 from spark_segments.maintenance.mirroring.leader import Leader
 from spark_segments.maintenance.mirroring.topic_mirror import TopicMirror
 from spark_segments.maintenance.removal.vacuum import vacuum
-from spark_segments.maintenance.report import Report
-from spark_segments.maintenance.selection import TOPICS_AT_A_TIME, selected
+from spark_segments.maintenance.selection import TOPICS_AT_A_TIME
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -35,10 +35,11 @@ from spark_segments.log.manifest.states import (
     role_of,
 )
 from spark_segments.log.manifest.transaction import FORGOTTEN, Transaction
+from spark_segments.log.manifests import selected
+from spark_segments.log.report import Report
 from spark_segments.maintenance.promotion.cut import cut_off, leaving_rows
 from spark_segments.maintenance.promotion.role_changes import demoted, fenced
-from spark_segments.maintenance.report import Report
-from spark_segments.maintenance.selection import check_commit_age, check_managed, each_topic, selected
+from spark_segments.maintenance.selection import check_commit_age, each_topic
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -139,8 +140,8 @@ def demote_topic(
     NotLeaderError where `leader` is no leader, or was not promoted over this topic; CommitConflictError where the topic
     changed meanwhile.
     """
-    check_managed(log)
-    check_managed(leader)
+    log.manifests.check_writable()
+    leader.manifests.check_writable()
     manifest = log.topic(topic).manifest
     here, there = log.topic(topic).snapshot, leader.topic(topic).snapshot
     check_same_topic(here, there)

@@ -52,6 +52,8 @@ from spark_segments.log.manifest.states import (
     role_epoch_of,
     role_of,
 )
+from spark_segments.log.manifests import selected
+from spark_segments.log.report import Report
 from spark_segments.maintenance.mirroring.leader import Leader
 from spark_segments.maintenance.mirroring.topic_mirror import TopicMirror
 from spark_segments.maintenance.promotion.group_positions import copy_positions
@@ -63,8 +65,7 @@ from spark_segments.maintenance.promotion.role_changes import (
     opened,
     replaced,
 )
-from spark_segments.maintenance.report import Report
-from spark_segments.maintenance.selection import check_managed, each_topic, selected
+from spark_segments.maintenance.selection import each_topic
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -179,7 +180,7 @@ def promote_topic(
     follower lacks, or lacks records that the follower has, or where the two are not copies of one topic; LogDirError
     where the follower is no past state of `former`; where that is out of reach, the error of its storage.
     """
-    check_managed(log)
+    log.manifests.check_writable()
     return _Promotion(log, topic, former, dict(storage_options or {}), force, dry_run, spark).run()
 
 
@@ -262,7 +263,7 @@ class _Promotion:
     def _look(self, here: Snapshot) -> Snapshot:
         """The former leader's topic as it is now."""
         former = self.former = self.former if isinstance(self.former, LogDir) else self._opened(here)
-        check_managed(former)
+        former.manifests.check_writable()
         if former.uri == self.log.uri:
             raise NotLeaderError(f"Topic {self.topic} cannot be promoted over itself", path=self.log.uri)
         there = former.topic(self.topic).manifest.snapshot(deleted=True)

@@ -23,6 +23,7 @@ from spark_segments.log.manifest.manifest import Change, Manifest
 from spark_segments.log.manifest.rows import DELETING, Partition, Segment, partitions_of, removed_rows, row_keys
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.manifest.states import check_role
+from spark_segments.log.report import Report
 from spark_segments.log.segment.limits import SegmentLimits
 from spark_segments.log.segment.writer import SegmentWriter
 from spark_segments.maintenance.removal.undone_transactions import (
@@ -30,9 +31,7 @@ from spark_segments.maintenance.removal.undone_transactions import (
     UndoneTransactions,
     transactions_since,
 )
-from spark_segments.maintenance.report import Report
 from spark_segments.maintenance.retention.plan import expired_records
-from spark_segments.maintenance.selection import check_managed
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -80,7 +79,7 @@ def restore(
     since; ErasedRecordsError where files of before an erasure would come back; NotLeaderError for a follower;
     InvalidOptionError for none or several topics.
     """
-    check_managed(log)
+    log.manifests.check_writable()
     if topics is None or isinstance(topics, str) or len(topics) != 1:
         raise InvalidOptionError("A version is of one topic", expected="one name in topics", found=repr(topics))
     [topic] = topics

@@ -32,10 +32,10 @@ from spark_segments.log.manifest.rows import DELETING, OUT_OF_LOG, SEGMENT_SCHEM
 from spark_segments.log.manifest.snapshot import Snapshot, in_log_order
 from spark_segments.log.manifest.states import VACUUM
 from spark_segments.log.manifest.upkeep import ORPHAN_AGE_MS, DroppedVersions
+from spark_segments.log.manifests import selected
+from spark_segments.log.report import Report
 from spark_segments.log.segment.shared_object import shared_directory
 from spark_segments.maintenance.removal.files_of_rows import SUFFIXES, files_to_delete, orphans
-from spark_segments.maintenance.report import Report
-from spark_segments.maintenance.selection import check_managed, selected
 from spark_segments.storage import FileInfo, Storage
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ def vacuum(
     cannot be read loses nothing. If an error ends the vacuum of a topic, the report has what was deleted before it as
     well as the error: see `Report`. Each step follows the topic's configuration at the moment when the step begins.
     """
-    check_managed(log)
+    log.manifests.check_writable()
     report = Report("vacuum", dry_run)
     now_ms = log.storage.now_ms() if now_ms is None else now_ms
     directories = defaultdict(list)

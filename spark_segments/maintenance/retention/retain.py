@@ -18,7 +18,7 @@ from spark_segments.log.logdir import LogDir
 from spark_segments.log.manifest.manifest import Change
 from spark_segments.log.manifest.rows import removed_rows
 from spark_segments.log.manifest.snapshot import Snapshot
-from spark_segments.maintenance.report import Report
+from spark_segments.log.report import Report
 from spark_segments.maintenance.retention.max_bytes import (
     MIN_RETENTION_MS,
     MaxBytesPlan,

@@ -19,9 +19,9 @@ from spark_segments.log.logdir import LogDir
 from spark_segments.log.manifest.rows import CHUNK, SHARED_FORMAT_VERSION, Segment, partitions_of
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.manifest.swap import RowSwap
+from spark_segments.log.report import LOST, Report, first_and_last
 from spark_segments.log.segment.leader_epochs import LeaderEpochs
 from spark_segments.log.segment.writer import discard
-from spark_segments.maintenance.report import LOST, Report, first_and_last
 from spark_segments.maintenance.rolling.copies import CopySegments, CopyTask, copied
 from spark_segments.maintenance.rolling.plan import PartitionToRoll, RollPlan, RollRules, plan_roll
 from spark_segments.maintenance.rolling.planned_segments import RolledPartition, plan_segments

@@ -24,6 +24,7 @@ from spark_segments.log.bins import in_bins
 from spark_segments.log.logdir import LogDir
 from spark_segments.log.manifest.erasures import erasures_of
 from spark_segments.log.manifest.snapshot import Snapshot
+from spark_segments.log.manifests import selected
 from spark_segments.log.marker import check_apart
 from spark_segments.log.reading.isolation import READ_COMMITTED
 from spark_segments.log.reading.latest import LatestPart
@@ -32,9 +33,8 @@ from spark_segments.log.reading.plan import (
 )
 from spark_segments.log.reading.plan import LATEST, Part, Selection, readable_bounds
 from spark_segments.log.reading.scan import Offsets, Scan
+from spark_segments.log.report import Report
 from spark_segments.log.typed.columns import Columns
-from spark_segments.maintenance.report import Report
-from spark_segments.maintenance.selection import selected
 from spark_segments.maintenance.tables.position import (
     CLEANED,
     ERASED,

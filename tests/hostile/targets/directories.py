@@ -8,12 +8,12 @@ from random import Random
 from typing import Any
 
 from spark_segments.format.sidecars.checkpoints import leader_epochs_bytes, offsets_bytes, partition_metadata_bytes
+from spark_segments.log.findings import Findings
 from spark_segments.log.kafka.directory import KafkaDirectory
 from spark_segments.log.manifest.rows import Partition, Segment, partitions_table, segments_table
 from spark_segments.log.manifest.snapshot import SegmentRows, Snapshot
 from spark_segments.log.reading.plan import Selection
 from spark_segments.log.reading.scan import Scan, read
-from spark_segments.log.verification.findings import Findings
 from spark_segments.log.verification.manifest_rows import check_files, check_rows
 from spark_segments.storage import Storage
 from tests.golden_files import golden_dir

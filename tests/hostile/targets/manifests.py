@@ -17,6 +17,7 @@ from spark_segments.log.manifest import row_files
 from spark_segments.log.manifest.delta.delta_log import manifest_directory
 from spark_segments.log.manifest.manifest import Manifest
 from spark_segments.log.manifest.recovery_copy import read_recovery_copy
+from spark_segments.log.manifests import Manifests
 from spark_segments.log.positions import Position
 from spark_segments.log.rebuild.playback import known_topic
 from spark_segments.storage import Storage
@@ -189,7 +190,7 @@ def positions_of_groups() -> Run:
             there[path] = body + (b'\n{"crc32":%d}\n' % zlib.crc32(body) if random.random() < 0.8 else end + check)
         if random.random() < 0.1:
             there[path.rpartition("/")[0] + "/99999999999999999999.json"] = there.pop(path)
-        log = LogDir(storage_of(there))
+        log = LogDir(Manifests(storage_of(there)))
         found = log.group("once" if is_old else "audit")
         log.groups()
         found.left_behind()

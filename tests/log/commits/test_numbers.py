@@ -11,6 +11,7 @@ from spark_segments.errors import UnknownOutcomeError
 from spark_segments.log.manifest.change import Change
 from spark_segments.log.manifest.delta import delta_rs
 from spark_segments.log.manifest.delta.delta_log import COMMIT_LOG_MS, SURE_SECONDS, TRUSTED_SECONDS, DeltaLog
+from spark_segments.log.manifests import Manifests
 from spark_segments.log.marker import mark
 from spark_segments.storage import Storage
 from tests.log.memory_store import MemoryFiles, replayed
@@ -58,7 +59,7 @@ def files() -> PlayedFiles:
 
 
 def open_log(files: MemoryFiles) -> LogDir:
-    return LogDir(Storage("s3://bucket/log", filesystem=files), open_delta_log=PLAIN)
+    return LogDir(Manifests(Storage("s3://bucket/log", filesystem=files), open_delta_log=PLAIN))
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ from spark_segments import LogDir
 from spark_segments.log.appending.offset_assignment import commit_append
 from spark_segments.log.manifest.manifest import Manifest
 from spark_segments.log.manifest.rows import Partition
+from spark_segments.log.manifests import Manifests
 from spark_segments.log.verification.verify import verify
 from spark_segments.maintenance import compact, retain, roll, vacuum
 from spark_segments.storage import Storage
@@ -32,7 +33,7 @@ def play() -> Play:
 def log(tmp_path, play) -> LogDir:
     """A log directory with topic orders of version 1: chunks of records whose keys repeat."""
     LogDir.create(str(tmp_path))
-    log = LogDir(Storage(str(tmp_path)), open_delta_log=play)
+    log = LogDir(Manifests(Storage(str(tmp_path)), open_delta_log=play))
     partitions = [Partition("AAAAAAAAAAAAAAAAAAAAAQ", number) for number in range(2)]
     log.topic("orders").manifest.create("AAAAAAAAAAAAAAAAAAAAAQ", CONFIG, partitions, format_version=1)
     for number in range(30):

@@ -7,6 +7,7 @@ from typing import Any
 
 from spark_segments.log.groups.group import Group, Positions
 from spark_segments.log.logdir import LogDir
+from spark_segments.log.manifests import Manifests
 from spark_segments.storage import Storage
 from spark_segments.storage.local import LocalFiles
 
@@ -42,4 +43,4 @@ def lost_reply(create: Callable[[], None]) -> None:
 
 def group_at_store(*creations: Callable[[Callable[[], None]], None], group: str = "audit") -> Group:
     """A group on an object store of its own reader."""
-    return LogDir(Storage(STORE, filesystem=PlayedFiles(*creations))).group(group)
+    return LogDir(Manifests(Storage(STORE, filesystem=PlayedFiles(*creations)))).group(group)

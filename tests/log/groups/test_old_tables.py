@@ -16,6 +16,7 @@ from spark_segments import LogDir
 from spark_segments.errors import CommitConflictError, StorageError
 from spark_segments.log.groups.group import all_groups
 from spark_segments.log.groups.old_table import end_old_table, read_old_table
+from spark_segments.log.manifests import Manifests
 from spark_segments.log.positions import Position
 from spark_segments.maintenance import vacuum
 from spark_segments.storage import Storage
@@ -64,7 +65,7 @@ def test_they_are_read_where_nothing_can_be_written(old):
 
         create = replace = delete = stream
 
-    assert found(LogDir(Storage(old.uri, filesystem=ReadOnly()))) == expected(old)
+    assert found(LogDir(Manifests(Storage(old.uri, filesystem=ReadOnly())))) == expected(old)
 
 
 def test_the_first_commit_converts_a_group_and_leaves_the_others(old):
@@ -117,7 +118,7 @@ def test_a_commit_to_the_table_that_came_first_is_converted_too(old, monkeypatch
                 (path / "_delta_log" / f"{1:020d}.json").write_text(json.dumps(action))
             super().create(target, data, is_forced=is_forced)
 
-    raced = LogDir(Storage(old.uri, filesystem=Raced())).group("once")
+    raced = LogDir(Manifests(Storage(old.uri, filesystem=Raced()))).group("once")
     with pytest.raises(CommitConflictError, match="expected offset 7, found offset 9"):
         raced.commit(began, {"orders": {2: 8}})
     assert group.positions().offsets == {"orders": {2: 9}}

@@ -25,6 +25,7 @@ from spark_segments.errors import InvalidOptionError, LogDirError, UnknownTopicE
 from spark_segments.log.manifest import row_files
 from spark_segments.log.manifest.rows import partitions_of, segments_of
 from spark_segments.log.manifest.snapshot import Snapshot
+from spark_segments.log.manifests import Manifests
 from spark_segments.log.rebuild.rebuild import rebuild_manifest
 from spark_segments.log.rebuild.report import RebuildReport
 from spark_segments.maintenance import compact, restore, retain, roll, vacuum
@@ -230,7 +231,8 @@ def _killed(history: History, root: Path, seed: int) -> str:
     """A process dies in a step; then the manifest is lost whole. Returns what came of it."""
     random, moment = history.random, history.random.choice(("commit", "made"))
     steps, keys = list(history.steps), dict(history.keys)
-    log, history.log = history.log, LogDir(Storage(str(root), filesystem=DyingFiles(moment, random.randint(0, 2))))
+    files = DyingFiles(moment, random.randint(0, 2))
+    log, history.log = history.log, LogDir(Manifests(Storage(str(root), filesystem=files)))
     try:
         history.step()
         died = ""

@@ -108,7 +108,7 @@ def all_files(log: LogDir) -> dict[str, str]:
 def is_usable(log: LogDir, monkeypatch) -> None:
     """Appends, reads, verifies, rolls and vacuums; then all records are still there."""
     log = again(log, monkeypatch)
-    assert verify(log, TOPIC, deep=True).findings == []
+    assert verify(log, topics=[TOPIC], deep=True).findings == []
     before = numbers(log)
     append(log, 900, 6)
     roll(log, topics=[TOPIC], now_ms=log.storage.now_ms() + WEEKS_MS)
@@ -116,7 +116,7 @@ def is_usable(log: LogDir, monkeypatch) -> None:
     vacuum(log, topics=[TOPIC], now_ms=log.storage.now_ms() + WEEKS_MS)
     log = again(log, monkeypatch)
     assert numbers(log) == [*before, *range(900, 906)]
-    assert verify(log, TOPIC, deep=True).findings == []
+    assert verify(log, topics=[TOPIC], deep=True).findings == []
 
 
 def forget_notes(log: LogDir) -> None:

@@ -200,7 +200,7 @@ def test_a_manifest_on_an_object_store_is_made_anew(tmp_path, s3_options, monkey
     assert log.topic(TOPIC).snapshot.version == report.version == version + 1 + FENCED + 2
     append(log, 20)
     assert numbers(log) == [*range(30)]
-    assert verify(log, TOPIC, deep=True).findings == []
+    assert verify(log, topics=[TOPIC], deep=True).findings == []
 
 
 def test_a_cut_file_stays_in_the_log(tmp_path, monkeypatch):

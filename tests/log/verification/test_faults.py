@@ -8,10 +8,12 @@ import pytest
 
 from spark_segments import LogDir
 from spark_segments.format.sidecars.txn_index import AbortedTransactions
+from spark_segments.log.findings import Finding
 from spark_segments.log.manifest.rows import partitions_of, partitions_table, segments_of, segments_table
 from spark_segments.log.manifest.snapshot import SegmentRows
+from spark_segments.log.report import Report
 from spark_segments.log.verification.keys import KeysTask, verify_keys
-from spark_segments.log.verification.verify import Finding, VerifyReport, verify
+from spark_segments.log.verification.verify import verify
 from tests.golden_files import expected_records, golden_dir
 from tests.log.golden_reads import as_records, tree
 from tests.log.verification.file_faults import FILE_FAULTS
@@ -43,11 +45,11 @@ def test_a_row_that_lies_is_found(name, log, monkeypatch):
     )
     monkeypatch.setattr(log.manifests, "snapshot", lambda topic, *at: lying)
 
-    def found(report: VerifyReport) -> list[Finding]:
+    def found(report: Report) -> list[Finding]:
         return [one for one in report.findings if one.partition == partition and (path is None or one.path == path)]
 
-    assert found(verify(log, topic, deep=True)), name
-    assert bool(found(verify(log, topic))) != deep
+    assert found(verify(log, topics=[topic], deep=True)), name
+    assert bool(found(verify(log, topics=[topic]))) != deep
 
 
 def test_there_are_many_faults():
@@ -57,7 +59,7 @@ def test_there_are_many_faults():
 def test_a_configuration_that_is_not_valid_is_found(log, monkeypatch):
     lying = dataclasses.replace(log.topic("orders").snapshot, config={"segment.bytes": "-1"})
     monkeypatch.setattr(log.manifests, "snapshot", lambda topic, *at: lying)
-    assert any("configuration" in finding.message for finding in verify(log, "orders").findings)
+    assert any("configuration" in finding.message for finding in verify(log, topics=["orders"]).findings)
 
 
 @pytest.mark.slow

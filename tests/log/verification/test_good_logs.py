@@ -24,7 +24,7 @@ def test_a_good_log_directory_has_no_findings(log, directory):
     assert report.ok, [str(finding) for finding in report.findings]
     assert verify(log).ok
     assert report.topics == ["latest", "multiappend", "orders", "txn"]
-    assert report.bytes_read == sum(path.stat().st_size for path in _live_logs(log, directory))
+    assert report.bytes_in == sum(path.stat().st_size for path in _live_logs(log, directory))
     assert tree(directory) == before
 
 

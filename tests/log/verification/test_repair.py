@@ -16,7 +16,7 @@ from spark_segments.log.verification.verify import verify
 from tests.golden_files import golden_dir
 from tests.log.golden_reads import records_of, tree
 from tests.log.verification.file_faults import FILE_FAULTS
-from tests.log.verification.topics import has, segment
+from tests.log.verification.topics import has, repaired, segment
 
 SIDECAR_FAULTS = [
     "a missing offset index",
@@ -51,12 +51,12 @@ def test_a_repair_builds_sidecars_anew_under_new_names(name, directory, built):
     before = tree(directory)
     log = LogDir.open(str(directory))
     report = verify(log, repair=True)
-    assert report.repaired, [str(finding) for finding in report.findings]
+    assert repaired(report), [str(finding) for finding in report.findings]
     assert verify(log, deep=True).ok
     assert everything(log, topic) == everything(LogDir.open(str(built)), topic)
     new = {file for file in directory.rglob("*.log") if file not in logs}
     assert {hashlib.sha256(file.read_bytes()).hexdigest() for file in new} <= set(logs.values())
-    assert {str(file.relative_to(directory)) for file in new} == {one["new_path"] for one in report.repaired}
+    assert {str(file.relative_to(directory)) for file in new} == {one["new_path"] for one in repaired(report)}
     after = tree(directory)
     assert {file: after[file] for file in before if "." in Path(file).name and "_manifest" not in file} == {
         file: seen for file, seen in before.items() if "." in Path(file).name and "_manifest" not in file
@@ -68,8 +68,8 @@ def test_a_repair_leaves_a_damaged_log_alone(directory):
     (directory / path.replace(".log", ".index")).unlink()
     log = LogDir.open(str(directory))
     before = log.topic("orders").snapshot.version
-    report = verify(log, "orders", repair=True)
-    assert report.repaired == []
+    report = verify(log, topics=["orders"], repair=True)
+    assert repaired(report) == []
     assert has(report, (path, position))
     assert log.topic("orders").snapshot.version == before
 
@@ -90,9 +90,9 @@ def test_a_rebuild_of_a_log_that_turns_out_damaged_leaves_no_file(directory):
 @pytest.mark.slow
 def test_a_second_repair_finds_nothing_to_do(log, directory):
     (directory / segment(log, "orders").index_path).unlink()
-    assert len(verify(log, repair=True).repaired) == 1
+    assert len(repaired(verify(log, repair=True))) == 1
     version = log.topic("orders").snapshot.version
-    assert verify(log, repair=True).repaired == []
+    assert repaired(verify(log, repair=True)) == []
     assert log.topic("orders").snapshot.version == version
 
 

@@ -16,16 +16,16 @@ from tests.log.verification.topics import segment
 
 def test_an_unknown_topic_is_an_error_and_no_finding(log):
     with pytest.raises(UnknownTopicError):
-        verify(log, "order")
+        verify(log, topics=["order"])
     with pytest.raises(UnknownTopicError):
-        verify(LogDir.open(str(golden_dir("plain-0"))), "order")
+        verify(LogDir.open(str(golden_dir("plain-0"))), topics=["order"])
 
 
 def test_the_report_has_plain_values(log, directory):
     (directory / segment(log, "orders").index_path).unlink()
     said = verify(log, deep=True).to_dict()
     [finding] = said["findings"]
-    assert (said["job"], said["ok"], said["errors"], said["deep"]) == ("verify", False, 1, True)
+    assert (said["job"], said["ok"], said["errors"], said["details"]["deep"]) == ("verify", False, 1, True)
     assert finding == {
         "severity": "error",
         "topic": "orders",
@@ -49,6 +49,6 @@ def test_findings_of_one_kind_are_kept_up_to_a_number(log, monkeypatch):
         ),
     )
     monkeypatch.setattr(log.manifests, "snapshot", lambda topic, *at: lying)
-    report = verify(log, "txn", deep=True)
+    report = verify(log, topics=["txn"], deep=True)
     assert len(report.findings) == 20 * 5 + 5  # 20 a segment, all of the last one's
-    assert len(report.findings) + report.left_out == batches
+    assert len(report.findings) + report.details["findings_left_out"] == batches

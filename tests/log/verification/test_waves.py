@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 
 from spark_segments import LogDir
-from spark_segments.log.verification.verify import VerifyReport, verify
+from spark_segments.log.report import Report
+from spark_segments.log.verification.verify import verify
 from tests.log.verification.file_faults import FILE_FAULTS
+from tests.log.verification.topics import repaired
 
 FAULTS = [
     "a missing offset index",
@@ -30,8 +32,8 @@ def small_waves(monkeypatch) -> None:
     monkeypatch.setattr(import_module("spark_segments.log.verification.verify"), "SEGMENTS_A_WAVE", 1)
 
 
-def found(report: VerifyReport) -> tuple[list[str], int, int]:
-    return [str(finding) for finding in report.findings], report.bytes_read, report.segments
+def found(report: Report) -> tuple[list[str], int, int]:
+    return [str(finding) for finding in report.findings], report.bytes_in, report.details["segments"]
 
 
 def test_waves_find_what_a_look_at_all_finds(damaged: LogDir, request) -> None:
@@ -47,5 +49,5 @@ def test_a_good_log_has_no_findings_in_waves(log: LogDir, small_waves: None) -> 
 
 def test_a_repair_in_waves_leaves_a_clean_log(directory: Path, small_waves: None) -> None:
     FILE_FAULTS["a missing offset index"][0](LogDir.open(str(directory)), directory)
-    assert verify(LogDir.open(str(directory)), repair=True).repaired
+    assert repaired(verify(LogDir.open(str(directory)), repair=True))
     assert verify(LogDir.open(str(directory)), deep=True).ok

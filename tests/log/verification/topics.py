@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 
 from spark_segments import LogDir
 from spark_segments.log.manifest.rows import Segment
-from spark_segments.log.verification.verify import VerifyReport
+from spark_segments.log.report import Report
 
 NOW_MS = 1_700_000_000_000
 LATER_MS = NOW_MS + 1_000_000
@@ -39,10 +40,15 @@ def overwrite(path: Path, position: int, data: bytes) -> None:
     path.write_bytes(content)
 
 
+def repaired(report: Report) -> list[dict[str, Any]]:
+    """The lines of the segments that verify has repaired."""
+    return [line for line in report.partitions if line["action"] == "repaired"]
+
+
 Place = tuple[str, int | None]
 
 
-def has(report: VerifyReport, place: Place) -> bool:
+def has(report: Report, place: Place) -> bool:
     path, position = place
     return any(
         finding.path == path and (position is None or finding.position == position) for finding in report.findings

@@ -83,7 +83,7 @@ def assert_in_step(leader: LogDir, follower: LogDir, topic: str = TOPIC, *, same
         for row in mine:
             assert follower.storage.read(row.path) == leader.storage.read(row.path)
     assert transactions(follower, topic) == transactions(leader, topic)
-    report = verify(follower, topic, deep=True)
+    report = verify(follower, topics=[topic], deep=True)
     assert report.ok, report.findings
 
 

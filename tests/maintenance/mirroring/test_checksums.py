@@ -53,8 +53,8 @@ def as_they_lie(log: LogDir) -> dict[str, tuple[int, str]]:
     return {path: (len(content), f"{crc32c.crc32c(content):08x}") for path, content in contents.items()}
 
 
-def messages(log: LogDir, file: Path, topic: str | None = None) -> list[str]:
-    return [finding.message for finding in verify(log, topic, against=file).findings]
+def messages(log: LogDir, file: Path, topics: list[str] | None = None) -> list[str]:
+    return [finding.message for finding in verify(log, topics=topics, against=file).findings]
 
 
 def test_the_list_has_every_file_of_the_followers_as_it_lies_there(follower, listed):
@@ -97,7 +97,7 @@ def test_a_file_of_a_shared_object_that_is_gone_is_found(follower, listed):
     path = next(path for path in entries(listed) if path.startswith("spread-shared/"))
     Path(follower.uri, path).unlink()
     assert messages(follower, listed) == ["A shared object is missing", "The file is missing"]
-    assert messages(follower, listed, TOPIC) == []
+    assert messages(follower, listed, [TOPIC]) == []
 
 
 def test_a_file_that_cannot_be_read_is_not_called_missing(follower, listed, monkeypatch):
@@ -148,7 +148,7 @@ def test_a_backup_that_went_on_is_as_good_and_one_that_went_back_is_not(leader, 
     vacuum(follower, now_ms=follower.storage.now_ms() + 8 * DAY_MS)
     assert messages(follower, listed) == []
     mirrored(leader, follower, checksums=tmp_path / "later")
-    assert set(messages(before, tmp_path / "later", TOPIC)) == {
+    assert set(messages(before, tmp_path / "later", [TOPIC])) == {
         "The topic went back to a version before the list of checksums",
         "The log end is below that of the list of checksums",
     }

@@ -12,6 +12,7 @@ import pytest
 from spark_segments import LogDir
 from spark_segments.errors import ErasedRecordsError
 from spark_segments.log.manifest.erasures import erasures_of
+from spark_segments.log.manifests import Manifests
 from spark_segments.maintenance import erase, roll, vacuum
 from spark_segments.maintenance.erasure.copies import key_account
 from spark_segments.maintenance.mirroring import topic_mirror
@@ -106,7 +107,7 @@ def test_the_account_at_the_leader_names_its_followers_and_theirs_names_their_fi
 
 
 def test_a_leader_that_takes_no_note_is_mirrored_with_a_warning(leader):
-    source = LogDir(Storage(leader.uri, filesystem=NoNotes()))
+    source = LogDir(Manifests(Storage(leader.uri, filesystem=NoNotes())))
     follower = followers_of(leader)
     report = mirrored(source, follower)
     assert_in_step(leader, follower)

@@ -56,7 +56,7 @@ REFUSED = {
     "delete-records": lambda log: log.topic(TOPIC).delete_records({0: 5}),
     "restore": lambda log: restore(log, topics=[TOPIC], version=0),
     "erase": lambda log: erase(log, topics=[TOPIC], keys=[b"3"]),
-    "repair": lambda log: verify(log, TOPIC, repair=True),
+    "repair": lambda log: verify(log, topics=[TOPIC], repair=True),
 }
 
 

@@ -11,6 +11,7 @@ import pyarrow as pa
 from spark_segments import LogDir
 from spark_segments.log.manifest.delta.delta_log import DeltaLog
 from spark_segments.log.manifest.rows import partitions_of
+from spark_segments.log.manifests import Manifests
 from spark_segments.log.verification.verify import verify
 from spark_segments.maintenance.mirroring.mirror import mirror
 from spark_segments.maintenance.mirroring.topic_mirror import TopicMirror
@@ -67,7 +68,7 @@ def assert_equal(leader: LogDir, follower: LogDir) -> None:
     assert partitions_of(here.partitions) == partitions_of(there.partitions)
     assert contents(follower) == contents(leader)
     for log in (leader, follower):
-        report = verify(log, TOPIC, deep=True)
+        report = verify(log, topics=[TOPIC], deep=True)
         assert report.ok, report.findings
 
 
@@ -84,7 +85,7 @@ def taken_away(log: LogDir) -> Path:
 
 def played(log: LogDir, play: object = DeltaLog) -> LogDir:
     """The same log directory over a Delta log whose outcomes a test plays."""
-    return LogDir(Storage(log.uri), open_delta_log=play)
+    return LogDir(Manifests(Storage(log.uri), open_delta_log=play))
 
 
 def mirrored_again(leader: LogDir, follower: LogDir) -> str | None:

@@ -142,7 +142,7 @@ def test_a_segment_that_reaches_into_the_tail_keeps_what_lies_below_it(parted):
     demote_topic(leader, TOPIC, new, cut=True)
     assert numbers(leader) == list(range(10))
     assert leader.topic(TOPIC).offsets()[0] == (0, 10)
-    report = verify(leader, TOPIC, deep=True)
+    report = verify(leader, topics=[TOPIC], deep=True)
     assert report.ok, report.findings
     in_step(new, leader)
     assert_equal(new, leader)

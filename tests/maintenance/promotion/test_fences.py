@@ -24,7 +24,7 @@ OPERATIONS = {
     "delete-records": lambda log: log.topic(TOPIC).delete_records({0: 3}),
     "restore": lambda log: restore(log, topics=[TOPIC], version=1),
     "erase": lambda log: erase(log, topics=[TOPIC], keys=[b"key"]),
-    "repair": lambda log: verify(log, TOPIC, repair=True),
+    "repair": lambda log: verify(log, topics=[TOPIC], repair=True),
     "target of a writer": lambda log: log.topic(TOPIC).target(),
 }
 

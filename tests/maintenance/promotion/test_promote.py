@@ -23,6 +23,7 @@ from spark_segments.errors import (
 from spark_segments.format.batches import scan_batches
 from spark_segments.log.groups.group import check_position
 from spark_segments.log.manifest.rows import Partition
+from spark_segments.log.manifests import Manifests
 from spark_segments.log.rebuild.rebuild import rebuild_manifest
 from spark_segments.maintenance import roll
 from spark_segments.maintenance.promotion.demote import demote_topic
@@ -324,7 +325,7 @@ def test_a_leader_in_an_object_store_is_fenced_there(tmp_path, s3_options):
     play = Play()
     play.commits(lambda go: (promote_topic(follower, TOPIC, storage_options=s3_options), go()))
     with pytest.raises(NotLeaderError, match=follower.uri):
-        add(LogDir(leader.storage, open_delta_log=play), [4])
+        add(LogDir(Manifests(leader.storage, open_delta_log=play)), [4])
     add(follower, [5])
     assert numbers(follower) == [0, 1, 2, 3, 5]
     demote_topic(leader, TOPIC, follower)

@@ -18,13 +18,13 @@ from typing import Any
 
 from spark_segments import LogDir, execution
 from spark_segments.errors import SegmentsError
+from spark_segments.log.findings import ERROR
 from spark_segments.log.kafka import directory
 from spark_segments.log.kafka.directory import committed_directory
 from spark_segments.log.kafka.transfer import import_all
 from spark_segments.log.manifest.holes import holes_of
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.partitions import offset_bounds
-from spark_segments.log.verification.findings import ERROR
 from spark_segments.log.verification.verify import verify
 from spark_segments.storage import Storage
 from spark_segments.storage.filesystem import Found

@@ -1,4 +1,4 @@
-"""What a maintenance job did, or in a dry run would do: for people and as JSON."""
+"""What a job did, or in a dry run would do: for people and as JSON."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from spark_segments.errors import UnknownTopicError
+from spark_segments.log.findings import ERROR, Finding
+from spark_segments.log.printing import Printed, Prints
 
 FAILED = "failed"
 LOST = "lost to another job"
@@ -17,17 +19,20 @@ LOST = "lost to another job"
 SHOWN = 10
 """How many offsets a list in a report has at most."""
 
+_FIGURES = ("records_in", "records_out", "bytes_in", "bytes_out")
+_COLUMNS = ("severity", "topic", "partition", "action", *_FIGURES, "path", "message", "error")
+
 _logger = logging.getLogger(__name__)
 
 
-@dataclass
-class Report:
+@dataclass(repr=False)
+class Report(Prints):
     """What a job did. records_in = records_out + all of `dropped`.
 
     `partitions` has a line for each partition that the job worked on: topic, partition, action and figures. A list of
     offsets in a line is bounded, and a figure beside it says how many there are: see `first_and_last`. `details` has
     what is the job's own and of no partition. `warnings` are sentences about what the job did by its rules and a user
-    may not want.
+    may not want. `findings` are faults of the log, which verify looks for; they are no failures of the job.
 
     An error has a line, too, whose action is FAILED and whose `error` is one line of text. The job leaves that
     partition as it was, or that topic (`partition` is None then), and goes on with the others. The figures of such a
@@ -45,6 +50,7 @@ class Report:
     partitions: list[dict[str, Any]] = field(default_factory=list)
     details: dict[str, Any] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
     seconds: float = 0.0
     _started: float = field(default_factory=time.monotonic, repr=False)
 
@@ -105,6 +111,16 @@ class Report:
         """The lines of partitions and topics that failed, each with its `error`."""
         return [line for line in self.partitions if line["action"] == FAILED]
 
+    @property
+    def errors(self) -> int:
+        """How many findings are errors, and no warnings."""
+        return sum(finding.severity == ERROR for finding in self.findings)
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing failed and nothing was found, not even a warning about the log."""
+        return not self.failed and not self.findings
+
     def finish(self) -> Report:
         """Stops the clock and returns the report."""
         self.seconds = time.monotonic() - self._started
@@ -123,10 +139,21 @@ class Report:
             "bytes_out": self.bytes_out,
             "dropped": dict(self.dropped),
             "failed": len(self.failed),
+            "ok": self.ok,
+            "errors": self.errors,
+            "findings": [finding.to_dict() for finding in self.findings],
             "warnings": self.warnings,
             "partitions": self.partitions,
             "details": self.details,
         }
+
+    def _printed(self) -> Printed:
+        said = self.to_dict() | {"dropped": dict(self.dropped), "findings": len(self.findings)}
+        facts = {"job": self.job, "seconds": said["seconds"]}
+        facts |= {name: said[name] for name in ("dry_run", *_FIGURES, "dropped", "failed", "findings") if said[name]}
+        lines = [finding.to_dict() for finding in self.findings] or self.partitions
+        columns = [name for name in _COLUMNS if any(line.get(name) is not None for line in lines)]
+        return Printed("Report", facts, columns, [[line.get(name) for name in columns] for line in lines])
 
 
 def first_and_last(offsets: Sequence[int]) -> list[int]:
