@@ -40,7 +40,7 @@ NAME = "segments-replay"
 """The name of a replay that is given none."""
 
 TRANSACTION_BYTES = 32 << 20
-TRANSACTION_SECONDS = 10.0
+TRANSACTION_SECONDS = 1.0
 """A transaction ends when it has so much, or has lasted so long."""
 
 PATIENCE_SECONDS = 60.0

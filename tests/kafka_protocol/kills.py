@@ -1,0 +1,157 @@
+"""python -m tests.kafka_protocol.kills --capture N --replay N [--seed S]: processes that are killed at any moment.
+
+A producer writes to a broker without pause, also in transactions, while `segments capture` is killed again and again,
+and appends and rolls of another topic go on beside it; then `segments replay` of what was captured is killed. Whatever
+another client fetches from the broker is in the capture, by the SHA-256 of each batch; and each committed record is in
+the replayed topic once, in its partition and order, by librdkafka's consumer.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import random
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from spark_segments import LogDir
+from spark_segments.format.batches import scan_batches
+from spark_segments.log.verification.verify import verify
+from spark_segments.maintenance import roll
+from tests.kafka_protocol.broker import running_broker
+from tests.kafka_protocol.fetching import fetched_batches
+
+_TOPIC, _PARTITIONS = "orders", 3
+_RECORD_BYTES = 18  # of keys and values, as they are produced
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.kafka_protocol.kills", description=__doc__.splitlines()[0])
+    parser.add_argument("--capture", type=int, default=20)
+    parser.add_argument("--replay", type=int, default=10)
+    parser.add_argument("--seed", type=int, default=1)
+    arguments = parser.parse_args()
+    chance = random.Random(arguments.seed)
+    with tempfile.TemporaryDirectory() as directory, running_broker(Path(directory, "broker")) as address:
+        log = LogDir.create(f"{directory}/log")
+        log.create_topic("beside")
+        admin = AdminClient({"bootstrap.servers": address})
+        admin.create_topics([NewTopic(_TOPIC, _PARTITIONS, 1)])[_TOPIC].result(20)
+        ended = threading.Event()
+        producing = threading.Thread(target=_produce, args=(address, ended, arguments.seed))
+        producing.start()
+        command = ["capture", address, log.uri, "--topic", _TOPIC, "--interval", "10ms"]
+        killed = _killed(command, arguments.capture, chance, lambda: _append(log))
+        ended.set()
+        producing.join()
+        _run(["capture", address, log.uri, "--topic", _TOPIC, "--once"])
+        batches = _compared(log, address)
+        print(f"capture: {killed} of {arguments.capture} runs killed at work, {batches} batches equal", flush=True)
+
+        command = ["replay", log.uri, address, "--topic", _TOPIC, "--rename", f"{_TOPIC}=copy"]
+        size = sum(row["records"] for row in log.topic(_TOPIC).describe()["partitions"]) * _RECORD_BYTES
+        rate = str(max(1, int(size / max(1, arguments.replay))))  # a second of work a run
+        killed = _killed([*command, "--max-rate", rate], arguments.replay, chance, lambda: None)
+        _run(command)
+        records = _sent_once(log, address)
+        print(f"replay: {killed} of {arguments.replay} runs killed at work, {records} records once", flush=True)
+    return 0
+
+
+def _killed(command: list[str], count: int, chance: random.Random, beside: Callable[[], object]) -> int:
+    """Starts a command so often, kills it within three seconds, and says how often it was still at work."""
+    killed = 0
+    for _ in range(count):
+        process = subprocess.Popen([sys.executable, "-m", "spark_segments", *command], stdout=subprocess.DEVNULL)
+        beside()
+        time.sleep(chance.uniform(0.3, 3))
+        killed += process.poll() is None
+        process.kill()
+        process.wait()
+    return killed
+
+
+def _run(command: list[str]) -> None:
+    subprocess.run([sys.executable, "-m", "spark_segments", *command], stdout=subprocess.DEVNULL, check=True)
+
+
+def _append(log: LogDir) -> None:
+    """Another topic grows and is rolled meanwhile."""
+    log.topic("beside").append([{"value": "x" * 100} for _ in range(100)])
+    roll(log)
+
+
+def _produce(address: str, ended: threading.Event, seed: int) -> None:
+    chance, number = random.Random(seed), 0
+    plain = Producer({"bootstrap.servers": address, "linger.ms": 5})
+    moved = Producer({"bootstrap.servers": address, "transactional.id": "producer"})
+    moved.init_transactions(30)
+    while not ended.is_set():
+        is_transaction = chance.random() < 0.3
+        producer = moved if is_transaction else plain
+        if is_transaction:
+            moved.begin_transaction()
+        for _ in range(chance.randint(1, 20)):
+            number += 1
+            producer.produce(_TOPIC, f"value {number}", f"key {number % 50}", number % _PARTITIONS)
+        if is_transaction:
+            moved.commit_transaction(30)
+        plain.poll(0)
+        time.sleep(0.02)
+    plain.flush(30)
+
+
+def _compared(log: LogDir, address: str) -> int:
+    """Compares each batch here with what the broker gives another client; how many there are."""
+    assert not verify(log, deep=True).findings
+    snapshot = log.topic(_TOPIC).snapshot
+    count = 0
+    for number in range(_PARTITIONS):
+        files = (log.storage.read(row.path, row.position, row.log_bytes) for row in snapshot.live_of(number))
+        here = _hashes(b"".join(data.to_pybytes() for data in files))
+        there = _hashes(fetched_batches(address, _TOPIC, number))
+        parted = next((pair for pair in zip(here, there, strict=False) if pair[0] != pair[1]), "none")
+        assert here == there, f"{_TOPIC}-{number}: {len(here)} here, {len(there)} there, the first other: {parted}"
+        count += len(here)
+    return count
+
+
+def _hashes(data: bytes) -> list[tuple[int, str]]:
+    table = scan_batches(data, path="fetched").batches
+    places = zip(table.base_offset.tolist(), table.position.tolist(), table.size.tolist(), strict=True)
+    return [(base, hashlib.sha256(data[start : start + size]).hexdigest()) for base, start, size in places]
+
+
+def _sent_once(log: LogDir, address: str) -> int:
+    read = log.topic(_TOPIC).scan(columns=["partition", "value"], isolation="read_committed").to_table().to_pylist()
+    here = {n: [row["value"] for row in read if row["partition"] == n] for n in range(_PARTITIONS)}
+    settings = {"bootstrap.servers": address, "group.id": "judge", "enable.partition.eof": True}
+    consumer = Consumer({**settings, "isolation.level": "read_committed"})
+    there: dict[int, list[bytes]] = {number: [] for number in range(_PARTITIONS)}
+    consumer.assign([TopicPartition("copy", number, 0) for number in there])
+    left = set(there)
+    while left:
+        message = consumer.poll(30)
+        assert message is not None, "the topic ends nowhere"
+        if (error := message.error()) is not None:
+            assert error.code() == KafkaError._PARTITION_EOF, error
+            left.discard(message.partition())
+        else:
+            there[message.partition()].append(message.value())
+    consumer.close()
+    for number, values in here.items():
+        extra = len(there[number]) - len(values)
+        assert there[number] == values, f"copy-{number}: {extra} records too many"
+    return sum(map(len, here.values()))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
