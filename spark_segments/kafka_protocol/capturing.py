@@ -31,7 +31,6 @@ from spark_segments.format.sidecars.producer_state import (
     producer_snapshot_bytes,
 )
 from spark_segments.format.window import Window
-from spark_segments.kafka_protocol.captured_groups import groups_of, keep_groups
 from spark_segments.kafka_protocol.source import (
     EARLIEST,
     FIRST_PAUSE_SECONDS,
@@ -45,6 +44,7 @@ from spark_segments.kafka_protocol.source import (
     error_of,
     patient,
 )
+from spark_segments.log.groups.kafka_groups import GroupOffsets, chosen_groups, keep_groups
 from spark_segments.log.kafka.imported_settings import kept_settings
 from spark_segments.log.kafka.segment_scan import UNKNOWN_TOMBSTONES
 from spark_segments.log.logdir import LogDir
@@ -113,7 +113,7 @@ def capture(
                 hint="Internal topics are left out, and brokers hide what this user may not read",
             )
         read = patient(
-            partial(groups_of, source, groups, [there[name] for name in names]), patience_seconds
+            partial(_groups, source, groups, [there[name] for name in names]), patience_seconds
         )  # before the logs
         done, failed = [], {}
         for name in names:
@@ -122,7 +122,7 @@ def capture(
                 done.append(work.run())
             except SegmentsError as error:
                 failed[name] = error
-        kept, warnings = keep_groups(log, read, [one["topic"] for one in done])
+        kept, warnings = keep_groups(log.manifests, read, [one["topic"] for one in done])
         for one in done:
             one["groups"] = kept[one["topic"]]
             one["warnings"] += [text for text in warnings if f" of {one['topic']}-" in text]
@@ -567,3 +567,13 @@ def _fitting(batches: BatchTable, start: int, writer: SegmentWriter, segment_byt
         by_size = max(by_size, 1)
     reach = writer.base_offset + MAX_RELATIVE_OFFSET
     return int(np.searchsorted(batches.last_offset[start : start + by_size], reach, side="right"))
+
+
+def _groups(source: SourceCluster, patterns: Sequence[str], topics: Sequence[SourceTopic]) -> GroupOffsets:
+    if not patterns:
+        return {}
+    there = source.groups()
+    return {
+        group: source.positions(group, there[group], topics)
+        for group in chosen_groups(there, patterns, "The cluster shows")
+    }

@@ -26,6 +26,7 @@ from spark_segments.kafka_protocol.target import (
     TargetTopic,
     delivery_problem,
 )
+from spark_segments.log.groups.kafka_groups import chosen_groups
 from spark_segments.log.logdir import LogDir
 from spark_segments.log.manifest.holes import holes_in
 from spark_segments.log.manifest.snapshot import Snapshot
@@ -225,7 +226,7 @@ class Replay:
     def _planned(self) -> list[_Topic]:
         """The topics, as far as they were sent. Raises InvalidOptionError for what the cluster would not keep."""
         names = self._names()
-        selected_groups(self._log, self._groups)
+        self._chosen_groups()
         targets = {name: self._rename.get(name, name) for name in names}
         there = self._cluster.topics(list(targets.values()))
         sent = self._cluster.positions({name: len(one.ends) for name, one in there.items()})
@@ -391,11 +392,14 @@ class Replay:
 
     # Groups
 
+    def _chosen_groups(self) -> list[str]:
+        return chosen_groups(self._log.groups(), self._groups, "The log has") if self._groups else []
+
     def _moved_groups(self) -> dict[str, list[str]]:
         """Gives groups there their positions in the topics; {topic: groups that had none there, and have some now}."""
         targets = {name: self._rename.get(name, name) for name in self._names()}
         moved: dict[str, list[str]] = {name: [] for name in targets}
-        wanted = selected_groups(self._log, self._groups)
+        wanted = self._chosen_groups()
         if not wanted:
             return moved
         counts = {name: len(one.ends) for name, one in self._cluster.topics(list(targets.values())).items()}
@@ -494,14 +498,6 @@ class Replay:
             "bytes": one.sent_bytes,
             "warnings": one.warnings,
         }
-
-
-def selected_groups(log: LogDir, patterns: Sequence[str]) -> list[str]:
-    """The groups here of these names or patterns. Raises InvalidOptionError for a name that is no group here."""
-    there = log.groups() if patterns else []
-    if missing := sorted({one for one in patterns if not {*"*?["} & {*one}} - set(there)):
-        raise InvalidOptionError(f"There is no group {', '.join(missing)}", path=log.uri)
-    return [one for one in there if any(fnmatch.fnmatchcase(one, pattern) for pattern in patterns)]
 
 
 def _sum(before: dict[str, Any] | None, now: dict[str, Any]) -> dict[str, Any]:

@@ -24,6 +24,7 @@ from spark_segments.storage import Storage
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from spark_segments.log.groups.kafka_groups import GroupOffsets
     from spark_segments.log.report import Report
     from spark_segments.values.registries.registry import Registry
 
@@ -187,6 +188,7 @@ class LogDir(Prints):
         keep_retention: bool = False,
         exclude_internal: bool = False,
         replicated: bool = False,
+        groups: Sequence[str] = (),
         storage_options: Mapping[str, str] | None = None,
         spark: SparkSession | None = None,
         progress: Callable[[int, int], None] | None = None,
@@ -198,7 +200,9 @@ class LogDir(Prints):
         active one. A new topic gets the settings that it has in Kafka, where the directory is that of a KRaft
         controller, too (`__cluster_metadata-0`), then `config`. Its retention is not kept unless `keep_retention`: it
         gets retention.ms=-1. `exclude_internal` leaves topics out whose names begin with __. `replicated` copies each
-        log up to the high watermark that the broker noted last: what all in-sync replicas have.
+        log up to the high watermark that the broker noted last: what all in-sync replicas have. `groups`: names or
+        patterns of groups in the directory's `__consumer_offsets`, whose positions in these topics become those of the
+        groups of the same name here.
 
         Run it again after it was killed, or when the directory has grown: what is here already is not copied twice.
         Returns what was copied of each topic, and its `warnings`.
@@ -218,6 +222,7 @@ class LogDir(Prints):
                 expected="<topic>-<partition> directories of Kafka",
                 hint=f"segments mirror {path} {self.uri} keeps copies of its topics",
             )
+        from spark_segments.log.groups.kafka_groups import keep_groups
         from spark_segments.log.kafka.directory import KafkaDirectory, committed_directory
         from spark_segments.log.kafka.transfer import import_all
 
@@ -230,7 +235,8 @@ class LogDir(Prints):
             raise LogDirError(
                 "The directory holds no topic to import", path=path, expected="<topic>-<partition> directories"
             )
-        return import_all(
+        offsets = _group_offsets(path, groups, storage_options)  # before the logs, which may grow
+        imported = import_all(
             source,
             self.storage,
             topics,
@@ -242,6 +248,12 @@ class LogDir(Prints):
             spark=spark,
             progress=progress,
         )
+        if offsets:
+            kept, warnings = keep_groups(self.manifests, offsets, [one["topic"] for one in imported])
+            for one in imported:
+                one["groups"] = kept[one["topic"]]
+                one["warnings"] += [text for text in warnings if f" of {one['topic']}-" in text]
+        return imported
 
     def export_kafka(
         self,
@@ -290,3 +302,22 @@ def _figures(topic: Topic) -> tuple[Any, ...]:
     except SegmentsError as error:
         return topic.name, str(error), None, None
     return topic.name, len(rows), sum(row["records"] for row in rows), sum(row["size_bytes"] for row in rows)
+
+
+def _group_offsets(path: str, patterns: Sequence[str], storage_options: Mapping[str, str] | None) -> GroupOffsets:
+    """The positions of groups in a Kafka directory. Raises UnknownTopicError where it has no partition of them."""
+    if not patterns:
+        return {}
+    from spark_segments.log.groups.kafka_groups import TOPIC, chosen_groups, groups_of_records
+
+    scan = (
+        LogDir.open(path, storage_options)
+        .topic(TOPIC)
+        .scan(columns=["key", "value"], view="latest", isolation="read_committed", include_tombstones=False)
+    )
+    there = groups_of_records(
+        record
+        for batch in scan.batches()
+        for record in zip(*(column.to_pylist() for column in batch.columns), strict=True)
+    )
+    return {group: there[group] for group in chosen_groups(there, patterns, "The directory has")}

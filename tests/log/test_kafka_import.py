@@ -16,6 +16,7 @@ from spark_segments.errors import InvalidOptionError, LogDirError, UnknownTopicE
 from spark_segments.format.batches import scan_batches
 from spark_segments.format.sidecars.index import rebuild
 from spark_segments.log.appending.appender import ProducerOptions
+from spark_segments.log.groups.kafka_groups import groups_of_records
 from spark_segments.log.verification.verify import verify
 from spark_segments.maintenance import retain, roll, vacuum
 from tests.conftest import ROOT
@@ -352,3 +353,33 @@ def test_a_segment_that_goes_on_with_transactions_after_old_messages_keeps_what_
     }
     assert read == {"read_uncommitted": [b"old", b"undone", b"kept"], "read_committed": [b"old", b"kept"]}
     assert verify(log, deep=True).errors == 0
+
+
+def test_groups_come_with_their_topics(tmp_path: Path) -> None:
+    log = LogDir.create(str(tmp_path / "log"))
+    log.import_kafka(str(GOLDEN / "broker-data"), "orders", groups=["g*"])
+    assert log.group("g1").positions().offsets == {"orders": {0: 1590, 1: 1410}}  # and in payments, which is not here
+    assert log.group("g2").positions()["orders", 0].metadata == "via txn"  # committed by a transaction
+    log.import_kafka(str(GOLDEN / "broker-data"), "payments", groups=["g1"])
+    assert log.group("g1").positions().offsets == {"orders": {0: 1590, 1: 1410}, "payments": {0: 36}}
+    with pytest.raises(InvalidOptionError, match="no group g3"):
+        log.import_kafka(str(GOLDEN / "broker-data"), "orders", groups=["g3"])
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "0000 {} 0002 6869 {}",
+        "0001 {} 0002 6869 {} {}",
+        "0002 {} 0002 6869 {}",
+        "0003 {} 00000007 0002 6869 {}",
+        "0004 {} 00000007 03 6869 {} 00",
+    ],
+)
+def test_positions_of_groups_are_read_in_each_version(value: str) -> None:
+    key = bytes.fromhex("0001 0001 67 0001 74 00000003")  # OffsetCommitKey: group g, topic t, partition 3
+    data = bytes.fromhex(value.format(*[f"{n:016x}" for n in (42, 1_700_000_000_000, 1_800_000_000_000)]))
+    members = bytes.fromhex("0002 0001 67")
+    assert groups_of_records([(members, b""), (key, data)]) == {"g": {("t", 3): (42, "hi")}}
+    with pytest.raises(LogDirError, match="__consumer_offsets cannot be read"):
+        groups_of_records([(key, data[:-20])])

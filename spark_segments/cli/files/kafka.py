@@ -67,6 +67,10 @@ def import_(
         bool,
         typer.Option("--replicated", help="Copy what all in-sync replicas have: up to replication-offset-checkpoint."),
     ] = False,
+    groups: Annotated[
+        list[str] | None,
+        typer.Option("--groups", metavar="PATTERN", help="Groups of __consumer_offsets to keep with their topics."),
+    ] = None,
     checksums: Annotated[
         Path | None,
         typer.Option("--checksums", metavar="FILE", help="List the files and their checksums, for verify --against."),
@@ -104,6 +108,7 @@ def import_(
             keep_retention=keep_retention,
             exclude_internal=exclude_internal,
             replicated=replicated,
+            groups=groups or [],
             storage_options=parse_overrides(kafka_storage or []),
             spark=session,
             progress=progress,

@@ -1,0 +1,135 @@
+"""Groups of Kafka's: their positions in topics that come here, as groups here.
+
+Whoever copies reads them before the logs: so what a group has read is here once its positions are.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import fnmatch
+import struct
+import time
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+from spark_segments.errors import InvalidOptionError, LogDirError
+from spark_segments.log.groups.group import Group
+from spark_segments.log.groups.group_files import LONGEST_METADATA, Rows
+from spark_segments.log.manifests import Manifests
+from spark_segments.log.positions import PartitionState, Position, TopicPartition
+
+GroupOffsets = Mapping[str, Mapping[TopicPartition, tuple[int, str]]]
+"""{group: {(topic, partition): (next offset to be read, metadata)}}"""
+
+TOPIC = "__consumer_offsets"
+
+_NEWEST_KEY = 1  # of keys of positions
+_WITH_EPOCH, _FLEXIBLE = 3, 4  # versions of values: from the first on there is a leader epoch, the last has short sizes
+_HIDDEN = "Brokers hide what a user may not DESCRIBE, and share groups have no positions"
+
+
+def chosen_groups(there: Collection[str], patterns: Sequence[str], of: str) -> list[str]:
+    """The groups of these names or patterns. `of`: what has them, in words.
+
+    Raises InvalidOptionError for a name, which is no pattern, that is no group there.
+    """
+    if missing := sorted({one for one in patterns if not {*"*?["} & {*one}} - set(there)):
+        raise InvalidOptionError(f"{of} no group {', '.join(missing)}", hint=_HIDDEN)
+    return sorted(one for one in there if any(fnmatch.fnmatchcase(one, pattern) for pattern in patterns))
+
+
+def groups_of_records(records: Iterable[tuple[bytes, bytes]]) -> GroupOffsets:
+    """The positions in records of `__consumer_offsets`, (key, value) each, one a key.
+
+    Keys of versions 0 and 1 are positions (OffsetCommitKey); others tell of members. Values are OffsetCommitValue,
+    versions 0 to 4. Raises LogDirError for a value of another version, or one that is cut.
+    """
+    found: dict[str, dict[TopicPartition, tuple[int, str]]] = {}
+    for key, value in records:
+        (version,) = struct.unpack_from(">h", key)
+        if version > _NEWEST_KEY:
+            continue
+        try:
+            group, at = _text(key, 2)
+            topic, at = _text(key, at)
+            (partition,) = struct.unpack_from(">i", key, at)
+            found.setdefault(group, {})[topic, partition] = _offset(value)
+        except (struct.error, ValueError, IndexError) as error:
+            raise LogDirError(
+                "A record of __consumer_offsets cannot be read",
+                expected="OffsetCommitValue 0 to 4",
+                found=value[:2].hex(),
+            ) from error
+    return found
+
+
+def _offset(value: bytes) -> tuple[int, str]:
+    """(offset, metadata) of an OffsetCommitValue."""
+    version, offset = struct.unpack_from(">hq", value)
+    at = 10 if version < _WITH_EPOCH else 14
+    if version > _FLEXIBLE:
+        raise ValueError(f"version {version}")
+    return offset, (_text(value, at) if version < _FLEXIBLE else _compact_text(value, at))[0]
+
+
+def _text(data: bytes, at: int) -> tuple[str, int]:
+    (size,) = struct.unpack_from(">h", data, at)
+    return _decoded(data, at + 2, size)
+
+
+def _compact_text(data: bytes, at: int) -> tuple[str, int]:
+    size = shift = 0
+    while True:
+        byte = data[at]
+        at, size, shift = at + 1, size | (byte & 0x7F) << shift, shift + 7
+        if byte < 0x80:
+            return _decoded(data, at, size - 1)
+
+
+def _decoded(data: bytes, at: int, size: int) -> tuple[str, int]:
+    if not 0 <= size <= len(data) - at:
+        raise ValueError(f"a text of {size} bytes")
+    return data[at : at + size].decode(), at + size
+
+
+def keep_groups(
+    manifests: Manifests, found: GroupOffsets, topics: Collection[str]
+) -> tuple[dict[str, list[str]], list[str]]:
+    """Makes the positions in these topics those of the groups here; positions in other topics stay as they are.
+
+    ({topic: groups that have positions in it}, warnings): a position above the log end is left out.
+    """
+    snapshots = {name: manifests.snapshot(name) for name in topics}
+    kept: dict[str, list[str]] = {name: [] for name in topics}
+    warnings = []
+    for group, offsets in found.items():
+        theirs: Rows = {}
+        for (topic, number), (offset, metadata) in offsets.items():
+            if topic not in snapshots:
+                continue
+            state = PartitionState.of(snapshots[topic], number)
+            if offset > state.log_end:
+                warnings.append(
+                    f"group {group} is at offset {offset} of {topic}-{number}, which ends at {state.log_end}"
+                )
+            elif len(metadata.encode()) > LONGEST_METADATA:
+                warnings.append(f"group {group} has metadata of over {LONGEST_METADATA} bytes in {topic}-{number}")
+            else:
+                theirs[topic, number] = dataclasses.replace(state.position(offset), metadata=metadata)
+        for topic in {topic for topic, _ in theirs}:
+            kept[topic].append(group)
+        Group(manifests, group).update(lambda rows, theirs=theirs: _moved(rows, theirs, snapshots))  # type: ignore[misc]
+    return kept, warnings
+
+
+def _moved(rows: Rows, theirs: Rows, topics: Collection[str]) -> Rows | None:
+    now_ms = time.time_ns() // 1_000_000
+    wanted = {key: position for key, position in rows.items() if key[0] not in topics}
+    for key, position in theirs.items():
+        before = rows.get(key)
+        is_same = before is not None and dataclasses.replace(before, committed_ms=0) == position
+        wanted[key] = before if is_same and before is not None else _at(position, now_ms)
+    return None if wanted == rows else wanted
+
+
+def _at(position: Position, now_ms: int) -> Position:
+    return dataclasses.replace(position, committed_ms=now_ms)
