@@ -15,6 +15,7 @@ PACKAGE = ROOT / "spark_segments"
 # From the bottom up. A module may import from its own layer and from those before it.
 LAYERS = [
     "errors",
+    "quantities",
     "format",
     "storage",
     "config",

@@ -12,9 +12,11 @@ import re
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from decimal import Decimal
+from functools import partial
 from typing import Any
 
 from spark_segments.errors import InvalidOptionError
+from spark_segments.quantities import duration_ms, size_bytes
 
 BOOLEAN, INT, LONG, DOUBLE, STRING, LIST = "boolean", "int", "long", "double", "string", "list"
 INT_MAX, LONG_MAX, DOUBLE_MAX = 2**31 - 1, 2**63 - 1, 1.7976931348623157e308
@@ -27,19 +29,6 @@ _NOUNS = {
     DOUBLE: "a number",
     STRING: "text",
     LIST: "a list separated by commas",
-}
-_SIZES = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
-_TIMES_MS = {
-    name: factor
-    for names, factor in (
-        (("ms",), 1),
-        (("s", "sec", "second"), 1000),
-        (("m", "min", "minute"), 60_000),
-        (("h", "hour"), 3_600_000),
-        (("d", "day"), 86_400_000),
-        (("w", "week"), 604_800_000),
-    )
-    for name in names
 }
 
 
@@ -167,17 +156,16 @@ def _java_double(value: float) -> str:
 
 def plain_number_hint(name: str, text: str) -> str | None:
     """A hint for a size or a time with a unit ("1 GiB", "7d"): the plain number that Kafka takes instead."""
-    match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([a-zA-Z]+)\s*", text)
-    if match is None:
-        return None
-    number, unit = float(match.group(1)), match.group(2).lower()
     if name.endswith(".ms"):
-        factor, noun = _TIMES_MS.get(unit if len(unit) < 3 else unit.removesuffix("s")), "milliseconds"
+        parse, noun = duration_ms, "milliseconds"
     elif "bytes" in name or name.endswith(".size"):
-        factor, noun = _SIZES.get(re.sub(r"i?b(ytes?)?$", "", unit)), "bytes"
+        parse, noun = partial(size_bytes, kilobyte=1024), "bytes"
     else:
-        factor, noun = None, ""
-    return f"It is a plain number of {noun}: write {int(number * factor)}" if factor else None
+        return None
+    try:
+        return f"It is a plain number of {noun}: write {parse(text)}"
+    except InvalidOptionError:
+        return None
 
 
 def nearest(name: str, names: Collection[str]) -> str | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +22,7 @@ from spark_segments.log.manifests import Manifests
 from spark_segments.log.partitions import offset_bounds
 from spark_segments.log.printing import Printed, Prints
 from spark_segments.log.topic_changes import altered, records_deleted
+from spark_segments.quantities import since_1970_ms
 
 # What reads or writes records imports kernels, and is imported when it is used.
 if TYPE_CHECKING:
@@ -60,7 +61,10 @@ class Topic(Prints):
     ) -> None:
         """Use `LogDir.topic`. `timestamp`: milliseconds since 1970, or a datetime, of UTC where it names no zone."""
         self.name, self.manifests = name, manifests
-        self._version, self._timestamp_ms = version, _milliseconds(timestamp)
+        self._version, self._timestamp_ms = (
+            version,
+            since_1970_ms(timestamp) if isinstance(timestamp, datetime) else timestamp,
+        )
 
     @cached_property
     def snapshot(self) -> Snapshot:
@@ -329,10 +333,3 @@ class Topic(Prints):
                 found=f"{self.name} as of a version or a time",
                 hint="Ask for it anew",
             )
-
-
-def _milliseconds(timestamp: datetime | int | None) -> int | None:
-    if not isinstance(timestamp, datetime):
-        return timestamp
-    at = timestamp if timestamp.tzinfo is not None else timestamp.replace(tzinfo=UTC)
-    return int(at.timestamp() * 1000)

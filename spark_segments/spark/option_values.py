@@ -5,7 +5,6 @@ options.py lists the options and checks them together.
 
 from __future__ import annotations
 
-import datetime
 import difflib
 import json
 import re
@@ -31,18 +30,6 @@ _FOREIGN_NAMES = frozenset(
 _FOREIGN_PREFIXES = (STORAGE_PREFIX, KAFKA_PREFIX, "fetchoffset.")
 # Similarity from which on an unknown name counts as a misspelling of a known name.
 _LIKENESS = 0.8
-
-_DURATION_UNITS_US = {
-    "us": 1,
-    "": 1_000,
-    "ms": 1_000,
-    "s": 1_000_000,
-    "m": 60_000_000,
-    "min": 60_000_000,
-    "h": 3_600_000_000,
-    "d": 86_400_000_000,
-}
-_SIZE_UNITS = {unit: 1024**power for power, unit in enumerate("bkmgtp")}
 
 T = TypeVar("T")
 TopicPartition = tuple[str, int]
@@ -156,31 +143,6 @@ class OptionValues:
     def prefixed(self, prefix: str) -> dict[str, str]:
         """All options whose names begin with `prefix`, under the rest of their names."""
         return {name.removeprefix(prefix): value for name, value in self._values.items() if name.startswith(prefix)}
-
-
-def size_bytes(text: str) -> int:
-    """Bytes of a size as Spark writes it: 131072, 128k, 64mb, 1g. Raises ValueError."""
-    match = re.fullmatch(r"(\d+)\s*(?:([kmgtp])b?|b)?", text.strip().lower())
-    if match is None or int(match.group(1)) == 0:
-        raise ValueError(text)
-    return int(int(match.group(1)) * _SIZE_UNITS[match.group(2) or "b"])
-
-
-def duration_ms(text: str) -> int:
-    """Milliseconds of a duration as Spark writes it: 500ms, 30s, 15m, 1h; without a unit, ms. Raises ValueError."""
-    match = re.fullmatch(r"([0-9]{1,18})\s*([a-z]*)", text.strip().lower())
-    if match is None or match.group(2) not in _DURATION_UNITS_US:
-        raise ValueError(text)
-    return int(match.group(1)) * _DURATION_UNITS_US[match.group(2)] // 1_000
-
-
-def time_ms(text: str) -> int:
-    """Milliseconds since 1970 of such a number or of an ISO time, UTC without a zone. Raises ValueError."""
-    if re.fullmatch(r"[0-9]{1,19}", text):
-        return int(text)
-    moment = datetime.datetime.fromisoformat(text)
-    moment = moment.replace(tzinfo=datetime.UTC) if moment.tzinfo is None else moment
-    return (moment - datetime.datetime.fromtimestamp(0, datetime.UTC)) // datetime.timedelta(milliseconds=1)
 
 
 def json_object(text: str) -> dict[str, Any]:

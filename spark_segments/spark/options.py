@@ -12,14 +12,12 @@ from dataclasses import dataclass
 from spark_segments.config.table import KEYS
 from spark_segments.errors import InvalidOptionError
 from spark_segments.log.reading.isolation import READ_COMMITTED, READ_UNCOMMITTED
+from spark_segments.quantities import duration_ms, moment_ms, size_bytes
 from spark_segments.spark.option_values import (
     STORAGE_PREFIX,
     OptionValues,
     TopicPartition,
-    duration_ms,
     json_object,
-    size_bytes,
-    time_ms,
     whole_number,
 )
 from spark_segments.spark.patterns import python_pattern
@@ -240,7 +238,7 @@ def load_options(options: Mapping[str, str], default_start: int = EARLIEST) -> R
         latest_where_no_time_matches=strategy == "latest",
         min_partitions=given.number("minPartitions", at_least=1),
         max_records_per_partition=given.number("maxRecordsPerPartition", at_least=1),
-        max_partition_bytes=given.parsed("maxPartitionBytes", size_bytes, "a size in bytes, or one such as 64m or 1g"),
+        max_partition_bytes=given.parsed("maxPartitionBytes", _spark_size, "a size in bytes, or one such as 64m or 1g"),
         include_headers=given.flag("includeHeaders", False),
         fail_on_data_loss=given.flag("failOnDataLoss", True),
         version=version,
@@ -315,12 +313,17 @@ def _check_trigger_limits(given: OptionValues) -> None:
         )
 
 
+def _spark_size(text: str) -> int:
+    """Bytes of a size as Spark writes it, where MB, too, are powers of 1024. Raises ValueError."""
+    if not (size := size_bytes(text, kilobyte=1024)):
+        raise ValueError(text)
+    return size
+
+
 def _as_of(given: OptionValues, topics: Topics) -> tuple[int | None, int | None]:
     """(version, time in ms): at most one of them."""
     version = given.number("versionAsOf", at_least=0)
-    timestamp_ms = given.parsed(
-        "timestampAsOf", time_ms, "milliseconds since 1970, or an ISO time such as 2026-01-31T12:00:00Z"
-    )
+    timestamp_ms = given.parsed("timestampAsOf", moment_ms, "a time")
     if version is not None and timestamp_ms is not None:
         raise InvalidOptionError("Options versionAsOf and timestampAsOf cannot both be given")
     if version is not None and (len(topics.names) or len(topics.partitions or ())) != 1:

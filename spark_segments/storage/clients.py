@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
 from spark_segments.errors import InvalidOptionError, MissingExtraError, StorageError
+from spark_segments.quantities import duration_ms
 from spark_segments.storage.locations import Location
 from spark_segments.storage.options import AZURE, BOTO3, CLIENT, GCS, S3, is_true, same, values
 
-_DURATION = re.compile(r"^(\d+(?:\.\d+)?)\s*(ms|s|secs?|seconds?|m|mins?|minutes?)?$")
 _TIMEOUT = timedelta(minutes=2)  # of a request with its body; obstore's 30 seconds cut large parts on slow lines
 # The account of Azurite (Azure's emulator), the same on every machine.
 EMULATOR_ACCOUNT = "devstoreaccount1"
@@ -165,7 +164,11 @@ def _client_options(location: Location) -> dict[str, Any]:
     made = {"timeout": _TIMEOUT, **given, "allow_http": is_true(given, "allow_http")}
     for name in ("timeout", "connect_timeout"):
         if name in given:
-            made[name] = _duration(given[name], name)
+            try:
+                made[name] = timedelta(milliseconds=duration_ms(given[name], "s"))
+            except InvalidOptionError as error:
+                error.message, error.expected = f"Storage option {name} is no duration", "as in 30s or 2m"
+                raise
     return made
 
 
@@ -180,11 +183,3 @@ def _check_endpoint(text: str, name: str, flag: str | None, settings: dict[str, 
     if scheme == "http" and flag is not None and not client["allow_http"]:
         raise InvalidOptionError(f"An endpoint without TLS needs the option {flag}=true", found=text)
     client["allow_http"] = client["allow_http"] or scheme == "http"
-
-
-def _duration(text: str, name: str) -> timedelta:
-    match = _DURATION.match(text.strip())
-    if match is None:
-        raise InvalidOptionError(f"Storage option {name} is no duration", expected="as in 30s or 2m", found=text)
-    unit = match.group(2) or "s"
-    return timedelta(seconds=float(match.group(1)) * (0.001 if unit == "ms" else 60 if unit.startswith("m") else 1))

@@ -7,13 +7,14 @@ from typing import Annotated, Any
 
 import typer
 
-from spark_segments.cli.arguments import duration_ms, timestamp_ms
+from spark_segments.cli.arguments import timestamp_ms
 from spark_segments.cli.jobs.account_text import account_text
 from spark_segments.cli.jobs.erase import Base64KeyOption, KeyOption, key_bytes
 from spark_segments.cli.jobs.explain_text import explanation_text
 from spark_segments.cli.options import ConfiguredLogOptions, NowOption, OutputOption, TopicArgument, with_options
 from spark_segments.cli.output import Output, print_json
 from spark_segments.errors import InvalidOptionError
+from spark_segments.quantities import duration_ms
 
 
 @with_options

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from spark_segments.cli.arguments import duration_ms, size_bytes
 from spark_segments.cli.options import (
     ConfiguredLogOptions,
     JobOptions,
@@ -19,6 +18,7 @@ from spark_segments.cli.options import (
 )
 from spark_segments.cli.output import FAILED, print_report, progress_bar
 from spark_segments.config import TopicConfig, topic_config
+from spark_segments.quantities import duration_ms, size_bytes
 
 if TYPE_CHECKING:
     from spark_segments.log.logdir import LogDir

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from spark_segments.cli.arguments import duration_ms
 from spark_segments.cli.interrupts import until_interrupted
 from spark_segments.cli.options import (
     ConfiguredLogOptions,
@@ -34,6 +33,7 @@ from spark_segments.cli.output import (
 from spark_segments.config import parse_overrides
 from spark_segments.errors import InvalidOptionError, SegmentsError
 from spark_segments.log.report import Report
+from spark_segments.quantities import duration_ms
 
 if TYPE_CHECKING:
     from spark_segments.log.logdir import LogDir

@@ -9,11 +9,11 @@ from typing import Annotated, Any
 
 import typer
 
-from spark_segments.cli.arguments import duration_ms
 from spark_segments.cli.interrupts import until_interrupted
 from spark_segments.cli.options import ConfiguredLogOptions, MetricsOption, OutputOption, with_options
 from spark_segments.cli.output import FOUND_FAULTS, Output, print_json, progress_bar, shown_hole
 from spark_segments.errors import MissingExtraError
+from spark_segments.quantities import duration_ms
 
 
 @with_options

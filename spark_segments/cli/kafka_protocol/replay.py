@@ -9,11 +9,12 @@ from typing import Annotated, Any
 
 import typer
 
-from spark_segments.cli.arguments import duration_ms, timestamp_ms
+from spark_segments.cli.arguments import timestamp_ms
 from spark_segments.cli.interrupts import until_interrupted
 from spark_segments.cli.options import DryRunOption, LogOptions, MetricsOption, OutputOption, with_options
 from spark_segments.cli.output import Output, print_json, print_table, progress_bar
 from spark_segments.errors import InvalidOptionError, MissingExtraError
+from spark_segments.quantities import duration_ms
 
 
 @with_options

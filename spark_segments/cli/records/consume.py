@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import pyarrow as pa
 import typer
 
-from spark_segments.cli.arguments import duration_ms, timestamp_ms
+from spark_segments.cli.arguments import timestamp_ms
 from spark_segments.cli.options import LogOptions, OutputOption, TopicArgument, with_options
 from spark_segments.cli.output import Output
 from spark_segments.cli.records.follow import Follower, GroupReader, consume_rounds
@@ -30,6 +30,7 @@ from spark_segments.errors import InvalidOptionError
 from spark_segments.log.partitions import offset_bounds
 from spark_segments.log.reading.ahead import reading_threads
 from spark_segments.log.reading.times import offsets_for_times
+from spark_segments.quantities import duration_ms
 
 if TYPE_CHECKING:
     from spark_segments.log.logdir import LogDir
