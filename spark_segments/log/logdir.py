@@ -167,14 +167,17 @@ class LogDir(Prints):
         spark: SparkSession | None = None,
         dry_run: bool = False,
         progress: Callable[[int, int], None] | None = None,
+        table_uri: str | None = None,
     ) -> list[Report]:
         """Runs the jobs that keep a log in order: roll, retain, compact, vacuum. Returns their reports, in that order.
 
-        `topics`: names and patterns (`orders*`). `spark_segments.maintenance` has each job by itself, and the others.
+        `topics`: names and patterns (`orders*`). `table_uri`: where the topics' tables are that are kept in step before
+        these jobs and before vacuum, with {topic} in it. `spark_segments.maintenance` has each job by itself, and the
+        others.
         """
         from spark_segments.maintenance import maintain
 
-        return maintain(self, topics=topics, spark=spark, dry_run=dry_run, progress=progress)
+        return maintain(self, topics=topics, spark=spark, dry_run=dry_run, progress=progress, table_uri=table_uri)
 
     # Kafka's directories
 

@@ -182,6 +182,20 @@ def test_several_topics_have_a_table_each(log, tmp_path):
         table(log, table_uri=str(tmp_path / "one"))
 
 
+def test_an_archive_has_what_the_jobs_of_maintain_take(log, tmp_path):
+    for name in ("orders", "prices"):
+        log.create_topic(name, config={"segment.ms": "1"})
+        append(log, (b"a", b"1"), topic=name)
+    place = str(tmp_path / "{topic}")
+    table(log, topics=["orders"], table_uri=place, archive=True)
+    append(log, (b"b", b"1"))
+    log.topic("orders").delete_records({0: 1})
+    reports = log.maintain(table_uri=place)
+    assert [report.job for report in reports] == ["table", "roll", "retain", "compact", "table", "vacuum"]
+    assert [row["key"] for row in content(str(tmp_path / "orders"))] == [b"a", b"b"]
+    assert not (tmp_path / "prices").exists()
+
+
 def test_a_table_of_a_broker_directory_leaves_out_what_is_not_committed(uri, view):
     log = LogDir.open(str(GOLDEN / "txn-0"))
     update(log, uri, topic="txn", view=view)

@@ -45,6 +45,7 @@ NOT_BEFORE = {
         ),
         "these play PySpark 4.2": (
             "test_connector_stream_cases.py",
+            "test_lag.py",
             "test_promoted_leaders.py",
             "test_stream_reader.py",
             "test_stream_model.py",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -148,14 +147,9 @@ def maintain(
     Example: segments maintain /data/log --master local[4]
     """
     from spark_segments.log.manifests import selected
-    from spark_segments.maintenance import table as table_job
-    from spark_segments.maintenance.maintain import IN_ORDER
+    from spark_segments.maintenance.maintain import jobs_in_order
 
-    tables: list[Callable[..., Any]] = []
-    if table is not None:
-        tables = [functools.partial(table_job, table_uri=table, existing=True)]
-    *before_vacuum, vacuum_job = IN_ORDER
-    reports = [run(job, location, settings, spark) for job in (*tables, *before_vacuum, *tables, vacuum_job)]
+    reports = [run(job, location, settings, spark) for job in jobs_in_order(table)]
     if settings.metrics is not None:
         log = location.open()
         snapshots = [log.topic(name).snapshot for name in selected(log.topics(), settings.topics())]
