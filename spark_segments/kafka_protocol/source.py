@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import base64
+import functools
 import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from kafka import errors
 from kafka.net.compat import KafkaNetClient
@@ -32,6 +33,7 @@ _SHARE = "share"  # groups of this type have no positions of a reader
 _NO_ID = uuid.UUID(int=0)
 
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 
@@ -65,12 +67,30 @@ class Fetched:
     parted: tuple[int, int] | None
 
 
+def _sensible(ask: Callable[P, T]) -> Callable[P, T]:
+    """What `ask` returns; SourceError where an answer could be read, but makes no sense."""
+
+    @functools.wraps(ask)
+    def asked(*arguments: P.args, **options: P.kwargs) -> T:
+        try:
+            return ask(*arguments, **options)
+        except SegmentsError:
+            raise
+        except (AttributeError, LookupError, OverflowError, TypeError, ValueError) as error:
+            raise SourceError(
+                f"A broker's answer about {ask.__name__} makes no sense ({type(error).__name__})"
+            ) from error
+
+    return asked
+
+
 class SourceCluster:
     """A cluster. Raises SourceError for whatever it does not answer. A context manager; not for many threads."""
 
     def __init__(self, servers: str, settings: Mapping[str, str] | None = None, timeout_seconds: float = 30.0) -> None:
         """`settings`: by the names of Kafka's or librdkafka's clients. `timeout_seconds`: of one answer."""
         own = {"reconnect_backoff_max_ms": 1000, "receive_message_max_bytes": _FRAME_BYTES}
+        own["request_timeout_ms"] = max(1, int(timeout_seconds * 1000))
         options = own | kafka_python_options(settings or {})
         self._timeout_ms = timeout_seconds * 1000
         self._client = KafkaNetClient(bootstrap_servers=servers.split(","), **options)
@@ -82,6 +102,7 @@ class SourceCluster:
     def __exit__(self, *_: object) -> None:
         self._client.close()
 
+    @_sensible
     def topics(self) -> dict[str, SourceTopic]:
         """The topics that this user may see, by name. Internal ones are left out."""
         request = MetadataRequest(topics=None, allow_auto_topic_creation=False)
@@ -100,6 +121,7 @@ class SourceCluster:
             found[topic.name] = SourceTopic(topic.name, text, leaders)
         return found
 
+    @_sensible
     def fetch(self, topic: SourceTopic, wanted: Mapping[int, tuple[int, int]]) -> dict[int, Fetched]:
         """Batches of partitions. `wanted`: {partition: (offset, epoch of the record before it, -1 for none)}."""
         topic_id = (
@@ -137,6 +159,8 @@ class SourceCluster:
             answer = self._ask(leader, request)
             _check(getattr(answer, "error_code", 0))
             for one in (one for each in answer.responses for one in each.partitions):
+                if one.partition_index not in wanted:
+                    raise ValueError("a partition that was not asked for")
                 parting = getattr(one, "diverging_epoch", None)
                 parted = None if parting is None or parting.end_offset < 0 else (parting.epoch, parting.end_offset)
                 start = getattr(one, "log_start_offset", -1)
@@ -144,6 +168,7 @@ class SourceCluster:
                 found[one.partition_index] = Fetched(one.error_code, one.high_watermark, start, records, parted)
         return found
 
+    @_sensible
     def offset(self, topic: SourceTopic, partition: int, time: int) -> int:
         """The log start (EARLIEST) or the high watermark (LATEST) of a partition."""
         kind = ListOffsetsRequest.ListOffsetsTopic
@@ -155,6 +180,7 @@ class SourceCluster:
         _check(one.error_code)
         return int(one.offset)
 
+    @_sensible
     def end_of_epoch(self, topic: SourceTopic, partition: int, epoch: int) -> tuple[int, int]:
         """(largest epoch up to `epoch`, its end offset) of the leader's log; (-1, -1) where it has none."""
         kind = OffsetForLeaderEpochRequest.OffsetForLeaderTopic
@@ -164,6 +190,7 @@ class SourceCluster:
         _check(one.error_code)
         return int(one.leader_epoch), int(one.end_offset)
 
+    @_sensible
     def settings(self, topic: SourceTopic) -> dict[str, str] | None:
         """The settings that the topic has of its own; None where the cluster does not say."""
         asked = DescribeConfigsRequest.DescribeConfigsResource(
@@ -175,6 +202,7 @@ class SourceCluster:
             return None
         return {each.name: each.value for each in one.configs if each.config_source == _TOPIC_SETTING}
 
+    @_sensible
     def groups(self) -> dict[str, int]:
         """{group: the broker that coordinates it} of the groups that this user may see, share groups left out."""
         self.topics()  # which tells the brokers
@@ -189,6 +217,7 @@ class SourceCluster:
             }
         return found
 
+    @_sensible
     def positions(
         self, group: str, coordinator: int, topics: Iterable[SourceTopic]
     ) -> dict[tuple[str, int], tuple[int, str]]:

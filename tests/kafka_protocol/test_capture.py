@@ -156,7 +156,7 @@ def test_answers_that_are_cut_damaged_or_refused_are_asked_for_again(source: Log
 
 def test_damage_that_stays_is_an_error_and_is_never_written(source: LogDir, log: LogDir) -> None:
     with playing(PlayedViews(source, lambda: bad_crc)) as address, pytest.raises(CorruptBatchError, match="orders-"):
-        capture(log, address, patience_seconds=0.2)
+        capture(log, address, patience_seconds=1)
     for number in (0, 1):
         assert batches(source, "orders", number).startswith(batches(log, "orders", number))
 
