@@ -431,6 +431,14 @@ def test_a_table_stays_what_it_was_made_as(orders, uri):
         table(orders, topics=["prices"], table_uri=uri)
     with pytest.raises(UnknownTopicError):
         table(orders, topics=["no"], table_uri=uri)
+    with pytest.raises(InvalidOptionError, match="no archive"):
+        table(orders, topics=["orders"], table_uri=uri, keys=[b"a"])
+
+
+def test_a_damaged_table_is_an_error_that_names_it(orders, uri):
+    update(orders, uri)
+    (Path(uri) / f"_delta_log/{1:020d}.json").write_text("{")
+    assert uri in failure(orders, uri)
 
 
 def test_a_table_of_others_is_left_alone(orders, uri):

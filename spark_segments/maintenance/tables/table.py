@@ -196,9 +196,9 @@ def table(
     for name in names:
         storage = Storage(table_uri.replace(TOPIC, name), options)
         check_apart(storage)
-        if existing and TableBeside.open(storage) is None:
-            continue
         try:
+            if existing and TableBeside.open(storage) is None:
+                continue
             for _ in range(TRIES):
                 update = _planned(log, name, storage, given, partition_by, keys, run)
                 plan = _Plan(update.offsets, update.why, _missed(update))
@@ -270,6 +270,8 @@ def _planned(
     if settings.archive:
         update.keys = _erased(update, keys)
         _check_archive(update)
+    elif keys:
+        raise InvalidOptionError("Erased keys leave a table that is no archive by themselves", found="keys")
     return update
 
 

@@ -6,9 +6,10 @@ one file holds.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -91,13 +92,11 @@ class TableBeside:
     def open(cls, storage: Storage) -> TableBeside | None:
         """The latest version; None where there is no table."""
         uri, options = storage.delta_uri()
-        try:
-            return cls(storage, DeltaTable(uri, storage_options=options or None))
-        except TableNotFoundError:
-            return None
-        except DeltaError as error:
-            text = storage.hidden(reason(error))
-            raise StorageError(f"The table cannot be opened: {text}", path=storage.uri) from error
+        with _failures(storage, "opened"):
+            try:
+                return cls(storage, DeltaTable(uri, storage_options=options or None))
+            except TableNotFoundError:
+                return None
 
     @classmethod
     def create(
@@ -111,15 +110,16 @@ class TableBeside:
             raise InvalidOptionError(
                 f"Delta has no such columns ({reason(error)})", found=str(schema), hint="Choose another value.format"
             ) from error
-        DeltaTable.create(
-            uri,
-            fields,
-            mode="ignore",
-            partition_by=[partition_by] if partition_by else None,
-            configuration=settings.to_properties(),
-            storage_options=options or None,
-            raise_if_key_not_exists=False,
-        )
+        with _failures(storage, "made"):
+            DeltaTable.create(
+                uri,
+                fields,
+                mode="ignore",
+                partition_by=[partition_by] if partition_by else None,
+                configuration=settings.to_properties(),
+                storage_options=options or None,
+                raise_if_key_not_exists=False,
+            )
         found = cls.open(storage)
         assert found is not None
         return found
@@ -169,7 +169,9 @@ class TableBeside:
     def position(self) -> TablePositions | None:
         """The table's position: that of its last commit with a position."""
         for limit in (_RECENT_COMMITS, None):  # a table has thousands of commits, and mostly the last has the position
-            for commit in self._table.history(limit):
+            with _failures(self.storage, "read"):
+                commits = self._table.history(limit)
+            for commit in commits:
                 found = TablePositions.from_json(commit.get(_POSITION) or "")
                 if found is not None:
                     return found
@@ -218,7 +220,8 @@ class TableBeside:
     def made_checkpoint(self) -> None:
         """Makes a checkpoint of this version, where it is time for one."""
         if self.version % CHECKPOINT_INTERVAL == 0:
-            self._table.create_checkpoint()
+            with _failures(self.storage, "given a checkpoint"):
+                self._table.create_checkpoint()
 
     def _named(self, one: DataFile) -> dict[str, Any]:
         return {
@@ -227,3 +230,13 @@ class TableBeside:
             "size": one.size,
             "dataChange": True,
         }
+
+
+@contextlib.contextmanager
+def _failures(storage: Storage, done: str) -> Iterator[None]:
+    """Turns errors of delta-rs into StorageErrors."""
+    try:
+        yield
+    except DeltaError as error:
+        text = storage.hidden(reason(error))
+        raise StorageError(f"The table cannot be {done}: {text}", path=storage.uri) from error
