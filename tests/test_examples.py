@@ -152,7 +152,8 @@ from spark_segments.airflow import operators
 assert "spark-segments" in ProvidersManager().providers
 further = {"append": {"topic": "t", "inputs": ["a", "b"]}, "import": {"kafka_dir": "k", "topic": "t"},
            "export": {"kafka_dir": "k", "topic": "t"}, "mirror": {"source": "/s"},
-           "table": {"topic": "t", "table": "/b"}}
+           "table": {"topic": "t", "table": "/b"}, "capture": {"bootstrap": "b:1", "topic": "t*"},
+           "replay": {"bootstrap": "b:1", "topic": "t"}}
 found = [one for one in vars(operators).values() if isinstance(one, type) and hasattr(one, "job")]
 made = [one(task_id="t", log_dir="/l", storage_options={"A": "b"}, **further.get(one.job, {})) for one in found]
 print("COMMANDS", json.dumps({one.job: one.command() for one in made}))
@@ -161,14 +162,14 @@ print("COMMANDS", json.dumps({one.job: one.command() for one in made}))
         [environment / "bin" / "python", "-c", script], env=archive, capture_output=True, text=True, check=True
     )
     commands = json.loads(done.stdout.partition("COMMANDS")[2])
-    assert {"roll", "retain", "compact", "vacuum", "maintain", "append", "import", "export", "mirror", "table"} == {
-        *commands
-    }
+    jobs = {"roll", "retain", "compact", "vacuum", "maintain", "append", "import", "export", "mirror", "table"}
+    assert jobs | {"capture", "replay"} == {*commands}
     known = {command.name: command for command in COMMANDS}
     parsed = {job: known[job].load().make_context(job, arguments).params for job, arguments in commands.items()}
     assert {(params["log_dir"], *params["storage"]) for params in parsed.values()} == {("/l", "A=b")}
     assert parsed["append"]["paths"] == ["a", "b"] and parsed["import"]["kafka_dir"] == "k"
     assert {parsed[job]["topic"] for job in ("append", "import", "export")} == {"t"}
+    assert parsed["capture"]["once"] and {parsed[job]["bootstrap"] for job in ("capture", "replay")} == {"b:1"}
 
 
 @pytest.mark.spark

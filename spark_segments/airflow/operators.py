@@ -258,3 +258,38 @@ class MirrorOperator(SegmentsOperator):
         given = (self.source_storage_options or {}).items()
         storage = (word for name, value in given for word in ("--source-storage", f"{name}={value}"))
         return [*super().command(), "--once", *storage]
+
+
+class CaptureOperator(SegmentsOperator):
+    """Copies topics of a running cluster: `segments capture --once`. A repeat goes on at the log ends here.
+
+    `topic` may be a pattern, such as orders*. Exit code 3 fails the task, though what was captured stays: offsets were
+    gone before they were captured.
+    """
+
+    job = "capture"
+    template_fields = (*SegmentsOperator.template_fields, "bootstrap")
+
+    def __init__(self, *, bootstrap: str, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.bootstrap = bootstrap
+
+    def positional(self) -> list[str]:
+        return [self.bootstrap, self.log_dir, *(["--topic", self.topic] if self.topic else [])]
+
+    def command(self) -> list[str]:
+        return [*super().command(), "--once"]
+
+
+class ReplayOperator(SegmentsOperator):
+    """Sends topics to a running cluster: `segments replay`. A repeat sends what was not sent, and nothing twice."""
+
+    job = "replay"
+    template_fields = (*SegmentsOperator.template_fields, "bootstrap")
+
+    def __init__(self, *, bootstrap: str, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.bootstrap = bootstrap
+
+    def positional(self) -> list[str]:
+        return [self.log_dir, self.bootstrap, *(["--topic", self.topic] if self.topic else [])]

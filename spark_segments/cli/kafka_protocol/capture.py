@@ -119,5 +119,5 @@ def _print(topics: list[dict[str, Any]], output: Output) -> None:
 def _write_metrics(path: Path, uri: str, topics: list[dict[str, Any]]) -> None:
     from spark_segments.maintenance.metrics.copy_metrics import write_copy_metrics
 
-    records, copied_bytes = ({one["topic"]: one[name] for one in topics} for name in ("records", "bytes"))
-    write_copy_metrics(path, uri, "capture", records, copied_bytes)
+    records, copied_bytes, lag = ({one["topic"]: one[name] for one in topics} for name in ("records", "bytes", "lag"))
+    write_copy_metrics(path, uri, "capture", records, copied_bytes, lag)

@@ -15,8 +15,11 @@ def write_copy_metrics(
     job: str,
     records: Mapping[str, int | None],
     copied_bytes: Mapping[str, int] | None = None,
+    lag: Mapping[str, int] | None = None,
 ) -> None:
-    """Writes the metrics of a job that has just ended. `records`: {topic: how many it added, None if not known}."""
+    """Writes the metrics of a job that has just ended. `records`: {topic: how many it added, None if not known}. `lag`:
+    {topic: offsets that it has not reached}, where the job knows.
+    """
     labels = {"log_dir": log_dir, "job": job}
 
     def by_topic(name: str, text: str, unit: str, values: Mapping[str, int | None]) -> Family:
@@ -34,4 +37,8 @@ def write_copy_metrics(
         by_topic("segments_job_copied_records", "Records that the last run added.", "records", records),
         by_topic("segments_job_copied_bytes", "Bytes of .log files of that.", "bytes", dict(copied_bytes or {})),
     ]
+    if lag is not None:
+        families.append(
+            by_topic("segments_job_lag_offsets", "Offsets that the last run did not reach.", "offsets", lag)
+        )
     write_metrics(path, openmetrics_text(families))
