@@ -83,6 +83,11 @@ def test_imports_go_downwards(name: str) -> None:
         assert (layer, other) not in STRANGERS, f"{name} imports {imported}"
 
 
+@pytest.mark.parametrize("page", ["CONTRIBUTING.md", "docs/design/architecture.md"])
+def test_the_papers_have_the_layers_of_this_list(page: str) -> None:
+    assert " → ".join(f"`{layer}`" for layer in LAYERS) in " ".join((ROOT / page).read_text().split())
+
+
 @pytest.mark.parametrize("name", FACE)
 def test_the_face_calls_the_jobs_and_nothing_above_them(name: str) -> None:
     called = _imported(ast.walk(ast.parse(MODULES[name].read_text())))
