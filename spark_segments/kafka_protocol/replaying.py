@@ -81,13 +81,13 @@ def replay(
 ) -> list[dict[str, Any]]:
     """Sends the committed records of topics to a running cluster, exactly once, and returns what was sent.
 
-    `servers`: `host:port`, several with commas. `topics`: names or patterns. `name`: of the replay, which is the
-    cluster's transactional id, and the group that has the replay's positions there; one process at a time has it.
-    `client_config`: settings by the names of Kafka's clients. `rename`: {topic: its name there}. `from_time_ms`,
-    `to_time_ms`: the first replay of a partition begins at the first record of that time or later, each one ends before
-    the first record of that time or later. `groups`: names or patterns of groups here, whose positions become those of
-    the groups of the same name there, at the new offsets, where these have none. `progress(topic, done, total)`:
-    offsets of the pass.
+    `servers`: `host:port`, several with commas. `topics`: names or patterns; internal ones are left out. `name`: of the
+    replay, which is the cluster's transactional id, and the group that has the replay's positions there; one process at
+    a time has it. `client_config`: settings by the names of Kafka's clients. `rename`: {topic: its name there}.
+    `from_time_ms`, `to_time_ms`: the first replay of a partition begins at the first record of that time or later, each
+    one ends before the first record of that time or later. `groups`: names or patterns of groups here, whose positions
+    become those of the groups of the same name there, at the new offsets, where these have none. `progress(topic, done,
+    total)`: offsets of the pass.
 
     A topic that the cluster lacks is made, with the partitions of the one here, and settings that say how long records
     live. `dry_run`: nothing is sent or made. Of each topic a dict: "topic", "target", "partitions", "created" (whether
@@ -243,10 +243,14 @@ class Replay:
         return found
 
     def _names(self) -> list[str]:
-        here = self._log.topics()
+        here = [one for one in self._log.topics() if not one.startswith("__")]  # which are the cluster's own business
         named = {one for one in self._topics if not {*"*?["} & {*one}}
         if missing := sorted((named | self._rename.keys()) - set(here)):
-            raise UnknownTopicError(f"There is no topic {', '.join(missing)} to replay", path=self._log.uri)
+            raise UnknownTopicError(
+                f"There is no topic {', '.join(missing)} to replay",
+                path=self._log.uri,
+                hint="Internal ones are left out",
+            )
         names = sorted(one for one in here if any(fnmatch.fnmatchcase(one, pattern) for pattern in self._topics))
         if not names:
             raise UnknownTopicError(f"No topic here matches {', '.join(self._topics)}", path=self._log.uri)

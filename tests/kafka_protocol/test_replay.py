@@ -218,3 +218,8 @@ def test_records_that_left_the_log_before_they_were_sent_are_an_error(broker: st
 def test_a_topic_that_is_not_here_is_an_error(broker: str, log: LogDir, name: str) -> None:
     with pytest.raises(UnknownTopicError, match="nothing"):
         replay(log, broker, [name, "nothing"], name=name)
+
+
+def test_internal_topics_stay_here(broker: str, log: LogDir, name: str) -> None:
+    log.create_topic("__consumer_offsets")
+    assert [told["topic"] for told in replay(log, broker, name=name, dry_run=True)] == [name]
