@@ -5,19 +5,23 @@ Each job can be repeated, and can run beside any other job, without harm. log/ s
 
 from __future__ import annotations
 
-from spark_segments.log.report import Report
-from spark_segments.log.verification.verify import verify
-from spark_segments.maintenance.compaction.compact import compact
-from spark_segments.maintenance.erasure.erase import erase
-from spark_segments.maintenance.maintain import maintain
-from spark_segments.maintenance.mirroring.mirror import mirror
-from spark_segments.maintenance.promotion.demote import demote
-from spark_segments.maintenance.promotion.promote import promote
-from spark_segments.maintenance.removal.restore import restore
-from spark_segments.maintenance.removal.vacuum import vacuum
-from spark_segments.maintenance.retention.retain import retain
-from spark_segments.maintenance.rolling.roll import roll
-from spark_segments.maintenance.tables.table import table
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from spark_segments.log.report import Report
+    from spark_segments.log.verification.verify import verify
+    from spark_segments.maintenance.compaction.compact import compact
+    from spark_segments.maintenance.erasure.erase import erase
+    from spark_segments.maintenance.in_order import maintain
+    from spark_segments.maintenance.mirroring.mirror import mirror
+    from spark_segments.maintenance.promotion.demote import demote
+    from spark_segments.maintenance.promotion.promote import promote
+    from spark_segments.maintenance.removal.restore import restore
+    from spark_segments.maintenance.removal.vacuum import vacuum
+    from spark_segments.maintenance.retention.retain import retain
+    from spark_segments.maintenance.rolling.roll import roll
+    from spark_segments.maintenance.tables.table import table
 
 __all__ = [
     "Report",
@@ -34,3 +38,30 @@ __all__ = [
     "vacuum",
     "verify",
 ]
+
+_HOME = {
+    "Report": "spark_segments.log.report",
+    "compact": "spark_segments.maintenance.compaction.compact",
+    "demote": "spark_segments.maintenance.promotion.demote",
+    "erase": "spark_segments.maintenance.erasure.erase",
+    "maintain": "spark_segments.maintenance.in_order",
+    "mirror": "spark_segments.maintenance.mirroring.mirror",
+    "promote": "spark_segments.maintenance.promotion.promote",
+    "restore": "spark_segments.maintenance.removal.restore",
+    "retain": "spark_segments.maintenance.retention.retain",
+    "roll": "spark_segments.maintenance.rolling.roll",
+    "table": "spark_segments.maintenance.tables.table",
+    "vacuum": "spark_segments.maintenance.removal.vacuum",
+    "verify": "spark_segments.log.verification.verify",
+}
+
+
+def __getattr__(name: str) -> Any:
+    # A command that runs one job waits for the import of no other.
+    if name in _HOME:
+        return getattr(import_module(_HOME[name]), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Annotated, Any
 
 import typer
 
 from spark_segments.cli.arguments import timestamp_ms
-from spark_segments.cli.jobs.account_text import account_text
 from spark_segments.cli.jobs.erase import Base64KeyOption, KeyOption, key_bytes
-from spark_segments.cli.jobs.explain_text import explanation_text
 from spark_segments.cli.options import ConfiguredLogOptions, NowOption, OutputOption, TopicArgument, with_options
 from spark_segments.cli.output import Output, print_json
 from spark_segments.errors import InvalidOptionError
@@ -46,23 +45,28 @@ def explain(
     Example: segments explain /data/log orders --time 2026-01-31T12:00:00Z
     Example: segments explain /data/log customers --key ada@example.org
     """
-    from spark_segments.maintenance.erasure.copies import key_account
-
     keys = key_bytes(key, key_base64)
     if (offset is not None) + (at is not None) + len(keys) != 1:
         raise typer.BadParameter("--offset, --time or --key must name the record, and only one of them")
     log, every_ms = location.open(), duration_ms(every)
     found: Any
-    text: Callable[[Any], str] = account_text if keys else explanation_text
+    text: Callable[[Any], str]
     if keys:
+        from spark_segments.cli.jobs.account_text import account_text as text
+        from spark_segments.maintenance.erasure.copies import key_account
+
         found = key_account(log, topic, keys[0], every_ms=every_ms, now_ms=now_ms)
     else:
+        from spark_segments.cli.jobs.explain_text import explanation_text as text
+
         here = log.topic(topic)
         number = _only_partition(here.offsets()) if partition is None else partition
         time_ms = None if at is None else timestamp_ms(at)
         found = here.explain(number, offset, time_ms, every_ms=every_ms, now_ms=now_ms)
     if output is Output.JSON:
         print_json(found.to_dict())
+    elif not keys and found.state == "not written":
+        print(text(found), file=sys.stderr)
     else:
         print(text(found))
 

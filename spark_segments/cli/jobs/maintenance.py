@@ -147,7 +147,7 @@ def maintain(
     Example: segments maintain /data/log --master local[4]
     """
     from spark_segments.log.manifests import selected
-    from spark_segments.maintenance.maintain import jobs_in_order
+    from spark_segments.maintenance.in_order import jobs_in_order
 
     reports = [run(job, location, settings, spark) for job in jobs_in_order(table)]
     if settings.metrics is not None:

@@ -6,13 +6,13 @@ import dataclasses
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_segments.config import topic_config
 from spark_segments.errors import CommitConflictError
-from spark_segments.log.appending.appender import Chunks
 from spark_segments.log.appending.record_rules import key_missing
 from spark_segments.log.manifest.change import APPEND, Change
 from spark_segments.log.manifest.manifest import Manifest
@@ -22,6 +22,9 @@ from spark_segments.log.manifest.topic_log import TableState
 from spark_segments.log.manifest.transaction import AnyTransaction
 from spark_segments.log.manifest.upkeep import ORPHAN_AGE_MS
 from spark_segments.storage import Storage
+
+if TYPE_CHECKING:
+    from spark_segments.log.appending.appender import Chunks
 
 OLDEST_CHUNK_MS = ORPHAN_AGE_MS // 2
 """Chunks older than this are refused: vacuum might take their files before the commit names them."""
