@@ -212,7 +212,11 @@ def check_in_log(limit: Limit, topic: str, number: int, offset: int, bounds: tup
             f"Option {limit.option} asks for an offset that {topic}-{number} does not have",
             expected=f"{low} to {high}",
             found=offset,
-            hint="Data may have been lost to retention; set failOnDataLoss to false to read the rest",
+            hint=(
+                "Data may have been lost to retention; set failOnDataLoss to false to read the rest"
+                if offset < low
+                else "No such record is written yet: latest is the log end"
+            ),
         )
 
 
