@@ -74,8 +74,10 @@ def run_tasks(
     *,
     progress: Callable[[int, int], None] | None = None,
     at_a_time: int | None = None,
+    size: Callable[[Task], int] | None = None,
 ) -> list[Result]:
-    """`[function(task) for task in tasks]`, in parallel. `progress` is called with (tasks done, all tasks).
+    """`[function(task) for task in tasks]`, in parallel. `progress` is called with (tasks done, all tasks), or with the
+    sums of their sizes where `size` gives one, such as bytes.
 
     In this process at most `at_a_time` tasks run at once, by default a thread for each core. On Spark the cluster
     bounds that, and each task is a partition of a DataFrame, so a Spark Connect session works too; results and progress
@@ -85,10 +87,13 @@ def run_tasks(
         return []
     results: dict[int, Result] = {}
     runner = _in_process(function, tasks, at_a_time) if spark is None else _on_spark(function, tasks, spark)
-    for done, (number, result) in enumerate(runner, start=1):
+    sizes = [1] * len(tasks) if size is None else [size(task) for task in tasks]
+    done, total = 0, sum(sizes)
+    for number, result in runner:
         results[number] = result
+        done += sizes[number]
         if progress is not None:
-            progress(done, len(tasks))
+            progress(done, total)
     return [results[number] for number in range(len(tasks))]
 
 
@@ -99,12 +104,13 @@ def try_tasks(
     *,
     progress: Callable[[int, int], None] | None = None,
     at_a_time: int | None = None,
+    size: Callable[[Task], int] | None = None,
 ) -> list[Result | SegmentsError]:
     """As `run_tasks`, but a task that fails gives its error in place of its result, so the other results are kept.
 
     This holds for errors of this package, and for a missing file (as a StorageError). Any other error is raised.
     """
-    return run_tasks(_Tried(function), tasks, spark, progress=progress, at_a_time=at_a_time)
+    return run_tasks(_Tried(function), tasks, spark, progress=progress, at_a_time=at_a_time, size=size)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,14 +1,42 @@
-"""The end of a command that runs until somebody ends it."""
+"""The end of a command by Ctrl-C: of one that runs until somebody ends it, and of one that is not done."""
 
 from __future__ import annotations
 
 import signal
+import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from spark_segments.log.logdir import LogDir
 
 AGAIN_SECONDS = 2.0
 """After so long a signal is raised again: where it came while native code called Python, the first may be lost."""
+
+
+INTERRUPTED = 130  # as of a program that the signal SIGINT ended
+COMMITS_SHOWN = 20
+
+
+@contextmanager
+def commits_told(log: LogDir) -> Iterator[None]:
+    """At Ctrl-C within its block, says what was committed since the block began, and ends the command."""
+    started_ms = time.time_ns() // 1_000_000
+    try:
+        yield
+    except KeyboardInterrupt as interrupt:
+        told = []
+        for name in log.topics():
+            for commit in reversed(log.topic(name).history(COMMITS_SHOWN)):
+                if (commit["committed_ms"] or 0) >= started_ms:
+                    records = f"{commit['records_in'] or 0:,} records in, {commit['records_out'] or 0:,} out"
+                    told.append(f"{name}: version {commit['version']}, {commit['job']}, {records}")
+        print("Interrupted. What is committed stays, and a new run goes on after it:", file=sys.stderr)
+        print("\n".join(told) or "nothing was committed", file=sys.stderr)
+        raise SystemExit(INTERRUPTED) from interrupt
 
 
 @contextmanager

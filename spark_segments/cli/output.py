@@ -17,8 +17,6 @@ from types import NoneType
 from typing import Any
 
 from rich.cells import cell_len
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from spark_segments.errors import SegmentsError, escaped
 
@@ -233,17 +231,32 @@ def _text(name: str, line: Mapping[str, Any]) -> Any:
 
 
 @contextlib.contextmanager
-def progress_bar(label: str) -> Iterator[Callable[[int, int], None]]:
-    """A function that takes (done, total) and shows them as a bar on standard error, where that is a terminal."""
-    console = Console(stderr=True)
-    if not console.is_terminal:
+def progress_bar(label: str, *, of_bytes: bool = False) -> Iterator[Callable[[int, int], None]]:
+    """A function that takes (done, total) and shows them as a bar on standard error, where that is a terminal: with
+    what is left, and `of_bytes` with their rate. A count that begins again, as for each topic, goes on from the last.
+    """
+    if not sys.stderr.isatty():
         yield lambda done, total: None
         return
-    estimate = (TimeElapsedColumn(), TextColumn("left:"), TimeRemainingColumn())
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), *estimate)
-    with Progress(*columns, console=console, transient=True) as progress:
+    from rich import progress as bars  # a command without a terminal does not wait for its import
+    from rich.console import Console
+
+    shown: list[bars.ProgressColumn] = [bars.TextColumn("{task.description}"), bars.BarColumn()]
+    shown += [bars.DownloadColumn(binary_units=True), bars.TransferSpeedColumn()] if of_bytes else []
+    shown += [] if of_bytes else [bars.MofNCompleteColumn()]
+    shown += [bars.TimeElapsedColumn(), bars.TextColumn("left:"), bars.TimeRemainingColumn()]
+    before = last = end = 0
+    with bars.Progress(*shown, console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task(label, total=None)
-        yield lambda done, total: progress.update(task, completed=done, total=total)
+
+        def show(done: int, total: int) -> None:
+            nonlocal before, last, end
+            if last == end or done < last:
+                before += last
+            last, end = done, total
+            progress.update(task, completed=before + done, total=before + total)
+
+        yield show
 
 
 @contextlib.contextmanager

@@ -6,6 +6,7 @@ import shutil
 import pytest
 
 from spark_segments import LogDir
+from spark_segments.cli.interrupts import commits_told
 from spark_segments.log.manifest.rows import segments_of
 from tests.golden_files import GOLDEN, damaged_dir, expected_batches, expected_records, golden_dir, text
 
@@ -61,6 +62,23 @@ def test_dump_of_a_damaged_log_goes_on_and_is_exit_code_3(run, tmp_path, damage)
     ran = run("dump", "--deep-iteration", *logs)
     assert len([line for line in ran.lines if line.startswith("Dumping")]) == len(logs)
     assert ran.code == 3 or damage != "flipped-byte"
+
+
+def test_an_interrupt_says_what_was_committed(log, capsys):
+    log.create_topic("orders")
+    with pytest.raises(SystemExit) as ended, commits_told(log):
+        log.import_kafka(str(GOLDEN / "plain-0"))
+        raise KeyboardInterrupt
+    assert ended.value.code == 130
+    said = capsys.readouterr().err.splitlines()
+    assert said[0].startswith("Interrupted. What is committed stays")
+    assert said[1:] == [
+        "plain: version 0, create, 0 records in, 0 out",
+        "plain: version 1, import, 5,000 records in, 0 out",
+    ]
+    with pytest.raises(SystemExit), commits_told(log):
+        raise KeyboardInterrupt
+    assert "nothing was committed" in capsys.readouterr().err
 
 
 def test_verify_of_a_good_log_is_exit_code_0(segments, tmp_path):

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from spark_segments.cli.interrupts import commits_told
 from spark_segments.cli.options import (
     ConfigOption,
     ConfiguredLogOptions,
@@ -99,7 +100,7 @@ def import_(
     """
     log = location.create()
     before, session = set(log.topics()), spark.session("import")
-    with progress_bar("import") as progress:
+    with commits_told(log), progress_bar("import", of_bytes=True) as progress:
         imported = log.import_kafka(
             kafka_dir,
             topic,
@@ -172,7 +173,7 @@ def export(
     Example: segments export /data/log /restored/log.dirs --topic orders
     """
     log = location.open()
-    with progress_bar("export") as progress:
+    with progress_bar("export", of_bytes=True) as progress:
         exported = log.export_kafka(
             kafka_dir,
             topic,

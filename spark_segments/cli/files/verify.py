@@ -79,7 +79,7 @@ def verify(
         if not is_readable(log, topic):
             rebuild(log, topic, output, dry_run=dry_run, yes=yes)
             return
-    with progress_bar("verify") as progress:
+    with progress_bar("verify", of_bytes=deep or repair) as progress:
         report = look(
             log, topics=None if topic is None else [topic], spark=spark.session("verify"), dry_run=dry_run,
             progress=progress, deep=deep, repair=repair, against=against,

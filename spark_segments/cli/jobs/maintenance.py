@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from spark_segments.cli.interrupts import commits_told
 from spark_segments.cli.options import (
     ConfiguredLogOptions,
     JobOptions,
@@ -184,7 +185,7 @@ def run(
 ) -> Report:
     """Runs the job and prints its report."""
     log, name = location.open(), getattr(job, "func", job).__name__
-    with progress_bar(name) as progress:
+    with commits_told(log), progress_bar(name) as progress:
         report: Report = job(
             log, topics=settings.topics(), spark=spark.session(name), dry_run=settings.dry_run,
             progress=progress, now_ms=settings.now_ms, **further,

@@ -224,9 +224,8 @@ def _export(
     outputs = {row.partition: list(_outputs(snapshot, row, config)) for row in partitions}
     write = _Write(storage, target, snapshot.topic, SegmentLimits.of(config))
     tasks = [output for mine in outputs.values() for output in mine]
-    written = run_tasks(
-        write, tasks, spark, progress=progress, at_a_time=storage.tasks_at_a_time or target.tasks_at_a_time
-    )
+    at_a_time = storage.tasks_at_a_time or target.tasks_at_a_time
+    written = run_tasks(write, tasks, spark, progress=progress, at_a_time=at_a_time, size=_size)
     with_producers = {one.partition for one in written if one.has_producers}
     for row in partitions:
         mine = outputs[row.partition]
@@ -247,6 +246,10 @@ def _export(
         "records": sum(one.records for one in written),
         "bytes": sum(one.bytes for one in written),
     }
+
+
+def _size(output: _ExportedSegment) -> int:
+    return sum(row.log_bytes for row in output.rows)
 
 
 def _outputs(snapshot: Snapshot, row: Partition, config: TopicConfig) -> Iterator[_ExportedSegment]:

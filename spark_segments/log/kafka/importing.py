@@ -314,18 +314,19 @@ class _Import:
     def _copy_waves(self, recovery: Recovery, landing: Landing, plans: Mapping[int, PartitionPlan]) -> set[int]:
         """Copies and commits, wave by wave. Returns the partitions that were as they were listed to the end."""
         good = set(plans)
-        count = sum(len(plan.tasks) for plan in plans.values())
+        total = sum(_size(task) for plan in plans.values() for task in plan.tasks)
         finished = 0
 
         def note(done: int, _: int) -> None:
             if self.progress is not None:
-                self.progress(finished + done, count)
+                self.progress(finished + done, total)
 
         waves = list(_waves(plans)) or [[]]
         for wave in waves:
             tasks = [task for task in wave if task.row.partition in good]
-            rows = try_tasks(self.copy, tasks, self.spark, progress=note, at_a_time=self.copy.at_a_time)
-            finished += len(wave)
+            at_a_time = self.copy.at_a_time
+            rows = try_tasks(self.copy, tasks, self.spark, progress=note, at_a_time=at_a_time, size=_size)
+            finished += sum(map(_size, wave))
             changed = set()
             for number in {task.row.partition for task in tasks}:
                 mine = [(task, row) for task, row in zip(tasks, rows, strict=True) if task.row.partition == number]
@@ -412,6 +413,10 @@ def _holds_batch(tail: np.ndarray) -> bool:
         if len(scan_batches(tail[start : start + LOG_OVERHEAD + length]).batches):
             return True
     return False
+
+
+def _size(task: SegmentCopy) -> int:
+    return task.row.log_bytes
 
 
 def _waves(plans: Mapping[int, PartitionPlan]) -> Iterator[list[SegmentCopy]]:

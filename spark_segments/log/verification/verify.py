@@ -48,6 +48,8 @@ if TYPE_CHECKING:
     from spark_segments.log.logdir import LogDir
     from spark_segments.log.topic import Topic
 
+Progress = Callable[[int, int], None]
+
 _KEY_TASKS_AT_A_TIME = 2  # each holds a map of keys
 SEGMENTS_A_WAVE = 10_000
 """How many segments have their facts, some kilobytes each, in memory together."""
@@ -61,7 +63,7 @@ def verify(
     topics: Sequence[str] | None = None,
     spark: SparkSession | None = None,
     dry_run: bool = False,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | None = None,
     deep: bool = False,
     repair: bool = False,
     against: Path | None = None,
@@ -77,6 +79,9 @@ def verify(
     has a line, with its `new_path`. The findings stay in the report. `against`: a list of checksums (checksums.py)
     that the files are compared with, too. Raises UnknownTopicError for a name of `topics` that is not there,
     LogDirError for a repair of a directory that Kafka wrote, NotLeaderError for that of a follower.
+
+    `progress` is called with (topics done, all topics), and of a deep look with (bytes read, bytes to read), which
+    begin again with each topic, and with each part of a large one.
     """
     if repair and log.is_kafka:
         raise LogDirError(
@@ -89,11 +94,12 @@ def verify(
     names = selected(log.manifests.directories(), topics)
     for number, name in enumerate(names):
         try:
-            _verify(log.topic(name), report, spark, repair=repair and not dry_run)
+            deeply = progress if deep or repair else None
+            _verify(log.topic(name), report, spark, repair=repair and not dry_run, progress=deeply)
         except UnknownTopicError:
             if topics is not None and name in topics:
                 raise
-        if progress is not None:
+        if progress is not None and not (deep or repair):
             progress(number + 1, len(names))
     if log.is_kafka:
         findings = Findings("")
@@ -128,10 +134,17 @@ def _add(report: Report, findings: Findings, repaired: Collection[str] = ()) -> 
     )
 
 
-def _verify(topic: Topic, report: Report, spark: SparkSession | None, *, repair: bool = False) -> None:
+def _verify(
+    topic: Topic,
+    report: Report,
+    spark: SparkSession | None,
+    *,
+    repair: bool = False,
+    progress: Progress | None = None,
+) -> None:
     findings = Findings(topic.name)
     look = _verify_managed if topic.manifests.kafka is None else _verify_kafka
-    done = look(topic, report, findings, spark, repair)
+    done = look(topic, report, findings, spark, progress, repair)
     report.count(partitions=done.partitions, segments=done.segments)
     report.add(
         topic.name, None, "verified",
@@ -155,7 +168,12 @@ class _Done:
 
 
 def _verify_managed(
-    topic: Topic, report: Report, findings: Findings, spark: SparkSession | None, repair: bool
+    topic: Topic,
+    report: Report,
+    findings: Findings,
+    spark: SparkSession | None,
+    progress: Progress | None,
+    repair: bool,
 ) -> _Done:
     try:
         snapshot = topic.snapshot
@@ -188,7 +206,7 @@ def _verify_managed(
     if report.details["deep"]:
         try:
             check_footers(storage, snapshot, objects, findings, spark)
-            facts = _look_deep(storage, snapshot, config, files, done, findings, spark, keep=repair)
+            facts = _look_deep(storage, snapshot, config, files, done, findings, spark, progress, keep=repair)
             if repair:
                 done.repaired = _repair(topic, config, facts, findings, spark)
         except MissingFileError as error:  # after its segment was checked
@@ -222,7 +240,14 @@ def _pass_over_replaced(topic: Topic, findings: Findings) -> None:
         )
 
 
-def _verify_kafka(topic: Topic, report: Report, findings: Findings, spark: SparkSession | None, repair: bool) -> _Done:
+def _verify_kafka(
+    topic: Topic,
+    report: Report,
+    findings: Findings,
+    spark: SparkSession | None,
+    progress: Progress | None,
+    repair: bool,
+) -> _Done:
     storage = topic.manifests.storage
     sources = KafkaDirectory(storage).sources(topic.name)
     if not sources:
@@ -241,7 +266,7 @@ def _verify_kafka(topic: Topic, report: Report, findings: Findings, spark: Spark
     assert isinstance(snapshot, KafkaSnapshot)
     add_report(snapshot.report, findings)
     done = _Done(snapshot.partitions.num_rows, snapshot.live.num_rows)
-    _look_deep(storage, snapshot, topic_config({}, {}), None, done, findings, spark)
+    _look_deep(storage, snapshot, topic_config({}, {}), None, done, findings, spark, progress)
     return done
 
 
@@ -268,6 +293,7 @@ def _look_deep(
     done: _Done,
     findings: Findings,
     spark: SparkSession | None,
+    progress: Progress | None,
     *,
     keep: bool = False,
 ) -> dict[int, list[SegmentFacts]]:
@@ -295,7 +321,8 @@ def _look_deep(
         ]
         facts: dict[int, list[SegmentFacts]] = {number: [] for number in partitions}
         look, at_a_time = partial(_look_at_all, storage), storage.tasks_at_a_time
-        for several in run_tasks(look, _grouped(tasks, spark), spark, at_a_time=at_a_time):
+        grouped = _grouped(tasks, spark)
+        for several in run_tasks(look, grouped, spark, progress=progress, at_a_time=at_a_time, size=_size):
             for one in several:
                 facts[one.segment.partition].append(one)
                 findings.found += one.findings
@@ -327,6 +354,10 @@ def _waves(snapshot: Snapshot) -> Iterator[dict[int, Partition]]:
         lambda _, total, row: total + sizes[row.partition] > SEGMENTS_A_WAVE,
     )
     return ({row.partition: row for row in wave} for wave in waves)
+
+
+def _size(tasks: list[SegmentTask]) -> int:
+    return sum(task.segment.log_bytes for task in tasks)
 
 
 def _grouped(tasks: Sequence[SegmentTask], spark: SparkSession | None) -> list[list[SegmentTask]]:
