@@ -36,11 +36,11 @@ def segments(*arguments: str) -> None:
 def test_json_says_what_is_known_and_what_is_not(lost, capsys):
     segments("verify", lost.uri, TOPIC, "--repair", "--dry-run", "--output", "json")
     planned = json.loads(capsys.readouterr().out)
-    assert (planned["job"], planned["dry_run"], planned["is_exact"]) == ("rebuild-manifest", True, False)
-    assert len(planned["unnamed_files"]) == 2 and planned["not_known"]
+    assert (planned["job"], planned["dry_run"], planned["details"]["is_exact"]) == ("rebuild-manifest", True, False)
+    assert len(planned["details"]["unnamed_files"]) == 2 and planned["details"]["not_known"]
     segments("verify", lost.uri, TOPIC, "--repair", "--yes", "--output", "json")
     done = json.loads(capsys.readouterr().out)
-    assert done["topic_id"] != done["topic_id_before"]
+    assert done["details"]["topic_id"] != done["details"]["topic_id_before"]
     assert [one["log_end_offset"] for one in done["partitions"]] == [5, 5]
     assert numbers(lost) == [*range(10)]
 

@@ -13,7 +13,7 @@ from spark_segments.log.rebuild.rebuild import rebuild_manifest
 
 if TYPE_CHECKING:
     from spark_segments.log.logdir import LogDir
-    from spark_segments.log.rebuild.report import RebuildReport
+    from spark_segments.log.report import Report
 
 
 def is_readable(log: LogDir, topic: str) -> bool:
@@ -33,7 +33,7 @@ def rebuild(log: LogDir, topic: str, output: Output, *, dry_run: bool, yes: bool
     """
     report = rebuild_manifest(log, topic, dry_run=True)
     if not dry_run:
-        if report.topic_id is None and not yes:
+        if report.details["topic_id"] is None and not yes:
             if not sys.stdin.isatty():
                 raise InvalidOptionError(
                     f"The manifest of {topic} is rebuilt under a new id, for not all commits are known",
@@ -48,36 +48,37 @@ def rebuild(log: LogDir, topic: str, output: Output, *, dry_run: bool, yes: bool
         _print_text(report)
 
 
-def _print_text(report: RebuildReport) -> None:
-    by = f"the recovery copy of version {report.copy_version}" if report.copy_version >= 0 else "the notes of commits"
-    known = f"version {report.known_version}, by {by}"
-    if 0 <= report.copy_version < report.known_version:
-        known += f" and {report.known_version - report.copy_version} commits after it"
-    done = "would be rebuilt" if report.dry_run else f"is rebuilt as version {report.version}"
-    print(f"The manifest of {report.topic} {done}. Known is {known}.")
-    if report.topic_id == report.topic_id_before and not report.is_exact:
-        print(f"The topic is a follower and keeps its id, {report.topic_id}: mirror it again.")
-    elif report.is_exact:
-        print(f"All commits are known: the topic keeps its id, {report.topic_id}.")
+def _print_text(report: Report) -> None:
+    said, [topic] = report.details, report.topics
+    by = f"the recovery copy of version {said['copy_version']}" if said["copy_version"] >= 0 else "the notes of commits"
+    known = f"version {said['known_version']}, by {by}"
+    if 0 <= said["copy_version"] < said["known_version"]:
+        known += f" and {said['known_version'] - said['copy_version']} commits after it"
+    done = "would be rebuilt" if report.dry_run else f"is rebuilt as version {said['version']}"
+    print(f"The manifest of {topic} {done}. Known is {known}.")
+    if said["topic_id"] == said["topic_id_before"] and not said["is_exact"]:
+        print(f"The topic is a follower and keeps its id, {said['topic_id']}: mirror it again.")
+    elif said["is_exact"]:
+        print(f"All commits are known: the topic keeps its id, {said['topic_id']}.")
     else:
-        print(f"The topic gets a new id; before, it had {report.topic_id_before}.")
+        print(f"The topic gets a new id; before, it had {said['topic_id_before']}.")
     columns = ["partition", "log_start_offset", "log_end_offset", "segments"]
     print_table(columns, ([line[name] for name in columns] for line in report.partitions))
-    if report.unproven:
+    if said["unproven"]:
         print("\nCommits that have a note, and that nothing proves:")
-        rows = ([one["version"], one["operation"], len(one["files"])] for one in report.unproven)
+        rows = ([one["version"], one["operation"], len(one["files"])] for one in said["unproven"])
         print_table(["version", "operation", "files"], rows)
-    if report.unnamed_files:
+    if said["unnamed_files"]:
         print("\nFiles that no known commit names (segments dump reads them):")
-        rows = ([one["path"], Bytes(one["bytes"]), one["note"]] for one in report.unnamed_files)
+        rows = ([one["path"], Bytes(one["bytes"]), one["note"]] for one in said["unnamed_files"])
         print_table(["path", "size", "in the note of version"], rows)
-    if report.missing_files:
+    if said["missing_files"]:
         print("\nFiles of the log that are gone or cut:")
         columns = ["path", "partition", "base_offset", "next_offset"]
-        print_table(columns, ([one[name] for name in columns] for one in report.missing_files))
-    if report.groups and not report.is_exact:
+        print_table(columns, ([one[name] for name in columns] for one in said["missing_files"]))
+    if said["groups"] and not said["is_exact"]:
         print("\nGroups that must choose where they go on (segments groups reset):")
         columns = ["group", "partition", "offset"]
-        print_table(columns, ([one[name] for name in columns] for one in report.groups))
-    for sentence in report.not_known:
+        print_table(columns, ([one[name] for name in columns] for one in said["groups"]))
+    for sentence in said["not_known"]:
         print(f"\nNot known: {sentence}")

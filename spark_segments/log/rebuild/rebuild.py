@@ -40,7 +40,8 @@ from spark_segments.log.manifests import Manifests
 from spark_segments.log.marker import is_marked, mark
 from spark_segments.log.rebuild.loss import check_lost
 from spark_segments.log.rebuild.playback import KnownTopic, known_topic
-from spark_segments.log.rebuild.report import RebuildReport, described
+from spark_segments.log.rebuild.report import described
+from spark_segments.log.report import Report
 from spark_segments.storage import Storage
 
 _DELAY_KEY = "file.delete.delay.ms"
@@ -56,7 +57,7 @@ def open_damaged(
     return LogDir.open(uri, storage_options, defaults=defaults)
 
 
-def rebuild_manifest(log: LogDir, topic: str, *, dry_run: bool = False) -> RebuildReport:
+def rebuild_manifest(log: LogDir, topic: str, *, dry_run: bool = False) -> Report:
     """Makes the manifest of a topic anew from a recovery copy and the commits after it that are proven: playback.py.
 
     Files that no known row names are listed, and never added. `dry_run` changes nothing and returns what would be done.
@@ -77,17 +78,16 @@ def rebuild_manifest(log: LogDir, topic: str, *, dry_run: bool = False) -> Rebui
             path=manifest.log.location,
             hint=f"segments topic delete --force LOG_DIR {topic} lets vacuum take its files",
         )
-    report = described(log, known)
-    report.dry_run = dry_run
+    report = described(log, known, dry_run=dry_run)
     topic_id = known.snapshot.topic_id
-    keeps_id = report.is_exact or known.snapshot.states.get(ROLE) == FOLLOWER
+    keeps_id = report.details["is_exact"] or known.snapshot.states.get(ROLE) == FOLLOWER
     if not keeps_id:
         topic_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
-    report.topic_id = None if dry_run and not keeps_id else topic_id
-    report.version = known.last_version + FENCED + 2
+    version = known.last_version + FENCED + 2
+    report.details |= {"version": version, "topic_id": None if dry_run and not keeps_id else topic_id}
     if not dry_run:
-        _commit(log, manifest, known, topic_id, report.version)
-    return report
+        _commit(log, manifest, known, topic_id, version)
+    return report.finish()
 
 
 def _commit(log: LogDir, manifest: Manifest, known: KnownTopic, topic_id: str, version: int) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection
-from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow.compute as pc
@@ -15,74 +14,54 @@ from spark_segments.log.logdir import LogDir
 from spark_segments.log.manifest.rows import segments_of
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.rebuild.playback import KnownTopic
+from spark_segments.log.report import Report
 from spark_segments.storage import FileInfo, Storage
 
 
-@dataclass(slots=True)
-class RebuildReport:
-    """The outcome of a rebuild, or of its dry run.
+def described(log: LogDir, known: KnownTopic, *, dry_run: bool) -> Report:
+    """The report of what is known: a line for each partition, with its offsets and segments.
 
-    `copy_version`, `known_version`: the versions of the recovery copy (-1: the notes begin with the topic), and the
-    last that is known by the commits after it. `is_exact`: all commits are known, so that the topic keeps its id.
-    `version` and `topic_id`: of the rebuilt topic; no id for a dry run that would give a new one. The lists are plain
-    values, as in `to_dict`. `unproven`: commits whose notes are there and that may have been made or not.
-    `unnamed_files`: files of the log that no known row names, with their bytes, and the version of the unproven commit
-    that names them. `missing_files`: files of known rows that are gone or cut: reads of these offsets fail.
+    `details`: copy_version and known_version are the versions of the recovery copy (-1: the notes begin with the
+    topic), and the last that is known by the commits after it. is_exact: all commits are known, so that the topic keeps
+    its id. unproven: commits whose notes are there and that may have been made or not. unnamed_files: files of the log
+    that no known row names, with their bytes, and the version of the unproven commit that names them. missing_files:
+    files of known rows that are gone or cut: reads of these offsets fail. not_known: what nobody can tell, in
+    sentences. The rebuild adds the version and the topic_id of the topic that it makes.
     """
-
-    topic: str
-    copy_version: int
-    known_version: int
-    lost_versions: int
-    is_exact: bool
-    topic_id_before: str
-    dry_run: bool = False
-    version: int = 0
-    topic_id: str | None = None
-    partitions: list[dict[str, Any]] = field(default_factory=list)
-    unproven: list[dict[str, Any]] = field(default_factory=list)
-    unnamed_files: list[dict[str, Any]] = field(default_factory=list)
-    missing_files: list[dict[str, Any]] = field(default_factory=list)
-    transactions: list[dict[str, Any]] = field(default_factory=list)
-    groups: list[dict[str, Any]] = field(default_factory=list)
-    not_known: list[str] = field(default_factory=list)
-
-    def to_dict(self) -> dict[str, Any]:
-        """The report as plain values, as for JSON."""
-        return {"job": "rebuild-manifest"} | {name: getattr(self, name) for name in self.__slots__}
-
-
-def described(log: LogDir, known: KnownTopic) -> RebuildReport:
-    """The report of what is known."""
     snapshot = known.snapshot
     files = _files(log.storage, snapshot)
     named = set(snapshot.source.read(None).column("path").to_pylist())
     unnamed = [info for path, info in sorted(files.items()) if path.endswith(".log") and path not in named]
-    # A commit of an older version of this package leaves files and no note.
-    is_exact = known.is_whole and not any(info.mtime_ms >= known.known_ms for info in unnamed)
-    report = RebuildReport(
-        snapshot.topic, known.copy_version, snapshot.version, known.lost_versions, is_exact, snapshot.topic_id
-    )
-    for row in snapshot.partitions.to_pylist():
-        names = ("partition", "log_start_offset", "log_end_offset")
-        segments = len(snapshot.live_of(row["partition"]))
-        report.partitions.append({name: row[name] for name in names} | {"segments": segments})
-    for one in known.unproven:
-        files_of_it = sorted(one.paths & files.keys())
-        report.unproven.append({"version": one.version, "operation": one.operation, "files": files_of_it})
     by_path = {path: one.version for one in known.unproven for path in one.paths}
-    report.unnamed_files = [
-        {"path": info.path, "bytes": info.size, "written_ms": info.mtime_ms, "note": by_path.get(info.path)}
-        for info in unnamed
-    ]
-    report.missing_files = [
-        {name: getattr(row, name) for name in ("path", "partition", "base_offset", "next_offset")}
-        for row in segments_of(snapshot.live)
-        if row.path not in files or files[row.path].size < row.end_position
-    ]
-    report.transactions = [{"app_id": one.application, "version": one.version} for one in known.transactions]
-    report.groups = _groups(log, snapshot.topic)
-    report.not_known = _not_known(known, report)
+    report = Report("rebuild-manifest", dry_run)
+    for row in snapshot.partitions.to_pylist():
+        offsets = {name: row[name] for name in ("log_start_offset", "log_end_offset")}
+        segments = len(snapshot.live_of(row["partition"]))
+        report.add(snapshot.topic, row["partition"], "rebuilt", **offsets, segments=segments)
+    report.details |= {
+        "copy_version": known.copy_version,
+        "known_version": snapshot.version,
+        "lost_versions": known.lost_versions,
+        # A commit of an older version of this package leaves files and no note.
+        "is_exact": known.is_whole and not any(info.mtime_ms >= known.known_ms for info in unnamed),
+        "topic_id_before": snapshot.topic_id,
+        "unproven": [
+            {"version": one.version, "operation": one.operation, "files": sorted(one.paths & files.keys())}
+            for one in known.unproven
+        ],
+        "unnamed_files": [
+            {"path": info.path, "bytes": info.size, "written_ms": info.mtime_ms, "note": by_path.get(info.path)}
+            for info in unnamed
+        ],
+        "missing_files": [
+            {name: getattr(row, name) for name in ("path", "partition", "base_offset", "next_offset")}
+            for row in segments_of(snapshot.live)
+            if row.path not in files or files[row.path].size < row.end_position
+        ],
+        "transactions": [{"app_id": one.application, "version": one.version} for one in known.transactions],
+        "groups": _groups(log, snapshot.topic),
+    }
+    report.details["not_known"] = _not_known(known, report)
     return report
 
 
@@ -110,18 +89,19 @@ def _groups(log: LogDir, topic: str) -> list[dict[str, Any]]:
     return found
 
 
-def _not_known(known: KnownTopic, report: RebuildReport) -> list[str]:
+def _not_known(known: KnownTopic, report: Report) -> list[str]:
     """What nobody can tell, in sentences."""
-    if report.is_exact:
-        return _of_files(report.missing_files)
+    said = report.details
+    if said["is_exact"]:
+        return _of_files(said["missing_files"])
     version = known.snapshot.version
     found = []
-    if report.unproven:
+    if said["unproven"]:
         found.append(
-            f"Whether the commits after version {version} that have a note were made, {_versions(report.unproven)}: "
+            f"Whether the commits after version {version} that have a note were made, {_versions(said['unproven'])}: "
             "nothing proves it. What they append is in files that the list names, and segments dump reads these."
         )
-    if known.lost_versions > len({one["version"] for one in report.unproven}):
+    if known.lost_versions > len({one["version"] for one in said["unproven"]}):
         found.append(
             f"Commits after version {version}, at least {known.lost_versions} of them: appends, settings, new "
             "partitions, what a restore took or brought back, and what retention, delete-records, compaction and erase "
@@ -132,21 +112,21 @@ def _not_known(known: KnownTopic, report: RebuildReport) -> list[str]:
             f"Whether there were commits after version {version}: an older version of this package, which writes no "
             "notes, may have made some."
         )
-    if report.unnamed_files:
+    if said["unnamed_files"]:
         found.append(
             "Whether a file that no known row names was committed. A task that failed, or that Spark ran twice, leaves "
             "such files too. Vacuum deletes them once they are 7 days old: copy what you need before."
         )
-    if report.transactions:
+    if said["transactions"]:
         found.append(
             f"Transactions of writers after version {version}: an append that is sent again with a version above the "
             "one listed is added."
         )
     ends = {row["partition"]: row["log_end_offset"] for row in report.partitions}
-    same = (one for one in report.groups if one["topic_id"] == report.topic_id_before)
+    same = (one for one in said["groups"] if one["topic_id"] == said["topic_id_before"])
     if any(one["offset"] > ends.get(one["partition"], 0) for one in same):
         found.append("Records that groups have read: their positions lie above the last log end that is known.")
-    return found + _of_files(report.missing_files)
+    return found + _of_files(said["missing_files"])
 
 
 def _of_files(missing: Collection[dict[str, Any]]) -> list[str]:

@@ -27,7 +27,7 @@ from spark_segments.log.manifest.rows import partitions_of, segments_of
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.manifests import Manifests
 from spark_segments.log.rebuild.rebuild import rebuild_manifest
-from spark_segments.log.rebuild.report import RebuildReport
+from spark_segments.log.report import Report
 from spark_segments.maintenance import compact, restore, retain, roll, vacuum
 from spark_segments.storage import Storage
 from spark_segments.storage.local import LocalFiles
@@ -191,7 +191,7 @@ def lose(root: Path, random: Random) -> str:
     return what
 
 
-def rebuilt(root: Path) -> tuple[Rows, RebuildReport]:
+def rebuilt(root: Path) -> tuple[Rows, Report]:
     """What the rebuilt manifest says, and the report."""
     row_files._cache = row_files._RowCache(row_files.CACHE_BYTES)  # rows in memory would prove nothing
     report = rebuild_manifest(LogDir.open(str(root)), TOPIC)
@@ -219,7 +219,12 @@ def check(seed: int, directory: Path) -> Counter[str]:
         how = lose(copy, random)
         got, report = rebuilt(copy)
         assert got == expected, f"seed {seed}, {history.steps}, lost {how}"
-        assert report.is_exact and not report.not_known, (seed, history.steps, how, report.not_known)
+        assert report.details["is_exact"] and not report.details["not_known"], (
+            seed,
+            history.steps,
+            how,
+            report.details["not_known"],
+        )
         if random.random() < 0.5:
             found[_killed(history, clone(history.root, f"killed-{number}"), seed)] += 1
         for path in directory.glob("*-*"):
@@ -256,8 +261,8 @@ def _killed(history: History, root: Path, seed: int) -> str:
     got, report = rebuilt(root)
     text = f"seed {seed}, {steps}, killed in {step} at {died}"
     assert got == expected, text
-    assert report.known_version == proven, text
-    assert report.is_exact == (not died) and bool(report.unproven) == bool(died), (text, report)
+    assert report.details["known_version"] == proven, text
+    assert report.details["is_exact"] == (not died) and bool(report.details["unproven"]) == bool(died), (text, report)
     return f"killed before {died}" if died else "not killed"
 
 

@@ -56,8 +56,8 @@ def test_commits_after_a_damaged_checkpoint_are_known(tmp_path, monkeypatch, dam
 
     log = again(log, monkeypatch)
     after = log.topic(TOPIC).snapshot
-    assert report.is_exact and report.not_known == []
-    assert report.known_version == before.version > version
+    assert report.details["is_exact"] and report.details["not_known"] == []
+    assert report.details["known_version"] == before.version > version
     assert (after.topic_id, after.config) == (before.topic_id, before.config)
     assert after.partitions.equals(before.partitions)
     assert records(log) == expected
@@ -79,7 +79,11 @@ def test_a_manifest_that_is_lost_whole_is_played_from_notes_alone(tmp_path, monk
     log = again(log, monkeypatch)
     report = rebuild_manifest(log, TOPIC)
     after = again(log, monkeypatch).topic(TOPIC).snapshot
-    assert (report.copy_version, report.known_version, report.is_exact) == (-1, before.version, True)
+    assert (report.details["copy_version"], report.details["known_version"], report.details["is_exact"]) == (
+        -1,
+        before.version,
+        True,
+    )
     assert (after.topic_id, after.config) == (before.topic_id, before.config)
     assert after.partitions.equals(before.partitions) and records(log) == expected
     append(log, 10, txn=("app", 2))
@@ -98,12 +102,12 @@ def test_a_last_note_without_its_mark_is_not_played_and_its_files_are_listed(tmp
     lose_manifest(log)
     log = again(log, monkeypatch)
     report = rebuild_manifest(log, TOPIC)
-    assert (report.known_version, report.is_exact) == (version - 1, False)
-    assert report.unproven == [{"version": version, "operation": "append", "files": [last.path]}]
-    [file] = report.unnamed_files
+    assert (report.details["known_version"], report.details["is_exact"]) == (version - 1, False)
+    assert report.details["unproven"] == [{"version": version, "operation": "append", "files": [last.path]}]
+    [file] = report.details["unnamed_files"]
     assert (file["path"], file["bytes"], file["note"]) == (last.path, last.log_bytes, version)
-    assert any("append of version 2" in sentence for sentence in report.not_known)
-    assert report.topic_id != report.topic_id_before and numbers(log) == [*range(10)]
+    assert any("append of version 2" in sentence for sentence in report.details["not_known"])
+    assert report.details["topic_id"] != report.details["topic_id_before"] and numbers(log) == [*range(10)]
     is_usable(log, monkeypatch)
 
 
@@ -115,7 +119,7 @@ def test_a_note_is_proven_by_the_next_one(tmp_path, monkeypatch):
         path.unlink()
     lose_manifest(log)
     report = rebuild_manifest(again(log, monkeypatch), TOPIC)
-    assert report.is_exact and numbers(log) == [*range(30)]
+    assert report.details["is_exact"] and numbers(log) == [*range(30)]
 
 
 def test_a_last_note_is_proven_by_its_commit(tmp_path, monkeypatch):
@@ -127,7 +131,7 @@ def test_a_last_note_is_proven_by_its_commit(tmp_path, monkeypatch):
     for path in Path(tmp_path, "_manifest", TOPIC).glob("kind=*/*.parquet"):
         path.unlink()
     report = rebuild_manifest(again(log, monkeypatch), TOPIC)
-    assert report.is_exact and numbers(log) == [*range(20)]
+    assert report.details["is_exact"] and numbers(log) == [*range(20)]
 
 
 def test_of_two_notes_of_a_version_the_one_of_the_commit_is_played(tmp_path, monkeypatch):
@@ -148,7 +152,7 @@ def test_of_two_notes_of_a_version_the_one_of_the_commit_is_played(tmp_path, mon
     lose_manifest(log)
     log = again(log, monkeypatch)
     report = rebuild_manifest(log, TOPIC)
-    assert report.is_exact and records(log) == expected
+    assert report.details["is_exact"] and records(log) == expected
     assert log.topic(TOPIC).snapshot.config == {"retention.ms": "5"}
 
 
@@ -165,8 +169,8 @@ def test_a_note_that_is_damaged_ends_what_is_known(tmp_path, monkeypatch, damage
     lose_manifest(log)
     log = again(log, monkeypatch)
     report = rebuild_manifest(log, TOPIC)
-    assert (report.known_version, report.is_exact) == (1, False) and numbers(log) == [*range(10)]
-    assert [one["version"] for one in report.unproven] == [2, 3]
+    assert (report.details["known_version"], report.details["is_exact"]) == (1, False) and numbers(log) == [*range(10)]
+    assert [one["version"] for one in report.details["unproven"]] == [2, 3]
 
 
 def test_notes_before_the_first_copy_that_stays_are_gone_and_the_older_copy_has_its_own(tmp_path, monkeypatch):
@@ -181,7 +185,9 @@ def test_notes_before_the_first_copy_that_stays_are_gone_and_the_older_copy_has_
     Path(tmp_path, "_recovery", TOPIC, f"{last:020d}.json").write_bytes(b"damaged")
     lose_manifest(log)
     report = rebuild_manifest(again(log, monkeypatch), TOPIC)
-    assert (report.copy_version, report.is_exact) == (first, True) and numbers(log) == [*range(40)]
+    assert (report.details["copy_version"], report.details["is_exact"]) == (first, True) and numbers(log) == [
+        *range(40)
+    ]
 
 
 def test_notes_that_are_needed_outlive_vacuum_however_old_they_are(tmp_path, monkeypatch):
@@ -191,7 +197,7 @@ def test_notes_that_are_needed_outlive_vacuum_however_old_they_are(tmp_path, mon
         os.utime(path, (0, 0))
     vacuum(log, topics=[TOPIC], now_ms=log.storage.now_ms() + WEEKS_MS)
     lose_manifest(log)
-    assert rebuild_manifest(again(log, monkeypatch), TOPIC).is_exact and numbers(log) == [*range(10)]
+    assert rebuild_manifest(again(log, monkeypatch), TOPIC).details["is_exact"] and numbers(log) == [*range(10)]
 
 
 def test_a_missing_commit_of_an_older_version_ends_what_is_known(tmp_path, monkeypatch):
@@ -207,9 +213,13 @@ def test_a_missing_commit_of_an_older_version_ends_what_is_known(tmp_path, monke
     with pytest.raises(SegmentsError):
         _ = log.topic(TOPIC).snapshot
     report = rebuild_manifest(log, TOPIC)
-    assert (report.known_version, report.lost_versions, report.is_exact) == (version + 2, 2, False)
-    assert len(report.unnamed_files) == 2 and numbers(log) == [*range(30)]
-    assert report.version == version + 4 + FENCED + 2
+    assert (report.details["known_version"], report.details["lost_versions"], report.details["is_exact"]) == (
+        version + 2,
+        2,
+        False,
+    )
+    assert len(report.details["unnamed_files"]) == 2 and numbers(log) == [*range(30)]
+    assert report.details["version"] == version + 4 + FENCED + 2
     is_usable(log, monkeypatch)
 
 
@@ -221,9 +231,9 @@ def test_a_copy_of_an_older_version_does_not_tell_that_nothing_came_after_it(tmp
     lose_manifest(log)
     log = again(log, monkeypatch)
     report = rebuild_manifest(log, TOPIC)
-    assert (report.known_version, report.is_exact) == (version, False)
-    assert any("older version of this package" in sentence for sentence in report.not_known)
-    assert report.topic_id != report.topic_id_before and numbers(log) == [*range(10)]
+    assert (report.details["known_version"], report.details["is_exact"]) == (version, False)
+    assert any("older version of this package" in sentence for sentence in report.details["not_known"])
+    assert report.details["topic_id"] != report.details["topic_id_before"] and numbers(log) == [*range(10)]
 
 
 def test_a_lost_file_of_rows_is_read_from_the_copy(tmp_path, monkeypatch):
@@ -234,7 +244,7 @@ def test_a_lost_file_of_rows_is_read_from_the_copy(tmp_path, monkeypatch):
     for path in Path(tmp_path, "_manifest", TOPIC, "kind=segment").glob("*.parquet"):
         path.write_bytes(b"no Parquet")
     log = again(log, monkeypatch)
-    assert rebuild_manifest(log, TOPIC).is_exact
+    assert rebuild_manifest(log, TOPIC).details["is_exact"]
     assert records(again(log, monkeypatch)) == expected
     is_usable(log, monkeypatch)
 
@@ -248,8 +258,8 @@ def test_transactions_of_a_copy_are_remembered(tmp_path, monkeypatch):
     lose_manifest(log)
     log = again(log, monkeypatch)
     report = rebuild_manifest(log, TOPIC)
-    assert report.transactions == [{"app_id": "nightly", "version": 7}]
-    assert any("Transactions of writers" in sentence for sentence in report.not_known)
+    assert report.details["transactions"] == [{"app_id": "nightly", "version": 7}]
+    assert any("Transactions of writers" in sentence for sentence in report.details["not_known"])
     append(log, 0, txn=("nightly", 7))
     assert numbers(log) == [*range(10)]
     append(log, 10, txn=("nightly", 8))
@@ -294,7 +304,7 @@ def test_a_topic_of_format_version_1_keeps_its_version_and_transactions(tmp_path
     log = again(log, monkeypatch)
     report = rebuild_manifest(log, TOPIC)
     log = again(log, monkeypatch)
-    assert report.transactions == [{"app_id": "app", "version": 2}]
+    assert report.details["transactions"] == [{"app_id": "app", "version": 2}]
     assert log.topic(TOPIC).snapshot.format_version == 1
     append(log, 10, txn=("app", 2))
     assert numbers(log) == [*range(20)]
@@ -323,6 +333,6 @@ def test_a_last_commit_that_is_lost_of_an_older_version_is_told_of_by_its_rows(t
         commit_file(log, commit).unlink(missing_ok=True)
     log = again(log, monkeypatch)
     report = rebuild_manifest(log, TOPIC)
-    assert (report.known_version, report.is_exact) == (before.version, False)
+    assert (report.details["known_version"], report.details["is_exact"]) == (before.version, False)
     assert log.topic(TOPIC).snapshot.topic_id != before.topic_id
     assert numbers(log) == [*range(20)]

@@ -57,13 +57,19 @@ def test_a_topic_is_what_its_copy_says(tmp_path, monkeypatch, lose):
     report = rebuild_manifest(log, TOPIC)
 
     found = again(log, monkeypatch).topic(TOPIC).snapshot
-    assert (report.copy_version, report.known_version, report.unnamed_files) == (version, version, [])
-    assert found.version == report.version == version + FENCED + 2
-    assert found.topic_id == report.topic_id == before.topic_id  # a commit after the copy would have left a note
+    assert (report.details["copy_version"], report.details["known_version"], report.details["unnamed_files"]) == (
+        version,
+        version,
+        [],
+    )
+    assert found.version == report.details["version"] == version + FENCED + 2
+    assert (
+        found.topic_id == report.details["topic_id"] == before.topic_id
+    )  # a commit after the copy would have left a note
     assert found.config == before.config
     assert records(log) == expected
     assert files_of_the_log(log) == files
-    assert report.not_known == []
+    assert report.details["not_known"] == []
     is_usable(log, monkeypatch)
 
 
@@ -78,8 +84,10 @@ def test_a_dry_run_changes_nothing(tmp_path, monkeypatch):
     before = all_files(log)
     report = rebuild_manifest(log, TOPIC, dry_run=True)
     assert all_files(log) == before
-    assert (report.dry_run, report.known_version, report.topic_id) == (True, version, None)
-    assert len(report.unnamed_files) == 2 and all(one["bytes"] > 0 for one in report.unnamed_files)
+    assert (report.dry_run, report.details["known_version"], report.details["topic_id"]) == (True, version, None)
+    assert len(report.details["unnamed_files"]) == 2 and all(
+        one["bytes"] > 0 for one in report.details["unnamed_files"]
+    )
 
 
 def test_a_group_that_read_further_is_stopped(tmp_path, monkeypatch):
@@ -92,8 +100,8 @@ def test_a_group_that_read_further_is_stopped(tmp_path, monkeypatch):
     lose_manifest(log)
     log = again(log, monkeypatch)
     report = rebuild_manifest(log, TOPIC)
-    assert [(one["group"], one["partition"], one["offset"]) for one in report.groups] == [("readers", 0, 20)]
-    assert any("groups have read" in sentence for sentence in report.not_known)
+    assert [(one["group"], one["partition"], one["offset"]) for one in report.details["groups"]] == [("readers", 0, 20)]
+    assert any("groups have read" in sentence for sentence in report.details["not_known"])
     append(log, 500, 20)  # offsets 10 to 29 again, of other records
     with pytest.raises(OffsetOutOfRangeError, match="made again"):
         check_position(log.topic(TOPIC).snapshot, 0, log.group("readers").positions()[TOPIC, 0], "readers")
@@ -163,7 +171,7 @@ def test_a_rebuild_that_was_killed_is_done_again(tmp_path, monkeypatch):
     with pytest.raises(SegmentsError):
         _ = log.topic(TOPIC).snapshot
     report = rebuild_manifest(log, TOPIC)
-    assert report.version == version + 2 * (FENCED + 2)
+    assert report.details["version"] == version + 2 * (FENCED + 2)
     assert numbers(again(log, monkeypatch)) == [*range(10)]
 
 
@@ -197,7 +205,7 @@ def test_a_manifest_on_an_object_store_is_made_anew(tmp_path, s3_options, monkey
     log = LogDir.open(log.uri, s3_options)
     report = rebuild_manifest(log, TOPIC)
     log = LogDir.open(log.uri, s3_options)
-    assert log.topic(TOPIC).snapshot.version == report.version == version + 1 + FENCED + 2
+    assert log.topic(TOPIC).snapshot.version == report.details["version"] == version + 1 + FENCED + 2
     append(log, 20)
     assert numbers(log) == [*range(30)]
     assert verify(log, topics=[TOPIC], deep=True).findings == []
@@ -215,13 +223,15 @@ def test_a_cut_file_stays_in_the_log(tmp_path, monkeypatch):
     log = again(log, monkeypatch)
     report = rebuild_manifest(log, TOPIC)
     assert log.topic(TOPIC).offsets() == {0: (0, 20)}
-    assert report.missing_files == [{"path": first.path, "partition": 0, "base_offset": 0, "next_offset": 10}]
+    assert report.details["missing_files"] == [
+        {"path": first.path, "partition": 0, "base_offset": 0, "next_offset": 10}
+    ]
     with pytest.raises(CorruptBatchError):
         numbers(log)
-    assert any("gone or cut" in sentence for sentence in report.not_known)
+    assert any("gone or cut" in sentence for sentence in report.details["not_known"])
 
 
 def test_versions_that_a_killed_rebuild_took_are_no_lost_commits(tmp_path, monkeypatch):
     log, version = log_with_a_killed_rebuild(tmp_path, monkeypatch)
     report = rebuild_manifest(again(log, monkeypatch), TOPIC, dry_run=True)
-    assert (report.known_version, report.lost_versions) == (version, 0)
+    assert (report.details["known_version"], report.details["lost_versions"]) == (version, 0)
