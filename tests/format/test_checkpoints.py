@@ -12,7 +12,6 @@ from spark_segments.format.sidecars.checkpoints import (
     leader_epochs_bytes,
     leader_epochs_from,
     leader_epochs_of,
-    meta_properties_bytes,
     offsets_bytes,
     parse_leader_epochs,
     parse_meta_properties,
@@ -102,9 +101,8 @@ def test_meta_properties_of_a_broker():
         "version": "1",
         "cluster.id": "HDyYw7RhTQGa6dKvW-GCQw",
     }
-    assert parse_meta_properties(meta_properties_bytes(properties)) == properties
-    escaped = {"version": "0", "cluster.id": "a=b:c\\d #e"}
-    assert parse_meta_properties(meta_properties_bytes(escaped)) == escaped
+    escaped = parse_meta_properties(rb"#" b"\n" rb"version=0" b"\n" rb"cluster.id=a\=b\:c\\d\ \#e" b"\n")
+    assert escaped == {"version": "0", "cluster.id": "a=b:c\\d #e"}
     assert parse_meta_properties(b"version=0\ncluster.id=a\\=\\u0041\n")["cluster.id"] == "a=A"
 
 

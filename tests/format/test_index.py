@@ -17,13 +17,11 @@ from spark_segments.format.sidecars.index import (
     parse_offset_index,
     parse_time_index,
     position_for_offset,
-    position_for_time,
     raw_entries,
     rebuild,
     time_index_bytes,
-    untrue_offset_entries,
-    untrue_time_entries,
 )
+from spark_segments.log.segment.sidecar_check import OffsetIndexCheck, TimeIndexCheck
 from tests.golden_files import CLEAN_DIRECTORIES, GOLDEN, LEGACY_DIRECTORIES, golden_dir, log_files
 
 # Kafka appended several batches a call here: on purpose, in the message sets of old magics, and in the cleaner's
@@ -88,6 +86,14 @@ def test_appends_of_several_batches_give_one_entry_each(name):
         assert rebuild(batches, base_offset, interval_bytes=interval_bytes(name))[0] != index_files(path)[0]
 
 
+def untrue(check: type[OffsetIndexCheck | TimeIndexCheck], entries, batches, base_offset: int) -> np.ndarray:
+    """The numbers of the entries that do not hold, for a scan by windows of three batches."""
+    checked = check(entries, base_offset)
+    for first in range(0, len(batches), 3):
+        checked.add(batches.take(slice(first, first + 3)))
+    return checked.untrue()
+
+
 @pytest.mark.parametrize("name", CLEAN_DIRECTORIES + LEGACY_DIRECTORIES)
 def test_every_entry_that_kafka_wrote_holds(name):
     for base_offset, path, batches in segments(name):
@@ -95,8 +101,8 @@ def test_every_entry_that_kafka_wrote_holds(name):
         offset_entries, time_entries = parse_offset_index(index, path=path.name), parse_time_index(time_index)
         assert offset_index_bytes(*offset_entries) == index
         assert time_index_bytes(*time_entries) == time_index
-        assert len(untrue_offset_entries(offset_entries, batches, base_offset)) == 0
-        assert len(untrue_time_entries(time_entries, batches, base_offset)) == 0
+        assert list(untrue(OffsetIndexCheck, offset_entries, batches, base_offset)) == []
+        assert list(untrue(TimeIndexCheck, time_entries, batches, base_offset)) == []
 
 
 def test_canary_entries():
@@ -158,6 +164,12 @@ def test_a_scan_from_the_position_of_an_offset_finds_it(name):
             first = np.searchsorted(batches.position, position)
             assert batches.position[first] == position
             assert first == 0 or batches.last_offset[first - 1] < offset
+
+
+def position_for_time(time_index, offset_index, timestamp: int) -> int:
+    """Where a look-up by time begins: at the offset of the last entry that is not younger."""
+    entry = int(np.searchsorted(time_index[0], timestamp, side="right")) - 1
+    return position_for_offset(offset_index, int(time_index[1][entry])) if entry >= 0 else 0
 
 
 @pytest.mark.parametrize(
@@ -226,10 +238,13 @@ def test_entries_that_do_not_hold_are_told():
         return np.array([value + by * (row == entry) for row, value in enumerate(array)], array.dtype)
 
     for false in ((relative_offset, changed(position, 3, 1)), (changed(relative_offset, 3, 5000), position)):
-        assert 3 in untrue_offset_entries(false, batches, base_offset)
+        assert 3 in untrue(OffsetIndexCheck, false, batches, base_offset)
     # The offset of the batch before the position.
     start = int(batches.base_offset[batches.position == position[3]][0])
     before = changed(relative_offset, 3, start - 1 - relative_offset[3])
-    assert 3 in untrue_offset_entries((before, position), batches, base_offset)
-    for false in ((changed(timestamp, 2, 1), time_offset), (timestamp, changed(time_offset, 2, 60))):
-        assert list(untrue_time_entries(false, batches, base_offset)) == [2]
+    assert 3 in untrue(OffsetIndexCheck, (before, position), batches, base_offset)
+    for false in (
+        (changed(timestamp, 2, 1), time_offset),
+        (timestamp, changed(time_offset, 2, int(time_offset[3] - time_offset[2]) - 1)),
+    ):
+        assert list(untrue(TimeIndexCheck, false, batches, base_offset)) == [2]

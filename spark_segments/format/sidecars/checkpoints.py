@@ -129,12 +129,6 @@ def parse_meta_properties(data: Any, *, path: str = META_PROPERTIES_FILE) -> dic
     return properties
 
 
-def meta_properties_bytes(properties: Mapping[str, str]) -> bytes:
-    """The meta.properties of these keys, escaped as Java's Properties do."""
-    lines = [f"{_escaped(name)}={_escaped(value)}\n" for name, value in properties.items()]
-    return "".join(["#\n", *lines]).encode("latin-1")
-
-
 def _assign(epochs: list[tuple[int, int]], epoch: int, start_offset: int) -> None:
     if epochs and epoch == epochs[-1][0] and start_offset >= epochs[-1][1]:
         return
@@ -212,7 +206,3 @@ def _unescaped(text: str) -> str:
         return _ESCAPED.get(match[2], match[2])
 
     return re.sub(r"\\(?:u([0-9a-fA-F]{4})|(.))", character, text)
-
-
-def _escaped(text: str) -> str:
-    return re.sub(r"([\\=:#! ])", r"\\\1", text)

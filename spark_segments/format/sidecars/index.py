@@ -94,18 +94,6 @@ def position_for_offset(index: tuple[np.ndarray, np.ndarray], relative_offset: i
     return int(index[1][entry]) if entry >= 0 else 0
 
 
-def position_for_time(
-    time_index: tuple[np.ndarray, np.ndarray], offset_index: tuple[np.ndarray, np.ndarray], timestamp: int
-) -> int:
-    """The file position where a scan for the first record with a timestamp ≥ `timestamp` begins.
-
-    No record before that position has such a timestamp, even where timestamps do not rise: a time entry (t, o) says
-    that t is the largest timestamp up to offset o, and that o is the first offset with it.
-    """
-    entry = int(np.searchsorted(time_index[0], timestamp, side="right")) - 1
-    return position_for_offset(offset_index, int(time_index[1][entry])) if entry >= 0 else 0
-
-
 class IndexBuilder:
     """Both indexes of one segment while its batches are appended, by the rule of Kafka's LogSegment.append.
 
@@ -242,43 +230,6 @@ def rebuild(
     builder = IndexBuilder(base_offset, interval_bytes, index_bytes)
     builder.add(batches)
     return builder.finish()
-
-
-def untrue_offset_entries(index: tuple[np.ndarray, np.ndarray], batches: BatchTable, base_offset: int) -> np.ndarray:
-    """Numbers of the entries (int64[]) that do not match `batches`, which are the segment's batches from its start on.
-
-    An entry matches where its position is the start of a batch, and its offset lies in that batch or in a later batch
-    before the next entry. Kafka writes an entry per append, which may have several batches, and the cleaner writes the
-    offset of the last record that it kept.
-    """
-    first = np.searchsorted(batches.position, index[1])
-    last, true = _batch_with(batches, index[0], base_offset)
-    true &= (first < len(batches)) & (last >= first)
-    true[true] &= batches.position[first[true]] == index[1][true]
-    true[:-1] &= last[:-1] < first[1:]
-    return np.flatnonzero(~true)
-
-
-def untrue_time_entries(index: tuple[np.ndarray, np.ndarray], batches: BatchTable, base_offset: int) -> np.ndarray:
-    """Numbers of the entries (int64[]) that do not match `batches`, which are the segment's batches from its start on.
-
-    An entry matches where its offset lies in a batch whose largest timestamp is the entry's, and no earlier batch has
-    that timestamp or a larger one.
-    """
-    batch, true = _batch_with(batches, index[1], base_offset)
-    at = batch[true]
-    largest_before = np.maximum.accumulate(np.concatenate(([NO_TIMESTAMP], batches.max_timestamp)))[:-1]
-    true[true] &= (batches.max_timestamp[at] == index[0][true]) & (largest_before[at] < index[0][true])
-    return np.flatnonzero(~true)
-
-
-def _batch_with(batches: BatchTable, relative_offset: np.ndarray, base_offset: int) -> tuple[np.ndarray, np.ndarray]:
-    """(the batch that holds each offset: int64[], whether there is one: bool[])"""
-    offset = relative_offset.astype(np.int64) + base_offset
-    batch = np.searchsorted(batches.last_offset, offset)
-    found = batch < len(batches)
-    found[found] &= batches.base_offset[batch[found]] <= offset[found]
-    return batch, found
 
 
 def new_state() -> np.ndarray:

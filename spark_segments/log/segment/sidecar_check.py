@@ -41,11 +41,11 @@ class OffsetIndexCheck:
         self._next_offset = int(batches.last_offset[-1]) + 1
         self._last_position = int(batches.position[-1])
 
-    def untrue(self) -> np.ndarray:
-        """int64[]: numbers of the entries that do not hold for the batches seen."""
-        limit = np.append(self._lowest, self._next_offset)[1:]
-        true = (self._lowest >= 0) & (self._offset >= self._lowest) & (self._offset < limit)
-        return np.flatnonzero(~true)
+    def untrue(self, count: int | None = None) -> np.ndarray:
+        """int64[]: numbers of the entries, or of the first `count`, that do not hold for the batches seen."""
+        lowest, offset = self._lowest[:count], self._offset[:count]
+        limit = np.append(lowest, self._next_offset)[1:]
+        return np.flatnonzero((lowest < 0) | (offset < lowest) | (offset >= limit))
 
     def usable_bytes(self, log_bytes: int, *, goes_on: bool) -> int | None:
         """Bytes of the index that are true for a .log that ends at `log_bytes`; None if any entry there is untrue.
@@ -54,10 +54,7 @@ class OffsetIndexCheck:
         positions behind the end are then left out.
         """
         count = int(np.searchsorted(self._position, log_bytes)) if goes_on else len(self._position)
-        lowest = self._lowest[:count]
-        limit = np.append(lowest, self._next_offset)[1:]
-        true = (lowest >= 0) & (self._offset[:count] >= lowest) & (self._offset[:count] < limit)
-        return count * OFFSET_ENTRY_BYTES if true.all() else None
+        return None if len(self.untrue(count)) else count * OFFSET_ENTRY_BYTES
 
     def interval_bytes(self, *, full: bool = False) -> int | None:
         """An index.interval.bytes with which appending these batches, each by itself, writes exactly these entries.

@@ -77,13 +77,8 @@ class SegmentFacts:
     was_cleaned: bool
 
 
-def verify_segment(storage: Storage, task: SegmentTask) -> list[Finding]:
-    """All that is wrong with one segment by itself; [] for a good one."""
-    return list(look_at(storage, task).findings)
-
-
 def look_at(storage: Storage, task: SegmentTask) -> SegmentFacts:
-    """The same, with what other segments need to be judged."""
+    """What is wrong with one segment by itself, with what other segments need to be judged."""
     return _SegmentLook(storage, task).run()
 
 

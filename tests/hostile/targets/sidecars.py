@@ -14,7 +14,6 @@ from spark_segments.format.batches import scan_batches
 from spark_segments.format.shared_object import RUN_DTYPE, TRAILER_BYTES, footer_bytes
 from spark_segments.format.sidecars.checkpoints import (
     leader_epochs_bytes,
-    meta_properties_bytes,
     offsets_bytes,
     parse_leader_epochs,
     parse_meta_properties,
@@ -27,11 +26,8 @@ from spark_segments.format.sidecars.index import (
     parse_offset_index,
     parse_time_index,
     position_for_offset,
-    position_for_time,
     rebuild,
     time_index_bytes,
-    untrue_offset_entries,
-    untrue_time_entries,
 )
 from spark_segments.format.sidecars.producer_state import (
     ProducerEntry,
@@ -47,6 +43,7 @@ from spark_segments.log.reading.plan import Part, Selection
 from spark_segments.log.reading.read import read_part
 from spark_segments.log.segment.reader import locate, seek_time
 from spark_segments.log.segment.shared_object import read_footer
+from spark_segments.log.segment.sidecar_check import OffsetIndexCheck, TimeIndexCheck
 from tests.format.guarded import Guarded
 from tests.format.twin_encode import Record, batch_bytes
 from tests.hostile.memory_files import storage_of
@@ -82,11 +79,10 @@ def sidecars() -> Run:
         if kind == "index":
             index = parse_offset_index(view)
             position_for_offset(index, wanted)
-            untrue_offset_entries(index, batches, 0)
+            OffsetIndexCheck(index, 0).add(batches)
         elif kind == "timeindex":
             times = parse_time_index(view)
-            position_for_time((steps.astype(np.int32), steps.astype(np.int32)), times, wanted)
-            untrue_time_entries(times, batches, 0)
+            TimeIndexCheck(times, 0).add(batches)
         elif kind == "txnindex":
             found = parse_txn_index(view)
             found.mask(batches, 0)
@@ -104,7 +100,7 @@ def checkpoints() -> Run:
         leader_epochs_bytes([(0, 0), (3, 2001), (5, 4009)]),
         offsets_bytes({("orders", 0): 17, ("a.b_c-d", 12): 2**40}),
         partition_metadata_bytes("AAAAAAAAAAAAAAAAAAAAAQ"),
-        meta_properties_bytes({"version": "1", "cluster.id": "abc", "node.id": "1"}),
+        b"#\nversion=1\ncluster.id=abc\nnode.id=1\n",
     ]
     parsers = [
         parse_leader_epochs,
@@ -200,7 +196,7 @@ def dumps() -> Run:
         "leader-epoch-checkpoint": leader_epochs_bytes([(0, 0), (3, 2001)]),
         "replication-offset-checkpoint": offsets_bytes({("orders", 0): 17}),
         "partition.metadata": partition_metadata_bytes("AAAAAAAAAAAAAAAAAAAAAQ"),
-        "meta.properties": meta_properties_bytes({"version": "1"}),
+        "meta.properties": b"#\nversion=1\n",
         f"{stem}.snapshot": producer_snapshot_bytes([ProducerEntry(7, 1, 5, last_offset=10)]),
     }
     files |= small
