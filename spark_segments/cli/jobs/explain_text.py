@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from spark_segments.cli.output import human_bytes
-from spark_segments.cli.page.words import duration, moment, when
+from spark_segments.cli.page.words import UNITS, duration, moment, when
 from spark_segments.maintenance.explanation.record_explanation import (
     ACTIVE,
     ACTIVE_SEGMENT,
@@ -26,8 +26,6 @@ from spark_segments.maintenance.explanation.record_explanation import (
 )
 from spark_segments.maintenance.retention.plan import BELOW_LOG_START, RETENTION_BYTES, RETENTION_MS
 
-_UNITS = (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1000), ("ms", 1))
-
 _WAITS = {
     RECORDS: "more records must be appended first",
     KEYS: "the newest record of a key stays",
@@ -45,11 +43,11 @@ _KEPT_BY = {
 
 def exactly(length_ms: int) -> str:
     """A duration without rounding, in a single unit while its number is below 100: "25 h", "23 min", "7 d 1 h"."""
-    for name, unit_ms in _UNITS:
+    for name, unit_ms in UNITS:
         if length_ms % unit_ms == 0 and 0 < length_ms // unit_ms < 100:
             return f"{length_ms // unit_ms} {name}"
     parts = []
-    for name, unit_ms in _UNITS:
+    for name, unit_ms in UNITS:
         number, length_ms = divmod(length_ms, unit_ms)
         if number:
             parts.append(f"{number} {name}")

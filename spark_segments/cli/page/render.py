@@ -6,16 +6,14 @@ import base64
 import hashlib
 from collections import Counter
 from collections.abc import Sequence
-from functools import cache
 from html import escape
-from importlib.resources import files
-from string import Template
 from urllib.parse import urlencode
 
 from spark_segments import __version__
 from spark_segments.cli.page.log_state import TopicsShown
 from spark_segments.cli.page.steps import JOBS, StepView
 from spark_segments.cli.page.strip import ACTIVE, CLEAN, DIRTY, SEALED, Block, blocks_a_strip
+from spark_segments.cli.page.templates import page_file, page_template
 from spark_segments.cli.page.view import BlockView, PartitionView, TopicView, topic_view
 from spark_segments.cli.page.words import count, duration, human_bytes, iso, moment, plural, ratio, relative, when
 from spark_segments.config import TopicConfig
@@ -53,7 +51,7 @@ def page(
 
 def script_hash() -> str:
     """The source of the page's only script, as a Content-Security-Policy names it."""
-    digest = hashlib.sha256(f"\n{_file('page.js')}".encode()).digest()
+    digest = hashlib.sha256(f"\n{page_file('page.js')}".encode()).digest()
     return f"sha256-{base64.b64encode(digest).decode()}"
 
 
@@ -67,7 +65,7 @@ def _page(
     part: TopicsShown | None,
 ) -> str:
     merged = any(shown.block.segments > 1 for topic in topics for one in topic.partitions for shown in one.strip)
-    return _template("page.html").substitute(
+    return page_template("page.html").substitute(
         uri=escape(uri),
         now=moment(now_ms),
         now_iso=iso(now_ms),
@@ -79,8 +77,8 @@ def _page(
         topics="\n".join(_topic(topic, now_ms, kafka, served) for topic in topics) or "<p>There are no topics.</p>",
         command="segments page" if served else "segments describe --html",
         version=escape(__version__),
-        style=_file("page.css"),
-        script=_file("page.js"),
+        style=page_file("page.css"),
+        script=page_file("page.js"),
         script_hash=script_hash(),
     )
 
@@ -147,7 +145,7 @@ def _topic(topic: TopicView, now_ms: int, kafka: bool, served: bool) -> str:
     policy = described["config"]["cleanup.policy"]
     least = float(described["config"]["min.cleanable.dirty.ratio"])
     largest = max((row["size_bytes"] for row in rows), default=0)
-    return _template("topic.html").substitute(
+    return page_template("topic.html").substitute(
         topic=escape(described["topic"]),
         topic_id=escape(described["topic_id"]),
         policy=escape(policy),
@@ -175,7 +173,7 @@ def _setting(name: str, value: str, source: str) -> str:
 
 def _partition(topic: str, view: PartitionView, largest: int, least: float, now_ms: int, served: bool) -> str:
     numbers, next_step = view.numbers, view.next_step
-    return _template("partition.html").substitute(
+    return page_template("partition.html").substitute(
         {name: value for name, value in numbers.items() if value is not None},
         name=escape(f"{topic}-{numbers['partition']}"),
         next_ms="" if next_step is None else next_step.at_ms,
@@ -278,13 +276,3 @@ def _row(view: BlockView, log_start: int, now_ms: int) -> str:
         f'<tr><td><i class="{block.kind}"></i>{kind}<td>{offsets}<td class="n">{records}'
         f'<td class="n">{human_bytes(block.log_bytes)}<td>{newest}<td>{view.goes}<td>{file}</tr>'
     )
-
-
-@cache
-def _file(name: str) -> str:
-    return (files(__package__) / name).read_text(encoding="utf-8")
-
-
-@cache
-def _template(name: str) -> Template:
-    return Template(_file(name))

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from functools import cache
 from html import escape
-from importlib.resources import files
-from string import Template
 from urllib.parse import urlencode
 
 from spark_segments import __version__
 from spark_segments.cli.page.browse import RecordPage, RecordRow, Shown, pretty
+from spark_segments.cli.page.templates import page_file, page_template
 from spark_segments.cli.page.words import count, human_bytes, iso, moment, plural
 
 
@@ -23,7 +21,7 @@ def records_page(uri: str, page: RecordPage, now_ms: int, notes: list[str]) -> s
             links.append(f'<a href="{_link(page, start, keep=name == "later")}">{name}</a>')
         else:
             links.append(f"<span>{name}</span>")
-    return _template("records.html").substitute(
+    return page_template("records.html").substitute(
         **_frame(uri, page, now_ms),
         found=" ".join(escape(text) for text in [_found(page), *notes]),
         pages=" ".join(links),
@@ -43,7 +41,7 @@ def record_page(uri: str, page: RecordPage, now_ms: int) -> str:
     ]
     body = "".join(f"<dt>{name}</dt><dd>{text}</dd>" for name, text in parts)
     back = f'<a href="{_link(page, page.start_offset)}">the records from here on</a>'
-    return _template("records.html").substitute(
+    return page_template("records.html").substitute(
         **_frame(uri, page, now_ms),
         found=f"Record at offset {count(row.offset)}.",
         pages=back,
@@ -56,7 +54,7 @@ def error_page(title: str, text: str) -> str:
     """A page that says why there is no other."""
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>segments page</title>'
-        f"<style>\n{_file('page.css')}</style></head><body><main><h1>{escape(title)}</h1><p>{escape(text)}</p>"
+        f"<style>\n{page_file('page.css')}</style></head><body><main><h1>{escape(title)}</h1><p>{escape(text)}</p>"
         '<p><a href="/">The log directory</a></p></main></body></html>\n'
     )
 
@@ -75,7 +73,7 @@ def _frame(uri: str, page: RecordPage, now_ms: int) -> dict[str, str]:
         "range": f"offsets {count(page.log_start_offset)} to {count(page.log_end_offset)} (exclusive)",
         "now": moment(now_ms),
         "version": escape(__version__),
-        "style": _file("page.css"),
+        "style": page_file("page.css"),
     }
 
 
@@ -137,13 +135,3 @@ def _link(page: RecordPage, offset: int | None, *, keep: bool = True) -> str:
     if page.find and keep:
         query["find"] = page.find
     return escape(f"/records?{urlencode(query)}")
-
-
-@cache
-def _file(name: str) -> str:
-    return (files(__package__) / name).read_text(encoding="utf-8")
-
-
-@cache
-def _template(name: str) -> Template:
-    return Template(_file(name))

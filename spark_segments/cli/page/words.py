@@ -6,9 +6,9 @@ import datetime
 
 from spark_segments.cli.output import human_bytes
 
-__all__ = ["count", "duration", "human_bytes", "iso", "moment", "plural", "ratio", "relative", "when"]
+__all__ = ["UNITS", "count", "duration", "human_bytes", "iso", "moment", "plural", "ratio", "relative", "when"]
 
-_UNITS = (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1000), ("ms", 1))
+UNITS = (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1000), ("ms", 1))
 _LAST_MS = 253_402_300_799_999  # the end of the year 9999
 
 
@@ -32,12 +32,12 @@ def ratio(value: float) -> str:
 def duration(length_ms: int) -> str:
     """Milliseconds in their largest unit, with the next unit where the number is below ten: 97200000 → "1 d 3 h"."""
     length_ms = abs(length_ms)
-    for place, (name, unit_ms) in enumerate(_UNITS):
+    for place, (name, unit_ms) in enumerate(UNITS):
         if length_ms >= unit_ms:
             number, rest = divmod(length_ms, unit_ms)
             if number >= 10 or name in ("s", "ms"):
                 return f"{number:,} {name}"
-            next_name, next_ms = _UNITS[place + 1]
+            next_name, next_ms = UNITS[place + 1]
             return f"{number:,} {name} {rest // next_ms} {next_name}" if rest // next_ms else f"{number:,} {name}"
     return "0 ms"
 
