@@ -21,6 +21,7 @@ from spark_segments import LogDir
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "changelog_to_table.py"
 ROUNDS_A_RUN = 6
+LINES_A_ROUND = 3
 COLUMNS = ["partition", "offset", "key", "value", "headers", "timestamp"]
 
 
@@ -30,18 +31,23 @@ def killed_and_ended(directory: Path, kills: int, seed: int, environment: Mappin
     """
     choose = random.Random(seed)
     log_dir, table = str(directory / "log"), str(directory / "table")
+    variables = {**environment, "PYTHONUNBUFFERED": "1"}
     landed = runs = 0
     while landed < kills:
         runs += 1
         command = [sys.executable, str(EXAMPLE), log_dir, table, "--rounds", str(ROUNDS_A_RUN * runs)]
-        run = subprocess.Popen(command, env=dict(environment), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
-        try:
-            _, said = run.communicate(timeout=choose.uniform(0.8, 3.0))
-            assert run.returncode == 0, said.decode()
-        except subprocess.TimeoutExpired:
-            os.kill(run.pid, signal.SIGKILL)
-            run.communicate()
-            landed += 1
+        with subprocess.Popen(
+            command, env=variables, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        ) as run:
+            assert run.stdout is not None
+            # A random place of the work: a moment after one of the lines that say what was done.
+            said = [run.stdout.readline() for _ in range(choose.randrange(1, LINES_A_ROUND * ROUNDS_A_RUN * runs))]
+            try:
+                run.wait(timeout=choose.uniform(0.0, 0.1))
+                assert run.returncode == 0, "".join(said) + run.stdout.read()
+            except subprocess.TimeoutExpired:
+                os.kill(run.pid, signal.SIGKILL)
+                landed += 1
     rounds = ROUNDS_A_RUN * (runs + 1)
     subprocess.run(
         [sys.executable, str(EXAMPLE), log_dir, table, "--rounds", str(rounds)],
