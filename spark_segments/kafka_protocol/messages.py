@@ -26,6 +26,9 @@ SIZE = struct.Struct(">i")
 
 _HEADER_START = struct.Struct(">hhi")  # API key, API version, correlation id: the same in each version of the header
 
+# kio looks for the module of a message at each call.
+_request_schema, _response_schema = cache(load_request_schema), cache(load_response_schema)
+
 _NO_THROTTLE = datetime.timedelta(0)
 
 _LARGE_BYTES = 4096
@@ -58,7 +61,7 @@ def head(frame: bytes) -> tuple[int, int, int]:
 def read_request(frame: bytes) -> Request:
     """The request in a frame without its size, of an API and a version that kio knows. Raises BadRequestError."""
     key, version, correlation_id = head(frame)
-    schema: Any = load_request_schema(key, version)
+    schema: Any = _request_schema(key, version)
     try:
         header, header_bytes = entity_reader(schema.__header_schema__)(frame, 0)
         _passed(schema, frame, header_bytes)
@@ -197,7 +200,7 @@ def response(key: int, version: int, correlation_id: int, values: Mapping[str, A
     `values`: by Kafka's names in snake_case; those that the version does not have are left out. Lists of nested
     messages are lists of such mappings. A buffer of bytes that is large is part of the result as it is, not copied.
     """
-    schema: Any = load_response_schema(key, version)
+    schema: Any = _response_schema(key, version)
     body = _Buffers()
     header = schema.__header_schema__
     entity_writer(header)(body, header(correlation_id=correlation_id))  # type: ignore[arg-type]
