@@ -136,6 +136,7 @@ def test_readmes_commands_run_without_java(spark_python: Path, tmp_path: Path) -
         "export /data/log": f"export {tmp_path / 'archive'}",
         " && ": "\n",
         "/data/log": tmp_path / "log",
+        "/data/tables": tmp_path / "tables",
         "/backup/log": tmp_path / "backup",
         "orders.txt": tmp_path / "orders.txt",
         "/restored/log.dirs": tmp_path / "restored",
