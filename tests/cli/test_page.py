@@ -17,6 +17,7 @@ from spark_segments.cli.page.render import page
 from spark_segments.cli.page.strip import BLOCKS_A_PAGE, Block, blocks, blocks_a_strip
 from spark_segments.cli.page.words import duration, iso, moment, ratio, relative
 from spark_segments.config import topic_config
+from spark_segments.log.groups.lag import GroupLag
 from spark_segments.log.manifest.rows import Partition
 from spark_segments.maintenance import compact, retain, roll
 from tests.cli.page_parser import PageParser
@@ -268,3 +269,15 @@ def test_moments():
 
 def test_ratios_are_0_and_1_only_where_they_are():
     assert [ratio(value) for value in (0.0, 0.001, 0.5, 0.999, 1.0)] == ["0.00", "< 0.01", "0.50", "> 0.99", "1.00"]
+
+
+def test_groups_are_there_with_their_lag_the_furthest_first():
+    lags = [
+        GroupLag("slow", "prices", 0, 5, 0, 1000, NOW_MS - HOUR_MS),
+        GroupLag("slow", "prices", 1, 0, 0, 500, NOW_MS - 2 * HOUR_MS),
+        GroupLag("<quick>", "prices", 0, 999, 0, 1000, NOW_MS),
+    ]
+    text = page("log", [], NOW_MS, lags=lags)
+    rows = re.findall(r"<tr><td>(.*?)<td>(.*?)<td class=\"n\">(.*?)<td><time.*?>(.*?)</time>", text)
+    assert rows == [("slow", "prices", "1,495", "1 h ago"), ("&lt;quick&gt;", "prices", "1", "now")]
+    assert "Groups" not in page("log", [], NOW_MS)

@@ -14,6 +14,7 @@ import pytest
 from spark_segments import LogDir
 from spark_segments.cli.page.render import page
 from spark_segments.cli.page.serve import server
+from spark_segments.log.groups.lag import GroupLag
 from tests.browser import Browser, Tab
 from tests.cli.page_topics import DAY_MS, HOUR_MS, NOW_MS, partition
 from tests.maintenance.rows import snapshot
@@ -86,7 +87,9 @@ def test_axe_finds_no_violation_and_nothing_is_too_wide(browser: Browser, served
 def test_axe_finds_no_violation_in_a_page_of_worries(browser: Browser, axe, tmp_path: Path, dark) -> None:
     rows, last = partition(0, [1 << 20] * 3, [100] * 1001, first_ms=NOW_MS - 90 * DAY_MS, step_ms=HOUR_MS)
     made = snapshot("late", {"retention.ms": str(DAY_MS)}, rows, [last])
-    text = page("/data/log", [made], NOW_MS, worries=["the disk is nearly full: 1 GiB of 100 GiB are free"])
+    lags = [GroupLag("a group with a name that is long", "late", 0, 5, 0, 1000, NOW_MS - HOUR_MS)]
+    worries = ["the disk is nearly full: 1 GiB of 100 GiB are free"]
+    text = page("/data/log", [made], NOW_MS, worries=worries, lags=lags)
     (tmp_path / "page.html").write_text(text)
     with browser.open(tmp_path / "page.html", 390, dark=dark) as tab:
         tab.ask("document.querySelectorAll('details').forEach((one) => one.open = true)")

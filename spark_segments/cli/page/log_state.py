@@ -18,7 +18,7 @@ import numpy as np
 from spark_segments.cli.page.worries import disk_worry, group_worries
 from spark_segments.config import TopicConfig, topic_config
 from spark_segments.errors import SegmentsError, UnknownTopicError
-from spark_segments.log.groups.lag import group_lags
+from spark_segments.log.groups.lag import GroupLag, group_lags
 from spark_segments.log.manifest.snapshot import SegmentRows
 
 if TYPE_CHECKING:
@@ -139,15 +139,19 @@ def _of_rows(snapshot: Snapshot, start: int, end: int) -> Snapshot:
     return dataclasses.replace(snapshot, partitions=partitions, source=SegmentRows(rows))
 
 
-def log_worries(log: LogDir, snapshots: Iterable[Snapshot], now_ms: int) -> list[str]:
-    """Sentences about the log directory as a whole: its disk, and the groups that read these topics."""
+def log_worries(log: LogDir, snapshots: Iterable[Snapshot], now_ms: int) -> tuple[list[str], list[GroupLag]]:
+    """Sentences about the log directory as a whole: its disk, and the groups that read these topics; and these groups'
+    positions.
+    """
+    lags: list[GroupLag] = []
     worries = []
     if "://" not in log.uri or log.uri.startswith("file://"):  # object stores have no end
         usage = shutil.disk_usage(Path(log.uri.removeprefix("file://")))
         worry = disk_worry(usage.free, usage.total)
         worries += [] if worry is None else [worry]
     try:
-        worries += group_worries(group_lags(map(log.group, log.groups()), snapshots), now_ms)
+        lags = group_lags(map(log.group, log.groups()), snapshots)
+        worries += group_worries(lags, now_ms)
     except SegmentsError as error:
         worries.append(f"the groups cannot be read: {error}")
-    return worries
+    return worries, lags

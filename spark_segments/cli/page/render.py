@@ -17,10 +17,13 @@ from spark_segments.cli.page.templates import page_file, page_template
 from spark_segments.cli.page.view import BlockView, PartitionView, TopicView, topic_view
 from spark_segments.cli.page.words import count, duration, human_bytes, iso, moment, plural, ratio, relative, when
 from spark_segments.config import TopicConfig
+from spark_segments.log.groups.lag import GroupLag
 from spark_segments.log.manifest.snapshot import Snapshot
 
 _WORDS = {CLEAN: "clean tail", DIRTY: "dirty head", SEALED: "sealed", ACTIVE: "active"}
 MOST_WORRIES = 50
+MOST_GROUPS = 20
+MOST_LINKS = 24
 _NO_LIMIT = ("-1", str(2**63 - 1))
 _KAFKA_NOTE = (
     "This is a directory of Kafka's: it is only read. It does not carry its topics' settings, so what goes when is "
@@ -36,17 +39,19 @@ def page(
     kafka: bool = False,
     served: bool = False,
     worries: Sequence[str] = (),
+    lags: Sequence[GroupLag] = (),
     part: TopicsShown | None = None,
 ) -> str:
     """The page of `topics` at `now_ms`. The same snapshots, settings and time give the same text.
 
     `kafka`: the topics are in Kafka's own directories, where their settings are unknown. `served`: the page has links
-    to the records, which a server answers. `worries`: what is wrong with the log directory as a whole. `part`: which
+    to the records, which a server answers. `worries`: what is wrong with the log directory as a whole. `lags`: the
+    positions of the groups that read these topics. `part`: which
     part of the log directory `topics` are, None where they are all that is asked for.
     """
     most_blocks = blocks_a_strip(sum(snapshot.partitions.num_rows for snapshot, _ in topics))
     views = [topic_view(snapshot, config, now_ms, most_blocks) for snapshot, config in topics]
-    return _page(uri, views, now_ms, kafka, served, worries, part)
+    return _page(uri, views, now_ms, kafka, served, worries, lags, part)
 
 
 def script_hash() -> str:
@@ -62,6 +67,7 @@ def _page(
     kafka: bool,
     served: bool,
     worries: Sequence[str],
+    lags: Sequence[GroupLag],
     part: TopicsShown | None,
 ) -> str:
     merged = any(shown.block.segments > 1 for topic in topics for one in topic.partitions for shown in one.strip)
@@ -74,6 +80,7 @@ def _page(
         part="" if part is None else _part(topics, part, served),
         merged="; hairlines beside each other are one block" if merged else "",
         worries=_worries(topics, worries),
+        groups=_groups(lags, now_ms),
         topics="\n".join(_topic(topic, now_ms, kafka, served) for topic in topics) or "<p>There are no topics.</p>",
         command="segments page" if served else "segments describe --html",
         version=escape(__version__),
@@ -130,6 +137,38 @@ def _worries(topics: Sequence[TopicView], worries: Sequence[str]) -> str:
     return f'<section class="worries"><h2>To look into</h2><ul>{"".join(lines[:MOST_WORRIES])}{more}</ul></section>'
 
 
+def _groups(lags: Sequence[GroupLag], now_ms: int) -> str:
+    """The groups and how far they are behind in each topic, the furthest first; "" where there is none."""
+    by_topic: dict[tuple[str, str], list[GroupLag]] = {}
+    for one in lags:
+        by_topic.setdefault((one.group, one.topic), []).append(one)
+    furthest = sorted(by_topic.items(), key=lambda item: (-sum(one.lag for one in item[1]), item[0]))
+    rows = []
+    for (group, topic), mine in furthest[:MOST_GROUPS]:
+        newest = max(one.committed_ms for one in mine)
+        rows.append(
+            f'<tr><td>{escape(group)}<td>{escape(topic)}<td class="n">{count(sum(one.lag for one in mine))}'
+            f'<td><time datetime="{iso(newest)}">{relative(newest, now_ms)}</time></tr>'
+        )
+    if not rows:
+        return ""
+    more = f"<p>… and {count(len(furthest) - MOST_GROUPS)} more</p>" if len(furthest) > MOST_GROUPS else ""
+    head = '<th scope="col">Group<th scope="col">Topic<th scope="col" class="n">Lag<th scope="col">Last commit'
+    table = f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
+    return f'<section class="groups"><h2>Groups</h2>{table}{more}</section>'
+
+
+def _records_of(topic: str, partitions: Sequence[int]) -> str:
+    """Links to the records of a topic's partitions."""
+    links = [
+        f'<a href="/records?{escape(urlencode({"topic": topic, "partition": number}))}">'
+        f'<span class="vh">Records of {escape(topic)}-</span>{number}</a>'
+        for number in partitions[:MOST_LINKS]
+    ]
+    more = " …" if len(partitions) > MOST_LINKS else ""
+    return f'<p class="to-records">Look at the records of partition {" ".join(links)}{more}</p>' if links else ""
+
+
 def _topic(topic: TopicView, now_ms: int, kafka: bool, served: bool) -> str:
     described = topic.described
     rows = [one.numbers for one in topic.partitions]
@@ -149,7 +188,8 @@ def _topic(topic: TopicView, now_ms: int, kafka: bool, served: bool) -> str:
         topic=escape(described["topic"]),
         topic_id=escape(described["topic_id"]),
         policy=escape(policy),
-        policy_text=escape(f"{policy} by default" if kafka else policy),
+        policy_text=escape(f"cleanup.policy={policy}{' by default' if kafka else ''}"),
+        records=_records_of(described["topic"], [row["partition"] for row in rows]) if served else "",
         facts=" · ".join(facts),
         settings="\n".join(_setting(*setting) for setting in topic.settings),
         partitions="".join(

@@ -157,7 +157,7 @@ class Pages:
     def _front(self, query: Mapping[str, str]) -> Answer:
         now_ms = _now_ms()
         shown = read_topics(self.log, Begin(query.get("topic", ""), _number(query, "partition", 0)))
-        worries = log_worries(self.log, [snapshot for snapshot, _ in shown.topics], now_ms)
+        worries, lags = log_worries(self.log, [snapshot for snapshot, _ in shown.topics], now_ms)
         text = front_page(
             self.log.uri,
             shown.topics,
@@ -165,6 +165,7 @@ class Pages:
             kafka=self.log.is_kafka,
             served=True,
             worries=[*worries, *shown.unreadable],
+            lags=lags,
             part=None if shown.is_all else shown,
         )
         return Answer(HTTPStatus.OK, text, f"{_POLICY}; script-src '{script_hash()}'")

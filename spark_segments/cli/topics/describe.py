@@ -79,9 +79,9 @@ def describe(
         # People compare a page with their own clock. The store's clock would also need a write to Kafka's directory.
         now_ms = time.time_ns() // 1_000_000 if now_ms is None else now_ms
         shown = first_topics(topics)
-        worries = log_worries(log, [snapshot for snapshot, _ in shown.topics], now_ms)
+        worries, lags = log_worries(log, [snapshot for snapshot, _ in shown.topics], now_ms)
         part = None if shown.is_all else shown
-        text = page(log.uri, shown.topics, now_ms, kafka=log.is_kafka, worries=worries, part=part)
+        text = page(log.uri, shown.topics, now_ms, kafka=log.is_kafka, worries=worries, lags=lags, part=part)
         html.write_text(text, encoding="utf-8")
         if output is not Output.JSON:
             print(f"Wrote {html}: {human_bytes(html.stat().st_size)}.")
