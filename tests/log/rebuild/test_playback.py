@@ -285,7 +285,7 @@ def test_a_topic_of_format_version_1_keeps_its_transactions_in_notes(tmp_path, m
     append(log, 10, txn=("app", 2))
     lose_manifest(log)
     log = again(log, monkeypatch)
-    assert rebuild_manifest(log, TOPIC).transactions == [{"app_id": "app", "version": 2}]
+    assert rebuild_manifest(log, TOPIC).details["transactions"] == [{"app_id": "app", "version": 2}]
     assert log.topic(TOPIC).snapshot.format_version == 1
     append(log, 10, txn=("app", 2))
     assert numbers(log) == [*range(20)]

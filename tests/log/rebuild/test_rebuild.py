@@ -188,7 +188,7 @@ def test_a_follower_keeps_its_leaders_id(tmp_path, monkeypatch):
     forget_notes(log)
     lose_manifest(log)
     log = again(log, monkeypatch)
-    assert rebuild_manifest(log, TOPIC).topic_id == before == log.topic(TOPIC).snapshot.topic_id
+    assert rebuild_manifest(log, TOPIC).details["topic_id"] == before == log.topic(TOPIC).snapshot.topic_id
     assert log.topic(TOPIC).snapshot.states == {"role": "follower"}
 
 
