@@ -27,6 +27,7 @@ PATHS = (
     "tests/spark",
     "tests/maintenance/test_compact_spark.py",
     "tests/maintenance/test_jobs.py",
+    "tests/maintenance/test_table.py",
     "tests/test_execution.py",
 )
 
