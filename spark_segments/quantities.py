@@ -52,7 +52,7 @@ def size_bytes(text: str, kilobyte: int = 1000) -> int:
 
 def moment_ms(text: str) -> int:
     """Milliseconds since 1970 of such a number, or of an ISO date or time, which is in UTC where it names no zone."""
-    if re.fullmatch("-?[0-9]{1,19}", text):
+    if re.fullmatch("-?[0-9]{1,30}", text):
         return int(text)
     try:
         moment = datetime.datetime.fromisoformat(text)

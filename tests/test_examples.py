@@ -167,7 +167,7 @@ print("COMMANDS", json.dumps({one.job: one.command() for one in made}))
     known = {command.name: command for command in COMMANDS}
     parsed = {job: known[job].load().make_context(job, arguments).params for job, arguments in commands.items()}
     assert {(params["log_dir"], *params["storage"]) for params in parsed.values()} == {("/l", "A=b")}
-    assert parsed["append"]["paths"] == ["a", "b"] and parsed["import"]["kafka_dir"] == "k"
+    assert [*parsed["append"]["paths"]] == ["a", "b"] and parsed["import"]["kafka_dir"] == "k"
     assert {parsed[job]["topic"] for job in ("append", "import", "export")} == {"t"}
     assert parsed["capture"]["once"] and {parsed[job]["bootstrap"] for job in ("capture", "replay")} == {"b:1"}
 

@@ -76,7 +76,7 @@ def test_a_log_directory_works_without_pyspark(python: Path, tmp_path: Path) -> 
 import sys
 import pyarrow as pa
 from spark_segments import LogDir, ProducerOptions, errors
-from spark_segments.maintenance import compact, explain, restore, retain, roll, vacuum, verify
+from spark_segments.maintenance import compact, restore, retain, roll, vacuum, verify
 
 log = LogDir.create({str(tmp_path / "log")!r})
 log.create_topic("orders", partitions=2)

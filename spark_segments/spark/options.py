@@ -6,8 +6,9 @@ kafka.bootstrap.servers, is left alone, so that a job moves here by its format a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from spark_segments.config.table import KEYS
 from spark_segments.errors import InvalidOptionError
@@ -207,7 +208,7 @@ def stream_options(options: Mapping[str, str]) -> StreamOptions:
     for name, instead in _REFUSED_BY_STREAMS.items():
         if given.text(name) is not None:
             raise InvalidOptionError(f"Option {name} is not valid in streams", hint=instead)
-    delay_ms = given.parsed("maxTriggerDelay", duration_ms, "a time such as 500ms, 30s, 15m or 1h")
+    delay_ms = given.parsed("maxTriggerDelay", _quantity(duration_ms), "a time such as 500ms, 30s, 15m or 1h")
     return StreamOptions(
         read=load_options(options, LATEST),
         max_offsets=given.number("maxOffsetsPerTrigger", at_least=1),
@@ -238,7 +239,7 @@ def load_options(options: Mapping[str, str], default_start: int = EARLIEST) -> R
         latest_where_no_time_matches=strategy == "latest",
         min_partitions=given.number("minPartitions", at_least=1),
         max_records_per_partition=given.number("maxRecordsPerPartition", at_least=1),
-        max_partition_bytes=given.parsed("maxPartitionBytes", _spark_size, "a size in bytes, or one such as 64m or 1g"),
+        max_partition_bytes=given.parsed("maxPartitionBytes", _SPARK_SIZE, "a size in bytes, or one such as 64m or 1g"),
         include_headers=given.flag("includeHeaders", False),
         fail_on_data_loss=given.flag("failOnDataLoss", True),
         version=version,
@@ -313,17 +314,32 @@ def _check_trigger_limits(given: OptionValues) -> None:
         )
 
 
-def _spark_size(text: str) -> int:
-    """Bytes of a size as Spark writes it, where MB, too, are powers of 1024. Raises ValueError."""
-    if not (size := size_bytes(text, kilobyte=1024)):
-        raise ValueError(text)
-    return size
+def _quantity(parse: Callable[[str], int], at_least: int = 0) -> Callable[[str], int]:
+    """`parse` for `OptionValues.parsed`, which says what is expected: raises ValueError for what is no such number of 64
+    bits.
+    """
+
+    def parsed(text: str) -> int:
+        try:
+            found = parse(text)
+        except InvalidOptionError:
+            raise ValueError(text) from None
+        if not at_least <= found < 2**63:
+            raise ValueError(text)
+        return found
+
+    return parsed
+
+
+_SPARK_SIZE = _quantity(partial(size_bytes, kilobyte=1024), at_least=1)  # MB, too, are powers of 1024
 
 
 def _as_of(given: OptionValues, topics: Topics) -> tuple[int | None, int | None]:
     """(version, time in ms): at most one of them."""
     version = given.number("versionAsOf", at_least=0)
-    timestamp_ms = given.parsed("timestampAsOf", moment_ms, "a time")
+    timestamp_ms = given.parsed(
+        "timestampAsOf", _quantity(moment_ms), "milliseconds since 1970, or an ISO time such as 2026-01-31T12:00:00Z"
+    )
     if version is not None and timestamp_ms is not None:
         raise InvalidOptionError("Options versionAsOf and timestampAsOf cannot both be given")
     if version is not None and (len(topics.names) or len(topics.partitions or ())) != 1:

@@ -151,7 +151,7 @@ def test_jobs_ask_for_what_they_change(requests: Requests) -> None:
     assert requests.log == {"GET": 2 * PARTITIONS, "PUT": 3 * PARTITIONS}
     assert requests.of(job(retain)).log == {}
     assert requests.of(job(compact)).log == {}
-    requests.of(partial(verify, topic="orders", deep=True))
+    requests.of(partial(verify, topics=["orders"], deep=True))
     # Each segment's .log and .timeindex are read, the size of the empty .index is asked; each directory is listed.
     assert requests.log == {"HEAD": PARTITIONS, "GET": 2 * PARTITIONS, "LIST": PARTITIONS + 1}
     requests.of(job(vacuum, days=20))

@@ -136,7 +136,7 @@ def test_malformed_offsets_are_refused_with_an_example(value):
         ({"startingOffsetsByTimestampStrategy": "first"}, "expected error or latest, found 'first'"),
         ({"minPartitions": "0"}, "minPartitions cannot be used: expected a whole number of at least 1, found '0'"),
         ({"maxRecordsPerPartition": "-1"}, "maxRecordsPerPartition"),
-        ({"maxPartitionBytes": "64q"}, "Not a size"),
+        ({"maxPartitionBytes": "64q"}, "a size in bytes"),
         ({"includeHeaders": "yes"}, "includeHeaders cannot be used: expected true or false, found 'yes'"),
         ({"isolation.level": "serializable"}, "expected read_uncommitted or read_committed"),
         ({"versionAsOf": "latest"}, "versionAsOf"),

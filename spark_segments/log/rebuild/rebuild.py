@@ -134,7 +134,7 @@ def _commit(log: LogDir, manifest: Manifest, known: KnownTopic, topic_id: str, v
         raise StorageError(
             f"The manifest was not rebuilt: {reason(error)}",
             path=manifest.log.location,
-            hint="Run it again: what it has written is passed over",
+            hint=hint_after(error, "Run it again: what it has written is passed over"),
         ) from error
     write_recovery_copy(manifest.log)
 

@@ -533,7 +533,7 @@ def _committed(
             latest.made_checkpoint()
             update.table, update.before = latest, position
             update.figures.update(files_added=len(added), files_removed=len(removed))
-            update.figures["rows_added"] += sum(file.rows or 0 for file in added)
+            update.figures["rows_added"] = sum(update.rows.values())  # files that were made anew have others, too
             return True
         gone = {file.path for file in removed} - {file.path for file in latest.files()}
         if latest.position() != update.before or gone or latest.partitioned_by != current.partitioned_by:
