@@ -315,9 +315,7 @@ def _check_trigger_limits(given: OptionValues) -> None:
 
 
 def _quantity(parse: Callable[[str], int], at_least: int = 0) -> Callable[[str], int]:
-    """`parse` for `OptionValues.parsed`, which says what is expected: raises ValueError for what is no such number of 64
-    bits.
-    """
+    """`parse` for `OptionValues.parsed`, which says what is expected. Raises ValueError, also beyond 64 bits."""
 
     def parsed(text: str) -> int:
         try:

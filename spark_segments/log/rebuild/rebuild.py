@@ -25,6 +25,7 @@ from spark_segments.log.manifest.delta.delta_log import (
     CommitFailedError,
     CommitNote,
     VersionTakenError,
+    hint_after,
     reason,
 )
 from spark_segments.log.manifest.manifest import Manifest

@@ -53,6 +53,7 @@ from spark_segments.log.manifest.delta.failures import (
     CommitFailedError,
     CommitNotSentError,
     VersionTakenError,
+    hint_after,
     reason,
 )
 from spark_segments.log.manifest.row_files import FileChange
@@ -76,6 +77,7 @@ __all__ = [
     "TableVersion",
     "VersionTakenError",
     "commit_info",
+    "hint_after",
     "is_fence",
     "manifest_directory",
     "openable",
