@@ -60,7 +60,7 @@ def test_a_segment_that_rolled_after_a_first_listing_is_found(monkeypatch: pytes
 @pytest.mark.slow
 def test_a_segment_that_a_cleaner_replaced_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Listing, "changed_file", lambda *_, **__: None)
-    assert found("a pass fails|lacks the newest value|holds", 6)
+    assert found("a pass fails|lacks the newest value|holds", 19)
 
 
 @pytest.mark.slow
