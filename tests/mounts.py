@@ -1,6 +1,6 @@
 """A log directory on a mount (FUSE) that has no links, and no renames or only such that replace nothing.
 
-    apt install fuse3 libfuse2; pip install mfusepy
+    apt install fuse3; pip install mfusepy
     python -m tests.mounts
 
 The mount shows a directory of this machine. The first kind must be refused with the way out, before anything is there;
@@ -22,6 +22,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+_LIBRARY = {"FUSE_LIBRARY_PATH": "libfuse3.so.3"}  # libfuse2 takes no flags of a rename
 _AT_FDCWD, _RENAME_NOREPLACE = -100, 1
 
 
@@ -88,7 +89,7 @@ def mounted(directory: Path, *, renames: bool) -> Iterator[Path]:
     source.mkdir()
     mount.mkdir()
     command = [sys.executable, "-m", "tests.mounts", str(source), str(mount), str(renames)]
-    with subprocess.Popen(command) as process:
+    with subprocess.Popen(command, env=os.environ | _LIBRARY) as process:
         try:
             while not os.path.ismount(mount):
                 assert process.poll() is None, "nothing was mounted"
@@ -112,7 +113,7 @@ def main() -> None:
             try:
                 log = LogDir.create(uri)
             except StorageError as error:
-                assert "s3://" in str(error), error
+                assert not renames and "s3://" in str(error), error
                 print(f"renames: {renames}: refused: {error}", flush=True)
                 continue
             log.create_topic("orders", config={"flush.messages": "1"})
