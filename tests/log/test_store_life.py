@@ -122,6 +122,17 @@ def test_a_commit_whose_every_reply_is_lost_is_made_once(uri: str, proxy: StoreP
     assert verify(log, deep=True).findings == []
 
 
+@pytest.mark.parametrize("recursive", [False, True])
+def test_a_listing_whose_reply_is_cut_is_asked_for_again(uri: str, proxy: StoreProxy, recursive: bool) -> None:
+    storage = Storage(uri, proxy.options)
+    for number in range(3):
+        storage.write(f"a/{number}", b"tea")
+    left = [1]
+    proxy.play(lambda request: HALF_REPLY if request.operation == "LIST" and left and left.pop() else None)
+    assert [one.path for one in storage.list("a", recursive=recursive)] == ["a/0", "a/1", "a/2"]
+    assert left == [] and proxy.played[HALF_REPLY] == 1
+
+
 @pytest.mark.slow
 def test_a_store_that_throttles_all_along_is_one_clear_error_and_changes_nothing(
     uri: str, proxy: StoreProxy, monkeypatch: pytest.MonkeyPatch
