@@ -64,6 +64,14 @@ CompressionOption = Annotated[
     str | None,
     typer.Option("--compression-codec", help="none, gzip, snappy, lz4 or zstd; the topic's setting by default."),
 ]
+FromTimeOption = Annotated[
+    str | None,
+    typer.Option("--from-time", metavar="TIME", help="Begin at the first record of this time or later."),
+]
+ToTimeOption = Annotated[
+    str | None,
+    typer.Option("--to-time", metavar="TIME", help="Stop before the first record of this time or later."),
+]
 MetricsOption = Annotated[
     Path | None,
     typer.Option(

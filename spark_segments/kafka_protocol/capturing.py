@@ -112,9 +112,8 @@ def capture(
                 f"{servers} shows no topic {', '.join(topics)}",
                 hint="Internal topics are left out, and brokers hide what this user may not read",
             )
-        read = patient(
-            partial(_groups, source, groups, [there[name] for name in names]), patience_seconds
-        )  # before the logs
+        # Before the logs, so that no position lies above what is captured.
+        read = patient(partial(_groups, source, groups, [there[name] for name in names]), patience_seconds)
         done, failed = [], {}
         for name in names:
             work = _TopicCapture(log, source, there[name], keep_retention, patience_seconds, progress)

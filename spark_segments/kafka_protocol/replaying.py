@@ -190,7 +190,7 @@ class Replay:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._cluster.__exit__()
+        self._cluster.close()
 
     def plan(self) -> list[dict[str, Any]]:
         """What `send` would send. Raises what it would refuse."""

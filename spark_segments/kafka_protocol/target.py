@@ -41,7 +41,7 @@ class TargetTopic:
 
 
 class TargetCluster:
-    """A cluster. Raises TargetError for what it refuses. A context manager; not for many threads.
+    """A cluster. Raises TargetError for what it refuses. It is closed at last; not for many threads.
 
     `name`: of the transactions and of the group whose offsets are the positions.
     """
@@ -53,10 +53,8 @@ class TargetCluster:
         self._group = self._consumer(name)
         self._producer: Producer | None = None
 
-    def __enter__(self) -> TargetCluster:
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
+        """Takes back a transaction that is open, and leaves."""
         self._group.close()
         if self._producer is not None:
             with suppress(KafkaException):  # where nothing is to be taken back; else readers there would wait for it

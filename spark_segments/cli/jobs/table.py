@@ -20,6 +20,7 @@ from spark_segments.cli.options import (
 )
 from spark_segments.cli.output import Output, print_report, progress_bar
 from spark_segments.cli.records.value_text import (
+    FormatPropertyOption,
     KeyFormatOption,
     RegistryOption,
     ValueFormatOption,
@@ -52,10 +53,7 @@ def table(
     value_format: ValueFormatOption = None,
     value_schema: ValueSchemaOption = None,
     schema_registry: RegistryOption = None,
-    properties: Annotated[
-        list[str] | None,
-        typer.Option("--property", metavar="NAME=VALUE", help="A further option of formats: value.errors=null, …"),
-    ] = None,
+    properties: FormatPropertyOption = None,
     key: KeyOption = None,
     key_base64: Base64KeyOption = None,
     table_storage: Annotated[

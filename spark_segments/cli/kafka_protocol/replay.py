@@ -11,7 +11,15 @@ import typer
 
 from spark_segments.cli.arguments import timestamp_ms
 from spark_segments.cli.interrupts import until_interrupted
-from spark_segments.cli.options import DryRunOption, LogOptions, MetricsOption, OutputOption, with_options
+from spark_segments.cli.options import (
+    DryRunOption,
+    FromTimeOption,
+    LogOptions,
+    MetricsOption,
+    OutputOption,
+    ToTimeOption,
+    with_options,
+)
 from spark_segments.cli.output import Output, print_json, print_table, progress_bar
 from spark_segments.errors import InvalidOptionError, MissingExtraError
 from spark_segments.quantities import duration_ms
@@ -28,14 +36,8 @@ def replay(
     rename: Annotated[
         list[str] | None, typer.Option("--rename", metavar="TOPIC=NAME", help="The topic's name there.")
     ] = None,
-    from_time: Annotated[
-        str | None,
-        typer.Option("--from-time", metavar="TIME", help="Begin at the first record of this time or later."),
-    ] = None,
-    to_time: Annotated[
-        str | None,
-        typer.Option("--to-time", metavar="TIME", help="Stop before the first record of this time or later."),
-    ] = None,
+    from_time: FromTimeOption = None,
+    to_time: ToTimeOption = None,
     groups: Annotated[
         list[str] | None,
         typer.Option("--groups", metavar="PATTERN", help="Groups whose positions go along, at the new offsets."),

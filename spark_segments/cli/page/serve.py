@@ -27,6 +27,7 @@ from spark_segments.cli.page.render import page as front_page
 from spark_segments.cli.page.render import script_hash
 from spark_segments.cli.page.render_records import error_page, record_page, records_page
 from spark_segments.cli.records.value_text import (
+    FormatPropertyOption,
     KeyFormatOption,
     RegistryOption,
     ValueFormatOption,
@@ -58,10 +59,7 @@ def page(
     value_format: ValueFormatOption = None,
     value_schema: ValueSchemaOption = None,
     schema_registry: RegistryOption = None,
-    properties: Annotated[
-        list[str] | None,
-        typer.Option("--property", metavar="NAME=VALUE", help="value.subject, schema.registry.… and the like."),
-    ] = None,
+    properties: FormatPropertyOption = None,
 ) -> None:
     """Serves the page of a log directory, always current, with a browser for its records.
 

@@ -12,7 +12,14 @@ import pyarrow as pa
 import typer
 
 from spark_segments.cli.arguments import timestamp_ms
-from spark_segments.cli.options import LogOptions, OutputOption, TopicArgument, with_options
+from spark_segments.cli.options import (
+    FromTimeOption,
+    LogOptions,
+    OutputOption,
+    TopicArgument,
+    ToTimeOption,
+    with_options,
+)
 from spark_segments.cli.output import Output
 from spark_segments.cli.records.follow import Follower, GroupReader, consume_rounds
 from spark_segments.cli.records.line_template import LineTemplate
@@ -59,14 +66,8 @@ def consume(
         typer.Option("--tail", metavar="N", min=0, help="Print the newest N records of all partitions, by time."),
     ] = None,
     end_offset: Annotated[int | None, typer.Option("--end-offset", help="Stop before this offset.")] = None,
-    from_time: Annotated[
-        str | None,
-        typer.Option("--from-time", metavar="TIME", help="Begin at the first record of this time or later."),
-    ] = None,
-    to_time: Annotated[
-        str | None,
-        typer.Option("--to-time", metavar="TIME", help="Stop before the first record of this time or later."),
-    ] = None,
+    from_time: FromTimeOption = None,
+    to_time: ToTimeOption = None,
     max_messages: Annotated[
         int | None, typer.Option("--max-messages", "-n", min=0, help="Stop after this number of records.")
     ] = None,

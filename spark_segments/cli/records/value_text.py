@@ -32,6 +32,12 @@ RegistryOption = Annotated[
     str | None,
     typer.Option("--schema-registry", metavar="WHERE", help="The schema registry: http://…, a directory, or _schemas."),
 ]
+FormatPropertyOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--property", metavar="NAME=VALUE", help="A further option of formats: value.subject, value.errors, …"
+    ),
+]
 
 GUESS_PARTITIONS = 8
 GUESS_ROWS = 100
