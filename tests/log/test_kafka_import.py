@@ -383,3 +383,5 @@ def test_positions_of_groups_are_read_in_each_version(value: str) -> None:
     assert groups_of_records([(members, b""), (key, data)]) == {"g": {("t", 3): (42, "hi")}}
     with pytest.raises(LogDirError, match="__consumer_offsets cannot be read"):
         groups_of_records([(key, data[:-20])])
+    with pytest.raises(LogDirError, match="begins with nothing"):
+        groups_of_records([(b"", data)])

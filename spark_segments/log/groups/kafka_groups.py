@@ -41,14 +41,14 @@ def groups_of_records(records: Iterable[tuple[bytes, bytes]]) -> GroupOffsets:
     """The positions in records of `__consumer_offsets`, (key, value) each, one a key.
 
     Keys of versions 0 and 1 are positions (OffsetCommitKey); others tell of members. Values are OffsetCommitValue,
-    versions 0 to 4. Raises LogDirError for a value of another version, or one that is cut.
+    versions 0 to 4. Raises LogDirError for a value of another version, and for a key or a value that is cut.
     """
     found: dict[str, dict[TopicPartition, tuple[int, str]]] = {}
     for key, value in records:
-        (version,) = struct.unpack_from(">h", key)
-        if version > _NEWEST_KEY:
-            continue
         try:
+            (version,) = struct.unpack_from(">h", key)
+            if version > _NEWEST_KEY:
+                continue
             group, at = _text(key, 2)
             topic, at = _text(key, at)
             (partition,) = struct.unpack_from(">i", key, at)
@@ -56,8 +56,8 @@ def groups_of_records(records: Iterable[tuple[bytes, bytes]]) -> GroupOffsets:
         except (struct.error, ValueError, IndexError) as error:
             raise LogDirError(
                 "A record of __consumer_offsets cannot be read",
-                expected="OffsetCommitValue 0 to 4",
-                found=value[:2].hex(),
+                expected="OffsetCommitKey 0 or 1, OffsetCommitValue 0 to 4",
+                found=f"key {key[:2].hex() or 'begins with nothing'}, value {value[:2].hex() or 'begins with nothing'}",
             ) from error
     return found
 
