@@ -57,8 +57,12 @@ def test_a_seed_has_the_same_events_in_every_process(python_environment: Mapping
 
 
 def _found(pattern: str, commits: int = COMMITS, first: int = 1) -> bool:
-    """Whether any of some seeds finds a violation that says so. `first`: the seed that finds it soonest."""
-    return any(re.search(pattern, run(seed, commits).violation or "") for seed in range(first, first + 11))
+    """Whether any of some seeds finds a violation that says so. `first`: the seed that finds it soonest.
+
+    The events of a seed follow from the sizes of files, too, which other releases of the libraries write otherwise:
+    where the first seed finds nothing there, another of forty does.
+    """
+    return any(re.search(pattern, run(seed, commits).violation or "") for seed in range(first, first + 40))
 
 
 def test_a_commit_that_is_sent_again_without_a_look_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

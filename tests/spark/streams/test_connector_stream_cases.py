@@ -400,7 +400,9 @@ def test_case_74_a_batch_that_failed_is_planned_again_after_partitions_were_adde
         pytest.param({"versionAsOf": "1"}, "versionAsOf is not valid in streams", id="versionAsOf"),
         pytest.param({"timestampAsOf": "1"}, "timestampAsOf is not valid in streams", id="timestampAsOf"),
         pytest.param({"view": "latest"}, "view is not valid in streams", id="view"),
-        pytest.param({"maxTriggerDelay": "soon"}, "maxTriggerDelay: Not a duration.*such as", id="maxTriggerDelay"),
+        pytest.param(
+            {"maxTriggerDelay": "soon"}, "maxTriggerDelay .*expected a time such as .*'soon'", id="maxTriggerDelay"
+        ),
         pytest.param({"maxOffsetsPerTrigger": "0"}, "a whole number of at least 1", id="maxOffsetsPerTrigger"),
     ],
 )
