@@ -10,8 +10,8 @@ import pytest
 from spark_segments import LogDir
 from spark_segments.log.segment.reader import windows
 from spark_segments.maintenance import compact, roll
-from spark_segments.maintenance.compaction import many_tasks
 from spark_segments.maintenance.compaction import plan as compact_plan
+from spark_segments.maintenance.compaction import round_tasks
 from tests import golden_files
 from tests.maintenance.appending import DAY_MS, append_batches, golden_batches
 
@@ -54,7 +54,7 @@ def defaults(request, monkeypatch) -> dict[str, str]:
     if request.param == "one task":
         return {}
     monkeypatch.setattr(compact_plan, "LARGE_PARTITION_BYTES", 0)
-    monkeypatch.setattr(many_tasks, "MIN_SLICE_BYTES", 1)
+    monkeypatch.setattr(round_tasks, "MIN_SLICE_BYTES", 1)
     return {"log.cleaner.threads": "3"}
 
 

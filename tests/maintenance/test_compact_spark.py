@@ -15,12 +15,12 @@ from spark_segments import LogDir
 from spark_segments.format.cleaner.layout import BYTES_PER_SLOT
 from spark_segments.log.verification.verify import verify
 from spark_segments.maintenance import compact, roll
-from spark_segments.maintenance.compaction import many_tasks
 from spark_segments.maintenance.compaction import plan as compact_plan
-from spark_segments.maintenance.compaction.many_tasks import ManyTasks
+from spark_segments.maintenance.compaction import round_tasks
 from spark_segments.maintenance.compaction.map_file import SUFFIX, MapFile
 from spark_segments.maintenance.compaction.partition_cleaner import clean_partition
 from spark_segments.maintenance.compaction.round import CleanerSettings
+from spark_segments.maintenance.compaction.round_tasks import RoundTasks
 from spark_segments.storage import Storage
 from tests.maintenance.appending import contents, live
 
@@ -53,7 +53,7 @@ def test_spark_compacts_as_one_process_does(spark, log, tmp_path):
 
 def test_spark_compacts_a_large_partition_by_many_tasks(spark, log, tmp_path, monkeypatch):
     monkeypatch.setattr(compact_plan, "LARGE_PARTITION_BYTES", 0)
-    monkeypatch.setattr(many_tasks, "MIN_SLICE_BYTES", 1)
+    monkeypatch.setattr(round_tasks, "MIN_SLICE_BYTES", 1)
     merged: list[str] = []
     pieces = MapFile.pieces
 
@@ -73,7 +73,7 @@ def test_spark_compacts_a_large_partition_by_many_tasks(spark, log, tmp_path, mo
 
 def test_the_map_of_a_task_that_does_not_fit_is_left_to_a_further_round(spark, log, tmp_path, monkeypatch):
     """Of 400 keys, each half of the dirty head has 300, and the map holds 330."""
-    monkeypatch.setattr(many_tasks, "MIN_SLICE_BYTES", 1)
+    monkeypatch.setattr(round_tasks, "MIN_SLICE_BYTES", 1)
     log.create_topic("prices", 1, {"cleanup.policy": "compact", "segment.bytes": "4000"})
     for turn in range(5):
         keys = [f"k{(100 * turn + number) % 400}" for number in range(200)]
@@ -84,7 +84,7 @@ def test_the_map_of_a_task_that_does_not_fit_is_left_to_a_further_round(spark, l
     map_bytes = 368 * BYTES_PER_SLOT
     topic_id = log.topic("prices").snapshot.topic_id
     settings = CleanerSettings("prices", topic_id, log.defaults, NOW_MS, map_bytes, 0.9)
-    clean_round = ManyTasks(2, map_bytes, map_bytes, spark)
+    clean_round = RoundTasks(2, map_bytes, map_bytes, spark)
     result = clean_partition(log.storage, settings, 0, 1000, clean_round=clean_round)
     assert (result.rounds, result.first_dirty_offset, result.error) == (2, 1000, None)
     compact(copy, now_ms=NOW_MS)
@@ -97,14 +97,14 @@ def test_a_group_that_is_most_of_the_work_is_cleaned_by_threads_of_one_task(spar
     """The session has two slots: the partition is one group of several segments."""
     monkeypatch.setattr(compact_plan, "LARGE_PARTITION_BYTES", 0)
     threads: list[int] = []
-    planned = ManyTasks._rewriting_tasks
+    planned = RoundTasks._rewriting_tasks
 
     def noted(*arguments: Any) -> Any:
         tasks = planned(*arguments)
         threads.extend(task.threads for task in tasks)
         return tasks
 
-    monkeypatch.setattr(ManyTasks, "_rewriting_tasks", noted)
+    monkeypatch.setattr(RoundTasks, "_rewriting_tasks", noted)
     copy = appended(log, tmp_path, "prices", 1)
     for one in (log, copy):
         one.topic("prices").alter({"segment.bytes": "1000000"})

@@ -35,10 +35,10 @@ from spark_segments.log.segment.limits import SegmentLimits
 from spark_segments.log.segment.writer import SegmentWriter
 from spark_segments.log.verification.verify import verify
 from spark_segments.maintenance import compact, roll, vacuum
-from spark_segments.maintenance.compaction import group_rewrite, many_tasks, plan, second_pass
-from spark_segments.maintenance.compaction.many_tasks import ManyTasks
+from spark_segments.maintenance.compaction import group_rewrite, plan, round_tasks, second_pass
 from spark_segments.maintenance.compaction.noted_batches import NotedBatches
-from spark_segments.maintenance.compaction.round import CleanerSettings, RoundPlan, RoundResult, clean_in_one_task
+from spark_segments.maintenance.compaction.round import CleanerSettings, RoundPlan, RoundResult
+from spark_segments.maintenance.compaction.round_tasks import ONE_TASK, RoundTasks
 from spark_segments.storage import Storage
 from spark_segments.storage.local import LocalFiles
 from tests.format.test_clean_model import RETENTION_MS, START_MS, batches_of_a_round, extend
@@ -63,7 +63,7 @@ def small_windows(size: int) -> Iterator[None]:
             patched.enter_context(mock.patch.object(module, "WINDOW_BYTES", size))
         patched.enter_context(mock.patch.object(reader, "FIRST_WINDOW_BYTES", size))
         patched.enter_context(mock.patch.object(second_pass, "WAITING_BYTES", 2 * size))
-        patched.enter_context(mock.patch.object(many_tasks, "MIN_SLICE_BYTES", 1))
+        patched.enter_context(mock.patch.object(round_tasks, "MIN_SLICE_BYTES", 1))
         patched.enter_context(mock.patch.object(plan, "LARGE_PARTITION_BYTES", 0))
         patched.enter_context(mock.patch.object(plan, "LARGE_SHARE", 0))
         yield
@@ -132,12 +132,12 @@ def test_threads_leave_the_bytes_of_one_thread(
             row = Partition(TOPIC_ID, 0, log_end_offset=bound, first_dirty_offset=dirty, last_stable_offset=bound)
             cleaning = CleanerSettings(TOPIC, TOPIC_ID, {}, now_ms, map_bytes, 0.9)
             work = RoundPlan(cleaning, config, row, rows, dirty, bound)
-            found = ManyTasks(threads, map_bytes, map_bytes)(storage, work)
+            found = RoundTasks(threads, map_bytes, map_bytes)(storage, work)
             with mock.patch.object(plan, "LARGE_PARTITION_BYTES", 1 << 40):
-                expected = ManyTasks(threads, map_bytes, map_bytes)(storage, work)
+                expected = RoundTasks(threads, map_bytes, map_bytes)(storage, work)
             assert described(storage, found) == described(storage, expected)
             if map_bytes == MIB:  # maps of slices are full at other records than a single map
-                assert described(storage, found) == described(storage, clean_in_one_task(storage, work))
+                assert described(storage, found) == described(storage, ONE_TASK(storage, work))
             rows = [one for group in found.groups for one in group.outputs or group.inputs]
             rows += [one for one in work.live if one.base_offset >= rows[-1].next_offset] if rows else work.live
             dirty = found.end_offset
@@ -158,7 +158,7 @@ def test_threads_put_messages_of_the_old_magics_into_the_batches_of_one_thread(l
     rows = live(log, KAFKA_TOPIC)[:-1]
     work = RoundPlan(cleaning, log.topic(KAFKA_TOPIC).config, snapshot.partition(0), rows, 0, 700)
     with small_windows(window_bytes):
-        found, expected = ManyTasks(3, MIB, MIB)(log.storage, work), clean_in_one_task(log.storage, work)
+        found, expected = RoundTasks(3, MIB, MIB)(log.storage, work), ONE_TASK(log.storage, work)
     assert described(log.storage, found) == described(log.storage, expected)
     assert found.stats.superseded > 0 and len(found.groups[0].outputs) == 1
 
@@ -194,7 +194,7 @@ def test_a_byte_that_the_second_reading_gets_wrong_leaves_no_file_and_no_thread(
 
     monkeypatch.setattr(Storage, "read", flipped)
     # A slice for the first pass: one thread reads at a time, so that readings can be counted.
-    with small_windows(2000), mock.patch.object(many_tasks, "MIN_SLICE_BYTES", MIB):
+    with small_windows(2000), mock.patch.object(round_tasks, "MIN_SLICE_BYTES", MIB):
         while True:
             wrong, reads = wrong + 1, 0
             failed = compact(prices).failed
@@ -308,7 +308,7 @@ def test_windows_wait_in_bounded_memory_however_slow_the_writer_is(prices, monke
     monkeypatch.setattr(second_pass, "windows", counted)
     monkeypatch.setattr(group_rewrite.GroupRewrite, "add", slow)
     with small_windows(window_bytes):
-        ManyTasks(threads, MIB, MIB)(prices.storage, work_on(prices, live(prices, TOPIC)[0]))
+        RoundTasks(threads, MIB, MIB)(prices.storage, work_on(prices, live(prices, TOPIC)[0]))
     assert len(sizes) == used and sum(sizes) > 20 * window_bytes
     # What waits, a window that each thread cleans, and one more of the piece that comes next.
     assert window_bytes < most_bytes <= 2 * window_bytes * threads + (threads + 1) * max(sizes)
@@ -328,7 +328,7 @@ def test_windows_wait_in_bounded_memory_however_slow_the_writer_is(prices, monke
 )
 def test_a_group_that_the_other_threads_would_wait_for_is_cleaned_by_all(mib, slots, threads):
     groups = [[one] for one in run([size * MIB for size in mib])]
-    tasks = ManyTasks(slots, MIB, MIB)._rewriting_tasks(groups, 0, NotedBatches(0), None)
+    tasks = RoundTasks(slots, MIB, MIB)._rewriting_tasks(groups, 0, NotedBatches(0), None)
     assert [task.groups for task in tasks] == [[group] for group in groups]
     assert [task.threads for task in tasks] == threads
     assert [task.first for task in tasks] == list(range(len(groups)))
@@ -341,7 +341,7 @@ def test_an_error_names_the_damaged_batch_as_one_thread_does(prices):
     data[segment.log_bytes // 2] ^= 1
     path.write_bytes(data)
     work = work_on(prices, segment, segment.next_offset)  # the first pass reads nothing
-    for clean in (clean_in_one_task, ManyTasks(3, MIB, MIB)):
+    for clean in (ONE_TASK, RoundTasks(3, MIB, MIB)):
         with small_windows(2000), pytest.raises(CorruptBatchError) as found:
             clean(prices.storage, work)
         errors.append(str(found.value))

@@ -17,7 +17,8 @@ from spark_segments.log.manifests import Manifests
 from spark_segments.log.marker import mark
 from spark_segments.maintenance import roll
 from spark_segments.maintenance.compaction.partition_cleaner import clean_partition
-from spark_segments.maintenance.compaction.round import CleanerSettings, RoundPlan, RoundResult, clean_in_one_task
+from spark_segments.maintenance.compaction.round import CleanerSettings, RoundPlan, RoundResult
+from spark_segments.maintenance.compaction.round_tasks import ONE_TASK
 from spark_segments.storage import Storage
 from tests.log.memory_store import MemoryFiles, replayed
 from tests.protocol.explore import Trace
@@ -165,7 +166,7 @@ def _work(program: Program, open_log: Callable[[Actor], LogDir]) -> Callable[[Ac
         )
 
         def clean_round(storage: Storage, work: RoundPlan) -> RoundResult:
-            done = clean_in_one_task(storage, work)
+            done = ONE_TASK(storage, work)
             actor.wait(READ)
             return done
 

@@ -7,21 +7,20 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
 from spark_segments.config import ServerConfig, server_config
 from spark_segments.execution import run_tasks, task_slots
 from spark_segments.format.cleaner.clean import CleanerStats
-from spark_segments.format.cleaner.transactions import WholeLogNeededError
 from spark_segments.log.logdir import LogDir
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.report import FAILED, LOST, Report
-from spark_segments.maintenance.compaction.many_tasks import ManyTasks
-from spark_segments.maintenance.compaction.partition_cleaner import CleanRound, PartitionResult, clean_partition
-from spark_segments.maintenance.compaction.plan import CompactionCandidate, for_many_tasks, plan_compaction
-from spark_segments.maintenance.compaction.round import CleanerSettings, clean_in_one_task
+from spark_segments.maintenance.compaction.partition_cleaner import PartitionResult, clean_partition
+from spark_segments.maintenance.compaction.plan import CompactionCandidate, count_large, plan_compaction
+from spark_segments.maintenance.compaction.round import CleanerSettings
+from spark_segments.maintenance.compaction.round_tasks import ONE_TASK, RoundTasks
 from spark_segments.maintenance.selection import selected_topics
 from spark_segments.storage import Storage
 
@@ -31,32 +30,14 @@ if TYPE_CHECKING:
 Progress = Callable[[int, int], None]
 
 
-@dataclass(frozen=True, slots=True)
-class PartitionTask:
-    """A partition that is to be cleaned, and whether many tasks are to do it. `so_far`: what earlier rounds did."""
-
-    settings: CleanerSettings
-    candidate: CompactionCandidate
-    by_many_tasks: bool
-    so_far: PartitionResult | None = None
-
-    def with_map_bytes(self, map_bytes: int) -> PartitionTask:
-        return replace(self, settings=replace(self.settings, map_bytes=map_bytes))
+_Task = tuple[CleanerSettings, CompactionCandidate]
 
 
-def _clean_partition(
-    storage: Storage, task: PartitionTask, clean_round: CleanRound = clean_in_one_task
-) -> PartitionResult:
-    """Task function: cleans a partition. `clean_round`: in this task alone, or with the help of others."""
-    candidate = task.candidate
-    return clean_partition(
-        storage,
-        task.settings,
-        candidate.partition,
-        candidate.first_uncleanable_offset,
-        clean_round=clean_round,
-        so_far=task.so_far,
-    )
+def _clean_partition(storage: Storage, clean_round: RoundTasks, task: _Task) -> PartitionResult:
+    """Task function: cleans a partition, in this task alone or with the help of others."""
+    settings, candidate = task
+    target = candidate.first_uncleanable_offset
+    return clean_partition(storage, settings, candidate.partition, target, clean_round=clean_round)
 
 
 def compact(
@@ -104,11 +85,10 @@ def compact(
             report.count(clean_bytes=candidate.clean_bytes, cleanable_bytes=candidate.cleanable_bytes)
         return report.finish()
     threads = server.log_cleaner_threads if spark is None else None
-    tasks = _plan_tasks(log, server, picked, now_ms, threads or task_slots(spark))
     without_key: Counter[str] = Counter()
-    for task, result in _run(log.storage, tasks, spark, threads, progress):
-        _note(report, task, result)
-        without_key[task.settings.topic] += result.stats.no_key
+    for (settings, _), result in _run(log.storage, _tasks(log, server, picked, now_ms), spark, threads, progress):
+        _note(report, settings.topic, result)
+        without_key[settings.topic] += result.stats.no_key
     for name, count in without_key.items():
         if count:
             report.warn(
@@ -118,18 +98,12 @@ def compact(
     return report.finish()
 
 
-def _plan_tasks(
-    log: LogDir,
-    server: ServerConfig,
-    picked: Sequence[tuple[Snapshot, CompactionCandidate]],
-    now_ms: int,
-    slots: int,
-) -> list[PartitionTask]:
+def _tasks(
+    log: LogDir, server: ServerConfig, picked: Sequence[tuple[Snapshot, CompactionCandidate]], now_ms: int
+) -> list[_Task]:
     """A task for each partition, the largest first."""
-    largest_first = sorted(picked, key=lambda one: -one[1].log_bytes)
-    by_many_tasks = for_many_tasks([candidate for _, candidate in largest_first], slots)
     return [
-        PartitionTask(
+        (
             CleanerSettings(
                 snapshot.topic,
                 snapshot.topic_id,
@@ -140,49 +114,45 @@ def _plan_tasks(
                 log.manifests.open_delta_log,
             ),
             candidate,
-            many,
         )
-        for (snapshot, candidate), many in zip(largest_first, by_many_tasks, strict=True)
+        for snapshot, candidate in sorted(picked, key=lambda one: -one[1].log_bytes)
     ]
 
 
 def _run(
     storage: Storage,
-    tasks: Sequence[PartitionTask],
+    tasks: Sequence[_Task],
     spark: SparkSession | None,
     threads: int | None,
     progress: Progress | None,
-) -> Iterator[tuple[PartitionTask, PartitionResult]]:
-    """Cleans partitions: those for many tasks one after the other, then all others side by side.
+) -> Iterator[tuple[_Task, PartitionResult]]:
+    """Cleans partitions: the large ones one after the other by many tasks, then all others side by side.
 
-    `threads`: of this process, None on Spark. A partition that turns out to have transactions joins the others.
+    `threads`: of this process, None on Spark.
     """
-
-    def progress_after(before: int) -> Progress | None:
-        return None if progress is None else lambda done, _: progress(before + done, len(tasks))
-
-    many, single = [task for task in tasks if task.by_many_tasks], [task for task in tasks if not task.by_many_tasks]
-    if many:
+    slots = threads or task_slots(spark)
+    large = count_large([candidate.log_bytes for _, candidate in tasks], slots)
+    if large:
         # Threads share the map's memory: a part for each while slices are read, and two parts for the merged map.
         parts = 1 if threads is None else threads + 2
-        slice_bytes = many[0].settings.map_bytes // parts
-        many_tasks = ManyTasks(threads or task_slots(spark), slice_bytes, slice_bytes * min(parts, 2), spark)
-        results = run_tasks(
-            partial(_clean_partition, storage, clean_round=many_tasks), many, at_a_time=1, progress=progress_after(0)
-        )
-        for task, result in zip(many, results, strict=True):
-            if isinstance(result.error, WholeLogNeededError):
-                single.append(replace(task, by_many_tasks=False, so_far=result))
-            else:
-                yield task, result
-    single.sort(key=lambda task: -task.candidate.log_bytes)
-    at_a_time = None if threads is None else max(1, min(len(single), threads))
-    bounded = [task.with_map_bytes(task.settings.map_bytes // (at_a_time or 1)) for task in single]
-    before = len(tasks) - len(single)
-    results = run_tasks(
-        partial(_clean_partition, storage), bounded, spark, at_a_time=at_a_time, progress=progress_after(before)
-    )
-    yield from zip(single, results, strict=True)
+        slice_bytes = tasks[0][0].map_bytes // parts
+        many = RoundTasks(slots, slice_bytes, slice_bytes * min(parts, 2), spark)
+        clean = partial(_clean_partition, storage, many)
+        results = run_tasks(clean, tasks[:large], at_a_time=1, progress=_progress_after(0, len(tasks), progress))
+        yield from zip(tasks, results, strict=False)
+    others = tasks[large:]
+    at_a_time = None if threads is None else max(1, min(len(others), threads))
+    bounded = [
+        (replace(settings, map_bytes=settings.map_bytes // (at_a_time or 1)), candidate)
+        for settings, candidate in others
+    ]
+    clean = partial(_clean_partition, storage, ONE_TASK)
+    after = _progress_after(large, len(tasks), progress)
+    yield from zip(others, run_tasks(clean, bounded, spark, at_a_time=at_a_time, progress=after), strict=True)
+
+
+def _progress_after(before: int, total: int, progress: Progress | None) -> Progress | None:
+    return None if progress is None else lambda done, _: progress(before + done, total)
 
 
 def _note_plan(report: Report, snapshot: Snapshot, candidate: CompactionCandidate, *, within: bool) -> None:
@@ -199,13 +169,13 @@ def _note_plan(report: Report, snapshot: Snapshot, candidate: CompactionCandidat
     )
 
 
-def _note(report: Report, task: PartitionTask, result: PartitionResult) -> None:
+def _note(report: Report, topic: str, result: PartitionResult) -> None:
     if result.error is not None and not result.rounds:
-        report.fail(task.settings.topic, result.partition, result.error)
+        report.fail(topic, result.partition, result.error)
         return
     stats, failed = result.stats, {"error": str(result.error)} if result.error is not None else {}
     report.add(
-        task.settings.topic,
+        topic,
         result.partition,
         FAILED if failed else LOST if result.lost else "compact",
         records_in=stats.records_read,

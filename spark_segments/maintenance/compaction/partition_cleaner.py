@@ -20,12 +20,12 @@ from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.manifest.swap import not_as_read
 from spark_segments.maintenance.compaction.group_rewrite import RewrittenGroup
 from spark_segments.maintenance.compaction.plan import plan_compaction
-from spark_segments.maintenance.compaction.round import CleanerSettings, RoundPlan, RoundResult, clean_in_one_task
+from spark_segments.maintenance.compaction.round import CleanerSettings, RoundPlan, RoundResult
+from spark_segments.maintenance.compaction.round_tasks import ONE_TASK
 from spark_segments.maintenance.selection import check_commit_age
 from spark_segments.storage import Storage
 
 CleanRound = Callable[[Storage, RoundPlan], RoundResult]
-"""How a round is done: by one task (`clean_in_one_task`) or by many (`ManyTasks`)."""
 
 
 @dataclass(slots=True)
@@ -66,16 +66,15 @@ def clean_partition(
     number: int,
     target: int,
     *,
-    clean_round: CleanRound = clean_in_one_task,
-    so_far: PartitionResult | None = None,
+    clean_round: CleanRound = ONE_TASK,
 ) -> PartitionResult:
     """Cleans a partition up to offset `target`, in as many rounds as the map's memory asks for.
 
     A round follows the topic's configuration at the moment when the round begins. It is committed only if the
     configuration at the commit allows the same. No SegmentsError is raised: it is the result's `error`, and the rounds
-    before it stand. A result may be given as `so_far` to a call that goes on.
+    before it stand.
     """
-    result = PartitionResult(number) if so_far is None else dataclasses.replace(so_far, error=None)
+    result = PartitionResult(number)
     try:
         _clean_rounds(storage, settings, target, clean_round, result)
     except UnknownTopicError:  # it was deleted meanwhile

@@ -126,15 +126,6 @@ def plan_compaction(
     return sorted(candidates, key=lambda one: (-one.ratio, one.partition))
 
 
-def for_many_tasks(candidates: Sequence[CompactionCandidate], slots: int) -> list[bool]:
-    """For each candidate whether many tasks are to clean it, where `slots` tasks run at a time. The largest is first.
-
-    A large partition is cleaned by many tasks: see `count_large`.
-    """
-    large = count_large([candidate.log_bytes for candidate in candidates], slots)
-    return [place < large for place in range(len(candidates))]
-
-
 def count_large(log_bytes: Sequence[int], slots: int) -> int:
     """How many of the partitions are large, given their sizes in falling order, where `slots` tasks run at a time.
 

@@ -1,8 +1,7 @@
-"""One round of cleaning a partition: what it reads and what it makes, and how a single task does it.
+"""The parts of a round of cleaning a partition: what it reads, its map, its groups, and what it makes.
 
 A round puts the keys of the dirty head into the map of latest offsets, then rewrites the segments below the map's end
-in groups. many_tasks.py does the same by many tasks, with the functions of this module. Nothing is visible before the
-commit, which partition_cleaner.py makes.
+in groups: round_tasks.py shares that out. Nothing is visible before the commit, which partition_cleaner.py makes.
 """
 
 from __future__ import annotations
@@ -128,19 +127,6 @@ class RoundResult:
         stats = sum((each for _, each in done), CleanerStats())
         end_offset = min(offset_map.end_offset, work.first_uncleanable_offset)
         return cls([group for group, _ in done], stats, indexed, end_offset)
-
-
-def clean_in_one_task(storage: Storage, work: RoundPlan) -> RoundResult:
-    """Does a round in the calling task. Raises CorruptBatchError for damaged bytes."""
-    aborted = aborted_transactions(storage, work.live)
-    of_dirty_head = CleanedTransactions()
-    of_dirty_head.add_aborted(aborted.overlapping(work.first_dirty_offset, work.first_uncleanable_offset))
-    offset_map, indexed, noted = build_map(storage, work, of_dirty_head)
-    of_log = CleanedTransactions()
-    of_log.add_aborted(aborted)
-    record_filter = work.record_filter(offset_map)
-    done = rewrite_groups(storage, work, work.groups(offset_map.end_offset), record_filter, of_log, noted)
-    return RoundResult.of(work, offset_map, indexed, done)
 
 
 def build_map(

@@ -1,9 +1,11 @@
-"""A round of cleaning done by many tasks, for a partition that is a large part of what the job has to do.
+"""A round of cleaning, done by one task or by many: how many tasks run at a time is a count.
 
-In a first stage each task puts a slice of the dirty head into a map. Merged, these maps are the map that one task would
-build. In a second stage each task rewrites some groups of segments. In this process all tasks share one map; on Spark
-the maps go from task to task as files. A group is one file, which one task writes. So a large group is cleaned by
-several threads of its task: in this process by all, on Spark by as many as an executor has slots.
+One task reads the log in its order: the dirty head into the map, then all groups. Many tasks clean a partition that is
+a large part of what the job has to do. In a first stage each puts a slice of the dirty head into a map. Merged, these
+maps are the map that one task would build. In a second stage each task rewrites some groups of segments. In this
+process all tasks share one map; on Spark the maps go from task to task as files. A group is one file, which one task
+writes. So a large group is cleaned by several threads of its task: in this process by all, on Spark by as many as an
+executor has slots.
 
 Transactions can only be followed through a whole log, in the order of its batches. Where a partition has transactions,
 a stage between the two reads what headers and markers say of them, and each task of the second stage begins with the
@@ -12,6 +14,7 @@ state of the log before its groups.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
 import secrets
@@ -21,7 +24,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from spark_segments.errors import SegmentsError
-from spark_segments.execution import slots_of_a_process, try_tasks
+from spark_segments.execution import run_tasks, slots_of_a_process, try_tasks
 from spark_segments.format.cleaner.clean import CleanerStats, RecordFilter
 from spark_segments.format.cleaner.offset_map import OffsetMap
 from spark_segments.format.cleaner.transactions import CleanedTransactions, TransactionalBatches, WholeLogNeededError
@@ -88,43 +91,62 @@ def _log_bytes(segments: Sequence[Segment]) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class ManyTasks:
-    """Does a round by tasks, about `slots` at a time: on Spark where there is a session, else in threads.
+class RoundTasks:
+    """Does a round by tasks, about `slots` at a time: on Spark where there is a session, else in threads. One slot is
+    the calling task.
 
-    The map of a slice is bounded by `slice_map_bytes`, the merged map by `merged_map_bytes`, which is not smaller.
+    Where there are more, the map of a slice is bounded by `slice_map_bytes`, the merged map by `merged_map_bytes`,
+    which is not smaller.
     """
 
-    slots: int
-    slice_map_bytes: int
-    merged_map_bytes: int
+    slots: int = 1
+    slice_map_bytes: int = 0
+    merged_map_bytes: int = 0
     spark: SparkSession | None = None
 
     def __call__(self, storage: Storage, work: RoundPlan) -> RoundResult:
-        """As `clean_in_one_task`. Raises WholeLogNeededError where what is to be known of the partition's transactions
-        takes more memory than the notes of the first pass may.
+        """What the round made. Raises CorruptBatchError for damaged bytes.
+
+        One task does the round where what many would have to know of the partition's transactions takes more memory
+        than the notes of the first pass may.
         """
         aborted = aborted_transactions(storage, work.live)
         offset_map, indexed, noted, has_transactions = self._build_map(storage, work, aborted)
         groups = work.groups(offset_map.end_offset)
-        states: _States | None = None
-        if has_transactions or len(aborted):
-            states = self._follow_transactions(storage, work, groups, aborted)
-        try:
-            done = self._rewrite(storage, work, offset_map, groups, noted, states)
-        except WholeLogNeededError:  # the clean tail has markers, and the dirty head nothing of transactions
-            states = self._follow_transactions(storage, work, groups, aborted)
-            done = self._rewrite(storage, work, offset_map, groups, noted, states)
-        return RoundResult.of(work, offset_map, indexed, done)
+        with contextlib.suppress(WholeLogNeededError):
+            done = self._rewrite_all(storage, work, offset_map, groups, noted, aborted, has_transactions)
+            return RoundResult.of(work, offset_map, indexed, done)
+        del offset_map, noted  # one task makes its own
+        return run_tasks(partial(ONE_TASK, storage), [work], self.spark)[0]
+
+    def _rewrite_all(
+        self,
+        storage: Storage,
+        work: RoundPlan,
+        offset_map: OffsetMap,
+        groups: Sequence[Sequence[Segment]],
+        noted: NotedBatches,
+        aborted: AbortedTransactions,
+        has_transactions: bool,
+    ) -> list[tuple[RewrittenGroup, CleanerStats]]:
+        """What becomes of each group, with the transactions before it followed where there are any."""
+        if self.slots > 1 and not has_transactions and not len(aborted):
+            with contextlib.suppress(WholeLogNeededError):  # the clean tail has markers, the dirty head nothing of them
+                return self._rewrite(storage, work, offset_map, groups, noted, None)
+        states = self._follow_transactions(storage, work, groups, aborted)
+        return self._rewrite(storage, work, offset_map, groups, noted, states)
 
     def _build_map(
         self, storage: Storage, work: RoundPlan, aborted: AbortedTransactions
     ) -> tuple[OffsetMap, int, NotedBatches, bool]:
         """As `round.build_map`, and whether the dirty head has transactions."""
-        offset_map, indexed, noted, is_all, has_transactions = self._merged_map(storage, work, aborted)
-        if is_all or self.merged_map_bytes >= work.settings.map_bytes:
-            return offset_map, indexed, noted, has_transactions
-        # Each slice's map had a share of the memory. A single map that has all of it reaches further.
-        del offset_map
+        has_transactions = False
+        if self.slots > 1:
+            offset_map, indexed, noted, is_all, has_transactions = self._merged_map(storage, work, aborted)
+            if is_all or self.merged_map_bytes >= work.settings.map_bytes:
+                return offset_map, indexed, noted, has_transactions
+            # Each slice's map had a share of the memory. A single map that has all of it reaches further.
+            del offset_map
         transactions = CleanedTransactions()
         transactions.add_aborted(aborted.overlapping(work.first_dirty_offset, work.first_uncleanable_offset))
         return *build_map(storage, work, transactions), has_transactions or transactions.has_met_any
@@ -132,10 +154,11 @@ class ManyTasks:
     def _follow_transactions(
         self, storage: Storage, work: RoundPlan, groups: Sequence[Sequence[Segment]], aborted: AbortedTransactions
     ) -> _States:
-        """The state of the partition's transactions before each group: what the last group has is not asked for. Read
-        in waves, so that a log with more of them than memory is given for does not fill it first.
+        """The state of the partition's transactions before each task's first group: what the last group has is not
+        asked for. Read in waves, so that a log with more of them than memory is given for does not fill it first.
         """
-        read, wave, before = partial(_read_transactions, storage), self.slots * TASKS_PER_SLOT, groups[:-1]
+        read, wave = partial(_read_transactions, storage), self.slots * TASKS_PER_SLOT
+        before = groups[:-1] if self.slots > 1 else ()  # one task meets them itself
         parts: list[TransactionalBatches] = []
         for start in range(0, len(before), wave):
             found = try_tasks(read, before[start : start + wave], self.spark, at_a_time=self.slots)
@@ -253,6 +276,8 @@ class ManyTasks:
         states: _States | None,
     ) -> list[_GroupsTask]:
         """The tasks of the second stage, in the order of their groups. A large group is a task by itself."""
+        if self.slots == 1 and states is not None:
+            return [_GroupsTask(0, list(groups), noted, states[0], 1)]
         by_size = sorted(range(len(groups)), key=lambda number: -_log_bytes(groups[number]))
         large = set(by_size[: count_large([_log_bytes(groups[number]) for number in by_size], self.slots)])
         threads = self.slots if self.spark is None else slots_of_a_process(self.spark) // max(1, len(large))
@@ -265,6 +290,9 @@ class ManyTasks:
                 tasks.append(_GroupsTask(first, some, notes, transactions, threads if is_large else 1))
                 first += len(some)
         return tasks
+
+
+ONE_TASK = RoundTasks()
 
 
 @dataclass(frozen=True, slots=True)

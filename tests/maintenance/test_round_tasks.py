@@ -17,26 +17,22 @@ from hypothesis import strategies as st
 from spark_segments import LogDir
 from spark_segments.format.cleaner.layout import BYTES_PER_SLOT
 from spark_segments.format.cleaner.offset_map import OffsetMap
-from spark_segments.format.cleaner.transactions import WholeLogNeededError
 from spark_segments.format.window import Window
 from spark_segments.log.manifest.upkeep import ORPHAN_AGE_MS
 from spark_segments.log.segment.reader import windows
 from spark_segments.log.verification.verify import verify
 from spark_segments.maintenance import compact, roll, vacuum
-from spark_segments.maintenance.compaction import many_tasks
 from spark_segments.maintenance.compaction import plan as compact_plan
 from spark_segments.maintenance.compaction import round as round_module
-from spark_segments.maintenance.compaction.many_tasks import ManyTasks, rewriting_tasks, slices
+from spark_segments.maintenance.compaction import round_tasks
 from spark_segments.maintenance.compaction.map_file import read_map, write_map
 from spark_segments.maintenance.compaction.partition_cleaner import PartitionResult, clean_partition
-from spark_segments.maintenance.compaction.plan import CompactionCandidate, count_large, for_many_tasks
+from spark_segments.maintenance.compaction.plan import count_large
 from spark_segments.maintenance.compaction.round import (
     CleanerSettings,
     RoundPlan,
-    RoundResult,
-    clean_in_one_task,
 )
-from spark_segments.storage import Storage
+from spark_segments.maintenance.compaction.round_tasks import ONE_TASK, RoundTasks, rewriting_tasks, slices
 from tests import golden_files
 from tests.maintenance.appending import contents, live, under_policy
 from tests.maintenance.rows import run
@@ -69,14 +65,14 @@ def settings_of(log: LogDir, topic: str, map_bytes: int = MIB) -> CleanerSetting
 def clean_by(
     log: LogDir, tasks: int, *, map_bytes: int = MIB, slice_bytes: int | None = None, merged_bytes: int | None = None
 ) -> PartitionResult:
-    clean_round = ManyTasks(tasks, slice_bytes or map_bytes, merged_bytes or map_bytes)
+    clean_round = RoundTasks(tasks, slice_bytes or map_bytes, merged_bytes or map_bytes)
     return clean_partition(log.storage, settings_of(log, "prices", map_bytes), 0, 1000, clean_round=clean_round)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("tasks", [1, 2, 7, 100])
+@pytest.mark.parametrize("tasks", [2, 7, 100])
 def test_many_tasks_do_what_one_does(prices, tmp_path, monkeypatch, tasks):
-    monkeypatch.setattr(many_tasks, "MIN_SLICE_BYTES", 1)
+    monkeypatch.setattr(round_tasks, "MIN_SLICE_BYTES", 1)
     copy = LogDir.open(str(shutil.copytree(tmp_path / "log", tmp_path / "copy")))
     found = clean_by(prices, tasks)
     (expected,) = compact(copy, now_ms=NOW_MS).partitions
@@ -106,7 +102,7 @@ def test_what_does_not_fit_the_maps_is_read_by_one_task_or_left_to_a_further_rou
     prices, monkeypatch, map_entries, slice_entries, merged_entries, in_one_round
 ):
     """There are 83 keys in the dirty head."""
-    monkeypatch.setattr(many_tasks, "MIN_SLICE_BYTES", 1)
+    monkeypatch.setattr(round_tasks, "MIN_SLICE_BYTES", 1)
     before = contents(prices, "prices")
     newest = {row["key"]: row for row in before if row["key"] is not None and row["offset"] < 1000}
     map_bytes, slice_bytes, merged_bytes = [
@@ -142,15 +138,15 @@ def files(log: LogDir) -> list[tuple[int, bytes, bytes | None]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("tasks", [1, 2, 3, 100])
+@pytest.mark.parametrize("tasks", [2, 3, 100])
 def test_many_tasks_leave_the_same_bytes_of_transactions_as_one(transactions, tmp_path, monkeypatch, tasks):
     """Also in a second cleaning, whose dirty head has none, and in which markers go whose transactions are gone."""
-    monkeypatch.setattr(many_tasks, "MIN_SLICE_BYTES", 1)
+    monkeypatch.setattr(round_tasks, "MIN_SLICE_BYTES", 1)
     copy = LogDir.open(str(shutil.copytree(tmp_path / "log", tmp_path / "copy")))
     day_ms = 86_400_000
     for turn, now_ms in enumerate((NOW_MS, NOW_MS + 2 * day_ms, NOW_MS + 4 * day_ms)):
         found = []
-        for log, clean_round in ((transactions, ManyTasks(tasks, MIB, MIB)), (copy, clean_in_one_task)):
+        for log, clean_round in ((transactions, RoundTasks(tasks, MIB, MIB)), (copy, ONE_TASK)):
             bound = live(log, "txnc")[-1].base_offset
             settings = replace(settings_of(log, "txnc"), now_ms=now_ms)
             result = clean_partition(log.storage, settings, 0, bound, clean_round=clean_round)
@@ -168,7 +164,7 @@ def test_many_tasks_leave_the_same_bytes_of_transactions_as_one(transactions, tm
 
 @pytest.mark.slow
 def test_markers_that_only_the_clean_tail_has_are_followed_from_the_start_of_the_log(transactions, monkeypatch):
-    monkeypatch.setattr(many_tasks, "MIN_SLICE_BYTES", 1)
+    monkeypatch.setattr(round_tasks, "MIN_SLICE_BYTES", 1)
     first_dirty = transactions.topic("txnc").offsets()[0][1]
     transactions.topic("txnc").append(
         pa.table({"key": [f"new-{number % 7}" for number in range(40)], "value": ["v"] * 40})
@@ -183,7 +179,7 @@ def test_markers_that_only_the_clean_tail_has_are_followed_from_the_start_of_the
         first_dirty,
         transactions.topic("txnc").offsets()[0][1],
     )
-    by_many, by_one = (clean(transactions.storage, work) for clean in (ManyTasks(3, MIB, MIB), clean_in_one_task))
+    by_many, by_one = (clean(transactions.storage, work) for clean in (RoundTasks(3, MIB, MIB), ONE_TASK))
     assert (by_many.stats, by_many.indexed, by_many.end_offset) == (by_one.stats, by_one.indexed, by_one.end_offset)
     assert by_many.indexed == 40
     found = [
@@ -206,36 +202,12 @@ def test_more_about_transactions_than_memory_holds_is_left_to_one_task(transacti
     )
     with monkeypatch.context() as patched:
         patched.setattr(round_module, "memory_for_notes", lambda map_bytes: 100)
-        with pytest.raises(WholeLogNeededError):
-            ManyTasks(2, MIB, MIB)(transactions.storage, work)
+        by_many, by_one = (clean(transactions.storage, work) for clean in (RoundTasks(2, MIB, MIB), ONE_TASK))
+        assert (by_many.stats, by_many.end_offset) == (by_one.stats, by_one.end_offset)
         assert live(transactions, "txnc") == before
         (line,) = compact(transactions, now_ms=NOW_MS).partitions
     assert (line["action"], line["rounds"]) == ("compact", 1)
     assert line["dropped"]["aborted"] > 0
-
-
-def test_the_plan_gives_every_large_partition_to_many_tasks():
-    large = CompactionCandidate(0, 0, 100, 0, 1 << 30, True, "forced")
-    assert for_many_tasks([large, replace(large, partition=1, cleanable_bytes=1 << 29)], 4) == [True, True]
-
-
-@pytest.mark.slow
-def test_what_many_tasks_have_done_counts_where_one_goes_on(prices, monkeypatch):
-    monkeypatch.setattr(many_tasks, "MIN_SLICE_BYTES", 1)
-    bound = 50 * BYTES_PER_SLOT
-    settings, by_tasks = settings_of(prices, "prices", bound), ManyTasks(2, bound, bound)
-
-    def one_round(storage: Storage, work: RoundPlan) -> RoundResult:
-        if work.first_dirty_offset > 0:
-            raise WholeLogNeededError("The log has a transaction marker")
-        return by_tasks(storage, work)
-
-    first = clean_partition(prices.storage, settings, 0, 1000, clean_round=one_round)
-    assert first.rounds == 1 and isinstance(first.error, WholeLogNeededError)
-    assert 0 < first.first_dirty_offset < 1000
-    both = clean_partition(prices.storage, settings, 0, 1000, so_far=first)
-    assert (both.error, both.first_dirty_offset) == (None, 1000)
-    assert both.rounds > 1 and both.stats.records_read > first.stats.records_read
 
 
 @pytest.mark.slow
@@ -284,6 +256,7 @@ def test_groups_are_done_in_runs_of_some_size(least_bytes, sizes):
         ([1000, 300], 2, 2),
         ([1000, 300, 200], 2, 1),
         ([1000] * 10, 64, 10),
+        ([1024, 512], 4, 2),
         ([1000] * 3, 2, 0),
         ([], 2, 0),
     ],
@@ -311,7 +284,7 @@ def test_a_map_in_a_file_is_the_same_map_and_what_is_left_of_it_goes_with_vacuum
 
 
 def test_a_damaged_segment_leaves_the_partition_as_it_was(prices, monkeypatch):
-    monkeypatch.setattr(many_tasks, "MIN_SLICE_BYTES", 1)
+    monkeypatch.setattr(round_tasks, "MIN_SLICE_BYTES", 1)
     monkeypatch.setattr(compact_plan, "LARGE_PARTITION_BYTES", 0)
     log = LogDir.open(prices.uri, defaults={"log.cleaner.threads": "2"})
     before = live(log, "prices")
