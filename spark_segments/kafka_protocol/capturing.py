@@ -140,7 +140,8 @@ def capture(
 @dataclass(slots=True)
 class _Partition:
     """A partition under way. `row`: as it is committed; `next_offset`: of the fetch that is due; `goal`: the high
-    watermark that the pass reaches, None before the first answer; `hole_start`: where offsets began that are gone.
+    watermark that the pass reaches, None before the first answer; `hole_start`: where offsets began that are gone;
+    `fetched`: batches below `next_offset` that are to be written, and where a segment begins that they begin.
     """
 
     row: Partition
@@ -149,6 +150,7 @@ class _Partition:
     epochs: tuple[tuple[int, int], ...]
     goal: int | None = None
     hole_start: int | None = None
+    fetched: tuple[Window, int] | None = None
     writer: SegmentWriter | None = None
     chunks: list[Segment] = field(default_factory=list)
     holes: list[Hole] = field(default_factory=list)
@@ -156,6 +158,11 @@ class _Partition:
     @property
     def is_done(self) -> bool:
         return self.goal is not None and self.next_offset >= self.goal
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """The offset of the fetch that is due, and the epoch of the record before."""
+        return self.next_offset, self.last_epoch
 
     @property
     def last_epoch(self) -> int:
@@ -276,7 +283,7 @@ class _TopicCapture:
         """Fetches once. (Whether any partition went on, what kept one back); raises what is of no use to try again."""
         moved, problem = False, None
         try:
-            fetched = self._source.fetch(self._topic, {n: (one.next_offset, one.last_epoch) for n, one in due.items()})
+            fetched = self._source.fetch(self._topic, {number: one.place for number, one in due.items()})
         except SourceError as error:
             if not error.is_passing:
                 raise
@@ -288,6 +295,9 @@ class _TopicCapture:
                 problem = error
                 if isinstance(error, SourceError) and not error.is_passing:
                     self._problems[number], moved = error, True
+        if moved and (left := self._due()):  # what comes next comes in while this is written
+            self._source.fetch_ahead(self._topic, {number: one.place for number, one in left.items()})
+        self._write_fetched()
         return moved, problem
 
     def _is_here(self) -> bool:
@@ -419,7 +429,7 @@ class _TopicCapture:
         part.holes.append(Hole(part.row.partition, start, end, self._log.storage.now_ms(), REMOVED_BEFORE))
 
     def _append(self, part: _Partition, fetched: Fetched) -> bool:
-        """Writes the whole batches of an answer below the high watermark, and says whether there were any."""
+        """Takes the whole batches of an answer below the high watermark, and says whether there were any."""
         place = f"{self._topic.name}-{part.row.partition}"
         scan = scan_batches(fetched.records, path=place)
         floor = part.next_offset if part.hole_start is None else part.hole_start
@@ -448,12 +458,18 @@ class _TopicCapture:
         part.hole_start = None
         reaches = int(batches.last_offset[0]) - part.next_offset <= MAX_RELATIVE_OFFSET
         base = min(first, part.next_offset) if is_start and not part.holes and reaches else first
-        self._write(part, window, base)
+        part.fetched = window, base
         part.next_offset = int(batches.last_offset[-1]) + 1
         part.epochs = leader_epochs_of(batches, part.epochs)
         return True
 
     # What is written
+
+    def _write_fetched(self) -> None:
+        for part in self._parts.values():
+            if part.fetched is not None:
+                (window, base), part.fetched = part.fetched, None
+                self._write(part, window, base)
 
     def _write(self, part: _Partition, window: Window, base: int) -> None:
         """`base`: where a segment begins that the first batch begins: the log start, though cleaning left a gap."""
@@ -491,7 +507,8 @@ class _TopicCapture:
             part.writer = None
 
     def _commit(self, counts: dict[str, int], holes: list[Hole]) -> None:
-        """Makes what was written part of the topic."""
+        """Makes what was fetched part of the topic."""
+        self._write_fetched()
         for part in self._parts.values():
             self._close_writer(part)
         self._written = 0

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import functools
 import time
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, ParamSpec, TypeVar
 
@@ -18,14 +20,15 @@ from kafka.protocol.metadata import MetadataRequest
 
 from spark_segments.errors import SegmentsError
 from spark_segments.kafka_protocol.client_settings import kafka_python_options
+from spark_segments.kafka_protocol.large_frames import take_large_frames
 
 EARLIEST, LATEST = -2, -1
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.05, 2.0
 OFFSET_OUT_OF_RANGE = 1
 
 _WAIT_MS = 500
-_RESPONSE_BYTES = 16 << 20
-_PARTITION_BYTES = 4 << 20
+_RESPONSE_BYTES = 32 << 20  # of all brokers that are asked at once
+_PARTITION_BYTES = 8 << 20
 _FRAME_BYTES = (1 << 31) - 1  # a batch larger than what was asked for comes whole
 _TOPIC_SETTING = 1  # Kafka's DYNAMIC_TOPIC_CONFIG
 _BY_ID = 13  # from this version on a fetch names topics by id
@@ -35,6 +38,9 @@ _NO_ID = uuid.UUID(int=0)
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+Wanted = Mapping[int, tuple[int, int]]
+"""{partition: (offset, epoch of the record before it, -1 for none)}."""
 
 
 class SourceError(SegmentsError):
@@ -85,7 +91,10 @@ def _sensible(ask: Callable[P, T]) -> Callable[P, T]:
 
 
 class SourceCluster:
-    """A cluster. Raises SourceError for whatever it does not answer. A context manager; not for many threads."""
+    """A cluster. Raises SourceError for whatever it does not answer. A context manager; not for many threads.
+
+    One thread has the connections, so that an answer comes in while its asker does something else.
+    """
 
     def __init__(self, servers: str, settings: Mapping[str, str] | None = None, timeout_seconds: float = 30.0) -> None:
         """`settings`: by the names of Kafka's or librdkafka's clients. `timeout_seconds`: of one answer."""
@@ -95,11 +104,14 @@ class SourceCluster:
         self._timeout_ms = timeout_seconds * 1000
         self._client = KafkaNetClient(bootstrap_servers=servers.split(","), **options)
         self._servers = servers
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="source-cluster")
+        self._ahead: tuple[SourceTopic, Wanted, Future[dict[int, Fetched]]] | None = None
 
     def __enter__(self) -> SourceCluster:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._thread.shutdown(cancel_futures=True)
         self._client.close()
 
     @_sensible
@@ -121,42 +133,57 @@ class SourceCluster:
             found[topic.name] = SourceTopic(topic.name, text, leaders)
         return found
 
+    def fetch(self, topic: SourceTopic, wanted: Wanted) -> dict[int, Fetched]:
+        """Batches of partitions."""
+        ahead, self._ahead = self._ahead, None
+        if ahead is None or ahead[:2] != (topic, wanted):
+            ahead = (topic, wanted, self._thread.submit(self._fetch, topic, wanted))
+        return ahead[2].result()
+
+    def fetch_ahead(self, topic: SourceTopic, wanted: Wanted) -> None:
+        """Asks for batches that the next `fetch` of the same wants."""
+        self._ahead = (topic, wanted, self._thread.submit(self._fetch, topic, wanted))
+
     @_sensible
-    def fetch(self, topic: SourceTopic, wanted: Mapping[int, tuple[int, int]]) -> dict[int, Fetched]:
-        """Batches of partitions. `wanted`: {partition: (offset, epoch of the record before it, -1 for none)}."""
+    def _fetch(self, topic: SourceTopic, wanted: Wanted) -> dict[int, Fetched]:
         topic_id = (
             _NO_ID if topic.topic_id is None else uuid.UUID(bytes=base64.urlsafe_b64decode(topic.topic_id + "=="))
         )
         kind, part = FetchRequest.FetchTopic, FetchRequest.FetchTopic.FetchPartition
-        found = {}
-        for leader in sorted({topic.leaders[number][0] for number in wanted}):
-            partitions = [
-                part(
-                    partition=number,
-                    current_leader_epoch=topic.leaders[number][1],
-                    fetch_offset=offset,
-                    last_fetched_epoch=epoch,
-                    log_start_offset=-1,
-                    partition_max_bytes=_PARTITION_BYTES,
-                )
-                for number, (offset, epoch) in wanted.items()
-                if topic.leaders[number][0] == leader
-            ]
-            request = FetchRequest(
-                replica_id=-1,
-                max_wait_ms=_WAIT_MS,
-                min_bytes=1,
-                max_bytes=_RESPONSE_BYTES,
-                isolation_level=0,
-                session_id=0,
-                session_epoch=-1,
-                topics=[kind(topic=topic.name, topic_id=topic_id, partitions=partitions)],
-                forgotten_topics_data=[],
-                rack_id="",
-                min_version=4,
-                max_version=18 if topic.topic_id is not None else _BY_ID - 1,
+        halves: dict[tuple[int, bool], list[Any]] = {}  # a broker reads one while the other is on its way
+        for at, (number, (offset, epoch)) in enumerate(wanted.items()):
+            leader, leader_epoch = topic.leaders[number]
+            one = part(
+                partition=number,
+                current_leader_epoch=leader_epoch,
+                fetch_offset=offset,
+                last_fetched_epoch=epoch,
+                log_start_offset=-1,
+                partition_max_bytes=_PARTITION_BYTES,
             )
-            answer = self._ask(leader, request)
+            halves.setdefault((leader, at % 2 == 0), []).append(one)
+        requests = [
+            (
+                leader,
+                FetchRequest(
+                    replica_id=-1,
+                    max_wait_ms=_WAIT_MS,
+                    min_bytes=0,  # within max_wait_ms a broker looks, but it does not wait for more
+                    max_bytes=_RESPONSE_BYTES // len(halves),
+                    isolation_level=0,
+                    session_id=0,
+                    session_epoch=-1,
+                    topics=[kind(topic=topic.name, topic_id=topic_id, partitions=partitions)],
+                    forgotten_topics_data=[],
+                    rack_id="",
+                    min_version=4,
+                    max_version=18 if topic.topic_id is not None else _BY_ID - 1,
+                ),
+            )
+            for (leader, _), partitions in halves.items()
+        ]
+        found = {}
+        for answer in self._answers(requests):
             _check(getattr(answer, "error_code", 0))
             for one in (one for each in answer.responses for one in each.partitions):
                 if one.partition_index not in wanted:
@@ -239,11 +266,52 @@ class SourceCluster:
         return found
 
     def _ask(self, node: int | None, request: Any) -> Any:
-        try:
+        return self._thread.submit(lambda: self._answered(self._sent(node, request))).result()
+
+    def _answers(self, requests: Iterable[tuple[int, Any]]) -> list[Any]:
+        """What brokers answer that are asked at once. Of brokers that do not, SourceError where none does."""
+        answers, errors_of_brokers = [], []
+        sent = []
+        for node, request in requests:
+            try:
+                sent.append(self._sent(node, request))
+            except SourceError as error:
+                errors_of_brokers.append(error)
+        for one in sent:
+            try:
+                answers.append(self._answered(one))
+            except SourceError as error:
+                errors_of_brokers.append(error)
+        if errors_of_brokers and (not answers or not errors_of_brokers[0].is_passing):
+            raise errors_of_brokers[0]
+        return answers
+
+    def _sent(self, node: int | None, request: Any) -> tuple[Any, Any]:
+        """A request and its answer to come."""
+        with self._as_source_errors(request):
             if node is None:
                 self._client.get_broker_version(self._timeout_ms)
                 node = self._client.least_loaded_node(bootstrap_fallback=True)
-            return self._client.send_and_receive(node, request, timeout_ms=self._timeout_ms)
+            self._client.await_ready(node, timeout_ms=self._timeout_ms)
+            connection = self._client._manager._conns.get(node)
+            if isinstance(request, FetchRequest) and connection is not None:
+                take_large_frames(connection)
+            return request, self._client.send(node, request)
+
+    def _answered(self, sent: tuple[Any, Any]) -> Any:
+        request, answer = sent
+        with self._as_source_errors(request):
+            self._client.poll(timeout_ms=self._timeout_ms, future=answer)
+            if not answer.is_done:
+                raise errors.KafkaTimeoutError("Request timed out")
+            if answer.failed():
+                raise answer.exception
+            return answer.value
+
+    @contextlib.contextmanager
+    def _as_source_errors(self, request: Any) -> Iterator[None]:
+        try:
+            yield
         except (errors.KafkaError, OSError, ValueError) as error:
             # Kafka's errors name no secrets; others are told by their kind alone.
             text = str(error) if isinstance(error, errors.KafkaError) else type(error).__name__

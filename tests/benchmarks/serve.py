@@ -20,17 +20,14 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from confluent_kafka import Consumer, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
 from kio.schema.fetch.v11 import request as fetch
 from kio.serial import entity_writer
 
 from spark_segments import LogDir
+from tests.benchmarks._cluster import TOPIC, VALUE_BYTES, consume, produce
 from tests.benchmarks.measure import TURNS, in_turns
 from tests.kafka_protocol.broker import running_broker
 
-_VALUE_BYTES = 1024
-_TOPIC = "orders"
 _OFFSET = 0x1122334455667788  # where the request has its offset
 _SENDER = """
 import socket, sys
@@ -55,18 +52,18 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
     with contextlib.ExitStack() as stack:
         directory = stack.enter_context(tempfile.TemporaryDirectory(dir=arguments.directory))
         log = _made(Path(directory, "log"), arguments.mib << 20)
-        end = log.topic(_TOPIC).offsets()[0][1]
+        end = log.topic(TOPIC).offsets()[0][1]
         served = stack.enter_context(_process(_serve_command(str(log.uri))))
         senders = {size: stack.enter_context(_process([sys.executable, "-c", _SENDER, str(size)])) for size in _SIZES}
-        total = int(log.topic(_TOPIC).snapshot.live_table(0).column("log_bytes").to_numpy().sum())
+        total = int(log.topic(TOPIC).snapshot.live_table(0).column("log_bytes").to_numpy().sum())
         cases: dict[str, Callable[[], object]] = {}
         for size in _SIZES:
             cases[f"loopback, {size >> 20} MiB"] = lambda size=size: _received(senders[size], size, total)
             cases[f"raw fetch, {size >> 20} MiB"] = lambda size=size: _fetched(served, size, end)
-        cases["librdkafka"] = lambda: _consumed(served, end)
-        broker = int(stack.enter_context(running_broker(Path(directory, "broker"))).rpartition(":")[2])
-        _produce(broker, end)
-        cases["librdkafka from the broker"] = lambda: _consumed(broker, end)
+        cases["librdkafka"] = lambda: consume(f"127.0.0.1:{served}", end)
+        broker = stack.enter_context(running_broker(Path(directory, "broker")))
+        produce(broker, end)
+        cases["librdkafka from the broker"] = lambda: consume(broker, end)
         timings = in_turns(cases, turns=arguments.turns)
     ratios = {
         f"raw fetch / loopback, {size >> 20} MiB": timings.speed_up(
@@ -86,11 +83,11 @@ _SIZES = (1 << 20, 8 << 20)
 
 def _made(directory: Path, value_bytes: int) -> LogDir:
     log = LogDir.create(str(directory))
-    log.create_topic(_TOPIC, 1, {"compression.type": "uncompressed", "segment.bytes": str(256 << 20)})
-    value = np.random.default_rng(1).bytes(_VALUE_BYTES)
+    log.create_topic(TOPIC, 1, {"compression.type": "uncompressed", "segment.bytes": str(256 << 20)})
+    value = np.random.default_rng(1).bytes(VALUE_BYTES)
     values = pa.table({"value": pa.array([value] * 65_536, pa.binary())})
-    for _ in range(value_bytes // (_VALUE_BYTES * 65_536)):
-        log.topic(_TOPIC).append(values)
+    for _ in range(value_bytes // (VALUE_BYTES * 65_536)):
+        log.topic(TOPIC).append(values)
     return log
 
 
@@ -141,7 +138,7 @@ def _fetched(port: int, size: int, end: int) -> None:
 
 
 # correlation id, throttle time, error, session, topics, name, partitions, index, error, four offsets and none aborted
-_RECORDS = 4 + 4 + 2 + 4 + 4 + 2 + len(_TOPIC) + 4 + 4 + 2 + 8 + 8 + 8 + 4 + 4
+_RECORDS = 4 + 4 + 2 + 4 + 4 + 2 + len(TOPIC) + 4 + 4 + 2 + 8 + 8 + 8 + 4 + 4
 
 
 def _request(size: int) -> bytes:
@@ -156,7 +153,7 @@ def _request(size: int) -> bytes:
         isolation_level=0,
         session_id=0,
         session_epoch=-1,
-        topics=(fetch.FetchTopic(topic=_TOPIC, partitions=(asked,)),),
+        topics=(fetch.FetchTopic(topic=TOPIC, partitions=(asked,)),),
         forgotten_topics_data=(),
         rack_id="",
     )
@@ -182,30 +179,3 @@ def _fill(connection: socket.socket, buffer: memoryview) -> None:
         count = connection.recv_into(buffer)
         assert count, "the connection ended"
         buffer = buffer[count:]
-
-
-def _consumed(port: int, end: int) -> None:
-    consumer = Consumer({"bootstrap.servers": f"127.0.0.1:{port}", "group.id": "benchmark", "fetch.wait.max.ms": 10})
-    consumer.assign([TopicPartition(_TOPIC, 0, 0)])
-    offset = 0
-    while offset < end:
-        messages = consumer.consume(min(10_000, end - offset), 10)
-        offset = messages[-1].offset() + 1
-    consumer.close()
-
-
-def _produce(port: int, count: int) -> None:
-    servers = {"bootstrap.servers": f"127.0.0.1:{port}"}
-    client = AdminClient(servers)
-    [made] = client.create_topics([NewTopic(_TOPIC, 1, 1)]).values()
-    made.result(20)
-    producer = Producer({**servers, "batch.size": 1 << 20, "linger.ms": 50, "queue.buffering.max.messages": 10_000})
-    value = np.random.default_rng(1).bytes(_VALUE_BYTES)
-    for _ in range(count):
-        while True:
-            try:
-                producer.produce(_TOPIC, value, partition=0)
-                break
-            except BufferError:
-                producer.poll(0.1)
-    producer.flush(60)
