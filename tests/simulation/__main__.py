@@ -10,7 +10,6 @@ import argparse
 import json
 import math
 import multiprocessing
-import os
 import signal
 import sys
 import threading
@@ -25,9 +24,6 @@ from tests.simulation.simulation import Outcome, run
 
 
 def main() -> None:
-    if os.environ.get("PYTHONHASHSEED") != "0":  # sets have an order then, so that a seed replays in every process
-        arguments = [sys.executable, "-m", "tests.simulation", *sys.argv[1:]]
-        os.execve(sys.executable, arguments, os.environ | {"PYTHONHASHSEED": "0"})
     parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
     which = parser.add_mutually_exclusive_group(required=True)
     which.add_argument("--seed", type=int, help="a single seed")

@@ -1,12 +1,13 @@
 """The world in place of what the package asks of its machine: the time, random numbers, names, threads.
 
 The modules of the package keep their code. Only the names `time`, `random`, `uuid`, `secrets` and the thread pools that
-they have imported stand for those of the world, as long as a simulation runs.
+they have imported stand for those of the world, as long as a simulation runs, and the machine has two cores.
 """
 
 from __future__ import annotations
 
 import importlib
+import os
 import pkgutil
 import random
 import secrets
@@ -25,6 +26,8 @@ from spark_segments.log.segment import fetch
 from spark_segments.storage import Storage
 from tests.simulation.store import File, Store
 from tests.simulation.world import World
+
+CPUS = 2
 
 LAYERS = ("format", "storage", "config", "execution", "log", "maintenance")
 
@@ -149,7 +152,8 @@ def simulated(world: World, store: Store) -> Iterator[None]:
         (as_completed, in_order),
         (reading_threads, no_thread_ahead),
     ]
-    changed: list[tuple[Any, str, Any]] = []
+    changed: list[tuple[Any, str, Any]] = [(os, "cpu_count", os.cpu_count)]
+    os.cpu_count = lambda: CPUS
     package = spark_segments.__name__
     for module in [
         module

@@ -59,8 +59,8 @@ def test_a_seed_has_the_same_events_in_every_process(python_environment: Mapping
 def _found(pattern: str, commits: int = COMMITS, first: int = 1) -> bool:
     """Whether any of some seeds finds a violation that says so. `first`: the seed that finds it soonest.
 
-    The events of a seed follow from the sizes of files, too, which other releases of the libraries write otherwise:
-    where the first seed finds nothing there, another of forty does.
+    Another release of a library may write files of other sizes, and so change the events of a seed: where the first
+    finds nothing then, another of forty does.
     """
     return any(re.search(pattern, run(seed, commits).violation or "") for seed in range(first, first + 40))
 

@@ -180,7 +180,7 @@ def check_age(storage: Storage, chunks: Sequence[Segment]) -> None:
     if not doubtful:
         return
     directories = {chunk.path.rpartition("/")[0] for chunk in doubtful}
-    made_ms = {info.path: info.mtime_ms for directory in directories for info in storage.list(directory)}
+    made_ms = {info.path: info.mtime_ms for directory in sorted(directories) for info in storage.list(directory)}
     oldest_ms = storage.now_ms() - OLDEST_CHUNK_MS
     for chunk in doubtful:
         if made_ms.get(chunk.path, oldest_ms - 1) < oldest_ms:

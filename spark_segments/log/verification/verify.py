@@ -272,7 +272,12 @@ def _verify_kafka(
 
 def _listing(storage: Storage, snapshot: Snapshot) -> dict[str, FileInfo]:
     directories = {path.rpartition("/")[0] for path in snapshot.segments.column("path").to_pylist()}
-    return {info.path: info for directory in directories if _is_inside(directory) for info in storage.list(directory)}
+    return {
+        info.path: info
+        for directory in sorted(directories)
+        if _is_inside(directory)
+        for info in storage.list(directory)
+    }
 
 
 def _is_inside(directory: str) -> bool:
