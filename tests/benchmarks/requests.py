@@ -1,0 +1,104 @@
+"""What small things ask of a store, and how long they take: this working tree against another commit, in turns.
+
+On a local disk, and on SeaweedFS behind tests/store_proxy.py, which holds each request for 50 ms. Each tree has a
+process, and a log directory that it has made itself.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tests.benchmarks.compare import HERE, exported
+from tests.store_proxy import proxy_process
+from tests.store_servers import seaweedfs
+
+Counts = Callable[[], Counter[str]]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--rev", required=True, help="the other commit")
+    parser.add_argument("--delay-ms", type=int, default=50, help="of each request")
+    parser.add_argument("--turns", type=int, default=7)
+    parser.add_argument("--directory", help="where to work: a temporary directory unless given")
+
+
+def run(arguments: argparse.Namespace) -> dict[str, Any]:
+    figures: dict[str, Any] = {}
+    ratios: dict[str, float] = {}
+    with tempfile.TemporaryDirectory(dir=arguments.directory) as temporary:
+        directory = Path(temporary)
+        trees = {"now": HERE, "before": exported(arguments.rev, directory / "tree")}
+        local = {side: _Side(tree, str(directory / side), {}) for side, tree in trees.items()}
+        _compared("local", local, None, arguments.turns, figures, ratios)
+        (directory / "store").mkdir()
+        with (
+            seaweedfs(directory / "store") as (uri, behind),
+            proxy_process(behind, arguments.delay_ms) as (options, counts),
+        ):
+            remote = {side: _Side(tree, f"{uri}/{side}", options) for side, tree in trees.items()}
+            _compared(f"{arguments.delay_ms} ms", remote, counts, arguments.turns, figures, ratios)
+    return {"turns": arguments.turns, "figures": figures, "ratios": ratios}
+
+
+def _compared(
+    where: str,
+    sides: dict[str, _Side],
+    counts: Counts | None,
+    turns: int,
+    figures: dict[str, Any],
+    ratios: dict[str, float],
+) -> None:
+    for name in sides["now"].names:
+        seconds: dict[str, list[float]] = {side: [] for side in sides}
+        for turn in range(turns + 1):  # the first only warms
+            for side in sorted(sides, reverse=bool(turn % 2)):
+                before = counts() if counts is not None else Counter()
+                took = sides[side].seconds(name)
+                if turn:
+                    seconds[side].append(took)
+                if counts is not None:
+                    asked = counts() - before
+                    figures[f"{where}, {name}, {side}: requests"] = f"{asked.total()} {json.dumps(dict(asked))}"
+        for side, all_seconds in seconds.items():
+            figures[f"{where}, {name}, {side}: ms"] = round(statistics.median(all_seconds) * 1e3, 1)
+        pairs = zip(seconds["now"], seconds["before"], strict=True)
+        ratios[f"{where}, {name}: now / before"] = round(statistics.median(now / other for now, other in pairs), 2)
+    for side in sides.values():
+        side.end()
+
+
+class _Side:
+    """A process that does the cases with the package of one tree."""
+
+    def __init__(self, tree: Path, uri: str, options: dict[str, str]) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", str(Path(__file__).with_name("_requests_side.py")), uri, json.dumps(options)],
+            env=os.environ | {"PYTHONPATH": str(tree)},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self.names: list[str] = []
+        assert self._process.stdout is not None
+        while name := self._process.stdout.readline().strip():
+            self.names.append(name)
+
+    def seconds(self, name: str) -> float:
+        """Wall seconds of a case."""
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._process.stdin.write(f"{name}\n")
+        self._process.stdin.flush()
+        return float(self._process.stdout.readline())
+
+    def end(self) -> None:
+        self._process.communicate()
