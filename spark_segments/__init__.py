@@ -10,17 +10,19 @@ if TYPE_CHECKING:
     from spark_segments.log.appending.appender import ProducerOptions
     from spark_segments.log.logdir import LogDir
     from spark_segments.log.positions import Position
+    from spark_segments.progress import progress_bar
     from spark_segments.spark.session import spark_session
     from spark_segments.spark.streams.lag import lag
 
 __version__ = "0.1.0"
-__all__ = ["LogDir", "Position", "ProducerOptions", "__version__", "errors", "lag", "spark_session"]
+__all__ = ["LogDir", "Position", "ProducerOptions", "__version__", "errors", "lag", "progress_bar", "spark_session"]
 
 _HOME = {
     "LogDir": "spark_segments.log.logdir",
     "Position": "spark_segments.log.positions",
     "ProducerOptions": "spark_segments.log.appending.appender",
     "lag": "spark_segments.spark.streams.lag",
+    "progress_bar": "spark_segments.progress",
     "spark_session": "spark_segments.spark.session",
 }
 

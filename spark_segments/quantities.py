@@ -68,3 +68,16 @@ def since_1970_ms(moment: datetime.datetime) -> int:
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=datetime.UTC)
     return (moment - _EPOCH) // datetime.timedelta(milliseconds=1)  # a float's 53 bits would be a ms off at times
+
+
+def human_bytes(size: float) -> str:
+    """1536 → "1.5 KiB"."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if abs(size) < 1024:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} TiB"
+
+
+class Bytes(int):
+    """A number of bytes in a table: "1.5 KiB" for people, a plain number in a file."""

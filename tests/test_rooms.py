@@ -16,6 +16,7 @@ PACKAGE = ROOT / "spark_segments"
 LAYERS = [
     "errors",
     "quantities",
+    "progress",
     "format",
     "storage",
     "config",

@@ -11,7 +11,7 @@ import os
 import shutil
 import sys
 import textwrap
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from types import NoneType
 from typing import Any
@@ -19,6 +19,7 @@ from typing import Any
 from rich.cells import cell_len
 
 from spark_segments.errors import SegmentsError, escaped
+from spark_segments.quantities import Bytes, human_bytes
 
 FAILED = 1
 FOUND_FAULTS = 3
@@ -36,10 +37,6 @@ class Output(enum.StrEnum):
 def print_json(value: Any) -> None:
     """Prints a JSON document, indented on a terminal."""
     print(json.dumps(value, indent=2 if sys.stdout.isatty() else None, default=str))
-
-
-class Bytes(int):
-    """A number of bytes in a table: "1.5 KiB" on a terminal, a plain number in a file."""
 
 
 class ShownTime(int):
@@ -109,15 +106,6 @@ def _plain(value: Any) -> str:
     if isinstance(value, int) and not isinstance(value, bool):
         return str(int(value))
     return f"{value:.3f}" if isinstance(value, float) else _cell(value)
-
-
-def human_bytes(size: float) -> str:
-    """1536 → "1.5 KiB"."""
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if abs(size) < 1024:
-            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1024
-    return f"{size:.1f} TiB"
 
 
 def shown_hole(hole: Mapping[str, Any]) -> str:
@@ -228,35 +216,6 @@ def _text(name: str, line: Mapping[str, Any]) -> Any:
     if isinstance(value, (list, tuple)):
         return ", ".join(map(str, value[:6])) + (f" … ({len(value)})" if len(value) > 6 else "")
     return value
-
-
-@contextlib.contextmanager
-def progress_bar(label: str, *, of_bytes: bool = False) -> Iterator[Callable[[int, int], None]]:
-    """A function that takes (done, total) and shows them as a bar on standard error, where that is a terminal: with
-    what is left, and `of_bytes` with their rate. A count that begins again, as for each topic, goes on from the last.
-    """
-    if not sys.stderr.isatty():
-        yield lambda done, total: None
-        return
-    from rich import progress as bars  # a command without a terminal does not wait for its import
-    from rich.console import Console
-
-    shown: list[bars.ProgressColumn] = [bars.TextColumn("{task.description}"), bars.BarColumn()]
-    shown += [bars.DownloadColumn(binary_units=True), bars.TransferSpeedColumn()] if of_bytes else []
-    shown += [] if of_bytes else [bars.MofNCompleteColumn()]
-    shown += [bars.TimeElapsedColumn(), bars.TextColumn("left:"), bars.TimeRemainingColumn()]
-    before = last = end = 0
-    with bars.Progress(*shown, console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task(label, total=None)
-
-        def show(done: int, total: int) -> None:
-            nonlocal before, last, end
-            if last == end or done < last:
-                before += last
-            last, end = done, total
-            progress.update(task, completed=before + done, total=before + total)
-
-        yield show
 
 
 @contextlib.contextmanager

@@ -17,19 +17,10 @@ from spark_segments.cli.options import (
     SparkOptions,
     with_options,
 )
-from spark_segments.cli.output import (
-    FAILED,
-    FOUND_FAULTS,
-    Bytes,
-    Output,
-    human_bytes,
-    print_json,
-    print_summary,
-    print_table,
-    progress_bar,
-    shown_hole,
-)
+from spark_segments.cli.output import FAILED, FOUND_FAULTS, Output, print_json, print_summary, print_table, shown_hole
 from spark_segments.config import parse_overrides
+from spark_segments.progress import progress_bar
+from spark_segments.quantities import Bytes, human_bytes
 
 KafkaStorageOption = Annotated[
     list[str] | None,

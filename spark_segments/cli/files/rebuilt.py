@@ -7,9 +7,10 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from spark_segments.cli.confirmation import confirm
-from spark_segments.cli.output import Bytes, Output, print_json, print_table
+from spark_segments.cli.output import Output, print_json, print_table
 from spark_segments.errors import InvalidOptionError, SegmentsError, StorageError
 from spark_segments.log.rebuild.rebuild import rebuild_manifest
+from spark_segments.quantities import Bytes
 
 if TYPE_CHECKING:
     from spark_segments.log.logdir import LogDir

@@ -15,7 +15,9 @@ from spark_segments.cli.options import (
     SparkOptions,
     with_options,
 )
-from spark_segments.cli.output import FOUND_FAULTS, Output, human_bytes, print_json, progress_bar, shown_hole
+from spark_segments.cli.output import FOUND_FAULTS, Output, print_json, shown_hole
+from spark_segments.progress import progress_bar
+from spark_segments.quantities import human_bytes
 
 
 @with_options

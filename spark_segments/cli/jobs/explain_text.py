@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from spark_segments.cli.output import human_bytes
 from spark_segments.cli.page.words import UNITS, duration, moment, when
 from spark_segments.maintenance.explanation.record_explanation import (
     ACTIVE,
@@ -25,6 +24,7 @@ from spark_segments.maintenance.explanation.record_explanation import (
     TimeBounds,
 )
 from spark_segments.maintenance.retention.plan import BELOW_LOG_START, RETENTION_BYTES, RETENTION_MS
+from spark_segments.quantities import human_bytes
 
 _WAITS = {
     RECORDS: "more records must be appended first",

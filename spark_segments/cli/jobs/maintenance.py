@@ -16,8 +16,9 @@ from spark_segments.cli.options import (
     SparkOptions,
     with_options,
 )
-from spark_segments.cli.output import FAILED, print_report, progress_bar
+from spark_segments.cli.output import FAILED, print_report
 from spark_segments.config import TopicConfig, topic_config
+from spark_segments.progress import progress_bar
 from spark_segments.quantities import duration_ms, size_bytes
 
 if TYPE_CHECKING:

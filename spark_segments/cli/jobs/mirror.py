@@ -20,20 +20,12 @@ from spark_segments.cli.options import (
     SparkOptions,
     with_options,
 )
-from spark_segments.cli.output import (
-    FAILED,
-    Bytes,
-    Output,
-    human_bytes,
-    print_json,
-    print_summary,
-    print_table,
-    progress_bar,
-)
+from spark_segments.cli.output import FAILED, Output, print_json, print_summary, print_table
 from spark_segments.config import parse_overrides
 from spark_segments.errors import InvalidOptionError, SegmentsError
 from spark_segments.log.report import Report
-from spark_segments.quantities import duration_ms
+from spark_segments.progress import progress_bar
+from spark_segments.quantities import Bytes, duration_ms, human_bytes
 
 if TYPE_CHECKING:
     from spark_segments.log.logdir import LogDir

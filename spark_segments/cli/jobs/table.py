@@ -18,7 +18,7 @@ from spark_segments.cli.options import (
     TopicArgument,
     with_options,
 )
-from spark_segments.cli.output import Output, print_report, progress_bar
+from spark_segments.cli.output import Output, print_report
 from spark_segments.cli.records.value_text import (
     FormatPropertyOption,
     KeyFormatOption,
@@ -29,6 +29,7 @@ from spark_segments.cli.records.value_text import (
     unknown_property,
 )
 from spark_segments.config import parse_overrides
+from spark_segments.progress import progress_bar
 from spark_segments.values.options import OPTIONS
 
 

@@ -11,8 +11,9 @@ import typer
 
 from spark_segments.cli.interrupts import until_interrupted
 from spark_segments.cli.options import ConfiguredLogOptions, MetricsOption, OutputOption, with_options
-from spark_segments.cli.output import FOUND_FAULTS, Output, print_json, progress_bar, shown_hole
+from spark_segments.cli.output import FOUND_FAULTS, Output, print_json, shown_hole
 from spark_segments.errors import MissingExtraError
+from spark_segments.progress import progress_bar
 from spark_segments.quantities import duration_ms
 
 

@@ -20,8 +20,9 @@ from spark_segments.cli.options import (
     ToTimeOption,
     with_options,
 )
-from spark_segments.cli.output import Output, print_json, print_table, progress_bar
+from spark_segments.cli.output import Output, print_json, print_table
 from spark_segments.errors import InvalidOptionError, MissingExtraError
+from spark_segments.progress import progress_bar
 from spark_segments.quantities import duration_ms
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 
-from spark_segments.cli.output import human_bytes
+from spark_segments.quantities import human_bytes
 
 __all__ = ["UNITS", "count", "duration", "human_bytes", "iso", "moment", "plural", "ratio", "relative", "when"]
 

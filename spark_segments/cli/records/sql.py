@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import base64
 import csv
-import datetime
-import decimal
 import enum
 import io
 import itertools
 import json
-import math
 import sys
 from collections.abc import Callable, Iterator
 from typing import Annotated, Any, BinaryIO
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
 import typer
@@ -32,6 +27,7 @@ from spark_segments.cli.records.value_text import (
     unknown_property,
 )
 from spark_segments.errors import InvalidOptionError, escaped, escaped_json
+from spark_segments.log.cells import cell_of, finite, plain, rows_of
 from spark_segments.log.reading.isolation import READ_UNCOMMITTED
 from spark_segments.values.options import OPTIONS
 
@@ -88,14 +84,14 @@ def sql(
     if others:
         raise unknown_property(others[0], OPTIONS)
     with TopicDatabase(location.open(), isolation=isolation_level, formats=formats, safe=safe) as database:
-        schema, batches = database.sql(query)
-        _WRITERS[output](schema, batches, sys.stdout.buffer)
+        result = database.sql(query)
+        _WRITERS[output](result.schema, result.batches(), sys.stdout.buffer)
         sys.stdout.flush()
 
 
 def _text(schema: pa.Schema, batches: Iterator[pa.RecordBatch], file: BinaryIO) -> None:
-    rows = [list(row) for row in itertools.islice(_rows(batches), MOST_TEXT_ROWS + 1)]
-    print_table(schema.names, ([_cell(value) for value in row] for row in rows[:MOST_TEXT_ROWS]))
+    rows = [list(row) for row in itertools.islice(rows_of(batches), MOST_TEXT_ROWS + 1)]
+    print_table(schema.names, ([cell_of(value) for value in row] for row in rows[:MOST_TEXT_ROWS]))
     if len(rows) > MOST_TEXT_ROWS:
         print(
             f"There are more rows than {MOST_TEXT_ROWS:,}: --output json, csv or parquet has them all", file=sys.stderr
@@ -103,30 +99,21 @@ def _text(schema: pa.Schema, batches: Iterator[pa.RecordBatch], file: BinaryIO) 
 
 
 def _json(schema: pa.Schema, batches: Iterator[pa.RecordBatch], file: BinaryIO) -> None:
-    for row in _rows(batches):
+    for row in rows_of(batches):
         found = dict(zip(schema.names, row, strict=True))
         try:
-            line = json.dumps(found, default=_plain, ensure_ascii=False, allow_nan=False)
+            line = json.dumps(found, default=plain, ensure_ascii=False, allow_nan=False)
         except ValueError:  # JSON has no such numbers
-            line = json.dumps(_finite(found), default=_plain, ensure_ascii=False)
+            line = json.dumps(finite(found), default=plain, ensure_ascii=False)
         file.write(escaped_json(line).encode() + b"\n")
-
-
-def _finite(value: Any) -> Any:
-    """A value with NaN, Infinity and -Infinity as text."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
-    if isinstance(value, dict):
-        return {name: _finite(one) for name, one in value.items()}
-    return [_finite(one) for one in value] if isinstance(value, (list, tuple)) else value
 
 
 def _csv(schema: pa.Schema, batches: Iterator[pa.RecordBatch], file: BinaryIO) -> None:
     text = io.TextIOWrapper(file, "utf-8", newline="", write_through=True)
     try:
         lines = csv.writer(text, lineterminator="\n")
-        for row in itertools.chain([schema.names], _rows(batches)):
-            cells = ["" if value is None else _cell(value) for value in row]
+        for row in itertools.chain([schema.names], rows_of(batches)):
+            cells = ["" if value is None else cell_of(value) for value in row]
             lines.writerow([escaped(one) if isinstance(one, str) else one for one in cells] if file.isatty() else cells)
     finally:
         text.detach()
@@ -159,48 +146,3 @@ _WRITERS: dict[TableOutput, Callable[[pa.Schema, Iterator[pa.RecordBatch], Binar
     TableOutput.CSV: _csv,
     TableOutput.PARQUET: _parquet,
 }
-
-
-def _rows(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[Any, ...]]:
-    for batch in batches:
-        yield from zip(*(_values(column) for column in batch.columns), strict=True)
-
-
-def _values(column: pa.Array) -> list[Any]:
-    try:
-        values: list[Any] = column.to_pylist()
-    except (OverflowError, ValueError):  # a time that Python does not have, such as microseconds written as ms
-        if not pa.types.is_timestamp(column.type):
-            raise
-        values = [_moment(value) for value in column]
-    if pa.types.is_interval(column.type):  # a tuple, of which JSON would make a list
-        return [None if value is None else _plain(value) for value in values]
-    return values
-
-
-def _moment(value: pa.Scalar) -> Any:
-    try:
-        return value.as_py()
-    except (OverflowError, ValueError):
-        # Arrow's own text has years of 16 bits.
-        return f"{np.datetime64(value.value, value.type.unit)}{'' if value.type.tz is None else '+00:00'}"
-
-
-def _cell(value: Any) -> Any:
-    if isinstance(value, (dict, list)):
-        return json.dumps(_finite(value), default=_plain, ensure_ascii=False)
-    return value if isinstance(value, (str, int, float, type(None))) else _plain(value)
-
-
-def _plain(value: Any) -> Any:
-    """A value as JSON has it."""
-    if isinstance(value, bytes):
-        try:
-            return value.decode()
-        except UnicodeDecodeError:
-            return base64.b64encode(value).decode()
-    if isinstance(value, pa.MonthDayNano):
-        return f"P{value.months}M{value.days}DT{decimal.Decimal(value.nanoseconds).scaleb(-9).normalize():f}S"
-    if isinstance(value, (datetime.datetime, datetime.date, datetime.time)):
-        return value.isoformat()
-    return str(value) if isinstance(value, decimal.Decimal) else repr(value)

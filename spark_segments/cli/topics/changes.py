@@ -19,11 +19,11 @@ from spark_segments.cli.options import (
     YesOption,
     with_options,
 )
-from spark_segments.cli.output import human_bytes
 from spark_segments.cli.page.words import duration
 from spark_segments.config import parse_overrides, topic_config
 from spark_segments.config.table import KEYS
 from spark_segments.errors import InvalidOptionError, SegmentsError, UnknownTopicError
+from spark_segments.quantities import human_bytes
 
 PartitionsOption = Annotated[int, typer.Option("--partitions", min=1, help="The number of partitions.")]
 

@@ -18,12 +18,13 @@ from spark_segments.cli.options import (
     OutputOption,
     with_options,
 )
-from spark_segments.cli.output import FAILED, Output, human_bytes, print_json, print_table, shown_hole
+from spark_segments.cli.output import FAILED, Output, print_json, print_table, shown_hole
 from spark_segments.config import TopicConfig, topic_config
 from spark_segments.errors import SegmentsError, UnknownTopicError, escaped
 from spark_segments.log.description import describe as describe_topic
 from spark_segments.log.manifest.holes import other_states
 from spark_segments.log.manifest.states import FENCED, FOLLOWER, LEADER_URI, ROLE, SOURCE_URI, SOURCE_VERSION
+from spark_segments.quantities import human_bytes
 
 if TYPE_CHECKING:
     from spark_segments.log.manifest.snapshot import Snapshot

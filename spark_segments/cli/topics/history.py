@@ -8,7 +8,8 @@ from typing import Annotated
 import typer
 
 from spark_segments.cli.options import LogOptions, OutputOption, TopicArgument, with_options
-from spark_segments.cli.output import Bytes, Output, ShownTime, print_json, print_table
+from spark_segments.cli.output import Output, ShownTime, print_json, print_table
+from spark_segments.quantities import Bytes
 
 PARTITIONS_SHOWN = 4
 COLUMNS = ("version", "time", "job", "records_in", "records_out", "bytes_in", "bytes_out", "log_start", "log_end")

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from spark_segments.cli.options import LogOptions, OutputOption, with_options
-from spark_segments.cli.output import Bytes, Output, human_bytes, print_json, print_summary, print_table
+from spark_segments.cli.output import Output, print_json, print_summary, print_table
 from spark_segments.log.manifest.snapshot import Snapshot
+from spark_segments.quantities import Bytes, human_bytes
 
 COLUMNS = ["topic", "partitions", "segments", "records", "bytes"]
 

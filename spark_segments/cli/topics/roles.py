@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from spark_segments.cli.options import DryRunOption, LogOptions, OutputOption, SparkOptions, with_options
-from spark_segments.cli.output import FAILED, Output, human_bytes, print_json, progress_bar
+from spark_segments.cli.output import FAILED, Output, print_json
 from spark_segments.config import parse_overrides
 from spark_segments.log.divergence import Tail
+from spark_segments.progress import progress_bar
+from spark_segments.quantities import human_bytes
 
 if TYPE_CHECKING:
     from spark_segments.log.report import Report
