@@ -84,9 +84,10 @@ FACE: dict[str, tuple[str, ...]] = {
         *("mirror", "promote", "demote", "verify"),
     ),
     "spark_segments.kafka_protocol": ("capture", "replay"),
-    "spark_segments": ("spark_session", "lag"),
+    "spark_segments": ("spark_session", "lag", "progress_bar"),
     "spark_segments.polars": ("scan_topic",),
     "spark_segments.duckdb": ("TopicDatabase",),
+    "spark_segments.duckdb.result.Result": ("schema", "batches", "to_table", "to_pandas"),
 }
 """The public names of the Python face, by what they are of."""
 

@@ -35,7 +35,7 @@ def log(tmp_path) -> LogDir:
 
 def rows(log: LogDir, query: str, **options) -> list[tuple]:
     with TopicDatabase(log, **options) as database:
-        _, batches = database.sql(query)
+        batches = database.sql(query).batches()
         return [tuple(row.values()) for batch in batches for row in batch.to_pylist()]
 
 
@@ -91,7 +91,8 @@ def test_a_limit_does_not_read_the_whole_topic(tmp_path):
 )
 def test_columns_that_no_row_needs_are_in_the_result(log, query, columns):
     with TopicDatabase(log) as database:
-        schema, batches = database.sql(query)
+        result = database.sql(query)
+        schema, batches = result.schema, result.batches()
         assert len(schema) == len(set(schema.names)) == columns
         assert all(batch.schema == schema for batch in batches)
 
@@ -122,15 +123,47 @@ def test_a_view_of_a_topic_has_what_is_there_now(log):
     with TopicDatabase(log) as database:
         database.sql("CREATE VIEW counted AS SELECT count(*) AS n FROM orders")
         log.topic("orders").append([{"key": "k", "value": "v"}])
-        assert next(database.sql("SELECT n FROM counted")[1]).to_pylist() == [{"n": 101}]
+        assert next(database.sql("SELECT n FROM counted").batches()).to_pylist() == [{"n": 101}]
+
+
+def test_a_result_prints_its_first_rows_and_runs_whenever_it_is_asked(log):
+    with TopicDatabase(log) as database:
+        counted = database.sql("SELECT count(*) AS n, 'a' || repeat('b', 99) AS long FROM orders")
+        assert repr(counted) == f"Result(rows=1)\n    n  long\n  100  a{'b' * 59}…"
+        log.topic("orders").append([{"key": "k", "value": "v"}])
+        assert "<td>101</td>" in counted._repr_html_()
+        every = database.sql('SELECT value, "offset" FROM orders ORDER BY ALL')
+        assert repr(every).startswith("Result(rows='more than 20')\n") and len(repr(every).splitlines()) == 22
+        assert every.to_table().num_rows == len(every.to_pandas()) == pa.table(every).num_rows == 101
+        assert "a value does not fit" in repr(database.sql("SELECT value::INT FROM orders"))
+
+
+def test_what_is_no_query_runs_once(log):
+    with TopicDatabase(log) as database:
+        added = database.sql("CREATE TABLE t (i INT); INSERT INTO t VALUES (1) RETURNING i")
+        assert database.sql("SELECT i FROM t").to_table().to_pylist() == added.to_table().to_pylist() == [{"i": 1}]
+
+
+def test_a_query_that_is_not_read_to_its_end_stops_no_other(tmp_path):
+    log = LogDir.create(str(tmp_path / "log"))
+    log.create_topic("many")
+    log.topic("many").append([{"value": "x"}] * 40_000)
+    with TopicDatabase(log) as database:
+        first = database.sql("SELECT value FROM many")
+        batches = first.batches()
+        assert next(batches).num_rows
+        assert database.sql("SELECT count(*) AS n FROM many").to_table().to_pylist() == [{"n": 40_000}]
+        with pytest.raises(InvalidOptionError, match="not read to their end"):
+            next(batches)
+        assert first.to_table().num_rows == 40_000
 
 
 def test_queries_see_what_is_appended_between_them(log):
     with TopicDatabase(log) as database:
         count = "SELECT count(*) AS n FROM orders"
-        before = next(database.sql(count)[1]).to_pylist()
+        before = next(database.sql(count).batches()).to_pylist()
         log.topic("orders").append(pa.table({"key": ["k"], "value": ["v"]}))
-        assert (before, next(database.sql(count)[1]).to_pylist()) == ([{"n": 100}], [{"n": 101}])
+        assert (before, next(database.sql(count).batches()).to_pylist()) == ([{"n": 100}], [{"n": 101}])
 
 
 def test_values_are_typed(log, tmp_path):

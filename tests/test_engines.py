@@ -7,6 +7,7 @@ golden directories have tests of their own.
 from __future__ import annotations
 
 import contextlib
+import datetime as dt
 import random
 import sys
 import tempfile
@@ -43,8 +44,7 @@ def plain(log: LogDir, topic: str, threads: int | None = None, **options) -> pa.
 def by_duckdb(log: LogDir, topic: str, view: str | None, isolation_level: str) -> pa.Table:
     name = topic if view is None else f"{topic}${view}"
     with TopicDatabase(log, isolation=isolation_level, threads=2) as database:
-        schema, batches = database.sql(f'SELECT * FROM "{name}" ORDER BY partition, "offset"')
-        found = pa.Table.from_batches(list(batches), schema)
+        found = database.sql(f'SELECT * FROM "{name}" ORDER BY partition, "offset"').to_table()
     return in_schema(found)
 
 
@@ -141,6 +141,26 @@ def main(count: int, engines: Sequence[str]) -> None:
         for number in range(count):
             compare_history(number, sessions)
     print(f"{count} histories: {', '.join(['Arrow', 'threads', 'DuckDB', 'Polars', *engines])} agree")
+
+
+def test_engines_read_a_topic_as_it_was_by_version_and_by_time(tmp_path):
+    log = LogDir.create(str(tmp_path / "log"))
+    log.create_topic("t")
+    for number in range(3):
+        log.topic("t").append([{"value": str(number)}])
+    commits = {commit["version"]: commit["committed_ms"] for commit in log.topic("t").history()}
+    for version, at_ms in commits.items():
+        newest = max(number for number, committed_ms in commits.items() if committed_ms <= at_ms)
+        moment = dt.datetime.fromtimestamp(at_ms / 1000, dt.UTC)
+        for count, polars, duckdb in (
+            (version, {"version": version}, {"versions": {"t": version}}),
+            (newest, {"timestamp": at_ms}, {"timestamp": at_ms}),
+            (newest, {"timestamp": moment}, {"timestamp": moment}),
+        ):
+            values = [b"0", b"1", b"2"][:count]
+            assert scan_topic(log.uri, "t", **polars).collect()["value"].to_list() == values
+            with TopicDatabase(log, **duckdb) as database:
+                assert database.sql("SELECT value FROM t").to_table()["value"].to_pylist() == values
 
 
 if __name__ == "__main__":

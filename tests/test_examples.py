@@ -52,6 +52,32 @@ def test_the_quickstart_leaves_the_log_that_it_speaks_of(run, tmp_path: Path) ->
     assert f"{records:,} records, CRC of every batch checked" in printed
 
 
+@pytest.mark.slow
+def test_the_notebook_shows_tables_bars_and_two_plots(tmp_path: Path, python_environment: dict[str, str]) -> None:
+    """As in a kernel, and without ipywidgets, which DuckDB's own bar would need."""
+    notebook = ROOT / "examples" / "notebook.ipynb"
+    command = [sys.executable, "-m", "tests.notebook", str(notebook)]
+    environment = python_environment | {"MPLCONFIGDIR": str(tmp_path)}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    cells = json.loads(done.stdout.splitlines()[-1])
+    last = [cell[-1] for cell in cells]
+    tables = [shown["text/html"] for shown in last if "<table" in shown.get("text/html", "")]
+    for title, facts in (
+        ("LogDir", ["<th>bytes</th>", "<td>2,310</td>", " KiB</td>"]),
+        ("Topic", ["<th>log end</th>", "<td>1,155</td>"]),
+        ("Group", ["<th>lag</th>", "<td>255</td>"]),
+        ("LogDir", ["<th>largest lag</th>", "<td>410</td>"]),
+        ("Report", ["<td>roll</td>"]),
+        ("Result", ["<td>customer-6</td><td>324</td>"]),
+    ):
+        assert any(f"<b>{title}</b>" in table and all(fact in table for fact in facts) for table in tables), title
+    bars = [html for cell in cells for shown in cell if "<progress" in (html := shown.get("text/html", ""))]
+    assert 'value="3" max="3"' in bars[-1] and "3 of 3" in bars[-1]
+    assert [shown["text/plain"] for shown in last].count("[460, 460, 460, 460]") == 1  # versions and times, two engines
+    assert sum("image/png" in shown for cell in cells for shown in cell) == 2
+
+
 @pytest.mark.spark
 @pytest.mark.slow
 def test_the_program_on_sail_compacts_and_merges(run, tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from spark_segments.duckdb.result import Result
 from spark_segments.errors import InvalidOptionError, MissingExtraError, SegmentsError
 from spark_segments.log.logdir import LogDir
 from spark_segments.log.manifests import NAMED_TOPICS
@@ -125,13 +126,16 @@ class TopicDatabase:
         self._log, self._isolation, self._formats, self._threads = log, isolation, formats, threads
         self._versions, self._timestamp = dict(versions or {}), timestamp
         self._tables: dict[str, TopicTable] = {}
+        self._running: pa.RecordBatchReader | None = None
         self._left_open = contextlib.ExitStack()
         self._connection = self._left_open.enter_context(duckdb.connect())
         # What does not fit in memory would go into the working directory, and stay there if the process is killed.
         scratch = self._left_open.enter_context(scratch_directory())
         self._connection.execute("SET temp_directory = $1", [str(scratch / "duckdb")])
-        # DuckDB's bar of a query of two seconds goes to standard output, into the rows.
-        self._connection.execute("SET enable_progress_bar = false")
+        # DuckDB's bar of a query of two seconds goes to standard output, into the rows. A notebook without ipywidgets
+        # has none, and DuckDB refuses to be told so.
+        if self._connection.execute("SELECT current_setting('enable_progress_bar')").fetchone() != (False,):
+            self._connection.execute("SET enable_progress_bar = false")
         # A name that is no topic would be looked for among the variables of this module.
         self._connection.execute("SET python_enable_replacements = false")
         if safe:
@@ -142,16 +146,19 @@ class TopicDatabase:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._end_run()
         self._left_open.close()
 
-    def sql(self, query: str) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
-        """(the schema of the result, its batches as they are made) of a statement, or of the last of several.
+    def sql(self, query: str) -> Result:
+        """The result of a statement, or of the last of several. A query runs whenever its rows are asked for;
+        any other statement has run when this returns.
 
         Only the columns that the statement uses are read, and no more than its LIMIT asks for. Topics are looked at
-        afresh. Raises InvalidOptionError with DuckDB's own words where the statement is wrong. Errors of the topics, as
-        CorruptBatchError, come here or while the batches are read. Columns of the same name get numbers.
+        afresh by each run. Raises InvalidOptionError with DuckDB's own words where the statement is wrong. Errors of
+        the topics, as CorruptBatchError, come here or while the rows are read. Columns of the same name get numbers.
         """
-        try:
+        self._end_run()
+        with self._errors():
             statements = self._connection.extract_statements(query)
             if not statements:
                 raise InvalidOptionError("There is no statement", expected="such as SELECT count(*) FROM orders")
@@ -160,32 +167,59 @@ class TopicDatabase:
             for one in before:
                 self._connection.execute(one)
             names = self._columns_used(statement.query)
-            if names is not None:
-                for table in self._tables.values():
-                    table.project(names)
             relation = self._connection.sql(statement)
-            if relation is None:  # a statement without a result, such as SET
-                return pa.schema([]), iter(())
-            result = relation.to_arrow_reader(_BATCH_ROWS)
+        if relation is None:  # a statement without a result, such as SET
+            return Result(pa.schema([]), lambda: iter(()))
+        schema = _with_unique_names(pa.schema(relation.limit(0).to_arrow_table().schema))
+        return Result(schema, lambda: self._run(relation, schema, names))
+
+    def _run(
+        self, relation: duckdb.DuckDBPyRelation, schema: pa.Schema, names: frozenset[str] | None
+    ) -> Iterator[pa.RecordBatch]:
+        """The batches of a query. The connection has one run at a time: whatever is asked next ends it."""
+        self._end_run()
+        for table in self._tables.values():
+            table.begin()
+            if names is not None:
+                table.project(names)
+        with self._errors():
+            self._running = reader = relation.to_arrow_reader(_BATCH_ROWS)
+            try:
+                while self._running is reader:
+                    try:
+                        batch = reader.read_next_batch()
+                    except StopIteration:
+                        return
+                    yield pa.RecordBatch.from_arrays(batch.columns, schema=schema)
+            finally:
+                if self._running is reader:
+                    self._end_run()
+        raise InvalidOptionError(
+            "The rows of a query were not read to their end before its database was asked for others",
+            hint="Read them whole before, with to_table(), or open a TopicDatabase for each",
+        )
+
+    def _end_run(self) -> None:
+        running, self._running = self._running, None
+        if running is not None:
+            running.close()
+
+    @contextlib.contextmanager
+    def _errors(self) -> Iterator[None]:
+        """DuckDB's errors as those of this package; the topic's own where a topic made the query fail."""
+        try:
+            yield
         except duckdb.CatalogException as error:
             hint = f"The topics are: {', '.join(self._log.topics()[:NAMED_TOPICS]) or 'none'}"
             raise InvalidOptionError("The query cannot be run", found=str(error), hint=hint) from error
-        except duckdb.Error as error:
-            self._raise_from_topics()
-            if (refused := _refused_value(error)) is not None:
-                raise refused from None
-            raise InvalidOptionError("The query cannot be run", found=str(error)) from error
-        schema = _with_unique_names(result.schema)
-        return schema, self._batches(result, schema)
-
-    def _batches(self, result: pa.RecordBatchReader, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-        try:
-            for batch in result:
-                yield pa.RecordBatch.from_arrays(batch.columns, schema=schema)
         except (duckdb.Error, pa.ArrowException, OSError) as error:
+            if isinstance(error, SegmentsError):
+                raise
             self._raise_from_topics()
             if (refused := _refused_value(error)) is not None:
                 raise refused from None
+            if isinstance(error, duckdb.Error):
+                raise InvalidOptionError("The query cannot be run", found=str(error)) from error
             raise SegmentsError("The query failed", found=str(error)) from error
 
     def _raise_from_topics(self) -> None:

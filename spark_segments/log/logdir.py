@@ -19,6 +19,7 @@ from spark_segments.log.marker import check_apart, is_marked, mark
 from spark_segments.log.partitions import check_partition_count
 from spark_segments.log.printing import MOST_ROWS, Printed, Prints
 from spark_segments.log.topic import Topic
+from spark_segments.quantities import Bytes
 from spark_segments.storage import Storage
 
 if TYPE_CHECKING:
@@ -294,17 +295,34 @@ class LogDir(Prints):
 
     def _printed(self) -> Printed:
         names = self.topics()
-        facts = {"uri": self.uri, "topics": len(names), "groups": len(self.groups())}
-        rows = [_figures(self.topic(name)) for name in names[:MOST_ROWS]] + [(name,) for name in names[MOST_ROWS:]]
-        return Printed("LogDir", facts, ("topic", "partitions", "records", "bytes"), rows)
+        read = [one for one in self.storage.at_once(_offsets, all_groups(self.manifests)) if one != {}]
+        facts = {"uri": self.uri, "topics": len(names), "groups": len(read)}
+        rows = [
+            _figures(self.topic(name), [one[name] for one in read if one is not None and name in one])
+            for name in names[:MOST_ROWS]
+        ]
+        rows += [(name,) for name in names[MOST_ROWS:]]
+        return Printed("LogDir", facts, ("topic", "partitions", "records", "bytes", "largest lag"), rows)
 
 
-def _figures(topic: Topic) -> tuple[Any, ...]:
+def _offsets(group: Group) -> dict[str, dict[int, int]] | None:
+    """The positions of a group; None where they cannot be read."""
+    try:
+        return group.positions().offsets
+    except SegmentsError:
+        return None
+
+
+def _figures(topic: Topic, read: Sequence[Mapping[int, int]]) -> tuple[Any, ...]:
+    """A line of a topic. `read`: where each of its groups is."""
     try:
         rows = topic.describe()["partitions"]
     except SegmentsError as error:
-        return topic.name, str(error), None, None
-    return topic.name, len(rows), sum(row["records"] for row in rows), sum(row["size_bytes"] for row in rows)
+        return topic.name, str(error), None, None, None
+    records, size = (sum(row[name] for row in rows) for name in ("records", "size_bytes"))
+    ends = {row["partition"]: row["log_end_offset"] for row in rows}
+    lags = [sum(max(0, ends.get(number, 0) - offset) for number, offset in one.items()) for one in read]
+    return topic.name, len(rows), records, Bytes(size), max(lags, default=None)
 
 
 def _group_offsets(path: str, patterns: Sequence[str], storage_options: Mapping[str, str] | None) -> GroupOffsets:

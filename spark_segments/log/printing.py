@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from spark_segments.errors import SegmentsError
+from spark_segments.quantities import Bytes, human_bytes
 
 MOST_ROWS = 20
 """Rows that are printed at most."""
@@ -54,6 +55,8 @@ class Printed:
 
 
 def _shown(cell: Any) -> str:
+    if isinstance(cell, Bytes):
+        return human_bytes(cell)
     return "" if cell is None else f"{cell:,}" if isinstance(cell, int) and not isinstance(cell, bool) else str(cell)
 
 

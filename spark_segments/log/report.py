@@ -12,6 +12,7 @@ from typing import Any
 from spark_segments.errors import UnknownTopicError
 from spark_segments.log.findings import ERROR, Finding
 from spark_segments.log.printing import Printed, Prints
+from spark_segments.quantities import Bytes
 
 FAILED = "failed"
 LOST = "lost to another job"
@@ -153,7 +154,12 @@ class Report(Prints):
         facts |= {name: said[name] for name in ("dry_run", *_FIGURES, "dropped", "failed", "findings") if said[name]}
         lines = [finding.to_dict() for finding in self.findings] or self.partitions
         columns = [name for name in _COLUMNS if any(line.get(name) is not None for line in lines)]
-        return Printed("Report", facts, columns, [[line.get(name) for name in columns] for line in lines])
+        rows = [[_sized(name, line.get(name)) for name in columns] for line in lines]
+        return Printed("Report", {name: _sized(name, fact) for name, fact in facts.items()}, columns, rows)
+
+
+def _sized(name: str, value: Any) -> Any:
+    return Bytes(value) if name in ("bytes_in", "bytes_out") and value is not None else value
 
 
 def first_and_last(offsets: Sequence[int]) -> list[int]:

@@ -22,7 +22,7 @@ from spark_segments.log.manifests import Manifests
 from spark_segments.log.partitions import offset_bounds
 from spark_segments.log.printing import Printed, Prints
 from spark_segments.log.topic_changes import altered, records_deleted
-from spark_segments.quantities import since_1970_ms
+from spark_segments.quantities import Bytes, since_1970_ms
 
 # What reads or writes records imports kernels, and is imported when it is used.
 if TYPE_CHECKING:
@@ -321,7 +321,8 @@ class Topic(Prints):
         return {number: bounds[number][0] for number in before_offsets}
 
     def _printed(self) -> Printed:
-        rows = [[row[name] for name in _PRINTED.values()] for row in self.describe()["partitions"]]
+        lines = [line | {"size_bytes": Bytes(line["size_bytes"])} for line in self.describe()["partitions"]]
+        rows = [[line[name] for name in _PRINTED.values()] for line in lines]
         facts = {"name": self.name, "version": self.version, "partitions": len(rows)}
         return Printed("Topic", facts, list(_PRINTED), rows)
 

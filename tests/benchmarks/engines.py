@@ -165,7 +165,7 @@ def _duckdb(directory: Path) -> tuple[Read, Read, Callable[[], None], Any]:
 
     def select(columns: list[str], source: str) -> int:
         names = ", ".join(f'"{name}"' for name in columns)
-        return _drain(database.sql(f"SELECT {names} FROM {source}")[1])
+        return _drain(database.sql(f"SELECT {names} FROM {source}").batches())
 
     return (
         lambda topic, columns: select(columns, f'"{topic}"'),

@@ -74,25 +74,26 @@ def test_they_print_themselves(log):
     group = log.group("billing")
     group.commit(group.positions(), {"orders": {0: 1}})
     topic = log.topic("orders")
-    size = sum(row["size_bytes"] for row in topic.describe()["partitions"])
+    size = f"{sum(row['size_bytes'] for row in topic.describe()['partitions'])} B"
     assert repr(topic).splitlines() == [
         "Topic(name='orders', version=3, partitions=2)",
         "  partition  records  bytes  log start  log end",
         f"          0        3  {size:>5}          0        3",
-        "          1        0      0          0        0",
+        "          1        0    0 B          0        0",
     ]
     assert repr(log).splitlines()[1:] == [
-        "  topic   partitions  records  bytes",
-        f"  orders           2        3  {size:>5}",
+        "  topic   partitions  records  bytes  largest lag",
+        f"  orders           2        3  {size:>5}            2",
     ]
     assert repr(group).splitlines()[1:] == [
         "  topic   partition  offset  log start  log end  lag",
         "  orders          0       1          0        3    2",
     ]
+    read = sum(row.log_bytes for row in topic.snapshot.live_of(0) if row.next_offset > 1)
     assert repr(topic.scan(offsets=(1, 99))).splitlines()[1:] == [
-        "  partition  start  end",
-        "          0      1    3",
-        "          1      1    0",
+        "  partition  start  end  bytes",
+        f"          0      1    3  {read} B",
+        "          1      1    0    0 B",
     ]
     for one in (log, topic, group, topic.scan()):
         assert "<td>" in one._repr_html_() and "<script" not in one._repr_html_()
@@ -104,7 +105,7 @@ def test_a_report_prints_its_figures_and_its_lines(log):
     report = log.topic("orders").verify()
     assert repr(report).splitlines()[1:] == [
         "  topic   action    records_in  records_out  bytes_in  bytes_out",
-        "  orders  verified           0            0         0          0",
+        "  orders  verified           0            0       0 B        0 B",
     ]
     assert report.ok and report.details["partitions"] == 2
 

@@ -20,6 +20,7 @@ from spark_segments.log.reading.latest import LatestPart, latest_parts, read_lat
 from spark_segments.log.reading.plan import BINARY_VIEW, EVERYTHING, Part, Selection, planned_parts, readable_bounds
 from spark_segments.log.reading.read import pieces_of, read_part
 from spark_segments.log.segment.reader import FIRST_WINDOW_BYTES
+from spark_segments.quantities import Bytes
 from spark_segments.storage import Storage
 
 if TYPE_CHECKING:
@@ -178,11 +179,11 @@ class Scan(Prints):
         said |= {"view": chosen.view} if chosen.view is not None else {}
         facts = said | {"isolation": chosen.isolation, "columns": ", ".join(self.columns)}
         rows = [
-            [number, max(start, first), min(end, last)]
+            [number, max(start, first), min(end, last), Bytes(_file_bytes(self.snapshot, number, start, end))]
             for number, (first, last) in sorted(readable_bounds(self.snapshot, chosen.isolation).items())
             for start, end in ([self.offsets[number]] if number in self.offsets else [])
         ]
-        return Printed("Scan", facts, ("partition", "start", "end"), rows)
+        return Printed("Scan", facts, ("partition", "start", "end", "bytes"), rows)
 
     @property
     def _typed(self) -> Columns | None:
@@ -196,6 +197,13 @@ class Scan(Prints):
 def read(storage: Storage, part: Part | LatestPart) -> Iterator[pa.RecordBatch]:
     """The records of a part as they are stored: no key and no value is decoded."""
     return read_latest(storage, part) if isinstance(part, LatestPart) else read_part(storage, part)
+
+
+def _file_bytes(snapshot: Snapshot, partition: int, start: int, end: int) -> int:
+    """The bytes of the files that have any of these offsets."""
+    live = snapshot.live_table(partition)
+    base, following = (live.column(name).to_numpy() for name in ("base_offset", "next_offset"))
+    return int(live.column("log_bytes").to_numpy()[(base < end) & (following > start)].sum())
 
 
 def _decoded(typed: Columns, piece: Piece) -> Iterator[pa.RecordBatch]:
