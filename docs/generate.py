@@ -78,7 +78,7 @@ FACE: dict[str, tuple[str, ...]] = {
         *("to_reader", "to_table", "to_pandas", "to_polars", "to_duckdb"),
     ),
     "spark_segments.log.groups.group.Group": ("positions", "commit", "reset", "delete"),
-    "spark_segments.log.groups.group.Positions": ("offsets", "starts"),
+    "spark_segments.log.groups.group.Positions": ("offsets",),
     "spark_segments.maintenance": (
         *("roll", "retain", "compact", "vacuum", "erase", "restore"),
         *("mirror", "promote", "demote", "verify"),
@@ -87,7 +87,6 @@ FACE: dict[str, tuple[str, ...]] = {
     "spark_segments": ("spark_session", "lag", "progress_bar"),
     "spark_segments.polars": ("scan_topic",),
     "spark_segments.duckdb": ("TopicDatabase",),
-    "spark_segments.duckdb.result.Result": ("schema", "batches", "to_table", "to_pandas"),
 }
 """The public names of the Python face, by what they are of."""
 
