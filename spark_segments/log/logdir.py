@@ -196,7 +196,7 @@ class LogDir(Prints):
         storage_options: Mapping[str, str] | None = None,
         spark: SparkSession | None = None,
         progress: Callable[[int, int], None] | None = None,
-    ) -> list[dict[str, Any]]:
+    ) -> Report:
         """Copies every `<topic>-<n>` of a Kafka directory, or only those of `topic`, a name or a pattern (`orders*`),
         into topics of the same names.
 
@@ -209,7 +209,9 @@ class LogDir(Prints):
         groups of the same name here.
 
         Run it again after it was killed, or when the directory has grown: what is here already is not copied twice.
-        Returns what was copied of each topic, and its `warnings`.
+        The report has a line for each partition, with the segments that were copied; a partition whose files a running
+        broker changed in each attempt has failed, and is left to the next run. In `details` are the `holes` that were
+        noticed, and of each topic the `groups` that have positions in it.
 
         Raises LogDirError where damage would cut more than a torn last batch, or segments are missing that Kafka's
         cleaner has seen (`recovery="kafka"` takes the log as a broker would), or where a topic of that name is another
@@ -240,7 +242,7 @@ class LogDir(Prints):
                 "The directory holds no topic to import", path=path, expected="<topic>-<partition> directories"
             )
         offsets = _group_offsets(path, groups, storage_options)  # before the logs, which may grow
-        imported = import_all(
+        report = import_all(
             source,
             self.storage,
             topics,
@@ -253,11 +255,9 @@ class LogDir(Prints):
             progress=progress,
         )
         if offsets:
-            kept, warnings = keep_groups(self.manifests, offsets, [one["topic"] for one in imported])
-            for one in imported:
-                one["groups"] = kept[one["topic"]]
-                one["warnings"] += [text for text in warnings if f" of {one['topic']}-" in text]
-        return imported
+            report.details["groups"], warnings = keep_groups(self.manifests, offsets, report.topics)
+            report.warnings += warnings
+        return report
 
     def export_kafka(
         self,
@@ -267,13 +267,13 @@ class LogDir(Prints):
         storage_options: Mapping[str, str] | None = None,
         spark: SparkSession | None = None,
         progress: Callable[[int, int], None] | None = None,
-    ) -> list[dict[str, Any]]:
+    ) -> Report:
         """Writes `<topic>-<n>` directories and checkpoints that a Kafka broker serves, of one topic or of all.
 
         Segments get Kafka's names and absolute offsets, with indexes, producer snapshots, leader epochs and topic ids.
-        A broker's own meta.properties is not written: put the directories into a log.dirs of a stopped broker. Returns
-        what was written of each topic. Raises LogDirError where a partition's directory is there already, where `path`
-        is in a log directory, and, after all the others were exported, for topics whose manifest cannot be read.
+        A broker's own meta.properties is not written: put the directories into a log.dirs of a stopped broker. The
+        report has a line for each partition. Raises LogDirError where a partition's directory is there already, where
+        `path` is in a log directory, and, after all the others were exported, for topics whose manifest cannot be read.
         """
         target = Storage(path, dict(storage_options or {}))
         if is_marked(target):

@@ -82,6 +82,15 @@ class Report(Prints):
             line["dropped"] = dict(dropped)
         self.partitions.append(line | figures)
 
+    def add_copied(
+        self, topic: str, partition: int, action: str, segments: int, records: int, log_bytes: int, **figures: Any
+    ) -> None:
+        """Adds the line of a partition of which so many segments were copied, with all their records."""
+        self.add(
+            topic, partition, action, records_in=records, records_out=records, bytes_in=log_bytes, bytes_out=log_bytes,
+            segments=segments, **figures,
+        )  # fmt: skip
+
     def fail(self, topic: str, partition: int | None, error: Exception) -> None:
         """Adds the line of a partition, or of a whole topic, that an error kept the job from.
 
@@ -101,6 +110,13 @@ class Report(Prints):
         """Keeps a warning, and logs it."""
         self.warnings.append(text)
         _logger.warning(text)
+
+    def by_topic(self, figure: str) -> dict[str, int]:
+        """{topic: the sum of a figure of its lines}"""
+        sums = dict.fromkeys(self.topics, 0)
+        for line in self.partitions:
+            sums[line["topic"]] += line[figure]
+        return sums
 
     @property
     def topics(self) -> list[str]:

@@ -160,10 +160,10 @@ def test_import_with_a_retention_says_nothing(segments, tmp_path):
 
 
 def test_import_again_adds_nothing(segments, tmp_path):
-    first = segments("import", GOLDEN / "plain-0", tmp_path / "log", "--output", "json").json["topics"]
-    again = segments("import", GOLDEN / "plain-0", tmp_path / "log", "--output", "json").json["topics"]
-    assert [(one["topic"], one["segments"], one["records"]) for one in first] == [("plain", 8, 5000)]
-    assert [(one["topic"], one["segments"], one["records"]) for one in again] == [("plain", 0, 0)]
+    first = segments("import", GOLDEN / "plain-0", tmp_path / "log", "--output", "json").json["partitions"]
+    again = segments("import", GOLDEN / "plain-0", tmp_path / "log", "--output", "json").json["partitions"]
+    assert [(one["topic"], one["segments"], one["records_in"]) for one in first] == [("plain", 8, 5000)]
+    assert [(one["topic"], one["segments"], one["records_in"]) for one in again] == [("plain", 0, 0)]
     assert "retention.ms" not in segments("import", GOLDEN / "plain-0", tmp_path / "log").text
 
 
@@ -184,4 +184,4 @@ def test_export_says_how_to_serve_it(run, segments, tmp_path):
     assert run("export", tmp_path / "log", tmp_path / "out").code == 1
     shutil.rmtree(tmp_path / "out" / "plain-0")
     report = segments("export", tmp_path / "log", tmp_path / "out", "--topic", "plain", "--output", "json").json
-    assert [(one["topic"], one["records"]) for one in report["topics"]] == [("plain", 5000)]
+    assert [(one["topic"], one["records_in"]) for one in report["partitions"]] == [("plain", 5000)]

@@ -15,6 +15,7 @@ from spark_segments.format.sidecars.checkpoints import (
     parse_offsets,
 )
 from spark_segments.format.sidecars.producer_state import parse_producer_snapshot
+from spark_segments.log.report import Report
 from tests.golden_files import GOLDEN, golden_dir
 
 
@@ -28,7 +29,7 @@ def kafka_directory_of(name: str) -> Path:
     return directory if directory.parent == GOLDEN else directory.parent
 
 
-def import_golden(log: LogDir, name: str, **options: Any) -> list[dict[str, Any]]:
+def import_golden(log: LogDir, name: str, **options: Any) -> Report:
     return log.import_kafka(str(kafka_directory_of(name)), topic_of(name), **options)
 
 

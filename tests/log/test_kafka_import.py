@@ -103,13 +103,13 @@ def test_what_is_there_already_is_not_copied_again(log, kafka):
     last = {path: path.read_bytes() for path in hidden}
     for path in hidden:
         path.unlink()
-    first = log.import_kafka(str(kafka))[0]
+    first = log.import_kafka(str(kafka)).partitions[0]
     for path, content in last.items():
         path.write_bytes(content)
-    second = log.import_kafka(str(kafka))[0]
-    third = log.import_kafka(str(kafka))[0]
+    second = log.import_kafka(str(kafka)).partitions[0]
+    third = log.import_kafka(str(kafka)).partitions[0]
     assert [one["segments"] for one in (first, second, third)] == [7, 2, 0]  # the active one again, when it is sealed
-    assert [one["records"] for one in (first, second, third)] == [4885, 5000 - 4184, 0]
+    assert [one["records_in"] for one in (first, second, third)] == [4885, 5000 - 4184, 0]
     assert log.topic("plain").offsets() == {0: (0, 5000)}
 
 

@@ -43,7 +43,7 @@ def test_what_kafka_wrote_comes_out_byte_for_byte(log, tmp_path, name):
     end = max(end for _, end in log.topic(topic).offsets().values())
     differing = {name for name in before.keys() | after.keys() if before.get(name) != after.get(name)}
     assert {name for name in differing if not is_stray_snapshot(name, before, end)} == set()
-    assert log.import_kafka(str(directory))[0]["segments"] == 0
+    assert log.import_kafka(str(directory)).partitions[0]["segments"] == 0
 
 
 @pytest.mark.slow
@@ -82,7 +82,7 @@ def test_old_magics_are_converted_record_for_record(log, name):
     if name == "legacy-v0-0":  # magic 0 has no timestamps; magic 2 says so by -1
         original = [row | {"timestampType": 0} for row in original]
     assert converted == original
-    assert log.import_kafka(str(directory))[0]["segments"] == 0
+    assert log.import_kafka(str(directory)).partitions[0]["segments"] == 0
 
 
 @pytest.mark.slow

@@ -33,10 +33,10 @@ def batch_ends(directory: str) -> list[int]:
 
 
 def copied(disk: Path, log: LogDir, *topics: str) -> dict[str, int]:
-    done = [one for topic in topics or [None] for one in log.import_kafka(str(disk), topic, replicated=True)]
+    done = [log.import_kafka(str(disk), topic, replicated=True) for topic in topics or [None]]
     report = verify(log, deep=True)
     assert not report.errors, report.findings
-    return {one["topic"]: one["records"] for one in done}
+    return {topic: records for one in done for topic, records in one.by_topic("records_in").items()}
 
 
 def expected(directory: str, start: int, end: int) -> list:

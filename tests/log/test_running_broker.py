@@ -21,6 +21,7 @@ from spark_segments.log.kafka.transfer import import_all
 from spark_segments.log.manifest.change import Change
 from spark_segments.log.manifest.holes import REMOVED_BEFORE, Hole, holes_of, with_holes
 from spark_segments.log.manifest.snapshot import Snapshot
+from spark_segments.log.report import Report
 from spark_segments.log.verification.gaps import MESSAGE
 from spark_segments.log.verification.verify import verify
 from spark_segments.maintenance.mirroring.mirror import mirror
@@ -67,10 +68,9 @@ def filled(partition: PlayedPartition, segments: int) -> PlayedPartition:
     return partition
 
 
-def copied(disk: PlayedDisk, log: LogDir, topic: str, files: WatchedFiles | None = None) -> dict[str, Any]:
+def copied(disk: PlayedDisk, log: LogDir, topic: str, files: WatchedFiles | None = None) -> Report:
     storage = Storage(str(disk.root), filesystem=files)
-    [done] = import_all(committed_directory(storage), log.storage, [topic], log.manifests.manifest, {}, log.defaults)
-    return done
+    return import_all(committed_directory(storage), log.storage, [topic], log.manifests.manifest, {}, log.defaults)
 
 
 def offsets(log: LogDir, topic: str, **options: Any) -> list[int]:
@@ -120,7 +120,7 @@ def test_a_segment_that_was_cleaned_meanwhile_is_read_anew(disk, log):
     done = copied(disk, log, "prices", WatchedFiles(".log", clean))
     there = {at for _, batches in partition.segments for batch in batches for at in batch.records}
     assert set(offsets(log, "prices")) == there < set(partition.history)
-    assert done["left"] == [] and is_sound(log)
+    assert done.failed == [] and is_sound(log)
 
 
 def test_a_partition_that_changes_in_each_attempt_is_left_to_the_next_run(disk, log):
@@ -132,8 +132,8 @@ def test_a_partition_that_changes_in_each_attempt_is_left_to_the_next_run(disk, 
         Path(shutil.copy2(first, first.with_suffix(".copy"))).rename(first)
 
     done = copied(disk, log, "orders", WatchedFiles(f"orders-0/{first.name}", replace, times=1000))
-    assert done["left"] == [0]
-    assert copied(disk, log, "orders")["left"] == []
+    assert [line["partition"] for line in done.failed] == [0]
+    assert copied(disk, log, "orders").failed == []
     assert offsets(log, "orders") == list(partition.history) and is_sound(log)
 
 
@@ -176,10 +176,11 @@ def test_what_retention_took_before_it_was_copied_is_a_hole(disk, log):
     disk.write_checkpoints()
     done = copied(disk, log, "orders")
     assert holes(log, "orders") == [(end, partition.log_start_offset)]
-    assert done["holes"] == [hole.to_dict() for hole in holes_of(log.topic("orders").snapshot.states)]
-    assert done["holes"][0]["reason"] == REMOVED_BEFORE
-    assert copied(disk, log, "orders")["holes"] == []
-    assert verify(log).details["holes"] == [{"topic": "orders", **hole} for hole in done["holes"]] and is_sound(log)
+    noticed = done.details["holes"]
+    assert noticed == [{"topic": "orders", **hole.to_dict()} for hole in holes_of(log.topic("orders").snapshot.states)]
+    assert noticed[0]["reason"] == REMOVED_BEFORE
+    assert copied(disk, log, "orders").details["holes"] == []
+    assert verify(log).details["holes"] == noticed and is_sound(log)
 
 
 @pytest.fixture
@@ -258,7 +259,7 @@ def test_a_run_with_nothing_to_do_reads_no_segment(disk, log):
     disk.settle()
     copied(disk, log, "orders")
     version, files = log.topic("orders").snapshot.version, WatchedFiles("nothing")
-    assert copied(disk, log, "orders", files)["segments"] == 0
+    assert copied(disk, log, "orders", files).partitions[0]["segments"] == 0
     assert not [name for name in files.bytes_read if name.endswith(".log")]
     assert log.topic("orders").snapshot.version == version
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -17,10 +17,13 @@ from spark_segments.cli.options import (
     SparkOptions,
     with_options,
 )
-from spark_segments.cli.output import FAILED, FOUND_FAULTS, Output, print_json, print_summary, print_table, shown_hole
+from spark_segments.cli.output import FAILED, FOUND_FAULTS, Output, print_report, shown_hole
 from spark_segments.config import parse_overrides
 from spark_segments.progress import progress_bar
-from spark_segments.quantities import Bytes, human_bytes
+
+if TYPE_CHECKING:
+    from spark_segments.log.logdir import LogDir
+    from spark_segments.log.report import Report
 
 KafkaStorageOption = Annotated[
     list[str] | None,
@@ -92,7 +95,7 @@ def import_(
     log = location.create()
     before, session = set(log.topics()), spark.session("import")
     with commits_told(log), progress_bar("import", of_bytes=True) as progress:
-        imported = log.import_kafka(
+        report = log.import_kafka(
             kafka_dir,
             topic,
             parse_overrides(config or []),
@@ -105,41 +108,20 @@ def import_(
             spark=session,
             progress=progress,
         )
-    code = _tell(imported)
-    if metrics is not None:
-        _write_metrics(metrics, log.uri, "import", imported)
+    for text in report.warnings:
+        print(f"warning: {text}", file=sys.stderr)
+    for hole in report.details["holes"]:
+        print(f"hole: {shown_hole(hole)}", file=sys.stderr)
+    _print(report, log, output, metrics)
     if checksums is not None:
         from spark_segments.log.verification.checksums import write_checksums
 
-        write_checksums(log.storage, [log.topic(one["topic"]).snapshot for one in imported], checksums, spark=session)
-    if output is Output.JSON:
-        print_json({"job": "import", "topics": imported})
-    else:
-        _print_topics(imported)
-        new = [one["topic"] for one in imported if one["topic"] not in before]
-        kept = [name for name in new if log.topic(name).snapshot.config.get("retention.ms") == "-1"]
-        if kept:
-            print(f"retention.ms=-1 is set on {', '.join(kept)}: no record expires until you alter the topic.")
-    if code:
-        raise typer.Exit(code)
-
-
-def _tell(topics: list[dict[str, Any]]) -> int:
-    """Prints the warnings of an import, the holes that it noticed, and the partitions that it left. Returns the exit
-    code: FOUND_FAULTS where there are holes, else FAILED where partitions were left, else 0.
-    """
-    code = 0
-    for one in topics:
-        texts = [*one["warnings"]]
-        for number in one["left"]:
-            texts.append(f"the files of partition {number} changed in each attempt to copy them: run it again")
-            code = code or FAILED
-        for text in texts:
-            print(f"warning: {one['topic']}: {text}", file=sys.stderr)
-        for hole in one["holes"]:
-            print(f"hole: {shown_hole({'topic': one['topic'], **hole})}", file=sys.stderr)
-            code = FOUND_FAULTS
-    return code
+        write_checksums(log.storage, [log.topic(name).snapshot for name in report.topics], checksums, spark=session)
+    new = [log.topic(name) for name in report.topics if name not in before] if output is not Output.JSON else []
+    if kept := [topic.name for topic in new if topic.snapshot.config.get("retention.ms") == "-1"]:
+        print(f"retention.ms=-1 is set on {', '.join(kept)}: no record expires until you alter the topic.")
+    if report.details["holes"] or report.failed:
+        raise typer.Exit(FOUND_FAULTS if report.details["holes"] else FAILED)
 
 
 @with_options
@@ -165,19 +147,16 @@ def export(
     """
     log = location.open()
     with progress_bar("export", of_bytes=True) as progress:
-        exported = log.export_kafka(
+        report = log.export_kafka(
             kafka_dir,
             topic,
             storage_options=parse_overrides(kafka_storage or []),
             spark=spark.session("export"),
             progress=progress,
         )
-    if metrics is not None:
-        _write_metrics(metrics, log.uri, "export", exported)
+    _print(report, log, output, metrics)
     if output is Output.JSON:
-        print_json({"job": "export", "topics": exported})
         return
-    _print_topics(exported)
     print(
         f"To serve it: stop a broker, let its log.dirs name {kafka_dir} (or move the partition directories and "
         "checkpoints into the one it has), and start it.\n"
@@ -188,15 +167,10 @@ def export(
     )
 
 
-def _write_metrics(path: Path, uri: str, job: str, topics: list[dict[str, Any]]) -> None:
-    from spark_segments.maintenance.metrics.copy_metrics import write_copy_metrics
+def _print(report: Report, log: LogDir, output: Output, metrics: Path | None) -> None:
+    """Prints the report, and writes it as metrics."""
+    if metrics is not None:
+        from spark_segments.maintenance.metrics.copy_metrics import write_copy_metrics
 
-    records, copied_bytes = ({one["topic"]: one[name] for one in topics} for name in ("records", "bytes"))
-    write_copy_metrics(path, uri, job, records, copied_bytes)
-
-
-def _print_topics(topics: list[dict[str, Any]]) -> None:
-    columns = ["topic", "partitions", "segments", "records", "bytes"]
-    print_table(columns, ([*(one[name] for name in columns[:-1]), Bytes(one["bytes"])] for one in topics))
-    total = sum(one["bytes"] for one in topics)
-    print_summary(f"{len(topics):,} topics, {sum(one['segments'] for one in topics):,} segments, {human_bytes(total)}")
+        write_copy_metrics(metrics, log.uri, report.job, report.by_topic("records_in"), report.by_topic("bytes_in"))
+    print_report(report.to_dict(), output)

@@ -6,9 +6,11 @@ rewritten. The chunks of the active segment become a single segment, or as many 
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING
 
 from spark_segments.config import TopicConfig
 from spark_segments.errors import LogDirError
@@ -46,6 +48,7 @@ from spark_segments.log.manifest.rows import (
     partitions_of,
 )
 from spark_segments.log.manifest.snapshot import Snapshot
+from spark_segments.log.report import Report
 from spark_segments.log.segment.copying import copy_batches, copy_file, copy_log
 from spark_segments.log.segment.files import read_txn_index
 from spark_segments.log.segment.leader_epochs import LeaderEpochs
@@ -81,40 +84,32 @@ class _Written:
     has_producers: bool
 
 
-@dataclass(frozen=True, slots=True)
-class _Write:
+def _write(source: Storage, target: Storage, topic: str, limits: SegmentLimits, output: _ExportedSegment) -> _Written:
     """Task function: writes a segment and its sidecars."""
-
-    source: Storage
-    target: Storage
-    topic: str
-    limits: SegmentLimits
-
-    def __call__(self, output: _ExportedSegment) -> _Written:
-        row = output.rows[0]
-        stem = f"{self.topic}-{row.partition}/{output.base_offset:020d}"
-        scan = _look(self.source, output)
-        if scan.as_it_is:
-            copy_log(self.source, row, self.target, stem + LOG_SUFFIX)
-            copy_file(self.source, row.index_path, self.target, stem + INDEX_SUFFIX, row.index_bytes)
-            copy_file(self.source, row.time_index_path, self.target, stem + TIME_INDEX_SUFFIX, row.time_index_bytes)
-            aborted = read_txn_index(self.source, row.txn_index_path, row.txn_index_bytes, row.offset_shift)
-            if len(aborted):
-                self.target.write(stem + TXN_INDEX_SUFFIX, txn_index_bytes(aborted))
-        else:
-            copy_batches(
-                self.source,
-                self.topic,
-                output.rows,
-                output.base_offset,
-                output.rows[-1].next_offset,
-                sealed=False,
-                leader_epochs=output.leader_epochs,
-                limits=self.limits,
-                target=self.target,
-                stem=stem,
-            )
-        return _Written(row.partition, scan.records, sum(one.log_bytes for one in output.rows), scan.has_producers)
+    row = output.rows[0]
+    stem = f"{topic}-{row.partition}/{output.base_offset:020d}"
+    scan = _look(source, output)
+    if scan.as_it_is:
+        copy_log(source, row, target, stem + LOG_SUFFIX)
+        copy_file(source, row.index_path, target, stem + INDEX_SUFFIX, row.index_bytes)
+        copy_file(source, row.time_index_path, target, stem + TIME_INDEX_SUFFIX, row.time_index_bytes)
+        aborted = read_txn_index(source, row.txn_index_path, row.txn_index_bytes, row.offset_shift)
+        if len(aborted):
+            target.write(stem + TXN_INDEX_SUFFIX, txn_index_bytes(aborted))
+    else:
+        copy_batches(
+            source,
+            topic,
+            output.rows,
+            output.base_offset,
+            output.rows[-1].next_offset,
+            sealed=False,
+            leader_epochs=output.leader_epochs,
+            limits=limits,
+            target=target,
+            stem=stem,
+        )
+    return _Written(row.partition, scan.records, sum(one.log_bytes for one in output.rows), scan.has_producers)
 
 
 @dataclass(slots=True)
@@ -193,8 +188,9 @@ def export_topics(
     *,
     spark: SparkSession | None = None,
     progress: Callable[[int, int], None] | None = None,
-) -> list[dict[str, Any]]:
+) -> Report:
     """Writes the partition directories and checkpoints of topics; see LogDir.export_kafka."""
+    report = Report("export", dry_run=False)
     there = set(target.directories())
     for snapshot, _ in topics:
         for row in partitions_of(snapshot.partitions):
@@ -206,9 +202,10 @@ def export_topics(
                     hint="Export into an empty directory, or remove the partition first",
                 )
     checkpoints = _Checkpoints()
-    done = [_export(storage, target, snapshot, config, checkpoints, spark, progress) for snapshot, config in topics]
+    for snapshot, config in topics:
+        _export(storage, target, snapshot, config, checkpoints, report, spark, progress)
     checkpoints.write(target)
-    return done
+    return report.finish()
 
 
 def _export(
@@ -217,21 +214,23 @@ def _export(
     snapshot: Snapshot,
     config: TopicConfig,
     checkpoints: _Checkpoints,
+    report: Report,
     spark: SparkSession | None,
     progress: Callable[[int, int], None] | None,
-) -> dict[str, Any]:
+) -> None:
     partitions = partitions_of(snapshot.partitions)
     outputs = {row.partition: list(_outputs(snapshot, row, config)) for row in partitions}
-    write = _Write(storage, target, snapshot.topic, SegmentLimits.of(config))
+    write = partial(_write, storage, target, snapshot.topic, SegmentLimits.of(config))
     tasks = [output for mine in outputs.values() for output in mine]
     at_a_time = storage.tasks_at_a_time or target.tasks_at_a_time
-    written = run_tasks(write, tasks, spark, progress=progress, at_a_time=at_a_time, size=_size)
-    with_producers = {one.partition for one in written if one.has_producers}
+    written: dict[int, list[_Written]] = defaultdict(list)
+    for one in run_tasks(write, tasks, spark, progress=progress, at_a_time=at_a_time, size=_size):
+        written[one.partition].append(one)
     for row in partitions:
-        mine = outputs[row.partition]
+        mine, files = outputs[row.partition], written[row.partition]
         if not mine:
             _write_empty_segment(target, snapshot.topic, row)
-        producers = row.partition in with_producers or row.producer_snapshot is not None
+        producers = any(one.has_producers for one in files) or row.producer_snapshot is not None
         _write_snapshots(storage, target, snapshot.topic, row, mine, producers)
         directory = f"{snapshot.topic}-{row.partition}"
         # A log that begins with its first segment has no log start checkpoint: a broker takes the file as it is.
@@ -239,13 +238,8 @@ def _export(
         target.write(f"{directory}/{LEADER_EPOCHS_FILE}", leader_epochs_bytes(epochs))
         target.write(f"{directory}/{PARTITION_METADATA_FILE}", partition_metadata_bytes(snapshot.topic_id))
         checkpoints.add(snapshot.topic, row, config, mine[0].base_offset if mine else row.log_end_offset)
-    return {
-        "topic": snapshot.topic,
-        "partitions": len(partitions),
-        "segments": len(written),
-        "records": sum(one.records for one in written),
-        "bytes": sum(one.bytes for one in written),
-    }
+        records, log_bytes = (sum(getattr(one, name) for one in files) for name in ("records", "bytes"))
+        report.add_copied(snapshot.topic, row.partition, "export", len(files), records, log_bytes)
 
 
 def _size(output: _ExportedSegment) -> int:

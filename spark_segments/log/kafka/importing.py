@@ -9,9 +9,10 @@ from __future__ import annotations
 import base64
 import dataclasses
 import uuid
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -51,6 +52,7 @@ from spark_segments.log.manifest.rows import (
 )
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.manifest.states import check_role
+from spark_segments.log.report import FAILED, Report
 from spark_segments.log.segment.copying import copy_batches, copy_file, copy_log
 from spark_segments.log.segment.limits import SegmentLimits
 from spark_segments.log.segment.reader import windows
@@ -120,14 +122,15 @@ def import_topic(
     topic: str,
     overrides: Mapping[str, str],
     config: TopicConfig,
+    report: Report,
     *,
     spark: SparkSession | None = None,
     recovery: str | None = None,
     progress: Callable[[int, int], None] | None = None,
-) -> dict[str, Any]:
-    """Imports a topic, or its new segments, and returns {"topic", "partitions", "segments", "records", "bytes"} copied,
-    "holes": the holes that were noticed, as plain values, and "left": the partitions whose files changed in each
-    attempt, which are as they were, or further.
+) -> None:
+    """Imports a topic, or its new segments. The report gets a line for each partition, with the segments that were
+    copied, and in `details` the "holes" that were noticed, as plain values. A partition whose files changed in each
+    attempt failed: it is as it was, or further.
 
     Raises LogDirError where damage would cut the log by more than a torn last batch, or segments are missing that
     Kafka's cleaner has seen (`recovery="kafka"` takes the log as a broker does), where a segment holds offsets that an
@@ -140,21 +143,22 @@ def import_topic(
     copy = _Copy(source.storage, storage, SegmentLimits.of(config))
     work = _Import(source, manifest, topic, overrides, copy, spark, recovery == KAFKA, progress)
     work.run()
-    return {
-        "topic": topic,
-        "partitions": len(source.sources(topic)),
-        **work.counts,
-        "holes": [hole.to_dict() for hole in work.holes],
-        "left": sorted(work.left),
-    }
+    for number in sorted({one.partition for one in source.sources(topic)}):
+        copied = work.copied[number]
+        action, failed = IMPORT if copied["segments"] else "leave", {}
+        if number in work.left:
+            action, failed = FAILED, {"error": f"Its files changed in each of {_ATTEMPTS} attempts: run it again"}
+        report.add_copied(topic, number, action, copied["segments"], copied["records"], copied["log_bytes"], **failed)
+    report.details["holes"] += [{"topic": topic, **hole.to_dict()} for hole in work.holes]
 
 
 @dataclass(slots=True)
 class _Import:
     """An import of a topic under way.
 
-    `made`: partitions that were made here by it. `whole`: partitions of which all segments are to be scanned. `left`:
-    partitions that changed while they were read, and how often since anything of them was committed.
+    `copied`: the segments, records and log_bytes of each partition. `made`: partitions that were made here by it.
+    `whole`: partitions of which all segments are to be scanned. `left`: partitions that changed while they were read,
+    and how often since anything of them was committed.
     """
 
     source: KafkaDirectory
@@ -165,7 +169,7 @@ class _Import:
     spark: SparkSession | None
     as_broker: bool
     progress: Callable[[int, int], None] | None
-    counts: dict[str, int] = field(default_factory=lambda: {"segments": 0, "records": 0, "bytes": 0})
+    copied: defaultdict[int, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
     holes: list[Hole] = field(default_factory=list)
     made: set[int] = field(default_factory=set)
     whole: set[int] = field(default_factory=set)
@@ -346,9 +350,7 @@ class _Import:
             landing.commit(copies, good, last=wave is waves[-1])
             for task, row in copies:
                 self.left.pop(task.row.partition, None)
-                self.counts["segments"] += 1
-                self.counts["records"] += row.records
-                self.counts["bytes"] += row.log_bytes
+                self.copied[task.row.partition].update(segments=1, records=row.records, log_bytes=row.log_bytes)
         return good
 
 

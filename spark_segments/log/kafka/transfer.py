@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from spark_segments.config import topic_config
 from spark_segments.errors import InvalidOptionError, LogDirError, MissingFileError, SegmentsError
@@ -14,6 +14,7 @@ from spark_segments.log.kafka.imported_settings import imported_settings
 from spark_segments.log.kafka.importing import KAFKA, import_topic
 from spark_segments.log.manifest.manifest import Manifest
 from spark_segments.log.manifest.snapshot import Snapshot
+from spark_segments.log.report import Report
 from spark_segments.log.segment.files import missing_file
 from spark_segments.storage import Storage
 
@@ -33,9 +34,8 @@ def import_all(
     keep_retention: bool = False,
     spark: SparkSession | None = None,
     progress: Callable[[int, int], None] | None = None,
-) -> list[dict[str, Any]]:
-    """Imports topics of a Kafka directory, each as `import_topic` does, and returns what was copied of each, and the
-    `warnings` about its settings.
+) -> Report:
+    """Imports topics of a Kafka directory, each as `import_topic` does. The report's warnings are about their settings.
 
     Raises InvalidOptionError for an unknown `recovery` before anything is copied. A topic that fails is raised after
     all the others were imported.
@@ -43,29 +43,30 @@ def import_all(
     if recovery not in (None, KAFKA):
         raise InvalidOptionError("Unknown recovery", expected=KAFKA, found=recovery)
     settings = imported_settings(source, topics, overrides, keep_retention=keep_retention)
-    done: list[dict[str, Any]] = []
+    report = Report("import", dry_run=False, details={"holes": []})
     failed: dict[str, SegmentsError] = {}
     for topic in topics:
         try:
             with _missing_files():
-                one = import_topic(
+                import_topic(
                     source,
                     storage,
                     manifest_of(topic),
                     topic,
                     settings[topic].config,
                     topic_config(settings[topic].config, defaults),
+                    report,
                     spark=spark,
                     recovery=recovery,
                     progress=progress,
                 )
-                done.append(one | {"warnings": settings[topic].warnings})
+            report.warnings += [f"{topic}: {text}" for text in settings[topic].warnings]
         except SegmentsError as error:
             failed[topic] = error
     if len(topics) == 1 and failed:
         raise failed[topics[0]]
-    _raise_failed("imported", source.storage.uri, failed, done)
-    return done
+    _raise_failed("imported", source.storage.uri, failed, report)
+    return report.finish()
 
 
 def export_all(
@@ -77,11 +78,8 @@ def export_all(
     *,
     spark: SparkSession | None = None,
     progress: Callable[[int, int], None] | None = None,
-) -> list[dict[str, Any]]:
-    """Exports topics as `export_topics` does, and returns what was written of each.
-
-    A topic whose manifest cannot be read is raised after all the others were exported.
-    """
+) -> Report:
+    """Exports topics as `export_topics` does. A topic whose manifest cannot be read is raised after the others."""
     snapshots: list[Snapshot] = []
     failed: dict[str, SegmentsError] = {}
     for topic in topics:
@@ -95,19 +93,19 @@ def export_all(
         raise failed[topics[0]]
     readable = [(snapshot, topic_config(snapshot.config, defaults)) for snapshot in snapshots]
     with _missing_files():
-        done = export_topics(storage, target, readable, spark=spark, progress=progress)
-    _raise_failed("exported", storage.uri, failed, done)
-    return done
+        report = export_topics(storage, target, readable, spark=spark, progress=progress)
+    _raise_failed("exported", storage.uri, failed, report)
+    return report
 
 
-def _raise_failed(verb: str, path: str, failed: Mapping[str, SegmentsError], done: Sequence[Mapping[str, Any]]) -> None:
+def _raise_failed(verb: str, path: str, failed: Mapping[str, SegmentsError], done: Report) -> None:
     """Raises LogDirError for the topics that failed, if any. The error also names the topics that succeeded."""
     if failed:
         raise LogDirError(
             f"Topics could not be {verb}: {', '.join(failed)}",
             path=path,
             found="; ".join(str(error) for error in failed.values()),
-            hint=f"The others were {verb}: {', '.join(one['topic'] for one in done) or 'there are none'}",
+            hint=f"The others were {verb}: {', '.join(done.topics) or 'there are none'}",
         ) from next(iter(failed.values()))
 
 

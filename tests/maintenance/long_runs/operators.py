@@ -126,7 +126,9 @@ def import_again(run: Run, notes: Notes, journal: Journal, random_: random.Rando
         notes.write(step=step)
         journal.intent = {"step": step}
         try:
-            [done] = log.import_kafka(kafka.write(), config=IMPORT_CONFIG | {"file.delete.delay.ms": str(run.delay_ms)})
+            [done] = log.import_kafka(
+                kafka.write(), config=IMPORT_CONFIG | {"file.delete.delay.ms": str(run.delay_ms)}
+            ).partitions
         except LogDirError as error:
             assert "holds other records" in str(error), error
             notes.write(refused="import", at_ms=time.time_ns() // 1_000_000)

@@ -130,7 +130,11 @@ class Run:
         done: list[dict[str, Any]] = []
         try:
             source = committed_directory(storage)
-            done = import_all(source, log.storage, source.topics(), log.manifests.manifest, {}, log.defaults)
+            report = import_all(source, log.storage, source.topics(), log.manifests.manifest, {}, log.defaults)
+            done = report.partitions
+            self.counts["records copied"] += report.records_in
+            self.counts["left"] += len(report.failed)
+            self.counts["holes"] += len(report.details["holes"])
         except KilledError:
             pass
         except SegmentsError as error:
@@ -138,10 +142,6 @@ class Run:
         finally:
             self.files.rate = self.files.deaths = 0.0
         self.counts["passes"] += 1
-        for one in done:
-            self.counts["records copied"] += one["records"]
-            self.counts["left"] += len(one["left"])
-            self.counts["holes"] += len(one["holes"])
         snapshots = {topic: self.log.topic(topic).snapshot for topic in self.log.topics()}
         for place, partition in self.disk.partitions.items():
             if place[0] in snapshots:
