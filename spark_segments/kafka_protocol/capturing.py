@@ -10,7 +10,6 @@ from __future__ import annotations
 import base64
 import dataclasses
 import fnmatch
-import json
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
@@ -48,6 +47,7 @@ from spark_segments.log.groups.kafka_groups import GroupOffsets, chosen_groups, 
 from spark_segments.log.kafka.imported_settings import kept_settings
 from spark_segments.log.kafka.segment_scan import UNKNOWN_TOMBSTONES
 from spark_segments.log.logdir import LogDir
+from spark_segments.log.manifest.captured import Captured, captured_of, with_captured
 from spark_segments.log.manifest.change import Change
 from spark_segments.log.manifest.holes import REMOVED_BEFORE, Hole, with_holes
 from spark_segments.log.manifest.manifest import Manifest
@@ -67,7 +67,15 @@ PATIENCE_SECONDS = 60.0
 """How long a cluster may give no answer, or none that can be used, before a topic is given up."""
 
 _ANSWER_SECONDS = 30.0
-_CAPTURED = "captured"  # the state of a compacted topic: when it was last whole here, and whether ever too late
+_NOTE_SHARE = (
+    8  # where nothing came, this share of delete.retention.ms passes before it is noted again that all is here
+)
+
+
+_LATE = (
+    "partitions {} were captured later than delete.retention.ms after the time before: tombstones and abort markers "
+    "may be missing, so that deleted keys are still here. Capture into another log directory for a true copy"
+)
 
 
 class DivergedError(SegmentsError):
@@ -139,16 +147,19 @@ def capture(
 
 @dataclass(slots=True)
 class _Partition:
-    """A partition under way. `row`: as it is committed; `next_offset`: of the fetch that is due; `goal`: the high
-    watermark that the pass reaches, None before the first answer; `hole_start`: where offsets began that are gone;
+    """A partition under way. `row`, `noted`: as committed; `next_offset`: of the fetch that is due; `goal`: the high
+    watermark that the pass reaches, None before the first answer; `high_watermark`: as seen last; `hole_start`: where
+    offsets began that are gone;
     `fetched`: batches below `next_offset` that are to be written, and where a segment begins that they begin.
     """
 
     row: Partition
+    noted: Captured
     producers: ProducerState
     next_offset: int
     epochs: tuple[tuple[int, int], ...]
     goal: int | None = None
+    high_watermark: int | None = None
     hole_start: int | None = None
     fetched: tuple[Window, int] | None = None
     writer: SegmentWriter | None = None
@@ -191,13 +202,17 @@ class _TopicCapture:
         self._written = 0
         self._warnings: list[str] = []
         self._problems: dict[int, SegmentsError] = {}
+        self._known: set[int] = set()  # partitions of which something is noted
 
     def run(self) -> dict[str, Any]:
         current = self._ready()
         self._limits = SegmentLimits.of(self._log.topic(self._topic.name).config)
+        noted, now_ms = captured_of(current.states), self._log.storage.now_ms()
+        self._known = {*noted}
         self._parts = {
             row.partition: _Partition(
                 row,
+                noted.get(row.partition, Captured(now_ms, row.log_end_offset)),
                 ProducerState(parse_producer_snapshot(row.producer_snapshot) if row.producer_snapshot else ()),
                 row.log_end_offset,
                 row.leader_epochs if row.log_end_offset > row.log_start_offset else (),
@@ -205,7 +220,6 @@ class _TopicCapture:
             for row in partitions_of(current.partitions)
             if row.partition in self._topic.leaders
         }
-        is_late = self._is_late(current)
         begun = {number: part.next_offset for number, part in self._parts.items()}
         counts = {"records": 0, "bytes": 0}
         holes: list[Hole] = []
@@ -235,49 +249,49 @@ class _TopicCapture:
         self._commit(counts, holes)
         if self._problems:
             raise next(iter(self._problems.values()))
-        self._note_end(is_late)
+        self._note_end()
+        late = sorted(number for number, part in self._parts.items() if part.noted.late)
+        if late:
+            self._warnings.append(_LATE.format(", ".join(map(str, late))))
         return {
             "topic": self._topic.name,
             "partitions": len(self._parts),
             **counts,
             "holes": [hole.to_dict() for hole in holes],
-            "lag": sum(max(0, (part.goal or 0) - part.next_offset) for part in self._parts.values()),
-            "late": is_late,
+            "lag": sum(part.noted.lag(part.row.log_end_offset) for part in self._parts.values()),
+            "late": bool(late),
             "warnings": self._warnings,
         }
 
-    def _is_late(self, current: Snapshot) -> bool:
-        """Whether the cluster may have compacted away tombstones or markers that were not captured."""
-        noted = json.loads(current.states.get(_CAPTURED, "{}"))
-        if not self._is_compacted or "at_ms" not in noted:
-            return False
-        away_ms = self._log.storage.now_ms() - noted["at_ms"]
-        is_late = bool(noted["late"]) or away_ms > self._log.topic(self._topic.name).config.delete_retention_ms
-        if is_late:
-            self._warnings.append(
-                "a capture came later than delete.retention.ms after the one before: tombstones and abort markers may "
-                "be missing, so that deleted keys are still here. Capture into another log directory for a true copy"
-            )
-        return is_late
+    def _note(self, part: _Partition) -> Captured:
+        """What is to be noted of a partition whose row is written next."""
+        now_ms, config = self._log.storage.now_ms(), self._log.topic(self._topic.name).config
+        is_late = config.compact and now_ms - part.noted.at_ms > config.delete_retention_ms
+        stable_end = part.noted.stable_end
+        if is_late and not part.noted.late and part.row.last_stable_offset < part.row.log_end_offset:
+            stable_end = part.row.last_stable_offset
+        return Captured(
+            now_ms if part.is_done else part.noted.at_ms,
+            part.noted.high_watermark if part.high_watermark is None else part.high_watermark,
+            is_late or part.noted.late,
+            stable_end,
+        )
 
-    @property
-    def _is_compacted(self) -> bool:
-        return self._log.topic(self._topic.name).config.compact
-
-    def _note_end(self, is_late: bool) -> None:
-        """Notes in a compacted topic when it was all here."""
-        now_ms, retention_ms = self._log.storage.now_ms(), self._log.topic(self._topic.name).config.delete_retention_ms
-
-        def plan(current: Snapshot) -> Change | None:
-            noted = json.loads(current.states.get(_CAPTURED, "{}"))
-            is_recent = now_ms - noted.get("at_ms", 0) < retention_ms // 8
-            if is_recent and noted["late"] == is_late:
-                return None
-            states = {**current.states, _CAPTURED: json.dumps({"at_ms": now_ms, "late": is_late})}
-            return Change(CAPTURE, topic=dataclasses.replace(current.topic_row, states=states))
-
-        if self._is_compacted:
-            self._manifest.commit(plan)
+    def _note_end(self) -> None:
+        """Notes what changed of partitions that got nothing."""
+        longest_ms = self._log.topic(self._topic.name).config.delete_retention_ms // _NOTE_SHARE
+        new = {number: self._note(part) for number, part in self._parts.items()}
+        due = {
+            number: one
+            for number, one in new.items()
+            if dataclasses.replace(one, at_ms=0) != dataclasses.replace(self._parts[number].noted, at_ms=0)
+            or one.at_ms - self._parts[number].noted.at_ms > longest_ms
+            or number not in self._known
+        }
+        if due:
+            self._manifest.commit(lambda current: Change(CAPTURE, topic=with_captured(current.topic_row, due)))
+        for number, one in due.items():
+            self._parts[number].noted = one
 
     def _step(self, due: Mapping[int, _Partition]) -> tuple[bool, SegmentsError | None]:
         """Fetches once. (Whether any partition went on, what kept one back); raises what is of no use to try again."""
@@ -382,6 +396,7 @@ class _TopicCapture:
             return True
         if fetched.log_start_offset > part.next_offset and not fetched.records:
             self._pass_over(part, fetched.log_start_offset)
+        part.high_watermark = fetched.high_watermark
         is_first = part.goal is None
         if is_first and fetched.high_watermark >= part.next_offset:
             part.goal = fetched.high_watermark
@@ -515,7 +530,8 @@ class _TopicCapture:
         ready = {n: part for n, part in self._parts.items() if part.chunks or part.holes}
         if not ready:
             return
-        new = {number: self._row(part) for number, part in ready.items()}
+        notes = {number: self._note(part) for number, part in ready.items()}
+        new = {number: self._row(part, notes[number].stable_end) for number, part in ready.items()}
         found = sorted(hole for part in ready.values() for hole in part.holes)
         chunks = [row for part in ready.values() for row in part.chunks]
 
@@ -547,7 +563,7 @@ class _TopicCapture:
                     ]
                 dirty = max(here.first_dirty_offset, start)
                 rows.append(dataclasses.replace(row, log_start_offset=start, first_dirty_offset=dirty))
-            topic = with_holes(current, found) if found else None
+            topic = with_captured(with_holes(current, found), notes)
             return Change(CAPTURE, add=chunks, replace=sealed, partitions=rows, topic=topic)
 
         self._manifest.commit(plan)
@@ -555,10 +571,11 @@ class _TopicCapture:
         counts["bytes"] += sum(row.log_bytes for row in chunks)
         holes += found
         for number, part in ready.items():
-            part.row = new[number]
+            part.row, part.noted = new[number], notes[number]
+            self._known.add(number)
             part.chunks, part.holes = [], []
 
-    def _row(self, part: _Partition) -> Partition:
+    def _row(self, part: _Partition, stable_end: int | None) -> Partition:
         """The partition's row with what was written of it."""
         end = max(
             [part.row.log_end_offset, *(row.next_offset for row in part.chunks), *(h.end_offset for h in part.holes)]
@@ -568,7 +585,7 @@ class _TopicCapture:
         return dataclasses.replace(
             part.row,
             log_end_offset=end,
-            last_stable_offset=part.producers.last_stable_offset(end),
+            last_stable_offset=min(part.producers.last_stable_offset(end), end if stable_end is None else stable_end),
             leader_epoch=part.epochs[-1][0] if part.epochs else part.row.leader_epoch,
             leader_epochs=part.epochs or part.row.leader_epochs,
             producer_snapshot=producer_snapshot_bytes(entries) if entries else None,

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_segments.config import TopicConfig
+from spark_segments.log.manifest.captured import captured_of
 from spark_segments.log.manifest.holes import holes_of
 from spark_segments.log.manifest.rows import CHUNK, SEALED
 from spark_segments.log.manifest.snapshot import Snapshot
@@ -18,7 +19,8 @@ def describe(snapshot: Snapshot, config: TopicConfig) -> dict[str, Any]:
     """The topic's id, version and effective configuration; its partitions' offsets, segments, bytes and dirty ratio.
 
     `shared`: how many shared objects the log has a part of, and the .log bytes of that part. `holes`: offsets that are
-    missing though no policy took them.
+    missing though no policy took them. `captured`: of partitions that come from a running cluster, when all was here
+    last, the cluster's high watermark as seen last, how many offsets of it are missing here, whether one came too late.
     """
     partitions = snapshot.partitions.to_pylist()
     count = len(partitions)
@@ -45,6 +47,16 @@ def describe(snapshot: Snapshot, config: TopicConfig) -> dict[str, Any]:
             "size_bytes": int(log_bytes[is_shared.to_numpy()].sum()),
         },
         "holes": [hole.to_dict() for hole in holes_of(snapshot.states)],
+        "captured": [
+            {
+                "partition": number,
+                "at_ms": one.at_ms,
+                "high_watermark": one.high_watermark,
+                "lag": one.lag(snapshot.partition(number).log_end_offset),
+                "late": one.late,
+            }
+            for number, one in sorted(captured_of(snapshot.states).items())
+        ],
         "partitions": [
             {
                 "partition": row["partition"],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shutil
 import socket
 from collections.abc import Callable, Iterator
@@ -10,12 +11,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
 
 from spark_segments import LogDir, Position
 from spark_segments.errors import CorruptBatchError, InvalidOptionError, SegmentsError
-from spark_segments.kafka_protocol.capturing import DivergedError, capture
+from spark_segments.kafka_protocol.capturing import CAPTURE, DivergedError, capture
 from spark_segments.kafka_protocol.client_settings import kafka_python_options
 from spark_segments.kafka_protocol.views import Views
+from spark_segments.log.manifest.captured import captured_of, with_captured
+from spark_segments.log.manifest.change import Change
+from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.reading.verbatim import PartitionLog
 from spark_segments.log.verification.verify import verify
 from tests.golden_files import CLEAN_DIRECTORIES, golden_dir
@@ -108,6 +114,10 @@ def test_groups_come_with_their_topics(source: LogDir, log: LogDir) -> None:
         capture(log, address, ["orders"], groups=["reports/daily"])
         with pytest.raises(InvalidOptionError, match="no group nobody"):
             capture(log, address, ["orders"], groups=["nobody"])
+        ahead = group.positions()
+        group.commit(ahead, {"orders": {1: Position(999)}})
+        [late] = capture(log, address, ["orders"], groups=["reports/daily"])
+    assert "offset 999 of orders-1" in late["warnings"][0]  # and the position from before stays
     assert (first["groups"], log.groups()) == (["reports/daily"], ["reports/daily"])
     positions = log.group("reports/daily").positions()
     assert positions.offsets == {"orders": {0: 9, 1: 20}}
@@ -182,16 +192,66 @@ def test_a_log_that_parted_stops_its_topic(source: LogDir, log: LogDir, change: 
 
 
 def test_a_compacted_topic_that_was_away_too_long_says_so(source: LogDir, log: LogDir) -> None:
-    source.create_topic("keyed", config={"cleanup.policy": "compact", "delete.retention.ms": "0"})
-    source.topic("keyed").append([{"key": "a", "value": "1"}])
+    source.create_topic("keyed", partitions=2, config={"cleanup.policy": "compact"})
+    source.topic("keyed").append([{"key": "a", "value": "1", "partition": 0}])
     with playing(Views(source, interval_seconds=0)) as address:
         [first] = capture(log, address, ["keyed"])
-        while log.storage.now_ms() <= int(log.topic("keyed").history(1)[0]["committed_ms"]) + 1:
-            pass
+        away(log, "keyed", 1, 86_400_000)
         [second] = capture(log, address, ["keyed"])
         [third] = capture(log, address, ["keyed"])
     assert (first["late"], second["late"], third["late"]) == (False, True, True)
     assert "tombstones" in second["warnings"][0]
+    assert [one["late"] for one in log.topic("keyed").describe()["captured"]] == [False, True]
+    assert [one.message for one in verify(log).findings] == ["A compacted partition was captured late"]
+
+
+def away(log: LogDir, topic: str, partition: int, time_ms: int) -> None:
+    """As if the last capture of a partition had been so long ago."""
+
+    def plan(current: Snapshot) -> Change:
+        noted = captured_of(current.states)[partition]
+        before = dataclasses.replace(noted, at_ms=noted.at_ms - time_ms - 1)
+        return Change(CAPTURE, topic=with_captured(current.topic_row, {partition: before}))
+
+    log.topic(topic).manifest.commit(plan)
+
+
+def test_a_late_marker_ends_no_transaction_that_was_open_before(broker: str, log: LogDir) -> None:
+    admin = AdminClient({"bootstrap.servers": broker})
+    admin.create_topics([NewTopic("ledger", 1, 1)])["ledger"].result(20)
+    producer = Producer({"bootstrap.servers": broker, "transactional.id": "ledger"})
+    producer.init_transactions(30)
+    for value in ("first", "second"):
+        producer.begin_transaction()
+        producer.produce("ledger", value, "key", 0)
+        producer.flush(30)
+        if value == "first":
+            capture(log, broker, ["ledger"])
+            log.topic("ledger").alter({"cleanup.policy": "compact"})  # which this broker does not tell
+            away(log, "ledger", 0, 86_400_000)
+        producer.commit_transaction(30)  # the one in between may have been an abort
+    [late] = capture(log, broker, ["ledger"])
+    assert late["late"]
+    assert _values(log, "ledger", "read_committed") == []
+    assert [value for _, _, value in _values(log, "ledger", "read_uncommitted")] == [b"first", b"second"]
+
+
+def test_describe_has_the_lag(source: LogDir, log: LogDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    class EndedError(BaseException):
+        pass
+
+    def end(topic: str, done: int, total: int) -> None:
+        raise EndedError
+
+    monkeypatch.setattr("spark_segments.kafka_protocol.source._PARTITION_BYTES", 1)  # a batch a fetch
+    monkeypatch.setattr("spark_segments.kafka_protocol.capturing.COMMIT_BYTES", 1)
+    with playing(Views(source, interval_seconds=0)) as address:
+        with pytest.raises(EndedError):
+            capture(log, address, progress=end)
+        before = log.topic("orders").describe()["captured"]
+        capture(log, address)
+    assert [(one["high_watermark"], one["lag"]) for one in before] == [(20, 15), (20, 15)]
+    assert [one["lag"] for one in log.topic("orders").describe()["captured"]] == [0, 0]
 
 
 def test_a_cluster_that_does_not_answer_is_one_error(log: LogDir) -> None:

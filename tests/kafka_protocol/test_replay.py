@@ -17,16 +17,9 @@ from spark_segments import LogDir
 from spark_segments.errors import InvalidOptionError, InvalidRecordError, OffsetOutOfRangeError, UnknownTopicError
 from spark_segments.kafka_protocol import capture, replay, replaying
 from tests.golden_files import CLEAN_DIRECTORIES, golden_dir
-from tests.kafka_protocol.broker import running_broker
 
 _COLUMNS = ["partition", "key", "value", "headers", "timestamp"]
 _numbers = count()
-
-
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with running_broker(tmp_path_factory.mktemp("broker") / "home") as address:
-        yield address
 
 
 @pytest.fixture

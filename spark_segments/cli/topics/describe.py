@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -22,6 +23,7 @@ from spark_segments.cli.output import FAILED, Output, print_json, print_table, s
 from spark_segments.config import TopicConfig, topic_config
 from spark_segments.errors import SegmentsError, UnknownTopicError, escaped
 from spark_segments.log.description import describe as describe_topic
+from spark_segments.log.manifest.captured import is_captured
 from spark_segments.log.manifest.holes import other_states
 from spark_segments.log.manifest.states import FENCED, FOLLOWER, LEADER_URI, ROLE, SOURCE_URI, SOURCE_VERSION
 from spark_segments.quantities import human_bytes
@@ -120,9 +122,13 @@ def _print(topics: Sequence[tuple[Snapshot, TopicConfig]], output: Output, *, si
         print_table(columns, (list(row.values()) for row in one["partitions"]))
         for hole in one["holes"]:
             print(f"Hole: {shown_hole({'topic': one['topic'], **hole})}")
+        for part in one["captured"]:
+            late = "; a capture came later than delete.retention.ms" if part["late"] else ""
+            at = f"{datetime.fromtimestamp(part['at_ms'] / 1000, UTC):%Y-%m-%d %H:%M:%S}Z"
+            print(f"Captured: partition {part['partition']}, {part['lag']} behind, all was here at {at}{late}")
 
 
 def _states(snapshot: Snapshot) -> dict[str, dict[str, str]]:
     """What the topic is among its followers; nothing where it stands alone."""
-    states = other_states(snapshot.states)
+    states = {name: value for name, value in other_states(snapshot.states).items() if not is_captured(name)}
     return {"states": states} if states else {}

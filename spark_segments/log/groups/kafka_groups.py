@@ -96,34 +96,38 @@ def keep_groups(
 ) -> tuple[dict[str, list[str]], list[str]]:
     """Makes the positions in these topics those of the groups here; positions in other topics stay as they are.
 
-    ({topic: groups that have positions in it}, warnings): a position above the log end is left out.
+    ({topic: groups that have positions in it}, warnings): where a position is above the log end, the group keeps the
+    one that it has here.
     """
     snapshots = {name: manifests.snapshot(name) for name in topics}
     kept: dict[str, list[str]] = {name: [] for name in topics}
     warnings = []
     for group, offsets in found.items():
         theirs: Rows = {}
+        ahead = set()
         for (topic, number), (offset, metadata) in offsets.items():
             if topic not in snapshots:
                 continue
             state = PartitionState.of(snapshots[topic], number)
             if offset > state.log_end:
                 warnings.append(
-                    f"group {group} is at offset {offset} of {topic}-{number}, which ends at {state.log_end}"
+                    f"group {group} is at offset {offset} of {topic}-{number}, which ends at {state.log_end}: the "
+                    "position that it has here, if any, stays"
                 )
+                ahead.add((topic, number))
             elif len(metadata.encode()) > LONGEST_METADATA:
                 warnings.append(f"group {group} has metadata of over {LONGEST_METADATA} bytes in {topic}-{number}")
             else:
                 theirs[topic, number] = dataclasses.replace(state.position(offset), metadata=metadata)
         for topic in {topic for topic, _ in theirs}:
             kept[topic].append(group)
-        Group(manifests, group).update(lambda rows, theirs=theirs: _moved(rows, theirs, snapshots))  # type: ignore[misc]
+        Group(manifests, group).update(lambda rows, theirs=theirs, ahead=ahead: _moved(rows, theirs, snapshots, ahead))  # type: ignore[misc]
     return kept, warnings
 
 
-def _moved(rows: Rows, theirs: Rows, topics: Collection[str]) -> Rows | None:
+def _moved(rows: Rows, theirs: Rows, topics: Collection[str], ahead: Collection[TopicPartition]) -> Rows | None:
     now_ms = time.time_ns() // 1_000_000
-    wanted = {key: position for key, position in rows.items() if key[0] not in topics}
+    wanted = {key: position for key, position in rows.items() if key[0] not in topics or key in ahead}
     for key, position in theirs.items():
         before = rows.get(key)
         is_same = before is not None and dataclasses.replace(before, committed_ms=0) == position

@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 
 from spark_segments.format.sidecars.checkpoints import is_topic_id
 from spark_segments.log.findings import WARNING, Findings
+from spark_segments.log.manifest.captured import captured_of
 from spark_segments.log.manifest.holes import holes_of
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.manifest.states import FENCED, FOLLOWER, LEADER, role_of
@@ -37,6 +38,10 @@ def check_topic(snapshot: Snapshot, findings: Findings) -> None:
         if not 0 <= hole.start_offset < hole.end_offset:
             found = f"{hole.start_offset} to {hole.end_offset}"
             findings.add("A hole has no offsets", rule="M27", partition=hole.partition, expected="some", found=found)
+    for number, one in captured_of(snapshot.states).items():
+        if one.late:
+            expected = "within delete.retention.ms of the time before"
+            findings.add("A compacted partition was captured late", partition=number, expected=expected, found="later")
     if snapshot.format_version > FIRST_FORMAT_VERSION:
         return
     if snapshot.states:
