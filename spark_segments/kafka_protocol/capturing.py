@@ -12,14 +12,23 @@ import dataclasses
 import fnmatch
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import count
 from typing import Any
 
 import numpy as np
 
-from spark_segments.errors import CommitConflictError, CorruptBatchError, LogDirError, SegmentsError, UnknownTopicError
+from spark_segments.config import check_new_topic_name
+from spark_segments.errors import (
+    CommitConflictError,
+    CorruptBatchError,
+    InvalidOptionError,
+    LogDirError,
+    SegmentsError,
+    UnknownTopicError,
+)
 from spark_segments.format.batches import BatchTable, scan_batches
 from spark_segments.format.legacy.upconvert import as_magic_2
 from spark_segments.format.sidecars.checkpoints import leader_epochs_of
@@ -47,13 +56,14 @@ from spark_segments.log.groups.kafka_groups import GroupOffsets, chosen_groups, 
 from spark_segments.log.kafka.imported_settings import kept_settings
 from spark_segments.log.kafka.segment_scan import UNKNOWN_TOMBSTONES
 from spark_segments.log.logdir import LogDir
-from spark_segments.log.manifest.captured import Captured, captured_of, with_captured
-from spark_segments.log.manifest.change import Change
+from spark_segments.log.manifest.captured import GOES_ON_IN, SOURCE_TOPIC_ID, Captured, captured_of, with_captured
+from spark_segments.log.manifest.change import CREATE, Change
 from spark_segments.log.manifest.holes import REMOVED_BEFORE, Hole, with_holes
 from spark_segments.log.manifest.manifest import Manifest
 from spark_segments.log.manifest.rows import SEALED, Partition, Segment, partitions_of
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.manifest.states import check_role
+from spark_segments.log.manifest.topic_row import TopicRow
 from spark_segments.log.segment.limits import SegmentLimits
 from spark_segments.log.segment.writer import MAX_RELATIVE_OFFSET, SegmentWriter
 
@@ -72,9 +82,15 @@ _NOTE_SHARE = (
 )
 
 
+FAIL, BRANCH = "fail", "branch"
+"""What becomes of a topic whose log in the cluster is another one: an error, or a new copy in another topic here."""
+
+_WAYS_OUT = (
+    "With --on-divergence branch what is here stays, and a new copy goes on in another topic here. Or delete this topic"
+)
 _LATE = (
     "partitions {} were captured later than delete.retention.ms after the time before: tombstones and abort markers "
-    "may be missing, so that deleted keys are still here. Capture into another log directory for a true copy"
+    "may be missing, so that deleted keys are still here. --recapture makes a true copy"
 )
 
 
@@ -90,6 +106,8 @@ def capture(
     groups: Sequence[str] = (),
     client_config: Mapping[str, str] | None = None,
     keep_retention: bool = False,
+    on_divergence: str = FAIL,
+    recapture: bool = False,
     patience_seconds: float = PATIENCE_SECONDS,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> list[dict[str, Any]]:
@@ -100,8 +118,13 @@ def capture(
     `client_config`: settings by the names of Kafka's clients. A new topic gets the cluster's settings and topic id, but
     for retention, unless `keep_retention`: retention.ms=-1. `progress(topic, done, total)`: offsets of the pass.
 
-    Of each topic a dict: "topic", "partitions", "records" and "bytes" that were added, "holes" as plain values, "lag"
-    (offsets between the log ends here and the high watermarks seen last), "groups" that have positions in it,
+    `on_divergence`: where the cluster's log of a topic is another one, FAIL raises, and BRANCH leaves the topic here as
+    it is, and captures all that the cluster has into another one, TOPIC.branch-1, say, where each later capture goes
+    on. `recapture`: the same for every one of these topics, whatever its log is.
+
+    Of each topic a dict: "topic" (its name here), "source" (in the cluster), "partitions", "records" and "bytes" that
+    were added, "holes" as plain values, "lag" (offsets between the log ends here and the high watermarks seen last),
+    "late", "branched" (whether the cluster's log was found to be another one), "groups" that have positions in it,
     "warnings".
 
     Call it again to go on. Offsets that the cluster removed before they were fetched are holes of the topic, recorded
@@ -112,6 +135,8 @@ def capture(
     cluster's log is another one: a topic was made again, or a leader lost records that were captured; SourceError where
     it does not answer for `patience_seconds`.
     """
+    if on_divergence not in (FAIL, BRANCH):
+        raise InvalidOptionError("on_divergence is unknown", expected=f"{FAIL}, {BRANCH}", found=on_divergence)
     with SourceCluster(servers, client_config, min(patience_seconds, _ANSWER_SECONDS)) as source:
         there = patient(source.topics, patience_seconds)
         names = sorted(name for name in there if any(fnmatch.fnmatchcase(name, one) for one in topics))
@@ -124,12 +149,30 @@ def capture(
         read = patient(partial(_groups, source, groups, [there[name] for name in names]), patience_seconds)
         done, failed = [], {}
         for name in names:
-            work = _TopicCapture(log, source, there[name], keep_retention, patience_seconds, progress)
+
+            def passed(name: str = name) -> dict[str, Any]:
+                return _TopicCapture(log, source, there[name], keep_retention, patience_seconds, progress).run()
+
             try:
-                done.append(work.run())
+                if recapture:
+                    _branch(log, name, there)
+                try:
+                    done.append(passed())
+                except DivergedError as error:
+                    if on_divergence == FAIL:
+                        raise
+                    text = f"{error.message}. What was captured stays in {name_here(log, name)}; "
+                    text += f"a new copy goes on in {_branch(log, name, there)}"
+                    done.append(passed() | {"branched": True})
+                    done[-1]["warnings"].insert(0, text)
             except SegmentsError as error:
                 failed[name] = error
-        kept, warnings = keep_groups(log.manifests, read, [one["topic"] for one in done])
+        names_here = {one["source"]: one["topic"] for one in done}
+        renamed = {
+            group: {(names_here.get(topic, topic), number): one for (topic, number), one in offsets.items()}
+            for group, offsets in read.items()
+        }
+        kept, warnings = keep_groups(log.manifests, renamed, [one["topic"] for one in done])
         for one in done:
             one["groups"] = kept[one["topic"]]
             one["warnings"] += [text for text in warnings if f" of {one['topic']}-" in text]
@@ -143,6 +186,40 @@ def capture(
                 hint=f"The others were captured: {', '.join(one['topic'] for one in done) or 'there are none'}",
             ) from next(iter(failed.values()))
         return done
+
+
+def name_here(log: LogDir, source: str) -> str:
+    """The topic here that a topic of the cluster is captured into."""
+    name = source
+    while _is_here(log, name) and (following := log.topic(name).snapshot.states.get(GOES_ON_IN)) is not None:
+        name = following
+    return name
+
+
+def _is_here(log: LogDir, name: str) -> bool:
+    try:
+        log.topic(name).manifest.snapshot()
+    except UnknownTopicError:
+        return False
+    return True
+
+
+def _branch(log: LogDir, source: str, there: Collection[str]) -> str:
+    """Lets the capture of a topic go on in another topic here, which the next pass makes, and returns its name."""
+    before = name_here(log, source)
+    if not _is_here(log, before):
+        return before  # which has nothing yet
+    name = next(name for n in count(1) if (name := f"{source}.branch-{n}") not in there and not _is_here(log, name))
+    check_new_topic_name(name, [])
+
+    def plan(current: Snapshot) -> Change:
+        check_role(current, CAPTURE)
+        return Change(
+            CAPTURE, topic=dataclasses.replace(current.topic_row, states={**current.states, GOES_ON_IN: name})
+        )
+
+    log.topic(before).manifest.commit(plan)
+    return name
 
 
 @dataclass(slots=True)
@@ -196,8 +273,9 @@ class _TopicCapture:
     ) -> None:
         self._log, self._source, self._topic = log, source, topic
         self._keep_retention, self._patience, self._progress = keep_retention, patience_seconds, progress
-        self._manifest: Manifest = log.topic(topic.name).manifest
-        self._limits = SegmentLimits.of(log.topic(topic.name).config) if self._is_here() else None
+        self._name = name_here(log, topic.name)
+        self._manifest: Manifest = log.topic(self._name).manifest
+        self._limits: SegmentLimits | None = None
         self._parts: dict[int, _Partition] = {}
         self._written = 0
         self._warnings: list[str] = []
@@ -206,7 +284,7 @@ class _TopicCapture:
 
     def run(self) -> dict[str, Any]:
         current = self._ready()
-        self._limits = SegmentLimits.of(self._log.topic(self._topic.name).config)
+        self._limits = SegmentLimits.of(self._log.topic(self._name).config)
         noted, now_ms = captured_of(current.states), self._log.storage.now_ms()
         self._known = {*noted}
         self._parts = {
@@ -254,18 +332,20 @@ class _TopicCapture:
         if late:
             self._warnings.append(_LATE.format(", ".join(map(str, late))))
         return {
-            "topic": self._topic.name,
+            "topic": self._name,
+            "source": self._topic.name,
             "partitions": len(self._parts),
             **counts,
             "holes": [hole.to_dict() for hole in holes],
             "lag": sum(part.noted.lag(part.row.log_end_offset) for part in self._parts.values()),
             "late": bool(late),
+            "branched": False,
             "warnings": self._warnings,
         }
 
     def _note(self, part: _Partition) -> Captured:
         """What is to be noted of a partition whose row is written next."""
-        now_ms, config = self._log.storage.now_ms(), self._log.topic(self._topic.name).config
+        now_ms, config = self._log.storage.now_ms(), self._log.topic(self._name).config
         is_late = config.compact and now_ms - part.noted.at_ms > config.delete_retention_ms
         stable_end = part.noted.stable_end
         if is_late and not part.noted.late and part.row.last_stable_offset < part.row.log_end_offset:
@@ -279,7 +359,7 @@ class _TopicCapture:
 
     def _note_end(self) -> None:
         """Notes what changed of partitions that got nothing."""
-        longest_ms = self._log.topic(self._topic.name).config.delete_retention_ms // _NOTE_SHARE
+        longest_ms = self._log.topic(self._name).config.delete_retention_ms // _NOTE_SHARE
         new = {number: self._note(part) for number, part in self._parts.items()}
         due = {
             number: one
@@ -314,13 +394,6 @@ class _TopicCapture:
         self._write_fetched()
         return moved, problem
 
-    def _is_here(self) -> bool:
-        try:
-            self._manifest.snapshot()
-        except UnknownTopicError:
-            return False
-        return True
-
     def _due(self) -> dict[int, _Partition]:
         return {n: part for n, part in self._parts.items() if not part.is_done and n not in self._problems}
 
@@ -328,17 +401,22 @@ class _TopicCapture:
         if self._progress is not None:
             done = sum(part.next_offset - begun[number] for number, part in self._parts.items())
             total = sum((part.goal or part.next_offset) - begun[number] for number, part in self._parts.items())
-            self._progress(self._topic.name, done, max(done, total))
+            self._progress(self._name, done, max(done, total))
 
     def _ready(self) -> Snapshot:
         """The topic here, made if it is not there, with all of its partitions."""
         topic = self._topic
-        if not self._is_here():
+        if not _is_here(self._log, self._name):
             theirs = patient(partial(self._source.settings, topic), self._patience)
             kept = kept_settings(topic.name, theirs, keep_retention=self._keep_retention)
             self._warnings += kept.warnings
-            topic_id = topic.topic_id or base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
-            self._manifest.create(topic_id, kept.config, self._empty(topic_id, 0))
+            states = {}
+            topic_id = topic.topic_id if self._name == topic.name else None
+            if topic_id is None:  # the one that this goes on for may have theirs
+                topic_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
+                states = {} if topic.topic_id is None else {SOURCE_TOPIC_ID: topic.topic_id}
+            row = TopicRow(topic_id, kept.config, states=states)
+            self._manifest.create_by(Change(CREATE, partitions=self._empty(topic_id, 0), topic=row))
         current = self._manifest.snapshot()
         check_role(current, CAPTURE)
         self._check_id(current)
@@ -361,13 +439,13 @@ class _TopicCapture:
         return rows
 
     def _check_id(self, current: Snapshot) -> None:
-        theirs = self._topic.topic_id
-        if theirs is not None and current.topic_id != theirs:
+        theirs, known = self._topic.topic_id, current.states.get(SOURCE_TOPIC_ID, current.topic_id)
+        if theirs is not None and known != theirs:
             raise DivergedError(
-                f"Topic {self._topic.name} is not the topic of this name here: it was deleted and made again",
-                expected=f"topic id {current.topic_id}",
+                f"Topic {self._name} is not the topic of this name here: it was deleted and made again",
+                expected=f"topic id {known}",
                 found=theirs,
-                hint="Rename or delete the topic here, then capture again, or capture into another log directory",
+                hint=_WAYS_OUT,
             )
 
     def _refresh(self) -> None:
@@ -423,12 +501,11 @@ class _TopicCapture:
 
     def _diverged(self, part: _Partition, epoch: int, end: int) -> DivergedError:
         return DivergedError(
-            f"{self._topic.name}-{part.row.partition} parts from the cluster's log: a leader there lacks records that "
+            f"{self._name}-{part.row.partition} parts from the cluster's log: a leader there lacks records that "
             "were captured",
             expected=f"offset {part.next_offset} after epoch {part.last_epoch}",
             found=f"epoch {epoch} ends at offset {end}",
-            hint="Keep what is here, and capture into another log directory or under another name; or delete the topic "
-            "here and capture again",
+            hint=_WAYS_OUT,
         )
 
     def _pass_over(self, part: _Partition, start: int) -> None:
@@ -445,7 +522,7 @@ class _TopicCapture:
 
     def _append(self, part: _Partition, fetched: Fetched) -> bool:
         """Takes the whole batches of an answer below the high watermark, and says whether there were any."""
-        place = f"{self._topic.name}-{part.row.partition}"
+        place = f"{self._name}-{part.row.partition}"
         scan = scan_batches(fetched.records, path=place)
         floor = part.next_offset if part.hole_start is None else part.hole_start
         batches = scan.batches
@@ -494,7 +571,7 @@ class _TopicCapture:
             if part.writer is None:
                 base = int(batches.base_offset[done]) if done else base
                 part.writer = SegmentWriter(
-                    self._log.storage, self._topic.name, part.row.partition, base, limits=self._limits_here
+                    self._log.storage, self._name, part.row.partition, base, limits=self._limits_here
                 )
                 part.writer.__enter__()
             count = _fitting(batches, done, part.writer, self._limits_here.segment_bytes)
@@ -541,7 +618,7 @@ class _TopicCapture:
                 here = current.partition(number)
                 if (current.topic_id, here.log_end_offset) != (part.row.topic_id, part.row.log_end_offset):
                     raise CommitConflictError(
-                        f"{self._topic.name}-{number} was appended to while it was captured",
+                        f"{self._name}-{number} was appended to while it was captured",
                         path=self._log.uri,
                         expected=f"a log end of {part.row.log_end_offset}",
                         found=here.log_end_offset,

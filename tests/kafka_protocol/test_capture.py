@@ -172,10 +172,11 @@ def test_damage_that_stays_is_an_error_and_is_never_written(source: LogDir, log:
 
 
 @pytest.mark.parametrize("change", ["made again", "records lost"])
-def test_a_log_that_parted_stops_its_topic(source: LogDir, log: LogDir, change: str) -> None:
+def test_a_log_that_parted_stops_its_topic_or_goes_on_in_another(source: LogDir, log: LogDir, change: str) -> None:
+    source.group("reports").reset({"orders": {0: 3}})
     with playing(Views(source)) as address:
         capture(log, address)
-    before = batches(log, "orders", 0)
+    before = [batches(log, "orders", number) for number in (0, 1)]
     parts_at: int | None = None
     if change == "made again":
         source.delete_topic("orders")
@@ -184,11 +185,36 @@ def test_a_log_that_parted_stops_its_topic(source: LogDir, log: LogDir, change: 
         parts_at = 10
     append(source, range(40, 100))
     source.create_topic("other")
-    with playing(PlayedViews(source, lambda: None, parts_at)) as address, pytest.raises(SegmentsError) as raised:
+    with playing(PlayedViews(source, lambda: None, parts_at)) as address:
+        with pytest.raises(SegmentsError) as raised:
+            capture(log, address)
+        assert isinstance(raised.value.__cause__, DivergedError)
+        assert [batches(log, "orders", number) for number in (0, 1)] == before
+        assert log.topics() == ["orders", "other"]
+        source.group("reports").reset({"orders": {0: 5}})
+        [found] = capture(log, address, ["orders"], groups=["reports"], on_divergence="branch")
+    assert (found["source"], found["topic"], found["branched"]) == ("orders", "orders.branch-1", True)
+    assert "orders.branch-1" in found["warnings"][0]
+    append(source, range(100, 120))
+    with playing(Views(source)) as address:
+        [later] = capture(log, address, ["orders"])
+    assert (later["topic"], later["records"], later["warnings"]) == ("orders.branch-1", 20, [])
+    assert [batches(log, "orders", number) for number in (0, 1)] == before
+    assert [batches(log, "orders.branch-1", n) for n in (0, 1)] == [batches(source, "orders", n) for n in (0, 1)]
+    assert log.group("reports").positions().offsets == {"orders.branch-1": {0: 5}}
+    assert verify(log, deep=True).findings == []
+
+
+def test_a_topic_is_captured_again_beside_its_first_copy(source: LogDir, log: LogDir) -> None:
+    with playing(Views(source)) as address:
         capture(log, address)
-    assert isinstance(raised.value.__cause__, DivergedError)
-    assert batches(log, "orders", 0) == before
-    assert log.topics() == ["orders", "other"]
+        for _ in range(2):
+            [again] = capture(log, address, recapture=True)
+        [later] = capture(log, address)
+    assert [again["topic"], later["topic"]] == ["orders.branch-2"] * 2
+    assert (again["records"], later["records"]) == (40, 0)
+    assert log.topics() == ["orders", "orders.branch-1", "orders.branch-2"]
+    assert [batches(log, name, 0) for name in log.topics()] == [batches(source, "orders", 0)] * 3
 
 
 def test_a_compacted_topic_that_was_away_too_long_says_so(source: LogDir, log: LogDir) -> None:

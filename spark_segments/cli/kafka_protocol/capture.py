@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,6 +16,11 @@ from spark_segments.cli.output import FOUND_FAULTS, Output, print_json, shown_ho
 from spark_segments.errors import MissingExtraError
 from spark_segments.progress import progress_bar
 from spark_segments.quantities import duration_ms
+
+
+class Divergence(StrEnum):
+    FAIL = "fail"
+    BRANCH = "branch"
 
 
 @with_options
@@ -40,6 +46,13 @@ def capture(
     keep_retention: Annotated[
         bool, typer.Option("--keep-retention", help="Keep retention.ms and retention.bytes of the cluster's topics.")
     ] = False,
+    on_divergence: Annotated[
+        Divergence,
+        typer.Option("--on-divergence", help="Where the cluster's log is another one: an error, or a new copy here."),
+    ] = Divergence.FAIL,
+    recapture: Annotated[
+        bool, typer.Option("--recapture", help="Begin a new copy of these topics, TOPIC.branch-1; the old one stays.")
+    ] = False,
     metrics: MetricsOption = None,
     output: OutputOption = Output.TEXT,
 ) -> None:
@@ -51,9 +64,14 @@ def capture(
     Of groups, the patterns of --groups, their positions come with them: of
     those that this user may see. Share groups have none, and are left out.
 
+    Where a topic was made again, or a leader lost records that are here, its
+    capture ends with an error. --on-divergence branch leaves the topic here as
+    it is, and captures all that the cluster has into TOPIC.branch-1, say, where
+    each later run goes on.
+
     Exit code 3: the cluster removed offsets before they were captured, and the
-    topic records them as holes; or a compacted topic was captured too late for
-    its tombstones.
+    topic records them as holes; a compacted topic was captured too late for its
+    tombstones; or a new copy was begun.
 
     Example: segments capture broker:9092 /data/log --topic 'orders*' --once
     """
@@ -66,7 +84,7 @@ def capture(
     log = location.create()
     settings = settings_of_file(str(client_config)) if client_config is not None else {}
     pause_seconds = duration_ms(interval) / 1000
-    code = 0
+    code = passes = 0
 
     def take() -> list[dict[str, Any]]:
         with progress_bar("capture") as show:
@@ -77,12 +95,15 @@ def capture(
                 groups=groups or [],
                 client_config=settings,
                 keep_retention=keep_retention,
+                on_divergence=on_divergence.value,
+                recapture=recapture and not passes,
                 progress=lambda _, done, total: show(done, total),
             )
 
     with until_interrupted():
         while True:
             done = take()
+            passes += 1
             code = code or _tell(done)
             if metrics is not None:
                 _write_metrics(metrics, log.uri, done)
@@ -103,7 +124,7 @@ def _tell(topics: list[dict[str, Any]]) -> int:
             print(f"warning: {one['topic']}: {text}", file=sys.stderr, flush=True)
         for hole in one["holes"]:
             print(f"hole: {shown_hole({'topic': one['topic'], **hole})}", file=sys.stderr, flush=True)
-        if one["holes"] or one["late"]:
+        if one["holes"] or one["late"] or one["branched"]:
             code = FOUND_FAULTS
     return code
 

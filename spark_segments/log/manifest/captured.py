@@ -13,6 +13,12 @@ from spark_segments.log.manifest.topic_row import TopicRow
 
 _PREFIX = "captured."
 
+GOES_ON_IN = "capture_goes_on_in"
+"""The state of a topic that is captured no more: the topic here that is, from the same topic of the cluster."""
+
+SOURCE_TOPIC_ID = "source_topic_id"
+"""The state of a topic that goes on for another: the id of the cluster's topic, where the cluster tells it."""
+
 
 @dataclass(frozen=True, slots=True)
 class Captured:
@@ -43,7 +49,7 @@ def captured_of(states: Mapping[str, str]) -> dict[int, Captured]:
 
 def is_captured(name: str) -> bool:
     """Whether a state of this name is of a capture."""
-    return name.startswith(_PREFIX)
+    return name.startswith(_PREFIX) or name in (GOES_ON_IN, SOURCE_TOPIC_ID)
 
 
 def with_captured(row: TopicRow, new: Mapping[int, Captured]) -> TopicRow:
