@@ -12,6 +12,7 @@ import os
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -219,23 +220,20 @@ def _text(one: FileChecksum) -> str:
     return f"{one.size} bytes, CRC-32C {one.crc32c:08x}"
 
 
-@dataclass(frozen=True, slots=True)
-class _Checksums:
-    """Task function: the checksums of several files (path, size or None for all of it), or the error of each."""
+def _checksum(storage: Storage, path: str, size: int | None) -> FileChecksum | SegmentsError:
+    """That of a file, of its first `size` bytes (None: of all), or the error."""
+    try:
+        size = storage.size(path) if size is None else size
+        return FileChecksum(path, size, crc_of_file(storage, path, size))
+    except SegmentsError as error:
+        return error
+    except FileNotFoundError:
+        return missing_file(storage.location(path))
 
-    storage: Storage
 
-    def __call__(self, files: Sequence[tuple[str, int | None]]) -> list[FileChecksum | SegmentsError]:
-        return [self._of(path, size) for path, size in files]
-
-    def _of(self, path: str, size: int | None) -> FileChecksum | SegmentsError:
-        try:
-            size = self.storage.size(path) if size is None else size
-            return FileChecksum(path, size, crc_of_file(self.storage, path, size))
-        except SegmentsError as error:
-            return error
-        except FileNotFoundError:
-            return missing_file(self.storage.location(path))
+def _checksums_of(storage: Storage, files: Sequence[tuple[str, int | None]]) -> list[FileChecksum | SegmentsError]:
+    """Task function: the checksums of several files."""
+    return [_checksum(storage, path, size) for path, size in files]
 
 
 def _checksums(
@@ -247,7 +245,7 @@ def _checksums(
         return total > _TASK_BYTES or len(several) >= 200
 
     tasks = list(in_bins(files, lambda one: one[1] or READ_BYTES, begins))
-    for several in run_tasks(_Checksums(storage), tasks, spark):
+    for several in run_tasks(partial(_checksums_of, storage), tasks, spark):
         yield from several
 
 

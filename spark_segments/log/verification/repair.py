@@ -36,36 +36,31 @@ class Rebuild:
     limits: SegmentLimits
 
 
-@dataclass(frozen=True, slots=True)
-class Rebuilder:
+def rebuild_sidecars(storage: Storage, task: Rebuild) -> Segment:
     """Task function: writes the new files and returns their row.
 
     Raises CorruptBatchError for a damaged .log, and then leaves no new file.
     """
-
-    storage: Storage
-
-    def __call__(self, task: Rebuild) -> Segment:
-        segment = task.segment
-        with SegmentWriter(
-            self.storage,
-            task.topic,
-            segment.partition,
-            segment.name_offset,
-            limits=task.limits,
-        ) as writer:
-            for window in windows(self.storage, segment):
-                end = int(window.batches.position[-1] + window.batches.size[-1]) - window.position
-                writer.append(np.frombuffer(window.data, np.uint8, count=end), window.batches)
-            writer.add_aborted(task.aborted.shifted(-segment.offset_shift))
-            new = writer.close(topic_id=segment.topic_id, created_ms=segment.created_ms, state=segment.state)
-            assert new.log_bytes == segment.log_bytes, (new, segment)
-            producers = segment.stem + PRODUCER_SNAPSHOT_SUFFIX  # of an import
-            if self.storage.exists(producers):
-                copied = new.stem + PRODUCER_SNAPSHOT_SUFFIX
-                copy_file(self.storage, producers, self.storage, copied, self.storage.size(producers))
-        fields = ("path", "position", "index_position", "index_bytes", "time_index_bytes", "txn_index_bytes")
-        return dataclasses.replace(segment, **{name: getattr(new, name) for name in fields})
+    segment = task.segment
+    with SegmentWriter(
+        storage,
+        task.topic,
+        segment.partition,
+        segment.name_offset,
+        limits=task.limits,
+    ) as writer:
+        for window in windows(storage, segment):
+            end = int(window.batches.position[-1] + window.batches.size[-1]) - window.position
+            writer.append(np.frombuffer(window.data, np.uint8, count=end), window.batches)
+        writer.add_aborted(task.aborted.shifted(-segment.offset_shift))
+        new = writer.close(topic_id=segment.topic_id, created_ms=segment.created_ms, state=segment.state)
+        assert new.log_bytes == segment.log_bytes, (new, segment)
+        producers = segment.stem + PRODUCER_SNAPSHOT_SUFFIX  # of an import
+        if storage.exists(producers):
+            copied = new.stem + PRODUCER_SNAPSHOT_SUFFIX
+            copy_file(storage, producers, storage, copied, storage.size(producers))
+    fields = ("path", "position", "index_position", "index_bytes", "time_index_bytes", "txn_index_bytes")
+    return dataclasses.replace(segment, **{name: getattr(new, name) for name in fields})
 
 
 def commit_repairs(manifest: Manifest, old: Sequence[Segment], new: Sequence[Segment]) -> list[Segment]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import groupby, pairwise
 from typing import TYPE_CHECKING
 
@@ -70,53 +71,46 @@ def check_objects(snapshot: Snapshot, files: Mapping[str, FileInfo], findings: F
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class _CheckFooter:
+def _check_footer(storage: Storage, topic: str, earlier_ids: frozenset[str], one: SharedObject) -> list[Finding]:
     """Task function: the findings of one object's footer."""
-
-    storage: Storage
-    topic: str
-    earlier_ids: frozenset[str]
-
-    def __call__(self, one: SharedObject) -> list[Finding]:
-        findings = Findings(self.topic, path=one.path)
-        try:
-            footer = read_footer(self.storage, one.path, one.size)
-        except (CorruptBatchError, MissingFileError) as error:
-            findings.add_error(error, rule="O3")
-            return findings.found
-        if footer.topic_id not in {one.rows[0].topic_id, *self.earlier_ids}:
-            findings.add(
-                "A shared object is another topic's",
-                rule="O3",
-                position=footer.position,
-                expected=one.rows[0].topic_id,
-                found=footer.topic_id,
-            )
-        said = {(run["partition"].item(), run["position"].item()): run for run in footer.runs}
-        for row, true in zip(one.rows, footer_runs(one.rows), strict=True):
-            run = said.get((row.partition, row.position))
-            if run is None:
-                findings.add(
-                    "A row names a run that its shared object does not have",
-                    rule="O3",
-                    partition=row.partition,
-                    position=row.position,
-                    expected=f"a run of partition {row.partition}",
-                    found="none in the footer",
-                )
-                continue
-            wrong = [name for name in _FIELDS if run[name] != true[name]]
-            if wrong:
-                findings.add(
-                    "A row and the footer of its shared object differ",
-                    rule="O3",
-                    partition=row.partition,
-                    position=row.position,
-                    expected=", ".join(f"{name} {run[name]}" for name in wrong),
-                    found=", ".join(f"{name} {true[name]}" for name in wrong),
-                )
+    findings = Findings(topic, path=one.path)
+    try:
+        footer = read_footer(storage, one.path, one.size)
+    except (CorruptBatchError, MissingFileError) as error:
+        findings.add_error(error, rule="O3")
         return findings.found
+    if footer.topic_id not in {one.rows[0].topic_id, *earlier_ids}:
+        findings.add(
+            "A shared object is another topic's",
+            rule="O3",
+            position=footer.position,
+            expected=one.rows[0].topic_id,
+            found=footer.topic_id,
+        )
+    said = {(run["partition"].item(), run["position"].item()): run for run in footer.runs}
+    for row, true in zip(one.rows, footer_runs(one.rows), strict=True):
+        run = said.get((row.partition, row.position))
+        if run is None:
+            findings.add(
+                "A row names a run that its shared object does not have",
+                rule="O3",
+                partition=row.partition,
+                position=row.position,
+                expected=f"a run of partition {row.partition}",
+                found="none in the footer",
+            )
+            continue
+        wrong = [name for name in _FIELDS if run[name] != true[name]]
+        if wrong:
+            findings.add(
+                "A row and the footer of its shared object differ",
+                rule="O3",
+                partition=row.partition,
+                position=row.position,
+                expected=", ".join(f"{name} {run[name]}" for name in wrong),
+                found=", ".join(f"{name} {true[name]}" for name in wrong),
+            )
+    return findings.found
 
 
 def check_footers(
@@ -128,5 +122,6 @@ def check_footers(
 ) -> None:
     """Reads the footer of each object and compares it with the rows."""
     earlier_ids = frozenset(snapshot.states.get(REBUILT_FROM, "").split(","))
-    for found in run_tasks(_CheckFooter(storage, snapshot.topic, earlier_ids), objects, spark):
+    check = partial(_check_footer, storage, snapshot.topic, earlier_ids)
+    for found in run_tasks(check, objects, spark):
         findings.found += found

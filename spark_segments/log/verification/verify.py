@@ -35,7 +35,7 @@ from spark_segments.log.verification.gaps import check_gaps
 from spark_segments.log.verification.kafka_directories import add_report, check_listing, check_log_directory
 from spark_segments.log.verification.keys import KeysTask, verify_keys
 from spark_segments.log.verification.manifest_rows import check_files, check_rows, well_named
-from spark_segments.log.verification.repair import REPAIR, Rebuild, Rebuilder, commit_repairs
+from spark_segments.log.verification.repair import REPAIR, Rebuild, commit_repairs, rebuild_sidecars
 from spark_segments.log.verification.segments import SegmentFacts, SegmentTask, look_at
 from spark_segments.log.verification.shared_objects import check_footers, check_objects
 from spark_segments.log.verification.topic_row import check_applications, check_clocks, check_shared_rows, check_topic
@@ -417,7 +417,7 @@ def _repair(
                 tasks.append(Rebuild(topic.name, one.segment, aborted[one.segment.place], SegmentLimits.of(config)))
     if not tasks:
         return {}
-    new = run_tasks(Rebuilder(topic.manifests.storage), tasks, spark)
+    new = run_tasks(partial(rebuild_sidecars, topic.manifests.storage), tasks, spark)
     old = [task.segment for task in tasks]
     committed = {segment.path for segment in commit_repairs(topic.manifest, old, new)}
     return {

@@ -168,17 +168,12 @@ class SiftRows:
         return Sifted(file, left, dropped, made)
 
 
-@dataclass(frozen=True, slots=True)
-class CountRecords:
+def count_records(log: Storage, parts: Sequence[Part | LatestPart]) -> dict[int, int]:
     """Task function: parts of a scan → {partition: records}."""
-
-    log: Storage
-
-    def __call__(self, parts: Sequence[Part | LatestPart]) -> dict[int, int]:
-        counted: Counter[int] = Counter()
-        for part in parts:
-            counted[part.partition] += sum(batch.num_rows for batch in read(self.log, part))
-        return {number: records for number, records in counted.items() if records}
+    counted: Counter[int] = Counter()
+    for part in parts:
+        counted[part.partition] += sum(batch.num_rows for batch in read(log, part))
+    return {number: records for number, records in counted.items() if records}
 
 
 class _Files:

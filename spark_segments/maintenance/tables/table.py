@@ -11,6 +11,7 @@ import dataclasses
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -46,7 +47,6 @@ from spark_segments.maintenance.tables.position import (
     what_happened,
 )
 from spark_segments.maintenance.tables.rows import (
-    CountRecords,
     FromStart,
     OtherKeys,
     Rule,
@@ -55,6 +55,7 @@ from spark_segments.maintenance.tables.rows import (
     StillThere,
     WriteRows,
     Written,
+    count_records,
 )
 from spark_segments.maintenance.tables.table_beside import PARTITION_COLUMNS, DataFile, TableBeside, TableSettings
 from spark_segments.storage import Storage
@@ -428,7 +429,7 @@ def _there(update: _Update) -> Counter[int]:
     ends = {number: update.before.end(number) for number in update.before.positions}
     scan = _offsets_scan(update, {number: (0, end) for number, end in ends.items()})
     counted: Counter[int] = Counter()
-    for one in update.run.tasks(CountRecords(update.scan.storage), _tasks(scan)):
+    for one in update.run.tasks(partial(count_records, update.scan.storage), _tasks(scan)):
         counted.update(one)
     return counted
 

@@ -11,7 +11,7 @@ from spark_segments import LogDir
 from spark_segments.errors import CorruptBatchError, LogDirError
 from spark_segments.format.sidecars.txn_index import AbortedTransactions
 from spark_segments.log.segment.limits import SegmentLimits
-from spark_segments.log.verification.repair import Rebuild, Rebuilder
+from spark_segments.log.verification.repair import Rebuild, rebuild_sidecars
 from spark_segments.log.verification.verify import verify
 from tests.golden_files import golden_dir
 from tests.log.golden_reads import records_of, tree
@@ -81,8 +81,8 @@ def test_a_rebuild_of_a_log_that_turns_out_damaged_leaves_no_file(directory):
     [damaged] = [row for number in range(2) for row in log.topic("orders").snapshot.live_of(number) if row.path == path]
     before = set(directory.rglob("*"))
     with pytest.raises(CorruptBatchError):
-        Rebuilder(log.storage)(
-            Rebuild("orders", damaged, AbortedTransactions.of(), SegmentLimits(1 << 30, 4096, 10 << 20))
+        rebuild_sidecars(
+            log.storage, Rebuild("orders", damaged, AbortedTransactions.of(), SegmentLimits(1 << 30, 4096, 10 << 20))
         )
     assert set(directory.rglob("*")) == before
 
