@@ -40,23 +40,29 @@ def _built(target: str, folder: Path) -> Path:
 @pytest.fixture(scope="module")
 def python(wheel: Path) -> Path:
     """The Python of an environment with the wheel and what it and its command need, and nothing else: no pyspark."""
-    venv.create(wheel.parent / "environment", with_pip=True)
-    python = wheel.parent / "environment" / "bin" / "python"
-    _run(python, "-m", "pip", "install", "-q", f"{wheel}[cli]")
-    return python
+    return _environment(wheel.parent / "environment", f"{wheel}[cli]")
 
 
 @pytest.fixture(scope="module")
 def spark_python(wheel: Path) -> Path:
     """The Python of an environment with the wheel alone, which borrows the libraries of this environment, Spark too."""
     folder = wheel.parent / "borrowing"
-    venv.create(folder, with_pip=True)
-    python = folder / "bin" / "python"
-    _run(python, "-m", "pip", "install", "-q", "--no-deps", str(wheel))
+    python = _environment(folder, "--no-deps", str(wheel))
     # A path of a .pth file has no .pth files of its own read: an editable install of the checkout stays behind.
     libraries = [path for path in sys.path if path.endswith("site-packages")]
     [packages] = folder.glob("lib/python*/site-packages")
     (packages / "borrowed.pth").write_text("".join(f"{path}\n" for path in libraries))
+    return python
+
+
+def _environment(folder: Path, *requirements: str) -> Path:
+    """The Python of a new environment, filled by the pip of this one: to give it one, and to compile what no test
+    imports, takes longer than the tests.
+    """
+    venv.create(folder)
+    python = folder / "bin" / "python"
+    pip = [sys.executable, "-m", "pip", "--python", python, "install", "-q", "--no-compile", *requirements]
+    subprocess.run(pip, check=True)
     return python
 
 

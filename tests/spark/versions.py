@@ -79,9 +79,10 @@ def environment(folder: Path, version: str) -> Path:
     python = folder / version / "bin" / "python"
     if (folder / version / "made").exists():
         return python
-    venv.create(folder / version, with_pip=True, clear=True)
+    venv.create(folder / version, clear=True)
     with (folder / f"{version}.txt").open("w") as said:  # pip prints hundreds of lines where an index is a folder
-        install = [python, "-m", "pip", "install", "--no-deps", f"pyspark=={version}"]
+        pip = [sys.executable, "-m", "pip", "--python", python]
+        install = [*pip, "install", "--no-deps", "--no-compile", f"pyspark=={version}"]
         subprocess.run(install, check=True, stdout=said, stderr=subprocess.STDOUT)
     [packages] = (folder / version).glob("lib/python*/site-packages")
     libraries = [path for path in sys.path if path.endswith("site-packages")]
