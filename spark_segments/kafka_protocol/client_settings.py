@@ -6,8 +6,12 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from kafka import errors
+from kafka.net.sasl.oauth import AbstractTokenProvider
+
 from spark_segments.config.properties import read_properties
-from spark_segments.errors import InvalidOptionError
+from spark_segments.errors import InvalidOptionError, SegmentsError
+from spark_segments.kafka_protocol.oauth_tokens import Tokens
 
 _OPTIONS: Mapping[str, tuple[str, Callable[[str], Any]]] = {
     "client.id": ("client_id", str),
@@ -26,6 +30,15 @@ _OPTIONS: Mapping[str, tuple[str, Callable[[str], Any]]] = {
 }
 _LIBRDKAFKA = {"sasl.mechanism": "sasl.mechanisms", "ssl.truststore.location": "ssl.ca.location"}
 _JAAS = "sasl.jaas.config"
+_TOKENS: Mapping[str, str] = {
+    "sasl.oauthbearer.client.credentials.client.id": "client_id",
+    "sasl.oauthbearer.client.credentials.client.secret": "client_secret",
+    "sasl.oauthbearer.client.id": "client_id",
+    "sasl.oauthbearer.client.secret": "client_secret",
+    "sasl.oauthbearer.scope": "scope",
+    "sasl.oauthbearer.token.endpoint.url": "endpoint",
+}
+_OAUTHBEARER = "OAUTHBEARER"
 _LEFT = ("bootstrap.servers", "ssl.truststore.type")
 
 
@@ -38,16 +51,55 @@ def kafka_python_options(settings: Mapping[str, str]) -> dict[str, Any]:
             options[key] = convert(value)
         except ValueError:
             raise InvalidOptionError(f"{name} is no number") from None
+    if (tokens := _tokens(settings)) is not None:
+        options["sasl_oauth_token_provider"] = _TokenProvider(tokens)
     return options
 
 
-def librdkafka_options(settings: Mapping[str, str]) -> dict[str, str]:
+class _TokenProvider(AbstractTokenProvider):  # type: ignore[misc]
+    def __init__(self, tokens: Tokens) -> None:
+        super().__init__()
+        self._tokens = tokens
+
+    def token(self) -> str:
+        try:
+            return self._tokens.token()[0]
+        except SegmentsError as error:  # it ends the connection, by which it is told
+            raise errors.SaslAuthenticationFailedError(str(error)) from None
+
+
+def librdkafka_options(settings: Mapping[str, str]) -> dict[str, Any]:
     """librdkafka's options of settings by their Kafka names. Raises InvalidOptionError."""
     kafka_python_options(settings)
-    options = {_LIBRDKAFKA.get(name, name): value for name, value in _checked(settings).items()}
+    options: dict[str, Any] = {_LIBRDKAFKA.get(name, name): value for name, value in _checked(settings).items()}
     if options.get("ssl.endpoint.identification.algorithm") == "":
         options["ssl.endpoint.identification.algorithm"] = "none"
+    if (tokens := _tokens(settings)) is not None:
+        options["oauth_cb"] = lambda _: tokens.token()
     return options
+
+
+def _tokens(settings: Mapping[str, str]) -> Tokens | None:
+    """Where tokens of OAUTHBEARER come from; None for another mechanism."""
+    if _mechanism(settings) != _OAUTHBEARER:
+        return None
+    found = {_TOKENS[name]: value for name, value in settings.items() if name in _TOKENS}
+    if _JAAS in settings:
+        for name, ours in (("clientId", "client_id"), ("clientSecret", "client_secret"), ("scope", "scope")):
+            if (value := _of_jaas(settings[_JAAS], name)) is not None:
+                found[ours] = value
+    found.setdefault("endpoint", "")
+    trusted = settings.get("ssl.truststore.location", settings.get("ssl.ca.location"))
+    return Tokens(**found, trusted=trusted)
+
+
+def _mechanism(settings: Mapping[str, str]) -> str | None:
+    return settings.get("sasl.mechanism", settings.get("sasl.mechanisms"))
+
+
+def _of_jaas(text: str, name: str) -> str | None:
+    match = re.search(rf'\b{name}="((?:[^"\\]|\\.)*)"', text)
+    return None if match is None else re.sub(r"\\(.)", r"\1", match[1])
 
 
 def _checked(settings: Mapping[str, str]) -> dict[str, str]:
@@ -55,15 +107,15 @@ def _checked(settings: Mapping[str, str]) -> dict[str, str]:
     found = {}
     for name, value in settings.items():
         if name == _JAAS:
-            for ours in ("username", "password"):
-                match = re.search(rf'\b{ours}="((?:[^"\\]|\\.)*)"', value)
-                if match is None:
+            for ours in () if _mechanism(settings) == _OAUTHBEARER else ("username", "password"):
+                said = _of_jaas(value, ours)
+                if said is None:
                     raise InvalidOptionError(f"{_JAAS} has no {ours}", expected=f'{ours}="…"')
-                found[f"sasl.{ours}"] = re.sub(r"\\(.)", r"\1", match[1])
+                found[f"sasl.{ours}"] = said
         elif name in _OPTIONS:
             found[name] = value
-        elif name not in _LEFT:
-            expected = ", ".join(sorted([*_OPTIONS, _JAAS]))
+        elif name not in (*_LEFT, *_TOKENS):
+            expected = ", ".join(sorted([*_OPTIONS, *_TOKENS, _JAAS]))
             raise InvalidOptionError("A client setting that is not known", expected=expected, found=name)
     if settings.get("ssl.truststore.type", "PEM").upper() != "PEM":
         raise InvalidOptionError("A trust store of this type cannot be read", expected="ssl.truststore.type=PEM")

@@ -1,0 +1,78 @@
+"""OAuth tokens for SASL's OAUTHBEARER, as Kafka's own client gets them: from a file, or by the grant
+`client_credentials` of an endpoint (RFC 6749, 4.4). No error shows a secret or a token.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import ssl
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from spark_segments.errors import InvalidOptionError, SegmentsError
+
+_ANSWER_SECONDS = 10.0
+_SHARE_OF_LIFE = 0.8  # after which a new token is asked for: Kafka's sasl.login.refresh.window.factor
+_SHORTEST_SECONDS = 60.0  # how long a token is taken to live whose endpoint does not say
+_MOST_BYTES = 1 << 20
+
+
+@dataclass(slots=True)
+class Tokens:
+    """Tokens of an endpoint, each for as long as it lives. `endpoint`: an http(s) URL, or file:// and the path of a
+    token. `trusted`: a PEM file of authorities, None for those of the system.
+    """
+
+    endpoint: str
+    client_id: str = ""
+    client_secret: str = field(default="", repr=False)
+    scope: str = ""
+    trusted: str | None = None
+    _token: str = field(default="", init=False, repr=False)
+    _fresh_until: float = field(default=0.0, init=False)
+
+    def __post_init__(self) -> None:
+        parts = urllib.parse.urlsplit(self.endpoint)
+        if parts.scheme not in ("http", "https", "file"):
+            raise InvalidOptionError("No endpoint of tokens", expected="a URL of https, http or file")
+        if parts.scheme != "file" and not (self.client_id and self.client_secret):
+            raise InvalidOptionError("An endpoint of tokens needs a client", expected="clientId and clientSecret")
+
+    def token(self) -> tuple[str, float]:
+        """A token, and when it expires, in seconds since 1970. Raises SegmentsError where there is none to get."""
+        if time.time() >= self._fresh_until:
+            try:
+                self._token, lives_seconds = self._asked()
+            except urllib.error.HTTPError as error:
+                error.close()
+                raise self._none(f"status {error.code}") from None
+            except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+                raise self._none(type(error).__name__) from None
+            self._fresh_until = time.time() + lives_seconds * _SHARE_OF_LIFE
+        return self._token, self._fresh_until
+
+    def _none(self, found: str) -> SegmentsError:
+        parts = urllib.parse.urlsplit(self.endpoint)
+        return SegmentsError("The endpoint of tokens gives none", path=parts.hostname or parts.path, found=found)
+
+    def _asked(self) -> tuple[str, float]:
+        parts = urllib.parse.urlsplit(self.endpoint)
+        if parts.scheme == "file":
+            return Path(urllib.request.url2pathname(parts.path)).read_text(encoding="utf-8").strip(), _SHORTEST_SECONDS
+        form = {"grant_type": "client_credentials"} | ({"scope": self.scope} if self.scope else {})
+        client = base64.b64encode(f"{self.client_id}:{self.client_secret}".encode()).decode()
+        headers = {"Authorization": f"Basic {client}", "Accept": "application/json"}
+        request = urllib.request.Request(self.endpoint, urllib.parse.urlencode(form).encode(), headers)
+        context = ssl.create_default_context(cafile=self.trusted) if parts.scheme == "https" else None
+        with urllib.request.urlopen(request, timeout=_ANSWER_SECONDS, context=context) as answer:
+            found: dict[str, Any] = json.loads(answer.read(_MOST_BYTES))
+        token = found["access_token"]
+        if not isinstance(token, str) or not token:
+            raise ValueError("no token")
+        return token, float(found.get("expires_in", _SHORTEST_SECONDS))

@@ -1,0 +1,91 @@
+"""Tokens of OAUTHBEARER: both clients have them from the endpoint or the file that Kafka's settings name."""
+
+from __future__ import annotations
+
+import base64
+import json
+import threading
+import urllib.parse
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spark_segments.errors import InvalidOptionError, SegmentsError
+from spark_segments.kafka_protocol.client_settings import kafka_python_options, librdkafka_options
+
+_JAAS = 'org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required clientId="anna" '
+_JAAS += 'clientSecret="hidden" scope="topics";'
+
+
+class Endpoint(HTTPServer):
+    """Gives token 1, token 2, and so on, each for an hour, to whoever knows the secret."""
+
+    asked: list[dict[str, list[str]]]
+    lives_seconds = 3600
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: Endpoint
+
+    def do_POST(self) -> None:
+        form = self.rfile.read(int(self.headers["Content-Length"])).decode()
+        is_anna = self.headers["Authorization"] == f"Basic {base64.b64encode(b'anna:hidden').decode()}"
+        self.server.asked.append(urllib.parse.parse_qs(form))
+        answer = {"access_token": f"token {len(self.server.asked)}", "expires_in": self.server.lives_seconds}
+        self.send_response(200 if is_anna else 401)
+        self.end_headers()
+        self.wfile.write(json.dumps(answer).encode())
+
+    def log_message(self, *_: Any) -> None:
+        """Nothing: pytest shows the rest."""
+
+
+@pytest.fixture
+def endpoint() -> Iterator[Endpoint]:
+    with Endpoint(("127.0.0.1", 0), _Handler) as server:
+        server.asked = []
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+def settings(endpoint: Endpoint, **others: str) -> dict[str, str]:
+    return {
+        "security.protocol": "SASL_SSL",
+        "sasl.mechanism": "OAUTHBEARER",
+        "sasl.oauthbearer.token.endpoint.url": f"http://127.0.0.1:{endpoint.server_port}/token",
+        "sasl.jaas.config": _JAAS,
+    } | others
+
+
+def test_both_clients_have_a_token_of_the_endpoint_as_long_as_it_lives(endpoint: Endpoint) -> None:
+    provider = kafka_python_options(settings(endpoint))["sasl_oauth_token_provider"]
+    assert [provider.token(), provider.token()] == ["token 1"] * 2
+    assert endpoint.asked == [{"grant_type": ["client_credentials"], "scope": ["topics"]}]
+    ask = librdkafka_options(settings(endpoint))["oauth_cb"]
+    assert [ask("")[0], ask("")[0]] == ["token 2"] * 2
+    endpoint.lives_seconds = 0
+    short = kafka_python_options(settings(endpoint))["sasl_oauth_token_provider"]
+    assert [short.token(), short.token()] == ["token 3", "token 4"]
+
+
+def test_a_token_may_lie_in_a_file(tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("from a file\n")
+    url = {"sasl.oauthbearer.token.endpoint.url": (tmp_path / "token").as_uri(), "sasl.mechanism": "OAUTHBEARER"}
+    assert kafka_python_options(url)["sasl_oauth_token_provider"].token() == "from a file"
+
+
+def test_who_gets_no_token_is_told_without_a_secret(endpoint: Endpoint) -> None:
+    wrong = settings(endpoint) | {"sasl.jaas.config": _JAAS.replace("hidden", "hidden too")}
+    with pytest.raises(SegmentsError, match=r"gives none.*status 401") as raised:
+        librdkafka_options(wrong)["oauth_cb"]("")
+    for missing in ({"sasl.jaas.config": ""}, {"sasl.oauthbearer.token.endpoint.url": "hidden"}):
+        with pytest.raises(InvalidOptionError) as other:
+            kafka_python_options(settings(endpoint) | missing)
+        assert "hidden" not in str(other.value)
+    assert "hidden" not in str(raised.value)
