@@ -25,9 +25,12 @@ from spark_segments.maintenance.tables.position import (
     REWRITTEN,
     TablePositions,
 )
+from spark_segments.storage import Storage
 from tests.golden_files import GOLDEN
+from tests.log.kafka_side import TOPIC, KafkaSide
 from tests.log.test_latest import Histories
 from tests.maintenance.table_kills import killed_and_ended
+from tests.s3_server import BUCKET
 
 COLUMNS = ["key", "value", "headers", "partition", "offset", "timestamp"]
 KINDS = (None, "latest")
@@ -203,6 +206,28 @@ def test_a_table_of_a_broker_directory_leaves_out_what_is_not_committed(uri, vie
 
 
 # What leaves the topic
+
+
+@pytest.mark.parametrize("by_import", [True, False])
+def test_a_brokers_cleaner_reaches_a_plain_table(log, uri, tmp_path, by_import):
+    kafka = KafkaSide(tmp_path / "kafka")
+
+    def followed():
+        directory = kafka.write()
+        if by_import:
+            log.import_kafka(directory, config={"cleanup.policy": "compact"})
+        place = log if by_import else LogDir.open(directory)
+        why = update(place, uri, TOPIC)["why"]
+        assert content(uri) == readable(place, TOPIC)
+        return why, len(content(uri))
+
+    kafka.append([(b"a", True), (b"b", True)])
+    assert followed() == (NO_POSITION, 2)
+    kafka.append([(b"a", False)])
+    kafka.roll()
+    for _ in range(2):  # the tombstone of a goes with the second
+        kafka.clean(merge=False)
+    assert followed() == (CLEANED, 1)
 
 
 def test_compaction_reaches_a_plain_table(orders, uri):
@@ -469,6 +494,22 @@ def test_duckdb_and_polars_read_the_same(orders, uri, view):
     wanted = ", ".join(("partition", '"offset"', "key", "value"))
     assert sorted(duckdb.sql(f"SELECT {wanted} FROM read_parquet({files})").fetchall()) == places
     assert sorted(pl.read_delta(uri).select("partition", "offset", "key", "value").rows()) == places
+
+
+def test_a_table_on_an_object_store_follows_and_is_read_there(s3_options, tmp_path):
+    place = f"s3a://{BUCKET}/{tmp_path.name}"
+    log = LogDir.create(f"{place}/log", s3_options)
+    log.create_topic("orders")
+    append(log, (b"a", b"1"), (b"b", b"1"))
+    update(log, f"{place}/table", partition_by="day")
+    append(log, (b"a", b"2"))
+    log.topic("orders").delete_records({0: 1})
+    assert update(log, f"{place}/table")["version"] == 2
+    uri, options = Storage(f"{place}/table", s3_options).delta_uri()
+    there = DeltaTable(uri, storage_options=options).to_pyarrow_table(columns=COLUMNS)
+    assert by_place(there.to_pylist()) == readable(log)
+    found = pl.read_delta(uri, storage_options=options).sort("offset").select("key", "value").rows()
+    assert found == [(b"b", b"1"), (b"a", b"2")]
 
 
 @pytest.mark.spark

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
+from spark_segments.log.kafka.import_landing import IMPORT
 from spark_segments.log.logdir import LogDir
 from spark_segments.log.manifest.change import DEMOTE, ERASE, MIRROR, RESTORE
 from spark_segments.log.manifest.rows import partitions_of
@@ -110,7 +111,7 @@ def what_happened(
     moved = {at for at, start in before.log_starts.items() if bounds.get(at, (-1, -1))[0] != start}
     if any(bounds[at][0] < before.log_starts[at] for at in moved):
         return REWRITTEN
-    if before.version is not None and (found := _rewritten(log, snapshot, before.version, latest=latest)):
+    if found := _rewritten(log, snapshot, before.version, latest=latest):
         return found
     if moved:
         return LOG_START
@@ -124,8 +125,13 @@ def what_happened(
     return None
 
 
-def _rewritten(log: LogDir, snapshot: Snapshot, since: int, *, latest: bool) -> str | None:
-    """REWRITTEN, ERASED or CLEANED, by the commits after the version `since`; REWRITTEN where one is not known."""
+def _rewritten(log: LogDir, snapshot: Snapshot, since: int | None, *, latest: bool) -> str | None:
+    """REWRITTEN, ERASED or CLEANED, by the commits after the version `since`; REWRITTEN where one is not known.
+
+    A broker's directory has no versions, and an import takes what a broker's cleaner left.
+    """
+    if since is None:
+        return CLEANED if not latest and _has_been_cleaned(log, snapshot) else None
     if since > snapshot.version:
         return REWRITTEN
     with ThreadPoolExecutor(_THREADS) as pool:
@@ -138,4 +144,11 @@ def _rewritten(log: LogDir, snapshot: Snapshot, since: int, *, latest: bool) -> 
         return REWRITTEN
     if ERASE in operations:
         return ERASED
-    return CLEANED if COMPACT in operations and not latest else None
+    cleaned = COMPACT in operations or (IMPORT in operations and _has_been_cleaned(log, snapshot))
+    return CLEANED if cleaned and not latest else None
+
+
+def _has_been_cleaned(log: LogDir, snapshot: Snapshot) -> bool:
+    """Whether a broker's cleaner may ever have been at the topic."""
+    first_dirty = snapshot.partitions.column("first_dirty_offset").to_pylist()
+    return any(first_dirty) or log.topic(snapshot.topic).config.compact
