@@ -10,7 +10,7 @@ from spark_segments import LogDir
 from spark_segments.format.layout import RECORD_SCHEMA
 from spark_segments.log.kafka.directory import KafkaDirectory
 from spark_segments.log.manifests import Manifests
-from spark_segments.maintenance import compact, retain, roll, vacuum
+from spark_segments.maintenance import compact, retain, roll, table, vacuum
 from spark_segments.storage import Storage
 from tests.golden_files import GOLDEN
 from tests.spark.sail_server import sail_session
@@ -111,6 +111,20 @@ def test_the_jobs_run_on_its_session_and_the_latest_view_merges_into_a_delta_tab
         )
     rows = sail.sql("SELECT * FROM prices").collect()
     assert {row.key.encode(): row.value.encode() for row in rows} == expected and len(rows) == 10
+
+
+def test_a_table_beside_a_topic_is_a_table_of_its_own(sail, log, tmp_path):
+    log.create_topic("t", 2)
+    log.topic("t").append(
+        pa.table({"key": ["a", "b", "c"], "value": ["1", "2", "3"], "partition": pa.array([0, 0, 1])})
+    )
+    assert table(log, topics=["t"], table_uri=f"{tmp_path}/table", partition_by="day").failed == []
+    log.topic("t").delete_records({0: 1})
+    assert table(log, topics=["t"], table_uri=f"{tmp_path}/table").failed == []
+    columns = ["key", "value", "headers", "partition", "offset", "timestamp"]
+    found = sail.sql(f"SELECT {', '.join(columns)} FROM delta.`{tmp_path}/table` ORDER BY partition, offset").toArrow()
+    wanted = pa.Table.from_batches(list(log.topic("t").scan(columns=columns).batches()))
+    assert found.cast(wanted.schema) == wanted
 
 
 def test_values_have_their_types(sail, log, tmp_path):

@@ -1,8 +1,8 @@
-"""python -m tests.spark.versions [VERSION ...] [--folder DIR] [-- pytest's arguments]: runs Spark's tests with other
-versions of PySpark, each in an environment of its own: the connector's matrix, streams with kills, and each job.
+"""python -m tests.spark.versions [--version V ...] [--folder DIR] [-- pytest's arguments]: runs Spark's tests with
+other versions of PySpark, each in an environment of its own: the connector's matrix, streams with kills, and each job.
 
-An environment has that PySpark and borrows every other library of this one. It takes 500 MB; with --folder it stays
-there for the next run.
+It says what it does as it goes. An environment has that PySpark and borrows every other library of this one. It takes
+500 MB; with --folder it stays there for the next run.
 """
 
 from __future__ import annotations
@@ -79,6 +79,7 @@ def environment(folder: Path, version: str) -> Path:
     python = folder / version / "bin" / "python"
     if (folder / version / "made").exists():
         return python
+    print(f"PySpark {version}: an environment is made in {folder / version}", flush=True)
     venv.create(folder / version, clear=True)
     with (folder / f"{version}.txt").open("w") as said:  # pip prints hundreds of lines where an index is a folder
         pip = [sys.executable, "-m", "pip", "--python", python]
@@ -96,9 +97,10 @@ def tested(python: Path, version: str, arguments: list[str]) -> bool:
     variables = {name: value for name, value in os.environ.items() if not name.startswith(("SPARK", "PYSPARK"))}
     variables |= {"PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": str(python)}
     begun = time.monotonic()
-    # PySpark 4.0 and 4.1 leave sockets to the garbage collector.
-    quiet = ["-W", "ignore::pytest.PytestUnraisableExceptionWarning", "-W", "ignore::ResourceWarning"]
-    command = [python, "-m", "tests.spark.versions", HERE, *quiet, *(arguments or (*PATHS, "-m", "spark"))]
+    # PySpark 4.0 and 4.1 leave sockets to the garbage collector. Once verbose, pytest names each file as it goes.
+    options = ["-v", "-W", "ignore::pytest.PytestUnraisableExceptionWarning", "-W", "ignore::ResourceWarning"]
+    command = [python, "-m", "tests.spark.versions", HERE, *options, *(arguments or (*PATHS, "-m", "spark"))]
+    print(f"PySpark {version}: {' '.join(command[4:])}", flush=True)
     code = subprocess.run(command, cwd=ROOT, env=variables).returncode
     print(
         f"PySpark {version}: {'passed' if code == 0 else f'failed ({code})'} in {time.monotonic() - begun:.0f} s",
@@ -109,14 +111,14 @@ def tested(python: Path, version: str, arguments: list[str]) -> bool:
 
 def main(given: list[str]) -> int:
     parser = argparse.ArgumentParser(description="Runs Spark's tests with other versions of PySpark.")
-    parser.add_argument("versions", nargs="*", metavar="VERSION", help=f"by default {', '.join(VERSIONS)}")
+    parser.add_argument("--version", action="append", help=f"one or several; by default {', '.join(VERSIONS)}")
     parser.add_argument("--folder", type=Path, help="where environments stay")
     cut = given.index("--") if "--" in given else len(given)
     arguments, tests = parser.parse_args(given[:cut]), given[cut + 1 :]
     with tempfile.TemporaryDirectory() as temporary:
         folder = (arguments.folder or Path(temporary)).absolute()
         folder.mkdir(parents=True, exist_ok=True)
-        passed = [tested(environment(folder, version), version, tests) for version in arguments.versions or VERSIONS]
+        passed = [tested(environment(folder, version), version, tests) for version in arguments.version or VERSIONS]
     return 0 if all(passed) else 1
 
 
