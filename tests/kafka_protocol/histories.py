@@ -15,7 +15,7 @@ import tempfile
 import time
 
 from spark_segments import LogDir
-from spark_segments.kafka_protocol import capturing
+from spark_segments.kafka_protocol import capture, topic_capture
 from spark_segments.log.manifest.holes import holes_of
 from spark_segments.log.verification.verify import verify
 from tests.kafka_protocol.played import FAULTS, Fault, PlayedViews, playing
@@ -49,7 +49,7 @@ def main() -> int:
 def history(seed: int) -> None:
     """Plays one history, and raises AssertionError where the capture is not what the model says."""
     chance = random.Random(seed)
-    capturing.COMMIT_BYTES = chance.choice([1, 200, 256 << 20])  # a commit after each answer, after some, at the end
+    topic_capture.COMMIT_BYTES = chance.choice([1, 200, 256 << 20])  # after each answer, some, all
     with tempfile.TemporaryDirectory() as directory:
         source, log = LogDir.create(f"{directory}/source"), LogDir.create(f"{directory}/log")
         partitions = chance.randint(1, 3)
@@ -108,7 +108,7 @@ def _captured(log: LogDir, address: str, chance: random.Random) -> bool:
             raise _KilledError
 
     with contextlib.suppress(_KilledError):
-        capturing.capture(log, address, ["orders"], patience_seconds=60, progress=step)
+        capture(log, address, ["orders"], patience_seconds=60, progress=step)
         return True
     return False
 

@@ -16,8 +16,10 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from spark_segments import LogDir, Position
 from spark_segments.errors import CorruptBatchError, InvalidOptionError, SegmentsError
-from spark_segments.kafka_protocol.capturing import CAPTURE, DivergedError, capture
+from spark_segments.kafka_protocol import capture
+from spark_segments.kafka_protocol.capture_branches import CAPTURE
 from spark_segments.kafka_protocol.client_settings import kafka_python_options
+from spark_segments.kafka_protocol.topic_capture import DivergedError
 from spark_segments.kafka_protocol.views import Views
 from spark_segments.log.manifest.captured import captured_of, with_captured
 from spark_segments.log.manifest.change import Change
@@ -270,7 +272,7 @@ def test_describe_has_the_lag(source: LogDir, log: LogDir, monkeypatch: pytest.M
         raise EndedError
 
     monkeypatch.setattr("spark_segments.kafka_protocol.source._PARTITION_BYTES", 1)  # a batch a fetch
-    monkeypatch.setattr("spark_segments.kafka_protocol.capturing.COMMIT_BYTES", 1)
+    monkeypatch.setattr("spark_segments.kafka_protocol.topic_capture.COMMIT_BYTES", 1)
     with playing(Views(source, interval_seconds=0)) as address:
         with pytest.raises(EndedError):
             capture(log, address, progress=end)
