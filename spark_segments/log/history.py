@@ -6,6 +6,7 @@ package, as long as vacuum keeps the versions.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -47,6 +48,31 @@ def history(manifest: Manifest, limit: int | None = None) -> list[dict[str, Any]
         )
         before = after
     return found[::-1]
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """What the log of a topic held from `committed_ms` on: records, and bytes of .log files."""
+
+    committed_ms: int
+    records: int
+    log_bytes: int
+
+
+def sizes(manifest: Manifest, most: int) -> list[Size]:
+    """The size of a topic after at most `most` of its commits, evenly spaced from the first that is there to the last,
+    oldest first. Versions that vacuum has taken are left out.
+    """
+    commits = manifest.history()
+    last = len(commits) - 1
+    chosen = sorted({last * place // max(1, most - 1) for place in range(most)}) if commits else []
+    found = []
+    for commit in (commits[place] for place in chosen):
+        snapshot = _snapshot(manifest, commit["version"])
+        if snapshot is not None:
+            records, log_bytes = _totals(snapshot.live, snapshot.live.slice(0, 0))
+            found.append(Size(commit["committed_ms"], records, log_bytes))
+    return found
 
 
 def _snapshot(manifest: Manifest, version: int) -> Snapshot | None:

@@ -13,11 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_segments import LogDir
+from spark_segments.cli.page.log_state import VERSIONS_GROWN, growth
 from spark_segments.cli.page.render import page
 from spark_segments.cli.page.strip import BLOCKS_A_PAGE, Block, blocks, blocks_a_strip
 from spark_segments.cli.page.words import duration, iso, moment, ratio, relative
 from spark_segments.config import topic_config
 from spark_segments.log.groups.lag import GroupLag
+from spark_segments.log.history import Size
 from spark_segments.log.manifest.rows import Partition
 from spark_segments.maintenance import compact, retain, roll
 from tests.cli.page_parser import PageParser
@@ -269,6 +271,34 @@ def test_moments():
 
 def test_ratios_are_0_and_1_only_where_they_are():
     assert [ratio(value) for value in (0.0, 0.001, 0.5, 0.999, 1.0)] == ["0.00", "< 0.01", "0.50", "> 0.99", "1.00"]
+
+
+def test_growth_is_what_the_history_adds_up_to(log):
+    grown = growth(log, [log.topic(name).snapshot for name in log.topics()])
+    assert list(grown) == ["orders", "clicks", "prices"]  # the largest first; `empty` has one version
+    for topic, several in grown.items():
+        assert 1 < len(several) <= VERSIONS_GROWN
+        records = size = 0
+        after = []
+        for commit in reversed(log.topic(topic).history()):
+            records += commit["records_in"] - commit["records_out"]
+            size += commit["bytes_in"] - commit["bytes_out"]
+            after.append(Size(commit["committed_ms"], records, size))
+        assert set(several) <= {*after} and [several[0], several[-1]] == [after[0], after[-1]]
+
+
+def test_growth_is_a_line_and_what_changed():
+    sizes = [Size(NOW_MS - DAY_MS, 100, 1024), Size(NOW_MS - DAY_MS // 2, 300, 3072), Size(NOW_MS, 40, 2048)]
+    text = page("/log", [], NOW_MS, grown={"<orders>": sizes})
+    assert "<td>&lt;orders&gt;<td>" in text
+    assert '<path d="M1.0 15.7H60.0V1.0H119.0V8.3"/>' in text
+    assert '<td class="n">−60<td class="n">1.0 KiB → 2.0 KiB<td>' in text and ">1 d ago</time>" in text
+    assert "Growth" not in page("/log", [], NOW_MS)
+
+
+def test_a_page_without_worries_says_so():
+    assert "Nothing to look into." in page("/log", [], NOW_MS)
+    assert "Nothing to look into." not in page("/log", [], NOW_MS, worries=["the disk is nearly full"])
 
 
 def test_groups_are_there_with_their_lag_the_furthest_first():

@@ -100,6 +100,17 @@ def test_axe_finds_no_violation_in_a_page_of_worries(browser: Browser, axe, tmp_
     assert any(text.startswith("late-0: 1,001 chunks") for text in told)
 
 
+def test_a_phone_begins_with_the_log_and_its_filters_are_one_touch_away(browser: Browser, served) -> None:
+    height = "document.querySelector('.filters').getBoundingClientRect().height"
+    with browser.open(served, 390) as tab:
+        assert tab.ask("document.querySelector('[name=find]').checkVisibility()") is False and tab.ask(height) < 60
+        tab.ask("document.querySelector('.filters summary').click()")
+        assert tab.ask("document.querySelector('[name=find]').checkVisibility()") is True
+        assert tab.ask("document.querySelectorAll('.growth path').length") > 0
+    with browser.open(served, 1280) as tab:
+        assert tab.ask("document.querySelector('[name=find]').checkVisibility()") is True
+
+
 def test_links_and_the_form_lead_through_the_records(browser: Browser, served) -> None:
     """With the policy that the server sends: nothing that the page needs is blocked."""
     with browser.open(served) as tab:

@@ -14,11 +14,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pyarrow.compute as pc
 
 from spark_segments.cli.page.worries import disk_worry, group_worries
 from spark_segments.config import TopicConfig, topic_config
 from spark_segments.errors import SegmentsError, UnknownTopicError
 from spark_segments.log.groups.lag import GroupLag, group_lags
+from spark_segments.log.history import Size, sizes
 from spark_segments.log.manifest.snapshot import SegmentRows
 
 if TYPE_CHECKING:
@@ -32,6 +34,10 @@ TOPICS_A_PAGE = 500
 
 PARTITIONS_OF_A_FILE, SEGMENTS_OF_A_FILE = 10 * PARTITIONS_A_PAGE, 10 * SEGMENTS_A_PAGE
 """A page in a file has room for more: there is nothing behind it."""
+
+
+TOPICS_GROWN, VERSIONS_GROWN = 4, 6
+"""A page shows how the largest topics grew, by so many versions of each: each version is a read of its rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +143,20 @@ def _of_rows(snapshot: Snapshot, start: int, end: int) -> Snapshot:
     partitions = snapshot.partitions.slice(start, end - start)
     rows = snapshot.source.read(partitions.column("partition").to_pylist())
     return dataclasses.replace(snapshot, partitions=partitions, source=SegmentRows(rows))
+
+
+def growth(log: LogDir, snapshots: Sequence[Snapshot]) -> dict[str, list[Size]]:
+    """{topic: its sizes over time, oldest first} of the largest topics that have several versions."""
+    if log.is_kafka:
+        return {}
+    by_size = sorted(snapshots, key=lambda one: (-(pc.sum(one.live.column("log_bytes")).as_py() or 0), one.topic))
+    found: dict[str, list[Size]] = {}
+    for snapshot in by_size[:TOPICS_GROWN]:
+        try:
+            found[snapshot.topic] = sizes(log.manifests.manifest(snapshot.topic), VERSIONS_GROWN)
+        except SegmentsError:  # it was deleted, or cannot be read: what the page says of it stands
+            continue
+    return {topic: several for topic, several in found.items() if len(several) > 1}
 
 
 def log_worries(log: LogDir, snapshots: Iterable[Snapshot], now_ms: int) -> tuple[list[str], list[GroupLag]]:

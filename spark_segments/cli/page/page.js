@@ -3,6 +3,7 @@
 (() => {
   const form = document.querySelector(".controls");
   const main = document.querySelector("main");
+  if (matchMedia("(max-width: 40rem)").matches) document.querySelector(".filters").open = false; // the log comes first
   const value = (element, name) => Number(element.querySelector(`data.${name}`).value);
   const partitions = new Map();
   const topics = [...document.querySelectorAll(".topic")].map((element, place) => {

@@ -5,8 +5,9 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
+from types import MappingProxyType
 from urllib.parse import urlencode
 
 from spark_segments import __version__
@@ -18,6 +19,7 @@ from spark_segments.cli.page.view import BlockView, PartitionView, TopicView, to
 from spark_segments.cli.page.words import count, duration, human_bytes, iso, moment, plural, ratio, relative, when
 from spark_segments.config import TopicConfig
 from spark_segments.log.groups.lag import GroupLag
+from spark_segments.log.history import Size
 from spark_segments.log.manifest.snapshot import Snapshot
 
 _WORDS = {CLEAN: "clean tail", DIRTY: "dirty head", SEALED: "sealed", ACTIVE: "active"}
@@ -40,18 +42,19 @@ def page(
     served: bool = False,
     worries: Sequence[str] = (),
     lags: Sequence[GroupLag] = (),
+    grown: Mapping[str, Sequence[Size]] = MappingProxyType({}),
     part: TopicsShown | None = None,
 ) -> str:
     """The page of `topics` at `now_ms`. The same snapshots, settings and time give the same text.
 
     `kafka`: the topics are in Kafka's own directories, where their settings are unknown. `served`: the page has links
     to the records, which a server answers. `worries`: what is wrong with the log directory as a whole. `lags`: the
-    positions of the groups that read these topics. `part`: which
-    part of the log directory `topics` are, None where they are all that is asked for.
+    positions of the groups that read these topics. `grown`: sizes of topics over time, oldest first. `part`: which part
+    of the log directory `topics` are, None where they are all that is asked for.
     """
     most_blocks = blocks_a_strip(sum(snapshot.partitions.num_rows for snapshot, _ in topics))
     views = [topic_view(snapshot, config, now_ms, most_blocks) for snapshot, config in topics]
-    return _page(uri, views, now_ms, kafka, served, worries, lags, part)
+    return _page(uri, views, now_ms, kafka, served, worries, lags, grown, part)
 
 
 def script_hash() -> str:
@@ -68,6 +71,7 @@ def _page(
     served: bool,
     worries: Sequence[str],
     lags: Sequence[GroupLag],
+    grown: Mapping[str, Sequence[Size]],
     part: TopicsShown | None,
 ) -> str:
     merged = any(shown.block.segments > 1 for topic in topics for one in topic.partitions for shown in one.strip)
@@ -80,7 +84,7 @@ def _page(
         part="" if part is None else _part(topics, part, served),
         merged="; hairlines beside each other are one block" if merged else "",
         worries=_worries(topics, worries),
-        groups=_groups(lags, now_ms),
+        groups=_groups(lags, now_ms) + _growth(grown, now_ms),
         topics="\n".join(_topic(topic, now_ms, kafka, served) for topic in topics) or "<p>There are no topics.</p>",
         command="segments page" if served else "segments describe --html",
         version=escape(__version__),
@@ -125,14 +129,14 @@ def _totals(topics: Sequence[TopicView]) -> str:
 
 
 def _worries(topics: Sequence[TopicView], worries: Sequence[str]) -> str:
-    """What somebody should look into, with links to the partitions; "" where there is nothing."""
+    """What somebody should look into, with links to the partitions; a sentence where there is nothing."""
     lines = [f"<li>{escape(text)}</li>" for text in worries]
     for topic in topics:
         for one in topic.partitions:
             name = escape(f"{topic.described['topic']}-{one.numbers['partition']}")
             lines += [f'<li><a href="#{name}">{name}</a>: {escape(text)}</li>' for text in one.worries]
     if not lines:
-        return ""
+        return '<p class="fine">Nothing to look into.</p>'
     more = f"<li>… and {count(len(lines) - MOST_WORRIES) + ' more'}</li>" if len(lines) > MOST_WORRIES else ""
     return f'<section class="worries"><h2>To look into</h2><ul>{"".join(lines[:MOST_WORRIES])}{more}</ul></section>'
 
@@ -156,6 +160,39 @@ def _groups(lags: Sequence[GroupLag], now_ms: int) -> str:
     head = '<th scope="col">Group<th scope="col">Topic<th scope="col" class="n">Lag<th scope="col">Last commit'
     table = f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
     return f'<section class="groups"><h2>Groups</h2>{table}{more}</section>'
+
+
+def _growth(grown: Mapping[str, Sequence[Size]], now_ms: int) -> str:
+    """The bytes of topics over time as lines, and what changed since the line begins; "" where there is none."""
+    rows = []
+    for topic, several in grown.items():
+        first, last = several[0], several[-1]
+        change = last.records - first.records
+        changed = f"{'+' if change >= 0 else '−'}{count(abs(change))}"
+        rows.append(
+            f'<tr><td>{escape(topic)}<td>{_line(several)}<td class="n">{changed}'
+            f'<td class="n">{human_bytes(first.log_bytes)} → {human_bytes(last.log_bytes)}'
+            f'<td><time datetime="{iso(first.committed_ms)}">{relative(first.committed_ms, now_ms)}</time></tr>'
+        )
+    if not rows:
+        return ""
+    head = (
+        '<th scope="col">Topic<th scope="col">Bytes<th scope="col" class="n">Records<th scope="col" class="n">Size'
+        '<th scope="col">Since'
+    )
+    table = f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
+    return f'<section class="groups growth"><h2>Growth</h2>{table}</section>'
+
+
+def _line(several: Sequence[Size]) -> str:
+    """Bytes over time as a step line of 120 by 24: what a commit left stays until the next."""
+    first, last = several[0].committed_ms, several[-1].committed_ms
+    most = max(one.log_bytes for one in several) or 1
+    path = ""
+    for one in several:
+        x, y = 118 * (one.committed_ms - first) / max(1, last - first) + 1, 23 - 22 * one.log_bytes / most
+        path += f"H{x:.1f}V{y:.1f}" if path else f"M{x:.1f} {y:.1f}"
+    return f'<svg viewBox="0 0 120 24" aria-hidden="true"><path d="{path}"/></svg>'
 
 
 def _records_of(topic: str, partitions: Sequence[int]) -> str:

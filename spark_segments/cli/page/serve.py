@@ -22,7 +22,7 @@ from spark_segments.cli.arguments import timestamp_ms
 from spark_segments.cli.interrupts import until_interrupted
 from spark_segments.cli.options import ConfiguredLogOptions, with_options
 from spark_segments.cli.page.browse import WHOLE_BYTES, browse
-from spark_segments.cli.page.log_state import TOPICS_A_PAGE, Begin, log_worries, read_topics
+from spark_segments.cli.page.log_state import TOPICS_A_PAGE, Begin, growth, log_worries, read_topics
 from spark_segments.cli.page.render import page as front_page
 from spark_segments.cli.page.render import script_hash
 from spark_segments.cli.page.render_records import error_page, record_page, records_page
@@ -164,6 +164,7 @@ class Pages:
             served=True,
             worries=[*worries, *shown.unreadable],
             lags=lags,
+            grown=growth(self.log, [snapshot for snapshot, _ in shown.topics]),
             part=None if shown.is_all else shown,
         )
         return Answer(HTTPStatus.OK, text, f"{_POLICY}; script-src '{script_hash()}'")

@@ -76,7 +76,7 @@ def describe(
             print(f"error: {name}: {error}", file=sys.stderr)
             failed = True
     if html is not None:
-        from spark_segments.cli.page.log_state import first_topics, log_worries
+        from spark_segments.cli.page.log_state import first_topics, growth, log_worries
         from spark_segments.cli.page.render import page
 
         # People compare a page with their own clock. The store's clock would also need a write to Kafka's directory.
@@ -84,7 +84,10 @@ def describe(
         shown = first_topics(topics)
         worries, lags = log_worries(log, [snapshot for snapshot, _ in shown.topics], now_ms)
         part = None if shown.is_all else shown
-        text = page(log.uri, shown.topics, now_ms, kafka=log.is_kafka, worries=worries, lags=lags, part=part)
+        grown = growth(log, [snapshot for snapshot, _ in shown.topics])
+        text = page(
+            log.uri, shown.topics, now_ms, kafka=log.is_kafka, worries=worries, lags=lags, grown=grown, part=part
+        )
         html.write_text(text, encoding="utf-8")
         if output is not Output.JSON:
             print(f"Wrote {html}: {human_bytes(html.stat().st_size)}.")
