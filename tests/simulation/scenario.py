@@ -181,7 +181,8 @@ class Simulation:
         for line in report.failed:
             self.judge.counts[f"jobs that failed: {report.job}"] += 1
             is_refused = line["topic"] == MOVED and "leader" in line["error"]
-            is_excused = process.faults or process.flips or process.stalled_us or "came first" in line["error"]
+            is_overtaken = any(text in line["error"] for text in ("came first", "coming first"))
+            is_excused = process.faults or process.flips or process.stalled_us or is_overtaken
             if not (is_refused or is_excused or refused(line)):
                 raise Violation(
                     f"{process.name}: {report.job} failed without a cause: {line['topic']}: {line['error']}"

@@ -31,6 +31,7 @@ from tests.simulation.readers import read, tail
 from tests.simulation.scenario import COMMON, PARTITIONS, ROOT, WRITTEN, Pace, Simulation
 from tests.simulation.store import Store
 from tests.simulation.streams import SINK, stream
+from tests.simulation.tables import TableJudge, keep_tables, tables_in
 from tests.simulation.world import HOUR_US, START_US, Host, Process, Violation, World
 from tests.simulation.writers import write
 
@@ -64,6 +65,9 @@ ACTORS: dict[str, Callable[[Simulation, Process], None]] = {
     "mover": move,
 }
 ALWAYS = ("writer-a", "reader-a", "maintainer-a")
+TABLE_ACTORS = {"table-a": keep_tables, "table-b": keep_tables}
+"""Of every third seed: delta-rs takes its time."""
+
 SHARED_DISKS = {"stream-b": "stream-a"}
 
 
@@ -98,12 +102,13 @@ def run(seed: int, commits: int, trace: IO[str] | None = None) -> Outcome:
     hosts = [Host(f"host-{number}") for number in range(HOSTS)]
     groups = GroupJudge(store, ROOT)
     simulation = Simulation(world, store, logs, judge, hosts, Pace(seed, START_US))
+    tables = TableJudge(simulation)
     wave_bytes, importing.WAVE_BYTES = importing.WAVE_BYTES, WAVE_BYTES
     level = logging.root.manager.disable
     logging.disable(logging.CRITICAL)  # the product's warnings of damage, which is the store's here
     violation: str | None = None
     try:
-        with simulated(world, store):
+        with simulated(world, store), tables_in(simulation):
             judge.log = simulation.open()
             judge.caches = [host.cache for host in hosts]
             simulation.follower = Follower(simulation)
@@ -112,6 +117,7 @@ def run(seed: int, commits: int, trace: IO[str] | None = None) -> Outcome:
             _start(simulation)
             world.run(lambda: simulation.commits >= commits)
             _end(simulation)
+            tables.compare_all()
             judge.counts["commits of groups"] = sum(commit.number for commit in groups.commits.values())
             judge.counts["numbers of groups that were free again"] = groups.again
             if world.failure is not None:  # of a commit in peace
@@ -165,11 +171,15 @@ def _start(simulation: Simulation) -> None:
     """Starts the processes: those that every seed has, and most of the others."""
     disks: dict[str, dict[str, Any]] = {}
     there = [name for name in ACTORS if name in ALWAYS or simulation.random.random() < 0.8]
+    actors = ACTORS
+    if simulation.world.seed % 3 == 2:
+        actors = ACTORS | TABLE_ACTORS
+        there += TABLE_ACTORS
     for number, name in enumerate(there):
         disk = disks.setdefault(SHARED_DISKS.get(name, name), {})
         host = simulation.hosts[number % HOSTS]
 
-        def work(process: Process, act: Any = ACTORS[name]) -> None:
+        def work(process: Process, act: Any = actors[name]) -> None:
             act(simulation, process)
 
         simulation.world.start(Process(name, host, work, disk), simulation.random.randint(0, 1_000_000))
