@@ -8,6 +8,7 @@ from pathlib import Path
 import duckdb
 import polars as pl
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from deltalake import CommitProperties, DeltaTable
 
@@ -123,6 +124,15 @@ def test_a_report_says_which_offsets_came_in(orders, uri):
         "version": 1, "rows": 3, "why": NO_POSITION, "rows_removed": 0, "rows_added": 3, "files_added": 1,
         "files_removed": 0,
     }  # fmt: skip
+
+
+def test_columns_whose_values_rise_have_no_dictionary(orders, uri):
+    update(orders, uri)
+    (file,) = Path(uri).glob("*.parquet")
+    group = pq.ParquetFile(file).metadata.row_group(0)
+    columns = [group.column(number) for number in range(group.num_columns)]
+    without = {one.path_in_schema for one in columns if not one.has_dictionary_page}
+    assert without == {"offset", "timestamp"}
 
 
 def test_a_dry_run_makes_no_table(orders, uri):

@@ -31,6 +31,7 @@ NO_DAY = "__HIVE_DEFAULT_PARTITION__"
 
 _BOUNDED = ("partition", "offset", "timestamp")
 _PLACE = ("partition", "offset")
+_RISING = ("offset", "timestamp")
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,7 +207,9 @@ class _File:
         name = f"part-{uuid.uuid4()}.snappy.parquet"
         self._day, self._path = (None if day in (None, NO_DAY) else day), name if day is None else f"{DAY}={day}/{name}"
         self._stream = storage.stream(self._path, unique=True)
-        self._writer = pq.ParquetWriter(pa.PythonFile(self._stream, "w"), schema, compression="snappy")
+        repeated = _repeated_columns(schema)
+        sink = pa.PythonFile(self._stream, "w")
+        self._writer = pq.ParquetWriter(sink, schema, compression="snappy", use_dictionary=repeated)
         self._schema = schema
         self._waiting: list[pa.RecordBatch] = []
         self._rows = self._bytes = self._all_rows = 0
@@ -246,6 +249,14 @@ class _File:
             self._writer.write_table(pa.Table.from_batches(self._waiting, self._schema), self._rows)
         self._all_rows += self._rows
         self._waiting, self._rows, self._bytes = [], 0, 0
+
+
+def _repeated_columns(schema: pa.Schema) -> list[str]:
+    """The columns whose values may repeat, as Parquet names them. A dictionary of the others only costs the reader."""
+    sink = pa.BufferOutputStream()
+    pq.write_table(schema.empty_table(), sink)
+    columns = pq.ParquetFile(pa.BufferReader(sink.getvalue())).schema
+    return [one.path for one in map(columns.column, range(len(columns))) if one.path not in _RISING]
 
 
 def _days(batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
