@@ -243,6 +243,18 @@ def test_the_search_of_a_folder_finds_the_page_first(site: Path, tmp_path: Path)
         browser.close()
 
 
+@pytest.mark.slow
+def test_no_line_of_code_is_cut_on_a_phone(site: Path, tmp_path: Path) -> None:
+    cut = "[...document.querySelectorAll('pre > code')].filter((one) => one.scrollWidth > one.clientWidth + 1).length"
+    browser = Browser(tmp_path)
+    try:
+        with browser.open(site / "tutorial.html", 390) as tab:
+            assert tab.ask("document.querySelectorAll('pre > code').length") > 5 and tab.ask(cut) == 0
+            assert tab.ask("document.documentElement.scrollWidth - innerWidth") <= 0
+    finally:
+        browser.close()
+
+
 def test_the_python_face_fits_on_a_page_and_has_every_public_name() -> None:
     lines = runpy.run_path(str(ROOT / "docs" / "generate.py"))["face"]().splitlines()[2:]
     assert len(lines) <= 60
