@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections.abc import Sequence
@@ -238,6 +239,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
             # Where pandas is installed, pyarrow would import it at its first conversion: a quarter of the time that a
             # short command takes.
             sys.meta_path.insert(0, _NoPandas())
+    # A command prints the warnings of its report: they would come a second time from the log, as the last resort.
+    logging.getLogger("spark_segments.log.report").addHandler(logging.NullHandler())
     with errors_in_one_line():
         app(args=list(arguments), prog_name="segments")
 

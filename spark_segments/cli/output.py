@@ -120,15 +120,16 @@ def shown_hole(hole: Mapping[str, Any]) -> str:
 def print_report(report: Mapping[str, Any], output: Output) -> None:
     """Prints a maintenance report: a line per partition and the totals, or the whole report as JSON.
 
-    Each failure also has a line on standard error, like every error of a command.
+    Each failure and each warning also has a line on standard error, like every error of a command.
     """
     for line in report["partitions"]:
         if "error" in line:
             where = line["topic"] if line["partition"] is None else f"{line['topic']}-{line['partition']}"
             print(f"error: {where}: {line['error']}", file=sys.stderr)
     details = report["details"]
-    if details.get("over_bytes"):
-        print(f"warning: {_over(details)}", file=sys.stderr)
+    over = [_over(details)] if details.get("over_bytes") else []
+    for text in [*report["warnings"], *over]:
+        print(f"warning: {text}", file=sys.stderr)
     if output is Output.JSON:
         print_json(report)
         return

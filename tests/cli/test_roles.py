@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -44,6 +46,9 @@ def test_without_its_leader_a_topic_is_promoted_by_force_and_warns(segments, run
     away = Path(leader.uri).rename(Path(leader.uri).with_name("away"))
     ran = run("promote", follower.uri)
     assert ran.code == 1 and "error: orders: Not a log directory" in ran.error
+    command = [sys.executable, "-m", "spark_segments", "promote", follower.uri, "--force", "--dry-run"]
+    planned = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert planned.stderr.count("The former leader is out of reach") == 1
     ran = segments("promote", follower.uri, "--force")
     assert "warning: orders: The former leader is out of reach" in ran.error
     assert ran.lines[1] == "orders: the former leader is not fenced. Promote again as soon as it can be reached."

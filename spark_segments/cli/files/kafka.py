@@ -108,8 +108,6 @@ def import_(
             spark=session,
             progress=progress,
         )
-    for text in report.warnings:
-        print(f"warning: {text}", file=sys.stderr)
     for hole in report.details["holes"]:
         print(f"hole: {shown_hole(hole)}", file=sys.stderr)
     _print(report, log, output, metrics)
