@@ -49,6 +49,11 @@ def environment(python: str, folder: Path, requirement: str) -> Path:
     return made
 
 
+def _runs(name: str) -> bool:
+    """Whether this Python is here: a shim of pyenv is found for versions that are not installed, too."""
+    return shutil.which(name) is not None and subprocess.run([name, "-c", "pass"], capture_output=True).returncode == 0
+
+
 def run(python: Path, *arguments: str) -> str:
     """What a process prints that knows no checkout."""
     variables = {"PATH": f"{python.parent}:/usr/bin:/bin", "HOME": str(python.parents[1])}
@@ -92,7 +97,7 @@ def main(pythons: list[str]) -> None:
         wheel = built(folder)
         check_metadata(wheel)
         print(f"{wheel.name}: {wheel.stat().st_size / 1e6:.1f} MB", flush=True)
-        for python in pythons or [name for name in PYTHONS if shutil.which(name)]:
+        for python in pythons or [name for name in PYTHONS if _runs(name)]:
             begun = time.monotonic()
             example(environment(python, folder / Path(python).name, f"{wheel}[spark]"))
             print(f"{python}: README's example runs, {time.monotonic() - begun:.0f} s", flush=True)

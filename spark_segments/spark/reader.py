@@ -68,8 +68,9 @@ class Reader(Versioned, DataSourceReader):
         freeze_imports()
         return [RangesPartition(task) for task in tasks]
 
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        batches = self._batches(partition.value or [])
+    def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
+        """The rows of a task. PySpark 4.0 reads None where there are no partitions."""
+        batches = self._batches([] if partition is None else partition.value or [])
         if self._given is None:
             return merged(batches, self._schema)
         return merged(_conformed(batches, self._given), self._given)

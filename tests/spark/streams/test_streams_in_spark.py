@@ -9,7 +9,9 @@ import pytest
 from pyspark.errors import StreamingQueryException
 
 from spark_segments import lag
+from spark_segments.spark import PYSPARK
 from tests.spark.streams.conftest import T0, rows
+from tests.spark.streams.topic_to_topic import committed_batches
 
 EARLIEST = {"startingOffsets": "earliest"}
 
@@ -37,9 +39,12 @@ class Sink:
             self.batches[name, batch] = rows.collect()
 
         writer = frame.writeStream.foreachBatch(write).option("checkpointLocation", str(self.checkpoints / name))
-        query = writer.trigger(**(trigger or {"availableNow": True})).start()
-        query.awaitTermination(120)
-        return query
+        while True:
+            there = committed_batches(self.checkpoints / name)
+            query = writer.trigger(**(trigger or {"availableNow": True})).start()
+            query.awaitTermination(120)
+            if trigger or PYSPARK >= (4, 2) or committed_batches(self.checkpoints / name) == there:
+                return query
 
     def rows(self, name="query"):
         return [row for (query, _), rows in self.batches.items() if query == name for row in rows]

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 from spark_segments.spark import PYSPARK
@@ -59,6 +60,11 @@ def start(spark: Any, uri: str, checkpoint: str, mode: str, *, end: bool) -> Any
     return (writer.trigger(availableNow=True) if end else writer.trigger(processingTime="0 seconds")).start()
 
 
+def committed_batches(checkpoint: Path) -> int:
+    """How many batches a query has committed. Before PySpark 4.2 one with availableNow ends after a single one."""
+    return len(list((checkpoint / "commits").glob("[0-9]*")))
+
+
 def main() -> None:
     uri, checkpoint, mode, *rest = sys.argv[1:]
     end = rest == ["--end"]
@@ -66,10 +72,12 @@ def main() -> None:
     if mode != "connect":
         spark.sparkContext.setLogLevel("FATAL")
     while True:
+        there = committed_batches(Path(checkpoint))
         query = start(spark, uri, checkpoint, mode, end=end)
         try:
             query.awaitTermination()
-            return
+            if PYSPARK >= (4, 2) or committed_batches(Path(checkpoint)) == there:
+                return
         except Exception as error:  # a worker was killed, or the other driver was faster: the query goes on
             print(f"ended: {' '.join(str(error).split())[:2000]}", file=sys.stderr, flush=True)
             if end:
