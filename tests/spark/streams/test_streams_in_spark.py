@@ -39,12 +39,14 @@ class Sink:
             self.batches[name, batch] = rows.collect()
 
         writer = frame.writeStream.foreachBatch(write).option("checkpointLocation", str(self.checkpoints / name))
+        ran = None
         while True:
             there = committed_batches(self.checkpoints / name)
             query = writer.trigger(**(trigger or {"availableNow": True})).start()
             query.awaitTermination(120)
             if trigger or PYSPARK >= (4, 2) or committed_batches(self.checkpoints / name) == there:
-                return query
+                return ran or query
+            ran = query
 
     def rows(self, name="query"):
         return [row for (query, _), rows in self.batches.items() if query == name for row in rows]
