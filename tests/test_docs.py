@@ -266,3 +266,9 @@ def test_the_python_face_fits_on_a_page_and_has_every_public_name() -> None:
         fields = set(getattr(cls, "__dataclass_fields__", ()))
         names = {name for name in vars(cls) if not name.startswith("_")} - fields - inside
         assert {one[1] for one in listed if one[0] == cls.__name__} == names, cls
+
+
+def test_readmes_commands_install_the_checkout_in_place() -> None:
+    """Workers of Spark look where they are started first: a checkout without kernels would hide the package."""
+    installs = re.findall(r"pip install .*?'\.\[", (ROOT / "README.md").read_text())
+    assert installs and all(" -e " in one for one in installs)
