@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,8 +15,11 @@ from spark_segments.errors import LogDirError, SegmentsError
 from spark_segments.log.groups.group import check_position
 from spark_segments.log.manifest.change import Change
 from spark_segments.log.manifest.delta.delta_log import FENCED
+from spark_segments.log.manifests import Manifests
 from spark_segments.log.rebuild.rebuild import rebuild_manifest
 from spark_segments.maintenance import vacuum
+from spark_segments.storage import Storage
+from spark_segments.storage.local import LocalFiles
 from tests.log.chunk_rows import new_partitions
 from tests.log.groups.readers import moved
 from tests.log.rebuild.lost import (
@@ -190,12 +195,22 @@ def test_notes_before_the_first_copy_that_stays_are_gone_and_the_older_copy_has_
     ]
 
 
+class NoCopies(LocalFiles):
+    """A disk that takes no recovery copy: upkeep goes on without."""
+
+    def replace(self, path: str, data: Any) -> None:
+        if "/_recovery/" in path:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
+        super().replace(path, data)
+
+
 def test_notes_that_are_needed_outlive_vacuum_however_old_they_are(tmp_path, monkeypatch):
     log = new_log(tmp_path)
     append(log, 0)
     for path in Path(tmp_path, "_recovery", TOPIC).iterdir():
         os.utime(path, (0, 0))
-    vacuum(log, topics=[TOPIC], now_ms=log.storage.now_ms() + WEEKS_MS)
+    full = LogDir(Manifests(Storage(str(tmp_path), filesystem=NoCopies())))
+    vacuum(full, topics=[TOPIC], now_ms=log.storage.now_ms() + WEEKS_MS)
     lose_manifest(log)
     assert rebuild_manifest(again(log, monkeypatch), TOPIC).details["is_exact"] and numbers(log) == [*range(10)]
 
