@@ -32,8 +32,9 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(dir=arguments.directory) as temporary:
         directory = Path(temporary)
         other = exported(arguments.rev, directory / "tree")
-        subprocess.run(_command("prepare", directory / "logs"), env=_environment(other), check=True)
-        with _Side(other, directory / "logs") as theirs, _Side(HERE, directory / "logs") as ours:
+        subprocess.run(_command("_cases.py", "prepare", str(directory / "logs")), env=_environment(other), check=True)
+        cases = ("_cases.py", "serve", str(directory / "logs"))
+        with Side(other, *cases) as theirs, Side(HERE, *cases) as ours:
             names = [name for name in ours.names if arguments.only in name]
             found = {name: _in_turns(name, ours, theirs, arguments.turns) for name in names}
     ratios = {name: [mine / other for mine, other in turns] for name, turns in found.items()}
@@ -61,21 +62,23 @@ def exported(rev: str, directory: Path) -> Path:
     return directory
 
 
-def _command(action: str, logs: Path) -> list[str]:
-    return [sys.executable, "-P", str(Path(__file__).with_name("_cases.py")), action, str(logs)]
+def _command(script: str, *arguments: str) -> list[str]:
+    return [sys.executable, "-P", str(Path(__file__).with_name(script)), *arguments]
 
 
 def _environment(tree: Path) -> dict[str, str]:
     return os.environ | {"PYTHONPATH": str(tree)}
 
 
-class _Side:
-    """A process that does the cases with the package of one tree."""
+class Side:
+    """A process that does the cases with the package of one tree: `script` is a module here, which prints the names of
+    its cases and an empty line, and answers each name with its seconds.
+    """
 
-    def __init__(self, tree: Path, logs: Path) -> None:
+    def __init__(self, tree: Path, script: str, *arguments: str) -> None:
         self._process = subprocess.Popen(
-            _command("serve", logs),
-            env=_environment(tree) if tree != HERE else os.environ | {"PYTHONPATH": str(tree)},
+            _command(script, *arguments),
+            env=_environment(tree),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -85,7 +88,7 @@ class _Side:
         while name := self._process.stdout.readline().strip():
             self.names.append(name)
 
-    def __enter__(self) -> _Side:
+    def __enter__(self) -> Side:
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -93,14 +96,14 @@ class _Side:
         self._process.wait()
 
     def seconds(self, name: str) -> float:
-        """CPU seconds of a case."""
+        """Seconds of a case, as the script has them first."""
         assert self._process.stdin is not None and self._process.stdout is not None
         self._process.stdin.write(f"{name}\n")
         self._process.stdin.flush()
         return float(self._process.stdout.readline().split()[0])
 
 
-def _in_turns(name: str, ours: _Side, theirs: _Side, turns: int) -> list[tuple[float, float]]:
+def _in_turns(name: str, ours: Side, theirs: Side, turns: int) -> list[tuple[float, float]]:
     """(our seconds, their seconds) of each turn; who begins changes from turn to turn. The first turn only warms."""
     found = []
     for turn in range(turns + 1):

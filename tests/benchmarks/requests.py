@@ -7,18 +7,16 @@ process, and a log directory that it has made itself.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
-import os
 import statistics
-import subprocess
-import sys
 import tempfile
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tests.benchmarks.compare import HERE, exported
+from tests.benchmarks.compare import HERE, Side, exported
 from tests.store_proxy import proxy_process
 from tests.store_servers import seaweedfs
 
@@ -38,21 +36,30 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(dir=arguments.directory) as temporary:
         directory = Path(temporary)
         trees = {"now": HERE, "before": exported(arguments.rev, directory / "tree")}
-        local = {side: _Side(tree, str(directory / side), {}) for side, tree in trees.items()}
-        _compared("local", local, None, arguments.turns, figures, ratios)
+        with contextlib.ExitStack() as stack:
+            local = {
+                side: stack.enter_context(Side(tree, "_requests_side.py", str(directory / side), "{}"))
+                for side, tree in trees.items()
+            }
+            _compared("local", local, None, arguments.turns, figures, ratios)
         (directory / "store").mkdir()
         with (
             seaweedfs(directory / "store") as (uri, behind),
             proxy_process(behind, arguments.delay_ms) as (options, counts),
+            contextlib.ExitStack() as stack,
         ):
-            remote = {side: _Side(tree, f"{uri}/{side}", options) for side, tree in trees.items()}
+            given = json.dumps(options)
+            remote = {
+                side: stack.enter_context(Side(tree, "_requests_side.py", f"{uri}/{side}", given))
+                for side, tree in trees.items()
+            }
             _compared(f"{arguments.delay_ms} ms", remote, counts, arguments.turns, figures, ratios)
     return {"turns": arguments.turns, "figures": figures, "ratios": ratios}
 
 
 def _compared(
     where: str,
-    sides: dict[str, _Side],
+    sides: dict[str, Side],
     counts: Counts | None,
     turns: int,
     figures: dict[str, Any],
@@ -73,32 +80,3 @@ def _compared(
             figures[f"{where}, {name}, {side}: ms"] = round(statistics.median(all_seconds) * 1e3, 1)
         pairs = zip(seconds["now"], seconds["before"], strict=True)
         ratios[f"{where}, {name}: now / before"] = round(statistics.median(now / other for now, other in pairs), 2)
-    for side in sides.values():
-        side.end()
-
-
-class _Side:
-    """A process that does the cases with the package of one tree."""
-
-    def __init__(self, tree: Path, uri: str, options: dict[str, str]) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-P", str(Path(__file__).with_name("_requests_side.py")), uri, json.dumps(options)],
-            env=os.environ | {"PYTHONPATH": str(tree)},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        self.names: list[str] = []
-        assert self._process.stdout is not None
-        while name := self._process.stdout.readline().strip():
-            self.names.append(name)
-
-    def seconds(self, name: str) -> float:
-        """Wall seconds of a case."""
-        assert self._process.stdin is not None and self._process.stdout is not None
-        self._process.stdin.write(f"{name}\n")
-        self._process.stdin.flush()
-        return float(self._process.stdout.readline())
-
-    def end(self) -> None:
-        self._process.communicate()
