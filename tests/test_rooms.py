@@ -17,6 +17,7 @@ LAYERS = [
     "errors",
     "quantities",
     "progress",
+    "http_answers",
     "format",
     "storage",
     "config",

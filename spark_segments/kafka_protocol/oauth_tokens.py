@@ -6,21 +6,22 @@ from __future__ import annotations
 
 import base64
 import json
-import ssl
 import time
-import urllib.error
 import urllib.parse
 import urllib.request
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from urllib3.exceptions import HTTPError
+
 from spark_segments.errors import InvalidOptionError, SegmentsError
+from spark_segments.http_answers import EndlessAnswerError, answer_to
 
 _ANSWER_SECONDS = 10.0
 _SHARE_OF_LIFE = 0.8  # after which a new token is asked for: Kafka's sasl.login.refresh.window.factor
 _SHORTEST_SECONDS = 60.0  # how long a token is taken to live whose endpoint does not say
-_MOST_BYTES = 1 << 20
+_OK = 200
 
 
 @dataclass(slots=True)
@@ -49,10 +50,7 @@ class Tokens:
         if time.time() >= self._fresh_until:
             try:
                 self._token, lives_seconds = self._asked()
-            except urllib.error.HTTPError as error:
-                error.close()
-                raise self._none(f"status {error.code}") from None
-            except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            except (HTTPError, EndlessAnswerError, OSError, ValueError, KeyError, TypeError, RecursionError) as error:
                 raise self._none(type(error).__name__) from None
             self._fresh_until = time.time() + lives_seconds * _SHARE_OF_LIFE
         return self._token, self._fresh_until
@@ -68,10 +66,18 @@ class Tokens:
         form = {"grant_type": "client_credentials"} | ({"scope": self.scope} if self.scope else {})
         client = base64.b64encode(f"{self.client_id}:{self.client_secret}".encode()).decode()
         headers = {"Authorization": f"Basic {client}", "Accept": "application/json"}
-        request = urllib.request.Request(self.endpoint, urllib.parse.urlencode(form).encode(), headers)
-        context = ssl.create_default_context(cafile=self.trusted) if parts.scheme == "https" else None
-        with urllib.request.urlopen(request, timeout=_ANSWER_SECONDS, context=context) as answer:
-            found: dict[str, Any] = json.loads(answer.read(_MOST_BYTES))
+        # No redirect is followed: neither the secret goes to another place, nor a token comes from one.
+        answer = answer_to(
+            "POST",
+            self.endpoint,
+            urllib.parse.urlencode(form).encode(),
+            headers | {"Content-Type": "application/x-www-form-urlencoded"},
+            end=time.monotonic() + _ANSWER_SECONDS,
+            authorities=self.trusted,
+        )
+        if answer.status != _OK:
+            raise self._none(f"status {answer.status}")
+        found: dict[str, Any] = json.loads(answer.body)
         token = found["access_token"]
         if not isinstance(token, str) or not token:
             raise ValueError("no token")

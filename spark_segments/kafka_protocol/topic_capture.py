@@ -82,8 +82,8 @@ class DivergedError(SegmentsError):
 class _Partition:
     """A partition under way. `row`, `noted`: as committed; `next_offset`: of the fetch that is due; `goal`: the high
     watermark that the pass reaches, None before the first answer; `high_watermark`: as seen last; `hole_start`: where
-    offsets began that are gone;
-    `fetched`: batches below `next_offset` that are to be written, and where a segment begins that they begin.
+    offsets began that are gone; `fetched`: batches below `next_offset` that are to be written, and where a segment
+    begins that they begin.
     """
 
     row: Partition

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
+import socket
 import threading
 import urllib.parse
 from collections.abc import Iterator
@@ -14,6 +16,7 @@ from typing import Any
 import pytest
 
 from spark_segments.errors import InvalidOptionError, SegmentsError
+from spark_segments.kafka_protocol import oauth_tokens
 from spark_segments.kafka_protocol.client_settings import kafka_python_options, librdkafka_options
 
 _JAAS = 'org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required clientId="anna" '
@@ -25,12 +28,27 @@ class Endpoint(HTTPServer):
 
     asked: list[dict[str, list[str]]]
     lives_seconds = 3600
+    elsewhere: str | None = None
+    "Where it sends whoever asks."
+    gets: list[str | None]
+    "The credentials of those who were sent here."
 
 
 class _Handler(BaseHTTPRequestHandler):
     server: Endpoint
 
+    def do_GET(self) -> None:
+        self.server.gets.append(self.headers["Authorization"])
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(json.dumps({"access_token": "a stranger's"}).encode())
+
     def do_POST(self) -> None:
+        if self.server.elsewhere is not None:
+            self.send_response(302)
+            self.send_header("Location", self.server.elsewhere)
+            self.end_headers()
+            return
         form = self.rfile.read(int(self.headers["Content-Length"])).decode()
         is_anna = self.headers["Authorization"] == f"Basic {base64.b64encode(b'anna:hidden').decode()}"
         self.server.asked.append(urllib.parse.parse_qs(form))
@@ -46,7 +64,7 @@ class _Handler(BaseHTTPRequestHandler):
 @pytest.fixture
 def endpoint() -> Iterator[Endpoint]:
     with Endpoint(("127.0.0.1", 0), _Handler) as server:
-        server.asked = []
+        server.asked, server.gets = [], []
         thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
         yield server
@@ -89,3 +107,33 @@ def test_who_gets_no_token_is_told_without_a_secret(endpoint: Endpoint) -> None:
             kafka_python_options(settings(endpoint) | missing)
         assert "hidden" not in str(other.value)
     assert "hidden" not in str(raised.value)
+
+
+def test_no_other_place_is_told_the_secret_and_none_gives_tokens(endpoint: Endpoint) -> None:
+    endpoint.elsewhere = f"http://localhost:{endpoint.server_port}/of-a-stranger"
+    with pytest.raises(SegmentsError, match=r"gives none.*status 302"):
+        librdkafka_options(settings(endpoint))["oauth_cb"]("")
+    assert endpoint.gets == []
+
+
+def test_an_answer_without_an_end_is_none(endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(oauth_tokens, "_ANSWER_SECONDS", 0.5)
+    endpoint.lives_seconds = 0
+    with socket.create_server(("127.0.0.1", 0)) as slow:
+        port = slow.getsockname()[1]
+        given = settings(endpoint) | {"sasl.oauthbearer.token.endpoint.url": f"http://127.0.0.1:{port}/token"}
+        stop = threading.Event()
+
+        def answer() -> None:
+            connection, _ = slow.accept()
+            with connection, contextlib.suppress(OSError):
+                connection.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
+                while not stop.wait(0.05):
+                    connection.sendall(b" ")
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        with pytest.raises(SegmentsError, match=r"gives none.*TimeoutError"):
+            librdkafka_options(given)["oauth_cb"]("")
+        stop.set()
+        thread.join()

@@ -10,6 +10,7 @@ import fnmatch
 import struct
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import partial
 
 from spark_segments.errors import InvalidOptionError, LogDirError
 from spark_segments.log.groups.group import Group
@@ -121,7 +122,7 @@ def keep_groups(
                 theirs[topic, number] = dataclasses.replace(state.position(offset), metadata=metadata)
         for topic in {topic for topic, _ in theirs}:
             kept[topic].append(group)
-        Group(manifests, group).update(lambda rows, theirs=theirs, ahead=ahead: _moved(rows, theirs, snapshots, ahead))  # type: ignore[misc]
+        Group(manifests, group).update(partial(_moved, theirs=theirs, topics=snapshots, ahead=ahead))
     return kept, warnings
 
 

@@ -8,17 +8,13 @@ from __future__ import annotations
 
 import base64
 import json
-import os
-import threading
 import time
 import urllib.parse
-from collections.abc import Callable, Mapping
-from concurrent.futures import Future
-from dataclasses import dataclass
-from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 from spark_segments.errors import InvalidOptionError, MissingExtraError
+from spark_segments.http_answers import MOST_ANSWER_BYTES, EndlessAnswerError, HttpAnswer, answer_to
 from spark_segments.values.registries.registry import (
     LATEST,
     Registry,
@@ -28,30 +24,17 @@ from spark_segments.values.registries.registry import (
     schema_of_json,
 )
 
-if TYPE_CHECKING:
-    import urllib3
-
 USER_INFO = "basic.auth.user.info"
 BEARER_TOKEN = "bearer.auth.token"
 OPTIONS = (USER_INFO, BEARER_TOKEN)
 ATTEMPTS = 4
 MOST_SECONDS = 60.0
 """All attempts at one answer end within this time, whatever the server does."""
-MOST_ANSWER_BYTES = 16 << 20
 FIRST_WAIT_SECONDS = 0.2
 """Before the second attempt; it doubles before each further one."""
-_CONNECT_SECONDS, _SILENT_SECONDS = 10.0, 30.0
 _REDIRECTS = 5
 _ACCEPT = "application/vnd.schemaregistry.v1+json"
 _NOT_FOUND, _TOO_MANY, _FIRST_OF_SERVER = 404, 429, 500
-
-
-@dataclass(frozen=True, slots=True)
-class _Answer:
-    status: int
-    body: bytes
-    address: str
-    """Where the answer came from in the end."""
 
 
 class HttpRegistry(Registry):
@@ -127,7 +110,7 @@ class HttpRegistry(Registry):
         for attempt in range(1, ATTEMPTS + 1):
             last = attempt == ATTEMPTS
             try:
-                answer = _within(end, lambda: _answer(method, self.address + path, data, self._headers, end))
+                answer = answer_to(method, self.address + path, data, self._headers, end=end, redirects=_REDIRECTS)
                 if answer.status == _NOT_FOUND:
                     return None
                 if answer.status < 300:
@@ -142,7 +125,7 @@ class HttpRegistry(Registry):
                     "Check schema.registry and the network",
                     f"no whole answer within {MOST_SECONDS:.0f} s",
                 ) from None
-            except _Endless:
+            except EndlessAnswerError:
                 raise self.error(
                     "The schema registry's answer has no end", found=f"more than {MOST_ANSWER_BYTES >> 20} MiB"
                 ) from None
@@ -160,78 +143,13 @@ class HttpRegistry(Registry):
             time.sleep(max(0.0, min(FIRST_WAIT_SECONDS * 2 ** (attempt - 1), end - time.monotonic())))
         raise AssertionError("the last attempt returns or raises")
 
-    def _advice(self, answer: _Answer) -> str | None:
+    def _advice(self, answer: HttpAnswer) -> str | None:
         if answer.status not in (401, 403):
             return None
         host = urllib.parse.urlsplit(answer.address).netloc
         if host and host != urllib.parse.urlsplit(self.address).netloc:
             return f"The registry redirects to {host}, which is sent no credentials: set schema.registry to it"
         return "Set schema.registry.basic.auth.user.info=USER:PASSWORD"
-
-
-class _Endless(Exception):
-    """An answer of more than MOST_ANSWER_BYTES."""
-
-
-def _within(end: float, ask: Callable[[], _Answer]) -> _Answer:
-    """What `ask` returns. Raises TimeoutError at the time `end`.
-
-    A socket's own time-outs are of one wait each: a server that sends a byte a second is in time for ever.
-    """
-    future: Future[_Answer] = Future()
-
-    def run() -> None:
-        try:
-            future.set_result(ask())
-        except BaseException as error:
-            future.set_exception(error)
-
-    threading.Thread(target=run, daemon=True, name="schema registry").start()
-    return future.result(max(0.0, end - time.monotonic()))
-
-
-def _answer(method: str, address: str, data: bytes | None, headers: Mapping[str, str], end: float) -> _Answer:
-    from urllib3 import Retry, Timeout
-
-    parts = urllib.parse.urlsplit(address)
-    # Another host, port or scheme gets no Authorization: Retry.remove_headers_on_redirect.
-    reply = _pool(os.getpid(), parts.scheme, parts.netloc).urlopen(
-        method,
-        address,
-        body=data,
-        headers=dict(headers),
-        retries=Retry(connect=0, read=0, status=0, other=0, redirect=_REDIRECTS),
-        timeout=Timeout(connect=_CONNECT_SECONDS, read=_SILENT_SECONDS),
-        preload_content=False,
-        decode_content=False,
-    )
-    body = bytearray()
-    try:
-        while piece := reply.read1(1 << 16):
-            body += piece
-            if len(body) > MOST_ANSWER_BYTES:
-                raise _Endless
-            if time.monotonic() > end:  # nobody waits any more
-                raise TimeoutError
-    except BaseException:
-        reply.close()
-        raise
-    reply.release_conn()
-    return _Answer(reply.status, bytes(body), reply.geturl() or address)
-
-
-@lru_cache(maxsize=16)
-def _pool(process: int, scheme: str, host: str) -> urllib3.PoolManager:
-    """The connections of this process to a host, by the proxy that the environment names. A fork shares none."""
-    import urllib.request
-
-    from urllib3 import PoolManager, ProxyManager, make_headers
-
-    proxy = None if urllib.request.proxy_bypass(host) else urllib.request.getproxies().get(scheme)
-    if proxy is None:
-        return PoolManager()
-    user_info = urllib.parse.unquote(urllib.parse.urlsplit(proxy).netloc.rpartition("@")[0])
-    return ProxyManager(proxy, proxy_headers=make_headers(proxy_basic_auth=user_info) if user_info else None)
 
 
 def _quoted(subject: str) -> str:
@@ -244,7 +162,7 @@ def _texts(value: Any) -> list[str]:
     return value
 
 
-def _reason(answer: _Answer) -> str:
+def _reason(answer: HttpAnswer) -> str:
     """The registry's message, shortened."""
     try:
         message = str(json.loads(answer.body)["message"])
