@@ -122,7 +122,7 @@ class TopicLog:
         except (FileNotFoundError, StorageError) as error:
             if isinstance(error, FileNotFoundError) and (version is None or not self.versions()):
                 raise self.unknown() from error
-            if version is not None and version not in self.versions():
+            if version is not None and self._is_gone(version):
                 raise self._missing(version) from error
             if isinstance(error, StorageError):
                 raise
@@ -252,6 +252,12 @@ class TopicLog:
 
     def unknown(self, why: str = "") -> UnknownTopicError:
         return UnknownTopicError(f"Unknown topic {self.topic!r}", path=self.storage.uri, hint=why or None)
+
+    def _is_gone(self, version: int) -> bool:
+        there = self.versions()
+        if not there or version > there[-1]:  # a listing that lags does not have the newest files
+            return not self.delta.has(version)
+        return version not in there
 
     def _missing(self, version: int) -> InvalidOptionError:
         there = self.versions()

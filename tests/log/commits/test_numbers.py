@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 
 from spark_segments import LogDir
-from spark_segments.errors import UnknownOutcomeError
+from spark_segments.errors import InvalidOptionError, StorageError, UnknownOutcomeError
 from spark_segments.log.manifest.change import Change
 from spark_segments.log.manifest.delta import delta_rs
 from spark_segments.log.manifest.delta.delta_log import COMMIT_LOG_MS, SURE_SECONDS, TRUSTED_SECONDS, DeltaLog
@@ -161,3 +161,21 @@ def test_what_an_open_process_trusts_is_looked_up_before_an_error_is_said_of_it(
     other.create_topic("orders", 1)
     assert log.topic("orders").append(rows("d")) == {0: (0, 0)}
     assert values(files) == ["d"]
+
+
+def test_a_version_that_a_listing_lacks_and_the_store_refuses_is_not_called_gone(files, log, monkeypatch):
+    version = log.topic("orders").version
+    newest = f"{version:020d}.json"
+    listed, read = files.list, files.read
+
+    def refused(path, offset, length):
+        if path.endswith(newest):
+            raise StorageError("503", path=path)
+        return read(path, offset, length)
+
+    monkeypatch.setattr(files, "read", refused)
+    monkeypatch.setattr(files, "list", lambda *of: [one for one in listed(*of) if not one[0].endswith(newest)])
+    with pytest.raises(StorageError, match="503"):
+        open_log(files).topic("orders", version=version).offsets()
+    with pytest.raises(InvalidOptionError, match=f"Version {version + 1} of topic orders is not there"):
+        open_log(files).topic("orders", version=version + 1).offsets()

@@ -223,6 +223,10 @@ class DeltaLog:
         path = self._commit_file(version)
         return decoded(self._storage.read(path).to_pybytes(), self._storage.location(path))
 
+    def has(self, version: int) -> bool:
+        """Whether the log has the commit of a version, by a look at its file."""
+        return self._storage.exists(self._commit_file(version))
+
     def last_transactions(self, version: int) -> dict[str, int]:
         """{application id: the version of its last transaction} of all application ids, at a version."""
         checkpoints = self.log_files().checkpoints
