@@ -14,12 +14,15 @@ import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from types import NoneType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.cells import cell_len
 
 from spark_segments.errors import SegmentsError, escaped
 from spark_segments.quantities import Bytes, human_bytes
+
+if TYPE_CHECKING:
+    from spark_segments.log.report import Report
 
 FAILED = 1
 FOUND_FAULTS = 3
@@ -160,6 +163,16 @@ def _table_line(topic: str, said: Mapping[str, Any]) -> str:
     why = f" ({said['why']})" if said["why"] else ""
     done = f"{', '.join(changed) or 'as it was'}{why}"
     return f"{topic}: version {said['version']} of its table, {said['rows']:,} rows: {done}"
+
+
+def tell(report: Report, told: set[str]) -> set[str]:
+    """Prints the errors and warnings of a job's report that were not told before. Returns all."""
+    errors = [f"error: {line['topic']}: {line['error']}" for line in report.failed]
+    texts = [*errors, *(f"warning: {text}" for text in report.warnings)]
+    for text in texts:
+        if text not in told:
+            print(text, file=sys.stderr, flush=True)
+    return set(texts)
 
 
 def print_summary(text: str) -> None:

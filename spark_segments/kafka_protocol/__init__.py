@@ -11,12 +11,15 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from spark_segments.kafka_protocol.capture_options import CaptureOptions
     from spark_segments.kafka_protocol.capturing import capture
-    from spark_segments.kafka_protocol.replaying import replay
+    from spark_segments.kafka_protocol.replaying import ReplayOptions, replay
 
-__all__ = ["capture", "replay"]
+__all__ = ["CaptureOptions", "ReplayOptions", "capture", "replay"]
 
 _HOME = {
+    "CaptureOptions": "spark_segments.kafka_protocol.capture_options",
+    "ReplayOptions": "spark_segments.kafka_protocol.replaying",
     "capture": "spark_segments.kafka_protocol.capturing",
     "replay": "spark_segments.kafka_protocol.replaying",
 }

@@ -3,76 +3,56 @@
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING
 
-from spark_segments.errors import (
-    InvalidOptionError,
-    LogDirError,
-    SegmentsError,
-    UnknownTopicError,
-)
+from spark_segments.errors import SegmentsError, UnknownTopicError
 from spark_segments.kafka_protocol.capture_branches import branch, name_here
-from spark_segments.kafka_protocol.source import (
-    SourceCluster,
-    SourceTopic,
-    patient,
-)
-from spark_segments.kafka_protocol.topic_capture import DivergedError, TopicCapture
+from spark_segments.kafka_protocol.capture_options import CaptureOptions, Divergence
+from spark_segments.kafka_protocol.partition_capture import DivergedError
+from spark_segments.kafka_protocol.source import SourceCluster, SourceTopic, patient
+from spark_segments.kafka_protocol.topic_capture import CAPTURED, TopicCapture
 from spark_segments.log.groups.kafka_groups import GroupOffsets, chosen_groups, keep_groups
 from spark_segments.log.logdir import LogDir
+from spark_segments.log.report import FAILED, Report
 
-PATIENCE_SECONDS = 60.0
-"""How long a cluster may give no answer, or none that can be used, before a topic is given up."""
-
-FAIL, BRANCH = "fail", "branch"
-"""What becomes of a topic whose log in the cluster is another one: an error, or a new copy in another topic here."""
-
-_ANSWER_SECONDS = 30.0
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 
 def capture(
     log: LogDir,
     servers: str,
     topics: Sequence[str] = ("*",),
+    options: CaptureOptions | None = None,
     *,
-    groups: Sequence[str] = (),
-    client_config: Mapping[str, str] | None = None,
-    keep_retention: bool = False,
-    on_divergence: str = FAIL,
-    recapture: bool = False,
-    patience_seconds: float = PATIENCE_SECONDS,
-    progress: Callable[[str, int, int], None] | None = None,
-) -> list[dict[str, Any]]:
-    """Copies what topics of a running cluster have, up to their high watermarks, and returns what was added.
+    spark: SparkSession | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> Report:
+    """Copies what topics of a running cluster have, up to their high watermarks.
 
-    `servers`: `host:port`, several with commas. `topics`: names or patterns; internal ones are left out. `groups`:
-    names or patterns of groups, whose positions in these topics become those of the groups of the same name here.
-    `client_config`: settings by the names of Kafka's clients. A new topic gets the cluster's settings and topic id, but
-    for retention, unless `keep_retention`: retention.ms=-1. `progress(topic, done, total)`: offsets of the pass.
+    `servers`: `host:port`, several with commas. `topics`: names or patterns; internal ones are left out. With `spark`
+    the partitions of a topic are divided among the executors, each of which is a client of the cluster. `progress(done,
+    total)`: offsets of the topic under way. A new topic gets the cluster's settings and topic id, but for retention.
 
-    `on_divergence`: where the cluster's log of a topic is another one, FAIL raises, and BRANCH leaves the topic here as
-    it is, and captures all that the cluster has into another one, TOPIC.branch-1, say, where each later capture goes
-    on. `recapture`: the same for every one of these topics, whatever its log is.
-
-    Of each topic a dict: "topic" (its name here), "source" (in the cluster), "partitions", "records" and "bytes" that
-    were added, "holes" as plain values, "lag" (offsets between the log ends here and the high watermarks seen last),
-    "late", "branched" (whether the cluster's log was found to be another one), "groups" that have positions in it,
-    "warnings".
+    The report has a line a topic, with its name here, the records and bytes that were added, and "source" (its name in
+    the cluster), "partitions", "lag" (offsets between the log ends here and the high watermarks seen last), "late",
+    "kept" (partitions whose log in the cluster is another one), "branched" (whether this pass began a new copy),
+    "groups" that have positions in it; and in `details` "holes", as plain values.
 
     Call it again to go on. Offsets that the cluster removed before they were fetched are holes of the topic, recorded
     by the commit that passes them. A compacted topic is "late", and a warning says so from then on, where the cluster
     may have removed tombstones or abort markers that were not captured.
 
-    Of several topics, those that fail are raised, as one LogDirError, after the others. Raises DivergedError where the
-    cluster's log is another one: a topic was made again, or a leader lost records that were captured; SourceError where
-    it does not answer for `patience_seconds`.
+    A topic that cannot be captured has a line that failed, and the others go on: its log in the cluster is another one
+    (see CaptureOptions), or the cluster does not answer for `patience_seconds`. Raises UnknownTopicError where there is
+    no such topic, and SourceError where there is no such cluster.
     """
-    if on_divergence not in (FAIL, BRANCH):
-        raise InvalidOptionError("on_divergence is unknown", expected=f"{FAIL}, {BRANCH}", found=on_divergence)
-    with SourceCluster(servers, client_config, min(patience_seconds, _ANSWER_SECONDS)) as source:
-        there = patient(source.topics, patience_seconds)
+    options, report = options or CaptureOptions(), Report("capture", dry_run=False)
+    report.details["holes"] = []
+    with SourceCluster(servers, options.client_config, options.answer_seconds) as source:
+        there = patient(source.topics, options.patience_seconds)
         names = sorted(name for name in there if any(fnmatch.fnmatchcase(name, one) for one in topics))
         if not names:
             raise UnknownTopicError(
@@ -80,46 +60,41 @@ def capture(
                 hint="Internal topics are left out, and brokers hide what this user may not read",
             )
         # Before the logs, so that no position lies above what is captured.
-        read = patient(partial(_groups, source, groups, [there[name] for name in names]), patience_seconds)
-        done, failed = [], {}
+        chosen = [there[name] for name in names]
+        read = patient(partial(_groups, source, options.groups, chosen), options.patience_seconds)
+        here: dict[str, str] = {}
+
         for name in names:
-
-            def passed(name: str = name) -> dict[str, Any]:
-                return TopicCapture(log, source, there[name], keep_retention, patience_seconds, progress).run()
-
+            work = TopicCapture(log, source, there[name], options, report, spark=spark, progress=progress)
             try:
-                if recapture:
+                if options.recapture:
                     branch(log, name, there)
                 try:
-                    done.append(passed())
+                    here[name] = work.run()
                 except DivergedError as error:
-                    if on_divergence == FAIL:
+                    if options.on_divergence is not Divergence.BRANCH:
                         raise
-                    text = f"{error.message}. What was captured stays in {name_here(log, name)}; "
-                    text += f"a new copy goes on in {branch(log, name, there)}"
-                    done.append(passed() | {"branched": True})
-                    done[-1]["warnings"].insert(0, text)
+                    before = name_here(log, name)
+                    report.warn(
+                        f"{before}: {error.message}. What was captured stays there; "
+                        f"a new copy goes on in {branch(log, name, there)}"
+                    )
+                    here[name] = work.run()
+                    report.partitions[-1]["branched"] = True
             except SegmentsError as error:
-                failed[name] = error
-        names_here = {one["source"]: one["topic"] for one in done}
+                work.add_line(FAILED, error=str(error))
         renamed = {
-            group: {(names_here.get(topic, topic), number): one for (topic, number), one in offsets.items()}
+            group: {(here.get(topic, topic), number): one for (topic, number), one in offsets.items()}
             for group, offsets in read.items()
         }
-        kept, warnings = keep_groups(log.manifests, renamed, [one["topic"] for one in done])
-        for one in done:
-            one["groups"] = kept[one["topic"]]
-            one["warnings"] += [text for text in warnings if f" of {one['topic']}-" in text]
-        if failed and len(names) == 1:
-            raise failed[names[0]]
-        if failed:
-            raise LogDirError(
-                f"Topics could not be captured: {', '.join(failed)}",
-                path=log.uri,
-                found="; ".join(str(error) for error in failed.values()),
-                hint=f"The others were captured: {', '.join(one['topic'] for one in done) or 'there are none'}",
-            ) from next(iter(failed.values()))
-        return done
+        lines = {line["topic"]: line for line in report.partitions if line["action"] == CAPTURED}
+        parted = {(name, number) for name, line in lines.items() for number in line["kept"]}
+        kept, warnings = keep_groups(log.manifests, renamed, [*lines], parted)
+        for text in warnings:
+            report.warn(text)
+        for name, found in kept.items():
+            lines[name]["groups"] = found
+    return report.finish()
 
 
 def _groups(source: SourceCluster, patterns: Sequence[str], topics: Sequence[SourceTopic]) -> GroupOffsets:

@@ -36,6 +36,7 @@ from spark_segments.log.reading.isolation import READ_COMMITTED
 from spark_segments.log.reading.plan import Selection, readable_bounds
 from spark_segments.log.reading.scan import Offsets, Scan
 from spark_segments.log.reading.times import offsets_for_times
+from spark_segments.log.report import Report
 
 NAME = "segments-replay"
 """The name of a replay that is given none."""
@@ -44,7 +45,6 @@ TRANSACTION_BYTES = 32 << 20
 TRANSACTION_SECONDS = 1.0
 """A transaction ends when it has so much, or has lasted so long."""
 
-PATIENCE_SECONDS = 60.0
 _ANSWER_SECONDS = 30.0
 _PAUSE_SECONDS = 0.5
 _PIECE_RECORDS = 1000
@@ -63,58 +63,59 @@ _COLUMNS = ("offset", "timestamp", "key", "value", "headers", "partition")
 Places = dict[int, int]
 
 
+SENT, TO_SEND = "sent", "to send"
+"""The actions of a topic's line in a report."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayOptions:
+    """How topics are replayed.
+
+    `name`: of the replay, which is the cluster's transactional id, and the group that has the replay's positions there;
+    one process at a time has it. `client_config`: settings by the names of Kafka's clients. `rename`: {topic: its name
+    there}. `from_time_ms`, `to_time_ms`: the first replay of a partition begins at the first record of that time or
+    later, each one ends before the first record of that time or later. `groups`: names or patterns of groups here,
+    whose positions become those of the groups of the same name there, at the new offsets, where these have none.
+    `max_bytes_per_second`: of keys and values. `patience_seconds`: how long the cluster may answer nothing of use.
+    """
+
+    name: str = NAME
+    client_config: Mapping[str, str] = field(default_factory=dict, repr=False)  # it has secrets
+    rename: Mapping[str, str] = field(default_factory=dict)
+    from_time_ms: int | None = None
+    to_time_ms: int | None = None
+    groups: Sequence[str] = ()
+    max_bytes_per_second: int | None = None
+    patience_seconds: float = 60.0
+
+
 def replay(
     log: LogDir,
     servers: str,
     topics: Sequence[str] = ("*",),
+    options: ReplayOptions | None = None,
     *,
-    name: str = NAME,
-    client_config: Mapping[str, str] | None = None,
-    rename: Mapping[str, str] | None = None,
-    from_time_ms: int | None = None,
-    to_time_ms: int | None = None,
-    groups: Sequence[str] = (),
-    max_bytes_per_second: int | None = None,
     dry_run: bool = False,
-    patience_seconds: float = PATIENCE_SECONDS,
-    progress: Callable[[str, int, int], None] | None = None,
-) -> list[dict[str, Any]]:
-    """Sends the committed records of topics to a running cluster, exactly once, and returns what was sent.
+    progress: Callable[[int, int], None] | None = None,
+) -> Report:
+    """Sends the committed records of topics to a running cluster, exactly once.
 
-    `servers`: `host:port`, several with commas. `topics`: names or patterns; internal ones are left out. `name`: of the
-    replay, which is the cluster's transactional id, and the group that has the replay's positions there; one process at
-    a time has it. `client_config`: settings by the names of Kafka's clients. `rename`: {topic: its name there}.
-    `from_time_ms`, `to_time_ms`: the first replay of a partition begins at the first record of that time or later, each
-    one ends before the first record of that time or later. `groups`: names or patterns of groups here, whose positions
-    become those of the groups of the same name there, at the new offsets, where these have none. `progress(topic, done,
-    total)`: offsets of the pass.
+    `servers`: `host:port`, several with commas. `topics`: names or patterns; internal ones are left out.
+    `progress(done, total)`: offsets of the topic under way.
 
     A topic that the cluster lacks is made, with the partitions of the one here, and settings that say how long records
-    live. `dry_run`: nothing is sent or made. Of each topic a dict: "topic", "target", "partitions", "created" (whether
-    it was, or would be, made), "records" and "bytes" of keys and values that were sent, "to_send" (offsets that are to
-    be sent, in a dry run), "groups" that were given positions in it, "warnings".
+    live. `dry_run`: nothing is sent or made. The report has a line a topic, with the records that were sent and the
+    bytes of their keys and values, and "target" (its name there), "partitions", "created" (whether it was, or would be,
+    made), "to_send" (offsets that were to be sent), "groups" that were given positions in it.
 
     Call it again to go on. Where offsets of a record went is in the offset map, unless the log is Kafka's directory.
 
     Raises InvalidOptionError, before anything is sent, where the cluster would not keep the records as they are: times
     that it replaces, refuses or removes at once, too few partitions, or records that no replay of this name has sent.
     OffsetOutOfRangeError where the log is not the one that was replayed. InvalidRecordError for a record that cannot be
-    sent as it is. TargetError where the cluster refuses a record, or answers nothing of use for `patience_seconds`.
+    sent as it is. TargetError where the cluster refuses a record, or answers nothing of use for so long.
     """
-    with Replay(
-        log,
-        servers,
-        topics,
-        name=name,
-        client_config=client_config,
-        rename=rename,
-        from_time_ms=from_time_ms,
-        to_time_ms=to_time_ms,
-        groups=groups,
-        max_bytes_per_second=max_bytes_per_second,
-        patience_seconds=patience_seconds,
-        progress=progress,
-    ) as one:
+    with Replay(log, servers, topics, options or ReplayOptions(), progress) as one:
         return one.plan() if dry_run else one.send()
 
 
@@ -128,6 +129,8 @@ class _Topic:
     places: Places
     ends: Places
     new: set[int]
+    created: bool
+    to_send: int
     records: int = 0
     sent_bytes: int = 0
     warnings: list[str] = field(default_factory=list)
@@ -136,9 +139,12 @@ class _Topic:
     def name(self) -> str:
         return self.snapshot.topic
 
-    @property
-    def to_send(self) -> int:
-        return sum(max(0, end - self.places[number]) for number, end in self.ends.items())
+    def after(self, before: _Topic | None) -> _Topic:
+        """The topic with what an earlier try did."""
+        if before is not None:
+            self.records, self.sent_bytes, self.warnings = before.records, before.sent_bytes, before.warnings
+            self.created, self.to_send = before.created, before.to_send
+        return self
 
 
 @dataclass(slots=True)
@@ -166,22 +172,13 @@ class Replay:
         self,
         log: LogDir,
         servers: str,
-        topics: Sequence[str] = ("*",),
-        *,
-        name: str = NAME,
-        client_config: Mapping[str, str] | None = None,
-        rename: Mapping[str, str] | None = None,
-        from_time_ms: int | None = None,
-        to_time_ms: int | None = None,
-        groups: Sequence[str] = (),
-        max_bytes_per_second: int | None = None,
-        patience_seconds: float = PATIENCE_SECONDS,
-        progress: Callable[[str, int, int], None] | None = None,
+        topics: Sequence[str],
+        options: ReplayOptions,
+        progress: Callable[[int, int], None] | None = None,
     ) -> None:
-        self._log, self._topics, self._name, self._rename = log, topics, name, dict(rename or {})
-        self._times, self._groups, self._rate = (from_time_ms, to_time_ms), groups, max_bytes_per_second
-        self._patience, self._progress = patience_seconds, progress
-        self._cluster = TargetCluster(servers, client_config or {}, name, min(patience_seconds, _ANSWER_SECONDS))
+        self._log, self._topics, self._options, self._progress = log, topics, options, progress
+        self._name, patience = options.name, options.patience_seconds
+        self._cluster = TargetCluster(servers, options.client_config, self._name, min(patience, _ANSWER_SECONDS))
         self._checked: set[str] = set()
         self._is_begun = False
         self._sent_bytes, self._started = 0, time.monotonic()
@@ -192,13 +189,16 @@ class Replay:
     def __exit__(self, *_: object) -> None:
         self._cluster.close()
 
-    def plan(self) -> list[dict[str, Any]]:
+    def plan(self) -> Report:
         """What `send` would send. Raises what it would refuse."""
-        return [self._told(one) | {"to_send": one.to_send} for one in self._planned()]
+        report = Report("replay", dry_run=True)
+        for one in self._planned():
+            _tell(report, one)
+        return report.finish()
 
-    def send(self) -> list[dict[str, Any]]:
+    def send(self) -> Report:
         """Sends what is there and was not sent."""
-        done: dict[str, dict[str, Any]] = {}
+        report, done = Report("replay", dry_run=False), dict[str, _Topic]()
         answered = time.monotonic()
         while True:
             try:
@@ -206,20 +206,23 @@ class Replay:
                     self._cluster.begin(self._largest_record())
                     self._is_begun = True
                 for one in self._planned():
+                    done[one.name] = one.after(done.get(one.name))
+                    before = one.records
                     try:
                         self._send(one)
                     finally:
-                        before = done.get(one.name)
-                        done[one.name] = _sum(before, self._told(one))
-                        if one.records:
+                        if one.records > before:
                             answered = time.monotonic()
                 moved = self._moved_groups()
-                return [told | {"groups": moved[name]} for name, told in done.items()]
+                break
             except TargetError as error:
-                if not error.is_passing or time.monotonic() - answered > self._patience:
+                if not error.is_passing or time.monotonic() - answered > self._options.patience_seconds:
                     raise
             self._is_begun = False  # a new producer takes back what the old one left open
             time.sleep(_PAUSE_SECONDS)
+        for name, one in done.items():
+            _tell(report, one, groups=moved[name])
+        return report.finish()
 
     # Plans
 
@@ -227,7 +230,7 @@ class Replay:
         """The topics, as far as they were sent. Raises InvalidOptionError for what the cluster would not keep."""
         names = self._names()
         self._chosen_groups()
-        targets = {name: self._rename.get(name, name) for name in names}
+        targets = {name: self._options.rename.get(name, name) for name in names}
         there = self._cluster.topics(list(targets.values()))
         sent = self._cluster.positions({name: len(one.ends) for name, one in there.items()})
         found: list[_Topic] = []
@@ -245,7 +248,7 @@ class Replay:
     def _names(self) -> list[str]:
         here = [one for one in self._log.topics() if not one.startswith("__")]  # which are the cluster's own business
         named = {one for one in self._topics if not {*"*?["} & {*one}}
-        if missing := sorted((named | self._rename.keys()) - set(here)):
+        if missing := sorted((named | self._options.rename.keys()) - set(here)):
             raise UnknownTopicError(
                 f"There is no topic {', '.join(missing)} to replay",
                 path=self._log.uri,
@@ -254,14 +257,14 @@ class Replay:
         names = sorted(one for one in here if any(fnmatch.fnmatchcase(one, pattern) for pattern in self._topics))
         if not names:
             raise UnknownTopicError(f"No topic here matches {', '.join(self._topics)}", path=self._log.uri)
-        targets = [self._rename.get(name, name) for name in names]
+        targets = [self._options.rename.get(name, name) for name in names]
         if len(set(targets)) < len(targets):
             raise InvalidOptionError("Two topics would have one name there", found=", ".join(sorted(targets)))
         return names
 
     def _topic(self, snapshot: Snapshot, target: str, there: TargetTopic | None, sent: Mapping[Any, Any]) -> _Topic:
         places, ends, new = {}, {}, set()
-        after, before = self._times
+        after, before = self._options.from_time_ms, self._options.to_time_ms
         firsts, lasts = (self._firsts(snapshot, ms) for ms in (after, before))
         bounds = readable_bounds(snapshot, READ_COMMITTED)
         for number, (start, end) in bounds.items():
@@ -275,7 +278,8 @@ class Replay:
                 first = firsts.get(number)
                 place = start if after is None else bounds[number][1] if first is None else first[0]
             places[number], ends[number] = place, max(place, end)
-        found = _Topic(snapshot, target, there, places, ends, new)
+        to_send = sum(max(0, end - places[number]) for number, end in ends.items())
+        found = _Topic(snapshot, target, there, places, ends, new, there is None, to_send)
         found.warnings += [
             f"{snapshot.topic}-{number}: {hole}"
             for number in ends
@@ -354,14 +358,14 @@ class Replay:
         return {name: snapshot.config[name] for name in _KEPT_SETTINGS if name in snapshot.config}
 
     def _largest_record(self) -> int | None:
-        there = self._cluster.topics([self._rename.get(name, name) for name in self._names()])
+        there = self._cluster.topics([self._options.rename.get(name, name) for name in self._names()])
         sizes = [int(one.config["max.message.bytes"]) for one in there.values() if "max.message.bytes" in one.config]
         return max(sizes) if sizes and len(sizes) == len(there) else None
 
     # Records
 
     def _send(self, one: _Topic) -> None:
-        begun = dict(one.places)
+        begun, total = dict(one.places), sum(end - one.places[number] for number, end in one.ends.items())
         offset_map = None
         if not self._log.is_kafka:
             offset_map = ReplayedOffsets(self._log.storage, self._name, one.target)
@@ -386,7 +390,7 @@ class Replay:
                     self._commit(one, current, offset_map)
                     current = None
                 if self._progress is not None:
-                    self._progress(one.name, sum(one.places.values()) - sum(begun.values()), one.to_send)
+                    self._progress(sum(one.places.values()) - sum(begun.values()), total)
                 self._throttle()
         behind = {number: end for number, end in one.ends.items() if end > one.places[number]}
         if behind or current:
@@ -397,11 +401,11 @@ class Replay:
     # Groups
 
     def _chosen_groups(self) -> list[str]:
-        return chosen_groups(self._log.groups(), self._groups, "The log has") if self._groups else []
+        return chosen_groups(self._log.groups(), self._options.groups, "The log has") if self._options.groups else []
 
     def _moved_groups(self) -> dict[str, list[str]]:
         """Gives groups there their positions in the topics; {topic: groups that had none there, and have some now}."""
-        targets = {name: self._rename.get(name, name) for name in self._names()}
+        targets = {name: self._options.rename.get(name, name) for name in self._names()}
         moved: dict[str, list[str]] = {name: [] for name in targets}
         wanted = self._chosen_groups()
         if not wanted:
@@ -486,27 +490,27 @@ class Replay:
         one.sent_bytes += transaction.sent_bytes
 
     def _throttle(self) -> None:
-        if self._rate is not None:
-            ahead_seconds = self._sent_bytes / self._rate - (time.monotonic() - self._started)
+        if (rate := self._options.max_bytes_per_second) is not None:
+            ahead_seconds = self._sent_bytes / rate - (time.monotonic() - self._started)
             if ahead_seconds > 0:
                 time.sleep(ahead_seconds)
 
-    @staticmethod
-    def _told(one: _Topic) -> dict[str, Any]:
-        return {
-            "topic": one.name,
-            "target": one.target,
-            "partitions": len(one.ends),
-            "created": one.there is None,
-            "records": one.records,
-            "bytes": one.sent_bytes,
-            "warnings": one.warnings,
-        }
 
-
-def _sum(before: dict[str, Any] | None, now: dict[str, Any]) -> dict[str, Any]:
-    """What two tries of a pass did together."""
-    if before is None:
-        return now
-    totals = {name: before[name] + now[name] for name in ("records", "bytes")}
-    return now | totals | {"created": before["created"] or now["created"], "warnings": before["warnings"]}
+def _tell(report: Report, one: _Topic, **figures: Any) -> None:
+    """Adds a topic's line and warnings to a report."""
+    report.add(
+        one.name,
+        None,
+        TO_SEND if report.dry_run else SENT,
+        records_in=one.records,
+        records_out=one.records,
+        bytes_in=one.sent_bytes,
+        bytes_out=one.sent_bytes,
+        target=one.target,
+        partitions=len(one.ends),
+        created=one.created,
+        to_send=one.to_send,
+        **figures,
+    )
+    for text in one.warnings:
+        report.warn(text)

@@ -64,13 +64,16 @@ class SourceTopic:
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """What a broker gave of a partition. `parted`: (epoch, end offset) where its log parts from the one here."""
+    """What a broker gave of a partition, by a `version` of Fetch. `parted`: (epoch, end offset) where its log parts
+    from the one here.
+    """
 
     error: int
     high_watermark: int
     log_start_offset: int
     records: bytes
     parted: tuple[int, int] | None
+    version: int
 
 
 def _sensible(ask: Callable[P, T]) -> Callable[P, T]:
@@ -103,7 +106,7 @@ class SourceCluster:
         options = own | kafka_python_options(settings or {})
         self._timeout_ms = timeout_seconds * 1000
         self._client = KafkaNetClient(bootstrap_servers=servers.split(","), **options)
-        self._servers = servers
+        self.servers = servers
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="source-cluster")
         self._ahead: tuple[SourceTopic, Wanted, Future[dict[int, Fetched]]] | None = None
 
@@ -192,7 +195,9 @@ class SourceCluster:
                 parted = None if parting is None or parting.end_offset < 0 else (parting.epoch, parting.end_offset)
                 start = getattr(one, "log_start_offset", -1)
                 records = bytes(one.records or b"")
-                found[one.partition_index] = Fetched(one.error_code, one.high_watermark, start, records, parted)
+                found[one.partition_index] = Fetched(
+                    one.error_code, one.high_watermark, start, records, parted, answer.API_VERSION
+                )
         return found
 
     @_sensible
@@ -317,7 +322,7 @@ class SourceCluster:
             text = str(error) if isinstance(error, errors.KafkaError) else type(error).__name__
             is_final = isinstance(error, (errors.SaslAuthenticationFailedError, errors.UnsupportedVersionError))
             raise SourceError(
-                f"{self._servers} does not answer {request.name}: {text}", is_passing=not is_final
+                f"{self.servers} does not answer {request.name}: {text}", is_passing=not is_final
             ) from None
 
 

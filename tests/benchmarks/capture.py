@@ -36,8 +36,8 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
         produce(address, records, _PARTITIONS)
 
         def captured() -> None:
-            [one] = capture(LogDir.create(f"{directory}/log-{next(numbers)}"), address, [TOPIC])
-            assert one["records"] == records, one
+            report = capture(LogDir.create(f"{directory}/log-{next(numbers)}"), address, [TOPIC])
+            assert report.records_out == records, report
 
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         captured()

@@ -101,14 +101,15 @@ def _captured(log: LogDir, address: str, chance: random.Random) -> bool:
     """Whether a capture came to its end."""
     steps = chance.randint(1, 6) if chance.random() < 0.3 else 1 << 30
 
-    def step(topic: str, done: int, total: int) -> None:
+    def step(done: int, total: int) -> None:
         nonlocal steps
         steps -= 1
         if not steps:
             raise _KilledError
 
     with contextlib.suppress(_KilledError):
-        capture(log, address, ["orders"], patience_seconds=60, progress=step)
+        report = capture(log, address, ["orders"], progress=step)
+        assert not report.failed, report.failed
         return True
     return False
 

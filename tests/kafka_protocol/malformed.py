@@ -19,7 +19,7 @@ from contextlib import suppress
 
 from spark_segments import LogDir
 from spark_segments.errors import SegmentsError
-from spark_segments.kafka_protocol import capture
+from spark_segments.kafka_protocol import CaptureOptions, capture
 from spark_segments.kafka_protocol.views import Views
 from tests.kafka_protocol.fetching import fetched_batches
 from tests.kafka_protocol.mutated import mutated
@@ -65,9 +65,10 @@ def _captured(directory: str, address: str, whole: dict[int, bytes], chance: ran
     log = LogDir.create(directory)
     begun = time.monotonic()
     with _Proxy(address, chance) as proxy:
+        options = CaptureOptions(groups=[_GROUP], patience_seconds=_PATIENCE_SECONDS)
         try:
-            capture(log, proxy.address, [_TOPIC], groups=[_GROUP], patience_seconds=_PATIENCE_SECONDS)
-            end = "whole"
+            failed = capture(log, proxy.address, [_TOPIC], options).failed
+            end = "failed" if failed else "whole"
         except SegmentsError as error:
             end = type(error).__name__
     took = time.monotonic() - begun

@@ -6,7 +6,7 @@ import dataclasses
 import shutil
 import socket
 from collections.abc import Callable, Iterator
-from itertools import chain, repeat
+from itertools import chain, count, repeat
 from pathlib import Path
 
 import numpy as np
@@ -15,11 +15,13 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from spark_segments import LogDir, Position
-from spark_segments.errors import CorruptBatchError, InvalidOptionError, SegmentsError
-from spark_segments.kafka_protocol import capture
-from spark_segments.kafka_protocol.capture_branches import CAPTURE
+from spark_segments.errors import InvalidOptionError, SegmentsError
+from spark_segments.kafka_protocol import CaptureOptions, capture
+from spark_segments.kafka_protocol.apis import fetch
+from spark_segments.kafka_protocol.capture_branches import CAPTURE, branch
+from spark_segments.kafka_protocol.capture_options import Divergence
 from spark_segments.kafka_protocol.client_settings import kafka_python_options
-from spark_segments.kafka_protocol.topic_capture import DivergedError
+from spark_segments.kafka_protocol.served import VERSIONS
 from spark_segments.kafka_protocol.views import Views
 from spark_segments.log.manifest.captured import captured_of, with_captured
 from spark_segments.log.manifest.change import Change
@@ -95,11 +97,11 @@ def _values(log: LogDir, topic: str, isolation_level: str) -> list[tuple[int, in
 
 def test_a_capture_goes_on_where_the_last_one_ended(source: LogDir, log: LogDir) -> None:
     with playing(Views(source, interval_seconds=0)) as address:
-        [first] = capture(log, address, ["ord*"])
+        first = capture(log, address, ["ord*"])
         append(source, range(40, 100))
-        [second] = capture(log, address, ["ord*"])
-        [third] = capture(log, address, ["ord*"])
-    assert (first["records"], second["records"], third["records"]) == (40, 60, 0)
+        second = capture(log, address, ["ord*"])
+        third = capture(log, address, ["ord*"])
+    assert (first.records_out, second.records_out, third.records_out) == (40, 60, 0)
     assert [batches(log, "orders", number) for number in (0, 1)] == [batches(source, "orders", n) for n in (0, 1)]
     assert log.topic("orders").snapshot.config["retention.ms"] == "-1"
 
@@ -111,15 +113,15 @@ def test_groups_come_with_their_topics(source: LogDir, log: LogDir) -> None:
     group.commit(group.positions(), {"orders": moved, "other": {0: Position(0)}})
     source.group("audit").reset({"orders": {0: 3}})
     with playing(Views(source, interval_seconds=0)) as address:
-        [first] = capture(log, address, ["orders"], groups=["rep*"])
+        [first] = capture(log, address, ["orders"], CaptureOptions(groups=["rep*"])).partitions
         group.reset({"orders": {0: 9}})
-        capture(log, address, ["orders"], groups=["reports/daily"])
+        capture(log, address, ["orders"], CaptureOptions(groups=["reports/daily"]))
         with pytest.raises(InvalidOptionError, match="no group nobody"):
-            capture(log, address, ["orders"], groups=["nobody"])
+            capture(log, address, ["orders"], CaptureOptions(groups=["nobody"]))
         ahead = group.positions()
         group.commit(ahead, {"orders": {1: Position(999)}})
-        [late] = capture(log, address, ["orders"], groups=["reports/daily"])
-    assert "offset 999 of orders-1" in late["warnings"][0]  # and the position from before stays
+        late = capture(log, address, ["orders"], CaptureOptions(groups=["reports/daily"]))
+    assert "offset 999 of orders-1" in late.warnings[0]  # and the position from before stays
     assert (first["groups"], log.groups()) == (["reports/daily"], ["reports/daily"])
     positions = log.group("reports/daily").positions()
     assert positions.offsets == {"orders": {0: 9, 1: 20}}
@@ -139,12 +141,12 @@ def test_what_the_cluster_removed_is_a_hole(source: LogDir, log: LogDir) -> None
         capture(log, address)
         append(source, range(40, 100))
         source.topic("orders").delete_records({0: 33, 1: 50})
-        [found] = capture(log, address)
+        found = capture(log, address)
         assert _faults(log) == []  # though partition 1 ends with a hole
         append(source, range(100, 120))
         capture(log, address)
     # The batch of offsets 30 to 34 is there whole; of partition 1 nothing is left.
-    assert [(hole["partition"], hole["start_offset"], hole["end_offset"]) for hole in found["holes"]] == [
+    assert [(hole["partition"], hole["start_offset"], hole["end_offset"]) for hole in found.details["holes"]] == [
         (0, 20, 30),
         (1, 20, 50),
     ]
@@ -167,17 +169,18 @@ def test_answers_that_are_cut_damaged_or_refused_are_asked_for_again(source: Log
 
 
 def test_damage_that_stays_is_an_error_and_is_never_written(source: LogDir, log: LogDir) -> None:
-    with playing(PlayedViews(source, lambda: bad_crc)) as address, pytest.raises(CorruptBatchError, match="orders-"):
-        capture(log, address, patience_seconds=1)
+    with playing(PlayedViews(source, lambda: bad_crc)) as address:
+        [failed] = capture(log, address, options=CaptureOptions(patience_seconds=1)).failed
+    assert "CRC" in failed["error"] and "orders-" in failed["error"]
     for number in (0, 1):
         assert batches(source, "orders", number).startswith(batches(log, "orders", number))
 
 
 @pytest.mark.parametrize("change", ["made again", "records lost"])
-def test_a_log_that_parted_stops_its_topic_or_goes_on_in_another(source: LogDir, log: LogDir, change: str) -> None:
+def test_a_log_that_parted_stops_stays_or_goes_on_in_another(source: LogDir, log: LogDir, change: str) -> None:
     source.group("reports").reset({"orders": {0: 3}})
     with playing(Views(source)) as address:
-        capture(log, address)
+        capture(log, address, options=CaptureOptions(groups=["reports"]))
     before = [batches(log, "orders", number) for number in (0, 1)]
     parts_at: int | None = None
     if change == "made again":
@@ -187,34 +190,76 @@ def test_a_log_that_parted_stops_its_topic_or_goes_on_in_another(source: LogDir,
         parts_at = 10
     append(source, range(40, 100))
     source.create_topic("other")
+    source.group("reports").reset({"orders": {0: 5}})
+
+    def options(on_divergence: Divergence) -> CaptureOptions:
+        return CaptureOptions(groups=["reports"], on_divergence=on_divergence)
+
     with playing(PlayedViews(source, lambda: None, parts_at)) as address:
-        with pytest.raises(SegmentsError) as raised:
-            capture(log, address)
-        assert isinstance(raised.value.__cause__, DivergedError)
+        found = capture(log, address, options=options(Divergence.FAIL))
+        assert [(one["topic"], "--on-divergence" in one["error"]) for one in found.failed] == [("orders", True)]
+        kept = capture(log, address, ["orders"], options(Divergence.KEEP))
+        assert [(one["kept"], kept.failed) for one in kept.partitions] == [([0, 1], [])]
+        assert "stays as it is" in kept.warnings[0]
         assert [batches(log, "orders", number) for number in (0, 1)] == before
+        assert log.group("reports").positions().offsets == {"orders": {0: 3}}
         assert log.topics() == ["orders", "other"]
-        source.group("reports").reset({"orders": {0: 5}})
-        [found] = capture(log, address, ["orders"], groups=["reports"], on_divergence="branch")
-    assert (found["source"], found["topic"], found["branched"]) == ("orders", "orders.branch-1", True)
-    assert "orders.branch-1" in found["warnings"][0]
+        branched = capture(log, address, ["orders"], options(Divergence.BRANCH))
+    [line] = branched.partitions
+    assert (line["source"], line["topic"], line["branched"]) == ("orders", "orders.branch-1", True)
+    assert "orders.branch-1" in branched.warnings[0]
     append(source, range(100, 120))
     with playing(Views(source)) as address:
-        [later] = capture(log, address, ["orders"])
-    assert (later["topic"], later["records"], later["warnings"]) == ("orders.branch-1", 20, [])
+        later = capture(log, address, ["orders"])
+    assert (later.topics, later.records_out, later.warnings) == (["orders.branch-1"], 20, [])
     assert [batches(log, "orders", number) for number in (0, 1)] == before
     assert [batches(log, "orders.branch-1", n) for n in (0, 1)] == [batches(source, "orders", n) for n in (0, 1)]
-    assert log.group("reports").positions().offsets == {"orders.branch-1": {0: 5}}
+    assert log.group("reports").positions().offsets["orders.branch-1"] == {0: 5}
     assert verify(log, deep=True).findings == []
+
+
+@pytest.mark.parametrize("change", ["made again", "records lost"])
+def test_a_broker_that_compares_nothing_when_it_reads_is_asked_before_the_commit(
+    source: LogDir, log: LogDir, change: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    versions = range(4, 12 if change == "records lost" else 13)
+    monkeypatch.setattr("spark_segments.kafka_protocol.server.VERSIONS", VERSIONS | {fetch.KEY: versions})
+
+    def made_again(done: int, total: int) -> None:
+        if change == "made again":  # after the answer
+            source.delete_topic("orders")
+            source.create_topic("orders", partitions=2)
+
+    with playing(Views(source, interval_seconds=0)) as address:
+        first = capture(log, address)
+        append(source, range(40, 60))
+        before = [batches(log, "orders", number) for number in (0, 1)]
+        views = PlayedViews(source, lambda: None, 10 if change == "records lost" else None)
+        with playing(views) as parted:
+            found = capture(log, parted, progress=made_again)
+    assert (first.failed, len(found.failed), found.records_out) == ([], 1, 0)
+    assert [batches(log, "orders", number) for number in (0, 1)] == before
+
+
+def test_a_capture_that_was_ended_before_its_branch_was_made_makes_it(source: LogDir, log: LogDir) -> None:
+    with playing(Views(source)) as address:
+        capture(log, address)
+        assert branch(log, "orders", ["orders"]) == "orders.branch-1"  # and the process ends
+        assert log.topics() == ["orders"]
+        again = capture(log, address, options=CaptureOptions(recapture=True))
+        later = capture(log, address)
+    assert again.topics == later.topics == ["orders.branch-1"]
+    assert [batches(log, name, 0) for name in log.topics()] == [batches(source, "orders", 0)] * 2
 
 
 def test_a_topic_is_captured_again_beside_its_first_copy(source: LogDir, log: LogDir) -> None:
     with playing(Views(source)) as address:
         capture(log, address)
         for _ in range(2):
-            [again] = capture(log, address, recapture=True)
-        [later] = capture(log, address)
-    assert [again["topic"], later["topic"]] == ["orders.branch-2"] * 2
-    assert (again["records"], later["records"]) == (40, 0)
+            again = capture(log, address, options=CaptureOptions(recapture=True))
+        later = capture(log, address)
+    assert again.topics == later.topics == ["orders.branch-2"]
+    assert (again.records_out, later.records_out) == (40, 0)
     assert log.topics() == ["orders", "orders.branch-1", "orders.branch-2"]
     assert [batches(log, name, 0) for name in log.topics()] == [batches(source, "orders", 0)] * 3
 
@@ -223,12 +268,12 @@ def test_a_compacted_topic_that_was_away_too_long_says_so(source: LogDir, log: L
     source.create_topic("keyed", partitions=2, config={"cleanup.policy": "compact"})
     source.topic("keyed").append([{"key": "a", "value": "1", "partition": 0}])
     with playing(Views(source, interval_seconds=0)) as address:
-        [first] = capture(log, address, ["keyed"])
+        first = capture(log, address, ["keyed"])
         away(log, "keyed", 1, 86_400_000)
-        [second] = capture(log, address, ["keyed"])
-        [third] = capture(log, address, ["keyed"])
-    assert (first["late"], second["late"], third["late"]) == (False, True, True)
-    assert "tombstones" in second["warnings"][0]
+        second = capture(log, address, ["keyed"])
+        third = capture(log, address, ["keyed"])
+    assert [one.partitions[0]["late"] for one in (first, second, third)] == [False, True, True]
+    assert "tombstones" in second.warnings[0]
     assert [one["late"] for one in log.topic("keyed").describe()["captured"]] == [False, True]
     assert [one.message for one in verify(log).findings] == ["A compacted partition was captured late"]
 
@@ -258,7 +303,7 @@ def test_a_late_marker_ends_no_transaction_that_was_open_before(broker: str, log
             log.topic("ledger").alter({"cleanup.policy": "compact"})  # which this broker does not tell
             away(log, "ledger", 0, 86_400_000)
         producer.commit_transaction(30)  # the one in between may have been an abort
-    [late] = capture(log, broker, ["ledger"])
+    [late] = capture(log, broker, ["ledger"]).partitions
     assert late["late"]
     assert _values(log, "ledger", "read_committed") == []
     assert [value for _, _, value in _values(log, "ledger", "read_uncommitted")] == [b"first", b"second"]
@@ -268,8 +313,11 @@ def test_describe_has_the_lag(source: LogDir, log: LogDir, monkeypatch: pytest.M
     class EndedError(BaseException):
         pass
 
-    def end(topic: str, done: int, total: int) -> None:
-        raise EndedError
+    calls = count()
+
+    def end(done: int, total: int) -> None:
+        if next(calls):  # what came before is committed
+            raise EndedError
 
     monkeypatch.setattr("spark_segments.kafka_protocol.source._PARTITION_BYTES", 1)  # a batch a fetch
     monkeypatch.setattr("spark_segments.kafka_protocol.topic_capture.COMMIT_BYTES", 1)
@@ -284,7 +332,7 @@ def test_describe_has_the_lag(source: LogDir, log: LogDir, monkeypatch: pytest.M
 
 def test_a_cluster_that_does_not_answer_is_one_error(log: LogDir) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent, pytest.raises(SegmentsError, match="does not answer"):
-        capture(log, f"127.0.0.1:{silent.getsockname()[1]}", patience_seconds=0.3)
+        capture(log, f"127.0.0.1:{silent.getsockname()[1]}", options=CaptureOptions(patience_seconds=0.3))
 
 
 def test_settings_of_clients_have_their_kafka_names_and_show_no_secret() -> None:

@@ -15,7 +15,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from spark_segments import LogDir
 from spark_segments.errors import InvalidOptionError, InvalidRecordError, OffsetOutOfRangeError, UnknownTopicError
-from spark_segments.kafka_protocol import capture, replay, replaying
+from spark_segments.kafka_protocol import CaptureOptions, ReplayOptions, capture, replay, replaying
 from tests.golden_files import CLEAN_DIRECTORIES, golden_dir
 
 _COLUMNS = ["partition", "key", "value", "headers", "timestamp"]
@@ -53,7 +53,7 @@ def append(log: LogDir, name: str, numbers: range) -> None:
 def sent(address: str, directory: Path, name: str, groups: Sequence[str] = ()) -> LogDir:
     """What the broker has of a topic, and of groups."""
     made = LogDir.create(str(directory))
-    capture(made, address, [name], groups=groups)
+    capture(made, address, [name], CaptureOptions(groups=groups))
     return made
 
 
@@ -74,14 +74,14 @@ def test_what_kafka_wrote_comes_back_by_a_capture(broker: str, tmp_path: Path) -
             shutil.copytree(golden_dir(one), tmp_path / "kafka" / golden_dir(one).name)
     kafka = LogDir.open(str(tmp_path / "kafka"))
     names = [one for one in kafka.topics() if not one.startswith("__")]
-    told = replay(kafka, broker, names, name="golden")
+    told = replay(kafka, broker, names, ReplayOptions(name="golden")).partitions
     back = LogDir.create(str(tmp_path / "back"))
     capture(back, broker, names)
     assert [one["topic"] for one in told] == back.topics() == names
     for one in told:
         there = records(kafka, one["topic"])
         assert records(back, one["topic"]).equals(there)
-        assert one["records"] == there.num_rows
+        assert one["records_out"] == there.num_rows
 
 
 def test_a_replay_that_was_ended_goes_on_and_sends_nothing_twice(
@@ -96,23 +96,22 @@ def test_a_replay_that_was_ended_goes_on_and_sends_nothing_twice(
     for left in range(4):
         steps = iter(range(left))
 
-        def step(topic: str, done: int, total: int, steps: Iterator[int] = steps) -> None:
+        def step(done: int, total: int, steps: Iterator[int] = steps) -> None:
             if next(steps, None) is None:
                 raise EndedError
 
         with pytest.raises(EndedError):
-            replay(log, broker, [name], name=name, progress=step)
+            replay(log, broker, [name], ReplayOptions(name=name), progress=step)
         append(log, name, range(40 + 10 * left, 50 + 10 * left))
-    replay(log, broker, [name], name=name)
-    [again] = replay(log, broker, [name], name=name)
-    assert again["records"] == 0
+    replay(log, broker, [name], ReplayOptions(name=name))
+    assert replay(log, broker, [name], ReplayOptions(name=name)).records_out == 0
     assert records(sent(broker, tmp_path / "there", name), name).equals(records(log, name))
 
 
 def test_the_offset_map_says_where_each_record_went(broker: str, log: LogDir, name: str, tmp_path: Path) -> None:
-    replay(log, broker, [name], name=name)
+    replay(log, broker, [name], ReplayOptions(name=name))
     append(log, name, range(40, 60))
-    replay(log, broker, [name], name=name)
+    replay(log, broker, [name], ReplayOptions(name=name))
     files = sorted((tmp_path / "log" / "_replay" / name / name).iterdir())
     moved = pa.concat_tables(pq.read_table(file) for file in files).to_pylist()
     there = {
@@ -129,8 +128,9 @@ def test_the_offset_map_says_where_each_record_went(broker: str, log: LogDir, na
 def test_times_choose_what_is_sent_under_another_name(broker: str, log: LogDir, name: str, tmp_path: Path) -> None:
     begin, end = 1_700_000_000_010, 1_700_000_000_031
     renamed = {name: f"{name}-copy"}
-    [told] = replay(log, broker, [name], name=name, rename=renamed, from_time_ms=begin, to_time_ms=end)
-    assert (told["target"], told["created"], told["records"]) == (f"{name}-copy", True, 21)
+    options = ReplayOptions(name=name, rename=renamed, from_time_ms=begin, to_time_ms=end)
+    [told] = replay(log, broker, [name], options).partitions
+    assert (told["target"], told["created"], told["records_out"]) == (f"{name}-copy", True, 21)
     there = records(sent(broker, tmp_path / "there", f"{name}-copy"), f"{name}-copy")
     at = records(log, name)
     assert sorted(there.column("timestamp").to_pylist()) == sorted(at.column("timestamp").to_pylist())[10:31]
@@ -140,10 +140,10 @@ def test_a_group_goes_on_there_at_the_record_it_would_read_here(
     broker: str, log: LogDir, name: str, tmp_path: Path
 ) -> None:
     group = f"group of {name}"
-    replay(log, broker, [name], name=name)
+    replay(log, broker, [name], ReplayOptions(name=name))
     append(log, name, range(40, 60))
     log.group(group).reset({name: {0: 22, 1: 30}})  # partition 1 is read to its end
-    [told] = replay(log, broker, [name], name=name, groups=["group*"])
+    [told] = replay(log, broker, [name], ReplayOptions(name=name, groups=["group*"])).partitions
     assert told["groups"] == [group]
     there = sent(broker, tmp_path / "there", name, [group])
     positions = there.group(group).positions().offsets[name]
@@ -155,16 +155,16 @@ def test_a_group_goes_on_there_at_the_record_it_would_read_here(
     assert left[:2] == left[2:]
     assert left[1] == []
     log.group(group).reset({name: {0: 1}})
-    [told] = replay(log, broker, [name], name=name, groups=[group])
+    [told] = replay(log, broker, [name], ReplayOptions(name=name, groups=[group])).partitions
     assert told["groups"] == []  # it is at work there since
     with pytest.raises(InvalidOptionError, match="no group nobody"):
-        replay(log, broker, [name], name=name, groups=["nobody"])
+        replay(log, broker, [name], ReplayOptions(name=name, groups=["nobody"]))
 
 
 def test_a_dry_run_makes_nothing(broker: str, log: LogDir, name: str) -> None:
     for _ in range(2):
-        [told] = replay(log, broker, [name], name=name, dry_run=True)
-        assert (told["created"], told["to_send"], told["records"]) == (True, 40, 0)
+        [told] = replay(log, broker, [name], ReplayOptions(name=name), dry_run=True).partitions
+        assert (told["created"], told["to_send"], told["records_out"]) == (True, 40, 0)
 
 
 @pytest.mark.parametrize(
@@ -182,7 +182,7 @@ def test_a_cluster_that_would_not_keep_the_records_is_refused(
     make(broker, name, partitions, {"retention.ms": "-1"} | config)
     for dry_run in (True, False):
         with pytest.raises(InvalidOptionError, match=said):
-            replay(log, broker, [name], name=name, dry_run=dry_run)
+            replay(log, broker, [name], ReplayOptions(name=name), dry_run=dry_run)
 
 
 def test_records_that_others_wrote_there_are_refused(broker: str, log: LogDir, name: str) -> None:
@@ -191,28 +191,28 @@ def test_records_that_others_wrote_there_are_refused(broker: str, log: LogDir, n
     producer.produce(name, b"another", partition=1)
     producer.flush()
     with pytest.raises(InvalidOptionError, match="has records that no replay"):
-        replay(log, broker, [name], name=name)
+        replay(log, broker, [name], ReplayOptions(name=name))
 
 
 def test_a_record_that_cannot_be_sent_as_it_is_ends_the_replay(broker: str, log: LogDir, name: str) -> None:
     log.topic(name).append([{"value": "of 1970", "partition": 0, "timestamp": 0}])
     with pytest.raises(InvalidRecordError, match=f"{name}-0 at offset 20"):
-        replay(log, broker, [name], name=name)
+        replay(log, broker, [name], ReplayOptions(name=name))
 
 
 def test_records_that_left_the_log_before_they_were_sent_are_an_error(broker: str, log: LogDir, name: str) -> None:
-    replay(log, broker, [name], name=name)
+    replay(log, broker, [name], ReplayOptions(name=name))
     append(log, name, range(40, 60))
     log.topic(name).delete_records({0: 25})
     with pytest.raises(OffsetOutOfRangeError, match="were deleted before"):
-        replay(log, broker, [name], name=name)
+        replay(log, broker, [name], ReplayOptions(name=name))
 
 
 def test_a_topic_that_is_not_here_is_an_error(broker: str, log: LogDir, name: str) -> None:
     with pytest.raises(UnknownTopicError, match="nothing"):
-        replay(log, broker, [name, "nothing"], name=name)
+        replay(log, broker, [name, "nothing"], ReplayOptions(name=name))
 
 
 def test_internal_topics_stay_here(broker: str, log: LogDir, name: str) -> None:
     log.create_topic("__consumer_offsets")
-    assert [told["topic"] for told in replay(log, broker, name=name, dry_run=True)] == [name]
+    assert replay(log, broker, options=ReplayOptions(name=name), dry_run=True).topics == [name]

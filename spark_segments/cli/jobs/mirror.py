@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,7 +19,7 @@ from spark_segments.cli.options import (
     SparkOptions,
     with_options,
 )
-from spark_segments.cli.output import FAILED, Output, print_json, print_summary, print_table
+from spark_segments.cli.output import FAILED, Output, print_json, print_summary, print_table, tell
 from spark_segments.config import parse_overrides
 from spark_segments.errors import InvalidOptionError, SegmentsError
 from spark_segments.log.report import Report
@@ -113,7 +112,7 @@ def mirror(
     )  # fmt: skip
     if once or dry_run:
         report = _pass(work)
-        _tell(report, set())
+        tell(report, set())
         _print(report, output)
         if metrics is not None:
             _write_metrics(metrics, followers, report)
@@ -140,22 +139,12 @@ def _follow(
         except SegmentsError as error:  # a store that does not answer, say
             report = Report("mirror", dry_run=False)
             report.warn(str(error))
-        told = _tell(report, told)
+        told = tell(report, told)
         if report.details.get("commits"):
             _print(report, output)
         if metrics is not None:
             _write_metrics(metrics, target, report)
         time.sleep(seconds)
-
-
-def _tell(report: Report, told: set[str]) -> set[str]:
-    """Prints the errors and warnings that were not told before. Returns all."""
-    errors = [f"error: {line['topic']}: {line['error']}" for line in report.failed]
-    texts = [*errors, *(f"warning: {text}" for text in report.warnings)]
-    for text in texts:
-        if text not in told:
-            print(text, file=sys.stderr)
-    return set(texts)
 
 
 def _print(report: Report, output: Output) -> None:

@@ -2,31 +2,31 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 import time
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from spark_segments.cli.interrupts import until_interrupted
-from spark_segments.cli.options import ConfiguredLogOptions, MetricsOption, OutputOption, with_options
-from spark_segments.cli.output import FOUND_FAULTS, Output, print_json, shown_hole
+from spark_segments.cli.options import ConfiguredLogOptions, MetricsOption, OutputOption, SparkOptions, with_options
+from spark_segments.cli.output import FAILED, FOUND_FAULTS, Output, print_json, shown_hole, tell
 from spark_segments.errors import MissingExtraError
+from spark_segments.kafka_protocol.capture_options import Divergence
 from spark_segments.progress import progress_bar
 from spark_segments.quantities import duration_ms
 
-
-class Divergence(StrEnum):
-    FAIL = "fail"
-    BRANCH = "branch"
+if TYPE_CHECKING:
+    from spark_segments.log.report import Report
 
 
 @with_options
 def capture(
     bootstrap: Annotated[str, typer.Argument(metavar="BOOTSTRAP", help="Brokers: host:port, several with commas.")],
     location: ConfiguredLogOptions,
+    spark: SparkOptions,
     topic: Annotated[
         list[str] | None,
         typer.Option("--topic", metavar="PATTERN", help="The topics orders or 'orders*', say; may be given again."),
@@ -48,7 +48,10 @@ def capture(
     ] = False,
     on_divergence: Annotated[
         Divergence,
-        typer.Option("--on-divergence", help="Where the cluster's log is another one: an error, or a new copy here."),
+        typer.Option(
+            "--on-divergence",
+            help="Where the cluster's log is another one: an error, what is here stays, or a new copy beside it.",
+        ),
     ] = Divergence.FAIL,
     recapture: Annotated[
         bool, typer.Option("--recapture", help="Begin a new copy of these topics, TOPIC.branch-1; the old one stays.")
@@ -65,50 +68,50 @@ def capture(
     those that this user may see. Share groups have none, and are left out.
 
     Where a topic was made again, or a leader lost records that are here, its
-    capture ends with an error. --on-divergence branch leaves the topic here as
-    it is, and captures all that the cluster has into TOPIC.branch-1, say, where
-    each later run goes on.
+    partition ends with an error, and the others go on. --on-divergence keep
+    leaves the partition here as it is. --on-divergence branch leaves the topic
+    here as it is, and captures all that the cluster has into TOPIC.branch-1,
+    say, where each later run goes on.
 
     Exit code 3: the cluster removed offsets before they were captured, and the
     topic records them as holes; a compacted topic was captured too late for its
-    tombstones; or a new copy was begun.
+    tombstones; a new copy was begun; or partitions were kept. 1: a topic
+    failed. Without --once what fails is told once, and tried again.
+
+    With --master, or under spark-submit, executors are the clients.
 
     Example: segments capture broker:9092 /data/log --topic 'orders*' --once
     """
     try:
+        from spark_segments.kafka_protocol.capture_options import CaptureOptions
         from spark_segments.kafka_protocol.capturing import capture as capture_topics
         from spark_segments.kafka_protocol.client_settings import settings_of_file
     except ModuleNotFoundError as error:
         raise MissingExtraError("kafka", "Kafka's protocol", str(error.name)) from error
 
-    log = location.create()
-    settings = settings_of_file(str(client_config)) if client_config is not None else {}
+    log, session = location.create(), spark.session("capture")
+    options = CaptureOptions(
+        groups=groups or [],
+        client_config=settings_of_file(str(client_config)) if client_config is not None else {},
+        keep_retention=keep_retention,
+        on_divergence=on_divergence,
+        recapture=recapture,
+    )
     pause_seconds = duration_ms(interval) / 1000
-    code = passes = 0
-
-    def take() -> list[dict[str, Any]]:
-        with progress_bar("capture") as show:
-            return capture_topics(
-                log,
-                bootstrap,
-                topic or ["*"],
-                groups=groups or [],
-                client_config=settings,
-                keep_retention=keep_retention,
-                on_divergence=on_divergence.value,
-                recapture=recapture and not passes,
-                progress=lambda _, done, total: show(done, total),
-            )
-
+    code, told = 0, set[str]()
     with until_interrupted():
         while True:
-            done = take()
-            passes += 1
-            code = code or _tell(done)
+            with progress_bar("capture") as progress:
+                report = capture_topics(log, bootstrap, topic or ["*"], options, spark=session, progress=progress)
+            options = dataclasses.replace(options, recapture=False)
+            told = tell(report, told)
+            for hole in report.details["holes"]:
+                print(f"hole: {shown_hole(hole)}", file=sys.stderr, flush=True)
+            code = code or _code(report)
             if metrics is not None:
-                _write_metrics(metrics, log.uri, done)
-            if once or any(one["records"] or one["holes"] for one in done):
-                _print(done, output)
+                _write_metrics(metrics, log.uri, report)
+            if once or report.records_out or report.details["holes"]:
+                _print(report, output)
             if once:
                 break
             time.sleep(pause_seconds)
@@ -116,30 +119,26 @@ def capture(
         raise typer.Exit(code)
 
 
-def _tell(topics: list[dict[str, Any]]) -> int:
-    """Prints warnings and holes; returns the exit code."""
-    code = 0
-    for one in topics:
-        for text in one["warnings"]:
-            print(f"warning: {one['topic']}: {text}", file=sys.stderr, flush=True)
-        for hole in one["holes"]:
-            print(f"hole: {shown_hole({'topic': one['topic'], **hole})}", file=sys.stderr, flush=True)
-        if one["holes"] or one["late"] or one["branched"]:
-            code = FOUND_FAULTS
-    return code
+def _code(report: Report) -> int:
+    """The exit code of a pass."""
+    if report.failed:
+        return FAILED
+    lines = report.partitions
+    is_found = report.details["holes"] or any(one["late"] or one["kept"] or one.get("branched") for one in lines)
+    return FOUND_FAULTS if is_found else 0
 
 
-def _print(topics: list[dict[str, Any]], output: Output) -> None:
+def _print(report: Report, output: Output) -> None:
     if output is Output.JSON:
-        print_json({"job": "capture", "topics": topics})
+        print_json(report.to_dict())
         return
-    for one in topics:
-        text = f"{one['records']} records in {one['bytes']} bytes, {one['lag']} behind"
-        print(f"{one['topic']}: {text}", flush=True)
+    for one in report.partitions:
+        text = f"{one['records_out']} records in {one['bytes_out']} bytes"
+        print(f"{one['topic']}: {text}, {one['lag']} behind" if "lag" in one else f"{one['topic']}: {text}", flush=True)
 
 
-def _write_metrics(path: Path, uri: str, topics: list[dict[str, Any]]) -> None:
+def _write_metrics(path: Path, uri: str, report: Report) -> None:
     from spark_segments.maintenance.metrics.copy_metrics import write_copy_metrics
 
-    records, copied_bytes, lag = ({one["topic"]: one[name] for one in topics} for name in ("records", "bytes", "lag"))
-    write_copy_metrics(path, uri, "capture", records, copied_bytes, lag)
+    lag = {one["topic"]: one["lag"] for one in report.partitions if "lag" in one}
+    write_copy_metrics(path, uri, "capture", report.by_topic("records_out"), report.by_topic("bytes_out"), lag)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -20,10 +20,13 @@ from spark_segments.cli.options import (
     ToTimeOption,
     with_options,
 )
-from spark_segments.cli.output import Output, print_json, print_table
+from spark_segments.cli.output import Output, print_json, print_table, tell
 from spark_segments.errors import InvalidOptionError, MissingExtraError
 from spark_segments.progress import progress_bar
 from spark_segments.quantities import duration_ms
+
+if TYPE_CHECKING:
+    from spark_segments.log.report import Report
 
 
 @with_options
@@ -76,38 +79,34 @@ def replay(
     """
     try:
         from spark_segments.kafka_protocol.client_settings import settings_of_file
-        from spark_segments.kafka_protocol.replaying import Replay
+        from spark_segments.kafka_protocol.replaying import Replay, ReplayOptions
     except ModuleNotFoundError as error:
         raise MissingExtraError("kafka", "Kafka's protocol", str(error.name)) from error
 
     log = location.open()
+    options = ReplayOptions(
+        name=name,
+        client_config=settings_of_file(str(client_config)) if client_config is not None else {},
+        rename=dict(_renamed(one) for one in rename or []),
+        from_time_ms=None if from_time is None else timestamp_ms(from_time),
+        to_time_ms=None if to_time is None else timestamp_ms(to_time),
+        groups=groups or [],
+        max_bytes_per_second=max_rate,
+    )
     pause_seconds = duration_ms(interval) / 1000
+    told: set[str] = set()
     with (
         until_interrupted(),
-        progress_bar("replay") as show,
-        Replay(
-            log,
-            bootstrap,
-            topic or ["*"],
-            name=name,
-            client_config=settings_of_file(str(client_config)) if client_config is not None else {},
-            rename=dict(_renamed(one) for one in rename or []),
-            from_time_ms=None if from_time is None else timestamp_ms(from_time),
-            to_time_ms=None if to_time is None else timestamp_ms(to_time),
-            groups=groups or [],
-            max_bytes_per_second=max_rate,
-            progress=lambda _, done, total: show(done, total),
-        ) as work,
+        progress_bar("replay") as progress,
+        Replay(log, bootstrap, topic or ["*"], options, progress) as work,
     ):
         while True:
-            done = work.plan() if dry_run else work.send()
-            for one in done:
-                for text in one["warnings"]:
-                    print(f"warning: {text}", file=sys.stderr, flush=True)
+            report = work.plan() if dry_run else work.send()
+            told = tell(report, told)
             if metrics is not None and not dry_run:
-                _write_metrics(metrics, log.uri, done)
-            if dry_run or not follow or any(one["records"] for one in done):
-                _print(done, output, dry_run=dry_run)
+                _write_metrics(metrics, log.uri, report)
+            if dry_run or not follow or report.records_out:
+                _print(report, output)
             if dry_run or not follow:
                 break
             time.sleep(pause_seconds)
@@ -120,20 +119,20 @@ def _renamed(text: str) -> tuple[str, str]:
     return topic, name
 
 
-def _print(topics: list[dict[str, Any]], output: Output, *, dry_run: bool) -> None:
+def _print(report: Report, output: Output) -> None:
     if output is Output.JSON:
-        print_json({"job": "replay", "dry_run": dry_run, "topics": topics})
+        print_json(report.to_dict())
         return
-    columns = ["topic", "target", "partitions", *(["created", "to_send"] if dry_run else ["records", "bytes"])]
-    print_table(columns, ([one[name] for name in columns] for one in topics))
-    for one in topics:
+    columns = ["topic", "target", "partitions", *(["created", "to_send"] if report.dry_run else ["records", "bytes"])]
+    lines = [one | {"records": one["records_out"], "bytes": one["bytes_out"]} for one in report.partitions]
+    print_table(columns, ([one[name] for name in columns] for one in lines))
+    for one in lines:
         if one.get("groups"):
             print(f"{one['target']}: positions of {', '.join(one['groups'])}")
     sys.stdout.flush()
 
 
-def _write_metrics(path: Path, uri: str, topics: list[dict[str, Any]]) -> None:
+def _write_metrics(path: Path, uri: str, report: Report) -> None:
     from spark_segments.maintenance.metrics.copy_metrics import write_copy_metrics
 
-    records, sent_bytes = ({one["topic"]: one[name] for one in topics} for name in ("records", "bytes"))
-    write_copy_metrics(path, uri, "replay", records, sent_bytes)
+    write_copy_metrics(path, uri, "replay", report.by_topic("records_out"), report.by_topic("bytes_out"))

@@ -93,9 +93,13 @@ def _decoded(data: bytes, at: int, size: int) -> tuple[str, int]:
 
 
 def keep_groups(
-    manifests: Manifests, found: GroupOffsets, topics: Collection[str]
+    manifests: Manifests,
+    found: GroupOffsets,
+    topics: Collection[str],
+    parted: Collection[TopicPartition] = (),
 ) -> tuple[dict[str, list[str]], list[str]]:
-    """Makes the positions in these topics those of the groups here; positions in other topics stay as they are.
+    """Makes the positions in these topics those of the groups here; positions in other topics stay as they are, and in
+    `parted` partitions, whose log there is another one.
 
     ({topic: groups that have positions in it}, warnings): where a position is above the log end, the group keeps the
     one that it has here.
@@ -105,9 +109,9 @@ def keep_groups(
     warnings = []
     for group, offsets in found.items():
         theirs: Rows = {}
-        ahead = set()
+        ahead = set(parted)
         for (topic, number), (offset, metadata) in offsets.items():
-            if topic not in snapshots:
+            if topic not in snapshots or (topic, number) in parted:
                 continue
             state = PartitionState.of(snapshots[topic], number)
             if offset > state.log_end:

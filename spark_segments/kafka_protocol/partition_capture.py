@@ -1,0 +1,402 @@
+"""Copying partitions of a running cluster: each is read as a follower reads it, up to the high watermark.
+
+What is fetched is checked (whole batches, their CRC, rising offsets) and written as chunks, which no manifest names
+yet.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from spark_segments.errors import CorruptBatchError, SegmentsError
+from spark_segments.format.batches import BatchTable, scan_batches
+from spark_segments.format.legacy.upconvert import as_magic_2
+from spark_segments.format.sidecars.checkpoints import leader_epochs_of
+from spark_segments.format.sidecars.producer_state import ProducerState, aborted_transactions, parse_producer_snapshot
+from spark_segments.format.window import Window
+from spark_segments.kafka_protocol.source import (
+    EARLIEST,
+    FIRST_PAUSE_SECONDS,
+    LATEST,
+    LONGEST_PAUSE_SECONDS,
+    OFFSET_OUT_OF_RANGE,
+    Fetched,
+    SourceCluster,
+    SourceError,
+    SourceTopic,
+    error_of,
+)
+from spark_segments.log.kafka.segment_scan import UNKNOWN_TOMBSTONES
+from spark_segments.log.manifest.captured import Captured
+from spark_segments.log.manifest.holes import REMOVED_BEFORE, Hole
+from spark_segments.log.manifest.rows import Partition, Segment
+from spark_segments.log.segment.limits import SegmentLimits
+from spark_segments.log.segment.writer import MAX_RELATIVE_OFFSET, SegmentWriter
+from spark_segments.storage import Storage
+
+WAYS_OUT = (
+    "With --on-divergence branch what is here stays, and a new copy goes on in another topic here; with keep what is "
+    "here stays, and no copy is made. Or delete this topic"
+)
+_EPOCHS_COMPARED, _IDS_COMPARED = 12, 13
+"""From these versions of Fetch on a broker compares the epoch of the record before, and the topic's id, as it reads."""
+
+
+class DivergedError(SegmentsError):
+    """The cluster's log is not the one that was captured."""
+
+
+@dataclass(slots=True)
+class CapturedPartition:
+    """A partition under way. `row`, `noted`: as committed; `next_offset`: of the fetch that is due; `goal`: the high
+    watermark that the pass reaches, None before the first answer; `high_watermark`: as seen last; `hole_start`: where
+    offsets began that are gone; `problem`: why it goes no further.
+    """
+
+    row: Partition
+    noted: Captured
+    producers: ProducerState
+    next_offset: int
+    epochs: tuple[tuple[int, int], ...]
+    goal: int | None = None
+    high_watermark: int | None = None
+    hole_start: int | None = None
+    chunks: list[Segment] = field(default_factory=list)
+    holes: list[Hole] = field(default_factory=list)
+    problem: SegmentsError | None = None
+
+    @classmethod
+    def of(cls, row: Partition, noted: Captured) -> CapturedPartition:
+        """A partition whose row was committed."""
+        return cls(
+            row,
+            noted,
+            ProducerState(parse_producer_snapshot(row.producer_snapshot) if row.producer_snapshot else ()),
+            row.log_end_offset,
+            row.leader_epochs if row.log_end_offset > row.log_start_offset else (),
+        )
+
+    @property
+    def number(self) -> int:
+        return self.row.partition
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the pass has all of it."""
+        return self.goal is not None and self.next_offset >= self.goal
+
+    @property
+    def is_due(self) -> bool:
+        """Whether there is more to be fetched."""
+        return not self.is_done and self.problem is None
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """The offset of the fetch that is due, and the epoch of the record before."""
+        return self.next_offset, self.last_epoch
+
+    @property
+    def last_epoch(self) -> int:
+        """The epoch of the record before `next_offset`; -1 where it is not here."""
+        return self.epoch_before(self.next_offset) if self.hole_start is None else -1
+
+    def take_back(self) -> None:
+        """Forgets what was copied."""
+        self.chunks, self.holes = [], []
+
+    def epoch_before(self, offset: int) -> int:
+        """The epoch of the record before an offset; -1 where it is not known."""
+        known = [epoch for epoch, start in self.epochs if start < offset]
+        return known[-1] if known else -1
+
+
+def made_again(name: str, known: str | None, theirs: str | None) -> DivergedError:
+    """The error of a topic whose name another one has there."""
+    return DivergedError(
+        f"Topic {name} is not the topic of this name here: it was deleted and made again",
+        expected=f"topic id {known}",
+        found=theirs,
+        hint=WAYS_OUT,
+    )
+
+
+class PartitionsCapture:
+    """Partitions of a topic that are copied together, by one client.
+
+    `name`: of the topic here. `told` is called after each answer.
+    """
+
+    def __init__(
+        self,
+        storage: Storage,
+        source: SourceCluster,
+        topic: SourceTopic,
+        name: str,
+        limits: SegmentLimits,
+        parts: Iterable[CapturedPartition],
+        patience_seconds: float,
+        told: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._storage, self._source, self._topic, self._name, self._limits = storage, source, topic, name, limits
+        self._parts = {part.number: part for part in parts}
+        self._patience, self._told = patience_seconds, told
+        self._writers: dict[int, SegmentWriter] = {}
+        self._fetched: dict[int, tuple[Window, int]] = {}  # to be written, and where a segment begins that they begin
+        self._written = 0
+        self._oldest_fetch = _IDS_COMPARED
+
+    def run(self, most_bytes: int) -> SegmentsError | None:
+        """Copies until all is here, or so many bytes are written. What kept it from that, if anything did: what came
+        before is good.
+        """
+        with ExitStack() as undone:
+            undone.push(self._give_up)
+            problem = self._copy(most_bytes)
+            self._write_fetched()
+            for part in self._parts.values():
+                self._close_writer(part)
+            undone.pop_all()
+        return self._proved() or problem
+
+    def _give_up(self, *error: object) -> None:
+        for writer in self._writers.values():
+            writer.__exit__(*error)  # type: ignore[arg-type]
+
+    def _copy(self, most_bytes: int) -> SegmentsError | None:
+        answered, pause, self._written = time.monotonic(), FIRST_PAUSE_SECONDS, 0
+        while (due := self._due()) and self._written < most_bytes:
+            try:
+                moved, problem = self._step(due)
+                if moved:
+                    answered, pause = time.monotonic(), FIRST_PAUSE_SECONDS
+                elif time.monotonic() - answered > self._patience:
+                    return problem or SourceError("The cluster gives no batches")
+                elif self._due():
+                    time.sleep(pause)
+                    pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
+                    self._refresh()
+            except (SourceError, CorruptBatchError) as error:
+                return error
+            self._told()
+        return None
+
+    def _due(self) -> dict[int, CapturedPartition]:
+        return {number: part for number, part in self._parts.items() if part.is_due}
+
+    def _refresh(self) -> None:
+        """Looks who leads the partitions now. What is not there for now is tried again."""
+        try:
+            there = self._source.topics().get(self._topic.name)
+        except SourceError as error:
+            if not error.is_passing:
+                raise
+            return
+        if there is not None and self._is_same(there) and self._parts.keys() <= there.leaders.keys():
+            self._topic = there
+
+    def _is_same(self, there: SourceTopic) -> bool:
+        if there.topic_id == self._topic.topic_id:
+            return True
+        error = made_again(self._name, self._topic.topic_id, there.topic_id)
+        for part in self._parts.values():
+            part.problem = error
+        return False
+
+    def _step(self, due: Mapping[int, CapturedPartition]) -> tuple[bool, SegmentsError | None]:
+        """Fetches once. (Whether any partition went on, what kept one back); raises what is of no use to try again."""
+        moved, problem = False, None
+        try:
+            fetched = self._source.fetch(self._topic, {number: one.place for number, one in due.items()})
+        except SourceError as error:
+            if not error.is_passing:
+                raise
+            return False, error
+        for number, one in fetched.items():
+            self._oldest_fetch = min(self._oldest_fetch, one.version)
+            try:
+                moved |= self._take(due[number], one)
+            except (SourceError, CorruptBatchError) as error:
+                problem = error
+                if isinstance(error, SourceError) and not error.is_passing:
+                    due[number].problem, moved = error, True
+        if moved and (left := self._due()):  # what comes next comes in while this is written
+            self._source.fetch_ahead(self._topic, {number: one.place for number, one in left.items()})
+        self._write_fetched()
+        return moved, problem
+
+    # What brokers answer
+
+    def _take(self, part: CapturedPartition, fetched: Fetched) -> bool:
+        """Takes an answer: whether it led on. Raises SourceError or CorruptBatchError for one to be asked for again."""
+        if fetched.error == OFFSET_OUT_OF_RANGE:
+            return self._out_of_range(part)
+        if fetched.error:
+            raise error_of(fetched.error)
+        if fetched.parted is not None:
+            part.problem = self._diverged(part, part.next_offset, *fetched.parted)
+            return True
+        if fetched.log_start_offset > part.next_offset and not fetched.records:
+            self._pass_over(part, fetched.log_start_offset)
+        part.high_watermark = fetched.high_watermark
+        is_first = part.goal is None
+        if is_first and fetched.high_watermark >= part.next_offset:
+            part.goal = fetched.high_watermark
+        if not fetched.records:
+            if part.is_done and part.hole_start is not None:
+                self._note_hole(part, part.hole_start, part.next_offset)
+                part.hole_start = None
+            return is_first and part.goal is not None
+        return self._append(part, fetched)
+
+    def _out_of_range(self, part: CapturedPartition) -> bool:
+        number = part.number
+        start = self._source.offset(self._topic, number, EARLIEST)
+        if start > part.next_offset:
+            self._pass_over(part, start)
+            return True
+        end = self._source.offset(self._topic, number, LATEST)
+        if end < part.next_offset and part.last_epoch >= 0:  # a new leader may say so for a while: its epochs tell
+            epoch, epoch_end = self._source.end_of_epoch(self._topic, number, part.last_epoch)
+            if epoch < part.last_epoch or epoch_end < part.next_offset:
+                part.problem = self._diverged(part, part.next_offset, epoch, epoch_end)
+                return True
+        return False
+
+    def _diverged(self, part: CapturedPartition, offset: int, epoch: int, end: int) -> DivergedError:
+        return DivergedError(
+            f"{self._name}-{part.number} parts from the cluster's log: a leader there lacks records that were captured",
+            expected=f"offset {offset} after epoch {part.epoch_before(offset)}",
+            found=f"epoch {epoch} ends at offset {end}",
+            hint=WAYS_OUT,
+        )
+
+    def _pass_over(self, part: CapturedPartition, start: int) -> None:
+        """The cluster's log begins behind what was fetched: the offsets between are gone."""
+        if part.hole_start is None:
+            part.hole_start = part.next_offset
+        self._close_writer(part)
+        part.next_offset = start
+        if part.goal is not None:
+            part.goal = max(part.goal, start)
+
+    def _note_hole(self, part: CapturedPartition, start: int, end: int) -> None:
+        part.holes.append(Hole(part.number, start, end, self._storage.now_ms(), REMOVED_BEFORE))
+
+    def _append(self, part: CapturedPartition, fetched: Fetched) -> bool:
+        """Takes the whole batches of an answer below the high watermark, and says whether there were any."""
+        place = f"{self._name}-{part.number}"
+        scan = scan_batches(fetched.records, path=place)
+        floor = part.next_offset if part.hole_start is None else part.hole_start
+        batches = scan.batches
+        wanted = (batches.last_offset >= floor) & (batches.last_offset < fetched.high_watermark)
+        batches = batches.take(wanted)
+        if not len(batches):
+            if scan.error is not None:
+                raise scan.error
+            return False
+        window = as_magic_2(Window(fetched.records, batches, path=place))
+        batches = window.batches
+        first = int(batches.base_offset[0])
+        rises = (batches.base_offset[1:] > batches.last_offset[:-1]).all()
+        is_start = part.next_offset == part.row.log_start_offset  # it may lie within a batch
+        if not rises or (first < floor and not is_start):
+            raise CorruptBatchError(
+                "The broker's batches do not follow what is here",
+                path=place,
+                expected=f"rising offsets from {floor}",
+                found=f"offsets from {first}",
+            )
+        gone = max(part.next_offset, fetched.log_start_offset)  # what is missing below was removed there
+        if first > floor and gone > floor:
+            self._note_hole(part, floor, min(first, gone))
+        part.hole_start = None
+        reaches = int(batches.last_offset[0]) - part.next_offset <= MAX_RELATIVE_OFFSET
+        base = min(first, part.next_offset) if is_start and not part.holes and reaches else first
+        self._fetched[part.number] = window, base
+        part.next_offset = int(batches.last_offset[-1]) + 1
+        part.epochs = leader_epochs_of(batches, part.epochs)
+        return True
+
+    # What is written
+
+    def _write_fetched(self) -> None:
+        while self._fetched:
+            number, (window, base) = self._fetched.popitem()
+            self._write(self._parts[number], window, base)
+
+    def _write(self, part: CapturedPartition, window: Window, base: int) -> None:
+        """`base`: where a segment begins that the first batch begins: the log start, though cleaning left a gap."""
+        done = 0
+        batches = window.batches
+        while done < len(batches):
+            writer = self._writers.get(part.number)
+            if writer is None:
+                base = int(batches.base_offset[done]) if done else base
+                writer = SegmentWriter(self._storage, self._name, part.number, base, limits=self._limits)
+                self._writers[part.number] = writer.__enter__()
+            count = _fitting(batches, done, writer, self._limits.segment_bytes)
+            if not count:
+                self._close_writer(part)
+                continue
+            piece = batches.take(slice(done, done + count))
+            begin = int(piece.position[0]) - window.position
+            end = int(piece.position[-1] + piece.size[-1]) - window.position
+            data = np.frombuffer(window.data, np.uint8, count=end - begin, offset=begin)
+            writer.append(data, piece)
+            writer.add_aborted(aborted_transactions(part.producers.add(window.with_batches(piece))))
+            self._written += end - begin
+            done += count
+
+    def _close_writer(self, part: CapturedPartition) -> None:
+        if (writer := self._writers.get(part.number)) is not None:
+            row = writer.close(topic_id=part.row.topic_id, created_ms=self._storage.now_ms())
+            del self._writers[part.number]
+            part.chunks.append(dataclasses.replace(row, tombstones=UNKNOWN_TOMBSTONES))
+
+    def _proved(self) -> SegmentsError | None:
+        """Asks about the topic's id and the epochs of what was copied, where the broker did not compare them as it
+        read: what is not of the log here is no part of it.
+        """
+        copied = [part for part in self._parts.values() if part.chunks]
+        if not copied or self._oldest_fetch >= _IDS_COMPARED:
+            return None
+        try:
+            there = self._source.topics().get(self._topic.name)
+            if there is None:
+                raise SourceError(f"The cluster shows no topic {self._topic.name} any more")
+            if self._is_same(there) and self._oldest_fetch < _EPOCHS_COMPARED:
+                for part in copied:
+                    self._prove(part)
+        except SourceError as error:
+            for part in copied:
+                part.take_back()
+            return error
+        for part in copied:
+            if part.problem is not None:
+                part.take_back()
+        return None
+
+    def _prove(self, part: CapturedPartition) -> None:
+        for offset in (part.row.log_end_offset, part.next_offset):
+            epoch = part.epoch_before(offset)
+            if epoch >= 0:
+                last, end = self._source.end_of_epoch(self._topic, part.number, epoch)
+                if last < epoch or end < offset:
+                    part.problem = self._diverged(part, offset, last, end)
+                    return
+
+
+def _fitting(batches: BatchTable, start: int, writer: SegmentWriter, segment_bytes: int) -> int:
+    """How many batches from `start` on a segment has room for; one at least where it is empty."""
+    sizes = np.cumsum(batches.size[start:]) + writer.log_bytes
+    by_size = int(np.searchsorted(sizes, segment_bytes, side="right"))
+    if not writer.log_bytes:
+        by_size = max(by_size, 1)
+    reach = writer.base_offset + MAX_RELATIVE_OFFSET
+    return int(np.searchsorted(batches.last_offset[start : start + by_size], reach, side="right"))
