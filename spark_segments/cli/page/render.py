@@ -25,6 +25,7 @@ from spark_segments.log.manifest.snapshot import Snapshot
 _WORDS = {CLEAN: "clean tail", DIRTY: "dirty head", SEALED: "sealed", ACTIVE: "active"}
 MOST_WORRIES = 50
 MOST_GROUPS = 20
+MOST_DELETIONS = 20
 MOST_LINKS = 24
 _NO_LIMIT = ("-1", str(2**63 - 1))
 _KAFKA_NOTE = (
@@ -84,7 +85,7 @@ def _page(
         part="" if part is None else _part(topics, part, served),
         merged="; hairlines beside each other are one block" if merged else "",
         worries=_worries(topics, worries),
-        groups=_groups(lags, now_ms) + _growth(grown, now_ms),
+        groups=_groups(lags, now_ms) + _growth(grown, now_ms) + _deletions(topics, now_ms),
         topics="\n".join(_topic(topic, now_ms, kafka, served) for topic in topics) or "<p>There are no topics.</p>",
         command="segments page" if served else "segments describe --html",
         version=escape(__version__),
@@ -182,6 +183,28 @@ def _growth(grown: Mapping[str, Sequence[Size]], now_ms: int) -> str:
     )
     table = f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
     return f'<section class="groups growth"><h2>Growth</h2>{table}</section>'
+
+
+def _deletions(topics: Sequence[TopicView], now_ms: int) -> str:
+    """What retention takes next, of all topics, the soonest first; "" where it takes nothing."""
+    each = [(escape(topic.described["topic"]), one) for topic in topics for one in topic.deletions]
+    soonest = sorted(each, key=lambda item: (item[1].at_ms, item[0]))
+    rows = [
+        f'<tr><td><a href="#topic:{topic}">{topic}</a>'
+        f'<td><time datetime="{iso(one.at_ms)}">{relative(one.at_ms, now_ms)}</time>'
+        f'<td class="n">{human_bytes(one.log_bytes)}<td class="n">{count(one.records)}'
+        f'<td class="n">{count(one.segments)}<td>{escape(one.rule)}</tr>'
+        for topic, one in soonest[:MOST_DELETIONS]
+    ]
+    if not rows:
+        return ""
+    more = f"<p>… and {count(len(soonest) - MOST_DELETIONS)} more</p>" if len(soonest) > MOST_DELETIONS else ""
+    head = (
+        '<th scope="col">Topic<th scope="col">From<th scope="col" class="n">Size<th scope="col" class="n">Records'
+        '<th scope="col" class="n">Segments<th scope="col">By'
+    )
+    table = f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
+    return f'<section class="groups deletions"><h2>What retention takes next</h2>{table}{more}</section>'
 
 
 def _line(several: Sequence[Size]) -> str:

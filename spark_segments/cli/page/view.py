@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -55,6 +56,21 @@ class BlockView:
     goes: str
 
 
+SOON_MS = (0, 3_600_000, 86_400_000, 7 * 86_400_000, 30 * 86_400_000)
+"""Deletions of a topic that are no more apart than these distances from now are told of together."""
+
+
+@dataclass(frozen=True, slots=True)
+class Deletion:
+    """What retention takes out of a topic by one rule, from `at_ms` on: now, or within one of the spans of SOON_MS."""
+
+    at_ms: int
+    rule: str
+    segments: int
+    records: int
+    log_bytes: int
+
+
 @dataclass(frozen=True, slots=True)
 class PartitionView:
     """`numbers`: the partition's entry in `describe`. `worries`: what somebody should look into, a sentence each."""
@@ -77,11 +93,15 @@ class PartitionView:
 
 @dataclass(frozen=True, slots=True)
 class TopicView:
-    """`described`: the result of `Topic.describe`. `settings`: (name, value, source) of the settings shown."""
+    """`described`: the result of `Topic.describe`. `settings`: (name, value, source) of the settings shown.
+
+    `deletions`: what retention takes next, the soonest first.
+    """
 
     described: dict[str, Any]
     settings: list[tuple[str, str, str]]
     partitions: list[PartitionView]
+    deletions: list[Deletion]
 
 
 def topic_view(snapshot: Snapshot, config: TopicConfig, now_ms: int, most_blocks: int) -> TopicView:
@@ -102,7 +122,29 @@ def topic_view(snapshot: Snapshot, config: TopicConfig, now_ms: int, most_blocks
     effective, sources = config.effective(), config.sources()
     names = [*SETTINGS, *(name for name in sorted(snapshot.config) if name not in SETTINGS)]
     settings = [(name, effective[name], sources[name]) for name in names]
-    return TopicView(described, settings, views)
+    deletions = _deletions(rows, forecast, now_ms) if role_of(snapshot) == LEADER else []
+    return TopicView(described, settings, views, deletions)
+
+
+def _deletions(rows: Sequence[Segment], forecast: TopicForecast, now_ms: int) -> list[Deletion]:
+    """`rows`: the live segments, as the forecast has them."""
+    together: dict[tuple[int, str], list[tuple[int, Segment]]] = {}
+    for row, at_ms in enumerate(forecast.retain_ms.tolist()):
+        rule = forecast.expired.get(row, RETENTION_MS)
+        at_ms = now_ms if row in forecast.expired else at_ms
+        if at_ms < NEVER:
+            soon = bisect_left(SOON_MS, at_ms - now_ms)
+            together.setdefault((soon, rule), []).append((at_ms, rows[row]))
+    return [
+        Deletion(
+            min(at_ms for at_ms, _ in several),
+            rule,
+            len(several),
+            sum(segment.records for _, segment in several),
+            sum(segment.log_bytes for _, segment in several),
+        )
+        for (_, rule), several in sorted(together.items(), key=lambda item: item[0])
+    ]
 
 
 @dataclass(frozen=True, slots=True)
