@@ -250,8 +250,8 @@ _ASKS_FOR_PANDAS = ("--master", "doctor", "sql")
 
 
 class _NoPandas:
-    """Pandas, as where it is not installed."""
+    """Pandas and what comes with it, as where they are not installed."""
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> None:
-        if name == "pandas":
-            raise ModuleNotFoundError("commands without Spark do without pandas", name=name)
+        if name in ("pandas", "dateutil"):
+            raise ModuleNotFoundError(f"commands without Spark do without {name}", name=name)

@@ -46,9 +46,8 @@ class LazyCommand:
         return self._made_of(lambda: None, self.summary)
 
     def _made_of(self, function: Any, summary: str | None) -> Any:
-        app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-        panel = self.panel or typer.models.Default(None)
-        app.command(self.name, cls=HabitualCommand, help=summary, rich_help_panel=panel)(function)
+        app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+        app.command(self.name, cls=HabitualCommand, help=summary)(function)
         return typer.main.get_command(app)
 
 
@@ -66,7 +65,9 @@ def group_of(
 
     class LazyGroup(TyperGroup):
         def __init__(self, **settings: Any) -> None:
-            super().__init__(**settings | {"commands": {name: command.listed() for name, command in named.items()}})
+            listed = {name: command.listed() for name, command in named.items()}
+            # Help in rich's boxes takes longer than the rest of a command's start.
+            super().__init__(**settings | {"commands": listed, "rich_markup_mode": None})
 
         def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
             if args and elsewhere and args[0] in elsewhere:
@@ -82,6 +83,11 @@ def group_of(
         def invoke(self, ctx: Any) -> Any:
             with silent_without_a_reader():
                 return super().invoke(ctx)
+
+        def format_commands(self, ctx: Any, formatter: Any) -> None:
+            for panel in dict.fromkeys(command.panel for command in commands):
+                with formatter.section(panel or "Commands"):
+                    formatter.write_dl([(one.name, one.summary) for one in commands if one.panel == panel])
 
         def load(self) -> list[Any]:
             """All commands, imported: for documentation."""

@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING, Any, Self
 
 from spark_segments.config import check_new_topic_name, names_collide, normal_overrides, topic_config
 from spark_segments.errors import LogDirError, SegmentsError, StorageError
-from spark_segments.log.groups.group import Group, all_groups, has_positions
-from spark_segments.log.groups.group_files import check_group_id
 from spark_segments.log.manifest.rows import Partition
 from spark_segments.log.manifests import Manifests, kafka_directory
 from spark_segments.log.marker import check_apart, is_marked, mark
@@ -25,6 +23,7 @@ from spark_segments.storage import Storage
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from spark_segments.log.groups.group import Group
     from spark_segments.log.groups.kafka_groups import GroupOffsets
     from spark_segments.log.report import Report
     from spark_segments.values.registries.registry import Registry
@@ -150,11 +149,16 @@ class LogDir(Prints):
 
     def group(self, group: str) -> Group:
         """The group of this id, whether or not it has committed. Raises InvalidOptionError for no group's id."""
+        from spark_segments.log.groups.group import Group
+        from spark_segments.log.groups.group_files import check_group_id
+
         check_group_id(group)
         return Group(self.manifests, group)
 
     def groups(self) -> list[str]:
         """The ids of the groups that have positions, sorted. One whose positions cannot be read is there, too."""
+        from spark_segments.log.groups.group import all_groups, has_positions
+
         every = all_groups(self.manifests)
         there = self.storage.at_once(has_positions, every)
         return [group.id for group, is_there in zip(every, there, strict=True) if is_there]
@@ -294,6 +298,8 @@ class LogDir(Prints):
         )
 
     def _printed(self) -> Printed:
+        from spark_segments.log.groups.group import all_groups
+
         names = self.topics()
         read = [one for one in self.storage.at_once(_offsets, all_groups(self.manifests)) if one != {}]
         facts = {"uri": self.uri, "topics": len(names), "groups": len(read)}

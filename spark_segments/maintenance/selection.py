@@ -8,10 +8,10 @@ from typing import TypeVar
 from spark_segments.config import TopicConfig, topic_config
 from spark_segments.errors import CommitConflictError, InvalidOptionError, SegmentsError, UnknownTopicError
 from spark_segments.execution import run_tasks
-from spark_segments.log.appending.offset_assignment import OLDEST_CHUNK_MS
 from spark_segments.log.logdir import LogDir
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.manifest.states import check_role
+from spark_segments.log.manifest.upkeep import OLDEST_CHUNK_MS
 from spark_segments.log.manifests import selected
 from spark_segments.log.report import FAILED, Report
 from spark_segments.storage import Storage

@@ -27,7 +27,7 @@ def test_help_has_an_example_and_fits_eighty_columns(segments, command):
 
 def test_every_command_is_in_the_help(segments):
     text = segments("--help").text + segments("topic", "--help").text + segments("groups", "--help").text
-    shown = re.findall(r"^│ ([a-z][a-z-]*)  ", text, re.MULTILINE)
+    shown = re.findall(r"^  ([a-z][a-z-]*)  ", text, re.MULTILINE)
     assert {name for command in COMMANDS for name in command} == set(shown)
     assert shown[0] == "topic"
 

@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 
 from spark_segments import LogDir
-from spark_segments.log.appending.offset_assignment import OLDEST_CHUNK_MS
 from spark_segments.log.manifest.manifest import Change, Manifest
+from spark_segments.log.manifest.upkeep import OLDEST_CHUNK_MS
 from spark_segments.log.verification.verify import verify
 from spark_segments.maintenance import compact, retain, roll
 from spark_segments.maintenance.removal.restore import restore

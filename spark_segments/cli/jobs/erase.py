@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
 import dataclasses
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from spark_segments.cli.confirmation import confirm, print_way_back
+from spark_segments.cli.jobs.keys import Base64KeyOption, KeyOption, key_bytes
 from spark_segments.cli.jobs.maintenance import finish, run
 from spark_segments.cli.options import (
     ConfiguredLogOptions,
@@ -20,17 +18,9 @@ from spark_segments.cli.options import (
     with_options,
 )
 from spark_segments.cli.output import Output
-from spark_segments.errors import InvalidOptionError
 
 if TYPE_CHECKING:
     from spark_segments.log.report import Report
-
-KeyOption = Annotated[
-    list[str] | None, typer.Option("--key", metavar="TEXT", help="A key, as UTF-8; may be given several times.")
-]
-Base64KeyOption = Annotated[
-    list[str] | None, typer.Option("--key-base64", metavar="BASE64", help="A key of any bytes; several times, too.")
-]
 
 
 @with_options
@@ -88,14 +78,3 @@ def erase(
     if settings.output is not Output.JSON and not report.partitions:
         print("No file of the log has a record of these keys that is to go.")
     finish(settings.metrics, log, report)
-
-
-def key_bytes(texts: Sequence[str] | None, encoded: Sequence[str] | None) -> list[bytes]:
-    """The keys of --key and --key-base64. Raises InvalidOptionError for text that is no base64."""
-    keys = [text.encode() for text in texts or []]
-    for text in encoded or []:
-        try:
-            keys.append(base64.b64decode(text, validate=True))
-        except binascii.Error as error:
-            raise InvalidOptionError("Not base64", expected="--key-base64 BASE64", found=text) from error
-    return keys

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from spark_segments.cli.arguments import timestamp_ms
-from spark_segments.cli.jobs.erase import Base64KeyOption, KeyOption, key_bytes
+from spark_segments.cli.jobs.keys import Base64KeyOption, KeyOption, key_bytes
 from spark_segments.cli.options import ConfiguredLogOptions, NowOption, OutputOption, TopicArgument, with_options
 from spark_segments.cli.output import Output, print_json
 from spark_segments.errors import InvalidOptionError

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from spark_segments.cli.jobs.erase import Base64KeyOption, KeyOption, key_bytes
+from spark_segments.cli.jobs.keys import Base64KeyOption, KeyOption, key_bytes
 from spark_segments.cli.jobs.maintenance import finish
 from spark_segments.cli.options import (
     ConfiguredLogOptions,

@@ -222,7 +222,7 @@ def _text(names: pa.BinaryArray) -> pa.StringArray:
 @lru_cache(maxsize=16)
 def _repeated(value: str | int, rows: int) -> pa.Array:
     if isinstance(value, int):
-        return pa.array(np.full(rows, value, np.int32))
+        return pa.Array.from_buffers(pa.int32(), rows, [None, pa.py_buffer(np.full(rows, value, np.int32))])
     text = value.encode()
     offsets = np.arange(rows + 1, dtype=np.int32) * np.int32(len(text))
     return pa.StringArray.from_buffers(rows, pa.py_buffer(offsets), pa.py_buffer(text * rows))

@@ -18,7 +18,6 @@ from spark_segments.format.decoding.columns import DecodedColumns
 from spark_segments.format.decoding.fields import POSITION
 from spark_segments.format.decoding.outcomes import corrupt
 from spark_segments.format.layout import RECORD_SCHEMA
-from spark_segments.format.legacy.upconvert import opened
 from spark_segments.format.window import Window
 
 _SMALLEST, _LARGEST = -(2**63), 2**63 - 1
@@ -65,6 +64,8 @@ def decode_batches(
         some = window if rows is None else window.take(rows)
         excluded = exclude if rows is None or exclude is None else exclude[rows]
         if is_legacy:
+            from spark_segments.format.legacy.upconvert import opened
+
             some = some if excluded is None else some.take(~excluded)
             for part, timestamp_type in opened(some, wanted.first_offset, target_bytes):
                 yield from _decode(part, None, wanted._replace(timestamp_type=timestamp_type), partition)

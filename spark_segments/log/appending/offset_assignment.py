@@ -20,14 +20,11 @@ from spark_segments.log.manifest.rows import Partition, Segment, partitions_of
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.manifest.topic_log import TableState
 from spark_segments.log.manifest.transaction import AnyTransaction
-from spark_segments.log.manifest.upkeep import ORPHAN_AGE_MS
+from spark_segments.log.manifest.upkeep import OLDEST_CHUNK_MS
 from spark_segments.storage import Storage
 
 if TYPE_CHECKING:
     from spark_segments.log.appending.appender import Chunks
-
-OLDEST_CHUNK_MS = ORPHAN_AGE_MS // 2
-"""Chunks older than this are refused: vacuum might take their files before the commit names them."""
 
 _THREADS = 16  # looking for files on an object store is mostly waiting
 _SURELY_YOUNG_MS = 60 * 60 * 1000

@@ -352,7 +352,7 @@ def _check_ranges(topic: str, rows: pa.Table, ends: Mapping[int, int]) -> None:
         return
     rows = in_log_order(rows.select(["partition", "base_offset", "next_offset"]))
     partition, base, following = (rows.column(name).to_numpy() for name in rows.column_names)
-    unknown = set(np.unique(partition).tolist()) - ends.keys()
+    unknown = set(pc.unique(rows.column("partition")).to_pylist()) - ends.keys()
     if unknown:
         raise UnknownTopicError(f"Topic {topic} has no partition {min(unknown)}", hint=f"It has {len(ends)} of them")
     limit = np.array([ends.get(number, 0) for number in range(len(ends))], np.int64)[partition]

@@ -31,6 +31,9 @@ from spark_segments.storage import FileInfo
 ORPHAN_AGE_MS = 7 * 24 * 60 * 60 * 1000
 """Age, by the store's clock, at which a file that no version names is deleted. A commit must not take longer."""
 
+OLDEST_CHUNK_MS = ORPHAN_AGE_MS // 2
+"""Chunks older than this are refused: vacuum might take their files before the commit names them."""
+
 MERGE = "merge-files"
 """The operation, in Delta's history, of a commit that merged files."""
 

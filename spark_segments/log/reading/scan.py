@@ -16,7 +16,6 @@ from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.partitions import check_partition, offset_bounds
 from spark_segments.log.printing import Printed, Prints
 from spark_segments.log.reading.ahead import Piece, read_ahead, reading_threads
-from spark_segments.log.reading.latest import LatestPart, latest_parts, read_latest
 from spark_segments.log.reading.plan import BINARY_VIEW, EVERYTHING, Part, Selection, planned_parts, readable_bounds
 from spark_segments.log.reading.read import pieces_of, read_part
 from spark_segments.log.segment.reader import FIRST_WINDOW_BYTES
@@ -28,6 +27,7 @@ if TYPE_CHECKING:
     import pandas as pd
     import polars as pl
 
+    from spark_segments.log.reading.latest import LatestPart
     from spark_segments.log.typed.columns import Columns
     from spark_segments.values.batches import Decoder
 
@@ -109,6 +109,8 @@ class Scan(Prints):
         typed = self._typed
         selection = self.selection if typed is None else replace(self.selection, columns=tuple(typed.wanted))
         if selection.view is not None:
+            from spark_segments.log.reading.latest import latest_parts
+
             return latest_parts(self.snapshot, self.offsets, selection, max_bytes, pieces)
         planned = [
             planned_parts(self.snapshot, piece, selection, max_bytes)
@@ -196,7 +198,11 @@ class Scan(Prints):
 
 def read(storage: Storage, part: Part | LatestPart) -> Iterator[pa.RecordBatch]:
     """The records of a part as they are stored: no key and no value is decoded."""
-    return read_latest(storage, part) if isinstance(part, LatestPart) else read_part(storage, part)
+    if isinstance(part, Part):
+        return read_part(storage, part)
+    from spark_segments.log.reading.latest import read_latest
+
+    return read_latest(storage, part)
 
 
 def _file_bytes(snapshot: Snapshot, partition: int, start: int, end: int) -> int:

@@ -295,8 +295,7 @@ def _own_files(rows: pa.Table) -> pa.Table:
 
 
 def _lately_removed(segments: pa.Table, since_ms: int) -> Iterator[tuple[str, int]]:
-    removed_ms = segments.column("removed_ms").fill_null(-1).to_numpy()
-    lately = segments.filter(pa.array(removed_ms > since_ms))
+    lately = segments.filter(pc.greater(segments.column("removed_ms"), since_ms))
     yield from zip(lately.column("path").to_pylist(), lately.column("partition").to_pylist(), strict=True)
 
 

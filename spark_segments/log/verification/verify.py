@@ -6,40 +6,27 @@ look-ups, row figures, leader epochs, transactions, keys. A repair rebuilds side
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow.compute as pc
 from deltalake.exceptions import DeltaError
 
-from spark_segments.config import TopicConfig, topic_config
+from spark_segments.config import topic_config
 from spark_segments.errors import InvalidOptionError, LogDirError, MissingFileError, SegmentsError, UnknownTopicError
-from spark_segments.execution import run_tasks
-from spark_segments.format.sidecars.txn_index import AbortedTransactions
-from spark_segments.log.bins import in_bins
 from spark_segments.log.findings import WARNING, Findings
-from spark_segments.log.kafka.directory import KafkaDirectory, KafkaSnapshot
 from spark_segments.log.manifest.holes import holes_of
 from spark_segments.log.manifest.manifest import MANIFEST_DIRECTORY
-from spark_segments.log.manifest.rows import LOG_SUFFIX, Partition, partitions_of
+from spark_segments.log.manifest.rows import LOG_SUFFIX
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.manifest.states import check_role
 from spark_segments.log.manifests import selected
 from spark_segments.log.report import Report
-from spark_segments.log.segment.limits import SegmentLimits
-from spark_segments.log.verification.checksums import ChecksumList, check_against
-from spark_segments.log.verification.gaps import check_gaps
-from spark_segments.log.verification.kafka_directories import add_report, check_listing, check_log_directory
-from spark_segments.log.verification.keys import KeysTask, verify_keys
-from spark_segments.log.verification.manifest_rows import check_files, check_rows, well_named
-from spark_segments.log.verification.repair import REPAIR, Rebuild, commit_repairs, rebuild_sidecars
-from spark_segments.log.verification.segments import SegmentFacts, SegmentTask, look_at
+from spark_segments.log.verification.manifest_rows import check_files, check_rows
 from spark_segments.log.verification.shared_objects import check_footers, check_objects
 from spark_segments.log.verification.topic_row import check_applications, check_clocks, check_shared_rows, check_topic
-from spark_segments.log.verification.transactions import aborted_by, check_transactions
 from spark_segments.storage import FileInfo, Storage
 
 if TYPE_CHECKING:
@@ -49,12 +36,6 @@ if TYPE_CHECKING:
     from spark_segments.log.topic import Topic
 
 Progress = Callable[[int, int], None]
-
-_KEY_TASKS_AT_A_TIME = 2  # each holds a map of keys
-SEGMENTS_A_WAVE = 10_000
-"""How many segments have their facts, some kilobytes each, in memory together."""
-
-_SEGMENTS_A_TASK_BYTES = 256 << 20  # on Spark, a task checks many small segments
 
 
 def verify(
@@ -89,7 +70,11 @@ def verify(
             path=log.uri,
             hint="Import it, or start a broker on it. Both rebuild the indexes",
         )
-    listed = None if against is None else ChecksumList.read(against)
+    listed = None
+    if against is not None:
+        from spark_segments.log.verification.checksums import ChecksumList, check_against
+
+        listed = ChecksumList.read(against)
     report = _new_report(deep or repair, dry_run)
     names = selected(log.manifests.directories(), topics)
     for number, name in enumerate(names):
@@ -102,6 +87,8 @@ def verify(
         if progress is not None and not (deep or repair):
             progress(number + 1, len(names))
     if log.is_kafka:
+        from spark_segments.log.verification.kafka_directories import check_log_directory
+
         findings = Findings("")
         check_log_directory(log.storage, findings)
         _add(report, findings)
@@ -184,6 +171,8 @@ def _verify_managed(
         findings.add("The manifest cannot be read", path=f"{MANIFEST_DIRECTORY}/{topic.name}", found=error)
         return _Done()
     if repair:
+        from spark_segments.log.verification.repair import REPAIR
+
         check_role(snapshot, REPAIR)
     storage = topic.manifests.storage
     try:
@@ -204,11 +193,15 @@ def _verify_managed(
     if not any(finding.rule == "M27" for finding in findings.found):
         report.details["holes"] += [{"topic": topic.name, **hole.to_dict()} for hole in holes_of(snapshot.states)]
     if report.details["deep"]:
+        from spark_segments.log.verification import deep
+
         try:
             check_footers(storage, snapshot, objects, findings, spark)
-            facts = _look_deep(storage, snapshot, config, files, done, findings, spark, progress, keep=repair)
+            done.bytes_read, facts = deep.look_deep(
+                storage, snapshot, config, files, findings, spark, progress, keep=repair
+            )
             if repair:
-                done.repaired = _repair(topic, config, facts, findings, spark)
+                done.repaired = deep.repair(topic, config, facts, findings, spark)
         except MissingFileError as error:  # after its segment was checked
             findings.add("The file is missing", path=error.path, expected="the file", found="no file")
     _pass_over_replaced(topic, findings)
@@ -248,6 +241,10 @@ def _verify_kafka(
     progress: Progress | None,
     repair: bool,
 ) -> _Done:
+    from spark_segments.log.kafka.directory import KafkaDirectory, KafkaSnapshot
+    from spark_segments.log.verification.deep import look_deep
+    from spark_segments.log.verification.kafka_directories import add_report, check_listing
+
     storage = topic.manifests.storage
     sources = KafkaDirectory(storage).sources(topic.name)
     if not sources:
@@ -266,7 +263,7 @@ def _verify_kafka(
     assert isinstance(snapshot, KafkaSnapshot)
     add_report(snapshot.report, findings)
     done = _Done(snapshot.partitions.num_rows, snapshot.live.num_rows)
-    _look_deep(storage, snapshot, topic_config({}, {}), None, done, findings, spark, progress)
+    done.bytes_read, _ = look_deep(storage, snapshot, topic_config({}, {}), None, findings, spark, progress)
     return done
 
 
@@ -283,145 +280,3 @@ def _listing(storage: Storage, snapshot: Snapshot) -> dict[str, FileInfo]:
 def _is_inside(directory: str) -> bool:
     """Whether a row's path stays in the log directory. Where it does not, another check finds the row wrong."""
     return bool(directory) and not directory.startswith("/") and ".." not in directory.split("/")
-
-
-def _look_at_all(storage: Storage, tasks: Sequence[SegmentTask]) -> list[SegmentFacts]:
-    """Task function: the facts of several segments."""
-    return [look_at(storage, task) for task in tasks]
-
-
-def _look_deep(
-    storage: Storage,
-    snapshot: Snapshot,
-    config: TopicConfig,
-    files: Mapping[str, FileInfo] | None,
-    done: _Done,
-    findings: Findings,
-    spark: SparkSession | None,
-    progress: Progress | None,
-    *,
-    keep: bool = False,
-) -> dict[int, list[SegmentFacts]]:
-    """Checks every live segment, then what only several segments of a partition show together.
-
-    Partitions are done in waves, so that the facts of a topic's segments are not in memory together. Returns
-    {partition: facts in order} of all of them to `keep`, else nothing.
-    """
-    by_kafka = files is None
-    named = set() if by_kafka else well_named(snapshot)
-    kept: dict[int, list[SegmentFacts]] = {}
-    for partitions in _waves(snapshot):
-        tasks = [
-            SegmentTask(
-                snapshot.topic,
-                segment,
-                row.log_start_offset,
-                row.leader_epochs,
-                SegmentLimits.of(config),
-                by_kafka,
-            )
-            for number, row in partitions.items()
-            for segment in snapshot.live_of(number)
-            if files is None or (segment.path in files and segment.path in named)
-        ]
-        facts: dict[int, list[SegmentFacts]] = {number: [] for number in partitions}
-        look, at_a_time = partial(_look_at_all, storage), storage.tasks_at_a_time
-        grouped = _grouped(tasks, spark)
-        for several in run_tasks(look, grouped, spark, progress=progress, at_a_time=at_a_time, size=_size):
-            for one in several:
-                facts[one.segment.partition].append(one)
-                findings.found += one.findings
-                findings.left_out += one.left_out
-                done.bytes_read += one.bytes_read
-        if not by_kafka:  # recovery has compared the sidecars that Kafka wrote with the log
-            for number, segments in facts.items():
-                if not any(one.damaged for one in segments):
-                    transactions = [one.transactions for one in segments]
-                    findings.partition = number
-                    check_transactions(transactions, aborted_by(transactions), findings)
-            findings.partition = None
-            if "compact" not in config.cleanup_policy:
-                for number, segments in facts.items():
-                    check_gaps(snapshot, partitions[number], segments, findings)
-        _check_keys(storage, snapshot, config, by_kafka, partitions, facts, findings, spark)
-        if keep:
-            kept |= facts
-    return kept
-
-
-def _waves(snapshot: Snapshot) -> Iterator[dict[int, Partition]]:
-    """The partitions, as many at a time as have SEGMENTS_A_WAVE live segments; a single one may have more."""
-    rows = partitions_of(snapshot.partitions)
-    sizes = {row.partition: snapshot.live_table(row.partition).num_rows for row in rows}
-    waves = in_bins(
-        rows,
-        lambda row: sizes[row.partition],
-        lambda _, total, row: total + sizes[row.partition] > SEGMENTS_A_WAVE,
-    )
-    return ({row.partition: row for row in wave} for wave in waves)
-
-
-def _size(tasks: list[SegmentTask]) -> int:
-    return sum(task.segment.log_bytes for task in tasks)
-
-
-def _grouped(tasks: Sequence[SegmentTask], spark: SparkSession | None) -> list[list[SegmentTask]]:
-    def begins(_: list[SegmentTask], total: int, task: SegmentTask) -> bool:
-        return spark is None or total + task.segment.log_bytes > _SEGMENTS_A_TASK_BYTES
-
-    return list(in_bins(tasks, lambda task: task.segment.log_bytes, begins))
-
-
-def _check_keys(
-    storage: Storage,
-    snapshot: Snapshot,
-    config: TopicConfig,
-    by_kafka: bool,
-    partitions: Mapping[int, Partition],
-    facts: Mapping[int, list[SegmentFacts]],
-    findings: Findings,
-    spark: SparkSession | None,
-) -> None:
-    """Checks the clean tails whose segments are all whole."""
-    if not by_kafka and "compact" not in config.cleanup_policy:
-        return
-    tasks = []
-    for number, row in partitions.items():
-        tail = [one for one in facts[number] if one.segment.base_offset < row.first_dirty_offset]
-        if row.first_dirty_offset <= row.log_start_offset or not tail or any(one.damaged for one in tail):
-            continue
-        aborted = AbortedTransactions.concatenate(aborted_by(one.transactions for one in facts[number]).values())
-        segments = tuple(one.segment for one in tail)
-        tasks.append(KeysTask(snapshot.topic, number, segments, row.log_start_offset, row.first_dirty_offset, aborted))
-    for found in run_tasks(partial(verify_keys, storage), tasks, spark, at_a_time=_KEY_TASKS_AT_A_TIME):
-        findings.found += found
-
-
-def _repair(
-    topic: Topic,
-    config: TopicConfig,
-    facts: Mapping[int, list[SegmentFacts]],
-    findings: Findings,
-    spark: SparkSession | None,
-) -> dict[str, dict[str, Any]]:
-    """Rebuilds sidecars of whole segments that have a finding which a rebuild corrects. Returns `_Done.repaired`."""
-    wanted = {finding.rebuilds for finding in findings.found if finding.rebuilds is not None}
-    tasks = []
-    for segments in facts.values():
-        aborted = aborted_by(one.transactions for one in segments)
-        whole = not any(one.damaged for one in segments)
-        for one in segments:
-            # Only all segments together show which transactions the markers of a segment abort.
-            known = whole or not one.transactions.events.has_aborts
-            if one.segment.place in wanted and not one.damaged and known:
-                tasks.append(Rebuild(topic.name, one.segment, aborted[one.segment.place], SegmentLimits.of(config)))
-    if not tasks:
-        return {}
-    new = run_tasks(partial(rebuild_sidecars, topic.manifests.storage), tasks, spark)
-    old = [task.segment for task in tasks]
-    committed = {segment.path for segment in commit_repairs(topic.manifest, old, new)}
-    return {
-        before.place: {"partition": after.partition, "path": before.path, "new_path": after.path}
-        for before, after in zip(old, new, strict=True)
-        if after.path in committed
-    }

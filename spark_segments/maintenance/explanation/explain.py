@@ -23,7 +23,6 @@ from spark_segments.errors import InvalidOptionError
 from spark_segments.log.manifest.rows import OUT_OF_LOG, Partition, Segment, segments_of
 from spark_segments.log.manifest.snapshot import SegmentRows, Snapshot
 from spark_segments.log.partitions import check_partition
-from spark_segments.log.reading.times import offsets_for_times
 from spark_segments.log.topic import Topic
 from spark_segments.maintenance.explanation.record_explanation import (
     ACTIVE,
@@ -75,6 +74,8 @@ def explain(
     check_partition(snapshot, partition)
     record_ms = None
     if timestamp_ms is not None:
+        from spark_segments.log.reading.times import offsets_for_times
+
         found = offsets_for_times(manifests.storage, snapshot, {partition: timestamp_ms})[partition]
         offset, record_ms = found or (snapshot.partition(partition).log_end_offset, None)
     assert offset is not None
@@ -316,7 +317,9 @@ class _Record:
 
     def _largest(self, expected: _SegmentForecast) -> dict[str, Any]:
         """The timestamp that retention.ms counts from, and the segment that has it."""
-        rows = np.setdiff1d(np.arange(min(expected.row + 1, self.sealed_rows)), list(self.forecast.expired))
+        waits = np.ones(min(expected.row + 1, self.sealed_rows), bool)
+        waits[[row for row in self.forecast.expired if row < len(waits)]] = False
+        rows = np.flatnonzero(waits)
         largest_ms = newest_ms(self.live)[rows]
         if expected.roll is not None and largest_ms.max(initial=-1) <= expected.roll.most_ms:
             window = TimeBounds.of(expected.roll.least_ms, expected.roll.most_ms)

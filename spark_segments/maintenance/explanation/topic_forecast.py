@@ -87,10 +87,9 @@ def forecast_topic(snapshot: Snapshot, config: TopicConfig, now_ms: int) -> Topi
 
 def _by_row(segments: pa.Table, partitions: pa.Table) -> pa.Table:
     """The segment rows, with the row of their partition in `partitions` in place of its number."""
-    numbers = segments.column("partition").to_numpy()
-    rows = np.searchsorted(partitions.column("partition").to_numpy(), numbers)
+    rows = pc.index_in(segments.column("partition"), partitions.column("partition"))
     place = segments.schema.get_field_index("partition")
-    return segments.set_column(place, segments.schema.field(place), pa.array(rows, pa.int32()))
+    return segments.set_column(place, segments.schema.field(place), rows)
 
 
 def _retain_ms(

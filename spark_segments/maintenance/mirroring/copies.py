@@ -15,11 +15,11 @@ import pyarrow.compute as pc
 
 from spark_segments.errors import CorruptBatchError, SegmentsError
 from spark_segments.format.kernels.crc32c import crc32c
-from spark_segments.log.appending.offset_assignment import OLDEST_CHUNK_MS
 from spark_segments.log.bins import in_bins
 from spark_segments.log.kafka.partition import PRODUCER_SNAPSHOT_SUFFIX
 from spark_segments.log.manifest.rows import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX, Segment
 from spark_segments.log.manifest.snapshot import Snapshot
+from spark_segments.log.manifest.upkeep import OLDEST_CHUNK_MS
 from spark_segments.log.segment.copying import COPY_BYTES
 from spark_segments.log.segment.files import missing_file, read_file
 from spark_segments.log.segment.reader import windows

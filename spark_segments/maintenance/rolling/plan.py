@@ -198,6 +198,8 @@ def plan_roll(live: pa.Table, rules: RollRules, now_ms: int) -> RollPlan:
 def _merge_rules(chunks: pa.Table) -> MergeRules:
     least_chunks = MERGE_CHUNKS if chunks.num_rows <= MOST_CHUNKS else 2
     shared = chunks.filter(pc.is_valid(chunks.column("index_position")))
+    if not shared.num_rows:  # the grouping imports Arrow's engine
+        return MergeRules(least_chunks, frozenset())
     objects = shared.group_by("path").aggregate([("log_bytes", "sum"), ("index_position", "max")])
     # The index entries lie behind all runs of an object: their position is at least the size of all runs.
     most_bytes = pc.multiply(pc.cast(objects.column("index_position_max"), pa.float64()), LIVE_SHARE)

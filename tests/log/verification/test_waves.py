@@ -29,7 +29,7 @@ def damaged(request, directory: Path) -> LogDir:
 
 @pytest.fixture
 def small_waves(monkeypatch) -> None:
-    monkeypatch.setattr(import_module("spark_segments.log.verification.verify"), "SEGMENTS_A_WAVE", 1)
+    monkeypatch.setattr(import_module("spark_segments.log.verification.deep"), "SEGMENTS_A_WAVE", 1)
 
 
 def found(report: Report) -> tuple[list[str], int, int]:
