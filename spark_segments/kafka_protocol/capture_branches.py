@@ -20,29 +20,31 @@ CAPTURE = "capture"
 """The operation of the commits."""
 
 
-def name_here(log: LogDir, source: str) -> str:
-    """The topic here that a topic of the cluster is captured into."""
+def topic_here(log: LogDir, source: str) -> tuple[str, Snapshot | None]:
+    """The topic here that a topic of the cluster is captured into: its name, and what it is, None before it is made."""
     name = source
-    while is_here(log, name) and (following := log.topic(name).snapshot.states.get(GOES_ON_IN)) is not None:
+    while True:
+        snapshot = _snapshot(log, name)
+        following = None if snapshot is None else snapshot.states.get(GOES_ON_IN)
+        if following is None:
+            return name, snapshot
         name = following
-    return name
 
 
-def is_here(log: LogDir, name: str) -> bool:
-    """Whether there is a topic of this name."""
+def _snapshot(log: LogDir, name: str) -> Snapshot | None:
     try:
-        log.topic(name).manifest.snapshot()
+        return log.topic(name).snapshot
     except UnknownTopicError:
-        return False
-    return True
+        return None
 
 
 def branch(log: LogDir, source: str, there: Collection[str]) -> str:
     """Lets the capture of a topic go on in another topic here, which the next pass makes, and returns its name."""
-    before = name_here(log, source)
-    if not is_here(log, before):
+    before, snapshot = topic_here(log, source)
+    if snapshot is None:
         return before  # which has nothing yet
-    name = next(name for n in count(1) if (name := f"{source}.branch-{n}") not in there and not is_here(log, name))
+    names = (f"{source}.branch-{number}" for number in count(1))
+    name = next(name for name in names if name not in there and _snapshot(log, name) is None)
     check_new_topic_name(name, [])
 
     def plan(current: Snapshot) -> Change:

@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from spark_segments.errors import SegmentsError, UnknownTopicError
-from spark_segments.kafka_protocol.capture_branches import branch, name_here
+from spark_segments.kafka_protocol.capture_branches import branch
 from spark_segments.kafka_protocol.capture_options import CaptureOptions, Divergence
 from spark_segments.kafka_protocol.partition_capture import DivergedError
 from spark_segments.kafka_protocol.source import SourceCluster, SourceTopic, patient
@@ -74,9 +74,8 @@ def capture(
                 except DivergedError as error:
                     if options.on_divergence is not Divergence.BRANCH:
                         raise
-                    before = name_here(log, name)
                     report.warn(
-                        f"{before}: {error.message}. What was captured stays there; "
+                        f"{work.name}: {error.message}. What was captured stays there; "
                         f"a new copy goes on in {branch(log, name, there)}"
                     )
                     here[name] = work.run()
@@ -89,7 +88,7 @@ def capture(
         }
         lines = {line["topic"]: line for line in report.partitions if line["action"] == CAPTURED}
         parted = {(name, number) for name, line in lines.items() for number in line["kept"]}
-        kept, warnings = keep_groups(log.manifests, renamed, [*lines], parted)
+        kept, warnings = keep_groups(log.manifests, renamed, [*lines] if renamed else [], parted)
         for text in warnings:
             report.warn(text)
         for name, found in kept.items():

@@ -20,7 +20,7 @@ from spark_segments.config import topic_config
 from spark_segments.errors import CommitConflictError, SegmentsError
 from spark_segments.execution import run_tasks, task_slots
 from spark_segments.format.sidecars.producer_state import producer_snapshot_bytes
-from spark_segments.kafka_protocol.capture_branches import CAPTURE, is_here, name_here
+from spark_segments.kafka_protocol.capture_branches import CAPTURE, topic_here
 from spark_segments.kafka_protocol.capture_options import CaptureOptions, Divergence
 from spark_segments.kafka_protocol.partition_capture import (
     CapturedPartition,
@@ -96,22 +96,22 @@ class TopicCapture:
     ) -> None:
         self._log, self._source, self._topic = log, source, topic
         self._options, self._report, self._spark, self._progress = options, report, spark, progress
-        self._name = topic.name
+        self.name = topic.name
         self._parts: dict[int, CapturedPartition] = {}
         self._known: set[int] = set()  # partitions of which something is noted
         self._records = self._bytes = 0  # that were added
 
     def run(self) -> str:
         """Makes the pass, adds its line to the report, and returns the name of the topic here. Again, it goes on."""
-        self._name = name_here(self._log, self._topic.name)
-        self._manifest: Manifest = self._log.topic(self._name).manifest
+        self.name, before = topic_here(self._log, self._topic.name)
+        self._manifest: Manifest = self._log.manifests.manifest(self.name)
         try:
-            current = self._ready()
+            current = self._ready(before)
         except DivergedError as error:
             if self._options.on_divergence is not Divergence.KEEP:
                 raise
             self._tell_end({number: error for number in self._topic.leaders})
-            return self._name
+            return self.name
         self._config = topic_config(current.config, self._log.defaults)
         noted, now_ms = captured_of(current.states), self._log.storage.now_ms()
         self._known = {*noted}
@@ -129,7 +129,7 @@ class TopicCapture:
                 kept[number] = part.problem
         self._note_end()
         self._tell_end(kept)
-        return self._name
+        return self.name
 
     def _copy(self) -> None:
         """Copies and commits in turns, until all is here."""
@@ -144,9 +144,9 @@ class TopicCapture:
 
         storage, options = self._log.storage, self._options
         here = PartitionsCapture(
-            storage, self._source, self._topic, self._name, limits, self._parts.values(), options.patience_seconds, told
+            storage, self._source, self._topic, self.name, limits, self._parts.values(), options.patience_seconds, told
         )
-        copy = _Copy(storage, self._source.servers, options, self._topic, self._name, limits)
+        copy = _Copy(storage, self._source.servers, options, self._topic, self.name, limits)
         while due := [part for part in self._parts.values() if part.is_due]:
             if self._spark is None:
                 problem = here.run(COMMIT_BYTES)
@@ -161,7 +161,7 @@ class TopicCapture:
                 raise problem
 
     def _tell_end(self, kept: Mapping[int, SegmentsError]) -> None:
-        name, late = self._name, sorted(number for number, part in self._parts.items() if part.noted.late)
+        name, late = self.name, sorted(number for number, part in self._parts.items() if part.noted.late)
         if late:
             self._report.warn(f"{name}: {_LATE.format(', '.join(map(str, late)))}")
         for text in dict.fromkeys(str(error) for error in kept.values()):
@@ -179,13 +179,13 @@ class TopicCapture:
         """Adds the topic's line to the report, with what was committed."""
         records, log_bytes = self._records, self._bytes
         self._report.add(
-            self._name, None, action,
+            self.name, None, action,
             records_in=records, records_out=records, bytes_in=log_bytes, bytes_out=log_bytes, **figures,
         )  # fmt: skip
 
-    def _note(self, part: CapturedPartition) -> Captured:
+    def _note(self, part: CapturedPartition, now_ms: int) -> Captured:
         """What is to be noted of a partition whose row is written next."""
-        now_ms, config = self._log.storage.now_ms(), self._config
+        config = self._config
         is_late = config.compact and now_ms - part.noted.at_ms > config.delete_retention_ms
         stable_end = part.noted.stable_end
         if is_late and not part.noted.late and part.row.last_stable_offset < part.row.log_end_offset:
@@ -200,7 +200,8 @@ class TopicCapture:
     def _note_end(self) -> None:
         """Notes what changed of partitions that got nothing."""
         longest_ms = self._config.delete_retention_ms // _NOTE_SHARE
-        new = {number: self._note(part) for number, part in self._parts.items()}
+        now_ms = self._log.storage.now_ms()
+        new = {number: self._note(part, now_ms) for number, part in self._parts.items()}
         due = {
             number: one
             for number, one in new.items()
@@ -213,22 +214,22 @@ class TopicCapture:
         for number, one in due.items():
             self._parts[number].noted = one
 
-    def _ready(self) -> Snapshot:
+    def _ready(self, before: Snapshot | None) -> Snapshot:
         """The topic here, made if it is not there, with all of its partitions."""
         topic = self._topic
-        if not is_here(self._log, self._name):
+        if before is None:
             theirs = patient(partial(self._source.settings, topic), self._options.patience_seconds)
             kept = kept_settings(topic.name, theirs, keep_retention=self._options.keep_retention)
             for text in kept.warnings:
                 self._report.warn(text)
             states = {}
-            topic_id = topic.topic_id if self._name == topic.name else None
+            topic_id = topic.topic_id if self.name == topic.name else None
             if topic_id is None:  # the one that this goes on for may have theirs
                 topic_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
                 states = {} if topic.topic_id is None else {SOURCE_TOPIC_ID: topic.topic_id}
             row = TopicRow(topic_id, kept.config, states=states)
             self._manifest.create_by(Change(CREATE, partitions=self._empty(topic_id, 0), topic=row))
-        current = self._manifest.snapshot()
+        current = self._manifest.snapshot() if before is None else before
         check_role(current, CAPTURE)
         self._check_id(current)
 
@@ -252,14 +253,15 @@ class TopicCapture:
     def _check_id(self, current: Snapshot) -> None:
         theirs, known = self._topic.topic_id, current.states.get(SOURCE_TOPIC_ID, current.topic_id)
         if theirs is not None and known != theirs:
-            raise made_again(self._name, known, theirs)
+            raise made_again(self.name, known, theirs)
 
     def _commit(self) -> None:
         """Makes what was copied part of the topic."""
         ready = {n: part for n, part in self._parts.items() if part.chunks or part.holes}
         if not ready:
             return
-        notes = {number: self._note(part) for number, part in ready.items()}
+        now_ms = self._log.storage.now_ms()
+        notes = {number: self._note(part, now_ms) for number, part in ready.items()}
         new = {number: self._row(part, notes[number].stable_end) for number, part in ready.items()}
         found = sorted(hole for part in ready.values() for hole in part.holes)
         chunks = [row for part in ready.values() for row in part.chunks]
@@ -270,7 +272,7 @@ class TopicCapture:
                 here = current.partition(number)
                 if (current.topic_id, here.log_end_offset) != (part.row.topic_id, part.row.log_end_offset):
                     raise CommitConflictError(
-                        f"{self._name}-{number} was appended to while it was captured",
+                        f"{self.name}-{number} was appended to while it was captured",
                         path=self._log.uri,
                         expected=f"a log end of {part.row.log_end_offset}",
                         found=here.log_end_offset,
@@ -298,7 +300,7 @@ class TopicCapture:
         self._manifest.commit(plan)
         self._records += sum(row.records for row in chunks)
         self._bytes += sum(row.log_bytes for row in chunks)
-        self._report.details["holes"] += [{"topic": self._name, **hole.to_dict()} for hole in found]
+        self._report.details["holes"] += [{"topic": self.name, **hole.to_dict()} for hole in found]
         for number, part in ready.items():
             part.row, part.noted = new[number], notes[number]
             self._known.add(number)

@@ -11,19 +11,18 @@ import random
 import socket
 import struct
 import sys
-import tempfile
 import threading
 import time
 from collections import Counter
 from contextlib import suppress
 
-from spark_segments import LogDir
 from spark_segments.errors import SegmentsError
 from spark_segments.kafka_protocol import CaptureOptions, capture
 from spark_segments.kafka_protocol.views import Views
 from tests.kafka_protocol.fetching import fetched_batches
 from tests.kafka_protocol.mutated import mutated
 from tests.kafka_protocol.played import playing
+from tests.log.memory_store import memory_log
 
 _TOPIC, _PARTITIONS = "orders", 2
 _PATIENCE_SECONDS = 0.2
@@ -40,29 +39,28 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     arguments = parser.parse_args()
     started = time.monotonic()
-    with tempfile.TemporaryDirectory() as directory:
-        source = LogDir.create(f"{directory}/source")
-        source.create_topic(_TOPIC, _PARTITIONS)
-        source.topic(_TOPIC).append([{"value": f"{n}" * 20, "partition": n % _PARTITIONS} for n in range(40)])
-        source.group(_GROUP).reset({_TOPIC: {0: 3}})
-        ended: Counter[str] = Counter()
-        with playing(Views(source, interval_seconds=60)) as address:
-            whole = {number: fetched_batches(address, _TOPIC, number) for number in range(_PARTITIONS)}
-            for number in range(arguments.answers):
-                chance = random.Random(arguments.seed + number)
-                try:
-                    ended[_captured(f"{directory}/{number}", address, whole, chance)] += 1
-                except Exception:
-                    print(f"the answer of seed {arguments.seed + number} failed", flush=True)
-                    raise
+    source = memory_log("/source")
+    source.create_topic(_TOPIC, _PARTITIONS)
+    source.topic(_TOPIC).append([{"value": f"{n}" * 20, "partition": n % _PARTITIONS} for n in range(40)])
+    source.group(_GROUP).reset({_TOPIC: {0: 3}})
+    ended: Counter[str] = Counter()
+    with playing(Views(source, interval_seconds=3600)) as address:
+        whole = {number: fetched_batches(address, _TOPIC, number) for number in range(_PARTITIONS)}
+        for number in range(arguments.answers):
+            chance = random.Random(arguments.seed + number)
+            try:
+                ended[_captured(address, whole, chance)] += 1
+            except Exception:
+                print(f"the answer of seed {arguments.seed + number} failed", flush=True)
+                raise
     seconds = time.monotonic() - started
     print(f"{arguments.answers} answers in {seconds:.0f} s: {dict(ended.most_common())}")
     return 0
 
 
-def _captured(directory: str, address: str, whole: dict[int, bytes], chance: random.Random) -> str:
+def _captured(address: str, whole: dict[int, bytes], chance: random.Random) -> str:
     """How a capture ends of which one answer is another: its error's class, or whole."""
-    log = LogDir.create(directory)
+    log = memory_log("/log")
     begun = time.monotonic()
     with _Proxy(address, chance) as proxy:
         options = CaptureOptions(groups=[_GROUP], patience_seconds=_PATIENCE_SECONDS)
