@@ -2,6 +2,9 @@
 
 Records go in transactions. Each commits the place in the log behind its records, too, as an offset of the replay's
 group in that cluster: so a replay that was killed goes on where its last transaction ended, and sends no record twice.
+
+Without transactions the position carries the log end there, too. Whatever the topic has above it this replay has sent:
+nothing else writes it.
 """
 
 from __future__ import annotations
@@ -76,6 +79,8 @@ class ReplayOptions:
     there}. `from_time_ms`, `to_time_ms`: the first replay of a partition begins at the first record of that time or
     later, each one ends before the first record of that time or later. `groups`: names or patterns of groups here,
     whose positions become those of the groups of the same name there, at the new offsets, where these have none.
+    `idempotent`: no transactions. Each record is there once only if this replay alone writes the topics there, and if
+    what it sent before it was killed has arrived before it goes on. Offsets there have no gaps then.
     `max_bytes_per_second`: of keys and values. `patience_seconds`: how long the cluster may answer nothing of use.
     """
 
@@ -85,6 +90,7 @@ class ReplayOptions:
     from_time_ms: int | None = None
     to_time_ms: int | None = None
     groups: Sequence[str] = ()
+    idempotent: bool = False
     max_bytes_per_second: int | None = None
     patience_seconds: float = 60.0
 
@@ -121,13 +127,16 @@ def replay(
 
 @dataclass(slots=True)
 class _Topic:
-    """A topic of a pass. `places`: {partition: next offset to be sent}, `ends`: where the pass ends."""
+    """A topic of a pass. `places`: {partition: next offset to be sent}, `ends`: where the pass ends. `new_ends`: the
+    log ends there, behind what is committed, where they are known.
+    """
 
     snapshot: Snapshot
     target: str
     there: TargetTopic | None
     places: Places
     ends: Places
+    new_ends: Places
     new: set[int]
     created: bool
     to_send: int
@@ -178,7 +187,9 @@ class Replay:
     ) -> None:
         self._log, self._topics, self._options, self._progress = log, topics, options, progress
         self._name, patience = options.name, options.patience_seconds
-        self._cluster = TargetCluster(servers, options.client_config, self._name, min(patience, _ANSWER_SECONDS))
+        self._cluster = TargetCluster(
+            servers, options.client_config, self._name, min(patience, _ANSWER_SECONDS), idempotent=options.idempotent
+        )
         self._checked: set[str] = set()
         self._is_begun = False
         self._sent_bytes, self._started = 0, time.monotonic()
@@ -216,7 +227,9 @@ class Replay:
                 moved = self._moved_groups()
                 break
             except TargetError as error:
-                if not error.is_passing or time.monotonic() - answered > self._options.patience_seconds:
+                # Without transactions nothing takes back what is on its way.
+                is_late = time.monotonic() - answered > self._options.patience_seconds
+                if not error.is_passing or is_late or self._options.idempotent:
                     raise
             self._is_begun = False  # a new producer takes back what the old one left open
             time.sleep(_PAUSE_SECONDS)
@@ -263,7 +276,7 @@ class Replay:
         return names
 
     def _topic(self, snapshot: Snapshot, target: str, there: TargetTopic | None, sent: Mapping[Any, Any]) -> _Topic:
-        places, ends, new = {}, {}, set()
+        places, ends, new, new_ends = {}, {}, set(), dict[int, int]()
         after, before = self._options.from_time_ms, self._options.to_time_ms
         firsts, lasts = (self._firsts(snapshot, ms) for ms in (after, before))
         bounds = readable_bounds(snapshot, READ_COMMITTED)
@@ -272,14 +285,18 @@ class Replay:
                 end = min(end, last[0])
             if (one := sent.get((target, number))) is not None:
                 place = one.offset
-                self._check(snapshot, number, place, one.metadata)
+                known = str(one.metadata or "").split(" ")
+                self._check(snapshot, number, place, known)
+                if len(known) == 3:
+                    new_ends[number] = int(known[2])
             else:
                 new.add(number)
+                new_ends[number] = 0  # see `_problems`
                 first = firsts.get(number)
                 place = start if after is None else bounds[number][1] if first is None else first[0]
             places[number], ends[number] = place, max(place, end)
         to_send = sum(max(0, end - places[number]) for number, end in ends.items())
-        found = _Topic(snapshot, target, there, places, ends, new, there is None, to_send)
+        found = _Topic(snapshot, target, there, places, ends, new_ends, new, there is None, to_send)
         found.warnings += [
             f"{snapshot.topic}-{number}: {hole}"
             for number in ends
@@ -292,11 +309,10 @@ class Replay:
             return {}
         return offsets_for_times(self._log.storage, snapshot, dict.fromkeys(offset_bounds(snapshot), time_ms))
 
-    def _check(self, snapshot: Snapshot, number: int, place: int, metadata: str | None) -> None:
+    def _check(self, snapshot: Snapshot, number: int, place: int, metadata: Sequence[str]) -> None:
         """Raises OffsetOutOfRangeError where this is not the log that was sent, or records have left it since."""
         state = PartitionState.of(snapshot, number)
-        topic_id, _, epoch = (metadata or "").partition(" ")
-        known = Position(place, topic_id, int(epoch)) if epoch.isdigit() else state.position(place)
+        known = Position(place, metadata[0], int(metadata[1])) if len(metadata) > 1 else state.position(place)
         loss = loss_at(known, state, (snapshot.topic, number), f"replay {self._name}")
         if loss is not None:
             raise OffsetOutOfRangeError(
@@ -372,8 +388,6 @@ class Replay:
             offset_map.settle({number: place for number, place in one.places.items() if number not in one.new})
         if one.there is None:
             self._cluster.create_topic(one.target, len(one.ends), self._config(one.snapshot))
-        offsets = {number: (one.places[number], end) for number, end in one.ends.items()}
-        scan = self._scan(one, offsets, _COLUMNS)
         current: _Transaction | None = None
         if one.new:  # from now on the replay is known there
             current = self._begun()
@@ -381,6 +395,9 @@ class Replay:
             self._commit(one, current, None)
             one.new.clear()
             current = None
+        self._pass_arrived(one, offset_map)
+        offsets = {number: (one.places[number], end) for number, end in one.ends.items()}
+        scan = self._scan(one, offsets, _COLUMNS)
         for batch in scan.batches():
             number = batch.column("partition")[0].as_py()
             for start in range(0, batch.num_rows, _PIECE_RECORDS):
@@ -397,6 +414,27 @@ class Replay:
             current = current or self._begun()
             current.places |= behind  # control records and aborted ones at the end are passed, too
             self._commit(one, current, offset_map)
+
+    def _pass_arrived(self, one: _Topic, offset_map: ReplayedOffsets | None) -> None:
+        """Passes over records that were sent without transactions, and whose position was not committed any more."""
+        there = one.there.ends if one.there is not None else {}
+        arrived = {number: there[number] - end for number, end in one.new_ends.items() if there.get(number, end) != end}
+        if not arrived:
+            return
+        current = self._begun()
+        for number, count in arrived.items():
+            found: list[int] = []
+            if count > 0:
+                offsets = {number: (one.places[number], one.ends[number])}
+                for batch in self._scan(one, offsets, ("offset",)).batches():
+                    found += batch.column("offset").to_pylist()[: count - len(found)]
+            if len(found) != count:
+                raise _others(one, number, one.new_ends[number] + len(found), there[number])
+            current.old[number] = found
+            current.new[number] = [*range(one.new_ends[number], there[number])]
+            current.places[number] = found[-1] + 1
+            current.records += count
+        self._commit(one, current, offset_map)
 
     # Groups
 
@@ -477,13 +515,22 @@ class Replay:
         self._cluster.flush()
         if transaction.problem is not None:
             raise transaction.problem
+        for number, offsets in transaction.new.items():
+            known = one.new_ends.get(number)
+            if self._options.idempotent and offsets and known is not None and offsets[0] != known:
+                raise _others(one, number, known, offsets[0])
+            if offsets:
+                one.new_ends[number] = offsets[-1] + 1
         if offset_map is not None and transaction.records:
             offset_map.add({number: (old, transaction.new[number]) for number, old in transaction.old.items()})
         states = {number: PartitionState.of(one.snapshot, number) for number in transaction.places}
         positions = {}
         for number, place in transaction.places.items():
             position = states[number].position(place)
-            positions[one.target, number] = (place, f"{position.topic_id} {position.leader_epoch}")
+            metadata = f"{position.topic_id} {position.leader_epoch}"
+            if self._options.idempotent and (new_end := one.new_ends.get(number)) is not None:
+                metadata += f" {new_end}"
+            positions[one.target, number] = (place, metadata)
         self._cluster.commit(positions)
         one.places |= transaction.places
         one.records += transaction.records
@@ -494,6 +541,13 @@ class Replay:
             ahead_seconds = self._sent_bytes / rate - (time.monotonic() - self._started)
             if ahead_seconds > 0:
                 time.sleep(ahead_seconds)
+
+
+def _others(one: _Topic, number: int, expected: int, found: int) -> TargetError:
+    return TargetError(
+        f"{one.target}-{number} has records that this replay has not sent: expected offset {expected}, found {found}",
+        hint="Without transactions a replay is the only writer of a topic: replay into another one, by --rename",
+    )
 
 
 def _tell(report: Report, one: _Topic, **figures: Any) -> None:

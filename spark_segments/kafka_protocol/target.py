@@ -22,6 +22,7 @@ _TRIES = 5  # of what librdkafka says may be tried again
 _PASSING = (KafkaError._MSG_TIMED_OUT, KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT, KafkaError._TIMED_OUT)
 _MOST_BYTES = 1_000_000_000
 _QUIET = {"log_level": 2}
+_WITHOUT_GAPS = {"enable.idempotence": True, "enable.gapless.guarantee": True}
 
 
 class TargetError(SegmentsError):
@@ -46,8 +47,11 @@ class TargetCluster:
     `name`: of the transactions and of the group whose offsets are the positions.
     """
 
-    def __init__(self, servers: str, settings: Mapping[str, str], name: str, timeout_seconds: float) -> None:
-        self._servers, self._name, self._timeout = servers, name, timeout_seconds
+    def __init__(
+        self, servers: str, settings: Mapping[str, str], name: str, timeout_seconds: float, *, idempotent: bool = False
+    ) -> None:
+        """`idempotent`: without transactions; the positions are committed by themselves."""
+        self._servers, self._name, self._timeout, self._idempotent = servers, name, timeout_seconds, idempotent
         self._options: dict[str, Any] = {**librdkafka_options(settings), "bootstrap.servers": servers, **_QUIET}
         self._admin = _admin.AdminClient(self._options)
         self._group = self._consumer(name)
@@ -59,7 +63,8 @@ class TargetCluster:
         if self._producer is not None:
             with suppress(KafkaException):  # where nothing is to be taken back; else readers there would wait for it
                 self._producer.purge()
-                self._producer.abort_transaction(self._timeout)
+                if not self._idempotent:
+                    self._producer.abort_transaction(self._timeout)
             self._producer = None
 
     def _consumer(self, group: str) -> Consumer:
@@ -131,13 +136,15 @@ class TargetCluster:
         """Gives a group without members {(topic, partition): (offset, metadata)}."""
         consumer = self._consumer(group)
         try:
-            with self._asking(f"group {group} cannot be moved"):
-                moved = [TopicPartition(*key, offset, metadata) for key, (offset, metadata) in offsets.items()]
-                for one in consumer.commit(offsets=moved, asynchronous=False) or ():
-                    if one.error is not None:
-                        raise KafkaException(one.error)
+            self._move(consumer, group, offsets)
         finally:
             consumer.close()
+
+    def _move(self, consumer: Consumer, group: str, offsets: Mapping[tuple[str, int], tuple[int, str]]) -> None:
+        with self._asking(f"group {group} cannot be moved"):
+            for one in consumer.commit(offsets=_partitions(offsets), asynchronous=False) or ():
+                if one.error is not None:
+                    raise KafkaException(one.error)
 
     # Transactions
 
@@ -145,12 +152,14 @@ class TargetCluster:
         """Takes over the name: the transactions of whoever had it before end, and it commits nothing any more."""
         options = {
             **self._options,
-            "transactional.id": self._name,
+            **(_WITHOUT_GAPS if self._idempotent else {"transactional.id": self._name}),
             "message.max.bytes": min(largest_record_bytes or _MOST_BYTES, _MOST_BYTES),
             "queue.buffering.max.messages": 2 * TRANSACTION_RECORDS,
             "linger.ms": 20,
         }
         self._producer = Producer(options)
+        if self._idempotent:
+            return
         with self._asking("no transactions can be made"):
             self._again(lambda: self.producer.init_transactions(self._timeout))
 
@@ -162,6 +171,8 @@ class TargetCluster:
 
     def begin_transaction(self) -> None:
         """Begins a transaction."""
+        if self._idempotent:
+            return
         with self._asking("a transaction cannot be begun"):
             self.producer.begin_transaction()
 
@@ -172,7 +183,10 @@ class TargetCluster:
 
     def commit(self, positions: Mapping[tuple[str, int], tuple[int, str]]) -> None:
         """Commits the records of the transaction, with the group's offsets {(topic, partition): (offset, metadata)}."""
-        moved = [TopicPartition(*key, offset, metadata) for key, (offset, metadata) in positions.items()]
+        if self._idempotent:
+            self._move(self._group, self._name, positions)
+            return
+        moved = _partitions(positions)
         with self._asking("a transaction cannot be committed"):
             group = self._group.consumer_group_metadata()
             self._again(lambda: self.producer.send_offsets_to_transaction(moved, group, self._timeout))
@@ -187,6 +201,10 @@ class TargetCluster:
             except KafkaException as error:
                 if not left or not error.args[0].retriable():
                     raise
+
+
+def _partitions(offsets: Mapping[tuple[str, int], tuple[int, str]]) -> list[TopicPartition]:
+    return [TopicPartition(*key, offset, metadata) for key, (offset, metadata) in offsets.items()]
 
 
 def delivery_problem(error: KafkaError, what: str) -> TargetError:

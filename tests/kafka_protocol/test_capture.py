@@ -28,7 +28,9 @@ from spark_segments.log.manifest.change import Change
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.reading.verbatim import PartitionLog
 from spark_segments.log.verification.verify import verify
+from spark_segments.maintenance import roll
 from tests.golden_files import CLEAN_DIRECTORIES, golden_dir
+from tests.kafka_protocol.fetching import fetched_batches
 from tests.kafka_protocol.played import FAULTS, Fault, PlayedViews, bad_crc, playing
 
 
@@ -306,6 +308,10 @@ def test_a_late_marker_ends_no_transaction_that_was_open_before(broker: str, log
     [late] = capture(log, broker, ["ledger"]).partitions
     assert late["late"]
     assert _values(log, "ledger", "read_committed") == []
+    there = fetched_batches(broker, "ledger", 0)  # whose markers have no leader epoch
+    assert batches(log, "ledger", 0) == there
+    assert roll(log, topics=["ledger"], now_ms=log.storage.now_ms() + 30 * 86_400_000).partitions
+    assert batches(log, "ledger", 0) == there
     assert [value for _, _, value in _values(log, "ledger", "read_uncommitted")] == [b"first", b"second"]
 
 

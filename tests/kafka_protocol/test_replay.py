@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import count
 from pathlib import Path
+from typing import Any, ClassVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from spark_segments import LogDir
 from spark_segments.errors import InvalidOptionError, InvalidRecordError, OffsetOutOfRangeError, UnknownTopicError
+from spark_segments.format.batches import scan_batches
 from spark_segments.kafka_protocol import CaptureOptions, ReplayOptions, capture, replay, replaying
+from spark_segments.kafka_protocol.target import TargetCluster, TargetError, TargetTopic
 from tests.golden_files import CLEAN_DIRECTORIES, golden_dir
+from tests.kafka_protocol.fetching import fetched_batches
 
 _COLUMNS = ["partition", "key", "value", "headers", "timestamp"]
 _numbers = count()
@@ -57,6 +61,30 @@ def sent(address: str, directory: Path, name: str, groups: Sequence[str] = ()) -
     return made
 
 
+class AsKafka(TargetCluster):
+    """The broker of these tests forgets the metadata of positions, and its log ends are those of the batch before."""
+
+    known: ClassVar[dict[tuple[str, int], str]] = {}
+
+    def topics(self, names: list[str]) -> dict[str, TargetTopic]:
+        found = super().topics(names)
+        for name, topic in found.items():
+            ends = {}
+            for number in topic.ends:
+                batches = scan_batches(fetched_batches(self._servers, name, number), path="fetched").batches
+                ends[number] = int(batches.last_offset[-1]) + 1 if len(batches) else 0
+            found[name] = TargetTopic(ends, topic.config)
+        return found
+
+    def positions(self, partitions: Mapping[str, int], group: str | None = None) -> dict[tuple[str, int], Any]:
+        found = super().positions(partitions, group)
+        return {key: TopicPartition(*key, one.offset, self.known.get(key, "")) for key, one in found.items()}
+
+    def commit(self, positions: Mapping[tuple[str, int], tuple[int, str]]) -> None:
+        super().commit(positions)
+        self.known.update({key: metadata for key, (_, metadata) in positions.items()})
+
+
 def make(address: str, name: str, partitions: int = 2, config: dict[str, str] | None = None) -> None:
     """Makes a topic there."""
     admin = AdminClient({"bootstrap.servers": address})
@@ -84,9 +112,12 @@ def test_what_kafka_wrote_comes_back_by_a_capture(broker: str, tmp_path: Path) -
         assert one["records_out"] == there.num_rows
 
 
+@pytest.mark.parametrize("idempotent", [False, True])
 def test_a_replay_that_was_ended_goes_on_and_sends_nothing_twice(
-    broker: str, log: LogDir, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    broker: str, log: LogDir, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, idempotent: bool
 ) -> None:
+    options = ReplayOptions(name=name, idempotent=idempotent)
+    monkeypatch.setattr(replaying, "TargetCluster", AsKafka)
     monkeypatch.setattr(replaying, "_PIECE_RECORDS", 7)
     monkeypatch.setattr(replaying, "TRANSACTION_BYTES", 40)
 
@@ -101,11 +132,17 @@ def test_a_replay_that_was_ended_goes_on_and_sends_nothing_twice(
                 raise EndedError
 
         with pytest.raises(EndedError):
-            replay(log, broker, [name], ReplayOptions(name=name), progress=step)
+            replay(log, broker, [name], options, progress=step)
         append(log, name, range(40 + 10 * left, 50 + 10 * left))
-    replay(log, broker, [name], ReplayOptions(name=name))
-    assert replay(log, broker, [name], ReplayOptions(name=name)).records_out == 0
-    assert records(sent(broker, tmp_path / "there", name), name).equals(records(log, name))
+    replay(log, broker, [name], options)
+    assert replay(log, broker, [name], options).records_out == 0
+    there = sent(broker, tmp_path / "there", name)
+    assert records(there, name).equals(records(log, name))
+    files = sorted((tmp_path / "log" / "_replay" / name / name).iterdir())
+    moved = pa.concat_tables(pq.read_table(file) for file in files)
+    assert moved.num_rows == records(log, name).num_rows
+    if idempotent:  # without markers nothing moves
+        assert moved.column("old_offset").equals(moved.column("new_offset"))
 
 
 def test_the_offset_map_says_where_each_record_went(broker: str, log: LogDir, name: str, tmp_path: Path) -> None:
@@ -185,13 +222,22 @@ def test_a_cluster_that_would_not_keep_the_records_is_refused(
             replay(log, broker, [name], ReplayOptions(name=name), dry_run=dry_run)
 
 
-def test_records_that_others_wrote_there_are_refused(broker: str, log: LogDir, name: str) -> None:
+def test_records_that_others_wrote_there_are_refused(
+    broker: str, log: LogDir, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     producer = Producer({"bootstrap.servers": broker})
     make(broker, name)
     producer.produce(name, b"another", partition=1)
     producer.flush()
     with pytest.raises(InvalidOptionError, match="has records that no replay"):
         replay(log, broker, [name], ReplayOptions(name=name))
+    monkeypatch.setattr(replaying, "TargetCluster", AsKafka)
+    options = ReplayOptions(name=f"{name}-2", idempotent=True, rename={name: f"{name}-2"})
+    replay(log, broker, [name], options)
+    producer.produce(f"{name}-2", b"another", partition=1)
+    producer.flush()
+    with pytest.raises(TargetError, match="has not sent"):
+        replay(log, broker, [name], options)
 
 
 def test_a_record_that_cannot_be_sent_as_it_is_ends_the_replay(broker: str, log: LogDir, name: str) -> None:

@@ -53,6 +53,10 @@ def replay(
     interval: Annotated[
         str, typer.Option("--interval", metavar="TIME", help="With --follow: how often to look, such as 500ms.")
     ] = "1s",
+    idempotent: Annotated[
+        bool,
+        typer.Option("--idempotent", help="No transactions: once, as long as nothing else writes the topics there."),
+    ] = False,
     max_rate: Annotated[
         int | None, typer.Option("--max-rate", metavar="BYTES", min=1, help="Bytes of keys and values a second.")
     ] = None,
@@ -71,6 +75,11 @@ def replay(
     lacks is made. A group that has no positions in it there gets those of
     --groups, translated. Run it again to go on; --follow does until Ctrl-C or
     SIGTERM. One process at a time replays under a name.
+
+    --idempotent needs no transactions, and leaves no gaps in the offsets
+    there. It is exactly once only while this replay alone writes the
+    topics: a run after one that was killed takes what is there above the
+    last position for its own.
 
     It refuses, before it sends anything, a cluster that would replace times,
     refuse them, or remove records at once, and topics with other records.
@@ -91,6 +100,7 @@ def replay(
         from_time_ms=None if from_time is None else timestamp_ms(from_time),
         to_time_ms=None if to_time is None else timestamp_ms(to_time),
         groups=groups or [],
+        idempotent=idempotent,
         max_bytes_per_second=max_rate,
     )
     pause_seconds = duration_ms(interval) / 1000

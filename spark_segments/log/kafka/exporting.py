@@ -252,7 +252,7 @@ def _outputs(snapshot: Snapshot, row: Partition, config: TopicConfig) -> Iterato
     An imported active segment may be an empty file. As in Kafka an empty segment is not rolled: whatever comes next
     begins at the same offset.
     """
-    leader_epochs = LeaderEpochs.of(row) if row.leader_epochs else None
+    leader_epochs = LeaderEpochs.of_copies(snapshot, row) if row.leader_epochs else None
 
     def begins(rows: list[Segment], total: int, segment: Segment) -> bool:
         is_full = total > 0 and total + segment.log_bytes > config.segment_bytes

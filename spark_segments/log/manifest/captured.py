@@ -47,6 +47,12 @@ def captured_of(states: Mapping[str, str]) -> dict[int, Captured]:
     }
 
 
+def captured_end(states: Mapping[str, str], partition: int) -> int:
+    """The offset below which a partition's batches are as a cluster sent them; 0 where it was not captured."""
+    value = states.get(f"{_PREFIX}{partition}")
+    return 0 if value is None else Captured(**json.loads(value)).high_watermark
+
+
 def is_captured(name: str) -> bool:
     """Whether a state of this name is of a capture."""
     return name.startswith(_PREFIX) or name in (GOES_ON_IN, SOURCE_TOPIC_ID)

@@ -55,7 +55,7 @@ class PartitionLog:
         self._ends = self._rows.column("next_offset").to_numpy()
         self._bytes = self._rows.column("log_bytes").to_numpy()
         row = snapshot.partition(partition)
-        self._epochs = LeaderEpochs.of(row) if row.leader_epochs else None
+        self._epochs = LeaderEpochs.of_copies(snapshot, row) if row.leader_epochs else None
         self._segments: dict[int, Segment] = {}
 
     def bytes_from(self, offset: int) -> int:

@@ -181,8 +181,8 @@ def rebased(window: Window, leader_epochs: LeaderEpochs | None = None) -> tuple[
     """The bytes of a window's batches at their log offsets, and their table with positions from 0.
 
     The batches must be neighbours. Where `leader_epochs` are given, a batch without an epoch gets that of its offset in
-    the log. Where a header changes, a writable window is changed in place and any other window is copied; else the
-    bytes are the window's.
+    the log, from their `stamped_from` on. Where a header changes, a writable window is changed in place and any other
+    window is copied; else the bytes are the window's.
     """
     batches, shift = window.batches, window.offset_shift
     low = int(batches.position[0]) - window.position
@@ -190,6 +190,8 @@ def rebased(window: Window, leader_epochs: LeaderEpochs | None = None) -> tuple[
     data = np.frombuffer(window.data, np.uint8, count=high - low, offset=low)
     batches = dataclasses.replace(batches, position=batches.position - batches.position[0])
     without_epoch = batches.leader_epoch < 0
+    if leader_epochs is not None:
+        without_epoch &= batches.base_offset + shift >= leader_epochs.stamped_from
     if shift or (leader_epochs is not None and without_epoch.any()):
         if not data.flags.writeable:
             data = data.copy()

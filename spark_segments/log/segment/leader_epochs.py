@@ -6,23 +6,35 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from spark_segments.log.manifest.captured import captured_end
 from spark_segments.log.manifest.rows import Partition
+from spark_segments.log.manifest.snapshot import Snapshot
 
 
 @dataclass(frozen=True, slots=True)
 class LeaderEpochs:
-    """(epoch, start offset) pairs; both rise. Offsets below the first start belong to the first epoch."""
+    """(epoch, start offset) pairs; both rise. Offsets below the first start belong to the first epoch.
+
+    `stamped_from`: a copy gives a batch without an epoch that of its offset from this offset on. Below, batches are as
+    a cluster sent them, and stay so.
+    """
 
     entries: tuple[tuple[int, int], ...]
+    stamped_from: int = 0
 
     @classmethod
     def of(cls, partition: Partition) -> LeaderEpochs:
         """The epochs of a partition's row. A row without entries has its current epoch alone."""
         return cls(partition.leader_epochs or ((partition.leader_epoch, 0),))
 
+    @classmethod
+    def of_copies(cls, snapshot: Snapshot, partition: Partition) -> LeaderEpochs:
+        """The epochs that copies of a partition's batches get."""
+        return cls(cls.of(partition).entries, captured_end(snapshot.states, partition.partition))
+
     def counted_from(self, offset: int) -> LeaderEpochs:
         """The same epochs for a copy in which offset `offset` of the log is offset 0."""
-        return LeaderEpochs(tuple((epoch, start - offset) for epoch, start in self.entries))
+        return LeaderEpochs(tuple((epoch, start - offset) for epoch, start in self.entries), self.stamped_from - offset)
 
     def at(self, offsets: np.ndarray) -> np.ndarray:
         """int32[n]: the epoch of each offset of the log. A batch is stamped by this, and not by the current epoch."""

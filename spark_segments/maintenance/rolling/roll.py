@@ -185,7 +185,9 @@ def _copied(
     job: _RollJob, wave: _Wave, rolled: Sequence[RolledPartition], progress: Progress | None
 ) -> list[RolledPartition]:
     """The partitions, with their segments written out. Partitions that fail are noted and left out."""
-    epochs = {row.partition: LeaderEpochs.of(row) for row in partitions_of(wave.snapshot.partitions)}
+    epochs = {
+        row.partition: LeaderEpochs.of_copies(wave.snapshot, row) for row in partitions_of(wave.snapshot.partitions)
+    }
     copies = [
         CopyTask(planned, epochs[one.partition])
         for one in rolled
