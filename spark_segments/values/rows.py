@@ -9,11 +9,14 @@ from spark_segments.format.kernels.copies import gather
 from spark_segments.values.undecodable import Undecodable
 
 
-def offsets_of(array: pa.BinaryArray) -> np.ndarray:
+def offsets_of(array: pa.BinaryArray | pa.LargeBinaryArray | pa.StringArray) -> np.ndarray:
     """Where the rows begin and end in the array's data: int64[n + 1]."""
     if not len(array):
         return np.zeros(1, np.int64)
-    return np.frombuffer(array.buffers()[1], np.int32, len(array) + 1, array.offset * 4).astype(np.int64)
+    large = pa.types.is_large_binary(array.type) or pa.types.is_large_string(array.type)
+    kind = np.dtype(np.int64 if large else np.int32)
+    offsets = np.frombuffer(array.buffers()[1], kind, len(array) + 1, array.offset * kind.itemsize)
+    return offsets.astype(np.int64, copy=False)
 
 
 def without(array: pa.BinaryArray, head: int, tail: int = 0) -> pa.BinaryArray:

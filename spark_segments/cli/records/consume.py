@@ -141,8 +141,8 @@ def consume(
     from_time, to_time, offset = _times_of(offset, from_time, to_time)
     if from_beginning and (offset != "beginning" or from_time or tail is not None):
         raise InvalidOptionError("The log start is not the only beginning", expected="one", found="--from-beginning")
-    line = None if template is None else LineTemplate.of(template).line
-    if line is not None and (properties or output is Output.JSON):
+    lines = None if template is None else LineTemplate.of(template)
+    if lines is not None and (properties or output is Output.JSON):
         raise InvalidOptionError("Two options say how a record is printed", expected="-f, --property or --output json")
     formats, properties = format_options(properties, key_format, value_format, value_schema, schema_registry)
     shown = Properties.of(properties, ["print.json=true"] if output is Output.JSON else [])
@@ -183,7 +183,7 @@ def consume(
             all_partitions=partition is None, committed=isolation_level == "read_committed",
         )  # fmt: skip
         poll_seconds = duration_ms(poll_interval) / 1000 if follow else None
-        write = partial(write_records, sys.stdout.buffer, properties=shown, limit=None, line=line)
+        write = partial(write_records, sys.stdout.buffer, properties=shown, limit=None, template=lines)
         consume_rounds(follower, write, group=reader, poll_seconds=poll_seconds, most=max_messages)
         return
     records: Iterator[pa.RecordBatch]
@@ -191,7 +191,7 @@ def consume(
         records = itertools.chain.from_iterable(read(number, *ends) for number, ends in ranges.items())
     else:
         records = last_records(read, {number: ends for number, ends in ranges.items() if ends[0] < ends[1]}, tail)
-    write_records(sys.stdout.buffer, records, shown, max_messages, line)
+    write_records(sys.stdout.buffer, records, shown, max_messages, lines)
 
 
 def _ranges(

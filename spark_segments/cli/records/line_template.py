@@ -5,41 +5,42 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_segments.cli.records.lines import Shown, header_texts, timestamps_ms
 from spark_segments.errors import InvalidOptionError
 
 _PIECE = re.compile(r"%(?P<letter>.)|\\(?P<escape>x[0-9a-fA-F]{2}|.)|(?P<text>[^%\\]+)|(?P<rest>.)", re.DOTALL)
 _ESCAPES = {"n": b"\n", "r": b"\r", "t": b"\t", "0": b"\0", "\\": b"\\"}
 
 
-def _length(value: bytes | None) -> int:
-    return -1 if value is None else len(value)
+def _lengths(column: pa.Array) -> pa.Array:
+    return pc.binary_length(column).fill_null(-1)
 
 
-def _headers(row: dict[str, Any]) -> bytes:
-    shown = [
-        header["key"].encode() + b"=" + (b"NULL" if header["value"] is None else header["value"])
-        for header in row["headers"]
-    ]
-    return b",".join(shown)
+def _size_bytes(records: pa.RecordBatch) -> pa.Array:
+    """The values' lengths as four bytes each, the highest first."""
+    sizes = _lengths(records["value"]).to_numpy().astype(">i4")
+    return pa.Array.from_buffers(pa.binary(4), len(sizes), [None, pa.py_buffer(sizes)])
 
 
-# What kcat has, and %v and %V, which people expect for the value.
-_LETTERS: dict[str, Callable[[dict[str, Any]], bytes]] = {
-    "t": lambda row: row["topic"].encode(),
-    "p": lambda row: b"%d" % row["partition"],
-    "o": lambda row: b"%d" % row["offset"],
-    "T": lambda row: b"%d" % row["timestamp"],
-    "k": lambda row: row["key"] or b"",
-    "K": lambda row: b"%d" % _length(row["key"]),
-    "s": lambda row: row["value"] or b"",
-    "S": lambda row: b"%d" % _length(row["value"]),
-    "v": lambda row: row["value"] or b"",
-    "V": lambda row: b"%d" % _length(row["value"]),
-    "R": lambda row: _length(row["value"]).to_bytes(4, "big", signed=True),
-    "h": _headers,
-    "%": lambda row: b"%",
+# What kcat has, and %v and %V, which people expect for the value. Nulls are empty, of length -1.
+_LETTERS: dict[str, Callable[[pa.RecordBatch], pa.Array | bytes]] = {
+    "t": lambda records: records["topic"],
+    "p": lambda records: records["partition"],
+    "o": lambda records: records["offset"],
+    "T": timestamps_ms,
+    "k": lambda records: records["key"],
+    "K": lambda records: _lengths(records["key"]),
+    "s": lambda records: records["value"],
+    "S": lambda records: _lengths(records["value"]),
+    "v": lambda records: records["value"],
+    "V": lambda records: _lengths(records["value"]),
+    "R": _size_bytes,
+    "h": lambda records: header_texts(records["headers"], b"=", b"NULL"),
+    "%": lambda records: b"%",
 }
 
 
@@ -47,12 +48,12 @@ _LETTERS: dict[str, Callable[[dict[str, Any]], bytes]] = {
 class LineTemplate:
     """The pieces of a template: literal bytes, and what is written of each record."""
 
-    pieces: tuple[bytes | Callable[[dict[str, Any]], bytes], ...]
+    pieces: tuple[bytes | Callable[[pa.RecordBatch], pa.Array | bytes], ...]
 
     @classmethod
     def of(cls, text: str) -> LineTemplate:
         """Raises InvalidOptionError for a letter or an escape that does not exist."""
-        pieces: list[bytes | Callable[[dict[str, Any]], bytes]] = []
+        pieces: list[bytes | Callable[[pa.RecordBatch], pa.Array | bytes]] = []
         for match in _PIECE.finditer(text):
             letter, escape = match["letter"], match["escape"]
             if letter in _LETTERS:
@@ -71,6 +72,9 @@ class LineTemplate:
                 )
         return cls(tuple(pieces))
 
-    def line(self, row: dict[str, Any], shown: Callable[[bytes], bytes] = bytes) -> bytes:
-        """A record as the template says; what is of the record as `shown` has it. Nulls are empty, of length -1."""
-        return b"".join(piece if isinstance(piece, bytes) else shown(piece(row)) for piece in self.pieces)
+    def parts(self, records: pa.RecordBatch, shown: Shown) -> list[pa.Array | bytes]:
+        """What a line consists of, as the template says; what is of the record as `shown` has it."""
+        return [
+            piece if isinstance(piece, bytes) else part if isinstance(part := piece(records), bytes) else shown(part)
+            for piece in self.pieces
+        ]

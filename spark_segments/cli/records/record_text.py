@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
-import base64
-import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, BinaryIO
+from typing import Annotated, BinaryIO
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import typer
 
+from spark_segments.cli.records.line_template import LineTemplate
+from spark_segments.cli.records.lines import (
+    Shown,
+    as_bytes,
+    for_terminal,
+    header_texts,
+    join,
+    joined_lists,
+    pieces,
+    timestamps_ms,
+    write_lines,
+)
 from spark_segments.cli.records.value_text import textual, unknown_property
-from spark_segments.errors import InvalidOptionError, escaped_bytes, escaped_json
+from spark_segments.errors import InvalidOptionError
 from spark_segments.values.options import OPTIONS
 
-Shown = Callable[[bytes], bytes]
-"""How bytes of a record are shown: as they are, or without what a terminal would obey."""
+_NO_HEADERS = pa.scalar(b"NO_HEADERS", pa.large_binary())
 
 PropertyOption = Annotated[
     list[str] | None, typer.Option("--property", metavar="NAME=VALUE", help="A property of Kafka's console tools.")
@@ -81,25 +91,26 @@ def write_records(
     batches: Iterable[pa.RecordBatch],
     properties: Properties,
     limit: int | None,
-    line: Callable[[dict[str, Any], Shown], bytes] | None = None,
+    template: LineTemplate | None = None,
 ) -> int:
-    """Writes records as lines and returns how many; stops after `limit`. `line` stands in for the properties.
+    """Writes records as lines and returns how many; stops after `limit`. `template` stands in for the properties.
 
     What a terminal would obey is escaped for a terminal; into a file or a pipe the bytes go as they are.
     """
     written = 0
-    shown: Shown = escaped_bytes if stream.isatty() else bytes
-    show = _show_json if properties.flag("print.json") else _show_text
+    shown: Shown = for_terminal if stream.isatty() else as_bytes
     try:
         for batch, as_json in textual(batches):
             if limit is not None:
                 batch = batch.slice(0, max(0, limit - written))
-            columns = [batch.column(name).to_pylist() for name in batch.schema.names if name != "timestamp"]
-            names = [name for name in batch.schema.names if name != "timestamp"]
-            timestamps = batch.column("timestamp").cast(pa.int64()).to_pylist()
-            for *values, timestamp_us in zip(*columns, timestamps, strict=True):
-                row = dict(zip(names, values, strict=True)) | {"timestamp": timestamp_us // 1000}
-                stream.write(show(row, properties, as_json, shown) if line is None else line(row, shown))
+            for records in pieces(batch):
+                if template is not None:
+                    parts = template.parts(records, shown)
+                elif properties.flag("print.json"):
+                    parts = _json_parts(records, as_json)
+                else:
+                    parts = _text_parts(records, properties, shown)
+                write_lines(stream, join(parts, records.num_rows))
             written += batch.num_rows
             if limit is not None and written >= limit:
                 break
@@ -108,41 +119,53 @@ def write_records(
     return written
 
 
-def _show_text(row: dict[str, Any], properties: Properties, as_json: frozenset[str], shown: Shown) -> bytes:
-    null = properties.bytes("null.literal")
-    parts = []
+def _text_parts(records: pa.RecordBatch, properties: Properties, shown: Shown) -> list[pa.Array | bytes]:
+    null, between = properties.bytes("null.literal"), properties.bytes("key.separator")
+    parts: list[pa.Array | bytes] = []
     if properties.flag("print.timestamp"):
-        kind = {0: "CreateTime", 1: "LogAppendTime"}.get(row["timestampType"], "NoTimestampType")
-        parts.append(f"{kind}:{row['timestamp']}".encode())
+        kinds = pc.index_in(records["timestampType"], pa.array([0, 1], pa.int32())).fill_null(2)
+        names = pa.array(["CreateTime", "LogAppendTime", "NoTimestampType"])
+        parts += [names.take(kinds), b":", timestamps_ms(records), between]
     if properties.flag("print.partition"):
-        parts.append(f"Partition:{row['partition']}".encode())
+        parts += [b"Partition:", records["partition"], between]
     if properties.flag("print.offset"):
-        parts.append(f"Offset:{row['offset']}".encode())
+        parts += [b"Offset:", records["offset"], between]
     if properties.flag("print.headers"):
-        headers = [
-            shown(h["key"].encode()) + b":" + (null if h["value"] is None else shown(h["value"]))
-            for h in row["headers"]
-        ]
-        parts.append(b",".join(headers) or b"NO_HEADERS")
-    if properties.flag("print.key"):
-        parts.append(null if row["key"] is None else shown(row["key"]))
-    if properties.flag("print.value"):
-        parts.append(null if row["value"] is None else shown(row["value"]))
-    return properties.bytes("key.separator").join(parts) + properties.bytes("line.separator")
-
-
-def _show_json(row: dict[str, Any], properties: Properties, as_json: frozenset[str], shown: Shown) -> bytes:
-    found = {name: row[name] for name in ("topic", "partition", "offset", "timestamp", "timestampType")}
+        texts = header_texts(records["headers"], b":", null, shown)
+        parts += [pc.if_else(pc.equal(pc.list_value_length(records["headers"]), 0), _NO_HEADERS, texts), between]
     for name in ("key", "value"):
-        found |= {name: json.loads(row[name])} if name in as_json and row[name] is not None else _shown(name, row[name])
-    found["headers"] = [{"key": header["key"]} | _shown("value", header["value"]) for header in row["headers"]]
-    return escaped_json(json.dumps(found, ensure_ascii=False)).encode() + b"\n"
+        if properties.flag(f"print.{name}"):
+            parts += [shown(records[name]).fill_null(null), between]
+    return [*parts[:-1], properties.bytes("line.separator")]
 
 
-def _shown(name: str, value: bytes | None) -> dict[str, Any]:
-    if value is None:
-        return {name: None}
-    try:
-        return {name: value.decode()}
-    except UnicodeDecodeError:
-        return {f"{name}_base64": base64.b64encode(value).decode()}
+def _json_parts(records: pa.RecordBatch, as_json: frozenset[str]) -> list[pa.Array | bytes]:
+    """A record as `json.dumps` writes it, without what a terminal would obey; what is JSON already, as it is."""
+    from spark_segments.values.text.json_write import quoted, without_orders
+
+    parts: list[pa.Array | bytes] = [b'{"topic": ', quoted(records["topic"], is_safe=True)]
+    parts += [b', "partition": ', records["partition"], b', "offset": ', records["offset"]]
+    parts += [b', "timestamp": ', timestamps_ms(records), b', "timestampType": ', records["timestampType"]]
+    for name in ("key", "value"):
+        if name in as_json:
+            parts += [f', "{name}": '.encode(), without_orders(records[name]).fill_null(b"null")]
+        else:
+            parts += [b", ", *_member(name, records[name])]
+    pairs = records["headers"].flatten()
+    keys = quoted(pairs.field("key"), is_safe=True)
+    shown = join([b'{"key": ', keys, b", ", *_member("value", pairs.field("value")), b"}"], len(pairs))
+    return [*parts, b', "headers": [', joined_lists(records["headers"], shown, b", "), b"]}\n"]
+
+
+def _member(name: str, values: pa.Array) -> list[pa.Array | bytes]:
+    """A name and the values: text, null, or the base64 of bytes that are not UTF-8, whose name says so."""
+    from spark_segments.values.text.base64 import encode
+    from spark_segments.values.text.json_write import quoted
+
+    texts = quoted(values, is_safe=True)
+    if texts.null_count == values.null_count:
+        return [f'"{name}": '.encode(), texts.fill_null(b"null")]
+    other = pc.and_(texts.is_null(), values.is_valid())
+    encoded = quoted(encode(pc.if_else(other, values, None)))
+    names = pc.if_else(other, pa.scalar(f'"{name}_base64": '), pa.scalar(f'"{name}": '))
+    return [names, pc.coalesce(texts, encoded).fill_null(b"null")]

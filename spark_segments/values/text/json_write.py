@@ -8,17 +8,34 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_segments.errors import InvalidOptionError
+from spark_segments.values.rows import offsets_of
 from spark_segments.values.text import base64 as base64_text
+from spark_segments.values.text.kernels import json_strings
 from spark_segments.values.undecodable import Undecodable
 
 _NULL = pa.scalar("null")
 _FIRST_DAY, _LAST_DAY = -719162, 2932896  # of the years 1 and 9999, in days since 1970
-_MUST_ESCAPE = r'["\\\x00-\x1f]'
-_ESCAPES = {"\b": "\\b", "\t": "\\t", "\n": "\\n", "\f": "\\f", "\r": "\\r"}
+
+
+def _table(escapes: dict[int, str], delete_bytes: int) -> np.ndarray:
+    """How many bytes of JSON each byte takes, as json_strings has it; `delete_bytes`: those of DEL."""
+    table = np.zeros(384, np.uint8)
+    table[:128] = 1
+    table[127] = delete_bytes
+    if escapes:
+        table[:32] = 6
+    for code, letter in escapes.items():
+        table[code], table[256 + code] = 2, ord(letter)
+    return table
+
+
+_ESCAPES = {ord(one): one for one in '"\\'} | dict(zip(b"\b\t\n\f\r", "btnfr", strict=True))
+_STRING, _SAFE_STRING, _SAFE_JSON = _table(_ESCAPES, 1), _table(_ESCAPES, 6), _table({}, 6)
 
 
 def write_json(array: pa.Array) -> pa.StringArray:
@@ -26,15 +43,29 @@ def write_json(array: pa.Array) -> pa.StringArray:
     return pc.coalesce(_text(array), _NULL)
 
 
-def quoted(text: pa.StringArray) -> pa.StringArray:
-    """Text as JSON strings; null stays null."""
-    if pc.any(pc.match_substring_regex(text, _MUST_ESCAPE)).as_py():
-        text = pc.replace_substring(text, "\\", "\\\\")
-        text = pc.replace_substring(text, '"', '\\"')
-        if pc.any(pc.match_substring_regex(text, r"[\x00-\x1f]")).as_py():
-            for code in range(32):
-                text = pc.replace_substring(text, chr(code), _ESCAPES.get(chr(code), f"\\u{code:04x}"))
-    return pc.binary_join_element_wise('"', text, '"', "")
+def quoted(text: pa.Array, *, is_safe: bool = False) -> pa.LargeBinaryArray:
+    """Text (text or bytes, with offsets of either width) as JSON strings; null stays null, and so do bytes that are not
+    UTF-8. `is_safe`: with \\u in place of what `errors.escaped` escapes.
+    """
+    return _json_strings(text, _SAFE_STRING if is_safe else _STRING, is_string=True, is_safe=is_safe)
+
+
+def without_orders(text: pa.Array) -> pa.LargeBinaryArray:
+    """JSON text with \\u in place of what `errors.escaped` escapes: the same JSON; null stays null."""
+    return _json_strings(text, _SAFE_JSON, is_string=False, is_safe=True)
+
+
+def _json_strings(text: pa.Array, table: np.ndarray, *, is_string: bool, is_safe: bool) -> pa.LargeBinaryArray:
+    offsets, sizes = offsets_of(text), np.empty(len(text), np.int64)
+    data = (text.buffers()[2] or b"") if len(text) else b""
+    json_strings(data, offsets, sizes, None, table, is_string, is_safe)
+    if text.null_count:
+        sizes[text.is_null().to_numpy(zero_copy_only=False)] = -1
+    starts = np.concatenate([[0], np.cumsum(np.maximum(sizes, 0))])
+    out = np.empty(int(starts[-1]), np.uint8)
+    json_strings(data, offsets, sizes, out, table, is_string, is_safe)
+    valid = pa.py_buffer(np.packbits(sizes >= 0, bitorder="little")) if (sizes < 0).any() else None
+    return pa.Array.from_buffers(pa.large_binary(), len(text), [valid, pa.py_buffer(starts), pa.py_buffer(out)])
 
 
 def plain_text(array: pa.Array) -> pa.StringArray:
@@ -50,7 +81,7 @@ def plain_text(array: pa.Array) -> pa.StringArray:
         shown = pc.binary_replace_slice(array.cast(pa.timestamp(kind.unit)).cast(pa.string()), 10, 11, "T")
         return pc.binary_join_element_wise(shown, "Z", "") if kind.tz else shown
     if t.is_binary(kind) or t.is_large_binary(kind) or t.is_fixed_size_binary(kind):
-        return base64_text.encode(array.cast(pa.binary()))
+        return base64_text.encode(array.cast(pa.binary())).cast(pa.string())
     if t.is_decimal(kind):
         return _decimal_text(array)
     try:
@@ -87,11 +118,13 @@ def _text(array: pa.Array) -> pa.StringArray:
         return _bracketed("[", _joined(whole, write_json(whole.values)), "]")
     if t.is_map(kind):
         whole = _unsliced(array)
-        pairs = pc.binary_join_element_wise(quoted(plain_text(whole.keys)), write_json(whole.items), ":")
+        pairs = pc.binary_join_element_wise(
+            quoted(plain_text(whole.keys)).cast(pa.string()), write_json(whole.items), ":"
+        )
         return _bracketed("{", _joined(whole, pairs), "}")
     text = plain_text(array)
     bare = t.is_integer(kind) or t.is_floating(kind) or t.is_boolean(kind) or t.is_decimal(kind)
-    return text if bare else quoted(text)
+    return text if bare else quoted(text).cast(pa.string())
 
 
 def _object(array: pa.StructArray) -> pa.StringArray:

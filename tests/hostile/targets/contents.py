@@ -385,7 +385,7 @@ def terminal_output() -> Run:
                 assert found["headers"][0]["key"] == names[0]
                 assert found.get("value", "").encode() == row["value"] or "value_base64" in found
         elif way == 3:
-            write_records(stream, [batch], ways[0], None, LineTemplate.of("%t %k %v %h %S %R\\n").line)
+            write_records(stream, [batch], ways[0], None, LineTemplate.of("%t %k %v %h %S %R\\n"))
         elif way == 4:
             schema = batch.schema
             if random.random() < 0.5:
