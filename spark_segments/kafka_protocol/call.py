@@ -41,6 +41,8 @@ class Call:
 
     `address`: where clients reach the server, as they see it. `stopping`: set once the server ends, so that nobody
     waits on. `is_gone`: whether the client has ended its connection meanwhile. `served`: {API key: versions}.
+    `sends_files`: parts of an answer may be ranges of files. `afterwards`: what is done when the answer has been sent,
+    while the client takes it.
     """
 
     request: Request
@@ -54,6 +56,8 @@ class Call:
     client_host: str
     login: Login | None = None
     warnings: list[str] = field(default_factory=list)
+    sends_files: bool = False
+    afterwards: list[Callable[[], None]] = field(default_factory=list)
 
     def topic(self, name: str) -> tuple[ServedTopic | None, ErrorCode]:
         """A topic, or the error to answer with."""

@@ -20,6 +20,7 @@ from kio.index import load_request_schema, load_response_schema
 from kio.serial import entity_reader, entity_writer
 
 from spark_segments.errors import SegmentsError
+from spark_segments.kafka_protocol.read_ahead import FileRange
 
 SIZE = struct.Struct(">i")
 """The size of what follows it, before each request and each response."""
@@ -242,7 +243,7 @@ def nested(hint: Any) -> Any:
 
 
 class Records:
-    """Neighbouring record batches, as buffers, that a message takes as one value of bytes."""
+    """Neighbouring record batches, as buffers and ranges of files, that a message takes as one value of bytes."""
 
     __slots__ = ("pieces", "size_bytes")
 
@@ -264,7 +265,11 @@ class _Buffers:
     def write(self, data: Any) -> None:
         if isinstance(data, Records):
             for piece in data.pieces:
-                self.write(memoryview(piece))
+                if isinstance(piece, FileRange):
+                    self._join()
+                    self._done.append(piece)
+                else:
+                    self.write(memoryview(piece))
             return
         if len(data) < _LARGE_BYTES:
             self._small += data

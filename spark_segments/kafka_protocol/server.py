@@ -6,7 +6,9 @@ Whatever a client sends, it ends its own connection at worst, with a line in the
 from __future__ import annotations
 
 import contextlib
+import itertools
 import logging
+import os
 import select
 import socket
 import ssl
@@ -26,8 +28,10 @@ from spark_segments.kafka_protocol.coordinator import Coordinator
 from spark_segments.kafka_protocol.credentials import Login, Users
 from spark_segments.kafka_protocol.lease import Lease
 from spark_segments.kafka_protocol.messages import SIZE, BadRequestError, Request, head, read_request, response
+from spark_segments.kafka_protocol.read_ahead import FileRange
 from spark_segments.kafka_protocol.served import APIS, BEFORE_LOGIN, VERSIONS
 from spark_segments.kafka_protocol.views import Views
+from spark_segments.storage.local import OpenFile
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
@@ -204,12 +208,15 @@ class Server:
             self.coordinator,
             client,
             login,
+            sends_files=not isinstance(connection, ssl.SSLSocket),
         )
         if key == fetch.KEY:
             with self._memory:
                 buffers = self._response(call)
                 self._count(fetched_bytes=sum(len(one) for one in buffers))
                 _send(connection, buffers)
+            for one in call.afterwards:
+                one()
             return True
         if key == produce.KEY and request.body.acks == 0:  # nobody waits for the refusal
             return False
@@ -251,15 +258,48 @@ def _exactly(connection: socket.socket, size: int) -> bytes:
 
 
 def _send(connection: socket.socket, buffers: list[Any]) -> None:
-    """Sends buffers one after the other, none of them copied where the connection is not encrypted."""
+    """Sends buffers and ranges of files one after the other, none copied where the connection is not encrypted."""
     if isinstance(connection, ssl.SSLSocket):
         for one in buffers:
             connection.sendall(one)
         return
-    views = [memoryview(one).cast("B") for one in buffers if len(one)]
-    while views:
-        sent = connection.sendmsg(views[:_BUFFERS])
-        while views and sent >= len(views[0]):
-            sent -= len(views.pop(0))
-        if sent:
-            views[0] = views[0][sent:]
+    for is_file, some in itertools.groupby(buffers, lambda one: isinstance(one, FileRange)):
+        if is_file:
+            for one in some:
+                _send_range(connection, one)
+            continue
+        views = [memoryview(one).cast("B") for one in some if len(one)]
+        while views:
+            sent = connection.sendmsg(views[:_BUFFERS])
+            while views and sent >= len(views[0]):
+                sent -= len(views.pop(0))
+            if sent:
+                views[0] = views[0][sent:]
+
+
+def _send_range(connection: socket.socket, one: FileRange) -> None:
+    """Sends a range of a file: the system takes it from the file to the connection."""
+    if not one.heads:
+        _send_file(connection, one.file, one.position, one.nbytes)
+        return
+    ends = [*one.positions[1:], one.nbytes]
+    for position, end, first_bytes in zip(one.positions, ends, one.heads, strict=True):
+        connection.sendall(first_bytes, socket.MSG_MORE)
+        begin = position + len(first_bytes)
+        _send_file(connection, one.file, one.position + begin, end - begin)
+
+
+def _send_file(connection: socket.socket, file: OpenFile, position: int, size: int) -> None:
+    while size:
+        try:
+            sent = os.sendfile(connection.fileno(), file.descriptor, position, size)
+        except BlockingIOError:
+            poll = select.poll()
+            poll.register(connection, select.POLLOUT)
+            if not poll.poll((connection.gettimeout() or 0) * 1000):
+                raise TimeoutError("the client takes no bytes") from None
+            continue
+        if not sent:
+            _logger.warning("%s is shorter than it was: %d bytes are missing", file.path, size)
+            raise ConnectionError("a file is cut")
+        position, size = position + sent, size - sent

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import hashlib
 import threading
 import time
@@ -11,22 +12,29 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
+import numpy as np
 import pyarrow.compute as pc
 
 from spark_segments.config import TopicConfig, topic_config
 from spark_segments.errors import SegmentsError, UnknownTopicError
+from spark_segments.kafka_protocol.read_ahead import BLOCK_BYTES, CheckedBlock, FileRange, Held, ReadAhead
 from spark_segments.log.logdir import LogDir
 from spark_segments.log.manifest.rows import Partition, partitions_of
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.reading.isolation import load_aborted, transaction_indexes
 from spark_segments.log.reading.times import offsets_for_times
-from spark_segments.log.reading.verbatim import FetchedBatches, PartitionLog, Place
+from spark_segments.log.reading.verbatim import FetchedBatches, PartitionLog
+from spark_segments.log.segment.files import missing_file
 from spark_segments.log.segment.leader_epochs import LeaderEpochs
+from spark_segments.storage.local import OpenFile
 
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED = -1, -2, -3, -4, -5
 """Times of a ListOffsets request that are none."""
 
-_PLACES = 4096  # places of readers that are remembered in a topic
+READ_AHEAD_BYTES = 64 << 20
+"""Bound on the batches that a server has read before they are asked for."""
+
+_LEAST_BYTES = 256 << 10  # of a segment: what is smaller is not worth a block
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +49,11 @@ class Found:
 class ServedTopic:
     """A topic as one snapshot has it."""
 
-    def __init__(self, log: LogDir, snapshot: Snapshot, places: dict[tuple[int, int], Place]) -> None:
+    def __init__(self, log: LogDir, snapshot: Snapshot, read_ahead: ReadAhead) -> None:
         self._log = log
         self.snapshot = snapshot
         self.partitions: dict[int, Partition] = {row.partition: row for row in partitions_of(snapshot.partitions)}
-        self.places = places
+        self._read_ahead = read_ahead
         self._logs: dict[int, PartitionLog] = {}
 
     @property
@@ -78,17 +86,91 @@ class ServedTopic:
         return self._partition_log(partition).bytes_from(offset)
 
     def read(
-        self, partition: int, offset: int, max_bytes: int, *, committed: bool, at_least_one: bool
-    ) -> FetchedBatches:
-        """See `PartitionLog.read`."""
+        self,
+        partition: int,
+        offset: int,
+        max_bytes: int,
+        *,
+        committed: bool,
+        at_least_one: bool,
+        from_files: bool = False,
+    ) -> tuple[list[np.ndarray | FileRange], int]:
+        """(buffers, the offset behind them): as `PartitionLog.read` has them. `from_files`: batches that were checked
+        not long ago may be ranges of files.
+        """
         end = self.end_offset(partition, committed=committed)
-        place = self.places.pop((partition, offset), None)
+        taken: list[np.ndarray | FileRange] = []
+        left, following = max_bytes, offset
+        while following < end:
+            is_first = at_least_one and not taken
+            found = self._block(partition, following, left, from_files=from_files)
+            if found is None:
+                read = self._read(partition, following, end, left, at_least_one=is_first)
+                return [*taken, *read.data], read.next_offset
+            block, held, segment_end = found
+            pieces, behind = block.cut(held, following, min(end, segment_end), left, at_least_one=is_first)
+            if behind == following:
+                break
+            taken += pieces
+            left -= sum(piece.nbytes for piece in pieces)
+            following = behind
+            if behind >= block.next_offset:
+                self._read_ahead.give_up(self._id(partition), block)
+            if left < block.largest_bytes:
+                break
+        return taken, following
+
+    def _id(self, partition: int) -> tuple[uuid.UUID, int]:
+        return self.topic_id, partition
+
+    def _read(
+        self, partition: int, offset: int, end: int, max_bytes: int, *, at_least_one: bool = True
+    ) -> FetchedBatches:
+        """Reads from the files, and remembers where that ended."""
+        place = self._read_ahead.place(self._id(partition), offset)
         read = self._partition_log(partition).read(offset, end, max_bytes, place=place, at_least_one=at_least_one)
-        if read.place is not None:
-            if len(self.places) >= _PLACES:
-                self.places.clear()
-            self.places[partition, read.next_offset] = read.place
+        self._read_ahead.remember(self._id(partition), read.place)
         return read
+
+    def _block(
+        self, partition: int, offset: int, wanted_bytes: int, *, from_files: bool
+    ) -> tuple[CheckedBlock, Held, int] | None:
+        """The block that holds `offset`, its bytes, and the end offset of its segment. It is read now, `wanted_bytes`
+        or more, if it is not there. None for what is to be read as it is asked for: by a reader who has only come, of
+        small files, and where there is no room.
+        """
+        ahead, log = self._read_ahead, self._id(partition)
+        segment = self._partition_log(partition).segment_at(offset)
+        if segment is None or segment.log_bytes < _LEAST_BYTES or offset < segment.base_offset:
+            return None
+        known = ahead.find(log, offset)
+        # Files do not change. Where others have taken a file's place, or the log starts later, the block is no more.
+        if known is not None and known.source.path == segment.path and segment.base_offset <= known.first_offset:
+            held = known.data if known.data is not None or not from_files else self._file(segment.path)
+            if held is not None:
+                return known, held, segment.next_offset
+        size = max(wanted_bytes, BLOCK_BYTES)
+        if ahead.place(log, offset) is None or not ahead.has_room(size):
+            return None
+        read = self._read(partition, offset, segment.next_offset, size)
+        block = ahead.keep(log, offset, read)
+        return None if block is None else (block, read.data, segment.next_offset)
+
+    def _file(self, path: str) -> OpenFile | None:
+        try:
+            return self._log.storage.open_file(path)
+        except FileNotFoundError as error:
+            raise missing_file(self._log.storage.location(path)) from error
+
+    def read_ahead(self, partition: int, offset: int, wanted_bytes: int, *, from_files: bool = False) -> None:
+        """Reads what a reader asks for next, where there is room."""
+        known = self._read_ahead.find(self._id(partition), offset)
+        if known is not None and (from_files or known.data is not None):
+            if known.data is None or known.bytes_from(offset) >= wanted_bytes:
+                return
+            offset = known.next_offset
+        with contextlib.suppress(SegmentsError):  # who asks is told
+            self._block(partition, offset, wanted_bytes, from_files=from_files)
 
     def aborted(self, partition: int, start: int, end: int) -> list[tuple[int, int]]:
         """(producer id, first offset) of the aborted transactions with data in [start, end), by first offset."""
@@ -171,6 +253,7 @@ class Views:
         self._shown: dict[str, _Shown] = {}
         self._names: tuple[float, Sequence[str]] | None = None
         self._ids: dict[uuid.UUID, str] = {}
+        self.read_ahead = ReadAhead(READ_AHEAD_BYTES, sends_files=log.storage.is_local and not log.is_kafka)
 
     @cached_property
     def cluster_id(self) -> str:
@@ -221,8 +304,7 @@ class Views:
             return None
         if before is not None and before.snapshot.version == snapshot.version and not self.log.is_kafka:
             return before
-        is_same = before is not None and before.snapshot.topic_id == snapshot.topic_id
-        return ServedTopic(self.log, snapshot, before.places if before is not None and is_same else {})
+        return ServedTopic(self.log, snapshot, self.read_ahead)
 
     def _snapshot(self, name: str) -> Snapshot:
         if self._timestamp_ms is not None:

@@ -79,6 +79,20 @@ def _rename_to_free_name(staged: str, path: str) -> bool:
     raise OSError(number, os.strerror(number), path)  # FileExistsError, where the number says so
 
 
+class OpenFile:
+    """A file that is open to be read for as long as something refers to it."""
+
+    __slots__ = ("descriptor", "path")
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+
+    def __del__(self) -> None:
+        with contextlib.suppress(AttributeError):  # it could not be opened
+            os.close(self.descriptor)
+
+
 class LocalFiles:
     """Files of this machine. Every read opens its file anew: that costs microseconds and sees renames and growth."""
 

@@ -27,7 +27,7 @@ import pyarrow as pa
 
 from spark_segments.errors import InvalidOptionError, StorageError
 from spark_segments.storage.filesystem import FileSystem, Names, WritableFile
-from spark_segments.storage.local import LocalFiles
+from spark_segments.storage.local import LocalFiles, OpenFile
 from spark_segments.storage.locations import Location, parse_location
 from spark_segments.storage.objects import ObjectStore
 from spark_segments.storage.s3 import S3Client, Upload, s3_client
@@ -155,6 +155,12 @@ class Storage:
         if writable:
             return data if data.is_mutable else pa.py_buffer(bytearray(data))
         return pa.py_buffer(memoryview(data).toreadonly()) if data.is_mutable else data
+
+    def open_file(self, path: str) -> OpenFile | None:
+        """A file of this machine, to be sent by the operating system; None where files are elsewhere."""
+        if not isinstance(self._files(), LocalFiles):
+            return None
+        return self._retried(path, lambda _, full: OpenFile(full))
 
     def size(self, path: str) -> int:
         """The current size of a file in bytes, never a cached value."""

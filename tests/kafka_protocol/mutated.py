@@ -26,7 +26,7 @@ from tests.kafka_protocol.requests import request
 _EXTREMES = (0, 1, 127, 128, 255, 0x7FFF, 0x8000, 0xFFFF, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF)
 _CONNECTIONS = 24
 _WAIT_SECONDS = 0.03  # for an answer; whoever waits in vain ends the connection
-_WARM = 0.1  # of the requests come before growth is measured
+_PARTS = 10
 _MOST_GROWTH_BYTES = 64 << 20
 _NAMES = ("topic", "name", "resource_name", "topics", "group_id")
 
@@ -48,11 +48,14 @@ def main() -> int:
         port = int(server.stdout.readline().partition("127.0.0.1:")[2].split()[0])
         started, grown = time.monotonic(), -1
         try:
-            warm = int(arguments.requests * _WARM)
-            _run(port, warm, arguments.seed)
-            before = _resident_bytes(server.pid)
-            _run(port, arguments.requests - warm, arguments.seed + 1)
-            grown = _resident_bytes(server.pid) - before
+            before = 0
+            for part in range(_PARTS):  # growth is measured from the end of the first on
+                _run(port, arguments.requests // _PARTS, arguments.seed * _PARTS + part)
+                resident, seconds = _resident_bytes(server.pid), time.monotonic() - started
+                before = before or resident
+                sent = arguments.requests // _PARTS * (part + 1)
+                print(f"{sent} requests, {sent / seconds:.0f} a second, {resident >> 20} MiB resident", flush=True)
+            grown = resident - before
             served = _answers(port)
         finally:
             server.send_signal(signal.SIGTERM)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 
@@ -50,11 +51,21 @@ class PlayedTopic(ServedTopic):
     parts_at: int | None = None
 
     def read(
-        self, partition: int, offset: int, max_bytes: int, *, committed: bool, at_least_one: bool
-    ) -> FetchedBatches:
-        read = super().read(partition, offset, max_bytes, committed=committed, at_least_one=at_least_one)
+        self,
+        partition: int,
+        offset: int,
+        max_bytes: int,
+        *,
+        committed: bool,
+        at_least_one: bool,
+        from_files: bool = False,
+    ) -> tuple[list[Any], int]:
+        data, behind = super().read(partition, offset, max_bytes, committed=committed, at_least_one=at_least_one)
         fault = self.fault()
-        return read if fault is None else fault(read)
+        if fault is None:
+            return data, behind
+        read = fault(FetchedBatches(data, behind))
+        return [*read.data], read.next_offset
 
     def end_of_epoch(self, partition: int, epoch: int) -> tuple[int, int]:
         found = super().end_of_epoch(partition, epoch)
@@ -72,7 +83,7 @@ class PlayedViews(Views):
         view = super().topic(name)
         if view is None:
             return None
-        played = PlayedTopic(self.log, view.snapshot, {})
+        played = PlayedTopic(self.log, view.snapshot, self.read_ahead)
         played.fault, played.parts_at = self._fault, self._parts_at
         return played
 

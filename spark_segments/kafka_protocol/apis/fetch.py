@@ -7,6 +7,7 @@ end at the last stable offset and name aborted transactions.
 from __future__ import annotations
 
 import time
+from functools import partial
 from typing import Any
 
 from kio.schema.errors import ErrorCode
@@ -130,15 +131,23 @@ def _partition(
     if wanted <= 0 and not at_least_one:
         return done
     try:
-        read = view.read(
-            asked.partition, asked.fetch_offset, max(wanted, 0), committed=committed, at_least_one=at_least_one
+        pieces, behind = view.read(
+            asked.partition,
+            asked.fetch_offset,
+            max(wanted, 0),
+            committed=committed,
+            at_least_one=at_least_one,
+            from_files=call.sends_files,
         )
         if committed:
-            aborted = view.aborted(asked.partition, asked.fetch_offset, read.next_offset)
+            aborted = view.aborted(asked.partition, asked.fetch_offset, behind)
             done["aborted_transactions"] = [{"producer_id": one, "first_offset": first} for one, first in aborted]
     except SegmentsError as error:
         call.warnings.append(f"{name}-{asked.partition}: {error}")
         done["error_code"] = error_code(error)
         return done
-    done["records"] = Records(read.data)
+    done["records"] = Records(pieces)
+    if 2 * len(done["records"]) > wanted:  # there is more, as a rule
+        goes_on = partial(view.read_ahead, asked.partition, behind, wanted, from_files=call.sends_files)
+        call.afterwards.append(goes_on)
     return done

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
+from spark_segments.errors import CorruptBatchError, MissingFileError
+from spark_segments.format.layout import MAGIC_POSITION
 from spark_segments.format.window import Window
 from spark_segments.log.manifest.rows import Segment, segments_of
 from spark_segments.log.manifest.snapshot import Snapshot
@@ -18,6 +20,9 @@ from spark_segments.log.segment.copying import rebased, trimmed
 from spark_segments.log.segment.leader_epochs import LeaderEpochs
 from spark_segments.log.segment.reader import LookUp, seek, windows
 from spark_segments.storage import Storage
+
+HEAD_BYTES = MAGIC_POSITION
+"""The bytes of a batch of magic 2 that depend on where in the log it is: base offset, length, leader epoch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,16 +35,44 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
+class Layout:
+    """Where batches lie: arrays of n, all int64. `position` counts from the first of them, without gaps."""
+
+    position: np.ndarray
+    size: np.ndarray
+    base_offset: np.ndarray
+    last_offset: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.position)
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedBytes:
+    """The bytes of a file that batches were read from: neighbours, from `position` on.
+
+    `heads`: uint8[n, HEAD_BYTES], what each of them begins with instead; None: they are as they lie.
+    """
+
+    path: str
+    position: int
+    heads: np.ndarray | None
+
+
+@dataclass(frozen=True, slots=True)
 class FetchedBatches:
     """Neighbouring record batches of a partition.
 
     `data`: buffers (uint8[]), one after the other. `next_offset`: behind the last batch; where the read passed no
-    batch, the offset that it ended at. `place`: where the next read can go on without a look at an index.
+    batch, the offset that it ended at. `place`: where the next read can go on without a look at an index. `layout` and
+    `source`, where all are from one file as it is but for heads.
     """
 
     data: Sequence[np.ndarray]
     next_offset: int
     place: Place | None = None
+    layout: Layout | None = None
+    source: CheckedBytes | None = None
 
     @property
     def size_bytes(self) -> int:
@@ -67,6 +100,11 @@ class PartitionLog:
             (self._segments[number],) = segments_of(self._rows.slice(number, 1))
         return self._segments[number]
 
+    def segment_at(self, offset: int) -> Segment | None:
+        """The segment that holds an offset, or the first one behind it."""
+        number = self._first(offset)
+        return self._segment(number) if number < len(self._ends) else None
+
     def _first(self, offset: int) -> int:
         return int(np.searchsorted(self._ends, offset, side="right"))
 
@@ -80,36 +118,66 @@ class PartitionLog:
         MissingFileError.
         """
         data: list[np.ndarray] = []
-        left, following = max_bytes, offset
-        for number in range(self._first(offset), len(self._ends)):
-            segment = self._segment(number)
-            if segment.base_offset >= end_offset:
-                break
-            for window in self._windows(segment, max(following, segment.base_offset), left, place):
-                wanted = window.between(following, end_offset)
-                sizes = wanted.batches.size.cumsum()
-                fits = int(np.searchsorted(sizes, left, side="right"))
-                fits = max(fits, 1 if at_least_one and not data else 0)
-                taken = wanted if fits >= len(sizes) else wanted.take(slice(0, fits))
-                for piece in trimmed(taken, segment.base_offset):
-                    bytes_, _ = rebased(piece, self._epochs)
-                    data.append(bytes_)
-                    left -= bytes_.nbytes
-                if count := len(taken.batches):
-                    following = int(taken.batches.last_offset[-1]) + window.offset_shift + 1
-                    behind = int(taken.batches.position[-1] + taken.batches.size[-1])
-                    place = Place(following, segment.path, behind)
-                # Where less is left than a batch of this window took, the next would be read in vain.
-                if count < len(wanted.batches) or (data and left < window.batches.size.max()):
-                    return FetchedBatches(data, following, place)
-            following = max(following, min(segment.next_offset, end_offset))
-        return FetchedBatches(data, following, place)
+        pieces: list[tuple[Window, bool]] = []
+        following = offset
+        try:
+            for number in range(self._first(offset), len(self._ends)):
+                segment = self._segment(number)
+                if segment.base_offset >= end_offset:
+                    break
+                start, left = max(following, segment.base_offset), max_bytes - sum(piece.nbytes for piece in data)
+                for window in self._windows(segment, start, left, place):
+                    wanted = window.between(following, end_offset)
+                    sizes = wanted.batches.size.cumsum()
+                    fits = int(np.searchsorted(sizes, left, side="right"))
+                    fits = max(fits, 1 if at_least_one and not data else 0)
+                    taken = wanted if fits >= len(sizes) else wanted.take(slice(0, fits))
+                    for piece in trimmed(taken, segment.base_offset):
+                        bytes_, _ = rebased(piece, self._epochs)
+                        pieces.append((piece, piece.data is window.data))
+                        data.append(bytes_)
+                        left -= bytes_.nbytes
+                    if count := len(taken.batches):
+                        following = int(taken.batches.last_offset[-1]) + window.offset_shift + 1
+                        behind = int(taken.batches.position[-1] + taken.batches.size[-1])
+                        place = Place(following, segment.path, behind)
+                    # Where less is left than a batch of this window took, the next would be read in vain.
+                    if count < len(wanted.batches) or (data and left < window.batches.size.max()):
+                        return FetchedBatches(data, following, place, *self._source(pieces, data))
+                following = max(following, min(segment.next_offset, end_offset))
+        except (CorruptBatchError, MissingFileError):
+            if not data:  # what is before the damage is given; who goes on from there is told
+                raise
+        return FetchedBatches(data, following, place, *self._source(pieces, data))
+
+    def _source(
+        self, pieces: Sequence[tuple[Window, bool]], data: Sequence[np.ndarray]
+    ) -> tuple[Layout | None, CheckedBytes | None]:
+        """Where the batches of `pieces` lie, if they are neighbours in a file; `data` has them at their log offsets."""
+        if not all(is_as_read for _, is_as_read in pieces) or len({window.path for window, _ in pieces}) != 1:
+            return None, None
+        begin = int(pieces[0][0].batches.position[0])
+        tables = [window.batches for window, _ in pieces]
+        shift = pieces[0][0].offset_shift
+        position, size, base_offset, last_offset, epoch = (
+            np.concatenate([getattr(table, name) for table in tables])
+            for name in ("position", "size", "base_offset", "last_offset", "leader_epoch")
+        )
+        if (position[1:] != position[:-1] + size[:-1]).any():
+            return None, None
+        layout = Layout(position - begin, size, base_offset + shift, last_offset + shift)
+        heads = None
+        if shift or (self._epochs is not None and (epoch < 0).any()):
+            joined = data[0] if len(data) == 1 else np.concatenate(data)
+            heads = joined[layout.position[:, np.newaxis] + np.arange(HEAD_BYTES)]
+        return layout, CheckedBytes(pieces[0][0].path, begin, heads)
 
     def _windows(self, segment: Segment, start: int, wanted_bytes: int, place: Place | None) -> Iterator[Window]:
         """The batches of a segment from the one that holds `start` on: of about `wanted_bytes` at first, then more.
 
         Of an object store nothing is fetched that a reader who stops does not want.
         """
+        wanted_bytes = max(wanted_bytes, 1)  # a reader may ask for none, and gets a batch
         look_up: LookUp | None = None
         if place is not None and (place.offset, place.path) == (start, segment.path):
             position, size = place.byte_position, 0
