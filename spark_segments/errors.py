@@ -12,7 +12,7 @@ RESTORE = "Run segments verify, and restore the file from a backup"
 class SegmentsError(Exception):
     """The base of all errors of this package.
 
-    It has, where known, the file (`path`), the byte `position` in it, the `expected` and the `found` value there, and a
+    It has, where known, the file (`path`), the `byte_position` in it, the `expected` and the `found` value there, and a
     `hint` for the caller's next step. `str()` shows all of them in one line.
     """
 
@@ -21,7 +21,7 @@ class SegmentsError(Exception):
         message: str,
         *,
         path: str | None = None,
-        position: int | None = None,
+        byte_position: int | None = None,
         expected: object = None,
         found: object = None,
         hint: str | None = None,
@@ -29,7 +29,7 @@ class SegmentsError(Exception):
         super().__init__(message)
         self.message = message
         self.path = path
-        self.position = position
+        self.byte_position = byte_position
         self.expected = expected
         self.found = found
         self.hint = hint
@@ -38,8 +38,8 @@ class SegmentsError(Exception):
         text = self.message
         if self.path is not None:
             text += f" in {self.path}"
-        if self.position is not None:
-            text += f" at position {self.position}"
+        if self.byte_position is not None:
+            text += f" at position {self.byte_position}"
         facts = [("expected", self.expected), ("found", self.found)]
         said = ", ".join(f"{name} {value}" for name, value in facts if value is not None)
         if said:
@@ -50,7 +50,7 @@ class SegmentsError(Exception):
 
     def __reduce__(self) -> tuple[object, ...]:
         # Errors cross from Spark's workers to the driver by pickle, which would lose the keyword-only fields.
-        fields = (self.message, self.path, self.position, self.expected, self.found, self.hint)
+        fields = (self.message, self.path, self.byte_position, self.expected, self.found, self.hint)
         return _rebuild, (type(self), *fields)
 
 
@@ -79,13 +79,15 @@ def _rebuild(
     cls: type[SegmentsError],
     message: str,
     path: str | None,
-    position: int | None,
+    byte_position: int | None,
     expected: object,
     found: object,
     hint: str | None,
 ) -> SegmentsError:
     error = cls.__new__(cls)
-    SegmentsError.__init__(error, message, path=path, position=position, expected=expected, found=found, hint=hint)
+    SegmentsError.__init__(
+        error, message, path=path, byte_position=byte_position, expected=expected, found=found, hint=hint
+    )
     return error
 
 

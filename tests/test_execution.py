@@ -25,7 +25,7 @@ class Square:
 
     def __call__(self, number: int) -> int:
         if number == self.fails_at:
-            raise CorruptBatchError("bad", path="a.log", position=number, hint="mend it")
+            raise CorruptBatchError("bad", path="a.log", byte_position=number, hint="mend it")
         return number * number
 
 
@@ -45,7 +45,7 @@ def test_results_come_in_the_order_of_the_tasks(session):
 def test_an_error_of_a_task_is_the_same_error_here(session):
     with pytest.raises(CorruptBatchError) as caught:
         run_tasks(Square(fails_at=7), range(10), session)
-    assert (caught.value.path, caught.value.position, caught.value.hint) == ("a.log", 7, "mend it")
+    assert (caught.value.path, caught.value.byte_position, caught.value.hint) == ("a.log", 7, "mend it")
 
 
 def read(path: str) -> bytes:
@@ -62,7 +62,7 @@ def test_a_file_that_is_missing_is_the_same_error_here(session, tmp_path):
 def test_tasks_that_fail_have_their_errors_for_results(session, tmp_path):
     first, bad, last = try_tasks(Square(fails_at=7), [6, 7, 8], session)
     assert (first, last) == (36, 64)
-    assert isinstance(bad, CorruptBatchError) and (bad.path, bad.position) == ("a.log", 7)
+    assert isinstance(bad, CorruptBatchError) and (bad.path, bad.byte_position) == ("a.log", 7)
     (missing,) = try_tasks(read, [str(tmp_path / "missing")], session)
     assert isinstance(missing, StorageError) and missing.path == str(tmp_path / "missing")
 

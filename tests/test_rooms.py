@@ -135,3 +135,28 @@ def test_no_two_public_classes_have_one_name() -> None:
         for node in ast.parse(path.read_text()).body:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 assert homes.setdefault(node.name, name) == name, f"{node.name} is in {homes[node.name]} and in {name}"
+
+
+# A position is a reader's: the next offset of a partition. These know them; where a kernel is, is a place in memory.
+KNOW_POSITIONS = (
+    "log.groups",
+    "log.positions",
+    "log.rebuild.report",
+    "maintenance.mirroring.groups",
+    "maintenance.tables",
+    "spark.streams",
+)
+KNOW_POSITIONS += ("kafka_protocol", "cli.records.follow", "cli.records.groups")
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in LAYERED if not name.startswith(KNOW_POSITIONS) and "kernels" not in name]
+)
+def test_a_place_in_a_file_is_a_byte_position(name: str) -> None:
+    kinds = {ast.Name: "id", ast.Attribute: "attr", ast.arg: "arg", ast.keyword: "arg"}
+    words = {
+        getattr(node, kinds[type(node)]): node.lineno
+        for node in ast.walk(ast.parse(MODULES[name].read_text()))
+        if type(node) in kinds
+    }
+    assert "position" not in words, f"{name}, line {words['position']}: a reader's position, or a byte_position?"

@@ -41,7 +41,7 @@ class BatchTable:
     where the entry is compressed.
     """
 
-    position: np.ndarray  # int64: byte position in the file
+    byte_position: np.ndarray  # int64: byte position in the file
     size: np.ndarray  # int64: the whole batch, with the 12 bytes that batchLength leaves out
     base_offset: np.ndarray  # int64: as the bytes say
     last_offset: np.ndarray  # int64: as the bytes say
@@ -57,7 +57,7 @@ class BatchTable:
     count: np.ndarray  # int32
 
     def __len__(self) -> int:
-        return len(self.position)
+        return len(self.byte_position)
 
     @staticmethod
     def empty(rows: int = 0) -> BatchTable:
@@ -151,7 +151,7 @@ def scan_batches(
         limit,
         file_position,
         check_crc,
-        columns.position,
+        columns.byte_position,
         columns.size,
         columns.base_offset,
         columns.last_offset,
@@ -171,7 +171,7 @@ def scan_batches(
     return ScannedBatches(batches, consumed, needed, error)
 
 
-def _problem(problem: int, expected: int, found: int, path: str, position: int) -> CorruptBatchError:
+def _problem(problem: int, expected: int, found: int, path: str, byte_position: int) -> CorruptBatchError:
     wanted: object = expected
     shown: object = found
     if problem == ZEROS:
@@ -192,4 +192,4 @@ def _problem(problem: int, expected: int, found: int, path: str, position: int) 
         message, wanted = "the base offset of a record batch is impossible", f"0 to {expected}"
     else:
         message, wanted = "the last offset delta of a record batch is negative", "0 or more"
-    return CorruptBatchError(message, path=path, position=position, expected=wanted, found=shown)
+    return CorruptBatchError(message, path=path, byte_position=byte_position, expected=wanted, found=shown)

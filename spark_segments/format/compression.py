@@ -52,12 +52,12 @@ _U32_BIG = struct.Struct(">I")
 Compressor = Callable[[pa.Buffer], bytes | pa.Buffer]
 
 
-def decompress(codec: int, data: Any, *, path: str, position: int) -> pa.Buffer:
+def decompress(codec: int, data: Any, *, path: str, byte_position: int) -> pa.Buffer:
     """Decompresses `data` (bytes-like, the records section of a batch with `codec`).
 
-    The result has at most max(256 MiB, 1,100 x the compressed size) bytes, and less than 2 GiB. `path` and `position`
-    are the batch's and only appear in errors. Raises CorruptBatchError for data that are damaged, cut short or beyond
-    that limit.
+    The result has at most max(256 MiB, 1,100 x the compressed size) bytes, and less than 2 GiB. `path` and
+    `byte_position` are the batch's and only appear in errors. Raises CorruptBatchError for data that are damaged, cut
+    short or beyond that limit.
     """
     buffer = data if isinstance(data, pa.Buffer) else pa.py_buffer(data)
     if codec == NONE:
@@ -66,7 +66,7 @@ def decompress(codec: int, data: Any, *, path: str, position: int) -> pa.Buffer:
         raise CorruptBatchError(
             "Unknown compression codec",
             path=path,
-            position=position,
+            byte_position=byte_position,
             expected=f"one of {sorted(CODEC_NAMES)}",
             found=codec,
         )
@@ -80,7 +80,7 @@ def decompress(codec: int, data: Any, *, path: str, position: int) -> pa.Buffer:
         raise CorruptBatchError(
             f"The {CODEC_NAMES[codec]} data of a record batch do not decompress ({error})",
             path=path,
-            position=position,
+            byte_position=byte_position,
             hint="The file is damaged: restore it, or skip the batch's offsets",
         ) from error
 
@@ -239,12 +239,12 @@ def _decompress_zstd(buffer: pa.Buffer, limit: int) -> pa.Buffer | None:
 def _is_one_zstd_frame(buffer: pa.Buffer) -> bool:
     """Whether the first frame takes all of the buffer, as the headers of its blocks say (RFC 8878, 3.1.1)."""
     data = memoryview(buffer)
-    position, is_last = zstandard.frame_header_size(data), False
-    while not is_last and position < len(data):
-        header = int.from_bytes(data[position : position + 3], "little")
+    byte_position, is_last = zstandard.frame_header_size(data), False
+    while not is_last and byte_position < len(data):
+        header = int.from_bytes(data[byte_position : byte_position + 3], "little")
         is_last, is_run_length = bool(header & 1), header >> 1 & 3 == 1
-        position += 3 + (1 if is_run_length else header >> 3)
-    return is_last and position + 4 * zstandard.get_frame_parameters(data).has_checksum == len(data)
+        byte_position += 3 + (1 if is_run_length else header >> 3)
+    return is_last and byte_position + 4 * zstandard.get_frame_parameters(data).has_checksum == len(data)
 
 
 def _expected_bytes(buffer: pa.Buffer, limit: int) -> int:

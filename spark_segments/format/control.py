@@ -61,7 +61,9 @@ def read_markers(window: Window) -> Markers:
         one = slice(row, row + 1)
         compressed = memoryview(window.data).cast("B")[int(starts[row]) : int(ends[row])]
         section = byte_view(
-            decompress(int(batches.codec[row]), compressed, path=window.path, position=int(batches.position[row]))
+            decompress(
+                int(batches.codec[row]), compressed, path=window.path, byte_position=int(batches.byte_position[row])
+            )
         )
         kernels.read_markers(
             section,
@@ -78,7 +80,7 @@ def read_markers(window: Window) -> Markers:
         raise CorruptBatchError(
             "A control batch has no control record",
             path=window.path or None,
-            position=int(batches.position[bad[0]]),
+            byte_position=int(batches.byte_position[bad[0]]),
             hint="Restore the file, or skip the batch's offsets",
         )
     appended = batches.timestamp_type == LOG_APPEND_TIME

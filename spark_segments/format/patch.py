@@ -28,7 +28,7 @@ def rebase(
         return
     if (batches.magic != _MAGIC).any():
         raise ValueError("only batches of magic 2 can be given new offsets")
-    starts = batches.position - file_position
+    starts = batches.byte_position - file_position
     if starts.min() < 0 or starts.max() + BATCH_OVERHEAD > len(out):
         raise ValueError("a batch lies outside the buffer")
     kernels.rebase(out, starts, shift, leader_epoch is not None, 0 if leader_epoch is None else leader_epoch)

@@ -50,12 +50,12 @@ TRAILER_BYTES = TRAILER_STRUCT.size
 
 @dataclass(frozen=True, slots=True)
 class Footer:
-    """What a shared object says of itself. `runs`: RUN_DTYPE[n], by partition. `position`: where the footer begins."""
+    """What a shared object says of itself. `runs`: RUN_DTYPE[n], by partition. The footer begins at `byte_position`."""
 
     topic_id: str
     created_ms: int
     runs: np.ndarray
-    position: int
+    byte_position: int
 
 
 def footer_bytes(topic_id: str, created_ms: int, runs: np.ndarray) -> bytes:
@@ -67,41 +67,41 @@ def footer_bytes(topic_id: str, created_ms: int, runs: np.ndarray) -> bytes:
 
 def footer_size(trailer: Any, object_bytes: int, *, path: str) -> int:
     """Bytes of the footer, trailer included, by an object's last TRAILER_BYTES. Raises CorruptBatchError."""
-    position = max(0, object_bytes - TRAILER_BYTES)
+    byte_position = max(0, object_bytes - TRAILER_BYTES)
     if len(trailer) != TRAILER_BYTES:
         raise _damaged("The file is too short for a shared object", path, 0, f"{TRAILER_BYTES} bytes", object_bytes)
     _, content_bytes, magic = TRAILER_STRUCT.unpack(trailer)
     if magic != MAGIC:
-        raise _damaged("The file does not end as a shared object does", path, position, MAGIC, magic)
-    if not HEADER_STRUCT.size <= content_bytes <= position:
-        expected = f"{HEADER_STRUCT.size} to {position} bytes of footer"
-        raise _damaged("The footer of a shared object has a wrong size", path, position, expected, content_bytes)
+        raise _damaged("The file does not end as a shared object does", path, byte_position, MAGIC, magic)
+    if not HEADER_STRUCT.size <= content_bytes <= byte_position:
+        expected = f"{HEADER_STRUCT.size} to {byte_position} bytes of footer"
+        raise _damaged("The footer of a shared object has a wrong size", path, byte_position, expected, content_bytes)
     return int(content_bytes) + TRAILER_BYTES
 
 
 def parse_footer(footer: Any, object_bytes: int, *, path: str) -> Footer:
     """The footer, from its `footer_size` bytes. Raises CorruptBatchError where it is damaged or contradicts itself."""
     data = bytes(footer)
-    position = object_bytes - len(data)
+    byte_position = object_bytes - len(data)
     content = data[:-TRAILER_BYTES]
     crc, _, _ = TRAILER_STRUCT.unpack(data[-TRAILER_BYTES:])
     if crc32c(content) != crc:
-        raise _damaged("The checksum of a shared object's footer is wrong", path, position, crc, crc32c(content))
+        raise _damaged("The checksum of a shared object's footer is wrong", path, byte_position, crc, crc32c(content))
     version, created_ms, count, name_bytes = HEADER_STRUCT.unpack_from(content)
     if version != FOOTER_VERSION:
-        raise _damaged("The footer has an unknown version", path, position, FOOTER_VERSION, version)
+        raise _damaged("The footer has an unknown version", path, byte_position, FOOTER_VERSION, version)
     start = HEADER_STRUCT.size + name_bytes
     if len(content) != start + count * RUN_DTYPE.itemsize:
         expected = start + count * RUN_DTYPE.itemsize
-        raise _damaged("The footer of a shared object has a wrong size", path, position, expected, len(content))
+        raise _damaged("The footer of a shared object has a wrong size", path, byte_position, expected, len(content))
     runs = np.frombuffer(content, RUN_DTYPE, count, start)
-    _check_runs(runs, position, path)
+    _check_runs(runs, byte_position, path)
     try:
         topic_id = content[HEADER_STRUCT.size : start].decode()
     except UnicodeDecodeError as error:
         message = "The topic id in a shared object's footer is no text"
-        raise _damaged(message, path, position, "UTF-8", content[HEADER_STRUCT.size : start]) from error
-    return Footer(topic_id, created_ms, runs, position)
+        raise _damaged(message, path, byte_position, "UTF-8", content[HEADER_STRUCT.size : start]) from error
+    return Footer(topic_id, created_ms, runs, byte_position)
 
 
 def _check_runs(runs: np.ndarray, footer_position: int, path: str) -> None:
@@ -116,5 +116,7 @@ def _check_runs(runs: np.ndarray, footer_position: int, path: str) -> None:
         raise _damaged(message, path, int(starts[at]), int(ends[at]), int(starts[at]))
 
 
-def _damaged(message: str, path: str, position: int, expected: object, found: object) -> CorruptBatchError:
-    return CorruptBatchError(message, path=path, position=position, expected=expected, found=found, hint=RESTORE)
+def _damaged(message: str, path: str, byte_position: int, expected: object, found: object) -> CorruptBatchError:
+    return CorruptBatchError(
+        message, path=path, byte_position=byte_position, expected=expected, found=found, hint=RESTORE
+    )

@@ -76,12 +76,12 @@ def batch_from(window: Window, offset: int) -> bytes:
     Where no record is left, the result is an empty batch. Raises CorruptBatchError for damaged records.
     """
     batches, path = window.batches, window.path
-    [position], [base_offset], [last_offset] = batches.position, batches.base_offset, batches.last_offset
+    [byte_position], [base_offset], [last_offset] = batches.byte_position, batches.base_offset, batches.last_offset
     assert base_offset < offset <= last_offset and batches.magic[0] == _MAGIC
     start = int(window.starts[0])
     section = byte_view(window.data)[start + RECORDS_POSITION : start + int(batches.size[0])]
     codec = int(batches.codec[0])
-    opened = byte_view(decompress(codec, section, path=path, position=int(position)))
+    opened = byte_view(decompress(codec, section, path=path, byte_position=int(byte_position)))
     out = np.empty(len(opened) + 1, np.uint8)
     dropped = int(offset - base_offset)
     size, count, largest_delta = kernels.records_from(opened, int(batches.count[0]), dropped, out)
@@ -89,7 +89,7 @@ def batch_from(window: Window, offset: int) -> bytes:
         raise CorruptBatchError(
             f"a record is damaged, {-1 - size} bytes into the (uncompressed) records of a batch",
             path=path,
-            position=int(position),
+            byte_position=int(byte_position),
             expected=f"{batches.count[0]} whole records",
             found="lengths that do not fit",
         )

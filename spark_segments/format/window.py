@@ -14,20 +14,20 @@ from spark_segments.format.batches import BatchTable
 class Window:
     """Bytes of a file, and the batches in them to use: all or some of the batches that a scan of `data` found.
 
-    `data[0]` is byte `position` of the file `path`. The positions of `batches` count from the file's start. An offset
-    in the bytes plus `offset_shift` is the offset in the log.
+    `data[0]` is byte `byte_position` of the file `path`. The positions of `batches` count from the file's start. An
+    offset in the bytes plus `offset_shift` is the offset in the log.
     """
 
     data: Any  # bytes-like
     batches: BatchTable
-    position: int = 0
+    byte_position: int = 0
     path: str = ""
     offset_shift: int = 0
 
     @property
     def starts(self) -> np.ndarray:
         """int64[]: where each batch begins in `data`."""
-        values: np.ndarray = self.batches.position - self.position
+        values: np.ndarray = self.batches.byte_position - self.byte_position
         return values
 
     def with_batches(self, batches: BatchTable) -> Window:

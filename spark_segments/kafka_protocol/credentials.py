@@ -70,7 +70,7 @@ class Users:
             name, separator, password = line.partition(":")
             if not (name and separator and password):
                 raise InvalidOptionError(
-                    "No user of a users file", path=path, position=number, expected="name:password"
+                    f"Line {number} of the users file names no user", path=path, expected="name:password"
                 )
             passwords[name] = password
         if not passwords:

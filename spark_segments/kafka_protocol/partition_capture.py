@@ -345,8 +345,8 @@ class PartitionsCapture:
                 self._close_writer(part)
                 continue
             piece = batches.take(slice(done, done + count))
-            begin = int(piece.position[0]) - window.position
-            end = int(piece.position[-1] + piece.size[-1]) - window.position
+            begin = int(piece.byte_position[0]) - window.byte_position
+            end = int(piece.byte_position[-1] + piece.size[-1]) - window.byte_position
             data = np.frombuffer(window.data, np.uint8, count=end - begin, offset=begin)
             writer.append(data, piece)
             writer.add_aborted(aborted_transactions(part.producers.add(window.with_batches(piece))))

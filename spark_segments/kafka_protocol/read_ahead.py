@@ -63,7 +63,7 @@ class CheckedBlock:
     ):
         self.start, self.next_offset = start, next_offset
         self.data, self._layout, self.source = data, layout, source
-        self.size_bytes = int(layout.position[-1] + layout.size[-1])
+        self.size_bytes = int(layout.byte_position[-1] + layout.size[-1])
         self.largest_bytes = int(layout.size.max())
         self.checked_seconds = self.used_seconds = 0.0
 
@@ -82,7 +82,7 @@ class CheckedBlock:
     def bytes_from(self, offset: int) -> int:
         """The bytes of the batches from the one that holds `offset` on."""
         first = int(np.searchsorted(self._layout.last_offset, offset))
-        return self.size_bytes - int(self._layout.position[first]) if first < len(self) else 0
+        return self.size_bytes - int(self._layout.byte_position[first]) if first < len(self) else 0
 
     def cut(
         self, held: Held, offset: int, end_offset: int, max_bytes: int, *, at_least_one: bool
@@ -95,20 +95,20 @@ class CheckedBlock:
         last = int(np.searchsorted(layout.base_offset, end_offset))
         if first >= last:
             return [], min(self.next_offset, end_offset)
-        start = int(layout.position[first])
-        fits = int(np.searchsorted(layout.position[:last] + layout.size[:last], start + max_bytes, side="right"))
+        start = int(layout.byte_position[first])
+        fits = int(np.searchsorted(layout.byte_position[:last] + layout.size[:last], start + max_bytes, side="right"))
         last = max(fits, first + 1 if at_least_one else first)
         if first == last:
             return [], offset
-        end = int(layout.position[last - 1] + layout.size[last - 1])
+        end = int(layout.byte_position[last - 1] + layout.size[last - 1])
         behind = int(layout.last_offset[last - 1]) + 1
         if last == len(layout):
             behind = max(behind, min(self.next_offset, end_offset))
         if isinstance(held, OpenFile):
             heads = self.source.heads
             changed = () if heads is None else [head.tobytes() for head in heads[first:last]]
-            positions = () if heads is None else (layout.position[first:last] - start).tolist()
-            return [FileRange(held, self.source.position + start, end - start, positions, changed)], behind
+            positions = () if heads is None else (layout.byte_position[first:last] - start).tolist()
+            return [FileRange(held, self.source.byte_position + start, end - start, positions, changed)], behind
         taken: list[np.ndarray | FileRange] = []
         begin = 0
         for piece in held:

@@ -76,15 +76,15 @@ def compare(one: History, other: History) -> Comparison:
     shared = {_identity(row) for row in one.segments} & {_identity(row) for row in other.segments}
     sides = (_Side(one, shared, start, end), _Side(other, shared, start, end))
     identical = True
-    position = start
-    while position < end:
-        limit = min(side.advance(position) for side in sides)
-        parts = (sides[0].part(position, limit), sides[1].part(position, limit))
+    offset = start
+    while offset < end:
+        limit = min(side.advance(offset) for side in sides)
+        parts = (sides[0].part(offset, limit), sides[1].part(offset, limit))
         difference, alike = _compare_parts(*parts, end)
         identical &= alike
         if difference is not None:
             return Comparison(difference, False)
-        position = limit
+        offset = limit
     return Comparison(other_leader, identical and other_leader is None)
 
 
@@ -166,18 +166,18 @@ class _Side:
         self._is_over = False
         self.epochs = LeaderEpochs(history.partition.leader_epochs)
 
-    def advance(self, position: int) -> int:
-        """Reads on where memory holds nothing from `position` on. Returns the offset up to which the side is known."""
-        while not self._is_over and not (len(self._current.last) and self._current.last[-1] >= position):
+    def advance(self, offset: int) -> int:
+        """Reads on where memory holds nothing from `offset` on. Returns the offset up to which the side is known."""
+        while not self._is_over and not (len(self._current.last) and self._current.last[-1] >= offset):
             self._current = next(self._parts, self._empty())
             self._is_over = self._current.window is None
         return self._end if self._is_over else min(int(self._current.last[-1]) + 1, self._end)
 
-    def part(self, position: int, limit: int) -> _Part:
+    def part(self, offset: int, limit: int) -> _Part:
         """The batches that have offsets in [position, limit)."""
         current = self._current
-        part = current.take(np.flatnonzero((current.last >= position) & (current.first < limit)))
-        return replace(part, limits=(position, limit))
+        part = current.take(np.flatnonzero((current.last >= offset) & (current.first < limit)))
+        return replace(part, limits=(offset, limit))
 
     def _walk(self) -> Iterator[_Part]:
         for segment in self._segments:

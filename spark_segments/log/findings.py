@@ -17,7 +17,7 @@ MOST_OF_A_KIND = 20
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A fault. `path` is relative to the log directory, `position` a byte of the file; None where neither applies.
+    """A fault. `path` is relative to the log directory, `byte_position` a byte of the file; None where neither applies.
 
     `rebuilds`: the .log whose sidecars a repair would rebuild to correct the fault; None where a repair cannot. `rule`:
     the number of the rule of docs/format that is broken; None where the fault breaks no rule of the format.
@@ -27,7 +27,7 @@ class Finding:
     topic: str
     partition: int | None
     path: str | None
-    position: int | None
+    byte_position: int | None
     expected: object
     found: object
     message: str
@@ -45,8 +45,8 @@ class Finding:
         text = f"{self.severity}: {place}: {self.message}"
         if self.path is not None:
             text += f" in {self.path}"
-        if self.position is not None:
-            text += f" at position {self.position}"
+        if self.byte_position is not None:
+            text += f" at position {self.byte_position}"
         if self.expected is not None or self.found is not None:
             text += f": expected {self.expected}, found {self.found}"
         return escaped(text, one_line=True)
@@ -70,7 +70,7 @@ class Findings:
         severity: str = ERROR,
         partition: int | None = None,
         path: str | None = None,
-        position: int | None = None,
+        byte_position: int | None = None,
         expected: object = None,
         found: object = None,
         rebuilds: str | None = None,
@@ -87,7 +87,7 @@ class Findings:
                 self.topic,
                 self.partition if partition is None else partition,
                 self.path if path is None else path,
-                position,
+                byte_position,
                 expected,
                 found,
                 message,
@@ -109,7 +109,7 @@ class Findings:
             error.message,
             severity=severity,
             path=error.path,
-            position=error.position,
+            byte_position=error.byte_position,
             expected=error.expected,
             found=error.found,
             rebuilds=rebuilds,

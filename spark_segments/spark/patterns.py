@@ -56,11 +56,11 @@ def python_pattern(text: str) -> str:
     """
     out: list[str] = []
     inside = False  # of square brackets
-    position = 0
-    while position < len(text):
-        piece, written, inside = _next(text, position, inside)
+    start = 0
+    while start < len(text):
+        piece, written, inside = _next(text, start, inside)
         out.append(written)
-        position += len(piece)
+        start += len(piece)
     pattern = "".join(out)
     try:
         re.compile(pattern)
@@ -69,36 +69,36 @@ def python_pattern(text: str) -> str:
     return pattern
 
 
-def _next(text: str, position: int, inside: bool) -> tuple[str, str, bool]:
+def _next(text: str, start: int, inside: bool) -> tuple[str, str, bool]:
     """(next piece of `text`, its translation, whether a character class is open behind it)"""
-    if quoted := _QUOTED.match(text, position):
+    if quoted := _QUOTED.match(text, start):
         return quoted.group(), re.escape(quoted.group(1)), inside
-    if found := _PROPERTY.match(text, position):
+    if found := _PROPERTY.match(text, start):
         return found.group(), _property(found, text, inside), inside
-    if text[position] == "\\":
-        piece = text[position : position + 2]
+    if text[start] == "\\":
+        piece = text[start : start + 2]
         if piece in _REFUSED_ESCAPES:
             raise _refusal(text, piece)
         if inside and piece in (r"\h", r"\e"):
             return piece, {r"\h": r" \t", r"\e": r"\x1b"}[piece], inside
-        if text.startswith(r"\k<", position):
-            name, _, _ = text[position + 3 :].partition(">")
+        if text.startswith(r"\k<", start):
+            name, _, _ = text[start + 3 :].partition(">")
             return rf"\k<{name}>", f"(?P={name})", inside
         return piece, piece if inside else _ESCAPES.get(piece, piece), inside
     if inside:
-        if text[position] == "[":
+        if text[start] == "[":
             raise _refusal(text, "a character class within another")
-        if text.startswith("&&", position):
+        if text.startswith("&&", start):
             raise _refusal(text, "&&")
-        return text[position], text[position], text[position] != "]"
-    if text[position] == "[":
+        return text[start], text[start], text[start] != "]"
+    if text[start] == "[":
         # A closing bracket right behind the opening bracket, or behind ^, is a character of the class.
-        opening = re.compile(r"\[\^?\]?").match(text, position)
+        opening = re.compile(r"\[\^?\]?").match(text, start)
         assert opening is not None
         return opening.group(), opening.group(), True
-    if re.compile(r"\(\?<(?![=!])").match(text, position):
+    if re.compile(r"\(\?<(?![=!])").match(text, start):
         return "(?<", "(?P<", inside
-    return text[position], text[position], inside
+    return text[start], text[start], inside
 
 
 def _property(found: re.Match[str], text: str, inside: bool) -> str:

@@ -164,9 +164,9 @@ class Comparison:
     def sections(self, stored: pa.Buffer) -> Iterator[tuple[pa.Buffer, pa.Buffer]]:
         """(compressed, uncompressed) records section of each batch."""
         batches = scan_batches(stored).batches
-        for position, size in zip(batches.position.tolist(), batches.size.tolist(), strict=True):
+        for position, size in zip(batches.byte_position.tolist(), batches.size.tolist(), strict=True):
             section = stored.slice(position + RECORDS_POSITION, size - RECORDS_POSITION)
-            yield section, decompress(CODECS[self.codec], section, path="", position=position)
+            yield section, decompress(CODECS[self.codec], section, path="", byte_position=position)
 
     def add_client(self, name: str, client: Any, mib: int) -> None:
         """Another client: each record read with its key, value, offset and timestamp; each written."""
@@ -204,7 +204,7 @@ def decode(stored: pa.Buffer) -> None:
     while position < stored.size:
         window = stored.slice(position, min(WINDOW_BYTES, stored.size - position))
         scan = scan_batches(window, file_position=position)
-        for _ in decode_batches(Window(window, scan.batches, position=position), topic="orders", partition=1):
+        for _ in decode_batches(Window(window, scan.batches, byte_position=position), topic="orders", partition=1):
             pass
         position += scan.consumed
 

@@ -40,7 +40,7 @@ def test_a_damaged_partition_keeps_nobody_from_the_others(run, segments, uri):
     log = LogDir.open(uri)
     damaged = log.topic("orders").snapshot.live_of(0)[0]
     with open(f"{uri}/{damaged.path}", "r+b") as file:
-        file.seek(damaged.position + 80)
+        file.seek(damaged.byte_position + 80)
         file.write(b"\xff\xff")
     assert segments("consume", uri, "orders", "--partition", 2).lines == [f"2-{number}" for number in range(20)]
     ran = run("consume", uri, "orders", "--partition", 0)

@@ -105,7 +105,9 @@ def test_verify_names_the_place_of_a_fault_and_is_exit_code_3(run, segments, tmp
     assert f"orders-0/{log_file.name} at position 0" in ran.text
     report = run("verify", uri, "orders", "--deep", "--output", "json")
     assert report.code == 3
-    assert [(one["path"], one["position"]) for one in report.json["findings"]] == [(f"orders-0/{log_file.name}", 0)]
+    assert [(one["path"], one["byte_position"]) for one in report.json["findings"]] == [
+        (f"orders-0/{log_file.name}", 0)
+    ]
 
 
 def test_verify_repairs_a_sidecar(run, segments, tmp_path):

@@ -30,7 +30,7 @@ def the_error(data: bytes, **options) -> CorruptBatchError:
     scan = scan_batches(data, path="x.log", **options)
     assert scan.error is not None
     assert (scan.needed, scan.error.path) == (0, "x.log")
-    assert scan.error.position == options.get("file_position", 0) + scan.consumed
+    assert scan.error.byte_position == options.get("file_position", 0) + scan.consumed
     return scan.error
 
 
@@ -51,7 +51,7 @@ def test_every_batch_is_what_kafka_says_it_is(name):
         for row in range(len(table)):
             batch = next(expected)
             assert batch["segment"] == int(file.stem)
-            assert table.position[row] == batch["position"]
+            assert table.byte_position[row] == batch["position"]
             assert table.size[row] == batch["size"]
             assert table.base_offset[row] == batch["baseOffset"]
             assert table.last_offset[row] == batch["lastOffset"]
@@ -79,7 +79,13 @@ def test_entries_of_magic_0_and_1_are_rows_too(name):
         table = scan_batches(file.read_bytes()).batches
         for row in range(len(table)):
             batch = next(expected)
-            found = (table.position[row], table.size[row], table.magic[row], table.crc[row], table.last_offset[row])
+            found = (
+                table.byte_position[row],
+                table.size[row],
+                table.magic[row],
+                table.crc[row],
+                table.last_offset[row],
+            )
             assert found == (batch["position"], batch["size"], batch["magic"], batch["crc"], batch["lastOffset"])
             assert table.codec[row] == CODECS[batch["compression"]]
             assert table.timestamp_type[row] == TIMESTAMP_TYPES[batch["timestampType"]]
@@ -113,7 +119,7 @@ def test_a_buffer_cut_anywhere_gives_whole_batches_and_what_the_next_needs():
 def test_positions_count_from_the_file_and_a_limit_ends_the_walk():
     data = header() * 5
     scan = scan_batches(data, file_position=1000, limit_bytes=62)
-    assert list(scan.batches.position) == [1000, 1061]
+    assert list(scan.batches.byte_position) == [1000, 1061]
     assert (scan.consumed, scan.needed, scan.error) == (122, 0, None)
     assert len(scan_batches(data, limit_bytes=0).batches) == 0
     assert len(scan_batches(b"").batches) == 0
@@ -126,7 +132,7 @@ def test_damage_is_one_error_behind_the_good_batches():
     assert (len(scan.batches), scan.consumed, scan.needed) == (1, 61, 0)
     assert scan.error is not None
     stored = int.from_bytes(damaged[17:21])
-    assert (scan.error.position, scan.error.expected) == (561, f"{stored:#010x}")
+    assert (scan.error.byte_position, scan.error.expected) == (561, f"{stored:#010x}")
     assert scan.error.found == f"{crc32c.crc32c(bytes(damaged[21:])):#010x}"
     assert len(scan_batches(header() + bytes(damaged) + header(), check_crc=False).batches) == 3
 

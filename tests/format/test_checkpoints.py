@@ -126,7 +126,7 @@ def test_a_malformed_checkpoint_is_an_error_with_its_place(data, position):
     for parse in (parse_leader_epochs, parse_offsets):
         with pytest.raises(CorruptBatchError, match="does not parse") as caught:
             parse(data, path="orders-0/checkpoint")
-        assert (caught.value.path, caught.value.position) == ("orders-0/checkpoint", position)
+        assert (caught.value.path, caught.value.byte_position) == ("orders-0/checkpoint", position)
 
 
 @pytest.mark.parametrize(

@@ -210,11 +210,11 @@ def test_a_portion_of_a_file_is_found_by_its_position():
     )
     batches = scan_batches(second, file_position=len(first)).batches
     offset_map = OffsetMap(1000)
-    offset_map.put_batches(Window(second, batches, position=len(first)))
+    offset_map.put_batches(Window(second, batches, byte_position=len(first)))
     cleaning = RecordFilter(offset_map, NOW_MS, RETENTION_MS, 99, ActiveProducers.of())
-    (cleaned,) = clean_batches(Window(second, batches, position=len(first)), cleaning, CleanedTransactions())
+    (cleaned,) = clean_batches(Window(second, batches, byte_position=len(first)), cleaning, CleanedTransactions())
     assert offsets(cleaned) == [2]
-    assert cleaned.batches.position.tolist() == [0]
+    assert cleaned.batches.byte_position.tolist() == [0]
 
 
 def test_nothing_in_nothing_out():
@@ -235,7 +235,9 @@ def test_batches_that_compress_well_are_cleaned_in_parts(codec):
     parts = list(clean_batches(Window(data, scanned(data)), cleaning, CleanedTransactions()))
     assert [len(part.source) for part in parts] == [4, 4, 4, 4, 4]
     assert [offset for part in parts for offset in offsets(part)] == [*range(1, 38, 2), 38, 39]
-    assert np.concatenate([part.source.position for part in parts]).tolist() == scanned(data).position.tolist()
+    assert (
+        np.concatenate([part.source.byte_position for part in parts]).tolist() == scanned(data).byte_position.tolist()
+    )
     counts = sum((part.stats for part in parts), CleanerStats())
     assert (counts.records_read, counts.records_kept, counts.superseded) == (40, 21, 19)
     assert (counts.bytes_read, counts.batches_unchanged) == (len(data), 1)

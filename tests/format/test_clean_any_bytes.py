@@ -37,7 +37,7 @@ def test_no_bytes_under_a_good_crc_do_more_than_fail(damage, count, control, hor
     try:
         cleaned = clean(lying(bytes(data)) + good)
     except CorruptBatchError as error:
-        assert error.position == 0
+        assert error.byte_position == 0
         return
     assert scan_batches(cleaned.data).error is None
     assert cleaned.data.tobytes().endswith(good)
@@ -52,6 +52,6 @@ def test_no_compressed_bytes_under_a_good_crc_do_more_than_fail(noise, codec, co
     try:
         cleaned = clean(lying(bytes(header) + noise))
     except CorruptBatchError as error:
-        assert error.position == 0
+        assert error.byte_position == 0
         return
     assert scan_batches(cleaned.data).error is None

@@ -36,7 +36,7 @@ SIZES = [0, 1, 100, 32 * 1024, 32 * 1024 + 1, 64 * 1024 - 1, 64 * 1024, 64 * 102
 
 
 def back(codec: int, data) -> bytes:
-    return decompress(codec, data, path="x.log", position=7).to_pybytes()
+    return decompress(codec, data, path="x.log", byte_position=7).to_pybytes()
 
 
 def text(size: int) -> bytes:
@@ -264,7 +264,7 @@ def test_cut_data_are_one_clear_error(codec):
             continue
         with pytest.raises(CorruptBatchError) as caught:
             back(codec, compressed[:end])
-        assert (caught.value.path, caught.value.position) == ("x.log", 7)
+        assert (caught.value.path, caught.value.byte_position) == ("x.log", 7)
         assert named(codec) in str(caught.value)
 
 

@@ -132,7 +132,7 @@ def test_flipped_bits_of_compressed_records_give_records_or_one_error(batch, cod
     try:
         assert decoded(sealed(bytes(damaged)))["offset"].to_pylist() == list(range(len(batch)))
     except CorruptBatchError as error:
-        assert error.position == 0
+        assert error.byte_position == 0
 
 
 OUTPUTS = {

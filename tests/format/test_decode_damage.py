@@ -21,7 +21,7 @@ def the_error(batch: bytes, **options) -> CorruptBatchError:
     """The error of a bad batch behind a good one."""
     with pytest.raises(CorruptBatchError) as caught:
         decoded(GOOD + batch, file_position=1000, **options)
-    assert (caught.value.path, caught.value.position) == ("x.log", 1000 + len(GOOD))
+    assert (caught.value.path, caught.value.byte_position) == ("x.log", 1000 + len(GOOD))
     return caught.value
 
 
@@ -104,7 +104,7 @@ def test_offsets_that_do_not_fit_the_log_are_an_error():
         table = dataclasses.replace(batches, base_offset=np.array([base]), last_offset=np.array([base]))
         with pytest.raises(CorruptBatchError) as caught:
             decoded(GOOD, batches=table, file_position=7, offset_shift=shift)
-        assert caught.value.position == 7
+        assert caught.value.byte_position == 7
 
 
 def test_what_is_not_wanted_of_a_damaged_record_is_not_looked_at():

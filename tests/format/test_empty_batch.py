@@ -29,7 +29,7 @@ def test_kafkas_own_empty_batches_differ_in_producer_and_time_only():
         data = path.read_bytes()
         batches = scan_batches(data).batches
         for at in (batches.count == 0).nonzero()[0]:
-            start = int(batches.position[at])
+            start = int(batches.byte_position[at])
             theirs = data[start : start + int(batches.size[at])]
             ours = empty_batch(
                 int(batches.base_offset[at]), int(batches.last_offset[at]), int(batches.leader_epoch[at])

@@ -56,7 +56,7 @@ def index_files(log_path: Path) -> tuple[bytes, bytes]:
 def table(*, sizes, base_offsets, last_offsets, max_timestamps) -> BatchTable:
     batches = BatchTable.empty(len(sizes))
     batches.size[:] = sizes
-    batches.position[:] = np.cumsum(batches.size) - batches.size
+    batches.byte_position[:] = np.cumsum(batches.size) - batches.size
     batches.base_offset[:] = base_offsets
     batches.last_offset[:] = last_offsets
     batches.max_timestamp[:] = max_timestamps
@@ -66,7 +66,7 @@ def table(*, sizes, base_offsets, last_offsets, max_timestamps) -> BatchTable:
 def appends_of(batches: BatchTable, base_offset: int, index: bytes) -> np.ndarray:
     """How many batches each append call had, as far as Kafka's index tells: what lies between entries counts as one."""
     relative_offset, position = parse_offset_index(index)
-    starts = np.searchsorted(batches.position, position)
+    starts = np.searchsorted(batches.byte_position, position)
     ends = np.searchsorted(batches.last_offset, relative_offset + np.int64(base_offset)) + 1
     return np.diff(np.unique(np.concatenate(([0], starts, ends, [len(batches)]))))
 
@@ -161,8 +161,8 @@ def test_a_scan_from_the_position_of_an_offset_finds_it(name):
         index = parse_offset_index(index_files(path)[0])
         for offset in range(base_offset, int(batches.last_offset[-1]) + 2):
             position = position_for_offset(index, offset - base_offset)
-            first = np.searchsorted(batches.position, position)
-            assert batches.position[first] == position
+            first = np.searchsorted(batches.byte_position, position)
+            assert batches.byte_position[first] == position
             assert first == 0 or batches.last_offset[first - 1] < offset
 
 
@@ -182,7 +182,7 @@ def test_no_record_before_the_position_of_a_time_has_that_time(name):
         targets = np.unique(np.concatenate((batches.max_timestamp, batches.max_timestamp + 1, [-1, 0])))
         for target in targets:
             position = position_for_time(time_entries, offset_entries, int(target))
-            before = batches.take(batches.position < position)
+            before = batches.take(batches.byte_position < position)
             assert np.all(before.max_timestamp < target)
         largest = int(batches.max_timestamp.max(initial=-1))
         if len(offset_entries[0]) > 2 and name != "outoforder-0":
@@ -218,7 +218,7 @@ def test_a_cut_last_entry_is_left_out():
 def test_entries_that_do_not_rise_are_an_error_with_their_place(parse, data, position):
     with pytest.raises(CorruptBatchError) as caught:
         parse(data, path="orders-0/x.index")
-    assert (caught.value.path, caught.value.position) == ("orders-0/x.index", position)
+    assert (caught.value.path, caught.value.byte_position) == ("orders-0/x.index", position)
 
 
 def test_an_index_of_garbage_is_an_error():
@@ -240,7 +240,7 @@ def test_entries_that_do_not_hold_are_told():
     for false in ((relative_offset, changed(position, 3, 1)), (changed(relative_offset, 3, 5000), position)):
         assert 3 in untrue(OffsetIndexCheck, false, batches, base_offset)
     # The offset of the batch before the position.
-    start = int(batches.base_offset[batches.position == position[3]][0])
+    start = int(batches.base_offset[batches.byte_position == position[3]][0])
     before = changed(relative_offset, 3, start - 1 - relative_offset[3])
     assert 3 in untrue(OffsetIndexCheck, (before, position), batches, base_offset)
     for false in (

@@ -70,11 +70,11 @@ def test_lz4_of_magic_0_has_the_broken_header_checksum_that_is_put_right():
         data = path.read_bytes()
         batches = scan_batches(data).batches
         lz4 = batches.take(batches.codec == LZ4)
-        for position, size in zip(lz4.position, lz4.size, strict=True):
+        for position, size in zip(lz4.byte_position, lz4.size, strict=True):
             # 12 bytes of overhead, 6 of header, key size and value size.
             frame = data[position + 26 : position + size]
             with pytest.raises(CorruptBatchError):
-                decompress(LZ4, frame, path="", position=0)
+                decompress(LZ4, frame, path="", byte_position=0)
             refused += 1
         assert len(list(read_messages(Window(data, lz4)))) == len(lz4)
     assert refused > 3
@@ -208,9 +208,9 @@ def test_damage_is_one_error_with_its_place(data, reason):
     good = message(1, b"good")
     with pytest.raises(CorruptBatchError, match=reason) as caught:
         batches = scan_batches(good + data, file_position=100).batches
-        window = Window(good + data, batches, position=100, path="t-0/x.log")
+        window = Window(good + data, batches, byte_position=100, path="t-0/x.log")
         list(decode_batches(window, topic="t", partition=0))
-    assert (caught.value.path, caught.value.position) == ("t-0/x.log", 100 + len(good))
+    assert (caught.value.path, caught.value.byte_position) == ("t-0/x.log", 100 + len(good))
 
 
 def test_a_bad_message_among_many_is_named():
@@ -220,11 +220,11 @@ def test_a_bad_message_among_many_is_named():
     damaged[size * 3 - 1] ^= 1
     with pytest.raises(CorruptBatchError) as caught:
         decoded(bytes(damaged))
-    assert caught.value.position == 2 * size
+    assert caught.value.byte_position == 2 * size
     falling = message(5, b"v") + message(4, b"v")
     with pytest.raises(CorruptBatchError, match="rise") as caught:
         decoded(falling)
-    assert caught.value.position == size
+    assert caught.value.byte_position == size
 
 
 @pytest.mark.slow
@@ -253,4 +253,4 @@ def test_any_bytes_give_records_or_one_error(data):
         for part in decode_batches(Window(bytes(whole), batches), topic="t", partition=0):
             part.validate(full=True)
     except CorruptBatchError as error:
-        assert error.position is not None
+        assert error.byte_position is not None

@@ -174,11 +174,11 @@ def test_a_match_does_not_reach_into_the_batch_before():
     bad = HEADER + (4).to_bytes(4, "little") + b"\x0f\x01\x00\x50" + bytes(4)  # a match before any literal
     sealed = batch_bytes([Record(b"x")], base_offset=1, codec="lz4")
     stored = scan_batches(good + sealed).batches
-    section = stored.position[1] + 61
+    section = stored.byte_position[1] + 61
     data = bytearray((good + sealed)[:section] + bad)
     data[len(good) + 8 : len(good) + 12] = (len(data) - len(good) - 12).to_bytes(4, "big")
     scan = scan_batches(bytes(data), check_crc=False)
     assert len(scan.batches) == 2
     with pytest.raises(CorruptBatchError) as caught:
         list(decode_batches(Window(bytes(data), scan.batches, path="x.log"), topic="t", partition=0))
-    assert caught.value.position == len(good)
+    assert caught.value.byte_position == len(good)

@@ -238,7 +238,7 @@ def test_a_portion_of_a_file_is_found_by_its_position():
     batches = scanned(data)
     first_size = int(batches.size[0])
     offset_map = OffsetMap(MANY)
-    offset_map.put_batches(Window(data[first_size:], batches.take([1]), position=first_size))
+    offset_map.put_batches(Window(data[first_size:], batches.take([1]), byte_position=first_size))
     assert (offset_map.get(b"a"), offset_map.get(b"b")) == (-1, 1)
 
 
@@ -268,7 +268,7 @@ def test_records_that_lie_under_a_good_crc_are_an_error_with_its_place(position,
     offset_map = OffsetMap(MANY)
     with pytest.raises(CorruptBatchError) as error:
         offset_map.put_batches(Window(data, scanned(data), path="orders-0/0.log"))
-    assert (error.value.path, error.value.position) == ("orders-0/0.log", 0)
+    assert (error.value.path, error.value.byte_position) == ("orders-0/0.log", 0)
 
 
 def test_a_count_that_no_bytes_can_hold_is_an_error_before_memory_is_asked_for():

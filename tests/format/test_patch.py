@@ -46,7 +46,7 @@ def test_only_the_given_batches_change():
 def test_positions_count_from_the_files_start():
     data = log(0)
     batches = scan_batches(data).batches
-    start = int(batches.position[2])
+    start = int(batches.byte_position[2])
     part = data[start:]
     rebase(part, batches.take(slice(2, None)), 10, file_position=start)
     assert part == log(10)[start:]
@@ -55,7 +55,7 @@ def test_positions_count_from_the_files_start():
 def test_what_would_write_elsewhere_is_refused():
     data = log(0)
     batches = scan_batches(data).batches
-    for wrong in (data[:-1][: int(batches.position[-1]) + 60], data[:0]):
+    for wrong in (data[:-1][: int(batches.byte_position[-1]) + 60], data[:0]):
         with pytest.raises(ValueError, match="outside the buffer"):
             rebase(wrong, batches, 1)
     with pytest.raises(ValueError, match="outside the buffer"):

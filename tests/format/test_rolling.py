@@ -72,7 +72,7 @@ def test_segments_rolled_here_have_kafkas_index_bytes(name):
     rows = roll_points(batches, **config(name)).rows
     for path, part in zip(log_files(name), np.split(np.arange(len(batches)), rows), strict=True):
         segment = batches.take(part)
-        segment.position[:] = np.cumsum(segment.size) - segment.size
+        segment.byte_position[:] = np.cumsum(segment.size) - segment.size
         builder = IndexBuilder(
             int(segment.base_offset[0]), config(name)["index_interval_bytes"], config(name)["index_bytes"]
         )

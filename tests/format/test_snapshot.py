@@ -195,7 +195,7 @@ def test_a_count_that_lies_is_an_error():
 def test_a_control_batch_of_any_bytes_is_read_or_refused(changes, compressed):
     _, buffer, batches = next(batches_of("txn-0"))
     row = int(np.flatnonzero(batches.is_control)[0])
-    batch = bytearray(buffer[int(batches.position[row]) :][: int(batches.size[row])])
+    batch = bytearray(buffer[int(batches.byte_position[row]) :][: int(batches.size[row])])
     for at, value in changes:
         batch[61 + at] = value
     scan = scan_batches(batch, check_crc=False)
@@ -205,4 +205,4 @@ def test_a_control_batch_of_any_bytes_is_read_or_refused(changes, compressed):
     try:
         ProducerState().add(Window(bytes(batch), table))
     except CorruptBatchError as error:
-        assert error.position == 0
+        assert error.byte_position == 0

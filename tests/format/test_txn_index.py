@@ -141,4 +141,4 @@ def test_an_index_that_kafka_does_not_write_is_refused(data, position):
         return
     with pytest.raises(CorruptBatchError) as caught:
         parse_txn_index(data, path="x.txnindex")
-    assert (caught.value.path, caught.value.position) == ("x.txnindex", position)
+    assert (caught.value.path, caught.value.byte_position) == ("x.txnindex", position)

@@ -242,7 +242,7 @@ def table_of(random: Random) -> BatchTable:
         getattr(numbers, name)[:] = 0
     sizes = [random.choice((61, 4000, 5000)) for _ in range(count)]
     numbers.size[:] = sizes
-    numbers.position[:] = np.cumsum([0, *sizes])[:-1]
+    numbers.byte_position[:] = np.cumsum([0, *sizes])[:-1]
     numbers.last_offset[:] = np.cumsum([random.choice((1, 3, 2**30)) for _ in range(count)])
     numbers.base_offset[:] = numbers.last_offset
     times = (-1, 5, 1_700_000_000_000, 2**63 - 1, -(2**63))

@@ -89,7 +89,7 @@ def test_an_entry_without_messages_or_with_a_bad_crc_is_an_error():
     for data in (wrapper(3, b""), wrapper(3, INNER[:-1] + b"x")):
         with pytest.raises(CorruptBatchError) as caught:
             converted_batches(data, path="t-0/x.log")
-        assert (caught.value.path, caught.value.position) == ("t-0/x.log", 0)
+        assert (caught.value.path, caught.value.byte_position) == ("t-0/x.log", 0)
 
 
 def test_nothing_becomes_nothing():

@@ -40,7 +40,7 @@ def fetched_batches(address: str, topic: str, partition: int) -> bytes:
                 continue
             found += b"".join(
                 data[start : start + size]
-                for start, size in zip(batches.position.tolist(), batches.size.tolist(), strict=True)
+                for start, size in zip(batches.byte_position.tolist(), batches.size.tolist(), strict=True)
             )
             offset = int(batches.last_offset[-1]) + 1
     return found

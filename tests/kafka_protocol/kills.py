@@ -116,7 +116,7 @@ def _compared(log: LogDir, address: str) -> int:
     snapshot = log.topic(_TOPIC).snapshot
     count = 0
     for number in range(_PARTITIONS):
-        files = (log.storage.read(row.path, row.position, row.log_bytes) for row in snapshot.live_of(number))
+        files = (log.storage.read(row.path, row.byte_position, row.log_bytes) for row in snapshot.live_of(number))
         here = _hashes(b"".join(data.to_pybytes() for data in files))
         there = _hashes(fetched_batches(address, _TOPIC, number))
         parted = next((pair for pair in zip(here, there, strict=False) if pair[0] != pair[1]), "none")
@@ -127,7 +127,7 @@ def _compared(log: LogDir, address: str) -> int:
 
 def _hashes(data: bytes) -> list[tuple[int, str]]:
     table = scan_batches(data, path="fetched").batches
-    places = zip(table.base_offset.tolist(), table.position.tolist(), table.size.tolist(), strict=True)
+    places = zip(table.base_offset.tolist(), table.byte_position.tolist(), table.size.tolist(), strict=True)
     return [(base, hashlib.sha256(data[start : start + size]).hexdigest()) for base, start, size in places]
 
 
@@ -137,7 +137,7 @@ def _aborted(address: str, topic: str, partition: int) -> set[int]:
     table = scan_batches(data, path="fetched").batches
     open_offsets: dict[int, list[int]] = {}
     aborted: set[int] = set()
-    ends = table.position + table.size
+    ends = table.byte_position + table.size
     columns = (table.producer_id, table.is_control, table.base_offset, table.last_offset, ends)
     for producer, is_control, base, last, end in zip(*(one.tolist() for one in columns), strict=True):
         if is_control:

@@ -74,7 +74,7 @@ def _captured(address: str, whole: dict[int, bytes], chance: random.Random) -> s
     for number, data in whole.items() if log.topics() else ():
         snapshot = log.topic(_TOPIC).snapshot
         if number < snapshot.partitions.num_rows:
-            files = (log.storage.read(row.path, row.position, row.log_bytes) for row in snapshot.live_of(number))
+            files = (log.storage.read(row.path, row.byte_position, row.log_bytes) for row in snapshot.live_of(number))
             here = b"".join(file.to_pybytes() for file in files)
             assert data.startswith(here), f"{_TOPIC}-{number} has {len(here)} bytes that the broker has not"
     return end

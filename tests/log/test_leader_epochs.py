@@ -110,5 +110,5 @@ def test_chunks_merged_into_a_shared_object_keep_the_epochs_of_their_offsets(tmp
     for number in range(8):
         [merged] = log.topic("orders").snapshot.live_of(number)
         assert merged.is_shared
-        found = epochs(log.storage.read(merged.path, merged.position, merged.log_bytes))
+        found = epochs(log.storage.read(merged.path, merged.byte_position, merged.log_bytes))
         assert found == [(offset, 2 if offset < 6 else 5) for offset in range(8)]

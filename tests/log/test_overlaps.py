@@ -315,7 +315,7 @@ def test_committed_reads_pass_an_overlap_of_transactional_segments(batches, log,
     first, second, *_ = sorted(directory.glob("*.log"))
     content = second.read_bytes()
     table = scan_batches(content).batches
-    end = int(table.position[batches]) if batches < len(table) else len(content)
+    end = int(table.byte_position[batches]) if batches < len(table) else len(content)
     with open(first, "ab") as file:
         file.write(content[:end])
     expected = expected_records("txn-0")

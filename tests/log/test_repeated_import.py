@@ -123,7 +123,7 @@ def test_old_magics_are_followed_over_rolls(log, tmp_path, name, rolled):
     shutil.copytree(golden_dir(name), directory)
     last = max(directory.glob("*.log"))
     content = last.read_bytes()
-    positions = scan_batches(content).batches.position
+    positions = scan_batches(content).batches.byte_position
     for path in [*directory.glob("*.index"), *directory.glob("*.timeindex"), *directory.glob("*.snapshot")]:
         path.unlink()
     last.write_bytes(content[: positions[len(positions) // 2]])

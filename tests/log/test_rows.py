@@ -45,7 +45,8 @@ CHUNK = Segment(
 
 
 def test_columns_are_the_fields_in_order():
-    assert SEGMENT_SCHEMA.names == [field.name for field in dataclasses.fields(Segment)]
+    names = [field.name for field in dataclasses.fields(Segment)]
+    assert SEGMENT_SCHEMA.names == ["position" if name == "byte_position" else name for name in names]
     assert PARTITION_SCHEMA.names == [field.name for field in dataclasses.fields(Partition)]
     for version in (1, 2):
         assert len(set(table_schema(version).names)) == len(table_schema(version).names)
@@ -116,7 +117,7 @@ def test_deleted_topics_are_no_settings_to_readers_that_do_not_know_them():
     )
 
 
-SHARED = dataclasses.replace(CHUNK, path="orders-shared/7f3a9c1e.log", position=400, index_position=9000)
+SHARED = dataclasses.replace(CHUNK, path="orders-shared/7f3a9c1e.log", byte_position=400, index_position=9000)
 
 
 def test_a_row_is_told_from_all_others_by_path_partition_and_position():
@@ -124,8 +125,8 @@ def test_a_row_is_told_from_all_others_by_path_partition_and_position():
         CHUNK,
         SHARED,
         dataclasses.replace(SHARED, partition=4),
-        dataclasses.replace(SHARED, position=0),
-        dataclasses.replace(SHARED, partition=34, position=0),
+        dataclasses.replace(SHARED, byte_position=0),
+        dataclasses.replace(SHARED, partition=34, byte_position=0),
     ]
     assert len({row.identity for row in rows}) == len(set(row_keys(segments_table(rows)).to_pylist())) == len(rows)
     keys = row_keys(segments_table(rows)).to_pylist()

@@ -275,13 +275,13 @@ def test_any_offset_and_any_time_is_found_as_in_a_list(appends, start, count, ta
 def test_a_damaged_run_is_named_by_its_position_in_the_file_and_stops_no_other(log):
     append(log, spread(120))
     row = live(log)[5]
-    overwrite(log, row.path, row.position + 70, b"\xff\xff\xff")
+    overwrite(log, row.path, row.byte_position + 70, b"\xff\xff\xff")
     with pytest.raises(CorruptBatchError) as error:
         contents(log, partition=5)
-    assert (error.value.position, row.path in str(error.value)) == (row.position, True)
+    assert (error.value.byte_position, row.path in str(error.value)) == (row.byte_position, True)
     assert len(contents(log, partition=4)) == len(contents(log, partition=6)) == 10
     (finding,) = verify(log, deep=True).findings
-    assert (finding.partition, finding.path, finding.position) == (5, row.path, row.position)
+    assert (finding.partition, finding.path, finding.byte_position) == (5, row.path, row.byte_position)
 
 
 def test_index_entries_of_a_run_that_are_not_true_are_found_and_the_run_is_copied_out(log):
@@ -292,7 +292,7 @@ def test_index_entries_of_a_run_that_are_not_true_are_found_and_the_run_is_copie
     report = verify(log, deep=True)
     assert {finding.partition for finding in report.findings} == {5}
     assert {finding.path for finding in report.findings} == {row.path}
-    assert all(row.index_position <= finding.position < row.time_index_position for finding in report.findings)
+    assert all(row.index_position <= finding.byte_position < row.time_index_position for finding in report.findings)
     (fixed,) = repaired(verify(log, repair=True))
     assert fixed["partition"] == 5 and fixed["new_path"].startswith("orders-5/")
     assert contents(log) == before
@@ -375,7 +375,9 @@ def test_a_dump_shows_what_an_object_holds(log):
     (path,) = data_files(log)
     entries = list(dump_entries(log.storage, [path]))
     runs = [entry for entry in entries if entry["kind"] == "run"]
-    assert [(run["partition"], run["position"]) for run in runs] == [(row.partition, row.position) for row in live(log)]
+    assert [(run["partition"], run["position"]) for run in runs] == [
+        (row.partition, row.byte_position) for row in live(log)
+    ]
     assert sum(entry["kind"] == "record" for entry in entries) == 120
     assert not any(entry["kind"] in ("error", "invalid bytes") for entry in entries)
     lines = list(dump_text(log.storage, [path]))
@@ -397,6 +399,6 @@ def test_the_footer_is_what_the_rows_say(log):
     (path,) = data_files(log)
     footer = read_footer(log.storage, path, log.storage.size(path))
     said = [tuple(run)[:6] for run in footer.runs.tolist()]
-    fields = ("partition", "position", "log_bytes", "index_position", "index_bytes", "time_index_bytes")
+    fields = ("partition", "byte_position", "log_bytes", "index_position", "index_bytes", "time_index_bytes")
     assert said == [tuple(getattr(row, name) for name in fields) for row in live(log)]
     assert footer.topic_id == log.topic("orders").snapshot.topic_id

@@ -30,8 +30,8 @@ def golden_batches(name: str) -> list[bytes]:
     for path in log_files(name):
         data = path.read_bytes()
         found = scan_batches(data).batches
-        ends = found.position + found.size
-        batches += [data[start:end] for start, end in zip(found.position.tolist(), ends.tolist(), strict=True)]
+        ends = found.byte_position + found.size
+        batches += [data[start:end] for start, end in zip(found.byte_position.tolist(), ends.tolist(), strict=True)]
     return batches
 
 
@@ -117,7 +117,7 @@ def batch_headers(log: LogDir, segments: Iterable[Segment]) -> list[tuple]:
     found = []
     for segment in segments:
         batches = scan_batches(log.storage.read(segment.path)).batches
-        names = [one.name for one in dataclasses.fields(batches) if one.name not in ("position", "leader_epoch")]
+        names = [one.name for one in dataclasses.fields(batches) if one.name not in ("byte_position", "leader_epoch")]
         columns = {name: getattr(batches, name) for name in names}
         columns["base_offset"] = columns["base_offset"] + segment.offset_shift
         columns["last_offset"] = columns["last_offset"] + segment.offset_shift

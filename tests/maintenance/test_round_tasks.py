@@ -269,7 +269,7 @@ def test_a_map_in_a_file_is_the_same_map_and_what_is_left_of_it_goes_with_vacuum
     offset_map = OffsetMap(MIB, start_offset=3, seed=7)
     for row in prices.topic("prices").snapshot.live_of(0):
         for window in windows(prices.storage, row):
-            assert offset_map.put_batches(Window(window.data, window.batches, position=window.position))
+            assert offset_map.put_batches(Window(window.data, window.batches, byte_position=window.byte_position))
     file = write_map(prices.storage, "prices", 0, offset_map)
     assert prices.storage.size(file.path) == len(offset_map) * BYTES_PER_SLOT
     copy = read_map(prices.storage, file, MIB, 0.9)

@@ -249,7 +249,7 @@ def test_a_damaged_run_stops_the_roll_of_its_partition_alone(orders):
         append(orders, first=100 * turn)
     row = live(orders, "orders", 5)[3]
     with open(orders.storage.location(row.path), "r+b") as file:
-        file.seek(row.position + 70)
+        file.seek(row.byte_position + 70)
         file.write(b"\xff\xff\xff")
     report = roll(orders, now_ms=GOLDEN_MS)
     assert [line["partition"] for line in report.failed] == [5]

@@ -35,7 +35,7 @@ def shared(log: LogDir) -> LogDir:
         log.storage.write(path, b"runs of batches, their index entries, a footer")
         for partition in (0, 1):
             chunk = new_chunk(partition, topic_id=topic_id)
-            chunks.append(dataclasses.replace(chunk, path=path, position=1000 * partition, index_position=2000))
+            chunks.append(dataclasses.replace(chunk, path=path, byte_position=1000 * partition, index_position=2000))
     commit_append(log.topic("orders").manifest, chunks)
     return log
 

@@ -290,7 +290,7 @@ def _joined(address: np.ndarray, size: np.ndarray, sources: list[np.ndarray]) ->
 
 def _write_base_offsets(data: np.ndarray, table: BatchTable) -> None:
     """Writes the base offsets of a table into its batches. The CRC does not cover them."""
-    places = table.position[:, None] + np.arange(8)
+    places = table.byte_position[:, None] + np.arange(8)
     data[places] = table.base_offset.astype(">i8").view(np.uint8).reshape(-1, 8)
 
 

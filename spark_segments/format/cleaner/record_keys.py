@@ -24,7 +24,7 @@ def bad_record(batches: BatchTable, sections: RecordSections, row: int, address:
     return CorruptBatchError(
         f"a record is damaged, {address - int(sections.start[row])} bytes into the (uncompressed) records of a batch",
         path=path,
-        position=int(batches.position[row]),
+        byte_position=int(batches.byte_position[row]),
         expected=f"{batches.count[row]} whole records",
         found="lengths that do not fit",
     )

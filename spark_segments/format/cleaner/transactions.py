@@ -107,7 +107,7 @@ class CleanedTransactions:
         if not self._whole_log:
             if batches.is_control.any():
                 raise WholeLogNeededError(
-                    "The log has a transaction marker", path=window.path, position=window.position
+                    "The log has a transaction marker", path=window.path, byte_position=window.byte_position
                 )
             return np.zeros(len(batches), np.bool_), AbortedTransactions.of()
         discardable = np.zeros(len(batches), np.bool_)

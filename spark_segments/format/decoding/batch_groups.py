@@ -104,7 +104,7 @@ def batch_groups(window: Window, excluded: np.ndarray | None, wanted: WantedReco
             raise CorruptBatchError(
                 "A record batch counts more records than its bytes can hold",
                 path=window.path,
-                position=int(sections[last, POSITION]),
+                byte_position=int(sections[last, POSITION]),
                 expected=f"at most {(sections[last, END] - sections[last, ADDRESS]) // SMALLEST_RECORD}",
                 found=int(sections[last, COUNT]),
             )
@@ -129,13 +129,13 @@ def _sections(window: Window, excluded: np.ndarray | None, wanted: WantedRecords
     rows, problem, row = kernels.select(
         view.__array_interface__["data"][0],
         len(view),
-        window.position,
+        window.byte_position,
         shift,
         wanted.first_offset,
         wanted.end_offset,
         wanted.with_control,
         _NONE_EXCLUDED if excluded is None else excluded.view(np.uint8),
-        batches.position,
+        batches.byte_position,
         batches.size,
         batches.base_offset,
         batches.last_offset,
@@ -151,7 +151,7 @@ def _sections(window: Window, excluded: np.ndarray | None, wanted: WantedRecords
         raise CorruptBatchError(
             "The offsets of a record batch are not those of a log",
             path=window.path,
-            position=int(batches.position[row]),
+            byte_position=int(batches.byte_position[row]),
             expected=f"{max(0, -shift)} to {LARGEST_OFFSET - max(0, shift)}",
             found=f"{batches.base_offset[row]} to {batches.last_offset[row]}",
         )
@@ -180,12 +180,12 @@ class _Opener:
         sizes = (run[:, END] - run[:, ADDRESS]).tolist()
         buffers = self._buffers
         buffers.clear()
-        for position, codec, size in zip(positions, codecs, sizes, strict=True):
+        for byte_position, codec, size in zip(positions, codecs, sizes, strict=True):
             if codec <= 0 or (wanted_bytes <= 0 and buffers):
                 break
-            start = position - self._window.position + RECORDS_POSITION
+            start = byte_position - self._window.byte_position + RECORDS_POSITION
             compressed = self._bytes[start : start + size]
-            buffers.append(decompress(codec, compressed, path=self._window.path, position=position))
+            buffers.append(decompress(codec, compressed, path=self._window.path, byte_position=byte_position))
             wanted_bytes -= buffers[-1].size
         opened = run[: len(buffers)]
         opened[:, ADDRESS] = [buffer.address for buffer in buffers]

@@ -88,13 +88,13 @@ _PROBLEMS = {
 }
 
 
-def corrupt(outcome: Outcome, path: str, position: int) -> CorruptBatchError:
-    """The error for a kernel's problem; `position` is the batch's byte position in its file."""
+def corrupt(outcome: Outcome, path: str, byte_position: int) -> CorruptBatchError:
+    """The error for a kernel's problem; `byte_position` is the batch's byte position in its file."""
     problem, expected = _PROBLEMS[outcome.problem]
     return CorruptBatchError(
         f"Record {outcome.record} of a batch {problem}",
         path=path,
-        position=position,
+        byte_position=byte_position,
         expected=expected.format(outcome.expected),
         found="more or cut" if outcome.problem == CUT else outcome.found,
     )

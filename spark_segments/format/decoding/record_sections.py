@@ -47,16 +47,16 @@ def record_sections(window: Window, *, wanted: np.ndarray | None = None) -> Iter
     """
     batches, path = window.batches, window.path
     wanted = np.ones(len(batches), np.bool_) if wanted is None else wanted
-    position = window.starts
-    end = address_of(window.data) + position + batches.size
+    byte_position = window.starts
+    end = address_of(window.data) + byte_position + batches.size
     start = np.where(wanted, end - batches.size + RECORDS_POSITION, end)
     codec = np.where(wanted, batches.codec, 0)
     view = byte_view(window.data)
     first = filled = 0
     buffers: list[Any] = [view]
     for row in np.flatnonzero(codec).tolist():
-        section = view[position[row] + RECORDS_POSITION : position[row] + batches.size[row]]
-        buffers.append(decompress(int(codec[row]), section, path=path, position=int(batches.position[row])))
+        section = view[byte_position[row] + RECORDS_POSITION : byte_position[row] + batches.size[row]]
+        buffers.append(decompress(int(codec[row]), section, path=path, byte_position=int(batches.byte_position[row])))
         start[row] = address_of(buffers[-1])
         end[row] = start[row] + len(buffers[-1])
         filled += len(buffers[-1])
@@ -86,7 +86,7 @@ def _checked(
         raise CorruptBatchError(
             "a record batch counts more records than its bytes can hold",
             path=path,
-            position=int(batches.position[first + row]),
+            byte_position=int(batches.byte_position[first + row]),
             expected=f"at most {room[row]} records",
             found=int(batches.count[first + row]),
         )

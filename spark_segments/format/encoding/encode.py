@@ -40,7 +40,7 @@ _LARGEST_SIZE = 2**31 - 1
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
-    """Record batches one after another; `position` in the table counts from the buffer's first byte."""
+    """Record batches one after another; `byte_position` in the table counts from the buffer's first byte."""
 
     buffer: pa.Buffer
     batches: BatchTable
@@ -157,11 +157,11 @@ def encode_runs(
     if count == 1:
         return [Encoded(buffer, batches, int(tombstones[0]))]
     cuts = np.searchsorted(table[:, fields.FIRST], runs.starts).tolist()
-    positions = [*batches.position.tolist(), buffer.size]
+    positions = [*batches.byte_position.tolist(), buffer.size]
     found = []
     for run, (start, end) in enumerate(itertools.pairwise(cuts)):
         own = batches.take(slice(start, end))
-        own.position[:] -= positions[start]
+        own.byte_position[:] -= positions[start]
         found.append(Encoded(buffer[positions[start] : positions[end]], own, int(tombstones[run])))
     return found
 
@@ -192,12 +192,12 @@ class _Encoder:
         buffer = pa.allocate_buffer(self.room_bytes)
         out = np.frombuffer(buffer, np.uint8)
         tables = []
-        number = position = 0
+        number = byte_position = 0
         while number < self.total:
-            number, position, table = self._write(out, position, number)
+            number, byte_position, table = self._write(out, byte_position, number)
             assert len(table) > 0, "room_bytes is an upper bound"
             tables.append(table)
-        return buffer[:position], tables
+        return buffer[:byte_position], tables
 
     def compressed(self) -> tuple[pa.Buffer, list[np.ndarray]]:
         # A multiple of the largest batch, so that every batch begun has room.
@@ -207,7 +207,7 @@ class _Encoder:
         buffer = pa.allocate_buffer(self.room_bytes, resizable=True)
         out = np.frombuffer(buffer, np.uint8)
         tables = []
-        number = position = 0
+        number = byte_position = 0
         while number < self.total:
             number, needed, table = self._write(staging, 0, number)
             if len(table) == 0:
@@ -217,21 +217,21 @@ class _Encoder:
             stored = []
             for start, size, first in table[:, : fields.FIRST + 1].tolist():
                 section, codec = self._compress(staged[start : start + size], first)
-                end = position + BATCH_OVERHEAD + section.size
-                stored.append((position, end - position, self.attributes - self.codec + codec))
+                end = byte_position + BATCH_OVERHEAD + section.size
+                stored.append((byte_position, end - byte_position, self.attributes - self.codec + codec))
                 if end > len(out):
                     buffer.resize(2 * end)
                     out = np.frombuffer(buffer, np.uint8)
-                out[position + BATCH_OVERHEAD : end] = np.frombuffer(section, np.uint8)
-                position = end
+                out[byte_position + BATCH_OVERHEAD : end] = np.frombuffer(section, np.uint8)
+                byte_position = end
             table[:, [fields.POSITION, fields.SIZE, fields.ATTRIBUTES]] = stored
             tables.append(table)
         for table in tables:
             kernels.seal(out, table, self.leader_epoch)
-        return buffer[:position], tables
+        return buffer[:byte_position], tables
 
-    def _write(self, out: np.ndarray, position: int, number: int) -> tuple[int, int, np.ndarray]:
-        """Writes batches from record `number` on, to `out` from `position` on, while there is room.
+    def _write(self, out: np.ndarray, byte_position: int, number: int) -> tuple[int, int, np.ndarray]:
+        """Writes batches from record `number` on, to `out` from `byte_position` on, while there is room.
 
         Returns the number of the next record, the position after the last batch, and the table of the batches. Where
         not even one batch has room, returns the same number, the size that the batch needs, and an empty table.
@@ -239,7 +239,7 @@ class _Encoder:
         table = np.empty((_TABLE_ROWS, fields.TABLE_COLUMNS), np.int64)
         columns = self.columns
         is_compressed = self.codec != NONE
-        number, position, batches, problem, row, found = kernels.write_batches(
+        number, byte_position, batches, problem, row, found = kernels.write_batches(
             columns.key,
             columns.value,
             columns.timestamp,
@@ -256,15 +256,15 @@ class _Encoder:
             self.attributes,
             is_compressed,
             out,
-            position,
+            byte_position,
             table,
             self.leader_epoch,
         )
         if problem == fields.NO_ROOM:
-            return number, position if batches else found, table[:batches]
+            return number, byte_position if batches else found, table[:batches]
         if problem:
             raise self._error(problem, row, found)
-        return number, position, table[:batches]
+        return number, byte_position, table[:batches]
 
     def _compress(self, batch: pa.Buffer, first: int) -> tuple[pa.Buffer, int]:
         """(a batch's records section as stored, its codec)"""
@@ -303,7 +303,7 @@ class _Encoder:
         rows = len(table)
         first = table[:, fields.OFFSET].copy()
         return BatchTable(
-            position=table[:, fields.POSITION].copy(),
+            byte_position=table[:, fields.POSITION].copy(),
             size=table[:, fields.SIZE].copy(),
             base_offset=first,
             last_offset=first + table[:, fields.COUNT] - 1,

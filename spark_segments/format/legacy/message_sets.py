@@ -160,30 +160,36 @@ class _Wrapper:
 
 def _open_wrapper(window: Window, row: int, check_crc: bool = True) -> _Wrapper:
     view, batches, path = byte_view(window.data), window.batches, window.path
-    position, magic, attributes = int(batches.position[row]), int(batches.magic[row]), int(batches.attributes[row])
+    byte_position, magic, attributes = (
+        int(batches.byte_position[row]),
+        int(batches.magic[row]),
+        int(batches.attributes[row]),
+    )
     codec = attributes & CODEC_MASK
-    start = position - window.position
+    start = byte_position - window.byte_position
     columns = _MessageColumns.empty(1)
     _, _, problem = kernels.read_columns(view, start, start + int(batches.size[row]), 0, False, -1, *columns.arrays)
     if problem:
-        raise _corrupt(PROBLEMS[problem], path, position)
+        raise _corrupt(PROBLEMS[problem], path, byte_position)
     if check_crc and not columns.valid[0]:
         raise _bad_crc(batches, row, path)
     value_start, value_size = int(columns.value_start[0]), int(columns.value_size[0])
     if codec == ZSTD or value_size < 0:
-        raise _corrupt("a message is compressed with zstd" if codec == ZSTD else "a wrapper is empty", path, position)
+        raise _corrupt(
+            "a message is compressed with zstd" if codec == ZSTD else "a wrapper is empty", path, byte_position
+        )
     content: Any = view[value_start : value_start + value_size]
     if codec == LZ4:
         content = with_right_lz4_checksum(content)
-    data = byte_view(decompress(codec, content, path=path, position=position))
+    data = byte_view(decompress(codec, content, path=path, byte_position=byte_position))
     messages, first, last, problem = kernels.survey(data)
     if problem or messages == 0:
-        raise _corrupt(PROBLEMS[problem] if problem else "a wrapper is empty", path, position)
+        raise _corrupt(PROBLEMS[problem] if problem else "a wrapper is empty", path, byte_position)
     wrapper_offset = int(batches.last_offset[row])
     # Some versions of librdkafka left the wrapper's offset at 0.
     offset_base = wrapper_offset - last if magic == 1 and wrapper_offset != 0 else 0
     if offset_base + first < 0:
-        raise _corrupt("the offset of a wrapper is less than that of its last message", path, position)
+        raise _corrupt("the offset of a wrapper is less than that of its last message", path, byte_position)
     appended = LOG_APPEND_TIME if attributes & TIMESTAMP_TYPE_MASK else CREATE_TIME
     timestamp_type = appended if magic == 1 else None
     return _Wrapper(data, messages, offset_base, offset_base + first, timestamp_type, int(batches.max_timestamp[row]))
@@ -228,7 +234,7 @@ def _steps(
         columns = _MessageColumns.empty(min(STEP_MESSAGES, (end - start) // SMALLEST_MESSAGE + 1))
         count, start, problem = kernels.read_columns(data, start, end, step_bytes, inside, previous, *columns.arrays)
         if problem:
-            raise _corrupt(PROBLEMS[problem], path, int(batches.position[row if inside else row + count]))
+            raise _corrupt(PROBLEMS[problem], path, int(batches.byte_position[row if inside else row + count]))
         if count == 0:
             return
         columns = _MessageColumns(*(array[:count] for array in columns.arrays))
@@ -251,13 +257,13 @@ def _as_wrapped(columns: _MessageColumns, wrapper: _Wrapper) -> _MessageColumns:
 
 
 def _bad_crc(batches: BatchTable, row: int, path: str) -> CorruptBatchError:
-    return _corrupt("the CRC-32 of a message does not match", path, int(batches.position[row]))
+    return _corrupt("the CRC-32 of a message does not match", path, int(batches.byte_position[row]))
 
 
-def _corrupt(message: str, path: str, position: int) -> CorruptBatchError:
+def _corrupt(message: str, path: str, byte_position: int) -> CorruptBatchError:
     return CorruptBatchError(
         f"A message set of magic 0 or 1 is damaged: {message}",
         path=path or None,
-        position=position,
+        byte_position=byte_position,
         hint="Restore the file, or skip the batch's offsets",
     )

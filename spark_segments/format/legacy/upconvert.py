@@ -107,7 +107,7 @@ def as_magic_2(window: Window) -> Window:
             parts += [view[at : at + size] for at, size in zip(part.starts.tolist(), sizes, strict=True)]
     joined = np.concatenate(parts)
     converted = scan_batches(joined, check_crc=False, path=window.path).batches
-    return replace(window, data=joined, batches=converted, position=0)
+    return replace(window, data=joined, batches=converted, byte_position=0)
 
 
 def _batches_of(messages: Messages, limit_bytes: int | None) -> Iterator[Messages]:

@@ -38,8 +38,8 @@ def parse_leader_epochs(data: Any, *, path: str = LEADER_EPOCHS_FILE) -> tuple[t
     As in Kafka, an entry replaces earlier entries whose epoch or start offset is not below the entry's.
     """
     epochs: list[tuple[int, int]] = []
-    for line, position in _entry_lines(data, path):
-        epoch, start_offset = _numbers(line.split(), 2, "epoch and start offset", path, position)
+    for line, byte_position in _entry_lines(data, path):
+        epoch, start_offset = _numbers(line.split(), 2, "epoch and start offset", path, byte_position)
         _assign(epochs, epoch, start_offset)
     return tuple(epochs)
 
@@ -73,9 +73,9 @@ def leader_epochs_from(epochs: tuple[tuple[int, int], ...], log_start_offset: in
 def parse_offsets(data: Any, *, path: str) -> dict[tuple[str, int], int]:
     """{(topic, partition): offset} of a cleaner-, log-start-, recovery-point- or replication-offset-checkpoint."""
     offsets: dict[tuple[str, int], int] = {}
-    for line, position in _entry_lines(data, path):
+    for line, byte_position in _entry_lines(data, path):
         topic, *rest = line.split() or [""]
-        partition, offset = _numbers(rest, 2, "topic, partition and offset", path, position)
+        partition, offset = _numbers(rest, 2, "topic, partition and offset", path, byte_position)
         offsets[topic, partition] = offset
     return offsets
 
@@ -88,10 +88,10 @@ def offsets_bytes(offsets: Mapping[tuple[str, int], int]) -> bytes:
 def parse_partition_metadata(data: Any, *, path: str = PARTITION_METADATA_FILE) -> str:
     """The topic id (22 characters of URL-safe base64) of a partition.metadata."""
     found: dict[str, str] = {}
-    for line, position in _lines(data, path):
+    for line, byte_position in _lines(data, path):
         name, separator, value = line.partition(":")
         if not separator:
-            raise _malformed("`name: value`", line, path, position)
+            raise _malformed("`name: value`", line, path, byte_position)
         found[name.strip()] = value.strip()
     if found.get("version") != PARTITION_METADATA_VERSION:
         raise _malformed(f"version: {PARTITION_METADATA_VERSION}", f"version: {found.get('version')}", path, 0)
@@ -116,13 +116,13 @@ def partition_metadata_bytes(topic_id: str) -> bytes:
 def parse_meta_properties(data: Any, *, path: str = META_PROPERTIES_FILE) -> dict[str, str]:
     """The keys (version, cluster.id, node.id or broker.id, directory.id …) of a log directory's meta.properties."""
     properties: dict[str, str] = {}
-    for line, position in _lines(data, path):
+    for line, byte_position in _lines(data, path):
         line = line.strip()
         if not line or line[0] in "#!":
             continue
         match = re.match(r"((?:[^\\=:\s]|\\.)+)\s*[=:]\s*(.*)", line)
         if match is None:
-            raise _malformed("`name=value`", line, path, position)
+            raise _malformed("`name=value`", line, path, byte_position)
         properties[_unescaped(match[1])] = _unescaped(match[2])
     if "version" not in properties:
         raise _malformed("a version", "none", path, 0)
@@ -161,29 +161,29 @@ def _entry_lines(data: Any, path: str) -> list[tuple[str, int]]:
 def _lines(data: Any, path: str) -> list[tuple[str, int]]:
     """(line, its byte position) of all lines."""
     result = []
-    position = 0
+    byte_position = 0
     for raw in bytes(data).splitlines(keepends=True):
         try:
-            result.append((raw.decode().rstrip("\r\n"), position))
+            result.append((raw.decode().rstrip("\r\n"), byte_position))
         except UnicodeDecodeError:
-            raise _malformed("text", "bytes that are no UTF-8", path, position) from None
-        position += len(raw)
+            raise _malformed("text", "bytes that are no UTF-8", path, byte_position) from None
+        byte_position += len(raw)
     return result
 
 
-def _numbers(words: list[str], count: int, meaning: str, path: str, position: int) -> list[int]:
+def _numbers(words: list[str], count: int, meaning: str, path: str, byte_position: int) -> list[int]:
     if len(words) == count and all(re.fullmatch(r"-?[0-9]{1,19}", word) for word in words):
         numbers = [int(word) for word in words]
         if all(0 <= number < 2**63 for number in numbers):
             return numbers
-    raise _malformed(meaning, " ".join(words), path, position)
+    raise _malformed(meaning, " ".join(words), path, byte_position)
 
 
-def _malformed(expected: object, found: object, path: str, position: int) -> CorruptBatchError:
+def _malformed(expected: object, found: object, path: str, byte_position: int) -> CorruptBatchError:
     return CorruptBatchError(
         "A checkpoint file does not parse",
         path=path,
-        position=position,
+        byte_position=byte_position,
         expected=expected,
         found=str(found)[:100],
         hint="Restore the file, or remove it if the partition may be opened without it",

@@ -49,12 +49,12 @@ def parse_offset_index(data: Any, *, path: str = "") -> tuple[np.ndarray, np.nda
     """
     entries = raw_entries(data, OFFSET_ENTRY)
     relative_offset = entries["relative_offset"].astype(np.int32)
-    position = entries["position"].astype(np.int32)
-    used = _without_zero_tail((relative_offset != 0) | (position != 0))
-    relative_offset, position = relative_offset[:used], position[:used]
+    byte_position = entries["position"].astype(np.int32)
+    used = _without_zero_tail((relative_offset != 0) | (byte_position != 0))
+    relative_offset, byte_position = relative_offset[:used], byte_position[:used]
     _check_rising(relative_offset, "Relative offsets of an offset index do not rise", path, OFFSET_ENTRY_BYTES)
-    _check_rising(position, "Positions of an offset index do not rise", path, OFFSET_ENTRY_BYTES)
-    return relative_offset, position
+    _check_rising(byte_position, "Positions of an offset index do not rise", path, OFFSET_ENTRY_BYTES)
+    return relative_offset, byte_position
 
 
 def parse_time_index(data: Any, *, path: str = "") -> tuple[np.ndarray, np.ndarray]:
@@ -72,11 +72,11 @@ def parse_time_index(data: Any, *, path: str = "") -> tuple[np.ndarray, np.ndarr
     return timestamp, relative_offset
 
 
-def offset_index_bytes(relative_offset: np.ndarray, position: np.ndarray) -> bytes:
+def offset_index_bytes(relative_offset: np.ndarray, byte_position: np.ndarray) -> bytes:
     """The .index file of these entries."""
     entries = np.empty(len(relative_offset), OFFSET_ENTRY)
     entries["relative_offset"] = relative_offset
-    entries["position"] = position
+    entries["position"] = byte_position
     return entries.tobytes()
 
 
@@ -201,7 +201,7 @@ def _entries(
     time_entries = np.empty((len(appends), 2), np.int64)
     ends = np.empty((len(run_ends), 2), np.int64)
     kernels.append(
-        np.ascontiguousarray(batches.position),
+        np.ascontiguousarray(batches.byte_position),
         np.ascontiguousarray(batches.size),
         np.ascontiguousarray(last_offset),
         np.ascontiguousarray(batches.max_timestamp),
@@ -252,7 +252,7 @@ def _check_rising(values: np.ndarray, message: str, path: str, entry_bytes: int,
         raise CorruptBatchError(
             message,
             path=path or None,
-            position=entry * entry_bytes,
+            byte_position=entry * entry_bytes,
             expected=f"{'more' if strictly else 'no less'} than {int(previous[entry])}",
             found=int(values[entry]),
             hint=_REBUILD_HINT,

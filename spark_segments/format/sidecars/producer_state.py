@@ -229,4 +229,4 @@ def _after_marker(entry: ProducerEntry, epoch: int, coordinator_epoch: int, time
 
 def _damaged(message: str, path: str, expected: object, found: object) -> CorruptBatchError:
     hint = "Remove the file: the state is then rebuilt from the log"
-    return CorruptBatchError(message, path=path or None, position=0, expected=expected, found=found, hint=hint)
+    return CorruptBatchError(message, path=path or None, byte_position=0, expected=expected, found=found, hint=hint)

@@ -105,8 +105,8 @@ def parse_txn_index(data: Any, *, path: str = "") -> AbortedTransactions:
         raise _damaged("The last entry of a transaction index is cut", path, size - size % TXN_ENTRY_BYTES)
     entries = np.frombuffer(data, TXN_ENTRY)
     if len(wrong := np.flatnonzero(entries["version"] != TXN_ENTRY_VERSION)):
-        position = int(wrong[0]) * TXN_ENTRY_BYTES
-        raise _damaged("An entry of a transaction index has a version that is not known", path, position)
+        byte_position = int(wrong[0]) * TXN_ENTRY_BYTES
+        raise _damaged("An entry of a transaction index has a version that is not known", path, byte_position)
     producer_id, first_offset, last_offset, last_stable_offset = (
         entries[name].astype(np.int64) for name in TXN_ENTRY.names or () if name != "version"
     )
@@ -126,6 +126,6 @@ def txn_index_bytes(aborted: AbortedTransactions) -> bytes:
     return entries.tobytes()
 
 
-def _damaged(message: str, path: str, position: int) -> CorruptBatchError:
+def _damaged(message: str, path: str, byte_position: int) -> CorruptBatchError:
     hint = "Remove the file: the log is then scanned for its transactions"
-    return CorruptBatchError(message, path=path or None, position=position, hint=hint)
+    return CorruptBatchError(message, path=path or None, byte_position=byte_position, hint=hint)

@@ -229,10 +229,10 @@ class Appender:
 
     def _check_keys(self, opened: _Open, without_key: pa.Array) -> None:
         """Notes the first row without a key, or refuses it. `without_key` is bool[rows] of the batch to be flushed."""
-        position = pc.index(without_key, True).as_py()
-        if position < 0:
+        first = pc.index(without_key, True).as_py()
+        if first < 0:
             return
-        row = self._flushed_rows + position + 1
+        row = self._flushed_rows + first + 1
         if opened.target.config.compact:
             raise key_missing(opened.target.topic, row)
         if opened.row_without_key is None:
@@ -256,8 +256,8 @@ class Appender:
         config = opened.target.config
         if opened.timestamp_type == LOG_APPEND_TIME:
             now = pa.scalar(self._storage.now_ms() * 1000, pa.timestamp("us", tz="UTC"))
-            position = batch.schema.get_field_index("timestamp")
-            batch = batch.set_column(position, "timestamp", pa.repeat(now, batch.num_rows))
+            column = batch.schema.get_field_index("timestamp")
+            batch = batch.set_column(column, "timestamp", pa.repeat(now, batch.num_rows))
         else:
             check_timestamps(batch.column("timestamp"), opened.target.topic, config, self._storage.now_ms())
         partitions = self._partitions(opened, batch)

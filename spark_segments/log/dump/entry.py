@@ -64,7 +64,7 @@ class Complaints:
 
 def error_entry(error: CorruptBatchError) -> Entry:
     """Damage as an entry of a dump."""
-    return {"kind": "error", "file": error.path, "position": error.position, "message": str(error)}
+    return {"kind": "error", "file": error.path, "position": error.byte_position, "message": str(error)}
 
 
 def plain_path(path: str) -> str:

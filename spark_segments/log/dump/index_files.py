@@ -49,17 +49,17 @@ def dump_index(source: DumpSource, path: str, options: DumpOptions) -> Iterator[
     mismatches = Complaints("offset mismatches", path, ("indexOffset", "logOffset"))
     entry_number = -1
     for entry_number, entry in enumerate(_index_entries(source, path, OFFSET_ENTRY)):
-        offset, position = base_offset + int(entry["relative_offset"]), int(entry["position"])
+        offset, byte_position = base_offset + int(entry["relative_offset"]), int(entry["position"])
         # A preallocated index is full of zeros behind its last entry.
         if offset == base_offset and entry_number > 0:
             break
         if log.exists:
-            batch = log.batch_at(position)
+            batch = log.batch_at(byte_position)
             log_offset = -1 if batch is None else batch.last_offset
             if log_offset != offset:
                 mismatches.add(offset, log_offset)
         if not options.verify_index_only:
-            yield {"kind": "offset index entry", "offset": offset, "position": position}
+            yield {"kind": "offset index entry", "offset": offset, "position": byte_position}
     if entry_number < 0:
         yield {"kind": "empty", "file": path}
     yield from mismatches.entries()
@@ -120,13 +120,13 @@ def _index_entries(source: DumpSource, path: str, entry: np.dtype) -> Iterator[n
     """All entries, zeros included. Bytes behind the last whole entry are ignored."""
     size = source.size(path)
     step = WINDOW_BYTES // entry.itemsize * entry.itemsize
-    for position in range(0, size - size % entry.itemsize, step):
-        yield from raw_entries(source.read(path, position, min(step, size - position)), entry)
+    for byte_position in range(0, size - size % entry.itemsize, step):
+        yield from raw_entries(source.read(path, byte_position, min(step, size - byte_position)), entry)
 
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    position: int
+    byte_position: int
     size: int
     last_offset: int
 
@@ -150,40 +150,40 @@ class _LogReader:
         except FileNotFoundError:
             self.exists = False
 
-    def batch_at(self, position: int) -> _Found | None:
+    def batch_at(self, byte_position: int) -> _Found | None:
         """The batch that begins at a position, None where no batch can begin there."""
-        if not 0 <= position <= self._size - _ENTRY_START.size:
+        if not 0 <= byte_position <= self._size - _ENTRY_START.size:
             return None
-        start = position - self._start
+        start = byte_position - self._start
         if start < 0 or start + _ENTRY_START.size > len(self._window):
-            self._start, start = position, 0
-            data = self.source.read(self.path, position, min(WINDOW_BYTES, self._size - position))
+            self._start, start = byte_position, 0
+            data = self.source.read(self.path, byte_position, min(WINDOW_BYTES, self._size - byte_position))
             self._window = memoryview(data).cast("B")
             if len(self._window) < _ENTRY_START.size:
                 return None
         base_offset, length, _, magic, _, _, last_offset_delta = _ENTRY_START.unpack_from(self._window, start)
         size = length + LOG_OVERHEAD
-        if length < _SMALLEST_LENGTH or position + size > self._size or size > self.max_message_bytes:
+        if length < _SMALLEST_LENGTH or byte_position + size > self._size or size > self.max_message_bytes:
             return None
-        return _Found(position, size, base_offset + (last_offset_delta if magic >= 2 else 0))
+        return _Found(byte_position, size, base_offset + (last_offset_delta if magic >= 2 else 0))
 
-    def find(self, position: int, offset: int) -> _Found | None:
-        """The first batch from `position` on whose last offset is `offset` or more."""
-        if self._last is not None and self._last.position > position and self._last.last_offset <= offset:
-            position = self._last.position  # where there is no offset index, do not begin anew for each entry
-        batch = self.batch_at(position)
+    def find(self, byte_position: int, offset: int) -> _Found | None:
+        """The first batch from `byte_position` on whose last offset is `offset` or more."""
+        if self._last is not None and self._last.byte_position > byte_position and self._last.last_offset <= offset:
+            byte_position = self._last.byte_position  # where there is no offset index, do not begin anew for each entry
+        batch = self.batch_at(byte_position)
         while batch is not None and batch.last_offset < offset:
             self._last = batch
-            batch = self.batch_at(batch.position + batch.size)
+            batch = self.batch_at(batch.byte_position + batch.size)
         return batch
 
     def largest_timestamp(self, batch: _Found) -> int:
         """The largest timestamp of the records in a batch, −1 where there is none."""
-        data = byte_view(self.source.read(self.path, batch.position, batch.size))
-        batches = scan_batches(data, file_position=batch.position, path=self.path, check_crc=False).batches
+        data = byte_view(self.source.read(self.path, batch.byte_position, batch.size))
+        batches = scan_batches(data, file_position=batch.byte_position, path=self.path, check_crc=False).batches
         if not len(batches):
             return NO_TIMESTAMP
-        first = Window(data, batches.take(slice(0, 1)), batch.position, self.path)
+        first = Window(data, batches.take(slice(0, 1)), batch.byte_position, self.path)
         (_, records), *_ = with_records(first, True)
         return max((record.get("timestamp", NO_TIMESTAMP) for record in records), default=NO_TIMESTAMP)
 

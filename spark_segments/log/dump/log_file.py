@@ -72,7 +72,7 @@ def _dump_batches(source: DumpSource, path: str, options: DumpOptions, start: in
         end = min(end, start + options.max_bytes)
     gaps = Complaints("non-consecutive offsets", path, ("offset", "next"))
     last_offset = -1
-    position = start
+    byte_position = start
     error: CorruptBatchError | None = None
 
     def read(first: int, length: int) -> np.ndarray:
@@ -84,18 +84,18 @@ def _dump_batches(source: DumpSource, path: str, options: DumpOptions, start: in
         for group in _groups(step.window.batches):
             for batch, records in with_records(step.window.with_batches(group), options.deep_iteration):
                 yield batch
-                position = batch["position"] + batch["size"]
+                byte_position = batch["position"] + batch["size"]
                 for record in records:
                     if record["kind"] == "record":
                         if last_offset not in (-1, record["offset"] - 1):
                             gaps.add(last_offset, record["offset"])
                         last_offset = record["offset"]
                     yield record
-    if position < end:
+    if byte_position < end:
         if error is not None:
             yield error_entry(error)
         if options.max_bytes is None:
-            yield {"kind": "invalid bytes", "file": path, "bytes": end - position}
+            yield {"kind": "invalid bytes", "file": path, "bytes": end - byte_position}
     yield from gaps.entries()
 
 
@@ -112,7 +112,7 @@ def _groups(batches: BatchTable) -> Iterator[BatchTable]:
     """Batches of one kind (magic 2 or older) whose records are decoded together."""
     if not len(batches):
         return
-    group = (batches.position - batches.position[:1]) // GROUP_BYTES * 2 + (batches.magic < 2)
+    group = (batches.byte_position - batches.byte_position[:1]) // GROUP_BYTES * 2 + (batches.magic < 2)
     edges = (np.flatnonzero(np.diff(group)) + 1).tolist()
     for first, last in itertools.pairwise([0, *edges, len(batches)]):
         yield batches.take(slice(first, last))
@@ -128,7 +128,7 @@ def with_records(window: Window, deep: bool) -> Iterator[tuple[Entry, Iterable[E
     else:
         records = _records(window)
     for batch in _batches(batches):
-        content = window.data[batch["position"] - window.position :][: batch["size"]]
+        content = window.data[batch["position"] - window.byte_position :][: batch["size"]]
         if batch["magic"] == 2:
             crc = crc32c(content[ATTRIBUTES_POSITION:])
         else:
@@ -154,7 +154,7 @@ def _batches(batches: BatchTable) -> Iterator[Entry]:
         "isTransactional": batches.is_transactional,
         "isControl": batches.is_control,
         "deleteHorizonMs": _or_none(batches.has_delete_horizon, batches.base_timestamp),
-        "position": batches.position,
+        "position": batches.byte_position,
         "timestampType": _timestamp_types(batches),
         "baseTimestamp": _or_none(current, batches.base_timestamp),
         "maxTimestamp": batches.max_timestamp,

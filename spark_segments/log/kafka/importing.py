@@ -369,7 +369,7 @@ def _check_offsets(storage: Storage, row: Segment) -> None:
             raise LogDirError(
                 "A segment holds an offset that its indexes cannot hold",
                 path=storage.location(row.path),
-                position=int(window.batches.position[beyond[0]]),
+                byte_position=int(window.batches.byte_position[beyond[0]]),
                 expected=f"at most {MAX_RELATIVE_OFFSET} above its base offset {row.name_offset}",
                 found=f"{window.batches.last_offset[beyond[0]]}",
                 hint="Start a Kafka broker of version 1.1.1 or later on the directory once: it splits the segment",
@@ -394,7 +394,7 @@ def _empty_partitions(found: KafkaSnapshot, topic_id: str, first: int) -> list[P
 def _check_cut(source: Storage, cut: Cut) -> None:
     """Accepts zeros and a torn batch at the end of the last segment. Raises LogDirError for every other cut."""
     if not cut.dropped and cut.bytes <= LONGEST_TAIL_BYTES:
-        tail = np.frombuffer(source.read(cut.path, cut.position, cut.bytes), np.uint8)
+        tail = np.frombuffer(source.read(cut.path, cut.byte_position, cut.bytes), np.uint8)
         if not tail.any() or (cut.reason == CUT_SHORT and not _holds_batch(tail)):
             return
     raise LogDirError(

@@ -17,19 +17,19 @@ CUT_SHORT = "the last record batch is cut"
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """The files' part behind the end of the log: `bytes` from `position` of `path` on, and the `dropped` segments."""
+    """What lies behind the end of the log: `bytes` from `byte_position` of `path` on, and the `dropped` segments."""
 
     topic: str
     partition: int
     path: str
-    position: int
+    byte_position: int
     bytes: int
     reason: str
     dropped: tuple[str, ...] = ()
     dropped_bytes: int = 0
 
     def __str__(self) -> str:
-        text = f"{self.path}: {self.bytes} bytes from position {self.position} are not in the log: {self.reason}"
+        text = f"{self.path}: {self.bytes} bytes from position {self.byte_position} are not in the log: {self.reason}"
         if self.dropped:
             text += (
                 f"; nor are {len(self.dropped)} later segments ({self.dropped_bytes} bytes) from {self.dropped[0]} on"

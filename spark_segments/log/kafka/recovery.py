@@ -83,7 +83,7 @@ def _span(storage: Storage, info: FileInfo, base_offset: int) -> tuple[int, int,
     for scan in scan_windows(storage, info):
         batches = scan.window.batches
         if len(batches):
-            first_offset = int(batches.base_offset[0]) if scan.window.position == 0 else first_offset
+            first_offset = int(batches.base_offset[0]) if scan.window.byte_position == 0 else first_offset
             next_offset = int(batches.last_offset[-1]) + 1
         problem = scan.problem
     return first_offset, next_offset, problem

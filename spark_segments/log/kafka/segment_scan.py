@@ -144,7 +144,7 @@ class SegmentScan:
             self.first_offset = int(batches.base_offset[0])
         self.next_offset = int(batches.last_offset[-1]) + 1
         self._reached = max(self._reached, self.next_offset)
-        self.log_bytes = int(batches.position[-1] + batches.size[-1])
+        self.log_bytes = int(batches.byte_position[-1] + batches.size[-1])
         self._found.was_cleaned |= has_cleaned(batches)
         if self._index is not None:
             self._index.add(batches)
@@ -214,7 +214,7 @@ class SegmentScan:
             self._completed += self._state.add(window.with_batches(producers))
         except CorruptBatchError as error:
             self.problem = _reason(error)
-            batches = batches.take(batches.position < error.position)
+            batches = batches.take(batches.byte_position < error.byte_position)
             producers = from_offset(batches, self._start_offset)
             self._completed += self._state.add(window.with_batches(producers))
         return batches
@@ -244,9 +244,9 @@ class SegmentScan:
             return records
 
     def _add_sparse(self, batches: BatchTable) -> None:
-        slot = batches.position // STAND_IN_INTERVAL_BYTES
-        first = np.flatnonzero(np.diff(slot, prepend=slot[0] if batches.position[0] == 0 else -1))
-        self._sparse.append((batches.base_offset[first] - self._base_offset, batches.position[first]))
+        slot = batches.byte_position // STAND_IN_INTERVAL_BYTES
+        first = np.flatnonzero(np.diff(slot, prepend=slot[0] if batches.byte_position[0] == 0 else -1))
+        self._sparse.append((batches.base_offset[first] - self._base_offset, batches.byte_position[first]))
 
     def _check_indexes(self) -> None:
         row = self._row

@@ -213,18 +213,18 @@ class ChangeWriter:
         near = [file for file in present if file.may_hold(numbers)]
         tables = self.store.read_all(near)
         # A single look-up for all files: the place of each row among the rows to replace or drop, or null.
-        position = pc.index_in(row_keys(concat(tables, SEGMENT_KIND)), value_set=gone).combine_chunks()
-        if len(position) - position.null_count != len(gone):
+        index = pc.index_in(row_keys(concat(tables, SEGMENT_KIND)), value_set=gone).combine_chunks()
+        if len(index) - index.null_count != len(gone):
             raise CommitConflictError(
                 "Rows that the plan replaces are not in the manifest",
                 path=self.store.storage.location(self.store.directory),
                 expected=f"{len(gone)} rows",
-                found=len(position) - position.null_count,
+                found=len(index) - index.null_count,
                 hint="A plan must be made anew from the snapshot that it is given",
             )
         start = 0
         for file, rows in zip(near, tables, strict=True):
-            there = position.slice(start, rows.num_rows)
+            there = index.slice(start, rows.num_rows)
             start += rows.num_rows
             if there.null_count < rows.num_rows:
                 taken = there.filter(pc.less(there, replace.num_rows))
@@ -389,7 +389,7 @@ def partition_rows(rows: Iterable[Partition] | pa.Table) -> pa.Table:
     """
     table = rows.cast(PARTITION_SCHEMA) if isinstance(rows, pa.Table) else partitions_table(rows)
     for name in ("first_dirty_offset", "last_stable_offset"):
-        position = PARTITION_SCHEMA.get_field_index(name)
+        column = PARTITION_SCHEMA.get_field_index(name)
         raised = pc.max_element_wise(table.column(name), table.column("log_start_offset"))
-        table = table.set_column(position, PARTITION_SCHEMA.field(position), raised)
+        table = table.set_column(column, PARTITION_SCHEMA.field(column), raised)
     return table

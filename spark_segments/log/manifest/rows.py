@@ -89,9 +89,10 @@ class Segment:
     timestamp, or as the offset of a timestamp, means that no record has a timestamp. `delete_horizon_ms` is the
     earliest delete horizon of the file's batches, None where no batch has a horizon.
 
-    Most rows have a `.log` file to themselves: `position` is 0 then, and `index_position` None. A shared object holds
-    the runs of many rows: the row's batches lie at [position, +log_bytes), its .index entries at [index_position,
-    +index_bytes), and its .timeindex entries right after these. Such a row has no .txnindex.
+    Most rows have a `.log` file to themselves: `byte_position`, the column `position` of the manifest, is 0 then, and
+    `index_position` None. A shared object holds the runs of many rows: the row's batches lie at [byte_position,
+    +log_bytes), its .index entries at [index_position, +index_bytes), and its .timeindex entries right after these.
+    Such a row has no .txnindex.
     """
 
     topic_id: str
@@ -114,7 +115,7 @@ class Segment:
     created_ms: int
     state: str
     removed_ms: int | None = None
-    position: int = 0
+    byte_position: int = 0
     index_position: int | None = None
 
     @property
@@ -124,8 +125,8 @@ class Segment:
 
     @property
     def identity(self) -> tuple[str, int, int]:
-        """(path, partition, position): what tells the row from all other rows of the manifest."""
-        return self.path, self.partition, self.position
+        """(path, partition, byte_position): what tells the row from all other rows of the manifest."""
+        return self.path, self.partition, self.byte_position
 
     @property
     def offset_shift(self) -> int:
@@ -148,7 +149,7 @@ class Segment:
     @property
     def place(self) -> str:
         """The path, and for a run of a shared object its position: `<path>:<position>`. No other live row has it."""
-        return f"{self.path}:{self.position}" if self.is_shared else self.path
+        return f"{self.path}:{self.byte_position}" if self.is_shared else self.path
 
     @property
     def stem(self) -> str:
@@ -158,7 +159,7 @@ class Segment:
     @property
     def end_position(self) -> int:
         """The position in the file behind the row's last batch."""
-        return self.position + self.log_bytes
+        return self.byte_position + self.log_bytes
 
     @property
     def index_path(self) -> str:
@@ -221,7 +222,7 @@ class Partition:
 
 def segments_table(segments: Iterable[Segment]) -> pa.Table:
     """Rows of SEGMENT_SCHEMA in the order given."""
-    return _table(list(segments), SEGMENT_SCHEMA)
+    return _table(list(segments), Segment, SEGMENT_SCHEMA)
 
 
 def segments_of(table: pa.Table) -> list[Segment]:
@@ -238,14 +239,14 @@ def removed_rows(segments: pa.Table, removed_ms: int) -> pa.Table:
     count = segments.num_rows
     columns = {"state": pa.array([REMOVED], pa.string()), "removed_ms": pa.array([removed_ms], pa.int64())}
     for name, value in columns.items():
-        position = SEGMENT_SCHEMA.get_field_index(name)
-        segments = segments.set_column(position, SEGMENT_SCHEMA.field(name), value.take(pa.repeat(0, count)))
+        column = SEGMENT_SCHEMA.get_field_index(name)
+        segments = segments.set_column(column, SEGMENT_SCHEMA.field(name), value.take(pa.repeat(0, count)))
     return segments
 
 
 def partitions_table(partitions: Iterable[Partition]) -> pa.Table:
     """Rows of PARTITION_SCHEMA in the order given."""
-    return _table(list(partitions), PARTITION_SCHEMA)
+    return _table(list(partitions), Partition, PARTITION_SCHEMA)
 
 
 def partitions_of(table: pa.Table) -> list[Partition]:
@@ -259,8 +260,9 @@ def _epoch_pairs(entries: list[dict[str, int]] | None) -> tuple[tuple[int, int],
     return tuple((entry["epoch"], entry["start_offset"]) for entry in entries or ())
 
 
-def _table(rows: Sequence[Any], schema: pa.Schema) -> pa.Table:
-    columns = [pa.array([getattr(row, field.name) for row in rows], field.type) for field in schema]
+def _table(rows: Sequence[Any], kind: type[Segment | Partition], schema: pa.Schema) -> pa.Table:
+    named = zip(kind.__slots__, schema, strict=True)
+    columns = [pa.array([getattr(row, name) for row in rows], field.type) for name, field in named]
     return pa.Table.from_arrays(columns, schema=schema)
 
 

@@ -171,7 +171,7 @@ def planned_parts(
                     segment,
                     max(start, segment.base_offset),
                     min(end, segment.next_offset),
-                    segment.position,
+                    segment.byte_position,
                     segment.end_position,
                     selection,
                     transactions=_from(transactions, segment.base_offset),

@@ -47,9 +47,9 @@ def read_part(storage: Storage, part: Part) -> Iterator[pa.RecordBatch]:
         return
     aborted = load_aborted(storage, part.transactions, start_offset, end_offset) if part.transactions else None
     look_up, window_bytes = _begin(storage, part, start_offset)
-    behind, is_first = look_up.position, True
+    behind, is_first = look_up.byte_position, True
     for window in windows(storage, segment, behind, part.end_position, first_window_bytes=window_bytes):
-        behind = int(window.batches.position[-1] + window.batches.size[-1])
+        behind = int(window.batches.byte_position[-1] + window.batches.size[-1])
         # A scan does not open compressed messages of the old magics, whose offset is that of the last record inside.
         window = window.with_batches(with_first_offsets(window))
         last = int(window.batches.last_offset[-1]) + window.offset_shift + 1 >= end_offset
@@ -58,8 +58,8 @@ def read_part(storage: Storage, part: Part) -> Iterator[pa.RecordBatch]:
             look_up.check_begin(segment, window)
             is_first = False
         window = window.between(start_offset, end_offset)
-        if part.start_position > window.position:
-            window = window.take(window.batches.position >= part.start_position)
+        if part.start_position > window.byte_position:
+            window = window.take(window.batches.byte_position >= part.start_position)
         if len(window.batches):
             yield from decode_batches(
                 window,
@@ -83,17 +83,17 @@ def _begin(storage: Storage, part: Part, start_offset: int) -> tuple[LookUp, int
     """(where the part's batches begin, the size of the first read)"""
     segment, look_up = part.segment, part.look_up
     window_bytes = max(part.first_window_bytes, first_read_bytes(segment))
-    if look_up.position > segment.position:  # known without the .index
+    if look_up.byte_position > segment.byte_position:  # known without the .index
         return look_up, window_bytes
-    look_up = replace(look_up, position=segment.position)
+    look_up = replace(look_up, byte_position=segment.byte_position)
     if start_offset > segment.base_offset or segment.file_base_offset > segment.name_offset:
         found, found_bytes = seek(storage, segment, start_offset)
         window_bytes = max(window_bytes, found_bytes)
-        if found > segment.position:
-            look_up = replace(look_up, position=found, offset=start_offset)
-    if part.start_position > look_up.position:  # the batches between belong to the part before
-        begin = max(look_up.position, locate_position(storage, segment, part.start_position))
-        look_up = replace(look_up, position=begin, offset=None)
+        if found > segment.byte_position:
+            look_up = replace(look_up, byte_position=found, offset=start_offset)
+    if part.start_position > look_up.byte_position:  # the batches between belong to the part before
+        begin = max(look_up.byte_position, locate_position(storage, segment, part.start_position))
+        look_up = replace(look_up, byte_position=begin, offset=None)
     return look_up, window_bytes
 
 
@@ -107,7 +107,7 @@ def _check_offsets(segment: Segment, batches: BatchTable) -> None:
     raise CorruptBatchError(
         "Offsets do not rise",
         path=segment.path,
-        position=int(batches.position[bad]),
+        byte_position=int(batches.byte_position[bad]),
         expected=f"a base offset of at least {int(taken[bad]) + 1}",
         found=int(batches.base_offset[bad]),
         hint=RESTORE,
@@ -148,11 +148,11 @@ def _cut_ahead(storage: Storage, parts: Iterable[Part], cut_up: Callable[[Part],
 
 
 def _cut_up(storage: Storage, indexes: Mapping[str, tuple[np.ndarray, np.ndarray]], whole: Part) -> list[Part]:
-    if whole.size_bytes <= PIECE_BYTES or whole.look_up.position or whole.segment.path in indexes:
+    if whole.size_bytes <= PIECE_BYTES or whole.look_up.byte_position or whole.segment.path in indexes:
         return cut(whole, PIECE_BYTES if whole.segment.path in indexes else None, indexes)
     segment, positions = whole.segment, range(whole.start_position, whole.end_position)
     found = pieces_between(storage, segment, range(whole.start_offset, whole.end_offset), positions, PIECE_BYTES)
-    begins_later = found[0][0] > max(whole.start_position, segment.position)
+    begins_later = found[0][0] > max(whole.start_position, segment.byte_position)
     ends_earlier = found[-1][1] < min(whole.end_position, segment.end_position)
     last = len(found) - 1
     return [

@@ -62,8 +62,8 @@ def _first_in_segment(
     storage: Storage, topic: str, segment: Segment, target_ms: int, start: int, end: int
 ) -> tuple[int, int] | None:
     start, end = max(start, segment.base_offset), min(end, segment.next_offset)
-    position, size = seek_time(storage, segment, target_ms)
-    for window in windows(storage, segment, position, first_window_bytes=size):
+    byte_position, size = seek_time(storage, segment, target_ms)
+    for window in windows(storage, segment, byte_position, first_window_bytes=size):
         late_enough = (window.batches.max_timestamp >= target_ms) & window.overlaps(start, end)
         for batch in np.flatnonzero(late_enough):
             decoded = decode_batches(

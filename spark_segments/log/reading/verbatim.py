@@ -36,26 +36,26 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Where batches lie: arrays of n, all int64. `position` counts from the first of them, without gaps."""
+    """Where batches lie: arrays of n, all int64. `byte_position` counts from the first of them, without gaps."""
 
-    position: np.ndarray
+    byte_position: np.ndarray
     size: np.ndarray
     base_offset: np.ndarray
     last_offset: np.ndarray
 
     def __len__(self) -> int:
-        return len(self.position)
+        return len(self.byte_position)
 
 
 @dataclass(frozen=True, slots=True)
 class CheckedBytes:
-    """The bytes of a file that batches were read from: neighbours, from `position` on.
+    """The bytes of a file that batches were read from: neighbours, from `byte_position` on.
 
     `heads`: uint8[n, HEAD_BYTES], what each of them begins with instead; None: they are as they lie.
     """
 
     path: str
-    position: int
+    byte_position: int
     heads: np.ndarray | None
 
 
@@ -139,7 +139,7 @@ class PartitionLog:
                         left -= bytes_.nbytes
                     if count := len(taken.batches):
                         following = int(taken.batches.last_offset[-1]) + window.offset_shift + 1
-                        behind = int(taken.batches.position[-1] + taken.batches.size[-1])
+                        behind = int(taken.batches.byte_position[-1] + taken.batches.size[-1])
                         place = Place(following, segment.path, behind)
                     # Where less is left than a batch of this window took, the next would be read in vain.
                     if count < len(wanted.batches) or (data and left < window.batches.size.max()):
@@ -156,20 +156,20 @@ class PartitionLog:
         """Where the batches of `pieces` lie, if they are neighbours in a file; `data` has them at their log offsets."""
         if not all(is_as_read for _, is_as_read in pieces) or len({window.path for window, _ in pieces}) != 1:
             return None, None
-        begin = int(pieces[0][0].batches.position[0])
+        begin = int(pieces[0][0].batches.byte_position[0])
         tables = [window.batches for window, _ in pieces]
         shift = pieces[0][0].offset_shift
-        position, size, base_offset, last_offset, epoch = (
+        byte_position, size, base_offset, last_offset, epoch = (
             np.concatenate([getattr(table, name) for table in tables])
-            for name in ("position", "size", "base_offset", "last_offset", "leader_epoch")
+            for name in ("byte_position", "size", "base_offset", "last_offset", "leader_epoch")
         )
-        if (position[1:] != position[:-1] + size[:-1]).any():
+        if (byte_position[1:] != byte_position[:-1] + size[:-1]).any():
             return None, None
-        layout = Layout(position - begin, size, base_offset + shift, last_offset + shift)
+        layout = Layout(byte_position - begin, size, base_offset + shift, last_offset + shift)
         heads = None
         if shift or (self._epochs is not None and (epoch < 0).any()):
             joined = data[0] if len(data) == 1 else np.concatenate(data)
-            heads = joined[layout.position[:, np.newaxis] + np.arange(HEAD_BYTES)]
+            heads = joined[layout.byte_position[:, np.newaxis] + np.arange(HEAD_BYTES)]
         return layout, CheckedBytes(pieces[0][0].path, begin, heads)
 
     def _windows(self, segment: Segment, start: int, wanted_bytes: int, place: Place | None) -> Iterator[Window]:
@@ -180,20 +180,25 @@ class PartitionLog:
         wanted_bytes = max(wanted_bytes, 1)  # a reader may ask for none, and gets a batch
         look_up: LookUp | None = None
         if place is not None and (place.offset, place.path) == (start, segment.path):
-            position, size = place.byte_position, 0
+            byte_position, size = place.byte_position, 0
         elif start > segment.base_offset or segment.file_base_offset > segment.name_offset:
-            position, size = seek(self._storage, segment, start)
-            look_up = LookUp(position, start) if position > segment.position else None
+            byte_position, size = seek(self._storage, segment, start)
+            look_up = LookUp(byte_position, start) if byte_position > segment.byte_position else None
         else:
-            position, size = segment.position, 0
-        while position < segment.end_position:
-            end = min(position + size + wanted_bytes, segment.end_position)
+            byte_position, size = segment.byte_position, 0
+        while byte_position < segment.end_position:
+            end = min(byte_position + size + wanted_bytes, segment.end_position)
             for window in windows(
-                self._storage, segment, position, end, first_window_bytes=max(end - position, 1), writable=True
+                self._storage,
+                segment,
+                byte_position,
+                end,
+                first_window_bytes=max(end - byte_position, 1),
+                writable=True,
             ):
                 if look_up is not None:
                     look_up.check_begin(segment, window)
                     look_up = None
                 yield window
-                position = int(window.batches.position[-1] + window.batches.size[-1])
+                byte_position = int(window.batches.byte_position[-1] + window.batches.size[-1])
             size += wanted_bytes

@@ -173,7 +173,7 @@ def trimmed(window: Window, start_offset: int) -> list[Window]:
     first, rest = window.take(slice(0, 1)), window.take(slice(1, None))
     data = pa.py_buffer(batch_from(first, start_offset))
     batches = scan_batches(data, path=window.path).batches
-    piece = dataclasses.replace(window, data=data, batches=batches, position=0)
+    piece = dataclasses.replace(window, data=data, batches=batches, byte_position=0)
     return [piece, rest] if len(rest.batches) else [piece]
 
 
@@ -185,10 +185,10 @@ def rebased(window: Window, leader_epochs: LeaderEpochs | None = None) -> tuple[
     window is copied; else the bytes are the window's.
     """
     batches, shift = window.batches, window.offset_shift
-    low = int(batches.position[0]) - window.position
-    high = int(batches.position[-1] + batches.size[-1]) - window.position
+    low = int(batches.byte_position[0]) - window.byte_position
+    high = int(batches.byte_position[-1] + batches.size[-1]) - window.byte_position
     data = np.frombuffer(window.data, np.uint8, count=high - low, offset=low)
-    batches = dataclasses.replace(batches, position=batches.position - batches.position[0])
+    batches = dataclasses.replace(batches, byte_position=batches.byte_position - batches.byte_position[0])
     without_epoch = batches.leader_epoch < 0
     if leader_epochs is not None:
         without_epoch &= batches.base_offset + shift >= leader_epochs.stamped_from
@@ -236,14 +236,14 @@ def copy_file(
     `unique`: no other file ever has the name of the copy (see `Storage.stream`).
     """
     with target.stream(target_path, unique=unique) as stream, fetch_ahead(source, path, size) as read:
-        for position in range(0, size, COPY_BYTES):
-            length = min(COPY_BYTES, size - position)
-            data = read(position, length)
+        for byte_position in range(0, size, COPY_BYTES):
+            length = min(COPY_BYTES, size - byte_position)
+            data = read(byte_position, length)
             if data.size != length:
                 raise SegmentsError(
                     "The file became shorter while it was copied",
                     path=path,
-                    position=position,
+                    byte_position=byte_position,
                     expected=length,
                     found=data.size,
                 )

@@ -29,7 +29,7 @@ _THREADS = 16
 class Read(Protocol):
     """Bytes of a file; fewer where it ends. With `writable`, nobody else uses the memory."""
 
-    def __call__(self, position: int, length: int, /, *, writable: bool = False) -> pa.Buffer: ...
+    def __call__(self, byte_position: int, length: int, /, *, writable: bool = False) -> pa.Buffer: ...
 
 
 @contextlib.contextmanager
@@ -41,8 +41,8 @@ def fetch_ahead(storage: Storage, path: str, end: int) -> Iterator[Read]:
     """
     if storage.is_local:
 
-        def read(position: int, length: int, *, writable: bool = False) -> pa.Buffer:
-            return read_file(storage, path, position, length, writable=writable)
+        def read(byte_position: int, length: int, *, writable: bool = False) -> pa.Buffer:
+            return read_file(storage, path, byte_position, length, writable=writable)
 
         yield read
         return
@@ -69,16 +69,16 @@ class _Ahead:
         self._last = range(0)  # the bytes of the read before
         self._block_bytes = self._depth = 0
 
-    def read(self, position: int, length: int, *, writable: bool = False) -> pa.Buffer:
+    def read(self, byte_position: int, length: int, *, writable: bool = False) -> pa.Buffer:
         """See `Read`. The first read fetches what it is asked for alone; those that go on from it fetch ahead."""
-        asked = range(position, position + length)
-        goes_on = position > self._last.start and position in range(self._last.start, self._last.stop + 1)
+        asked = range(byte_position, byte_position + length)
+        goes_on = byte_position > self._last.start and byte_position in range(self._last.start, self._last.stop + 1)
         self._last = asked
         if not goes_on or asked.stop > self._end:
             if not goes_on:
                 self.close()
-            return read_file(self._storage, self._path, position, length, writable=writable)
-        while self._blocks and self._blocks[0].end <= position:
+            return read_file(self._storage, self._path, byte_position, length, writable=writable)
+        while self._blocks and self._blocks[0].end <= byte_position:
             self._blocks.popleft()
         if not self._blocks:
             self._block_bytes, self._depth = max(length // 2, 1), 1

@@ -67,7 +67,7 @@ class SegmentBuilder:
     def add(self, batches: BatchTable) -> None:
         """Adds batches (one at least) behind those before; their positions are ignored."""
         positions = self.figures.log_bytes + np.cumsum(batches.size) - batches.size
-        self._index.add(dataclasses.replace(batches, position=positions))
+        self._index.add(dataclasses.replace(batches, byte_position=positions))
         self.figures.add(batches)
 
     def finish(self) -> tuple[bytes, bytes]:
@@ -90,7 +90,7 @@ def figures_of_runs(
     lengths = np.diff(np.append(starts, len(batches)))
     positions = bytes_before[:-1] - np.repeat(bytes_before[starts], lengths)
     indexes, states = indexes_of_runs(
-        dataclasses.replace(batches, position=positions),
+        dataclasses.replace(batches, byte_position=positions),
         ends,
         interval_bytes=limits.index_interval_bytes,
         index_bytes=limits.segment_index_bytes,

@@ -27,27 +27,27 @@ def read_file(
 
 def read_index(storage: Storage, segment: Segment) -> tuple[np.ndarray, np.ndarray]:
     """The .index of a segment as `parse_offset_index` gives it. Raises CorruptBatchError, or MissingFileError."""
-    position = segment.index_position or 0
-    data = read_file(storage, segment.index_path, position, segment.index_bytes)
-    with errors_from(position):
+    byte_position = segment.index_position or 0
+    data = read_file(storage, segment.index_path, byte_position, segment.index_bytes)
+    with errors_from(byte_position):
         return parse_offset_index(data, path=segment.index_path)
 
 
 def read_time_index(storage: Storage, segment: Segment) -> tuple[np.ndarray, np.ndarray]:
     """The .timeindex of a segment as `parse_time_index` gives it. Raises CorruptBatchError, or MissingFileError."""
-    position = segment.time_index_position
-    data = read_file(storage, segment.time_index_path, position, segment.time_index_bytes)
-    with errors_from(position):
+    byte_position = segment.time_index_position
+    data = read_file(storage, segment.time_index_path, byte_position, segment.time_index_bytes)
+    with errors_from(byte_position):
         return parse_time_index(data, path=segment.time_index_path)
 
 
 @contextlib.contextmanager
-def errors_from(position: int) -> Iterator[None]:
-    """Errors within, whose positions count from byte `position` of a file, get positions of the file."""
+def errors_from(byte_position: int) -> Iterator[None]:
+    """Errors within, whose positions count from byte `byte_position` of a file, get positions of the file."""
     try:
         yield
     except CorruptBatchError as error:
-        error.position = position + (error.position or 0)
+        error.byte_position = byte_position + (error.byte_position or 0)
         raise
 
 

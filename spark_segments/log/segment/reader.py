@@ -46,7 +46,7 @@ def seek(storage: Storage, segment: Segment, offset: int) -> tuple[int, int]:
     """
     relative_offset = offset - segment.offset_shift - segment.name_offset
     if segment.index_bytes == 0 or relative_offset <= 0 or _is_small(segment):
-        return segment.position, first_read_bytes(segment)
+        return segment.byte_position, first_read_bytes(segment)
     return _between(segment, _offset_index(storage, segment), relative_offset, relative_offset)
 
 
@@ -62,7 +62,7 @@ def _is_small(segment: Segment) -> bool:
 def _offset_index(storage: Storage, segment: Segment) -> tuple[np.ndarray, np.ndarray]:
     """(relative offsets, positions in the file)"""
     offsets, positions = read_index(storage, segment)
-    return offsets, positions.astype(np.int64) + segment.position if segment.position else positions
+    return offsets, positions.astype(np.int64) + segment.byte_position if segment.byte_position else positions
 
 
 def _between(segment: Segment, index: tuple[np.ndarray, np.ndarray], first: int, last: int | None) -> tuple[int, int]:
@@ -71,19 +71,19 @@ def _between(segment: Segment, index: tuple[np.ndarray, np.ndarray], first: int,
     An entry names the last offset of the append that it points to. So an offset above an entry's lies in the append of
     the next entry at the latest. That append ends where the entry after the next points.
     """
-    position = max(position_for_offset(index, first), segment.position)
+    byte_position = max(position_for_offset(index, first), segment.byte_position)
     after = len(index[0]) if last is None else int(np.searchsorted(index[0], last, side="left")) + 1
     end = int(index[1][after]) if after < len(index[1]) else segment.end_position
-    return position, min(max(end - position, first_read_bytes(segment)), WINDOW_BYTES)
+    return byte_position, min(max(end - byte_position, first_read_bytes(segment)), WINDOW_BYTES)
 
 
-def locate_position(storage: Storage, segment: Segment, position: int) -> int:
-    """The greatest indexed batch position of the file at or before byte `position`, the segment's first at least."""
-    if segment.index_bytes == 0 or position <= segment.position or _is_small(segment):
-        return segment.position
+def locate_position(storage: Storage, segment: Segment, byte_position: int) -> int:
+    """The greatest indexed batch position of the file at or before `byte_position`, the segment's first at least."""
+    if segment.index_bytes == 0 or byte_position <= segment.byte_position or _is_small(segment):
+        return segment.byte_position
     _, positions = _offset_index(storage, segment)
-    entry = int(np.searchsorted(positions, position, side="right")) - 1
-    return int(positions[entry]) if entry >= 0 else segment.position
+    entry = int(np.searchsorted(positions, byte_position, side="right")) - 1
+    return int(positions[entry]) if entry >= 0 else segment.byte_position
 
 
 def pieces_between(
@@ -96,14 +96,14 @@ def pieces_between(
     Without it there is a single piece, whose `begin` is that of the segment.
     """
     if segment.index_bytes == 0 or _is_small(segment):
-        return [(positions.start, positions.stop, segment.position)]
+        return [(positions.start, positions.stop, segment.byte_position)]
     before = segment.offset_shift + segment.name_offset
     index = _offset_index(storage, segment)
     after = int(np.searchsorted(index[0], offsets.stop - 1 - before, side="left")) + 1  # as in `_between`
-    start = max(position_for_offset(index, offsets.start - before), positions.start, segment.position)
+    start = max(position_for_offset(index, offsets.start - before), positions.start, segment.byte_position)
     end = min(int(index[1][after]) if after < len(index[1]) else segment.end_position, positions.stop)
     first = int(np.searchsorted(index[1], start, side="right")) - 1
-    begin = int(index[1][first]) if first >= 0 else segment.position
+    begin = int(index[1][first]) if first >= 0 else segment.byte_position
     inner = index[1][(index[1] > start) & (index[1] < end)]
     count = max(1, -(-(end - start) // piece_bytes))
     wanted = [start + (end - start) * number // count for number in range(1, count)]
@@ -119,7 +119,7 @@ def seek_time(storage: Storage, segment: Segment, timestamp_ms: int) -> tuple[in
     the target are older than the target, in whatever order the timestamps are; the next entry's record is not older.
     """
     if segment.time_index_bytes == 0 or segment.index_bytes == 0 or _is_small(segment):
-        return segment.position, first_read_bytes(segment)
+        return segment.byte_position, first_read_bytes(segment)
     timestamps, relative_offsets = read_time_index(storage, segment)
     after = int(np.searchsorted(timestamps, timestamp_ms, side="left"))
     first = int(relative_offsets[after - 1]) if after else -1
@@ -158,7 +158,7 @@ def windows(
             partial(read, writable=writable),
             path,
             end,
-            start_position=max(start_position, segment.position),
+            start_position=max(start_position, segment.byte_position),
             end_position=end_position,
             first_window_bytes=first_window_bytes or first_read_bytes(segment),
             offset_shift=segment.offset_shift,
@@ -172,11 +172,11 @@ def windows(
 
 def _check_step(step: WalkStep, path: str, end: int) -> None:
     if step.is_short:
-        file_bytes = step.window.position + step.read_bytes
+        file_bytes = step.window.byte_position + step.read_bytes
         raise CorruptBatchError(
             "The file is shorter than the log says",
             path=path,
-            position=file_bytes,
+            byte_position=file_bytes,
             expected=f"{end} bytes",
             found=f"{file_bytes} bytes",
             hint=RESTORE,
@@ -191,7 +191,7 @@ def _check_end(step: WalkStep, path: str, end: int) -> None:
         raise CorruptBatchError(
             "A record batch is cut",
             path=path,
-            position=step.end_position,
+            byte_position=step.end_position,
             expected=f"{step.needed_bytes} bytes",
             found=f"{end - step.end_position} bytes",
             hint=RESTORE,
@@ -202,18 +202,18 @@ def _check_end(step: WalkStep, path: str, end: int) -> None:
 class LookUp:
     """Where the batches that are wanted of a segment lie, as far as that is known before they are read.
 
-    `position`: a batch begins there in the file, and no batch before it is wanted; 0: not known. `offset`: the .index
-    has given `position` for this offset. `end_offset`: it has said that all batches behind those that are read begin
-    at or after this offset. An .index may lie, so the batches that were read are held against both.
+    `byte_position`: a batch begins there in the file, and no batch before it is wanted; 0: not known. `offset`: the
+    .index has given `byte_position` for this offset. `end_offset`: it has said that all batches behind those that are
+    read begin at or after this offset. An .index may lie, so the batches that were read are held against both.
     """
 
-    position: int = 0
+    byte_position: int = 0
     offset: int | None = None
     end_offset: int | None = None
 
     def check_begin(self, segment: Segment, first: Window | None) -> None:
-        """Raises CorruptBatchError where the batches from `position` on begin behind the offset that was looked for:
-        records would be passed over. `first` has the first of them; None: there are no batches.
+        """Raises CorruptBatchError where the batches from `byte_position` on begin behind the offset that was looked
+        for: records would be passed over. `first` has the first of them; None: there are no batches.
         """
         if self.offset is None:
             return
@@ -221,19 +221,19 @@ class LookUp:
         if found is None or found > self.offset:
             raise _untrue(
                 segment,
-                f"a batch at or before offset {self.offset} at byte {self.position} of the log",
+                f"a batch at or before offset {self.offset} at byte {self.byte_position} of the log",
                 "no batch" if found is None else f"offset {found}",
             )
 
-    def check_end(self, storage: Storage, segment: Segment, position: int) -> None:
-        """Raises CorruptBatchError where the batch at `position`, behind those that were read, begins before
+    def check_end(self, storage: Storage, segment: Segment, byte_position: int) -> None:
+        """Raises CorruptBatchError where the batch at `byte_position`, behind those that were read, begins before
         `end_offset`. (An entry of the old magics gives the last offset inside.)
         """
-        if self.end_offset is None or position >= segment.end_position:
+        if self.end_offset is None or byte_position >= segment.end_position:
             return
-        there = int.from_bytes(bytes(read_file(storage, segment.path, position, 8)), "big", signed=True)
+        there = int.from_bytes(bytes(read_file(storage, segment.path, byte_position, 8)), "big", signed=True)
         if there + segment.offset_shift < self.end_offset:
-            expected = f"no batch before offset {self.end_offset} from byte {position} of the log on"
+            expected = f"no batch before offset {self.end_offset} from byte {byte_position} of the log on"
             raise _untrue(segment, expected, f"offset {there + segment.offset_shift}")
 
 
@@ -244,7 +244,7 @@ def _untrue(segment: Segment, expected: str, found: str) -> CorruptBatchError:
     return CorruptBatchError(
         "An entry of the index is not true",
         path=segment.index_path,
-        position=segment.index_position or 0,
+        byte_position=segment.index_position or 0,
         expected=expected,
         found=found,
         hint="segments verify --repair rebuilds the index",

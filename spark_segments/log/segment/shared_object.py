@@ -44,7 +44,7 @@ def shared_directory(topic: str) -> str:
 @dataclass(slots=True)
 class _Run:
     partition: int
-    position: int
+    byte_position: int
     created_ms: int
     tombstones: int = 0
     batches: list[BatchTable] = field(default_factory=list)
@@ -106,7 +106,7 @@ class SharedObjectWriter:
         if self._stream is None:
             return []
         figures, indexes = figures_of_runs([run.batches for run in self._runs], self._limits)
-        position = self.log_bytes
+        byte_position = self.log_bytes
         rows = []
         for run, found, (index, time_index) in zip(self._runs, figures, indexes, strict=True):
             found.tombstones = run.tombstones
@@ -120,11 +120,11 @@ class SharedObjectWriter:
                     txn_index_bytes=0,
                     created_ms=run.created_ms,
                     state=CHUNK,
-                    position=run.position,
-                    index_position=position,
+                    byte_position=run.byte_position,
+                    index_position=byte_position,
                 )
             )
-            position += len(index) + len(time_index)
+            byte_position += len(index) + len(time_index)
         self._stream.write(b"".join(part for both in indexes for part in both))
         created_ms = max(run.created_ms for run in self._runs)
         self._stream.write(footer_bytes(self._topic_id, created_ms, footer_runs(rows)))
@@ -140,7 +140,7 @@ def footer_runs(rows: Sequence[Segment]) -> np.ndarray:
         [
             (
                 row.partition,
-                row.position,
+                row.byte_position,
                 row.log_bytes,
                 row.index_position,
                 row.index_bytes,

@@ -32,14 +32,14 @@ class OffsetIndexCheck:
         """Takes the batches that come next in the file."""
         if not len(batches):
             return
-        end = int(batches.position[-1] + batches.size[-1])
-        first, last = np.searchsorted(self._position, [int(batches.position[0]), end])
-        at = np.minimum(np.searchsorted(batches.position, self._position[first:last]), len(batches) - 1)
+        end = int(batches.byte_position[-1] + batches.size[-1])
+        first, last = np.searchsorted(self._position, [int(batches.byte_position[0]), end])
+        at = np.minimum(np.searchsorted(batches.byte_position, self._position[first:last]), len(batches) - 1)
         lowest = np.append(self._next_offset, batches.last_offset[:-1] + 1)[at]
-        self._lowest[first:last] = np.where(batches.position[at] == self._position[first:last], lowest, -1)
-        self._batch_before[first:last] = np.append(self._last_position, batches.position[:-1])[at]
+        self._lowest[first:last] = np.where(batches.byte_position[at] == self._position[first:last], lowest, -1)
+        self._batch_before[first:last] = np.append(self._last_position, batches.byte_position[:-1])[at]
         self._next_offset = int(batches.last_offset[-1]) + 1
-        self._last_position = int(batches.position[-1])
+        self._last_position = int(batches.byte_position[-1])
 
     def untrue(self, count: int | None = None) -> np.ndarray:
         """int64[]: numbers of the entries, or of the first `count`, that do not hold for the batches seen."""
@@ -133,10 +133,10 @@ class TimeLookUpCheck:
         if not len(batches):
             return
         largest = np.maximum.accumulate(np.append(self._largest, batches.max_timestamp))
-        end = int(batches.position[-1] + batches.size[-1])
+        end = int(batches.byte_position[-1] + batches.size[-1])
         first, last = self._checked, int(np.searchsorted(self._begin, end))
         if first < last:
-            before = np.searchsorted(batches.position, self._begin[first:last])
+            before = np.searchsorted(batches.byte_position, self._begin[first:last])
             self._passed_over[first:last] = largest[before]
             self._checked = last
         self._largest = int(largest[-1])

@@ -57,24 +57,24 @@ def walk(
     """
     end_position = log_bytes if end_position is None else min(end_position, log_bytes)
     most = WINDOW_BYTES if most_window_bytes is None else most_window_bytes
-    position, window_bytes = start_position, min(most, first_window_bytes or most)
+    byte_position, window_bytes = start_position, min(most, first_window_bytes or most)
     least_bytes = 0
-    while position < end_position:
-        wanted = min(window_bytes, end_position - position + BORDER_BYTES)
-        wanted = min(max(wanted, least_bytes), log_bytes - position)
-        data = read(position, wanted)
-        scan = scan_batches(data, file_position=position, path=path, check_crc=check_crc)
+    while byte_position < end_position:
+        wanted = min(window_bytes, end_position - byte_position + BORDER_BYTES)
+        wanted = min(max(wanted, least_bytes), log_bytes - byte_position)
+        data = read(byte_position, wanted)
+        scan = scan_batches(data, file_position=byte_position, path=path, check_crc=check_crc)
         is_short = data.size < wanted
-        if not scan.consumed and scan.error is None and not is_short and position + scan.needed <= log_bytes:
+        if not scan.consumed and scan.error is None and not is_short and byte_position + scan.needed <= log_bytes:
             window_bytes = least_bytes = max(scan.needed, min(window_bytes * 2, most))
             continue
         least_bytes = 0
-        window = Window(data, scan.batches, position, path, offset_shift)
-        position += scan.consumed
-        if position > end_position:
-            window = window.take(window.batches.position < end_position)
-        error = scan.error if position < end_position else None
-        yield WalkStep(window, position, data.size, is_short, scan.needed, error)
+        window = Window(data, scan.batches, byte_position, path, offset_shift)
+        byte_position += scan.consumed
+        if byte_position > end_position:
+            window = window.take(window.batches.byte_position < end_position)
+        error = scan.error if byte_position < end_position else None
+        yield WalkStep(window, byte_position, data.size, is_short, scan.needed, error)
         if error is not None or not scan.consumed:
             return
         window_bytes = min(window_bytes * 2, most)

@@ -244,10 +244,10 @@ def count_tombstones(data: pa.Buffer, batches: BatchTable) -> int:
 
 def _rebased(buffer: pa.Buffer, batches: BatchTable, shift: int) -> tuple[np.ndarray, BatchTable]:
     """The bytes of `batches` alone, with offsets moved by `shift`, and their table."""
-    first = int(batches.position[0])
-    size = int(batches.position[-1] + batches.size[-1]) - first
+    first = int(batches.byte_position[0])
+    size = int(batches.byte_position[-1] + batches.size[-1]) - first
     data = np.frombuffer(buffer, np.uint8, count=size, offset=first)
-    batches = dataclasses.replace(batches, position=batches.position - first)
+    batches = dataclasses.replace(batches, byte_position=batches.byte_position - first)
     if shift == 0:
         return data, batches
     data = data.copy()

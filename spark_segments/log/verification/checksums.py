@@ -255,14 +255,14 @@ def crc_of_file(storage: Storage, path: str, size: int) -> int:
     Raises MissingFileError where it is gone, CorruptBatchError where it is shorter.
     """
     crc = 0
-    for position in range(0, size, READ_BYTES):
-        data = read_file(storage, path, position, min(READ_BYTES, size - position))
-        end = position + data.size
-        if end < min(position + READ_BYTES, size):
+    for byte_position in range(0, size, READ_BYTES):
+        data = read_file(storage, path, byte_position, min(READ_BYTES, size - byte_position))
+        end = byte_position + data.size
+        if end < min(byte_position + READ_BYTES, size):
             raise CorruptBatchError(
                 "The file is shorter than the log says",
                 path=storage.location(path),
-                position=end,
+                byte_position=end,
                 expected=f"{size} bytes",
                 found=f"{end} bytes",
                 hint="Run segments verify",

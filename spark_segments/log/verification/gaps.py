@@ -36,7 +36,7 @@ def check_gaps(snapshot: Snapshot, row: Partition, facts: Sequence[SegmentFacts]
                 rule="M27",
                 partition=row.partition,
                 path=following.segment.path,
-                position=following.segment.position,
+                byte_position=following.segment.byte_position,
                 expected=f"a batch at offset {start}",
                 found=f"offset {end}; if its source still has them, import the partition anew: segments import into "
                 f"another log directory, or into this one after segments topic delete {snapshot.topic}",

@@ -92,7 +92,7 @@ class IndexLook:
                 "The index does not end with an entry",
                 rule="I9",
                 path=path,
-                position=first_position + used_bytes,
+                byte_position=first_position + used_bytes,
                 expected=f"entries up to byte {len(content)}",
                 found="zeros, or a part of an entry",
                 rebuilds=self._segment.place,
@@ -113,8 +113,8 @@ class IndexLook:
 
     def _of_segment(self, batches: BatchTable) -> BatchTable:
         """The batches with positions that count from the segment's first byte, as those of its index entries do."""
-        position = self._segment.position
-        return replace(batches, position=batches.position - position) if position else batches
+        byte_position = self._segment.byte_position
+        return replace(batches, byte_position=batches.byte_position - byte_position) if byte_position else batches
 
     def check_entries(self) -> bool:
         """Whether both indexes are there and all their entries are true for the batches seen."""
@@ -137,7 +137,7 @@ class IndexLook:
                 message,
                 rule="I4" if is_time_index else "I2",
                 path=path,
-                position=first_position + int(number) * entry_bytes,
+                byte_position=first_position + int(number) * entry_bytes,
                 expected="what a scan of the .log finds",
                 found="something else",
                 rebuilds=self._segment.place,
@@ -167,13 +167,13 @@ class IndexLook:
                 self._not_rebuilt(is_time_index, expected, f"{len(there)} other bytes")
 
     def _not_rebuilt(self, is_time_index: bool, expected: str, found: str) -> None:
-        path, position, _ = segment_index(self._segment, is_time_index)
+        path, byte_position, _ = segment_index(self._segment, is_time_index)
         self._findings.add(
             "The index is not what its .log gives",
             rule="I3",
             severity=WARNING,
             path=path,
-            position=position,
+            byte_position=byte_position,
             expected=expected,
             found=found,
             rebuilds=self._segment.place,

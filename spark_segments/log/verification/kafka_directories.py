@@ -88,7 +88,7 @@ def add_report(report: RecoveryReport, findings: Findings) -> None:
             "The log is cut here: " + cut.reason,
             partition=cut.partition,
             path=cut.path,
-            position=cut.position,
+            byte_position=cut.byte_position,
             expected="record batches to the end of the file",
             found=f"{cut.bytes} bytes that are not in the log"
             + (f", nor are the {len(cut.dropped)} later segments" if cut.dropped else ""),
@@ -133,7 +133,7 @@ def _check_entries(name: str, info: FileInfo, suffix: str, names: dict[str, File
             f"A segment's {suffix} ends within an entry",
             severity=WARNING,
             path=info.path,
-            position=info.size - info.size % _ENTRY_BYTES[suffix],
+            byte_position=info.size - info.size % _ENTRY_BYTES[suffix],
             expected=f"a multiple of {_ENTRY_BYTES[suffix]} bytes",
             found=f"{info.size} bytes",
         )

@@ -99,7 +99,7 @@ class _TailWindow:
             message,
             rule="W15",
             path=self.window.path,
-            position=int(batches.position[batch]),
+            byte_position=int(batches.byte_position[batch]),
             expected="every key once, in its newest record",
             found=found or f"offset {offset}",
         )

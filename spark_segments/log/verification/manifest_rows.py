@@ -266,7 +266,7 @@ def check_files(snapshot: Snapshot, files: Mapping[str, FileInfo], findings: Fin
                     rule="R6" if there.size < size else "I1",
                     partition=partition,
                     path=path,
-                    position=min(size, there.size),
+                    byte_position=min(size, there.size),
                     expected=f"{size} bytes",
                     found=f"{there.size} bytes",
                     rebuilds=rebuilds,

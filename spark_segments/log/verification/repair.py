@@ -50,7 +50,7 @@ def rebuild_sidecars(storage: Storage, task: Rebuild) -> Segment:
         limits=task.limits,
     ) as writer:
         for window in windows(storage, segment):
-            end = int(window.batches.position[-1] + window.batches.size[-1]) - window.position
+            end = int(window.batches.byte_position[-1] + window.batches.size[-1]) - window.byte_position
             writer.append(np.frombuffer(window.data, np.uint8, count=end), window.batches)
         writer.add_aborted(task.aborted.shifted(-segment.offset_shift))
         new = writer.close(topic_id=segment.topic_id, created_ms=segment.created_ms, state=segment.state)
@@ -59,7 +59,7 @@ def rebuild_sidecars(storage: Storage, task: Rebuild) -> Segment:
         if storage.exists(producers):
             copied = new.stem + PRODUCER_SNAPSHOT_SUFFIX
             copy_file(storage, producers, storage, copied, storage.size(producers))
-    fields = ("path", "position", "index_position", "index_bytes", "time_index_bytes", "txn_index_bytes")
+    fields = ("path", "byte_position", "index_position", "index_bytes", "time_index_bytes", "txn_index_bytes")
     return dataclasses.replace(segment, **{name: getattr(new, name) for name in fields})
 
 

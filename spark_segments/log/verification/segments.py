@@ -89,7 +89,7 @@ class _SegmentLook:
         self._segment = segment = task.segment
         self._findings = Findings(task.topic, segment.partition, segment.path)
         self._damaged = False
-        self._position = segment.position
+        self._position = segment.byte_position
         self._seen = SegmentFigures(segment.name_offset, segment.name_offset)  # in the file's own offsets
         # A row of Kafka's directory gives the figures of that part of the file that is in the log.
         self._start_offset = segment.file_base_offset if task.by_kafka else segment.name_offset
@@ -110,7 +110,7 @@ class _SegmentLook:
         if not self._damaged:
             self._check_row()
             if indexes.check_entries() and not self._task.by_kafka and self._seen.batches:
-                steps = self._walk(segment.position, check_crc=False)
+                steps = self._walk(segment.byte_position, check_crc=False)
                 indexes.check_rebuilt(self._seen.max_timestamp_ms, by_broker=not self._without_epoch, steps=steps)
         transactions = SegmentTransactions(
             segment.place, segment.txn_index_path, TransactionEvents.concatenate(self._events), self._said_aborted()
@@ -121,7 +121,7 @@ class _SegmentLook:
             self._findings.left_out,
             transactions,
             self._damaged,
-            self._position - segment.position,
+            self._position - segment.byte_position,
             self._offsets,
             self._was_cleaned,
         )
@@ -144,7 +144,7 @@ class _SegmentLook:
                             return  # where the next batch would begin is not known
                         self._position += size
                     elif step.is_short:
-                        at = step.window.position + step.read_bytes
+                        at = step.window.byte_position + step.read_bytes
                         self._damage("The file is shorter than its row says", at, f"{end} bytes", f"{at} bytes", "R6")
                         return
                     elif step.is_last:
@@ -154,26 +154,26 @@ class _SegmentLook:
                 self._damage("The file is missing", self._position, f"{end} bytes", "no file", "R6")
                 return
 
-    def _walk(self, position: int, *, check_crc: bool = True) -> Iterator[WalkStep]:
+    def _walk(self, byte_position: int, *, check_crc: bool = True) -> Iterator[WalkStep]:
         segment = self._segment
         with fetch_ahead(self._storage, segment.path, segment.end_position) as read:
             yield from walk(
                 read,
                 segment.path,
                 segment.end_position,
-                start_position=position,
+                start_position=byte_position,
                 offset_shift=segment.offset_shift,
                 check_crc=check_crc,
             )
 
-    def _damage(self, message: str, position: int, expected: object, found: object, rule: str = "B13") -> None:
+    def _damage(self, message: str, byte_position: int, expected: object, found: object, rule: str = "B13") -> None:
         self._damaged = True
-        self._findings.add(message, rule=rule, position=position, expected=expected, found=found)
+        self._findings.add(message, rule=rule, byte_position=byte_position, expected=expected, found=found)
 
     def _damage_of(self, error: SegmentsError) -> None:
         message = error.message[:1].upper() + error.message[1:]
-        position = self._position if error.position is None else error.position
-        self._damage(message, position, error.expected, error.found)
+        byte_position = self._position if error.byte_position is None else error.byte_position
+        self._damage(message, byte_position, error.expected, error.found)
 
     # Batches and records
 
@@ -219,7 +219,7 @@ class _SegmentLook:
         for row in np.flatnonzero(falls):
             self._damage(
                 "Offsets do not rise",
-                int(batches.position[row]),
+                int(batches.byte_position[row]),
                 f"a base offset of at least {int(taken[row]) + 1}",
                 int(batches.base_offset[row]),
                 "B3",
@@ -233,7 +233,7 @@ class _SegmentLook:
         for row in np.flatnonzero(batches.last_offset + shift >= segment.next_offset)[:1]:
             self._damage(
                 "A batch lies outside the offsets of its segment's row",
-                int(batches.position[row]),
+                int(batches.byte_position[row]),
                 f"offsets from {segment.base_offset} to {segment.next_offset - 1}",
                 f"{batches.base_offset[row] + shift} to {batches.last_offset[row] + shift}",
                 "M16",
@@ -251,7 +251,7 @@ class _SegmentLook:
             self._findings.add(
                 "A batch's leader epoch is not that of its offset",
                 rule="W13",
-                position=int(batches.position[row]),
+                byte_position=int(batches.byte_position[row]),
                 expected=int(epochs[row]),
                 found=int(batches.leader_epoch[row]),
             )
@@ -267,7 +267,9 @@ class _SegmentLook:
                 tombstones, records = tombstones + counts[0], records + counts[1]
             except CorruptBatchError as error:
                 self._damage_of(error)
-                bad = max(0, int(np.searchsorted(part.batches.position, error.position or 0, side="right")) - 1)
+                bad = max(
+                    0, int(np.searchsorted(part.batches.byte_position, error.byte_position or 0, side="right")) - 1
+                )
                 parts = [part.take(slice(0, bad)), part.take(slice(bad + 1, None)), *parts]
                 bad_batches += 1
         return tombstones, records
@@ -294,7 +296,7 @@ class _SegmentLook:
                 raise CorruptBatchError(
                     "Offsets of records do not rise",
                     path=self._segment.path,
-                    position=int(batches.position[of_batch[first]]),
+                    byte_position=int(batches.byte_position[of_batch[first]]),
                     expected=f"an offset above {offset[first - 1] if first else last_offset}",
                     found=int(offset[first]),
                 )
@@ -308,7 +310,7 @@ class _SegmentLook:
             self._findings.add(
                 "A record is younger than its batch says",
                 rule="B14",
-                position=int(batches.position[row]),
+                byte_position=int(batches.byte_position[row]),
                 expected=f"at most {batches.max_timestamp[row]}",
                 found=int(largest[row]),
             )
@@ -337,12 +339,12 @@ class _SegmentLook:
 
     # Sidecars
 
-    def _read(self, path: str, size: int, position: int = 0) -> bytes | None:
+    def _read(self, path: str, size: int, byte_position: int = 0) -> bytes | None:
         """The bytes of a sidecar, None where it is missing or shorter than the row says."""
         if size == 0 and self._task.by_kafka:
             return b""
         try:
-            data = self._storage.read(path, position, size).to_pybytes()
+            data = self._storage.read(path, byte_position, size).to_pybytes()
         except FileNotFoundError:
             return None  # found by comparing files with rows
         return data if len(data) == size else None
@@ -360,6 +362,6 @@ class _SegmentLook:
 
 def _size_of_bad_batch(step: WalkStep) -> int:
     """How far to go on from a batch whose checksum fails while its header may be right; 0 where it cannot be."""
-    start = step.end_position - step.window.position
+    start = step.end_position - step.window.byte_position
     scan = scan_batches(step.window.data.slice(start), check_crc=False, limit_bytes=1)
     return int(scan.batches.size[0]) if len(scan.batches) else 0

@@ -41,18 +41,18 @@ def check_objects(snapshot: Snapshot, files: Mapping[str, FileInfo], findings: F
     live = snapshot.live
     rows = segments_of(live.filter(pc.is_valid(live.column("index_position"))))
     found = []
-    for path, group in groupby(sorted(rows, key=lambda row: (row.path, row.position)), lambda row: row.path):
+    for path, group in groupby(sorted(rows, key=lambda row: (row.path, row.byte_position)), lambda row: row.path):
         runs = list(group)
         for before, after in pairwise(runs):
-            if after.position < before.end_position:
+            if after.byte_position < before.end_position:
                 findings.add(
                     "Two rows share bytes of a shared object",
                     rule="O2",
                     partition=after.partition,
                     path=path,
-                    position=after.position,
+                    byte_position=after.byte_position,
                     expected=f"a position from {before.end_position} on",
-                    found=after.position,
+                    found=after.byte_position,
                 )
         there = files.get(path)
         needed = max(row.time_index_position + row.time_index_bytes for row in runs)
@@ -83,19 +83,19 @@ def _check_footer(storage: Storage, topic: str, earlier_ids: frozenset[str], one
         findings.add(
             "A shared object is another topic's",
             rule="O3",
-            position=footer.position,
+            byte_position=footer.byte_position,
             expected=one.rows[0].topic_id,
             found=footer.topic_id,
         )
     said = {(run["partition"].item(), run["position"].item()): run for run in footer.runs}
     for row, true in zip(one.rows, footer_runs(one.rows), strict=True):
-        run = said.get((row.partition, row.position))
+        run = said.get((row.partition, row.byte_position))
         if run is None:
             findings.add(
                 "A row names a run that its shared object does not have",
                 rule="O3",
                 partition=row.partition,
-                position=row.position,
+                byte_position=row.byte_position,
                 expected=f"a run of partition {row.partition}",
                 found="none in the footer",
             )
@@ -106,7 +106,7 @@ def _check_footer(storage: Storage, topic: str, earlier_ids: frozenset[str], one
                 "A row and the footer of its shared object differ",
                 rule="O3",
                 partition=row.partition,
-                position=row.position,
+                byte_position=row.byte_position,
                 expected=", ".join(f"{name} {run[name]}" for name in wrong),
                 found=", ".join(f"{name} {true[name]}" for name in wrong),
             )

@@ -115,7 +115,7 @@ def check_transactions(
                     "The transaction index does not show a transaction that was aborted",
                     rule="I6",
                     path=segment.index_path,
-                    position=number * TXN_ENTRY_BYTES,
+                    byte_position=number * TXN_ENTRY_BYTES,
                     expected=f"producer {pid}, offsets {first} to {last}, last stable offset {stable}",
                     found="none" if entry is None else f"offsets {entry[0]} to {last}, last stable offset {entry[1]}",
                     rebuilds=segment.log_path,

@@ -105,7 +105,7 @@ class GroupRewrite:
 
     def _leave(self, segment: Segment, batches: BatchTable) -> None:
         """Remembers batches that stay as they are: they are copied if a later batch changes."""
-        start, end = int(batches.position[0]), int(batches.position[-1] + batches.size[-1])
+        start, end = int(batches.byte_position[0]), int(batches.byte_position[-1] + batches.size[-1])
         if self._unchanged and self._unchanged[-1][0] is segment and self._unchanged[-1][2] == start:
             start = self._unchanged.pop()[1]
         self._unchanged.append((segment, start, end))

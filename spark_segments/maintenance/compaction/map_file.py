@@ -33,8 +33,8 @@ class MapFile:
     def pieces(self, storage: Storage) -> Iterator[np.ndarray]:
         """The slots, as `OffsetMap.used_slots` gave them, a piece of the file at a time."""
         file_bytes = self.entries * BYTES_PER_SLOT
-        for position in range(0, file_bytes, PIECE_BYTES):
-            data = storage.read(self.path, position, min(PIECE_BYTES, file_bytes - position))
+        for byte_position in range(0, file_bytes, PIECE_BYTES):
+            data = storage.read(self.path, byte_position, min(PIECE_BYTES, file_bytes - byte_position))
             yield np.frombuffer(data, np.uint64).copy()  # the kernel takes writable arrays
 
 

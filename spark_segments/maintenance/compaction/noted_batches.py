@@ -37,7 +37,7 @@ class BatchNotes:
     `plain`: see `clean_batches`. `needed`: the second pass must see the batch, whether or not it has live records.
     """
 
-    position: np.ndarray  # int64
+    byte_position: np.ndarray  # int64
     size: np.ndarray  # int64
     base_offset: np.ndarray  # int64, of the log
     last_offset: np.ndarray  # int64, of the log
@@ -90,7 +90,7 @@ class NotedBatches:
         keeps_header = ends_round | producers.mask(batches, shift)
         plain = plain & dense
         notes = BatchNotes(
-            batches.position,
+            batches.byte_position,
             batches.size,
             batches.base_offset + shift,
             batches.last_offset + shift,
@@ -118,8 +118,12 @@ class NotedBatches:
         if parts is None:
             return None
         notes = BatchNotes.join(parts)
-        ends = notes.position + notes.size
-        adjoin = notes.position[0] == 0 and ends[-1] == segment.log_bytes and (ends[:-1] == notes.position[1:]).all()
+        ends = notes.byte_position + notes.size
+        adjoin = (
+            notes.byte_position[0] == 0
+            and ends[-1] == segment.log_bytes
+            and (ends[:-1] == notes.byte_position[1:]).all()
+        )
         return notes if adjoin else None
 
 
@@ -127,15 +131,15 @@ def parts_to_read(notes: BatchNotes, live: LiveRecords) -> Iterator[SegmentPart]
     """The parts of a segment that the second pass reads, in order; the last may be empty."""
     counts = live.counts_between(notes.base_offset, notes.last_offset)
     rows = np.flatnonzero(notes.needed | (counts != 0))
-    ends = notes.position + notes.size
+    ends = notes.byte_position + notes.size
     after = 0
     if len(rows):
-        far = notes.position[rows[1:]] - ends[rows[:-1]] >= LEAST_GAP_BYTES
+        far = notes.byte_position[rows[1:]] - ends[rows[:-1]] >= LEAST_GAP_BYTES
         firsts = rows[np.concatenate(([True], far))]
         lasts = rows[np.concatenate((far, [True]))]
-        firsts[0] = 0 if notes.position[firsts[0]] < LEAST_GAP_BYTES else firsts[0]
+        firsts[0] = 0 if notes.byte_position[firsts[0]] < LEAST_GAP_BYTES else firsts[0]
         for first, last in zip(firsts.tolist(), lasts.tolist(), strict=True):
-            yield SegmentPart(int(notes.position[first]), int(ends[last]), _passed(notes, after, first))
+            yield SegmentPart(int(notes.byte_position[first]), int(ends[last]), _passed(notes, after, first))
             after = last + 1
     if after < len(ends):
         end = int(ends[-1])
@@ -144,7 +148,7 @@ def parts_to_read(notes: BatchNotes, live: LiveRecords) -> Iterator[SegmentPart]
 
 def plain_batches(notes: BatchNotes, batches: BatchTable) -> np.ndarray:
     """bool[n]: which batches of a window are plain."""
-    values: np.ndarray = notes.plain[np.searchsorted(notes.position, batches.position)]
+    values: np.ndarray = notes.plain[np.searchsorted(notes.byte_position, batches.byte_position)]
     return values
 
 

@@ -204,8 +204,8 @@ def put_windows(
     indexed = 0
     for window in windows(storage, segment, first, part.end_position):
         window = named(window, segment)
-        if part.start_position > window.position:
-            window = window.take(window.batches.position >= part.start_position)
+        if part.start_position > window.byte_position:
+            window = window.take(window.batches.byte_position >= part.start_position)
         undone, _ = transactions.read(window)
         exclude = undone & ~window.batches.is_control
         plain = np.zeros(len(window.batches), np.bool_)

@@ -105,9 +105,9 @@ def _check_crcs(window: Window) -> None:
     batches = window.batches
     scan = scan_batches(
         window.data,
-        file_position=window.position,
+        file_position=window.byte_position,
         path=window.path,
-        limit_bytes=int(batches.position[-1] + batches.size[-1]) - window.position,
+        limit_bytes=int(batches.byte_position[-1] + batches.size[-1]) - window.byte_position,
     )
     if scan.error is not None:
         scan.error.hint = RESTORE

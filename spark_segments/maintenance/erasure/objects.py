@@ -34,7 +34,7 @@ def _unnamed_runs(storage: Storage, rows: Sequence[Segment]) -> list[Segment]:
         footer = read_footer(storage, path, storage.size(path))
     except (MissingFileError, FileNotFoundError):
         return []  # vacuum has deleted it; of a live row, the search says that the file is gone
-    named = {(row.partition, row.position) for row in rows}
+    named = {(row.partition, row.byte_position) for row in rows}
     return [
         dataclasses.replace(
             rows[0],
@@ -42,10 +42,11 @@ def _unnamed_runs(storage: Storage, rows: Sequence[Segment]) -> list[Segment]:
             next_offset=0,
             file_base_offset=0,
             state=DELETING,
+            byte_position=run["position"].item(),
             **{
                 name: run[name].item()
                 for name in (
-                    "partition", "position", "log_bytes", "index_position", "index_bytes", "time_index_bytes",
+                    "partition", "log_bytes", "index_position", "index_bytes", "time_index_bytes",
                     "records", "batches",
                 )
             },
@@ -62,9 +63,11 @@ def unnamed_runs(storage: Storage, rows: Iterable[Segment], spark: SparkSession 
     `rows`: all rows of each object. The runs come as rows of no offsets, which are being deleted. Footers are read
     only of objects that have such runs.
     """
-    shared = sorted((row for row in rows if row.is_shared), key=lambda row: (row.path, row.position))
+    shared = sorted((row for row in rows if row.is_shared), key=lambda row: (row.path, row.byte_position))
     objects = [list(group) for _, group in groupby(shared, lambda row: row.path)]
-    incomplete = [one for one in objects if one[0].position or one[0].index_position != sum(r.log_bytes for r in one)]
+    incomplete = [
+        one for one in objects if one[0].byte_position or one[0].index_position != sum(r.log_bytes for r in one)
+    ]
     done = run_tasks(partial(_unnamed_runs, storage), incomplete, spark, at_a_time=THREADS)
     return [run for runs in done for run in runs]
 

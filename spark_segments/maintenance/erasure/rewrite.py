@@ -76,7 +76,7 @@ def _check_begin(window: Window, segment: Segment) -> None:
         raise SegmentsError(
             "The row of a segment begins inside a batch",
             path=segment.path,
-            position=int(window.batches.position[0]),
+            byte_position=int(window.batches.byte_position[0]),
             expected=f"a batch that begins at offset {segment.base_offset} or later",
             found=int(window.batches.base_offset[0]) + segment.offset_shift,
             hint="Roll the topic, which cuts the batch, and erase again",

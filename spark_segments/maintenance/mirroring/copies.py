@@ -206,16 +206,16 @@ class Copier:
         first = read_file(self.source, source_path, 0, min(COPY_BYTES, size)) if size else b""
         crc = 0
         with self.target.stream(target_path) as stream:
-            for position in range(0, size, COPY_BYTES):
-                length = min(COPY_BYTES, size - position)
-                data = read_file(self.source, source_path, position, length) if position else first
+            for byte_position in range(0, size, COPY_BYTES):
+                length = min(COPY_BYTES, size - byte_position)
+                data = read_file(self.source, source_path, byte_position, length) if byte_position else first
                 if len(data) != length:
                     raise CorruptBatchError(
                         "The file is shorter than the log says",
                         path=self.source.location(source_path),
-                        position=position + len(data),
+                        byte_position=byte_position + len(data),
                         expected=f"{size} bytes",
-                        found=f"{position + len(data)} bytes",
+                        found=f"{byte_position + len(data)} bytes",
                         hint="Run segments verify on the leader",
                     )
                 stream.write(data)

@@ -137,10 +137,10 @@ def plan_mirror(
     live, rows = _live_rows(version, among), _all_rows(follower, among)
     here = _usable(rows)
     usable = _with_paths(here, origins(here.column("path"), live.column("path")))  # with the leader's paths
-    position = pc.index_in(row_keys(live), row_keys(usable).combine_chunks()).combine_chunks()
-    missing = pc.is_null(position)
+    index = pc.index_in(row_keys(live), row_keys(usable).combine_chunks()).combine_chunks()
+    missing = pc.is_null(index)
     known = live.filter(pc.invert(missing))
-    there = here.take(position.drop_null())
+    there = here.take(index.drop_null())
     moved = _with_paths(known, there.column("path"))
     changed = pc.invert(_alike(moved, there))
     gone = pc.invert(pc.is_in(row_keys(usable), row_keys(live).combine_chunks()))
@@ -222,13 +222,13 @@ def _gone_as_at_leader(out: pa.Table, leader_rows: pa.Table, leaving: int, *, by
     with this commit, what it has no row of; of the others that only for an erasure `by_history`, since the leader's
     vacuum may have been the quicker one in any case.
     """
-    position = pc.index_in(
+    index = pc.index_in(
         row_keys(_with_paths(out, origins(out.column("path"), leader_rows.column("path")))),
         row_keys(leader_rows).combine_chunks(),
     ).combine_chunks()
-    there = leader_rows.take(position)
+    there = leader_rows.take(index)
     removed_ms = pc.min_element_wise(out.column("removed_ms"), there.column("removed_ms"))
-    lost = pc.is_null(position)
+    lost = pc.is_null(index)
     if not by_history:
         lost = pc.and_(lost, pa.array(np.arange(out.num_rows) < leaving))
     deleting = pc.or_(lost, pc.fill_null(pc.equal(there.column("state"), DELETING), False))
@@ -274,11 +274,11 @@ def _with_paths(rows: pa.Table, paths: pa.ChunkedArray) -> pa.Table:
 
 def partitions_that_differ(before: pa.Table, after: pa.Table) -> set[int]:
     """The numbers of the partitions that have other segment rows in `after` than in `before`."""
-    position = pc.index_in(row_keys(after), row_keys(before).combine_chunks()).combine_chunks()
-    known = after.filter(pc.is_valid(position))
-    changed = known.filter(pc.invert(_alike(known, before.take(position.drop_null()))))
+    index = pc.index_in(row_keys(after), row_keys(before).combine_chunks()).combine_chunks()
+    known = after.filter(pc.is_valid(index))
+    changed = known.filter(pc.invert(_alike(known, before.take(index.drop_null()))))
     gone = before.filter(pc.invert(pc.is_in(row_keys(before), row_keys(after).combine_chunks())))
-    parts = (changed, gone, after.filter(pc.is_null(position)))
+    parts = (changed, gone, after.filter(pc.is_null(index)))
     return {number for rows in parts for number in pc.unique(rows.column("partition")).to_pylist()}
 
 
@@ -295,8 +295,8 @@ def _alike(one: pa.Table, other: pa.Table) -> pa.ChunkedArray:
 
 def _changed(partitions: pa.Table, before: pa.Table) -> pa.Table:
     """The rows of partitions that are not in `before`, both by number."""
-    position = pc.index_in(partitions.column("partition"), before.column("partition").combine_chunks())
-    there = before.take(position)  # a row of nulls where there was no such partition
+    index = pc.index_in(partitions.column("partition"), before.column("partition").combine_chunks())
+    there = before.take(index)  # a row of nulls where there was no such partition
     alike = _alike(partitions, there).to_numpy(zero_copy_only=False)
     epochs = [one.column("leader_epochs") for one in (partitions, there)]
     if not epochs[0].equals(epochs[1]):

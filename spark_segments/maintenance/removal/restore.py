@@ -239,8 +239,8 @@ def _check_files(current: Snapshot, rows: pa.Table, version: int) -> None:
 
 def _as_they_are(current: Snapshot, rows: pa.Table) -> pa.Array:
     """bool[rows]: which rows are in the log now, with the same offsets and state."""
-    position = pc.index_in(row_keys(rows), row_keys(current.live))
-    there = current.live.take(position)
+    index = pc.index_in(row_keys(rows), row_keys(current.live))
+    there = current.live.take(index)
     same = functools.reduce(pc.and_, (pc.equal(there.column(name), rows.column(name)) for name in _ROW))
     return pc.fill_null(same, False)
 

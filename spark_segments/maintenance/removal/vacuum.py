@@ -85,9 +85,9 @@ def expired_rows(
 
 def claimed_rows(rows: pa.Table) -> pa.Table:
     """Removed rows, marked so that no restore takes them back and the next vacuum deletes their files."""
-    position = SEGMENT_SCHEMA.get_field_index("state")
+    column = SEGMENT_SCHEMA.get_field_index("state")
     marked = pa.repeat(pa.scalar(DELETING, pa.string()), rows.num_rows)
-    return rows.set_column(position, SEGMENT_SCHEMA.field(position), marked)
+    return rows.set_column(column, SEGMENT_SCHEMA.field(column), marked)
 
 
 def vacuum(

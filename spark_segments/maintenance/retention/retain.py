@@ -113,8 +113,8 @@ def _change(snapshot: Snapshot, expired: Expired, removed_ms: int) -> Change | N
     np.maximum.at(starts, owner, rows.column("next_offset").to_numpy())
     changed = np.unique(owner)
     moved = snapshot.partitions.take(changed)
-    position = moved.schema.get_field_index("log_start_offset")
-    moved = moved.set_column(position, moved.schema.field(position), pa.array(starts[changed]))
+    column = moved.schema.get_field_index("log_start_offset")
+    moved = moved.set_column(column, moved.schema.field(column), pa.array(starts[changed]))
     return Change("retain", replace=removed_rows(rows, removed_ms), partitions=moved)
 
 

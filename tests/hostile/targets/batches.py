@@ -117,7 +117,7 @@ def codecs() -> Run:
         if random.random() < 0.05:
             codec = random.randrange(8)
         view = memory.hold(mutated(data, random, others)[: memory.size], at_start=random.random() < 0.3)
-        opened = decompress(codec, view, path="hostile.log", position=0)
+        opened = decompress(codec, view, path="hostile.log", byte_position=0)
         assert opened.size <= 256 << 20
 
     return run

@@ -92,7 +92,7 @@ def values_of_rows() -> Run:
             one, path=random.choice([*_PATHS, mutated_text(one.path, random, _PATHS)])
         ),
         lambda random, one: dataclasses.replace(
-            one, position=random.choice(_VALUES), index_position=random.choice(_VALUES)
+            one, byte_position=random.choice(_VALUES), index_position=random.choice(_VALUES)
         ),
         lambda random, one: dataclasses.replace(one, state=random.choice(("", "removed", "x", "chunk"))),
     ]

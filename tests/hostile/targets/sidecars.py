@@ -181,8 +181,8 @@ def shared_objects() -> Run:
         whole = (head if random.random() < 0.8 else b"") + data
         found = read_footer(storage_of({path: whole}), path, len(whole))
         for entry in found.runs:
-            assert 0 <= entry["position"] <= entry["position"] + entry["log_bytes"] <= found.position
-            assert 0 <= entry["index_position"] <= found.position
+            assert 0 <= entry["position"] <= entry["position"] + entry["log_bytes"] <= found.byte_position
+            assert 0 <= entry["index_position"] <= found.byte_position
 
     return run
 

@@ -135,7 +135,7 @@ def test_an_upgrade_whose_reply_is_lost_happened_once(log, play):
 @pytest.mark.parametrize("appended", [False, True], ids=["upgrade alone", "upgrade and append"])
 def test_a_merge_of_row_files_that_an_upgrade_overtakes_keeps_the_table_as_version_2(tmp_path, play, appended):
     manifest = new_manifest(tmp_path, open_delta_log=play, format_version=1)
-    shared = dataclasses.replace(new_chunk(0), path="orders-shared/5e0c.log", position=7, index_position=5000)
+    shared = dataclasses.replace(new_chunk(0), path="orders-shared/5e0c.log", byte_position=7, index_position=5000)
     for number in range(3):
         commit_append(manifest, [new_chunk(number)])
     rival = new_manifest_of(tmp_path)
@@ -151,7 +151,7 @@ def test_a_merge_of_row_files_that_an_upgrade_overtakes_keeps_the_table_as_versi
     if not appended:
         commit_append(rival, [shared])
     for _ in range(2):
-        assert [row.position for row in assert_log_is_whole(manifest)[0]] == [0, 7]
+        assert [row.byte_position for row in assert_log_is_whole(manifest)[0]] == [0, 7]
         assert manifest.snapshot().format_version == 2
         uri, _ = manifest.storage.delta_uri("_manifest/orders")
         assert "index_position" in DeltaTable(uri).to_pyarrow_table().column_names

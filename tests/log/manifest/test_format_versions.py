@@ -34,7 +34,7 @@ def old(tmp_path) -> Manifest:
 
 
 def shared(position: int, partition: int = 0):
-    return dataclasses.replace(new_chunk(partition), **SHARED, position=position)
+    return dataclasses.replace(new_chunk(partition), **SHARED, byte_position=position)
 
 
 def columns(manifest: Manifest, kind: str) -> set[tuple[str, ...]]:
@@ -93,7 +93,7 @@ def test_vacuum_marks_rows_of_version_1_in_the_old_way(old, monkeypatch):
     "change",
     [
         lambda _: Change("append", add=[shared(0)], partitions=[]),
-        lambda _: Change("append", add=[dataclasses.replace(new_chunk(), position=3)]),
+        lambda _: Change("append", add=[dataclasses.replace(new_chunk(), byte_position=3)]),
         lambda snapshot: Change("mirror", topic=dataclasses.replace(snapshot.topic_row, states={"role": "follower"})),
     ],
     ids=["shared object", "position", "states"],
@@ -136,7 +136,7 @@ def test_an_upgraded_topic_takes_what_needs_version_2(old):
     old.merge_files()
     assert columns(old, "segment") == {(*OLD_COLUMNS, "position", "index_position")}
     [first, *others] = old.snapshot().live_of(0)
-    assert (first.position, first.is_shared, [row.position for row in others]) == (0, False, [0, 100])
+    assert (first.byte_position, first.is_shared, [row.byte_position for row in others]) == (0, False, [0, 100])
 
 
 def test_transactions_of_version_1_are_known_after_the_upgrade(old, monkeypatch):
@@ -195,7 +195,7 @@ def test_rows_of_a_shared_file_change_one_by_one(manifest):
     assert manifest.snapshot().live_of(0) == [second]
     assert [row.path for row in manifest.snapshot().live_of(1)] == [chunks[2].path, chunks[3].path]
     manifest.commit(lambda _: Change("vacuum", drop=[first]))
-    assert [row.position for row in segments_of(manifest.snapshot().segments)] == [100, 0, 0]
+    assert [row.byte_position for row in segments_of(manifest.snapshot().segments)] == [100, 0, 0]
     with pytest.raises(SegmentsError, match="once only"):
         commit_append(manifest, [chunks[1]])
     with pytest.raises(SegmentsError, match="twice"):

@@ -109,7 +109,7 @@ def test_what_is_cut_is_reported_with_its_place(name, path, position, size, reas
     log = LogDir.open(str(damaged_dir(name, tmp_path)))
     with caplog.at_level(logging.WARNING, logger="spark_segments"):
         [cut] = log.topic("plain").snapshot.report.cuts
-    assert (cut.topic, cut.partition, cut.path, cut.position, cut.bytes) == ("plain", 0, path, position, size)
+    assert (cut.topic, cut.partition, cut.path, cut.byte_position, cut.bytes) == ("plain", 0, path, position, size)
     assert reason in cut.reason
     later = {"00000000000000003464.log", "00000000000000004184.log", f"{LAST}.log"} if name == "flipped-byte" else set()
     assert set(cut.dropped) == later
@@ -180,7 +180,7 @@ def test_a_split_that_was_cut_short_is_undone_or_finished(plain, phase):
     content = old.read_bytes()
     batches = scan_batches(content).batches
     middle = len(batches) // 2
-    cut, second_base = int(batches.position[middle]), int(batches.base_offset[middle])
+    cut, second_base = int(batches.byte_position[middle]), int(batches.base_offset[middle])
     for path in plain.glob(f"{690:020d}.*index"):
         path.unlink()
     old.unlink()

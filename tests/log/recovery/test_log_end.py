@@ -23,17 +23,19 @@ def test_a_first_segment_that_is_damaged_from_its_first_byte_leaves_an_empty_log
     log = LogDir.open(str(plain))
     [cut] = log.topic("plain").snapshot.report.cuts
     assert log.topic("plain").offsets() == {0: (0, 0)}
-    assert (cut.position, len(cut.dropped)) == (0, 7)
+    assert (cut.byte_position, len(cut.dropped)) == (0, 7)
     assert list(log.topic("plain").scan().batches()) == []
 
 
 def test_offsets_that_fall_end_the_log(plain):
     """The base offset lies outside the CRC, so that only its neighbours show that it is wrong."""
     batches = scan_batches((plain / "00000000000000001392.log").read_bytes()).batches
-    damage(plain, "00000000000000001392.log", int(batches.position[3]), int(batches.base_offset[1]).to_bytes(8, "big"))
+    damage(
+        plain, "00000000000000001392.log", int(batches.byte_position[3]), int(batches.base_offset[1]).to_bytes(8, "big")
+    )
     log = LogDir.open(str(plain))
     [cut] = log.topic("plain").snapshot.report.cuts
-    assert cut.position == int(batches.position[3])
+    assert cut.byte_position == int(batches.byte_position[3])
     assert "offsets do not rise" in cut.reason
     assert log.topic("plain").offsets() == {0: (0, int(batches.base_offset[3]))}
 
@@ -48,7 +50,7 @@ def test_an_offset_below_the_name_of_its_file_ends_the_log(plain):
 def test_a_segment_that_overlaps_the_one_before_is_read_from_where_that_one_ends(plain):
     content = (plain / "00000000000000000690.log").read_bytes()
     batches = scan_batches(content).batches
-    twice = int(batches.position[4])
+    twice = int(batches.byte_position[4])
     with open(plain / "00000000000000000000.log", "ab") as file:
         file.write(content[:twice])
     log = LogDir.open(str(plain))
@@ -110,7 +112,7 @@ def test_no_damage_makes_anything_but_a_shorter_log(plain, seed):
     snapshot = log.topic("plain").snapshot
     [cut] = snapshot.report.cuts
     assert cut.path == chosen.name
-    assert cut.position <= position
+    assert cut.byte_position <= position
     expected = as_records(expected_records("plain-0"))
     found = records_of(log.topic("plain").scan().batches())
     assert found == expected[: len(found)]
@@ -125,11 +127,11 @@ def test_damaged_messages_of_the_old_magics_end_the_log_too(name, seed, tmp_path
     chosen = sorted(directory.glob("*.log"))[seed % 2]
     batches = scan_batches(chosen.read_bytes()).batches
     bad = 5 + 11 * seed
-    damage(directory, chosen.name, int(batches.position[bad] + batches.size[bad] - 2), b"\xa5")
+    damage(directory, chosen.name, int(batches.byte_position[bad] + batches.size[bad] - 2), b"\xa5")
     topic = name.rpartition("-")[0]
     log = LogDir.open(str(directory))
     [cut] = log.topic(topic).snapshot.report.cuts
-    assert (cut.path, cut.position) == (chosen.name, int(batches.position[bad]))
+    assert (cut.path, cut.byte_position) == (chosen.name, int(batches.byte_position[bad]))
     end = log.topic(topic).offsets()[0][1]
     assert end == int(batches.last_offset[bad - 1]) + 1
     expected = expected_records(name)

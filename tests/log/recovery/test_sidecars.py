@@ -45,8 +45,8 @@ def test_without_an_index_a_range_begins_where_the_scan_has_seen_a_batch(tmp_pat
     parts = list(Scan.of(log.storage, snapshot).parts(7000))
     without = [one for one in parts if one.segment.path == "00000000000000002773.log"]
     assert len(without) > 5
-    assert all(one.start_position - one.look_up.position < 7000 for one in without)
-    assert [one.look_up.position > 0 for one in without] == [False] + [True] * (len(without) - 1)
+    assert all(one.start_position - one.look_up.byte_position < 7000 for one in without)
+    assert [one.look_up.byte_position > 0 for one in without] == [False] + [True] * (len(without) - 1)
     assert read_one_by_one(log, parts) == as_records(expected_records("plain-0"))
     found = records_of(log.topic("plain").scan(offsets=(3300, 3310)).batches())
     assert [record[1] for record in found] == list(range(3300, 3310))
@@ -106,7 +106,7 @@ def test_entries_for_what_a_broker_has_just_written_are_none(plain):
     """The directory is listed before the indexes are read: a broker that runs goes on writing to both."""
     file = plain / f"{LAST}.log"
     content = file.read_bytes()
-    last = int(scan_batches(content).batches.position[-1])
+    last = int(scan_batches(content).batches.byte_position[-1])
     file.write_bytes(content[:last])
     log = LogDir.open(str(plain))
     list_files = log.storage.list

@@ -47,7 +47,7 @@ def file_fault(name: str, *, deep: bool = True) -> Callable[[FileFault], FileFau
 def third_batch(log: LogDir, directory: Path, topic: str) -> tuple[Segment, Path, int]:
     row = segment(log, topic)
     path = directory / row.path
-    return row, path, int(batches_of(path).position[2])
+    return row, path, int(batches_of(path).byte_position[2])
 
 
 @file_fault("a bit of a record")
@@ -89,7 +89,7 @@ def _(log, directory):
 def _(log, directory):
     row = segment(log, "orders")
     path = directory / row.path
-    position = int(batches_of(path).position[-1])
+    position = int(batches_of(path).byte_position[-1])
     overwrite(path, position, struct.pack(">q", 10**6))
     return row.path, position
 
@@ -119,7 +119,7 @@ def _(log, directory):
 def _(log, directory):
     row = segment(log, "orders")
     path = directory / row.path
-    position = int(batches_of(path).position[-1])
+    position = int(batches_of(path).byte_position[-1])
     overwrite(path, position, bytes(row.log_bytes - position))
     return row.path, position
 
@@ -159,7 +159,7 @@ def _(log, directory):
     newer = re.findall(rb"key\d\d", (directory / sealed[-1].path).read_bytes())[-1]
     assert first[0] != newer
     batches = batches_of(path)
-    position = int(batches.position[batches.position < first.start()][-1])
+    position = int(batches.byte_position[batches.byte_position < first.start()][-1])
     overwrite(path, first.start(), newer)
     reseal(path, position)
     return sealed[0].path, position
@@ -208,7 +208,7 @@ def _(log, directory):
     row = segment(log, "txn")
     path = directory / row.path
     batches, content = batches_of(path), path.read_bytes()
-    a, b, c = (int(position) for position in batches.position[2:5])
+    a, b, c = (int(position) for position in batches.byte_position[2:5])
     overwrite(path, a, content[b:c] + content[a:b])
     return row.path, a + c - b
 

@@ -78,6 +78,6 @@ def test_a_checkpoint_of_kafkas_log_directory_that_does_not_parse_is_found(tmp_p
 def test_damage_that_kafka_would_cut_is_an_error_with_what_is_lost(tmp_path):
     report = verify(LogDir.open(str(damaged_dir("flipped-byte", tmp_path))), deep=True)
     [finding] = report.findings
-    assert (finding.severity, finding.path, finding.position) == ("error", "00000000000000002773.log", 31654)
+    assert (finding.severity, finding.path, finding.byte_position) == ("error", "00000000000000002773.log", 31654)
     assert "3 later segments" in str(finding)
     assert report.errors == 1

@@ -31,7 +31,7 @@ def test_the_report_has_plain_values(log, directory):
         "topic": "orders",
         "partition": 0,
         "path": segment(log, "orders").index_path,
-        "position": None,
+        "byte_position": None,
         "expected": f"{segment(log, 'orders').index_bytes} bytes",
         "found": "no file",
         "message": "A segment's .index is missing",

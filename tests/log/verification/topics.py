@@ -51,5 +51,5 @@ Place = tuple[str, int | None]
 def has(report: Report, place: Place) -> bool:
     path, position = place
     return any(
-        finding.path == path and (position is None or finding.position == position) for finding in report.findings
+        finding.path == path and (position is None or finding.byte_position == position) for finding in report.findings
     )
