@@ -30,7 +30,7 @@ from spark_segments.maintenance import roll
 from tests.kafka_protocol.broker import running_broker
 from tests.kafka_protocol.fetching import fetched_batches
 
-_TOPIC, _PARTITIONS = "orders", 3
+_TOPIC, PARTITIONS = "orders", 3
 _RECORD_BYTES = 18  # of keys and values, as they are produced
 
 
@@ -45,7 +45,7 @@ def main() -> int:
         log = LogDir.create(f"{directory}/log")
         log.create_topic("beside")
         admin = AdminClient({"bootstrap.servers": address})
-        admin.create_topics([NewTopic(_TOPIC, _PARTITIONS, 1)])[_TOPIC].result(20)
+        admin.create_topics([NewTopic(_TOPIC, PARTITIONS, 1)])[_TOPIC].result(20)
         ended = threading.Event()
         producing = threading.Thread(target=_produce, args=(address, ended, arguments.seed))
         producing.start()
@@ -62,7 +62,7 @@ def main() -> int:
         rate = str(max(1, int(size / max(1, arguments.replay))))  # a second of work a run
         killed = _killed([*command, "--max-rate", rate], arguments.replay, chance, lambda: None)
         _run(command)
-        records = _sent_once(log, address)
+        records = sent_once(log, address, _TOPIC)
         print(f"replay: {killed} of {arguments.replay} runs killed at work, {records} records once", flush=True)
     return 0
 
@@ -102,7 +102,7 @@ def _produce(address: str, ended: threading.Event, seed: int) -> None:
             moved.begin_transaction()
         for _ in range(chance.randint(1, 20)):
             number += 1
-            producer.produce(_TOPIC, f"value {number}", f"key {number % 50}", number % _PARTITIONS)
+            producer.produce(_TOPIC, f"value {number}", f"key {number % 50}", number % PARTITIONS)
         if is_transaction:
             moved.commit_transaction(30)
         plain.poll(0)
@@ -115,7 +115,7 @@ def _compared(log: LogDir, address: str) -> int:
     assert not verify(log, deep=True).findings
     snapshot = log.topic(_TOPIC).snapshot
     count = 0
-    for number in range(_PARTITIONS):
+    for number in range(PARTITIONS):
         files = (log.storage.read(row.path, row.byte_position, row.log_bytes) for row in snapshot.live_of(number))
         here = _hashes(b"".join(data.to_pybytes() for data in files))
         there = _hashes(fetched_batches(address, _TOPIC, number))
@@ -150,13 +150,14 @@ def _aborted(address: str, topic: str, partition: int) -> set[int]:
     return aborted
 
 
-def _sent_once(log: LogDir, address: str) -> int:
-    read = log.topic(_TOPIC).scan(columns=["partition", "value"], isolation="read_committed").to_table().to_pylist()
-    here = {n: [row["value"] for row in read if row["partition"] == n] for n in range(_PARTITIONS)}
+def sent_once(log: LogDir, address: str, topic: str) -> int:
+    """Compares the committed records of a topic here with those of the topic copy there; how many there are."""
+    read = log.topic(topic).scan(columns=["partition", "value"], isolation="read_committed").to_table().to_pylist()
+    here = {n: [row["value"] for row in read if row["partition"] == n] for n in range(PARTITIONS)}
     settings = {"bootstrap.servers": address, "group.id": "judge", "enable.partition.eof": True}
     consumer = Consumer({**settings, "isolation.level": "read_uncommitted"})
-    aborted = {number: _aborted(address, "copy", number) for number in range(_PARTITIONS)}
-    there: dict[int, list[bytes]] = {number: [] for number in range(_PARTITIONS)}
+    aborted = {number: _aborted(address, "copy", number) for number in range(PARTITIONS)}
+    there: dict[int, list[bytes]] = {number: [] for number in range(PARTITIONS)}
     consumer.assign([TopicPartition("copy", number, 0) for number in there])
     left = set(there)
     while left:
