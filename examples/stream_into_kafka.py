@@ -1,4 +1,4 @@
-"""A Spark stream into Kafka, exactly once, which Spark's own sink is not: into a topic here, and from there by a replay.
+"""A Spark stream into Kafka, exactly once, which Spark's own sink is not: into a topic here, then by a replay.
 
 The stream writes each of its batches once to the topic, over restarts, and the replay sends each committed record once
 to the cluster, in a transaction with its own position. Both run beside each other, and either may be killed at any

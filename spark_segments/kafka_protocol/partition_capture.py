@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 
@@ -44,6 +45,7 @@ WAYS_OUT = (
     "With --on-divergence branch what is here stays, and a new copy goes on in another topic here; with keep what is "
     "here stays, and no copy is made. Or delete this topic"
 )
+_LANES = 2
 _EPOCHS_COMPARED, _IDS_COMPARED = 12, 13
 """From these versions of Fetch on a broker compares the epoch of the record before, and the topic's id, as it reads."""
 
@@ -148,6 +150,7 @@ class PartitionsCapture:
         self._patience, self._told = patience_seconds, told
         self._writers: dict[int, SegmentWriter] = {}
         self._fetched: dict[int, tuple[Window, int]] = {}  # to be written, and where a segment begins that they begin
+        self._asked: dict[int, tuple[dict[int, CapturedPartition], Future[dict[int, Fetched]]]] = {}
         self._written = 0
         self._oldest_fetch = _IDS_COMPARED
 
@@ -170,9 +173,9 @@ class PartitionsCapture:
 
     def _copy(self, most_bytes: int) -> SegmentsError | None:
         answered, pause, self._written = time.monotonic(), FIRST_PAUSE_SECONDS, 0
-        while (due := self._due()) and self._written < most_bytes:
+        while self._due() and self._written < most_bytes:
             try:
-                moved, problem = self._step(due)
+                moved, problem = self._step()
                 if moved:
                     answered, pause = time.monotonic(), FIRST_PAUSE_SECONDS
                 elif time.monotonic() - answered > self._patience:
@@ -208,16 +211,26 @@ class PartitionsCapture:
             part.problem = error
         return False
 
-    def _step(self, due: Mapping[int, CapturedPartition]) -> tuple[bool, SegmentsError | None]:
-        """Fetches once. (Whether any partition went on, what kept one back); raises what is of no use to try again."""
+    def _step(self) -> tuple[bool, SegmentsError | None]:
+        """Takes an answer. (Whether any partition went on, what kept one back); raises what is of no use to try again.
+
+        Partitions are divided into two lanes: a broker reads for one while the answer to the other is on its way.
+        """
+        for lane in range(_LANES):
+            self._ask(lane)
+        wait([asked for _, asked in self._asked.values()], return_when=FIRST_COMPLETED)
+        lane = next(lane for lane, (_, asked) in self._asked.items() if asked.done())  # the one asked first
+        due, answered = self._asked.pop(lane)
         moved, problem = False, None
         try:
-            fetched = self._source.fetch(self._topic, {number: one.place for number, one in due.items()})
+            fetched = answered.result()
         except SourceError as error:
             if not error.is_passing:
                 raise
             return False, error
         for number, one in fetched.items():
+            if not due[number].is_due:
+                continue
             self._oldest_fetch = min(self._oldest_fetch, one.version)
             try:
                 moved |= self._take(due[number], one)
@@ -225,10 +238,16 @@ class PartitionsCapture:
                 problem = error
                 if isinstance(error, SourceError) and not error.is_passing:
                     due[number].problem, moved = error, True
-        if moved and (left := self._due()):  # what comes next comes in while this is written
-            self._source.fetch_ahead(self._topic, {number: one.place for number, one in left.items()})
+        if moved:  # what comes next comes in while this is written
+            self._ask(lane)
         self._write_fetched()
         return moved, problem
+
+    def _ask(self, lane: int) -> None:
+        due = {number: part for number, part in self._due().items() if number % _LANES == lane}
+        if due and lane not in self._asked:
+            asked = self._source.ask(self._topic, {number: part.place for number, part in due.items()})
+            self._asked[lane] = due, asked
 
     # What brokers answer
 

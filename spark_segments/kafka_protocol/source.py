@@ -7,7 +7,8 @@ import contextlib
 import functools
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, ParamSpec, TypeVar
@@ -27,7 +28,8 @@ FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.05, 2.0
 OFFSET_OUT_OF_RANGE = 1
 
 _WAIT_MS = 500
-_RESPONSE_BYTES = 32 << 20  # of all brokers that are asked at once
+_POLL_MS = 5
+_RESPONSE_BYTES = 16 << 20  # of all brokers that are asked at once
 _PARTITION_BYTES = 8 << 20
 _FRAME_BYTES = (1 << 31) - 1  # a batch larger than what was asked for comes whole
 _TOPIC_SETTING = 1  # Kafka's DYNAMIC_TOPIC_CONFIG
@@ -87,7 +89,7 @@ def _sensible(ask: Callable[P, T]) -> Callable[P, T]:
             raise
         except (AttributeError, LookupError, OverflowError, TypeError, ValueError) as error:
             raise SourceError(
-                f"A broker's answer about {ask.__name__} makes no sense ({type(error).__name__})"
+                f"A broker's answer about {ask.__name__.strip('_')} makes no sense ({type(error).__name__})"
             ) from error
 
     return asked
@@ -108,7 +110,7 @@ class SourceCluster:
         self._client = KafkaNetClient(bootstrap_servers=servers.split(","), **options)
         self.servers = servers
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="source-cluster")
-        self._ahead: tuple[SourceTopic, Wanted, Future[dict[int, Fetched]]] | None = None
+        self._to_send: deque[Callable[[], None]] = deque()
 
     def __enter__(self) -> SourceCluster:
         return self
@@ -136,25 +138,27 @@ class SourceCluster:
             found[topic.name] = SourceTopic(topic.name, text, leaders)
         return found
 
-    def fetch(self, topic: SourceTopic, wanted: Wanted) -> dict[int, Fetched]:
-        """Batches of partitions."""
-        ahead, self._ahead = self._ahead, None
-        if ahead is None or ahead[:2] != (topic, wanted):
-            ahead = (topic, wanted, self._thread.submit(self._fetch, topic, wanted))
-        return ahead[2].result()
+    def ask(self, topic: SourceTopic, wanted: Wanted) -> Future[dict[int, Fetched]]:
+        """Asks for batches of partitions. Several such questions may be under way; a broker answers them in order."""
+        requests, sent = self._requests(topic, wanted), list[tuple[Any, Any] | SourceError]()
 
-    def fetch_ahead(self, topic: SourceTopic, wanted: Wanted) -> None:
-        """Asks for batches that the next `fetch` of the same wants."""
-        self._ahead = (topic, wanted, self._thread.submit(self._fetch, topic, wanted))
+        def send() -> None:
+            for node, request in requests:
+                try:
+                    sent.append(self._sent(node, request))
+                except SourceError as error:
+                    sent.append(error)
 
-    @_sensible
-    def _fetch(self, topic: SourceTopic, wanted: Wanted) -> dict[int, Fetched]:
+        self._to_send.append(send)
+        return self._thread.submit(self._fetched, wanted, sent)
+
+    def _requests(self, topic: SourceTopic, wanted: Wanted) -> list[tuple[int, FetchRequest]]:
         topic_id = (
             _NO_ID if topic.topic_id is None else uuid.UUID(bytes=base64.urlsafe_b64decode(topic.topic_id + "=="))
         )
         kind, part = FetchRequest.FetchTopic, FetchRequest.FetchTopic.FetchPartition
-        halves: dict[tuple[int, bool], list[Any]] = {}  # a broker reads one while the other is on its way
-        for at, (number, (offset, epoch)) in enumerate(wanted.items()):
+        by_leader: dict[int, list[Any]] = {}
+        for number, (offset, epoch) in wanted.items():
             leader, leader_epoch = topic.leaders[number]
             one = part(
                 partition=number,
@@ -164,15 +168,15 @@ class SourceCluster:
                 log_start_offset=-1,
                 partition_max_bytes=_PARTITION_BYTES,
             )
-            halves.setdefault((leader, at % 2 == 0), []).append(one)
-        requests = [
+            by_leader.setdefault(leader, []).append(one)
+        return [
             (
                 leader,
                 FetchRequest(
                     replica_id=-1,
                     max_wait_ms=_WAIT_MS,
                     min_bytes=0,  # within max_wait_ms a broker looks, but it does not wait for more
-                    max_bytes=_RESPONSE_BYTES // len(halves),
+                    max_bytes=_RESPONSE_BYTES // len(by_leader),
                     isolation_level=0,
                     session_id=0,
                     session_epoch=-1,
@@ -183,10 +187,14 @@ class SourceCluster:
                     max_version=18 if topic.topic_id is not None else _BY_ID - 1,
                 ),
             )
-            for (leader, _), partitions in halves.items()
+            for leader, partitions in by_leader.items()
         ]
+
+    @_sensible
+    def _fetched(self, wanted: Wanted, sent: Sequence[tuple[Any, Any] | SourceError]) -> dict[int, Fetched]:
+        self._send_waiting()
         found = {}
-        for answer in self._answers(requests):
+        for answer in self._answers(sent):
             _check(getattr(answer, "error_code", 0))
             for one in (one for each in answer.responses for one in each.partitions):
                 if one.partition_index not in wanted:
@@ -273,23 +281,23 @@ class SourceCluster:
     def _ask(self, node: int | None, request: Any) -> Any:
         return self._thread.submit(lambda: self._answered(self._sent(node, request))).result()
 
-    def _answers(self, requests: Iterable[tuple[int, Any]]) -> list[Any]:
-        """What brokers answer that are asked at once. Of brokers that do not, SourceError where none does."""
+    def _answers(self, sent: Sequence[tuple[Any, Any] | SourceError]) -> list[Any]:
+        """What brokers answer that were asked at once. Of brokers that do not, SourceError where none does."""
         answers, errors_of_brokers = [], []
-        sent = []
-        for node, request in requests:
-            try:
-                sent.append(self._sent(node, request))
-            except SourceError as error:
-                errors_of_brokers.append(error)
         for one in sent:
             try:
+                if isinstance(one, SourceError):
+                    raise one
                 answers.append(self._answered(one))
             except SourceError as error:
                 errors_of_brokers.append(error)
         if errors_of_brokers and (not answers or not errors_of_brokers[0].is_passing):
             raise errors_of_brokers[0]
         return answers
+
+    def _send_waiting(self) -> None:
+        while self._to_send:
+            self._to_send.popleft()()
 
     def _sent(self, node: int | None, request: Any) -> tuple[Any, Any]:
         """A request and its answer to come."""
@@ -306,9 +314,12 @@ class SourceCluster:
     def _answered(self, sent: tuple[Any, Any]) -> Any:
         request, answer = sent
         with self._as_source_errors(request):
-            self._client.poll(timeout_ms=self._timeout_ms, future=answer)
-            if not answer.is_done:
-                raise errors.KafkaTimeoutError("Request timed out")
+            end = time.monotonic() + self._timeout_ms / 1000
+            while not answer.is_done:
+                if time.monotonic() > end:
+                    raise errors.KafkaTimeoutError("Request timed out")
+                self._client.poll(timeout_ms=_POLL_MS, future=answer)
+                self._send_waiting()  # before this answer is there
             if answer.failed():
                 raise answer.exception
             return answer.value
