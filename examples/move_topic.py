@@ -39,8 +39,6 @@ def main() -> None:
         if "Failed to find data source: kafka" in str(error):
             parser.exit(1, f"{error}\nKafka's connector is a package: --help says which\n")
         raise
-    finally:
-        spark.stop()
 
 
 def move(spark: SparkSession, source: str, *options: str, to: list[str]) -> None:

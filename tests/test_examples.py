@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import re
+import runpy
 import sqlite3
 import subprocess
 import sys
@@ -17,8 +18,11 @@ import pytest
 
 from spark_segments import LogDir
 from spark_segments.cli import COMMANDS
+from spark_segments.maintenance import roll
 from tests.conftest import ROOT
-from tests.maintenance.upkeep import all_records, assert_maintained, assert_vacuumed, busy_log
+from tests.maintenance.upkeep import all_records, assert_compacted, assert_maintained, assert_vacuumed, busy_log
+
+AIRFLOW_PYTHON = Path(os.environ.get("AIRFLOW_ENVIRONMENT", ROOT / ".venv-airflow")) / "bin" / "python"
 
 
 @pytest.fixture
@@ -41,11 +45,23 @@ def run(tmp_path, python_environment):
     return run
 
 
-@pytest.mark.spark
+@pytest.fixture
+def run_here(spark, tmp_path, monkeypatch, capsys):
+    """Runs an example in this process, on the tests' session, which it takes for its own; what it printed."""
+
+    def run(example: str, *arguments: str) -> str:
+        monkeypatch.setattr(sys, "argv", [example, *arguments])
+        monkeypatch.chdir(tmp_path)
+        runpy.run_path(str(ROOT / "examples" / example), run_name="__main__")
+        return capsys.readouterr().out
+
+    return run
+
+
 @pytest.mark.slow
-def test_the_quickstart_leaves_the_log_that_it_speaks_of(run, tmp_path: Path) -> None:
+def test_the_quickstart_leaves_the_log_that_it_speaks_of(run_here, tmp_path: Path) -> None:
     uri = str(tmp_path / "log")
-    printed = run("quickstart.py", uri)
+    printed = run_here("quickstart.py", uri)
     assert sum(end for _, end in LogDir.open(uri).topic("orders").offsets().values()) == 100_000
     kafka = LogDir.open(str(ROOT / "tests" / "golden" / "broker-data"))
     records = sum(batch.num_rows for batch in kafka.topic("orders").scan().batches())
@@ -93,7 +109,8 @@ def test_the_program_on_sail_compacts_and_merges(run, tmp_path: Path) -> None:
 @pytest.mark.spark
 @pytest.mark.slow
 def test_a_standalone_cluster_appends_and_maintains(run, tmp_path: Path) -> None:
-    printed = run("cluster/run.py", str(tmp_path / "log"), "append", "maintain")
+    environment = {"JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1"}  # nine JVMs, each for seconds
+    printed = run("cluster/run.py", str(tmp_path / "log"), "append", "maintain", environment=environment)
     reports = {report["job"]: report for report in map(json.loads, printed.splitlines())}
     assert list(reports) == ["append", "roll", "retain", "compact", "vacuum"]
     assert sum(line["last_offset"] - line["first_offset"] + 1 for line in reports["append"]["partitions"]) == 20_000
@@ -104,14 +121,21 @@ def test_a_standalone_cluster_appends_and_maintains(run, tmp_path: Path) -> None
     assert {record["key"] for record in left} == {b"customer-%d" % number for number in range(100)}
 
 
+@pytest.fixture(scope="module")
+def airflow_home(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Where Airflow keeps its database: to make one takes longer than to run a DAG."""
+    return str(tmp_path_factory.mktemp("airflow"))
+
+
 @pytest.mark.network
 @pytest.mark.slow
 @pytest.mark.xdist_group("airflow")  # one after the other: the first makes the environment
-def test_airflow_runs_the_dag(run, log: LogDir, tmp_path: Path) -> None:
+def test_airflow_runs_the_dag(run, airflow_home: str, log: LogDir, tmp_path: Path) -> None:
     before = all_records(busy_log(log))
     defaults = tmp_path / "defaults.properties"
     defaults.write_text("log.retention.check.interval.ms=3600000\nlog.segment.delete.delay.ms=0\n")
-    printed = run("airflow/run.py", log.uri, environment={"SEGMENTS_DEFAULTS": str(defaults)})
+    environment = {"SEGMENTS_DEFAULTS": str(defaults), "AIRFLOW_HOME": airflow_home, "SEGMENTS_SPARK_CONNECTION": ""}
+    printed = run("airflow/run.py", log.uri, environment=environment)
     found = re.findall(r'(\{"job": .*\}) +\[airflow', printed)  # a task's output, among Airflow's lines
     reports = {report["job"]: report for report in map(json.loads, found)}
     assert list(reports) in (["roll", *both, "vacuum"] for both in (["retain", "compact"], ["compact", "retain"]))
@@ -120,10 +144,10 @@ def test_airflow_runs_the_dag(run, log: LogDir, tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def archive(tmp_path: Path, python_environment) -> dict[str, str]:
+def archive(tmp_path: Path, airflow_home: str, python_environment) -> dict[str, str]:
     """What the DAGs of an archive take: golden-data's topic orders goes to tmp_path / "archive"."""
     return python_environment | {
-        "AIRFLOW_HOME": str(tmp_path / "home"),
+        "AIRFLOW_HOME": airflow_home,
         "SEGMENTS_KAFKA_DIRECTORY": str(ROOT / "tests" / "golden" / "broker-data"),
         "SEGMENTS_ARCHIVE": str(tmp_path / "archive"),
         "SEGMENTS_EXPORT": str(tmp_path / "export"),
@@ -138,7 +162,7 @@ def test_airflow_imports_a_topic_waits_for_it_and_exports_it(run, archive, tmp_p
     run("airflow/run.py", "--dag", "spark_segments_import", environment=archive)
     log = LogDir.open(archive["SEGMENTS_ARCHIVE"])
     ends = {number: end for number, (_, end) in log.topic("orders").offsets().items()}
-    with contextlib.closing(sqlite3.connect(tmp_path / "home" / "airflow.db")) as database:
+    with contextlib.closing(sqlite3.connect(Path(archive["AIRFLOW_HOME"]) / "airflow.db")) as database:
         events = database.execute(
             "SELECT asset.uri, asset_event.extra FROM asset_event JOIN asset ON asset.id = asset_event.asset_id"
         ).fetchall()
@@ -170,7 +194,6 @@ def test_airflow_imports_a_topic_waits_for_it_and_exports_it(run, archive, tmp_p
 def test_every_operator_of_airflow_gives_its_job_what_the_command_takes(run, archive) -> None:
     """Airflow knows the provider, and each command line passes the command's own parser."""
     run("airflow/run.py", "--dag", environment=archive)
-    environment = Path(os.environ.get("AIRFLOW_ENVIRONMENT", ROOT / ".venv-airflow"))
     script = """
 import json
 from airflow.providers_manager import ProvidersManager
@@ -184,9 +207,7 @@ found = [one for one in vars(operators).values() if isinstance(one, type) and ha
 made = [one(task_id="t", log_dir="/l", storage_options={"A": "b"}, **further.get(one.job, {})) for one in found]
 print("COMMANDS", json.dumps({one.job: one.command() for one in made}))
 """
-    done = subprocess.run(
-        [environment / "bin" / "python", "-c", script], env=archive, capture_output=True, text=True, check=True
-    )
+    done = subprocess.run([AIRFLOW_PYTHON, "-c", script], env=archive, capture_output=True, text=True, check=True)
     commands = json.loads(done.stdout.partition("COMMANDS")[2])
     jobs = {"roll", "retain", "compact", "vacuum", "maintain", "append", "import", "export", "mirror", "table"}
     assert jobs | {"capture", "replay"} == {*commands}
@@ -198,17 +219,43 @@ print("COMMANDS", json.dumps({one.job: one.command() for one in made}))
     assert parsed["capture"]["once"] and {parsed[job]["bootstrap"] for job in ("capture", "replay")} == {"b:1"}
 
 
-@pytest.mark.spark
+@pytest.mark.network
 @pytest.mark.slow
-def test_a_topic_is_archived_and_replayed_by_formats_and_options_alone(run, tmp_path: Path) -> None:
+@pytest.mark.xdist_group("airflow")
+def test_a_task_of_the_dag_is_a_spark_submit_where_there_is_a_connection(run, archive, log: LogDir) -> None:
+    """The four tasks differ in the job alone. `python examples/airflow/run.py LOG_DIR` runs all of them so."""
+    before = all_records(busy_log(log))
+    roll(log)
+    run("airflow/run.py", "--dag", environment=archive)
+    variables = runpy.run_path(str(ROOT / "examples" / "airflow" / "run.py"))["variables"]
+    script = """
+import logging, sys
+sys.path.insert(0, sys.argv[1])
+import spark_segments_upkeep
+logging.basicConfig(level="INFO", format="%(message)s", stream=sys.stdout)
+dag = spark_segments_upkeep.spark_segments_upkeep()
+tasks = [dag.get_task(f"log.{job}") for job in ("roll", "retain", "compact", "vacuum")]
+assert [task.spark_conn_id for task in tasks] == ["spark_segments"] * 4
+dag.get_task("log.compact").execute({})
+"""
+    command = [AIRFLOW_PYTHON, "-c", script, str(ROOT / "examples" / "airflow" / "dags")]
+    environment = archive | variables({"log": log.uri})
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, (done.stdout + done.stderr)[-5000:]
+    [report] = map(json.loads, re.findall(r'\{"job": .*\}', done.stdout))
+    assert_compacted(log, report, before["latest"])
+
+
+@pytest.mark.slow
+def test_a_topic_is_archived_and_replayed_by_formats_and_options_alone(run_here, tmp_path: Path) -> None:
     """What a broker wrote, into a log directory and on into another: every record, in its place."""
     kafka = ROOT / "tests" / "golden" / "broker-data"
     archive, replay = (LogDir.create(str(tmp_path / name)) for name in ("archive", "replay"))
     for log in (archive, replay):
         log.create_topic("orders", partitions=2, config={"retention.ms": "-1"})
-    run("move_topic.py", "--from", "segments", f"path={kafka}", "subscribe=orders", "--to", "segments",
+    run_here("move_topic.py", "--from", "segments", f"path={kafka}", "subscribe=orders", "--to", "segments",
         f"path={archive.uri}", "topic=orders")  # fmt: skip
-    run("move_topic.py", "--from", "segments", f"path={archive.uri}", "subscribe=orders", "--to", "segments",
+    run_here("move_topic.py", "--from", "segments", f"path={archive.uri}", "subscribe=orders", "--to", "segments",
         f"path={replay.uri}", "topic=orders")  # fmt: skip
     columns = ["partition", "key", "value", "headers", "timestamp"]
     records = [
@@ -218,19 +265,18 @@ def test_a_topic_is_archived_and_replayed_by_formats_and_options_alone(run, tmp_
     assert records[0] == records[1] == records[2] != []
 
 
-@pytest.mark.spark
 @pytest.mark.slow
-def test_a_move_without_kafkas_package_says_which_it_takes(run, tmp_path: Path) -> None:
-    with pytest.raises(AssertionError, match="Kafka's connector is a package"):
-        run("move_topic.py", "--from", "kafka", "subscribe=a", "--to", "segments", f"path={tmp_path}", "topic=a")
+def test_a_move_without_kafkas_package_says_which_it_takes(run_here, tmp_path: Path, capsys) -> None:
+    with pytest.raises(SystemExit, match="1"):
+        run_here("move_topic.py", "--from", "kafka", "subscribe=a", "--to", "segments", f"path={tmp_path}", "topic=a")
+    assert "Kafka's connector is a package" in capsys.readouterr().err
 
 
-@pytest.mark.spark
 @pytest.mark.slow
-def test_a_changelog_becomes_a_table(run, tmp_path: Path) -> None:
+def test_a_changelog_becomes_a_table(run_here, tmp_path: Path) -> None:
     for flags in ([], ["--spark"]):
         directory = tmp_path / str(len(flags))
-        printed = run(
+        printed = run_here(
             "changelog_to_table.py", str(directory / "log"), str(directory / "table"), "--rounds", "3", *flags
         )
         expected = [

@@ -1,6 +1,7 @@
 """Runs the DAGs once, in a real Airflow 3 that has an environment to itself.
 
-python examples/airflow/run.py LOG_DIR…      the upkeep of log directories, with the jobs on a local Spark
+python examples/airflow/run.py LOG_DIR…      the upkeep of log directories, with the jobs on a local Spark, or where
+                                             SEGMENTS_SPARK_CONNECTION is set and empty, on the worker
 python examples/airflow/run.py --dag DAG…    other DAGs, by their names, with the variables that they take
 """
 
@@ -30,23 +31,24 @@ def main(arguments: list[str]) -> None:
     install()
     dags = arguments[1:] if arguments[0] == "--dag" else ["spark_segments_upkeep"]
     uris = arguments if arguments[0] != "--dag" else []
+    names = {os.path.basename(uri): uri if "://" in uri else os.path.abspath(uri) for uri in uris}
     with tempfile.TemporaryDirectory(prefix="airflow-", ignore_cleanup_errors=True) as home:
-        names = {os.path.basename(uri): uri if "://" in uri else os.path.abspath(uri) for uri in uris}
-        connection = {"conn_type": "spark", "host": "local[2]", "extra": {"deploy-mode": "client"}}
-        settings = {
-            "AIRFLOW_HOME": os.environ.get("AIRFLOW_HOME", home),
-            "AIRFLOW__CORE__DAGS_FOLDER": str(HERE / "dags"),
-            "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
-            "AIRFLOW_CONN_SPARK_SEGMENTS": json.dumps(connection),
-            "SEGMENTS_SPARK_CONNECTION": "spark_segments",
-            "SEGMENTS_LOG_DIRECTORIES": json.dumps(names),
-        }
-        for command in (["db", "migrate"], *(["dags", "test", dag] for dag in dags)):
-            subprocess.run(
-                [str(ENVIRONMENT / "bin" / "airflow"), *command],
-                env=os.environ | settings | this_spark(),
-                check=True,
-            )
+        environment = {"AIRFLOW_HOME": home} | os.environ | variables(names)
+        first = [] if Path(environment["AIRFLOW_HOME"], "airflow.db").exists() else [["db", "migrate"]]
+        for command in (*first, *(["dags", "test", dag] for dag in dags)):
+            subprocess.run([str(ENVIRONMENT / "bin" / "airflow"), *command], env=environment, check=True)
+
+
+def variables(names: dict[str, str]) -> dict[str, str]:
+    """What the DAGs take: the log directories by their names, and a connection to a local Spark."""
+    connection = {"conn_type": "spark", "host": "local[2]", "extra": {"deploy-mode": "client"}}
+    return {
+        "AIRFLOW__CORE__DAGS_FOLDER": str(HERE / "dags"),
+        "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+        "AIRFLOW_CONN_SPARK_SEGMENTS": json.dumps(connection),
+        "SEGMENTS_SPARK_CONNECTION": os.environ.get("SEGMENTS_SPARK_CONNECTION", "spark_segments"),
+        "SEGMENTS_LOG_DIRECTORIES": json.dumps(names),
+    } | this_spark()
 
 
 def install() -> None:
@@ -54,10 +56,12 @@ def install() -> None:
     requirements, installed = HERE / "requirements.txt", ENVIRONMENT / "requirements.txt"
     if installed.exists() and installed.read_text() == requirements.read_text():
         return
-    venv.create(ENVIRONMENT, with_pip=True)
-    pip = [str(ENVIRONMENT / "bin" / "pip"), "install", "-q", "--disable-pip-version-check", "--no-compile"]
+    venv.create(ENVIRONMENT)
+    # By the pip that is here. The requirements are whole: there is nothing to resolve.
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--python", str(ENVIRONMENT)]
+    pip += ["install", "-q", "--no-compile", "--no-deps"]
     subprocess.run([*pip, "-r", str(requirements)], check=True)
-    subprocess.run([*pip, "--no-deps", "--editable", str(ROOT)], check=True)
+    subprocess.run([*pip, "--editable", str(ROOT)], check=True)
     shutil.copy(requirements, installed)
 
 
