@@ -1,4 +1,6 @@
-"""jobs/segments.py as a process of its own: plain Python, and spark-submit on a cluster of two executors."""
+"""jobs/segments.py as a process of its own, without Spark. The example of a cluster (tests/test_examples.py) runs it by
+spark-submit.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +9,10 @@ import os
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from spark_segments import LogDir
-from spark_segments.spark.java import java_home
 from tests.conftest import ROOT
 from tests.maintenance.upkeep import all_records, assert_maintained, assert_vacuumed, busy_log
 
@@ -37,20 +37,6 @@ def run_plainly(job: str, *arguments: str) -> list[dict]:
     return run([sys.executable, SCRIPT, job, *arguments, "--output", "json"], PYTHONPATH=str(ROOT))
 
 
-def submit(master: str, job: str, *arguments: str) -> list[dict]:
-    """Runs a job on executors of their own, which have the package."""
-    java = java_home()
-    return run(
-        [
-            str(Path(sys.executable).parent / "spark-submit"), "--master", master,
-            "--conf", "spark.driver.bindAddress=127.0.0.1", "--conf", "spark.driver.host=127.0.0.1",
-            "--conf", "spark.ui.enabled=false", "--conf", "spark.pyspark.python=" + sys.executable,
-            SCRIPT, job, *arguments, "--output", "json",
-        ],
-        SPARK_CONF_DIR=str(ROOT / "conf"), PYTHONPATH=str(ROOT), **({"JAVA_HOME": java} if java else {}),
-    )  # fmt: skip
-
-
 @pytest.mark.slow
 def test_plain_python_runs_maintain(busy, tmp_path):
     before = all_records(busy)
@@ -68,13 +54,6 @@ def test_each_job_runs_by_the_script_with_a_dry_run(busy, job):
     (report,) = run_plainly(job, busy.uri, "orders", "--dry-run")
     assert (report["job"], report["dry_run"]) == (job, True)
     assert busy.topic("orders").snapshot.version == version
-
-
-@pytest.mark.spark
-@pytest.mark.slow
-def test_spark_submit_runs_maintain_on_two_executors(busy):
-    before = all_records(busy)
-    assert_maintained(busy, submit("local-cluster[2,1,1024]", "maintain", busy.uri), before)
 
 
 @pytest.mark.slow

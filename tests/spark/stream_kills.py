@@ -160,6 +160,8 @@ def killed_and_ended(directory: Path, mode: str, kills: int, seed: int, environm
         driver = Driver(directory, mode, environment)
         try:
             while sum(killed.values()) < kills:
+                if not driver.runs:
+                    driver = Driver(directory, mode, environment)
                 if choose.random() < 0.15:  # also while it starts
                     time.sleep(choose.uniform(0, 8))
                 else:
@@ -170,12 +172,9 @@ def killed_and_ended(directory: Path, mode: str, kills: int, seed: int, environm
                     killed["driver that was stopped and went on"] += 1
                 elif choose.random() < 0.4 or (kind := driver.kill_a_part(choose)) is None:
                     driver.kill()
-                    driver = Driver(directory, mode, environment)
                     killed["driver"] += 1
                 else:
                     killed[kind] += 1
-                if not driver.runs:
-                    driver = Driver(directory, mode, environment)
         finally:
             driver.kill()
     module = "tests.spark.streams.topic_to_topic"

@@ -26,9 +26,9 @@ VERSIONS = ("4.0.0", "4.0.5", "4.1.4", "4.2.1", "4.3.0")
 PATHS = (
     "tests/spark",
     "tests/maintenance/test_compact_spark.py",
-    "tests/maintenance/test_jobs.py",
     "tests/maintenance/test_table.py",
     "tests/test_execution.py",
+    "tests/test_examples.py::test_a_standalone_cluster_appends_and_maintains",
 )
 
 HERE = "--here"
