@@ -2,7 +2,9 @@
 PYTHON ?= python
 
 .PHONY: all kernels wheels sanitize lint types fast test docs bench bench-compare
-all: kernels lint types docs test
+all: kernels
+	$(MAKE) -j 2 lint types docs
+	$(MAKE) test
 
 kernels:  ## compiles the kernels that are older than their sources, in place
 	$(PYTHON) hatch_build.py

@@ -20,6 +20,10 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[1]
 
+# Spark's JVMs live for minutes here, and for seconds in some tests: the second compiler costs more than it brings.
+for variable in ("SPARK_SUBMIT_OPTS", "SPARK_DAEMON_JAVA_OPTS"):
+    os.environ.setdefault(variable, "-XX:TieredStopAtLevel=1")
+
 # The same examples in every run, however busy the machine is; `--hypothesis-profile=default` looks for others, and
 # `--hypothesis-profile=long` for very many more. Both shrink what fails, which can take minutes; a run of all does not.
 settings.register_profile("long", max_examples=5000, database=None, deadline=None)
