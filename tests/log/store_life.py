@@ -26,7 +26,6 @@ from spark_segments.maintenance import compact, restore, retain, roll, vacuum, v
 from spark_segments.maintenance.mirroring.mirror import mirror
 from tests.maintenance.appending import DAY_MS
 
-PARTITIONS = 10
 ORDERS = {"compression.type": "uncompressed", "segment.bytes": "4000"}
 KEYS = ORDERS | {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.01"}
 
@@ -37,8 +36,9 @@ Record = tuple[int, int, bytes, bytes]
 class Life:
     """A log directory with the topics orders (deleted by age) and keys (compacted), and what must be in them."""
 
-    def __init__(self, uri: str, options: Mapping[str, str], *, tries: int = 1) -> None:
+    def __init__(self, uri: str, options: Mapping[str, str], *, tries: int = 1, partitions: int = 10) -> None:
         self.uri, self.options, self._tries = uri.rstrip("/"), dict(options), tries
+        self.partitions = partitions
         self.errors: list[str] = []
         """The texts of the errors on the way, each of which was answered by another try."""
         self.expected: dict[str, list[Record]] = {"orders": [], "keys": []}
@@ -61,7 +61,7 @@ class Life:
         """(name, step) of the whole life, in order."""
         yield "create", self._create
         for turn in range(2):
-            yield f"append {turn} into {PARTITIONS} partitions", self._append("orders", 200)
+            yield f"append {turn} into {self.partitions} partitions", self._append("orders", 200)
         for turn in range(2):
             yield f"append {turn} into a partition", self._append("keys", 120, partition=0)
         yield "two writers", self._two_writers()
@@ -91,7 +91,7 @@ class Life:
         self.log = LogDir.create(self.uri, self.options)
         for topic, config in (("orders", ORDERS), ("keys", KEYS)):
             try:
-                self.log.create_topic(topic, PARTITIONS, config)
+                self.log.create_topic(topic, self.partitions, config)
             except TopicExistsError:  # a try before has made it
                 assert self.log.topic(topic).describe()["partitions"][0]["records"] == 0
 
@@ -121,7 +121,9 @@ class Life:
             {
                 "key": [b"%d" % (row % 7) for row in range(count)],
                 "value": [b"%d/%d " % (number, row) + b"." * 90 for row in range(count)],
-                "partition": pa.array([row % PARTITIONS if partition is None else partition for row in range(count)]),
+                "partition": pa.array(
+                    [row % self.partitions if partition is None else partition for row in range(count)]
+                ),
                 "timestamp": pa.array([now_ms] * count, pa.timestamp("ms")),
             }
         )
@@ -157,7 +159,7 @@ class Life:
             )
             assert found["value"].to_pylist() == [value]
         now_ms = time.time_ns() // 1_000_000
-        assert self.log.topic("orders").offsets_for_times(now_ms + DAY_MS) == dict.fromkeys(range(PARTITIONS))
+        assert self.log.topic("orders").offsets_for_times(now_ms + DAY_MS) == dict.fromkeys(range(self.partitions))
         assert self.log.topic("orders").offsets_for_times(0)[3][0] == 0
 
     def _job(self, job: Callable[..., Report], days: int = 0) -> Callable[[], Report]:

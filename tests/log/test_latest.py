@@ -24,7 +24,7 @@ from tests.maintenance.test_compact_golden import TOPICS as GOLDEN_TOPICS
 FOREVER_MS = str(10**12)
 COLUMNS = ["partition", "offset", "key", "value"]
 # Each partition is a history by itself.
-HISTORIES = 100
+HISTORIES = 50
 
 Record = tuple[int, int, bytes | None, bytes | None]
 

@@ -81,7 +81,7 @@ def test_a_whole_life_on_a_store_that_fails_in_every_step_shows_no_credentials(
 ) -> None:
     caplog.set_level("INFO")
     caplog.set_level("DEBUG", "spark_segments")
-    life = Life(uri, proxy.options, tries=5)
+    life = Life(uri, proxy.options, tries=5, partitions=4)
     for number, (_, step) in enumerate(life.steps()):
         proxy.play(every(100, FAILURES[number % len(FAILURES)]))
         life.do(step)
