@@ -86,7 +86,9 @@ def test_a_whole_life_on_a_store_that_fails_in_every_step_shows_no_credentials(
         proxy.play(every(100, FAILURES[number % len(FAILURES)]))
         life.do(step)
         proxy.play(None)
-        life.check()
+        if number % 3 == 2:  # what a step leaves wrong stays so
+            life.check()
+    life.check()
     assert set(proxy.played) == set(FAILURES)
     for text in (
         *life.errors,

@@ -176,7 +176,8 @@ def killed_and_ended(directory: Path, mode: str, kills: int, seed: int, environm
                 else:
                     killed[kind] += 1
         finally:
-            driver.kill()
+            if driver.runs:
+                driver.kill()
     module = "tests.spark.streams.topic_to_topic"
     command = [sys.executable, "-m", module, log.uri, str(directory / "checkpoint"), mode, "--end"]
     subprocess.run(command, env=dict(environment), check=True, capture_output=True)

@@ -15,7 +15,7 @@ from kafka.partitioner.default import murmur2
 from pyspark.errors import PySparkException
 
 TASKS = 8
-ROWS = 1_000_000
+ROWS = 250_000
 PARTITIONS = 6
 KEYS = 5_000
 
@@ -53,7 +53,7 @@ def check(spark, log, jobs):
         assert len(begins) == jobs - 1 and set(falls) <= set(begins)
 
 
-def test_a_million_rows_twice_and_from_two_jobs_at_once(spark, log):
+def test_a_million_rows_of_four_jobs_two_of_them_at_once(spark, log):
     log.create_topic("orders", partitions=PARTITIONS)
     write(spark, log, 1)
     write(spark, log, 2)
