@@ -102,11 +102,9 @@ def wheel_platform() -> str:
     return f"{kind}_{major}_{minor}_{machine}"
 
 
-def build(folder: Path, sources: list[Path] | None = None) -> list[Path]:
-    """Makes the libraries of these kernels (all) that are missing in the folder or older than their sources. Their
-    paths.
-    """
-    sources = sources or kernel_sources()
+def build(folder: Path) -> list[Path]:
+    """Makes the libraries that are missing in the folder or older than their sources. All libraries."""
+    sources = kernel_sources()
     used = {source: inputs(source) | {Path(__file__)} for source in sources}
     libraries = {source: folder / source.relative_to(ROOT).with_suffix(SUFFIX) for source in sources}
     stale = [source for source in sources if is_stale(libraries[source], used[source])]

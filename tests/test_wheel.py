@@ -197,22 +197,22 @@ def test_a_release_asks_for_old_libraries_only(wheel: Path) -> None:
         _assert_asks_for_old_ones(content, named[1])
 
 
-def test_a_release_for_another_machine_has_its_libraries(builder: Path, tmp_path: Path) -> None:
+def test_a_release_for_another_machine_has_its_libraries(builder: Path, wheel: Path, tmp_path: Path) -> None:
     """One kernel of it: `make wheels` compiles them all."""
     other = "x86_64" if platform.machine() == "aarch64" else "aarch64"
     script = """
 import runpy, sys
 from pathlib import Path
 hatch_build = runpy.run_path(sys.argv[1])
-[library] = hatch_build["build"](Path(sys.argv[2]), hatch_build["kernel_sources"]()[:1])
-print(hatch_build["wheel_platform"](), library)
+source, *_ = hatch_build["kernel_sources"]()
+hatch_build["_compile"](source, Path(sys.argv[2]) / "kernel.abi3.so")
+print(hatch_build["wheel_platform"]())
 """
     printed = _run(
         builder, "-c", script, str(ROOT / "hatch_build.py"), str(tmp_path), SEGMENTS_TARGET=f"{other}-linux-musl"
     )
-    tag, library = printed.split()
-    assert tag == f"musllinux_1_2_{other}"
-    _assert_asks_for_old_ones(Path(library).read_bytes(), tag)
+    assert printed.strip() == f"musllinux_1_2_{other}"
+    _assert_asks_for_old_ones((tmp_path / "kernel.abi3.so").read_bytes(), printed.strip())
 
 
 def _assert_asks_for_old_ones(content: bytes, tag: str) -> None:
