@@ -1,6 +1,9 @@
 # Everything that a change has to pass, by the Python of this environment: make PYTHON=.venv/bin/python test
 PYTHON ?= python
 
+# A thousand processes of the tests import the package: its byte code is kept, whatever the environment says.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: all kernels wheels sanitize lint types fast test docs bench bench-compare
 all: kernels
 	$(MAKE) -j 2 lint types docs
