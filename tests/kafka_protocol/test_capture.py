@@ -32,6 +32,7 @@ from spark_segments.maintenance import roll
 from tests.golden_files import CLEAN_DIRECTORIES, golden_dir
 from tests.kafka_protocol.fetching import fetched_batches
 from tests.kafka_protocol.played import FAULTS, Fault, PlayedViews, bad_crc, playing
+from tests.log.memory_store import memory_log
 
 
 def batches(log: LogDir, topic: str, partition: int) -> bytes:
@@ -49,16 +50,16 @@ def served(log: LogDir, *faults: Fault | None) -> PlayedViews:
 
 
 @pytest.fixture
-def source(tmp_path: Path) -> LogDir:
-    made = LogDir.create(str(tmp_path / "source"))
+def source() -> LogDir:
+    made = memory_log("/source")
     made.create_topic("orders", partitions=2, config={"cleanup.policy": "delete", "retention.ms": "86400000"})
     append(made, range(40))
     return made
 
 
 @pytest.fixture
-def log(tmp_path: Path) -> LogDir:
-    return LogDir.create(str(tmp_path / "captured"))
+def log() -> LogDir:
+    return memory_log("/captured")
 
 
 def append(log: LogDir, numbers: range) -> None:

@@ -21,6 +21,7 @@ from spark_segments.kafka_protocol import CaptureOptions, ReplayOptions, capture
 from spark_segments.kafka_protocol.target import TargetCluster, TargetError, TargetTopic
 from tests.golden_files import CLEAN_DIRECTORIES, golden_dir
 from tests.kafka_protocol.fetching import fetched_batches
+from tests.log.memory_store import memory_log
 
 _COLUMNS = ["partition", "key", "value", "headers", "timestamp"]
 _numbers = count()
@@ -56,7 +57,7 @@ def append(log: LogDir, name: str, numbers: range) -> None:
 
 def sent(address: str, directory: Path, name: str, groups: Sequence[str] = ()) -> LogDir:
     """What the broker has of a topic, and of groups."""
-    made = LogDir.create(str(directory))
+    made = memory_log(f"/{directory.name}")
     capture(made, address, [name], CaptureOptions(groups=groups))
     return made
 
@@ -103,7 +104,7 @@ def test_what_kafka_wrote_comes_back_by_a_capture(broker: str, tmp_path: Path) -
     kafka = LogDir.open(str(tmp_path / "kafka"))
     names = [one for one in kafka.topics() if not one.startswith("__")]
     told = replay(kafka, broker, names, ReplayOptions(name="golden")).partitions
-    back = LogDir.create(str(tmp_path / "back"))
+    back = memory_log("/back")
     capture(back, broker, names)
     assert [one["topic"] for one in told] == back.topics() == names
     for one in told:
