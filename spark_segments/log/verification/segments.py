@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
+import pyarrow as pa
 
 from spark_segments.errors import CorruptBatchError, SegmentsError
 from spark_segments.format.batches import BatchTable, scan_batches
@@ -285,14 +286,14 @@ class _SegmentLook:
             partition=self._segment.partition,
             columns=("offset", "timestamp", "value"),
             include_control=True,
+            target_bytes=2 * WINDOW_BYTES,
+            view_values=True,  # only whether there is one is asked
         ):
             offset = decoded.column(0).to_numpy()
-            timestamp = decoded.column(1).cast("int64").to_numpy() // 1000
+            timestamp_us = decoded.column(1).view(pa.int64()).to_numpy()
             of_batch = np.searchsorted(batches.last_offset, offset)
-            np.maximum.at(largest, of_batch, timestamp)
-            wrong = np.append(offset[0] <= last_offset, offset[1:] <= offset[:-1])
-            if wrong.any():
-                first = int(np.argmax(wrong))
+            if offset[0] <= last_offset or (offset[1:] <= offset[:-1]).any():
+                first = int(np.argmax(np.diff(offset, prepend=last_offset) <= 0))
                 raise CorruptBatchError(
                     "Offsets of records do not rise",
                     path=self._segment.path,
@@ -301,10 +302,14 @@ class _SegmentLook:
                     found=int(offset[first]),
                 )
             last_offset = int(offset[-1])
-            nulls = decoded.column(2).is_null().to_numpy(zero_copy_only=False)
-            in_log = offset >= self._start_offset
-            tombstones += int((nulls & in_log & ~batches.is_control[of_batch]).sum())
-            records += int(in_log.sum())
+            begins = np.flatnonzero(np.diff(of_batch, prepend=-1))
+            largest_ms = np.maximum.reduceat(timestamp_us, begins) // 1000
+            largest[of_batch[begins]] = np.maximum(largest[of_batch[begins]], largest_ms)
+            first_row = int(np.searchsorted(offset, self._start_offset))
+            records += len(offset) - first_row
+            if decoded.column(2).null_count:
+                nulls = np.flatnonzero(decoded.column(2).is_null().to_numpy(zero_copy_only=False))
+                tombstones += int((~batches.is_control[of_batch[nulls[nulls >= first_row]]]).sum())
         self._last_record_offset = last_offset
         for row in np.flatnonzero(largest > batches.max_timestamp):
             self._findings.add(
