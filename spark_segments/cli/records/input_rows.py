@@ -7,19 +7,20 @@ text, unless a format encodes them.
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import glob
 import io
 import json
 import os
 import sys
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pv
@@ -30,7 +31,10 @@ from spark_segments.cli.records.record_text import Properties
 from spark_segments.errors import InvalidOptionError, reason_of
 from spark_segments.format.layout import HEADERS_TYPE
 from spark_segments.log.appending.input_columns import is_bytes
+from spark_segments.log.reading.ahead import Piece, available_cores, read_ahead
+from spark_segments.values.text.base64 import decode
 from spark_segments.values.text.json_write import write_json
+from spark_segments.values.undecodable import Undecodable
 
 BLOCK_BYTES = 8 << 20
 STANDARD_INPUT = "-"
@@ -45,6 +49,9 @@ _RECORD_FIELDS = [
     pa.field("headers", pa.list_(pa.struct([(name, pa.string()) for name in ("key", "value", "value_base64")]))),
 ]
 """The parts of a record as a line of JSON has them."""
+
+Lines = Callable[[], pa.Array]
+"""The lines that rows were, as binary[]: made where they are needed."""
 
 
 class Format(StrEnum):
@@ -103,14 +110,19 @@ class Input:
     def _text(self, files: Sequence[str]) -> Iterator[pa.RecordBatch]:
         self._check(["value"])
         number = 1
-        for file in files:
-            for block in _blocks(file):
-                lines = _lines(block)
-                yield self._parsed_text(lines, number)
-                number += len(lines)
 
-    def _parsed_text(self, lines: pa.Array, number: int) -> pa.RecordBatch:
+        def pieces(file: str) -> Iterator[Piece]:
+            nonlocal number
+            for block in _blocks(file):
+                yield partial(self._parsed_text, block, number)
+                number += block.count(b"\n") + (not block.endswith(b"\n"))
+
+        for file in files:
+            yield from read_ahead(pieces(file), _threads(file))
+
+    def _parsed_text(self, block: bytes, number: int) -> Iterator[pa.RecordBatch]:
         """Lines as records by the properties of Kafka's console producer. `number`: that of the first line."""
+        lines = _lines(block)
         columns: dict[str, pa.Array] = {}
         rest = lines
         if self.properties.flag("parse.headers"):
@@ -125,7 +137,7 @@ class Input:
             for name in columns.keys() & {"key", "value"}:
                 is_null = pc.equal(columns[name], pa.scalar(marker, pa.binary()))
                 columns[name] = pc.if_else(is_null, pa.scalar(None, pa.binary()), columns[name])
-        return pa.RecordBatch.from_arrays([*columns.values()], names=[*columns])
+        yield pa.RecordBatch.from_arrays([*columns.values()], names=[*columns])
 
     def _split(self, lines: pa.Array, what: str, separator: str, number: int) -> tuple[pa.Array, pa.Array]:
         """(what is before the separator, what is after it) of each line."""
@@ -208,28 +220,41 @@ class Input:
 
     def _json(self, files: Sequence[str]) -> Iterator[pa.RecordBatch]:
         schema: pa.Schema | None = None
-        for file in files:
+
+        def pieces(file: str) -> Iterator[Piece]:
+            nonlocal schema
             before = 0
             for block in _blocks(file):
-                lines = _lines(block)
                 try:
-                    text = pc.utf8_trim_whitespace(lines.cast(pa.string()))
-                    lines = lines.filter(pc.greater(pc.binary_length(text), 0))
-                    if not len(lines):
-                        continue
-                    if schema is None:
+                    count = _objects(block)
+                    if schema is None and count:
                         inferred = _parsed(block, None).schema
                         self._check(inferred.names)
                         schema = self._schema(inferred)
-                    rows = _parsed(block, schema, whole="value" in self.typed)
                 except pa.ArrowException as error:
                     raise _unreadable(file, error) from None
-                if rows.num_rows != len(lines):
-                    raise _unreadable(file, f"{rows.num_rows} objects on {len(lines)} lines")
-                batch = rows.combine_chunks().to_batches()[0]
-                is_record = self._is_record(schema)
-                yield self._record(_decoded(batch, lines, file, before) if is_record else batch, lines)
-                before += len(lines)
+                if schema is not None and count:
+                    yield partial(self._parsed_json, block, count, schema, file, before)
+                before += count
+
+        for file in files:
+            yield from read_ahead(pieces(file), _threads(file))
+
+    def _parsed_json(
+        self, block: bytes, count: int, schema: pa.Schema, file: str, before: int
+    ) -> Iterator[pa.RecordBatch]:
+        """The objects of a block, `count` of them, as records. `before`: the file's objects before them."""
+        try:
+            pa.Array.from_buffers(
+                pa.large_binary(), 1, [None, pa.py_buffer(np.array([0, len(block)])), pa.py_buffer(block)]
+            ).cast(pa.large_string())  # raises for what is not UTF-8, which Arrow's reader takes
+            rows = _parsed(block, schema, whole="value" in self.typed)
+        except pa.ArrowException as error:
+            raise _unreadable(file, error) from None
+        if rows.num_rows != count:
+            raise _unreadable(file, f"{rows.num_rows} objects on {count} lines")
+        batch, lines = rows.combine_chunks().to_batches()[0], partial(_filled_lines, block)
+        yield self._record(_decoded(batch, lines, file, before) if self._is_record(schema) else batch, lines)
 
     def _check(self, names: Collection[str]) -> None:
         for part, column in self.columns.items():
@@ -272,8 +297,8 @@ class Input:
             return "value_base64" in schema.names
         return is_bytes(schema.field("value").type) or self.columns.get("value") == "value"
 
-    def _record(self, rows: pa.RecordBatch, lines: pa.Array | None = None) -> pa.RecordBatch:
-        """Rows as records. `lines`: the rows as text, where they have been text."""
+    def _record(self, rows: pa.RecordBatch, lines: Lines | None = None) -> pa.RecordBatch:
+        """Rows as records. `lines`: makes the rows as text, where they have been text."""
         names = rows.schema.names
         chosen = {part: column for part, column in self.columns.items() if column is not None}
         if self._is_record(rows.schema):
@@ -283,7 +308,7 @@ class Input:
         columns: dict[str, pa.Array] = {}
         if "value" not in chosen:
             whole = pa.StructArray.from_arrays(rows.columns, names=names)
-            columns["value"] = whole if "value" in self.typed else write_json(whole) if lines is None else lines
+            columns["value"] = whole if "value" in self.typed else write_json(whole) if lines is None else lines()
         for part, column in chosen.items():
             array = rows.column(column)
             if part in ("key", "value"):
@@ -368,15 +393,36 @@ def _lines(block: bytes) -> pa.Array:
     return pc.split_pattern(text, "\n").flatten().cast(pa.binary())
 
 
+def _filled_lines(block: bytes) -> pa.Array:
+    """binary[]: the lines of a block that are not blank. Raises ArrowInvalid where they are not UTF-8."""
+    lines = _lines(block)
+    text = pc.utf8_trim_whitespace(lines.cast(pa.string()))
+    return lines.filter(pc.greater(pc.binary_length(text), 0))
+
+
+def _objects(block: bytes) -> int:
+    """How many lines are not blank, quickly where all begin with a brace."""
+    content = np.frombuffer(block, np.uint8)
+    starts = np.flatnonzero(content[:-1] == ord("\n")) + 1
+    if block[:1] == b"{" and (content[starts] == ord("{")).all():
+        return len(starts) + 1
+    return len(_filled_lines(block))
+
+
+def _threads(file: str) -> int:
+    """A pipe is read by the thread that Ctrl-C reaches."""
+    return available_cores() if os.path.isfile(file) else 1
+
+
 def _parsed(block: bytes, schema: pa.Schema | None, *, whole: bool = False) -> pa.Table:
     """The objects of a block. Columns that the schema lacks are left out; where rows are `whole`, they are an error."""
     others = "infer" if schema is None else "error" if whole else "ignore"
     options = pj.ParseOptions(explicit_schema=schema, unexpected_field_behavior=others)
-    reading = pj.ReadOptions(block_size=max(len(block) + 1, 1 << 20))
+    reading = pj.ReadOptions(use_threads=False, block_size=max(len(block) + 1, 1 << 20))  # blocks have threads
     return pj.read_json(io.BytesIO(block), read_options=reading, parse_options=options)
 
 
-def _decoded(rows: pa.RecordBatch, lines: pa.Array, file: str, before: int) -> pa.RecordBatch:
+def _decoded(rows: pa.RecordBatch, lines: Lines, file: str, before: int) -> pa.RecordBatch:
     """Lines of records with the bytes that base64 stands for. `before`: the file's objects before them. Raises
     InvalidOptionError for a line without a value: a misspelt name must not make a tombstone.
     """
@@ -393,8 +439,9 @@ def _decoded(rows: pa.RecordBatch, lines: pa.Array, file: str, before: int) -> p
         columns["headers"] = pa.ListArray.from_arrays(headers.offsets, made, HEADERS_TYPE, mask=headers.is_null())
     except ValueError as error:
         raise _unreadable(file, error) from None
-    for row in pc.indices_nonzero(columns["value"].is_null()).to_pylist():
-        if not {"value", "value_base64"} & json.loads(lines[row].as_py()).keys():
+    nulls = pc.indices_nonzero(columns["value"].is_null())
+    for row, line in zip(nulls.to_pylist(), lines().take(nulls).to_pylist() if len(nulls) else [], strict=True):
+        if not {"value", "value_base64"} & json.loads(line).keys():
             raise InvalidOptionError(
                 f"Object {before + row + 1} of the file is not a record: no value",
                 path=file,
@@ -408,9 +455,10 @@ def _bytes_of(array: pa.Array, encoded: pa.Array) -> pa.Array:
     """An array of text, with the bytes of its base64 in the rows that have that. binary[] then."""
     if encoded.null_count == len(encoded):
         return array
-    found = pa.array(
-        [None if one is None else base64.b64decode(one, validate=True) for one in encoded.to_pylist()], pa.binary()
-    )
+    try:
+        found = decode(encoded)
+    except Undecodable as error:
+        raise ValueError(error.reason) from None
     return pc.coalesce(found, _as_bytes(array).cast(pa.binary()))
 
 
