@@ -75,12 +75,23 @@ class BatchTable:
         """The rows of a slice, a mask or an array of indexes."""
         return BatchTable(*(getattr(self, name)[rows] for name in _NAMES))
 
-    def taken_before(self, next_offset: int) -> np.ndarray:
-        """int64[]: the highest offset below `next_offset` or of a batch before, which each batch must begin above
-        (invariant 1).
+    def falling(self, next_offset: int, path: str) -> tuple[np.ndarray, list[CorruptBatchError]]:
+        """(bool[]: which batches begin below `next_offset` or not above a batch before; an error for each of them).
+
+        Offsets of a file rise (invariant 1).
         """
-        highest: np.ndarray = np.maximum.accumulate(np.append(next_offset - 1, self.last_offset))[:-1]
-        return highest
+        taken = np.maximum.accumulate(np.append(next_offset - 1, self.last_offset))[:-1]
+        falls = self.base_offset <= taken
+        return falls, [
+            CorruptBatchError(
+                "Offsets do not rise",
+                path=path,
+                byte_position=int(self.byte_position[row]),
+                expected=f"a base offset of at least {int(taken[row]) + 1}",
+                found=int(self.base_offset[row]),
+            )
+            for row in np.flatnonzero(falls)
+        ]
 
     @property
     def codec(self) -> np.ndarray:

@@ -189,13 +189,11 @@ class SegmentScan:
 
     def _rising(self, batches: BatchTable) -> BatchTable:
         """The batches before the first whose offset is not above the batch before (Kafka may find it by its index)."""
-        taken = batches.taken_before(self.next_offset)
-        falls = batches.base_offset <= taken
-        if not falls.any():
+        falls, errors = batches.falling(self.next_offset, self._info.path)
+        if not errors:
             return batches
-        bad = int(np.argmax(falls))
-        self.problem = f"offsets do not rise (expected {taken[bad] + 1} or more, found {batches.base_offset[bad]})"
-        return batches.take(slice(0, bad))
+        self.problem = _reason(errors[0])
+        return batches.take(slice(0, int(np.argmax(falls))))
 
     def _before_end(self, batches: BatchTable) -> BatchTable:
         """The batches that end below `end_offset`."""

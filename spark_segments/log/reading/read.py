@@ -11,11 +11,9 @@ from functools import partial
 import numpy as np
 import pyarrow as pa
 
-from spark_segments.errors import RESTORE, CorruptBatchError
-from spark_segments.format.batches import BatchTable
+from spark_segments.errors import RESTORE
 from spark_segments.format.decoding.decode import decode_batches
 from spark_segments.format.legacy.message_sets import with_first_offsets
-from spark_segments.log.manifest.rows import Segment
 from spark_segments.log.reading.isolation import load_aborted
 from spark_segments.log.reading.plan import BINARY_VIEW, Part, cut
 from spark_segments.log.segment.reader import (
@@ -53,7 +51,9 @@ def read_part(storage: Storage, part: Part) -> Iterator[pa.RecordBatch]:
         # A scan does not open compressed messages of the old magics, whose offset is that of the last record inside.
         window = window.with_batches(with_first_offsets(window))
         last = int(window.batches.last_offset[-1]) + window.offset_shift + 1 >= end_offset
-        _check_offsets(segment, window.batches)
+        if falling := window.batches.falling(segment.name_offset, segment.path)[1]:
+            falling[0].hint = RESTORE
+            raise falling[0]
         if is_first:
             look_up.check_begin(segment, window)
             is_first = False
@@ -95,23 +95,6 @@ def _begin(storage: Storage, part: Part, start_offset: int) -> tuple[LookUp, int
         begin = max(look_up.byte_position, locate_position(storage, segment, part.start_position))
         look_up = replace(look_up, byte_position=begin, offset=None)
     return look_up, window_bytes
-
-
-def _check_offsets(segment: Segment, batches: BatchTable) -> None:
-    """Offsets of a file rise and lie in the range that its name and its row give it (invariant 1)."""
-    taken = batches.taken_before(segment.name_offset)
-    falls = batches.base_offset <= taken
-    if not falls.any():
-        return
-    bad = int(np.argmax(falls))
-    raise CorruptBatchError(
-        "Offsets do not rise",
-        path=segment.path,
-        byte_position=int(batches.byte_position[bad]),
-        expected=f"a base offset of at least {int(taken[bad]) + 1}",
-        found=int(batches.base_offset[bad]),
-        hint=RESTORE,
-    )
 
 
 def pieces_of(

@@ -19,7 +19,7 @@ from spark_segments.format.window import Window
 from spark_segments.log.manifest.rows import Segment
 from spark_segments.log.segment.fetch import fetch_ahead
 from spark_segments.log.segment.files import read_file, read_index, read_time_index
-from spark_segments.log.segment.walk import BORDER_BYTES, WINDOW_BYTES, WalkStep, walk
+from spark_segments.log.segment.walk import BORDER_BYTES, WINDOW_BYTES, walk
 from spark_segments.storage import Storage
 
 FIRST_WINDOW_BYTES = 256 << 10
@@ -164,38 +164,15 @@ def windows(
             offset_shift=segment.offset_shift,
             check_crc=check_crc,
         ):
-            _check_step(step, path, end)
+            if step.is_short:
+                raise step.too_short(end)
             if len(step.window.batches):
                 yield step.window
-            _check_end(step, path, end)
-
-
-def _check_step(step: WalkStep, path: str, end: int) -> None:
-    if step.is_short:
-        file_bytes = step.window.byte_position + step.read_bytes
-        raise CorruptBatchError(
-            "The file is shorter than the log says",
-            path=path,
-            byte_position=file_bytes,
-            expected=f"{end} bytes",
-            found=f"{file_bytes} bytes",
-            hint=RESTORE,
-        )
-
-
-def _check_end(step: WalkStep, path: str, end: int) -> None:
-    if step.error is not None:
-        step.error.hint = step.error.hint or RESTORE
-        raise step.error
-    if step.is_last:
-        raise CorruptBatchError(
-            "A record batch is cut",
-            path=path,
-            byte_position=step.end_position,
-            expected=f"{step.needed_bytes} bytes",
-            found=f"{end - step.end_position} bytes",
-            hint=RESTORE,
-        )
+            if step.error is not None:
+                step.error.hint = step.error.hint or RESTORE
+                raise step.error
+            if step.is_last:
+                raise step.cut(end)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from spark_segments.errors import CorruptBatchError
+from spark_segments.errors import RESTORE, CorruptBatchError
 from spark_segments.format.batches import scan_batches
 from spark_segments.format.window import Window
 
@@ -34,6 +34,27 @@ class WalkStep:
     def is_last(self) -> bool:
         """Whether the walk ends here for lack of good batches."""
         return self.error is not None or not len(self.window.batches)
+
+    def too_short(self, log_bytes: int) -> CorruptBatchError:
+        """The error of a file that ended within the read, though the log says that it has `log_bytes`."""
+        file_bytes = self.window.byte_position + self.read_bytes
+        return _ended("The file is shorter than the log says", self.window, file_bytes, log_bytes, file_bytes)
+
+    def cut(self, log_bytes: int) -> CorruptBatchError:
+        """The error of a batch that goes beyond the `log_bytes` of the file."""
+        left = log_bytes - self.end_position
+        return _ended("A record batch is cut", self.window, self.end_position, self.needed_bytes, left)
+
+
+def _ended(message: str, window: Window, byte_position: int, expected: int, found: int) -> CorruptBatchError:
+    return CorruptBatchError(
+        message,
+        path=window.path,
+        byte_position=byte_position,
+        expected=f"{expected} bytes",
+        found=f"{found} bytes",
+        hint=RESTORE,
+    )
 
 
 def walk(

@@ -137,7 +137,7 @@ class _SegmentLook:
                 for step in self._walk(self._position):
                     if len(step.window.batches):
                         yield step.window
-                    self._position = at = step.end_position
+                    self._position = step.end_position
                     if step.error is not None:
                         self._damage_of(step.error)
                         size = _size_of_bad_batch(step)
@@ -145,11 +145,10 @@ class _SegmentLook:
                             return  # where the next batch would begin is not known
                         self._position += size
                     elif step.is_short:
-                        at = step.window.byte_position + step.read_bytes
-                        self._damage("The file is shorter than its row says", at, f"{end} bytes", f"{at} bytes", "R6")
+                        self._damage_of(step.too_short(end), "R6")
                         return
                     elif step.is_last:
-                        self._damage("A record batch is cut", at, f"{step.needed_bytes} bytes", f"{end - at} bytes")
+                        self._damage_of(step.cut(end))
                         return
             except FileNotFoundError:
                 self._damage("The file is missing", self._position, f"{end} bytes", "no file", "R6")
@@ -171,10 +170,10 @@ class _SegmentLook:
         self._damaged = True
         self._findings.add(message, rule=rule, byte_position=byte_position, expected=expected, found=found)
 
-    def _damage_of(self, error: SegmentsError) -> None:
+    def _damage_of(self, error: SegmentsError, rule: str = "B13") -> None:
         message = error.message[:1].upper() + error.message[1:]
         byte_position = self._position if error.byte_position is None else error.byte_position
-        self._damage(message, byte_position, error.expected, error.found)
+        self._damage(message, byte_position, error.expected, error.found, rule)
 
     # Batches and records
 
@@ -215,17 +214,10 @@ class _SegmentLook:
 
     def _rising(self, batches: BatchTable) -> BatchTable:
         """The batches whose offsets are above all before them; nothing more is said of the others."""
-        taken = batches.taken_before(self._next_offset)
-        falls = batches.base_offset <= taken
-        for row in np.flatnonzero(falls):
-            self._damage(
-                "Offsets do not rise",
-                int(batches.byte_position[row]),
-                f"a base offset of at least {int(taken[row]) + 1}",
-                int(batches.base_offset[row]),
-                "B3",
-            )
-        return batches.take(~falls) if falls.any() else batches
+        falls, errors = batches.falling(self._next_offset, self._segment.path)
+        for error in errors:
+            self._damage_of(error, "B3")
+        return batches.take(~falls) if errors else batches
 
     def _check_range(self, batches: BatchTable) -> None:
         segment, shift = self._segment, self._segment.offset_shift
