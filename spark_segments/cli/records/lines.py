@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import BinaryIO
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -66,9 +67,7 @@ def pieces(records: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
 
 
 def write_lines(stream: BinaryIO, lines: pa.LargeBinaryArray) -> None:
+    """Writes the lines, one behind the other, without a copy."""
     if len(lines):
-        first, last = (
-            int.from_bytes(lines.buffers()[1][8 * at : 8 * at + 8].to_pybytes(), "little")
-            for at in (lines.offset, lines.offset + len(lines))
-        )
+        first, last = np.frombuffer(lines.buffers()[1], np.int64)[[lines.offset, lines.offset + len(lines)]].tolist()
         stream.write(memoryview(lines.buffers()[2] or b"")[first:last])
