@@ -70,6 +70,11 @@ def since_1970_ms(moment: datetime.datetime) -> int:
     return (moment - _EPOCH) // datetime.timedelta(milliseconds=1)  # a float's 53 bits would be a ms off at times
 
 
+def plural(number: int, noun: str) -> str:
+    """(2, "segment") → "2 segments"."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
 def human_bytes(size: float) -> str:
     """1536 → "1.5 KiB"."""
     for unit in ("B", "KiB", "MiB", "GiB"):

@@ -14,18 +14,19 @@ import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from types import NoneType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 from rich.cells import cell_len
 
 from spark_segments.errors import SegmentsError, escaped
-from spark_segments.quantities import Bytes, human_bytes
+from spark_segments.quantities import Bytes, human_bytes, plural
 
 if TYPE_CHECKING:
     from spark_segments.log.report import Report
 
 FAILED = 1
 FOUND_FAULTS = 3
+_ERASED = ("records_to_erase", "tombstones_to_append")
 READER_GONE = 141  # as of a program that the signal SIGPIPE ended
 
 
@@ -177,16 +178,34 @@ def tell(report: Report, told: set[str]) -> set[str]:
 
 def print_summary(text: str) -> None:
     """Prints a sentence about all that was done. It goes to standard error: standard output has rows alone."""
-    print(text, file=sys.stderr, flush=True)
+    print_text(text, sys.stderr)
+
+
+def print_text(text: str, file: TextIO | None = None) -> None:
+    """Prints sentences. On a terminal no word is broken, and what does not fit goes on in the next line, further in."""
+    file = file or sys.stdout
+    for line in text.split("\n"):
+        if file.isatty():
+            further = " " * (len(line) - len(line.lstrip()) + 2)
+            line = textwrap.fill(
+                line, _width(), subsequent_indent=further, break_long_words=False, break_on_hyphens=False
+            )  # fmt: skip
+        print(line, file=file, flush=True)
 
 
 def _sums(report: Mapping[str, Any]) -> str:
     lines, details = report["partitions"], report["details"]
     failed = f" ({report['failed']:,} failed)" if report["failed"] else ""
-    partitions = f"{len(lines):,} partitions{failed}"
+    if not lines and not details:
+        return f"nothing to do, {report['seconds']:.1f} s"
+    partitions = f"{plural(len(lines), 'partition')}{failed}"
     if "cleanable_bytes" in details:
         found, kept = human_bytes(details["cleanable_bytes"]), human_bytes(details["clean_bytes"])
         return f"{partitions}, {found} to clean beside {kept} that are clean. Which records go, only their keys say"
+    if any("records_to_erase" in line for line in lines):
+        erased, tombstones = (sum(line.get(name, 0) for line in lines) for name in _ERASED)
+        more = f", {plural(tombstones, 'tombstone')} would be appended" if tombstones else ""
+        return f"{partitions}, {plural(erased, 'record')} would be erased{more}, {report['seconds']:.1f} s"
     tense = "would be" if report["dry_run"] else "were"
     dropped = ", ".join(f"{count:,} by {reason}" for reason, count in report["dropped"].items()) or "none"
     records = f"{report['records_in']:,} records in, {report['records_out']:,} out, {tense} dropped: {dropped}"
@@ -208,14 +227,20 @@ def _over(details: Mapping[str, Any]) -> str:
 def _short(line: Mapping[str, Any]) -> dict[str, Any]:
     """What changed: the columns of a terminal. --output wide has all."""
     found = {name: line.get(name) for name in ("topic", "partition", "action", "reason")}
-    for name, shown in (("records", lambda number: f"{number:,}"), ("bytes", human_bytes)):
+    for name in ("records", "bytes"):
         before, after = line.get(f"{name}_in", 0), line.get(f"{name}_out", 0)
         if before or after:
-            found[name] = shown(after) if before == after else f"{shown(before)} → {shown(after)}"
-    for name in ("dirty_ratio", "cleanable_bytes"):  # of a dry run
-        found[name] = line.get(name)
+            found[name] = shown_change(name, before, after)
+    for name in ("dirty_ratio", "cleanable_bytes", *_ERASED):  # of a dry run
+        found[name.removesuffix("_to_append").replace("records_", "")] = line.get(name)
     dropped = line.get("dropped") or {}
     return found | {"dropped": ", ".join(f"{count:,} {reason}" for reason, count in dropped.items()) or None}
+
+
+def shown_change(name: str, before: int, after: int) -> str:
+    """What became of so many records or bytes: "119,497 → 55", or one number where they are as many."""
+    shown = human_bytes if name == "bytes" else "{:,}".format
+    return shown(after) if before == after else f"{shown(before)} → {shown(after)}"
 
 
 def _text(name: str, line: Mapping[str, Any]) -> Any:

@@ -76,7 +76,7 @@ def test_keys_are_erased_after_a_yes(answer: Callable[..., Any], uri: str) -> No
     log.topic("people").append([{"key": b"ada", "value": b"secret"}, {"key": b"bob", "value": b"x"}])
     erase = ("erase", uri, "people", "--key", "ada")
     code, output, asked = answer("n", *erase)
-    assert code == 1 and "people" in asked and "Erase 1 keys from people?" in asked and not output.strip()
+    assert code == 1 and "people" in asked and "Erase 1 key from people?" in asked and not output.strip()
     assert log.topic("people").offsets() == {0: (0, 2)}
     code, _, said = answer("y", *erase)
     assert code == 0 and log.topic("people").offsets() == {0: (0, 3)}

@@ -11,7 +11,7 @@ import pytest
 
 from spark_segments import LogDir, maintenance
 from spark_segments.cli import main
-from spark_segments.cli.output import Output, ShownTime, print_report, print_table
+from spark_segments.cli.output import Output, ShownTime, print_report, print_table, print_text
 from spark_segments.maintenance import Report
 from spark_segments.quantities import Bytes
 
@@ -107,6 +107,12 @@ TABLES = {
     "groups reset": ["groups", "reset", "billing", "orders", "--to", "latest", "--dry-run"],
     "compact --dry-run": ["compact", "orders", "--force", "--dry-run"],
     "retain": ["retain", "orders", "--dry-run"],
+    "erase --dry-run": ["erase", "orders", "--key", "key", "--dry-run"],
+    "describe": ["describe", "orders"],
+}
+SENTENCES = {
+    "explain": ["explain", "orders", "--partition", "0", "--offset", "10"],
+    "doctor": ["doctor"],
 }
 
 
@@ -119,11 +125,12 @@ def with_log(words: list[str], uri: str) -> list[str]:
 @pytest.mark.parametrize("words", TABLES.values(), ids=TABLES)
 def test_a_pipe_gets_rows_alone(segments, uri, words):
     lines = segments(*with_log(words, uri)).lines
+    lines = lines[words[0] == "describe" :]  # the topic, above its partitions
     assert len({line.count("\t") for line in lines}) <= 1, lines
     assert not [line for line in lines if re.search(r"[0-9],[0-9]{3}|[0-9] [KM]?i?B\b|[0-9]+:[0-9]+ ", line)]
 
 
-@pytest.mark.parametrize("words", TABLES.values(), ids=TABLES)
+@pytest.mark.parametrize("words", (TABLES | SENTENCES).values(), ids=TABLES | SENTENCES)
 @pytest.mark.parametrize("width", [80, 120])
 def test_a_terminal_gets_lines_that_fit(uri, words, width, monkeypatch):
     monkeypatch.setenv("COLUMNS", str(width))
@@ -135,6 +142,35 @@ def test_a_terminal_gets_lines_that_fit(uri, words, width, monkeypatch):
 
     lines = printed(run, Terminal())
     assert all(len(line) <= width for line in lines), lines
+
+
+@pytest.mark.parametrize(
+    ("name", "first"), [("topic history", "version"), ("describe", "partition"), ("erase --dry-run", "topic")]
+)
+def test_eighty_columns_are_enough_for_a_line_a_row(uri, name, first, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    terminal = Terminal()
+    with contextlib.redirect_stdout(terminal), pytest.raises(SystemExit):
+        main(with_log(TABLES[name], uri))
+    [head] = [line.split() for line in terminal.getvalue().splitlines() if line.startswith(f"{first} ")]
+    assert len(head) > 5
+
+
+def test_a_sentence_goes_on_further_in_and_no_word_is_broken(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "40")
+    text = "  roll: its segment /data/log/orders-0/00000000000000000000.log is rolled"
+    assert printed(lambda: print_text(text), Terminal()) == [
+        "  roll: its segment",
+        "    /data/log/orders-0/00000000000000000000.log",
+        "    is rolled",
+    ]
+    assert printed(lambda: print_text(text), io.StringIO()) == [text]
+
+
+def test_a_dry_run_of_an_erasure_says_how_many_records_would_go(segments, uri):
+    said = segments("erase", uri, "orders", "--key", "key", "--dry-run").error
+    assert re.search(r": 2 partitions, 6,000 records would be erased, 2 tombstones would be appended, ", said)
+    assert "nothing to do" in segments("retain", uri, "orders", "--dry-run").error
 
 
 def test_a_dry_run_of_a_compaction_says_what_it_would_read(segments, uri):

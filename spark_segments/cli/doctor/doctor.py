@@ -11,7 +11,7 @@ from spark_segments.cli.doctor.environment import environment, spark_workers
 from spark_segments.cli.doctor.finding import FAILED
 from spark_segments.cli.doctor.paths import Item, path_of
 from spark_segments.cli.options import OutputOption, StorageOption
-from spark_segments.cli.output import FOUND_FAULTS, Output, print_json
+from spark_segments.cli.output import FOUND_FAULTS, Output, print_json, print_text
 from spark_segments.config import parse_overrides
 
 
@@ -72,8 +72,8 @@ def doctor(
         print_json({"ok": not failed, "checks": [asdict(finding) for finding in findings]})
     else:
         for one in findings:
-            print(f"{one.status:7}  {one.check}: {one.found}")
+            print_text(f"{one.status:7}  {one.check}: {one.found}")
             if one.hint is not None:
-                print(f"{'':7}  → {one.hint}")
+                print_text(f"{'':7}  → {one.hint}")
     if failed:
         raise typer.Exit(FOUND_FAULTS)

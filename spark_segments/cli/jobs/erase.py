@@ -18,6 +18,7 @@ from spark_segments.cli.options import (
     with_options,
 )
 from spark_segments.cli.output import Output
+from spark_segments.quantities import plural
 
 if TYPE_CHECKING:
     from spark_segments.log.report import Report
@@ -65,7 +66,7 @@ def erase(
     if not settings.dry_run and settings.topics():
         names = ", ".join(settings.topics() or [])
         confirm(
-            f"Erase {len(keys):,} keys from {names}{', history included' if history else ''}?",
+            f"Erase {plural(len(keys), 'key')} from {names}{', history included' if history else ''}?",
             yes,
             lambda: erased(dataclasses.replace(settings, dry_run=True)),
         )

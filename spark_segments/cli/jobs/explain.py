@@ -11,7 +11,7 @@ import typer
 from spark_segments.cli.arguments import timestamp_ms
 from spark_segments.cli.jobs.keys import Base64KeyOption, KeyOption, key_bytes
 from spark_segments.cli.options import ConfiguredLogOptions, NowOption, OutputOption, TopicArgument, with_options
-from spark_segments.cli.output import Output, print_json
+from spark_segments.cli.output import Output, print_json, print_text
 from spark_segments.errors import InvalidOptionError
 from spark_segments.quantities import duration_ms
 
@@ -66,9 +66,9 @@ def explain(
     if output is Output.JSON:
         print_json(found.to_dict())
     elif not keys and found.state == "not written":
-        print(text(found), file=sys.stderr)
+        print_text(text(found), sys.stderr)
     else:
-        print(text(found))
+        print_text(text(found))
 
 
 def _only_partition(offsets: dict[int, tuple[int, int]]) -> int:

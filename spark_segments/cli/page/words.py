@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 
-from spark_segments.quantities import human_bytes
+from spark_segments.quantities import human_bytes, plural
 
 __all__ = ["UNITS", "count", "duration", "human_bytes", "iso", "moment", "plural", "ratio", "relative", "when"]
 
@@ -15,11 +15,6 @@ _LAST_MS = 253_402_300_799_999  # the end of the year 9999
 def count(number: int) -> str:
     """1234567 → "1,234,567"."""
     return f"{number:,}"
-
-
-def plural(number: int, noun: str) -> str:
-    """(2, "segment") → "2 segments"."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def ratio(value: float) -> str:

@@ -19,14 +19,14 @@ from spark_segments.cli.options import (
     OutputOption,
     with_options,
 )
-from spark_segments.cli.output import FAILED, Output, print_json, print_table, shown_hole
+from spark_segments.cli.output import FAILED, Output, print_json, print_table, print_text, shown_hole
 from spark_segments.config import TopicConfig, topic_config
 from spark_segments.errors import SegmentsError, UnknownTopicError, escaped
 from spark_segments.log.description import describe as describe_topic
 from spark_segments.log.manifest.captured import is_captured
 from spark_segments.log.manifest.holes import other_states
 from spark_segments.log.manifest.states import FENCED, FOLLOWER, LEADER_URI, ROLE, SOURCE_URI, SOURCE_VERSION
-from spark_segments.quantities import human_bytes
+from spark_segments.quantities import Bytes, human_bytes
 
 if TYPE_CHECKING:
     from spark_segments.log.manifest.snapshot import Snapshot
@@ -37,6 +37,18 @@ HtmlOption = Annotated[
         "--html", metavar="FILE", help="Write a page that shows all segments to this file. It needs no server."
     ),
 ]
+
+SHORT = {
+    "partition": "partition",
+    "log_start_offset": "log_start",
+    "log_end_offset": "log_end",
+    "segments": "segments",
+    "chunks": "chunks",
+    "records": "records",
+    "size_bytes": "size",
+    "dirty_ratio": "dirty_ratio",
+}
+"""{a column: its name at a terminal}. --output wide has all columns."""
 
 
 @with_options
@@ -115,14 +127,17 @@ def _print(topics: Sequence[tuple[Snapshot, TopicConfig]], output: Output, *, si
         line += f"  Configs: {', '.join(own) or '-'}"
         if shared["objects"]:
             line += f"  Shared: {shared['objects']} objects, {human_bytes(shared['size_bytes'])}"
-        print(escaped(line, one_line=True))
+        print_text(escaped(line, one_line=True))
         states = one.get("states", {})
         if states.get(ROLE) == FOLLOWER:
             print(f"Follower of {states[SOURCE_URI]}, at its version {states[SOURCE_VERSION]}")
         elif states.get(ROLE) == FENCED:
             print(f"Fenced: the topic in {states.get(LEADER_URI)} was promoted in its place")
-        columns = list(one["partitions"][0])
-        print_table(columns, (list(row.values()) for row in one["partitions"]))
+        rows = [row | {"size_bytes": Bytes(row["size_bytes"])} for row in one["partitions"]]
+        if output is Output.TEXT and sys.stdout.isatty():
+            print_table([*SHORT.values()], ([row[name] for name in SHORT] for row in rows))
+        else:
+            print_table(list(rows[0]), (list(row.values()) for row in rows))
         for hole in one["holes"]:
             print(f"Hole: {shown_hole({'topic': one['topic'], **hole})}")
         for part in one["captured"]:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from spark_segments.cli.options import LogOptions, OutputOption, TopicArgument, with_options
-from spark_segments.cli.output import Output, ShownTime, print_json, print_table
+from spark_segments.cli.output import Output, ShownTime, print_json, print_table, shown_change
 from spark_segments.quantities import Bytes
 
 PARTITIONS_SHOWN = 4
@@ -65,10 +65,21 @@ def history(
                 _offsets([end for _, end in bounds]),
             ]
         )
-    columns = [*range(len(COLUMNS))]
-    if output is Output.TEXT and sys.stdout.isatty():
-        columns = [number for number in columns if COLUMNS[number] not in ("bytes_out", "log_start")]
-    print_table([COLUMNS[number] for number in columns], ([row[number] for number in columns] for row in rows))
+    if output is not Output.TEXT or not sys.stdout.isatty():
+        print_table(COLUMNS, rows)
+        return
+    for row in rows:
+        row[3:] = [_changed("records", row[3], row[4]), _changed("bytes", row[5], row[6]), row[8]]
+    print_table([*COLUMNS[:3], "records", "bytes", "log_end"], rows)
+
+
+def _changed(name: str, added: int | None, taken: int | None) -> str | None:
+    """What a commit did to the topic: +10, −10, or what it made of the records that it took."""
+    if added is None or taken is None:
+        return None
+    if added and taken:
+        return shown_change(name, taken, added)
+    return f"−{shown_change(name, taken, taken)}" if taken else f"+{shown_change(name, added, added)}"
 
 
 def _offsets(offsets: list[int]) -> str | None:

@@ -7,7 +7,7 @@ from typing import Any
 from spark_segments.cli.options import LogOptions, OutputOption, with_options
 from spark_segments.cli.output import Output, print_json, print_summary, print_table
 from spark_segments.log.manifest.snapshot import Snapshot
-from spark_segments.quantities import Bytes, human_bytes
+from spark_segments.quantities import Bytes, human_bytes, plural
 
 COLUMNS = ["topic", "partitions", "segments", "records", "bytes"]
 
@@ -26,7 +26,7 @@ def list_topics(location: LogOptions, output: OutputOption = Output.TEXT) -> Non
     if output is Output.WIDE:
         rows = [_sizes(log.topic(name).snapshot) for name in topics]
         print_table(COLUMNS, rows)
-        print_summary(f"{len(rows):,} topics, {human_bytes(sum(int(row[-1]) for row in rows))}")
+        print_summary(f"{plural(len(rows), 'topic')}, {human_bytes(sum(int(row[-1]) for row in rows))}")
     elif output is Output.JSON:
         print_json(topics)
     else:
