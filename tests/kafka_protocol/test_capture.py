@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
+from pyspark.sql import SparkSession
 
 from spark_segments import LogDir, Position
 from spark_segments.errors import InvalidOptionError, SegmentsError
@@ -107,6 +108,15 @@ def test_a_capture_goes_on_where_the_last_one_ended(source: LogDir, log: LogDir)
     assert (first.records_out, second.records_out, third.records_out) == (40, 60, 0)
     assert [batches(log, "orders", number) for number in (0, 1)] == [batches(source, "orders", n) for n in (0, 1)]
     assert log.topic("orders").snapshot.config["retention.ms"] == "-1"
+
+
+def test_executors_copy_the_partitions_of_a_topic(source: LogDir, tmp_path: Path, spark: SparkSession) -> None:
+    log = LogDir.create(str(tmp_path / "log"))
+    with playing(Views(source)) as address:
+        found = capture(log, address, spark=spark)
+    assert (found.records_out, found.failed) == (40, [])
+    assert [batches(log, "orders", number) for number in (0, 1)] == [batches(source, "orders", n) for n in (0, 1)]
+    assert verify(log, deep=True).findings == []
 
 
 def test_groups_come_with_their_topics(source: LogDir, log: LogDir) -> None:
