@@ -37,6 +37,7 @@ LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 _logger = logging.getLogger(__name__)
 _BUFFERS = 64  # that one call to the system takes
+_STOP_SECONDS = 10.0  # for what is being answered
 
 
 class Server:
@@ -73,6 +74,7 @@ class Server:
         self._tls, self._users = tls, users
         self._stopping = threading.Event()
         self._open: dict[int, socket.socket] = {}
+        self._threads: set[threading.Thread] = set()
         self._lock = threading.Lock()
         self._memory = threading.Semaphore(max(1, self.limits.responses_bytes // self.limits.response_bytes))
         self._listener: socket.socket | None = None
@@ -128,10 +130,13 @@ class Server:
                 _logger.warning("refused a connection of %s: %d are open", address[0], len(self._open))
                 connection.close()
                 continue
-            threading.Thread(target=self._connection, args=(connection, address[0]), daemon=True).start()
+            thread = threading.Thread(target=self._connection, args=(connection, address[0]), daemon=True)
+            with self._lock:
+                self._threads.add(thread)
+            thread.start()
 
     def stop(self) -> None:
-        """Ends waiting fetches and all connections."""
+        """Ends waiting fetches and all connections, and waits for their threads: the process cannot end under them."""
         self._stopping.set()
         self.coordinator.stop()
         if self._listener is not None:
@@ -142,6 +147,10 @@ class Server:
             for connection in self._open.values():
                 with contextlib.suppress(OSError):
                     connection.shutdown(socket.SHUT_RDWR)
+            threads = [*self._threads]
+        deadline = time.monotonic() + _STOP_SECONDS
+        for thread in threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
 
     def _connection(self, connection: socket.socket, client: str) -> None:
         self._count(accepted_connections=1)
@@ -167,6 +176,7 @@ class Server:
         finally:
             with self._lock:
                 self._open.pop(number, None)
+                self._threads.discard(threading.current_thread())
             connection.close()
 
     def _frames(self, connection: socket.socket) -> Iterator[bytes]:

