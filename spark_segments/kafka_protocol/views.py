@@ -34,6 +34,7 @@ LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED = -1, -2, -3, -4,
 READ_AHEAD_BYTES = 64 << 20
 """Bound on the batches that a server has read before they are asked for."""
 
+_MOST_FILES = 64  # of an answer: a client does not wait until thousands of small chunks are read
 _LEAST_BYTES = 256 << 10  # of a segment: what is smaller is not worth a block
 
 
@@ -128,7 +129,9 @@ class ServedTopic:
     ) -> FetchedBatches:
         """Reads from the files, and remembers where that ended."""
         place = self._read_ahead.place(self._id(partition), offset)
-        read = self._partition_log(partition).read(offset, end, max_bytes, place=place, at_least_one=at_least_one)
+        read = self._partition_log(partition).read(
+            offset, end, max_bytes, place=place, at_least_one=at_least_one, most_files=_MOST_FILES
+        )
         self._read_ahead.remember(self._id(partition), read.place)
         return read
 

@@ -5,6 +5,7 @@ Nothing is decoded. A batch gets its offset in the log, and an epoch where it ha
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -109,24 +110,32 @@ class PartitionLog:
         return int(np.searchsorted(self._ends, offset, side="right"))
 
     def read(
-        self, offset: int, end_offset: int, max_bytes: int, *, place: Place | None = None, at_least_one: bool = True
+        self,
+        offset: int,
+        end_offset: int,
+        max_bytes: int,
+        *,
+        place: Place | None = None,
+        at_least_one: bool = True,
+        most_files: int = sys.maxsize,
     ) -> FetchedBatches:
         """Batches with offsets in [`offset`, `end_offset`): the first holds `offset` or is the first one after it.
 
-        They are of `max_bytes` at most, save a single batch that is larger by itself (`at_least_one`, KIP-74). `place`:
-        as an earlier read of this partition gave it. The CRC of each batch is checked. Raises CorruptBatchError and
-        MissingFileError.
+        They are of `max_bytes` at most, save a single batch that is larger by itself (`at_least_one`, KIP-74), and from
+        `most_files`. `place`: as an earlier read of this partition gave it. The CRC of each batch is checked. Raises
+        CorruptBatchError and MissingFileError.
         """
         data: list[np.ndarray] = []
         pieces: list[tuple[Window, bool]] = []
-        following = offset
+        left, following = max_bytes, offset
         try:
-            for number in range(self._first(offset), len(self._ends)):
+            for number in range(first := self._first(offset), len(self._ends)):
                 segment = self._segment(number)
                 if segment.base_offset >= end_offset:
                     break
-                start, left = max(following, segment.base_offset), max_bytes - sum(piece.nbytes for piece in data)
-                for window in self._windows(segment, start, left, place):
+                if data and number - first >= most_files:
+                    break
+                for window in self._windows(segment, max(following, segment.base_offset), left, place):
                     wanted = window.between(following, end_offset)
                     sizes = wanted.batches.size.cumsum()
                     fits = int(np.searchsorted(sizes, left, side="right"))
