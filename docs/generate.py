@@ -83,7 +83,7 @@ FACE: dict[str, tuple[str, ...]] = {
         *("roll", "retain", "compact", "vacuum", "erase", "restore"),
         *("mirror", "promote", "demote", "verify"),
     ),
-    "spark_segments.kafka_protocol": ("capture", "CaptureOptions", "replay", "ReplayOptions"),
+    "spark_segments.kafka_protocol": ("capture", "replay"),
     "spark_segments": ("spark_session", "lag", "progress_bar"),
     "spark_segments.polars": ("scan_topic",),
     "spark_segments.duckdb": ("TopicDatabase",),
