@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import itertools
 import json
 import os
 import re
@@ -22,9 +23,10 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+import typer
 
 from spark_segments import LogDir, errors
-from spark_segments.cli import main
+from spark_segments.cli import app, main
 from spark_segments.config.table import KEYS, SERVER_KEYS
 from spark_segments.log.manifest.row_files import SCHEMAS
 from spark_segments.log.reading.scan import Scan
@@ -266,6 +268,36 @@ def test_the_python_face_fits_on_a_page_and_has_every_public_name() -> None:
         fields = set(getattr(cls, "__dataclass_fields__", ()))
         names = {name for name in vars(cls) if not name.startswith("_")} - fields - inside
         assert {one[1] for one in listed if one[0] == cls.__name__} == names, cls
+
+
+def _commands(text: str) -> Iterator[list[str]]:
+    """The words of each `segments` command in the blocks of a page that are no code."""
+    for block in re.findall(r"^ *```(?:console|bash|sh)?\n(.*?)^ *```$", text, re.MULTILINE | re.DOTALL):
+        for line in block.replace("\\\n", " ").splitlines():
+            line = re.sub(r"^.*spark-submit.*\(segments doctor --path job\)\"", "segments", line.strip())
+            for command in re.split(r"&&|\|\||[|;]\s", line.removeprefix("$ ")):
+                if (command := command.strip()).startswith("segments "):
+                    words = list(
+                        itertools.takewhile(
+                            lambda word: word[:1] not in (">", "<"), shlex.split(command, comments=True)
+                        )
+                    )
+                    yield words[1:]
+
+
+@pytest.mark.parametrize("page", [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))], ids=lambda page: page.name)
+def test_every_command_on_a_page_is_one_that_is_understood(page: Path) -> None:
+    """Those that no test runs, since they need a cluster or a terminal, too."""
+    for words in _commands(page.read_text()):
+        group = typer.main.get_command(app)
+        with typer.Context(group, info_name="segments") as context:
+            while hasattr(group, "list_commands") and words and not words[0].startswith("-"):
+                _, group, words = group.resolve_command(context, words)
+            try:
+                if not hasattr(group, "list_commands"):
+                    group.make_context(group.name, words, parent=context)
+            except typer.BadParameter as error:
+                assert error.message.endswith(" does not exist."), (words, error)
 
 
 def test_readmes_commands_install_the_checkout_in_place() -> None:
