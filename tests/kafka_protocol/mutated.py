@@ -85,7 +85,7 @@ def _run(port: int, count: int, seed: int) -> None:
 def _send(port: int, count: int, seed: int) -> None:
     chance = random.Random(seed)
     corpus = [
-        request(key, version, dict.fromkeys(_NAMES, name))
+        request(key, version, {**dict.fromkeys(_NAMES, name), "endpoint_type": 1})
         for key, versions in VERSIONS.items()
         for version in versions
         for name in ("plain", "")

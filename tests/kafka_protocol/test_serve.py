@@ -320,6 +320,15 @@ def test_an_unknown_version_of_api_versions_is_answered_in_version_0(server: Ser
         assert size > 6
 
 
+@pytest.mark.parametrize("version", [0, 1, 2])
+def test_the_cluster_is_described_in_each_version(server: Server, version: int) -> None:
+    with socket.create_connection(("127.0.0.1", server.port), timeout=10) as connection:
+        connection.sendall(request(60, version, {"endpoint_type": 1}, correlation_id=9))
+        size, correlation_id = struct.unpack(">ii", connection.recv(8, socket.MSG_WAITALL))
+        assert correlation_id == 9
+        assert b"127.0.0.1" in connection.recv(size - 4, socket.MSG_WAITALL)
+
+
 def test_connections_are_bounded(log: LogDir) -> None:
     with serving(log, limits=Limits(connections=2)) as server:
         held = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(2)]

@@ -26,5 +26,5 @@ def answer(call: Call) -> dict[str, Any]:
         "error_message": None,
         "cluster_id": call.views.cluster_id,
         "controller_id": NODE_ID,
-        "brokers": [{"broker_id": NODE_ID, "host": host, "port": port, "rack": None}],
+        "brokers": [{"broker_id": NODE_ID, "host": host, "port": port, "rack": None, "is_fenced": False}],
     }
