@@ -90,7 +90,7 @@ HUES = {"dirty": (20, 50), "clean": (150, 180), "sealed": (205, 225), "active": 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize("width", [1280, 375])
 def test_a_strip_has_the_colours_in_the_proportions_that_describe_gives(browser: Browser, small, width, dark):
-    with browser.open(small, width, 2000, dark=dark) as tab:
+    with browser.open(small, width, 3000, dark=dark) as tab:
         picture, boxes = tab.picture(), tab.ask(BOXES)
     for made, config in topics():
         for one in describe(made, config)["partitions"]:
