@@ -76,12 +76,17 @@ def _borrowing(folder: Path, requirement: str) -> Path:
     return python
 
 
-def _run(python: Path, *arguments: str, code: int = 0, **variables: str) -> str:
+def _run(python: Path, *arguments: str, code: int = 0, directory: Path | None = None, **variables: str) -> str:
     """What a process of the environment prints, standard error included."""
     left_out = ("PYTHON", "SPARK", "PYSPARK")
     environment = {name: value for name, value in os.environ.items() if not name.startswith(left_out)} | variables
     done = subprocess.run(
-        [python, *arguments], cwd=python.parent, env=environment, text=True, stdout=-1, stderr=subprocess.STDOUT
+        [python, *arguments],
+        cwd=directory or python.parent,
+        env=environment,
+        text=True,
+        stdout=-1,
+        stderr=subprocess.STDOUT,
     )
     assert done.returncode == code, done.stdout[-3000:]
     return done.stdout
@@ -123,18 +128,45 @@ def test_jobs_configuration_and_dag_are_in_the_wheel(python: Path) -> None:
     assert (dags / "spark_segments_upkeep.py").is_file()
 
 
+_NEED_A_CLUSTER = tuple(f"$ segments {command}" for command in ("capture", "replay", "serve"))
+
+
 def _first_example(log: Path) -> tuple[str, list[str]]:
     """(README's first example with another log directory, the table that it says a reader gets)."""
     [code] = re.findall(r"^```python\n(.*?)^```$", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL)[:1]
     return code.replace("/data/log", str(log)), re.findall(r"^# ([+|].*)$", code, re.MULTILINE)
 
 
-def test_readmes_first_example_prints_what_it_says(spark_python: Path, tmp_path: Path) -> None:
-    code, table = _first_example(tmp_path / "log")
-    (tmp_path / "example.py").write_text(code)
-    printed = _run(spark_python, str(tmp_path / "example.py")).splitlines()
-    assert [line for line in printed if line[:1] in "+|" and line] == table
+def test_readme_is_typed_whole_in_its_order(spark_python: Path, tmp_path: Path) -> None:
+    """Python's blocks in one process, commands between them as a shell without Java has them."""
+    text = (ROOT / "README.md").read_text().partition("## Use")[2]
+    blocks = re.findall(r"^```(python)?\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    (tmp_path / "clicks.txt").write_text("anna:tea\nben:rice\n")
+    typed = ["import subprocess, sys\nfrom pathlib import Path"]
+    for kind, block in blocks:
+        if kind:
+            typed.append(block)
+            if ".start(" in block:
+                typed.append("for query in spark.streams.active:\n    query.processAllAvailable()\n    query.stop()")
+        else:
+            # These need a cluster that runs, or serve until they are ended.
+            there = (line for line in block.splitlines() if not line.startswith(_NEED_A_CLUSTER))
+            commands = "\n".join(line.removeprefix("$ ") for line in there)
+            typed.append(f"subprocess.run(['bash', '-ec', {commands!r}], check=True, env=ENVIRONMENT)")
+    program = "\n".join(typed).replace("/data/", f"{tmp_path}/").replace("/restored/", f"{tmp_path}/restored/")
+    program = program.replace("/var/lib/kafka/data", str(GOLDEN / "broker-data"))
+    environment = {"PATH": f"{spark_python.parent}:/usr/bin:/bin", "HOME": str(tmp_path)}
+    (tmp_path / "readme.py").write_text(f"ENVIRONMENT = {environment!r}\n{program}")
+
+    printed = _run(spark_python, str(tmp_path / "readme.py"), directory=tmp_path).splitlines()
+
+    _, table = _first_example(tmp_path / "log")
+    assert [line for line in printed if line[:1] in "+|" and line][: len(table)] == table
     assert sum("'job': " in line for line in printed) == 4
+    log = LogDir.open(str(tmp_path / "log"))
+    assert sum(end for _, end in log.topic("copy").offsets().values()) == 3
+    assert any(line.endswith(" anna tea") for line in printed)
+    assert (tmp_path / "log.html").is_file() and (tmp_path / "restored" / "log.dirs").is_dir()
 
 
 def test_readmes_first_example_without_java_names_the_commands_that_help(spark_python: Path, tmp_path: Path) -> None:
@@ -143,48 +175,6 @@ def test_readmes_first_example_without_java_names_the_commands_that_help(spark_p
     printed = _run(spark_python, str(tmp_path / "example.py"), code=1, PATH="/nowhere", JAVA_HOME="")
     last = printed.splitlines()[-1]
     assert "pip install 'spark-segments[jdk]'" in last and "segments doctor --path java" in last
-
-
-def test_readmes_commands_run_without_java(spark_python: Path, tmp_path: Path) -> None:
-    (tmp_path / "orders.txt").write_text("anna:tea\nben:rice\n")
-    places = {
-        "/var/lib/kafka/data /data/log": f"{GOLDEN / 'broker-data'} {tmp_path / 'archive'}",
-        "export /data/log": f"export {tmp_path / 'archive'}",
-        " && ": "\n",
-        "/data/log": tmp_path / "log",
-        "/data/tables": tmp_path / "tables",
-        "/backup/log": tmp_path / "backup",
-        "orders.txt": tmp_path / "orders.txt",
-        "/restored/log.dirs": tmp_path / "restored",
-        "log.html": tmp_path / "log.html",
-        "--offset 1234": "--offset 0",
-    }
-    block, *_ = re.findall(r"^```\n(\$ segments .*?)^```$", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL)
-    for name, place in places.items():
-        block = block.replace(name, str(place))
-    # README's topic has three partitions, and `explain` is asked about the partition that the first line went to.
-    lines = [line.removeprefix("$ ") for line in block.splitlines()]
-    # These need a cluster that runs, or serve until they are ended.
-    lines = [line for line in lines if not line.startswith(("segments capture", "segments replay", "segments serve"))]
-    script = "set -e\n" + "\n".join(lines).replace("--partition 0", "--partition $partition")
-    script = script.replace(
-        "segments consume", "partition=$(segments consume LOG orders -n 1 -f %p)\nsegments consume", 1
-    )
-    (tmp_path / "script").write_text(script.replace("LOG", str(tmp_path / "log")))
-    path = f"{spark_python.parent}:/usr/bin:/bin"
-
-    done = subprocess.run(
-        ["bash", tmp_path / "script"],
-        env={"PATH": path, "HOME": str(tmp_path)},
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
-    assert " anna tea\n" in done.stdout
-    assert (tmp_path / "log.html").is_file() and (tmp_path / "restored").is_dir()
 
 
 def test_a_release_asks_for_old_libraries_only(wheel: Path) -> None:
