@@ -71,7 +71,6 @@ def main() -> None:
     from_kafka = spark.read.format("segments").option("subscribe", "orders").load(str(KAFKA_DIRECTORY))
     from_kafka.selectExpr("partition", "offset", "timestamp", "cast(key as string) key", "length(value) bytes").show(5)
     console.print(f"{from_kafka.count():,} records, CRC of every batch checked")
-    spark.stop()
 
 
 def _partitions(log: LogDir, topic: str) -> Table:

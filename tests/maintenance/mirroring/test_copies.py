@@ -175,7 +175,7 @@ def test_files_that_go_at_the_leader_while_they_are_copied_make_it_jump(leader, 
     with mock.patch.object(Copier, "__call__", vacuumed):
         report = mirrored(leader, follower)
     assert report["details"]["jumps"] == 1
-    assert_in_step(leader, follower)
+    assert_in_step(leader, follower, same_paths=False)  # who knows the leader's old rows no more takes own paths
 
 
 def test_a_vacuum_of_the_follower_between_plan_and_commit_is_no_harm(leader, follower):
