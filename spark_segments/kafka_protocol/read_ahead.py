@@ -29,14 +29,15 @@ CHECKED_SECONDS = 600.0
 
 _MOST_BATCHES = 1 << 18  # of all blocks: some 12 MiB
 _MOST_PLACES = 4096
-_LEAST_SENT_BYTES = (
-    24 << 10
-)  # of a batch with another head, on average: below, two calls for each cost more than a read
+# Of a batch with another head, on average: below, two calls to the system for each cost more than a read.
+_LEAST_SENT_BYTES = 24 << 10
 
 
 @dataclass(frozen=True, slots=True)
 class FileRange:
-    """Bytes of an open file to be sent, of which those at `positions` (from the range's begin) are others: `heads`."""
+    """`nbytes` of an open file from byte `position` on, to be sent. At `positions`, which count from the range's begin,
+    `heads` go out in place of the file's bytes.
+    """
 
     file: OpenFile
     position: int

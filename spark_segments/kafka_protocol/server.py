@@ -37,6 +37,7 @@ LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 _logger = logging.getLogger(__name__)
 _BUFFERS = 64  # that one call to the system takes
+_MORE = getattr(socket, "MSG_MORE", 0)  # where the system knows it, a head waits for what follows
 _STOP_SECONDS = 10.0  # for what is being answered
 
 
@@ -294,7 +295,7 @@ def _send_range(connection: socket.socket, one: FileRange) -> None:
         return
     ends = [*one.positions[1:], one.nbytes]
     for position, end, first_bytes in zip(one.positions, ends, one.heads, strict=True):
-        connection.sendall(first_bytes, socket.MSG_MORE)
+        connection.sendall(first_bytes, _MORE)
         begin = position + len(first_bytes)
         _send_file(connection, one.file, one.position + begin, end - begin)
 
