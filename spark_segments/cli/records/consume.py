@@ -155,17 +155,10 @@ def consume(
         number: int, start: int, end: int, columns: list[str] | None = None, at: int | None = version
     ) -> Iterator[pa.RecordBatch]:
         wanted_formats, threads = formats if columns is None else None, reading_threads(log.storage)
-        return (
-            log.topic(topic, version=at)
-            .scan(
-                partition=number,
-                offsets=(start, end),
-                columns=columns,
-                isolation=isolation_level,
-                formats=wanted_formats,
-            )
-            .batches(threads=threads)
+        scan = log.topic(topic, version=at).scan(
+            partition=number, offsets=(start, end), columns=columns, isolation=isolation_level, formats=wanted_formats
         )
+        return scan.batches(threads=threads)
 
     ranges = _ranges(log, snapshot, wanted, offset, end_offset, from_time, to_time)
     if follow or group is not None:
