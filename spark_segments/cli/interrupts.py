@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 AGAIN_SECONDS = 2.0
 """After so long a signal is raised again: where it came while native code called Python, the first may be lost."""
 
+AT_ONCE_SECONDS = 0.001
 
 INTERRUPTED = 130  # as of a program that the signal SIGINT ended
 COMMITS_SHOWN = 20
@@ -41,12 +42,23 @@ def commits_told(log: LogDir) -> Iterator[None]:
 
 @contextmanager
 def until_interrupted() -> Iterator[None]:
-    """Ends its block, without an error, at Ctrl-C or at SIGTERM, by which schedulers and containers end a process."""
+    """Ends its block, without an error, at Ctrl-C or at SIGTERM, by which schedulers and containers end a process.
+
+    An interrupt that Python cannot hand on, since it came within a finalizer or a weak reference's callback, is raised
+    again at once, without Python's words on it.
+    """
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         signal.setitimer(signal.ITIMER_REAL, AGAIN_SECONDS)
         raise KeyboardInterrupt
 
+    def unraisable(dropped: sys.UnraisableHookArgs) -> None:
+        if issubclass(dropped.exc_type, KeyboardInterrupt):
+            signal.setitimer(signal.ITIMER_REAL, AT_ONCE_SECONDS)
+        else:
+            shown_before(dropped)
+
+    shown_before, sys.unraisablehook = sys.unraisablehook, unraisable
     before = {number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGALRM)}
     try:
         yield
@@ -56,3 +68,4 @@ def until_interrupted() -> Iterator[None]:
         signal.setitimer(signal.ITIMER_REAL, 0)
         for number, handler in before.items():
             signal.signal(number, handler)
+        sys.unraisablehook = shown_before

@@ -258,3 +258,15 @@ def test_a_signal_that_other_code_swallowed_is_raised_again(monkeypatch):
         signal.pause()
         raise AssertionError("the block was not ended")
     assert swallowed == 1
+
+
+def test_a_signal_within_a_finalizer_ends_the_block_without_a_word(capfd):
+    class Finalized:
+        def __del__(self) -> None:
+            signal.raise_signal(signal.SIGINT)
+
+    with interrupts.until_interrupted():
+        Finalized()
+        signal.pause()
+        raise AssertionError("the block was not ended")
+    assert capfd.readouterr().err == ""
