@@ -27,14 +27,14 @@ def kernel_sources() -> list[Path]:
 
 def inputs(source: Path) -> set[Path]:
     """All files that a kernel module is made of: its own, those that it names, and theirs."""
-    found: set[Path] = set()
+    sources: set[Path] = set()
     waiting = [source]
     while waiting:
         path = waiting.pop()
-        if path not in found:
-            found.add(path)
+        if path not in sources:
+            sources.add(path)
             waiting += _named(path)
-    return found
+    return sources
 
 
 @cache

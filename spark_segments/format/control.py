@@ -58,7 +58,7 @@ def read_markers(window: Window) -> Markers:
     )
     for row in np.flatnonzero((batches.codec != 0) & (counts > 0)):
         # Kafka never compresses control batches, but its format allows it.
-        one = slice(row, row + 1)
+        batch = slice(row, row + 1)
         compressed = memoryview(window.data).cast("B")[int(starts[row]) : int(ends[row])]
         section = byte_view(
             decompress(
@@ -69,11 +69,11 @@ def read_markers(window: Window) -> Markers:
             section,
             np.zeros(1, np.int64),
             np.full(1, len(section)),
-            counts[one],
-            batches.base_timestamp[one],
-            markers.type[one],
-            markers.coordinator_epoch[one],
-            markers.timestamp[one],
+            counts[batch],
+            batches.base_timestamp[batch],
+            markers.type[batch],
+            markers.coordinator_epoch[batch],
+            markers.timestamp[batch],
         )
     bad = np.flatnonzero(markers.type == BAD_CONTROL)
     if len(bad):

@@ -100,6 +100,14 @@ def batch_from(window: Window, offset: int) -> bytes:
         base_timestamp, codec = NO_TIMESTAMP, NONE
     elif not attributes & TIMESTAMP_TYPE_MASK:
         max_timestamp = base_timestamp + int(largest_delta)
+        if not -(1 << 63) <= max_timestamp < 1 << 63:
+            raise CorruptBatchError(
+                "a record's timestamp is beyond 64 bits",
+                path=path,
+                byte_position=int(byte_position),
+                expected="a base timestamp and deltas that sum up to an int64",
+                found=max_timestamp,
+            )
     return made_batch(
         compress(codec, out[:size]),
         count,

@@ -58,7 +58,7 @@ def test_first_offsets_and_counts_of_wrappers_are_kafkas(name):
     for path in log_files(name):
         data = path.read_bytes()
         expected = [batch for batch in expected_batches(name) if batch["segment"] == int(path.stem)]
-        batches = with_first_offsets(Window(data, scan_batches(data).batches))
+        batches = with_first_offsets(Window(data, scan_batches(data).batches)).batches
         assert batches.base_offset.tolist() == [batch["baseOffset"] for batch in expected]
         assert batches.count.tolist() == [batch["recordsIterated"] for batch in expected]
         assert batches.last_offset.tolist() == [batch["lastOffset"] for batch in expected]
@@ -101,7 +101,7 @@ def test_columns_come_as_asked_for():
     part.validate(full=True)
     excluded = np.arange(len(batches)) % 2 == 0
     kept = [record["offset"] for record in decoded(data, exclude=excluded)]
-    bounds = with_first_offsets(Window(data, batches)).take(~excluded)
+    bounds = with_first_offsets(Window(data, batches)).batches.take(~excluded)
     assert kept == [offset for first, last in zip(bounds.base_offset, bounds.last_offset, strict=True)
                     for offset in range(first, last + 1)]  # fmt: skip
 

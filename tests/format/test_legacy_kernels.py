@@ -12,7 +12,7 @@ import pytest
 from spark_segments.errors import CorruptBatchError
 from spark_segments.format.batches import scan_batches
 from spark_segments.format.legacy import message_sets, upconvert
-from spark_segments.format.legacy.upconvert import to_magic2
+from spark_segments.format.legacy.upconvert import as_magic_2
 from spark_segments.format.window import Window
 from tests.format.legacy_messages import message, wrapper
 from tests.format.uncompiled import granted, uncompiled
@@ -55,7 +55,7 @@ def read(data: bytes) -> Any:
     scan = scan_batches(data)
     window = Window(data, scan.batches, path="x.log")
     window = window.take(window.batches.magic < 2)
-    found: list[Any] = [message_sets.crc_holds(window).tolist()]
+    found: list[Any] = [str(message_sets.first_bad_crc(window))]
     try:
         for one in message_sets.read_messages(window, check_crc=False, step_bytes=20):
             columns = [
@@ -63,7 +63,7 @@ def read(data: bytes) -> Any:
             ]
             keys, values = one.binary(one.key_start, one.key_size), one.binary(one.value_start, one.value_size)
             found.append((columns, keys.to_pylist(), values.to_pylist()))
-        found.append(to_magic2(window).buffer.to_pybytes())
+        found.append(bytes(as_magic_2(window).data))
     except CorruptBatchError as error:
         found.append(str(error))
     return found

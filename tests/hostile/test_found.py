@@ -21,8 +21,12 @@ from spark_segments.errors import (
     SegmentsError,
     UnknownTopicError,
 )
+from spark_segments.format.batches import scan_batches
+from spark_segments.format.buffers import byte_view
 from spark_segments.format.shared_object import RUN_DTYPE, footer_bytes
 from spark_segments.format.sidecars.index import offset_index_bytes, parse_offset_index
+from spark_segments.format.single_batch import batch_from, made_batch
+from spark_segments.format.window import Window
 from spark_segments.log.manifest import row_files
 from spark_segments.log.manifest.rows import Partition, Segment, partitions_table, segments_table
 from spark_segments.log.manifest.snapshot import SegmentRows, Snapshot
@@ -181,3 +185,12 @@ def test_an_import_makes_no_billion_partitions(tmp_path):
     with pytest.raises(LogDirError, match="number that is too large"):
         log.import_kafka(str(tmp_path / "kafka"))
     assert log.topics() == []
+
+
+def test_a_batch_whose_times_sum_up_to_more_than_64_bits_is_not_trimmed():
+    records = b"".join(bytes([12, 0, 10, 2 * delta, 1, 0, 0]) for delta in range(2))  # 5 ms after the base
+    last = {"base_offset": 0, "last_offset": 1, "leader_epoch": 0}
+    data = byte_view(made_batch(records, 2, base_timestamp=2**63 - 1, max_timestamp=2**63 - 1, **last))
+    window = Window(data, scan_batches(data, path="x.log").batches, path="x.log")
+    with pytest.raises(CorruptBatchError, match=r"timestamp is beyond 64 bits in x\.log at position 0"):
+        batch_from(window, 1)

@@ -16,8 +16,7 @@ from spark_segments.errors import LogDirError, SegmentsError
 from spark_segments.log.manifest.change import Change
 from spark_segments.log.manifest.recovery_copy import read_recovery_copy
 from spark_segments.log.rebuild.rebuild import rebuild_manifest
-from spark_segments.log.verification.verify import verify
-from spark_segments.maintenance import compact, retain, roll, vacuum
+from spark_segments.maintenance import compact, retain, roll, vacuum, verify
 from tests.golden_files import golden_dir
 from tests.log.rebuild.lost import TOPIC, again, append, copy, lose_manifest, new_log
 

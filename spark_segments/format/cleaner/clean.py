@@ -162,7 +162,7 @@ def clean_batches(
             codec=_codecs(batches, record_filter)[rows],
         )
         sources: list[np.ndarray] = [byte_view(window.data)]
-        address, size, found = _clean(columns, record_filter, sources, batches, part, path)
+        address, size, cleaned = _clean(columns, record_filter, sources, batches, part, path)
         data = _joined(address, size, sources)
         table = _scanned(data)
         if offset_shift and len(table):
@@ -176,15 +176,15 @@ def clean_batches(
         dropped, control = (unread & ~superseded & ~whole)[rows], source.is_control
         stats = CleanerStats(
             records_read=int(count[rows].sum()),
-            records_kept=found.kept + int(count[rows][whole[rows]].sum()),
-            superseded=found.superseded + int(count[rows][superseded[rows]].sum()),
-            tombstone=found.tombstones_expired,
-            no_key=found.no_key,
+            records_kept=cleaned.kept + int(count[rows][whole[rows]].sum()),
+            superseded=cleaned.superseded + int(count[rows][superseded[rows]].sum()),
+            tombstone=cleaned.tombstones_expired,
+            no_key=cleaned.no_key,
             aborted=int(count[rows][dropped & ~control].sum()),
             control=int(count[rows][dropped & control].sum()),
-            tombstones_kept=found.kept_tombstones,
+            tombstones_kept=cleaned.kept_tombstones,
             batches_read=len(source),
-            batches_unchanged=found.batches_unchanged,
+            batches_unchanged=cleaned.batches_unchanged,
             # Converted batches do not match the entries of the file one for one.
             bytes_read=int(bytes_read.sum()) * ends if converted else int(bytes_read[rows].sum()),
             bytes_written=len(data),
@@ -249,10 +249,10 @@ def _clean(
     sources.append(out)
     spans = np.empty((len(columns.size), 3), np.int64)
     rows, ends = key_rows(int(columns.records.max())), np.empty(GROUP, np.int64)
-    found = Cleaned(*filter_kernels.filter_batches(np.stack(columns, axis=1), rules, rows, ends, out, spans))
-    if found.bad_row >= 0:
-        raise bad_record(batches.take(slice(part.first, part.last)), part, found.bad_row, found.bad_at, path)
-    spans = spans[: found.spans]
+    cleaned = Cleaned(*filter_kernels.filter_batches(np.stack(columns, axis=1), rules, rows, ends, out, spans))
+    if cleaned.bad_row >= 0:
+        raise bad_record(batches.take(slice(part.first, part.last)), part, cleaned.bad_row, cleaned.bad_at, path)
+    spans = spans[: cleaned.spans]
     for number in np.flatnonzero(spans[:, 2] >= 0):
         start, size, row = spans[number].tolist()
         start -= address_of(out)
@@ -260,7 +260,7 @@ def _clean(
         sources.append(batch)
         spans[number, :2] = address_of(batch), len(batch)
     address, size, _ = np.ascontiguousarray(spans.T)
-    return address, size, found
+    return address, size, cleaned
 
 
 def _compressed(rebuilt: np.ndarray, codec: int, level: int | None) -> np.ndarray:

@@ -92,15 +92,15 @@ class OffsetMap:
         """
         if self.full:
             return False
-        rows = np.arange(len(window.batches)) if plain is not None and (window.batches.magic == 2).all() else None
+        rows = np.arange(len(window.batches))
         bound = _LARGEST_INT64 if end_offset is None else end_offset
         batches, offset_shift = window.batches, window.offset_shift
         past_last = int(batches.last_offset[-1]) + offset_shift + 1 if len(batches) else self.end_offset
         if exclude is not None:
             window = window.take(~exclude)
-            rows = None if rows is None else rows[~exclude]
-        window = as_magic_2(window)
-        batches = window.batches
+            rows = rows[~exclude]
+        given, window = window, as_magic_2(window)
+        is_given, batches = window is given, window.batches
         wanted = ~batches.is_control & (batches.count > 0) & window.overlaps(self.start_offset, bound)
         window = window.take(wanted)
         is_plain = np.zeros(len(window.batches), np.uint8)
@@ -109,7 +109,7 @@ class OffsetMap:
             self._put(part, window.batches.take(of_part), offset_shift, bound, window.path, is_plain[of_part])
             if self.full:
                 return False
-        if plain is not None and rows is not None:
+        if plain is not None and is_given:
             first, last = window.batches.base_offset + offset_shift, window.batches.last_offset + offset_shift
             plain[rows[wanted]] = (is_plain != 0) & (first >= self.start_offset) & (last < bound)
         self.advance(min(bound, past_last))

@@ -195,14 +195,14 @@ class _HeaderMemory:
         """Reads the headers of the rows just added, while the bytes of their group are still in memory."""
         count, size = after.headers - before.headers, after.header_bytes - before.header_bytes
         key, value = _BinaryMemory(count, size), _BinaryMemory(count, size)
-        found = Outcome(
+        outcome = Outcome(
             *kernels.decode_headers(
                 before.rows, after.rows, before.headers, self.addresses, key.addresses, value.addresses
             )
         )
-        assert (found.problem, found.headers) == (0, count), "the bytes changed while they were read"
-        names = _text(key.array(pa.binary(), count, found.key_bytes, 0))
-        values = value.array(pa.binary(), count, found.value_bytes, found.null_values)
+        assert (outcome.problem, outcome.headers) == (0, count), "the bytes changed while they were read"
+        names = _text(key.array(pa.binary(), count, outcome.key_bytes, 0))
+        values = value.array(pa.binary(), count, outcome.value_bytes, outcome.null_values)
         self._parts.append(pa.StructArray.from_arrays([names, values], fields=list(HEADERS_TYPE.value_type)))
 
     def array(self, rows: int) -> pa.Array:

@@ -239,7 +239,7 @@ class _Encoder:
         table = np.empty((_TABLE_ROWS, fields.TABLE_COLUMNS), np.int64)
         columns = self.columns
         is_compressed = self.codec != NONE
-        number, byte_position, batches, problem, row, found = kernels.write_batches(
+        number, byte_position, batches, problem, row, value = kernels.write_batches(
             columns.key,
             columns.value,
             columns.timestamp,
@@ -261,9 +261,9 @@ class _Encoder:
             self.leader_epoch,
         )
         if problem == fields.NO_ROOM:
-            return number, byte_position if batches else found, table[:batches]
+            return number, byte_position if batches else value, table[:batches]
         if problem:
-            raise self._error(problem, row, found)
+            raise self._error(problem, row, value)
         return number, byte_position, table[:batches]
 
     def _compress(self, batch: pa.Buffer, first: int) -> tuple[pa.Buffer, int]:
@@ -279,12 +279,12 @@ class _Encoder:
             return section, NONE
         raise self._error(fields.TOO_LARGE, first if self.all_rows else int(self.rows[first]), size)
 
-    def _error(self, problem: int, row: int, found: int) -> Exception:
+    def _error(self, problem: int, row: int, value: int) -> Exception:
         if problem == fields.TOO_LARGE:
             return RecordTooLargeError(
                 f"The record of row {row} makes a batch that is larger than max.message.bytes",
                 expected=f"at most {self.max_message_bytes} bytes",
-                found=f"{found} bytes",
+                found=f"{value} bytes",
                 hint="Raise the topic's max.message.bytes or drop the record",
             )
         if problem == fields.NULL_TIMESTAMP:
@@ -295,7 +295,7 @@ class _Encoder:
             return InvalidOptionError(
                 f"The timestamp of row {row} is before 1970, which Kafka does not have",
                 expected="0 ms or later, or -1 ms for none",
-                found=f"{found} ms",
+                found=f"{value} ms",
             )
         return InvalidOptionError(f"A header of row {row} has no key", hint="Only a header's value may be null")
 

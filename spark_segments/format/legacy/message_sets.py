@@ -122,30 +122,33 @@ def read_messages(
         at = last + 1
 
 
-def crc_holds(window: Window) -> np.ndarray:
-    """bool[]: whether the CRC-32 of each entry of magic 0 or 1 is that of its bytes. Wrappers are not opened."""
-    starts, batches = window.starts, window.batches
-    found = np.empty(len(batches), np.int64)
+def first_bad_crc(window: Window) -> CorruptBatchError | None:
+    """The error of the first entry of magic 0 or 1 whose CRC-32 is not that of its bytes. Wrappers are not opened."""
+    rows = np.flatnonzero(window.batches.magic < 2)
+    if not len(rows):
+        return None
+    starts, batches = window.starts[rows], window.batches.take(rows)
+    found = np.empty(len(rows), np.int64)
     kernels.crcs_of(window.data, starts, starts + batches.size, found)
-    values: np.ndarray = found == batches.crc
-    return values
+    bad = np.flatnonzero(found != batches.crc)
+    return _bad_crc(batches, int(bad[0]), window.path) if len(bad) else None
 
 
-def with_first_offsets(window: Window) -> BatchTable:
-    """The batches of a window; compressed entries of magic 0 and 1 get the base offset and the count of their messages.
+def with_first_offsets(window: Window) -> Window:
+    """The window whose compressed entries of magic 0 and 1 have the base offset and the count of their messages.
 
     A scan does not open wrappers and gives their last offset as their base offset, so batches can be selected by offset
-    only after this. Tables without such rows come back as they are.
+    only after this. Windows without such entries come back as they are. Raises CorruptBatchError for a damaged wrapper.
     """
     batches = window.batches
     wrappers = np.flatnonzero((batches.magic < 2) & (batches.codec != 0))
     if not len(wrappers):
-        return batches
+        return window
     base_offset, count = batches.base_offset.copy(), batches.count.copy()
     for row in wrappers:
         wrapper = _open_wrapper(window, int(row))
         base_offset[row], count[row] = wrapper.first_offset, wrapper.messages
-    return dataclasses.replace(batches, base_offset=base_offset, count=count)
+    return window.with_batches(dataclasses.replace(batches, base_offset=base_offset, count=count))
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -16,7 +17,6 @@ import pyarrow as pa
 from spark_segments.format.batches import scan_batches
 from spark_segments.format.buffers import byte_view
 from spark_segments.format.compression import compress
-from spark_segments.format.encoding.encode import Encoded
 from spark_segments.format.layout import (
     BATCH_OVERHEAD,
     CODEC_MASK,
@@ -32,29 +32,6 @@ from spark_segments.format.window import Window
 
 _LARGEST_DELTA = 2**31 - 1
 _RECORD_OVERHEAD = 36  # the most that a record's varints and its attributes take
-
-
-def to_magic2(
-    window: Window,
-    *,
-    leader_epoch: int = -1,
-    batch_bytes: int = 128 * 1024,
-) -> Encoded:
-    """The records of entries of magic 0 and 1 as batches of magic 2.
-
-    A wrapper becomes a batch with the wrapper's codec, a very large wrapper several batches. Uncompressed messages are
-    gathered into batches of up to `batch_bytes`. Raises CorruptBatchError for damaged messages.
-    """
-    parts: list[bytes] = []
-    tombstones = 0
-    for messages in read_messages(window):
-        codec = int(window.batches.attributes[messages.row]) & CODEC_MASK
-        tombstones += int((messages.value_size < 0).sum())
-        limit = batch_bytes if codec == 0 else None
-        for batch in _batches_of(messages, limit):
-            parts.append(_encode(batch, codec, leader_epoch))
-    data = pa.py_buffer(b"".join(parts))
-    return Encoded(data, scan_batches(data, check_crc=False).batches, tombstones)
 
 
 def opened(window: Window, start_offset: int, step_bytes: int) -> Iterator[tuple[Window, int | None]]:
@@ -85,27 +62,33 @@ def opened(window: Window, start_offset: int, step_bytes: int) -> Iterator[tuple
             if timestamp_type != part_type or sum(map(len, parts)) >= step_bytes:
                 yield from joined()
             part_type = timestamp_type
-            parts += [_encode(one, NONE, -1) for one in _batches_of(messages.take(slice(first, last)), None)]
+            parts += [_encode(run, NONE) for run in _batches_of(messages.take(slice(first, last)), None)]
     yield from joined()
 
 
-def as_magic_2(window: Window) -> Window:
-    """A window of the same records in magic 2. Without entries of magic 0 and 1 it is the window itself."""
+def as_magic_2(window: Window, batch_bytes: int = 128 * 1024) -> Window:
+    """A window of the same records in magic 2. Without entries of magic 0 and 1 it is the window itself.
+
+    A wrapper becomes a batch with the wrapper's codec, a very large wrapper several batches. Uncompressed messages are
+    gathered into batches of up to `batch_bytes`. Raises CorruptBatchError for damaged messages.
+    """
     batches = window.batches
     is_legacy = batches.magic < 2
     if not is_legacy.any():
         return window
     view = byte_view(window.data)
-    parts = []
+    parts: list[Any] = []
     edges = [0, *(np.flatnonzero(np.diff(is_legacy)) + 1).tolist(), len(batches)]
     for first, last in pairwise(edges):
         part = window.take(slice(first, last))
         if is_legacy[first]:
-            parts.append(byte_view(to_magic2(part).buffer))
+            for messages in read_messages(part):
+                codec = int(part.batches.attributes[messages.row]) & CODEC_MASK
+                parts += [_encode(run, codec) for run in _batches_of(messages, None if codec else batch_bytes)]
         else:
             sizes = part.batches.size.tolist()
             parts += [view[at : at + size] for at, size in zip(part.starts.tolist(), sizes, strict=True)]
-    joined = np.concatenate(parts)
+    joined = byte_view(b"".join(parts))
     converted = scan_batches(joined, check_crc=False, path=window.path).batches
     return replace(window, data=joined, batches=converted, byte_position=0)
 
@@ -128,7 +111,7 @@ def _batches_of(messages: Messages, limit_bytes: int | None) -> Iterator[Message
             start = stop
 
 
-def _encode(messages: Messages, codec: int, leader_epoch: int) -> bytes:
+def _encode(messages: Messages, codec: int) -> bytes:
     count = len(messages.offset)
     base_offset, base_timestamp = int(messages.offset[0]), int(messages.timestamp[0])
     room = int((np.maximum(messages.key_size, 0) + np.maximum(messages.value_size, 0)).sum()) + count * _RECORD_OVERHEAD
@@ -149,7 +132,7 @@ def _encode(messages: Messages, codec: int, leader_epoch: int) -> bytes:
         count,
         base_offset=base_offset,
         last_offset=int(messages.offset[-1]),
-        leader_epoch=leader_epoch,
+        leader_epoch=-1,
         attributes=codec | (TIMESTAMP_TYPE_MASK if appended else 0),
         base_timestamp=base_timestamp,
         max_timestamp=int(messages.timestamp.max()),

@@ -87,15 +87,15 @@ def offsets_bytes(offsets: Mapping[tuple[str, int], int]) -> bytes:
 
 def parse_partition_metadata(data: Any, *, path: str = PARTITION_METADATA_FILE) -> str:
     """The topic id (22 characters of URL-safe base64) of a partition.metadata."""
-    found: dict[str, str] = {}
+    values: dict[str, str] = {}
     for line, byte_position in _lines(data, path):
         name, separator, value = line.partition(":")
         if not separator:
             raise _malformed("`name: value`", line, path, byte_position)
-        found[name.strip()] = value.strip()
-    if found.get("version") != PARTITION_METADATA_VERSION:
-        raise _malformed(f"version: {PARTITION_METADATA_VERSION}", f"version: {found.get('version')}", path, 0)
-    topic_id = found.get("topic_id", "")
+        values[name.strip()] = value.strip()
+    if values.get("version") != PARTITION_METADATA_VERSION:
+        raise _malformed(f"version: {PARTITION_METADATA_VERSION}", f"version: {values.get('version')}", path, 0)
+    topic_id = values.get("topic_id", "")
     if not is_topic_id(topic_id):
         raise _malformed("topic_id: 22 characters of base64, not all zero", f"topic_id: {topic_id}", path, 0)
     return topic_id

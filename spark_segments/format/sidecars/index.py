@@ -164,7 +164,7 @@ def indexes_of_runs(
     time_bytes = time_index_bytes(time_entries[:, 0], time_entries[:, 1])
     last_bytes = time_index_bytes(states[:, MAX_TIMESTAMP], states[:, OFFSET_OF_MAX])
     has_last = (states[:, MAX_TIMESTAMP] > states[:, LAST_ENTRY_TIMESTAMP]).tolist()
-    found = []
+    indexes = []
     offset_start = time_start = last_start = 0
     for (offset_end, time_end), last in zip(
         (ends * (OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES)).tolist(), has_last, strict=True
@@ -172,9 +172,9 @@ def indexes_of_runs(
         time_index = time_bytes[time_start:time_end]
         if last:
             time_index += last_bytes[last_start : last_start + TIME_ENTRY_BYTES]
-        found.append((offset_bytes[offset_start:offset_end], time_index))
+        indexes.append((offset_bytes[offset_start:offset_end], time_index))
         offset_start, time_start, last_start = offset_end, time_end, last_start + TIME_ENTRY_BYTES
-    return found, states
+    return indexes, states
 
 
 def _entries(

@@ -20,7 +20,7 @@ from spark_segments.format.control import read_markers
 from spark_segments.format.decoding.decode import decode_batches
 from spark_segments.format.layout import CODECS, RECORD_SCHEMA
 from spark_segments.format.legacy.message_sets import with_first_offsets
-from spark_segments.format.legacy.upconvert import to_magic2
+from spark_segments.format.legacy.upconvert import as_magic_2
 from spark_segments.format.window import Window
 from tests.format.guarded import Guarded
 from tests.format.legacy_messages import message, wrapper
@@ -146,7 +146,7 @@ def message_sets() -> Run:
         _read(window, random)
         with_first_offsets(window)
         if len(old.batches):
-            assert scan_batches(to_magic2(old).buffer).error is None
+            assert scan_batches(as_magic_2(old).data).error is None
         if error is not None:
             raise error
 

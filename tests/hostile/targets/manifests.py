@@ -11,14 +11,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from random import Random
 
-from spark_segments import LogDir
+from spark_segments import LogDir, Position
 from spark_segments.log.groups import group as group_module
 from spark_segments.log.manifest import row_files
 from spark_segments.log.manifest.delta.delta_log import manifest_directory
 from spark_segments.log.manifest.manifest import Manifest
 from spark_segments.log.manifest.recovery_copy import read_recovery_copy
 from spark_segments.log.manifests import Manifests
-from spark_segments.log.positions import Position
 from spark_segments.log.rebuild.playback import known_topic
 from spark_segments.storage import Storage
 from tests.golden_files import GOLDEN
