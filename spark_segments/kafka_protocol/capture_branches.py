@@ -38,13 +38,13 @@ def _snapshot(log: LogDir, name: str) -> Snapshot | None:
         return None
 
 
-def branch(log: LogDir, source: str, there: Collection[str]) -> str:
+def branch(log: LogDir, source: str, cluster_topics: Collection[str]) -> str:
     """Lets the capture of a topic go on in another topic here, which the next pass makes, and returns its name."""
     before, snapshot = topic_here(log, source)
     if snapshot is None:
         return before  # which has nothing yet
     names = (f"{source}.branch-{number}" for number in count(1))
-    name = next(name for name in names if name not in there and _snapshot(log, name) is None)
+    name = next(name for name in names if name not in cluster_topics and _snapshot(log, name) is None)
     check_new_topic_name(name, [])
 
     def plan(current: Snapshot) -> Change:

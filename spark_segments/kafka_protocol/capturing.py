@@ -52,23 +52,23 @@ def capture(
     options, report = options or CaptureOptions(), Report("capture", dry_run=False)
     report.details["holes"] = []
     with SourceCluster(servers, options.client_config, options.answer_seconds) as source:
-        there = patient(source.topics, options.patience_seconds)
-        names = sorted(name for name in there if any(fnmatch.fnmatchcase(name, one) for one in topics))
+        cluster_topics = patient(source.topics, options.patience_seconds)
+        names = sorted(name for name in cluster_topics if any(fnmatch.fnmatchcase(name, one) for one in topics))
         if not names:
             raise UnknownTopicError(
                 f"{servers} shows no topic {', '.join(topics)}",
                 hint="Internal topics are left out, and brokers hide what this user may not read",
             )
         # Before the logs, so that no position lies above what is captured.
-        chosen = [there[name] for name in names]
+        chosen = [cluster_topics[name] for name in names]
         read = patient(partial(_groups, source, options.groups, chosen), options.patience_seconds)
         here: dict[str, str] = {}
 
         for name in names:
-            work = TopicCapture(log, source, there[name], options, report, spark=spark, progress=progress)
+            work = TopicCapture(log, source, cluster_topics[name], options, report, spark=spark, progress=progress)
             try:
                 if options.recapture:
-                    branch(log, name, there)
+                    branch(log, name, cluster_topics)
                 try:
                     here[name] = work.run()
                 except DivergedError as error:
@@ -76,7 +76,7 @@ def capture(
                         raise
                     report.warn(
                         f"{work.name}: {error.message}. What was captured stays there; "
-                        f"a new copy goes on in {branch(log, name, there)}"
+                        f"a new copy goes on in {branch(log, name, cluster_topics)}"
                     )
                     here[name] = work.run()
                     report.partitions[-1]["branched"] = True

@@ -13,7 +13,13 @@ from spark_segments.config.properties import read_properties
 from spark_segments.errors import InvalidOptionError, SegmentsError
 from spark_segments.kafka_protocol.oauth_tokens import Tokens
 
+
+def _version(text: str) -> tuple[int, ...]:
+    return tuple(map(int, text.split(".")))
+
+
 _OPTIONS: Mapping[str, tuple[str, Callable[[str], Any]]] = {
+    "broker.version.fallback": ("api_version", _version),
     "client.id": ("client_id", str),
     "request.timeout.ms": ("request_timeout_ms", int),
     "sasl.mechanism": ("sasl_mechanism", str),
@@ -83,14 +89,14 @@ def _tokens(settings: Mapping[str, str]) -> Tokens | None:
     """Where tokens of OAUTHBEARER come from; None for another mechanism."""
     if _mechanism(settings) != _OAUTHBEARER:
         return None
-    found = {_TOKENS[name]: value for name, value in settings.items() if name in _TOKENS}
+    arguments = {_TOKENS[name]: value for name, value in settings.items() if name in _TOKENS}
     if _JAAS in settings:
         for name, ours in (("clientId", "client_id"), ("clientSecret", "client_secret"), ("scope", "scope")):
             if (value := _of_jaas(settings[_JAAS], name)) is not None:
-                found[ours] = value
-    found.setdefault("endpoint", "")
+                arguments[ours] = value
+    arguments.setdefault("endpoint", "")
     trusted = settings.get("ssl.truststore.location", settings.get("ssl.ca.location"))
-    return Tokens(**found, trusted=trusted)
+    return Tokens(**arguments, trusted=trusted)
 
 
 def _mechanism(settings: Mapping[str, str]) -> str | None:
@@ -104,22 +110,22 @@ def _of_jaas(text: str, name: str) -> str | None:
 
 def _checked(settings: Mapping[str, str]) -> dict[str, str]:
     """Settings of names in _OPTIONS; those of a JAAS text by librdkafka's names."""
-    found = {}
+    checked = {}
     for name, value in settings.items():
         if name == _JAAS:
             for ours in () if _mechanism(settings) == _OAUTHBEARER else ("username", "password"):
                 said = _of_jaas(value, ours)
                 if said is None:
                     raise InvalidOptionError(f"{_JAAS} has no {ours}", expected=f'{ours}="…"')
-                found[f"sasl.{ours}"] = said
+                checked[f"sasl.{ours}"] = said
         elif name in _OPTIONS:
-            found[name] = value
+            checked[name] = value
         elif name not in (*_LEFT, *_TOKENS):
             expected = ", ".join(sorted([*_OPTIONS, *_TOKENS, _JAAS]))
             raise InvalidOptionError("A client setting that is not known", expected=expected, found=name)
     if settings.get("ssl.truststore.type", "PEM").upper() != "PEM":
         raise InvalidOptionError("A trust store of this type cannot be read", expected="ssl.truststore.type=PEM")
-    return found
+    return checked
 
 
 def settings_of_file(path: str) -> dict[str, str]:

@@ -195,13 +195,13 @@ class PartitionsCapture:
     def _refresh(self) -> None:
         """Looks who leads the partitions now. What is not there for now is tried again."""
         try:
-            there = self._source.topics().get(self._topic.name)
+            latest = self._source.topics().get(self._topic.name)
         except SourceError as error:
             if not error.is_passing:
                 raise
             return
-        if there is not None and self._is_same(there) and self._parts.keys() <= there.leaders.keys():
-            self._topic = there
+        if latest is not None and self._is_same(latest) and self._parts.keys() <= latest.leaders.keys():
+            self._topic = latest
 
     def _is_same(self, there: SourceTopic) -> bool:
         if there.topic_id == self._topic.topic_id:
@@ -323,7 +323,7 @@ class PartitionsCapture:
         batches = window.batches
         first = int(batches.base_offset[0])
         rises = (batches.base_offset[1:] > batches.last_offset[:-1]).all()
-        is_start = part.next_offset == part.row.log_start_offset  # it may lie within a batch
+        is_start = floor == part.row.log_start_offset  # it may lie within a batch
         if not rises or (first < floor and not is_start):
             raise CorruptBatchError(
                 "The broker's batches do not follow what is here",

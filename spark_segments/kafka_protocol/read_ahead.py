@@ -64,7 +64,8 @@ class CheckedBlock:
     ):
         self.start, self.next_offset = start, next_offset
         self.data, self._layout, self.source = data, layout, source
-        self.size_bytes = int(layout.byte_position[-1] + layout.size[-1])
+        self._ends = layout.byte_position + layout.size
+        self.size_bytes = int(self._ends[-1])
         self.largest_bytes = int(layout.size.max())
         self.checked_seconds = self.used_seconds = 0.0
 
@@ -91,17 +92,17 @@ class CheckedBlock:
         """What `PartitionLog.read` gives for the same arguments, and the offset behind it: parts of the block's bytes,
         which are `held`.
         """
-        layout = self._layout
-        first = int(np.searchsorted(layout.last_offset, offset))
-        last = int(np.searchsorted(layout.base_offset, end_offset))
+        layout, ends = self._layout, self._ends
+        first = int(layout.last_offset.searchsorted(offset))
+        last = int(layout.base_offset.searchsorted(end_offset))
         if first >= last:
             return [], min(self.next_offset, end_offset)
         start = int(layout.byte_position[first])
-        fits = int(np.searchsorted(layout.byte_position[:last] + layout.size[:last], start + max_bytes, side="right"))
+        fits = min(last, int(ends.searchsorted(start + max_bytes, side="right")))
         last = max(fits, first + 1 if at_least_one else first)
         if first == last:
             return [], offset
-        end = int(layout.byte_position[last - 1] + layout.size[last - 1])
+        end = int(ends[last - 1])
         behind = int(layout.last_offset[last - 1]) + 1
         if last == len(layout):
             behind = max(behind, min(self.next_offset, end_offset))

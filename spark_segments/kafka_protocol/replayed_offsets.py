@@ -71,7 +71,7 @@ class ReplayedOffsets:
         """{partition: offset there} of the first record at or above a position; behind the last one where there is
         none; no entry for a partition without records.
         """
-        found: dict[int, int] = {}
+        offsets: dict[int, int] = {}
         behind: dict[int, int] = {}
         for path in self._paths():
             table = self._read(path)
@@ -79,10 +79,10 @@ class ReplayedOffsets:
             for number in positions.keys() & set(partitions.tolist()):
                 here = partitions == number
                 at = int(np.searchsorted(old[here], positions[number]))
-                if number not in found and at < here.sum():
-                    found[number] = int(new[here][at])
+                if number not in offsets and at < here.sum():
+                    offsets[number] = int(new[here][at])
                 behind[number] = int(new[here][-1]) + 1
-        return behind | found
+        return behind | offsets
 
     def _paths(self) -> list[str]:
         return sorted(one.path for one in self._storage.list(self._directory) if one.path.endswith(".parquet"))

@@ -216,13 +216,13 @@ class Replay:
                 if not self._is_begun:
                     self._cluster.begin(self._largest_record())
                     self._is_begun = True
-                for one in self._planned():
-                    done[one.name] = one.after(done.get(one.name))
-                    before = one.records
+                for topic in self._planned():
+                    done[topic.name] = topic.after(done.get(topic.name))
+                    before = topic.records
                     try:
-                        self._send(one)
+                        self._send(topic)
                     finally:
-                        if one.records > before:
+                        if topic.records > before:
                             answered = time.monotonic()
                 moved = self._moved_groups()
                 break
@@ -233,8 +233,8 @@ class Replay:
                     raise
             self._is_begun = False  # a new producer takes back what the old one left open
             time.sleep(_PAUSE_SECONDS)
-        for name, one in done.items():
-            _tell(report, one, groups=moved[name])
+        for name, topic in done.items():
+            _tell(report, topic, groups=moved[name])
         return report.finish()
 
     # Plans
@@ -244,19 +244,19 @@ class Replay:
         names = self._names()
         self._chosen_groups()
         targets = {name: self._options.rename.get(name, name) for name in names}
-        there = self._cluster.topics(list(targets.values()))
-        sent = self._cluster.positions({name: len(one.ends) for name, one in there.items()})
-        found: list[_Topic] = []
+        cluster_topics = self._cluster.topics(list(targets.values()))
+        sent = self._cluster.positions({name: len(one.ends) for name, one in cluster_topics.items()})
+        planned: list[_Topic] = []
         problems: list[str] = []
         for name in names:
             snapshot = self._log.topic(name).snapshot
-            one = self._topic(snapshot, targets[name], there.get(targets[name]), sent)
+            one = self._topic(snapshot, targets[name], cluster_topics.get(targets[name]), sent)
             problems += self._problems(one)
-            found.append(one)
+            planned.append(one)
         if problems:
             raise InvalidOptionError("The cluster would not have the records as they are", found="; ".join(problems))
         self._checked |= set(names)
-        return found
+        return planned
 
     def _names(self) -> list[str]:
         here = [one for one in self._log.topics() if not one.startswith("__")]  # which are the cluster's own business
@@ -275,7 +275,7 @@ class Replay:
             raise InvalidOptionError("Two topics would have one name there", found=", ".join(sorted(targets)))
         return names
 
-    def _topic(self, snapshot: Snapshot, target: str, there: TargetTopic | None, sent: Mapping[Any, Any]) -> _Topic:
+    def _topic(self, snapshot: Snapshot, target: str, existing: TargetTopic | None, sent: Mapping[Any, Any]) -> _Topic:
         places, ends, new, new_ends = {}, {}, set(), dict[int, int]()
         after, before = self._options.from_time_ms, self._options.to_time_ms
         firsts, lasts = (self._firsts(snapshot, ms) for ms in (after, before))
@@ -296,13 +296,13 @@ class Replay:
                 place = start if after is None else bounds[number][1] if first is None else first[0]
             places[number], ends[number] = place, max(place, end)
         to_send = sum(max(0, end - places[number]) for number, end in ends.items())
-        found = _Topic(snapshot, target, there, places, ends, new_ends, new, there is None, to_send)
-        found.warnings += [
+        topic = _Topic(snapshot, target, existing, places, ends, new_ends, new, existing is None, to_send)
+        topic.warnings += [
             f"{snapshot.topic}-{number}: {hole}"
             for number in ends
             for hole in holes_in(snapshot, number, places[number], ends[number])
         ]
-        return found
+        return topic
 
     def _firsts(self, snapshot: Snapshot, time_ms: int | None) -> Mapping[int, tuple[int, int] | None]:
         if time_ms is None:
@@ -322,21 +322,21 @@ class Replay:
                 hint="Replay under another name into another topic: --name, --rename",
             )
 
-    def _problems(self, one: _Topic) -> Iterator[str]:
+    def _problems(self, topic: _Topic) -> Iterator[str]:
         """Why the cluster would not have the topic's records as they are, or already has others."""
-        count = len(one.ends)
-        config = one.there.config if one.there is not None else self._config(one.snapshot)
-        if one.there is not None:
-            if len(one.there.ends) < count:
-                yield f"topic {one.target} has {len(one.there.ends)} partitions, and {count} are needed"
-            if any(one.there.ends.get(number, 0) for number in one.new):
+        count = len(topic.ends)
+        config = topic.there.config if topic.there is not None else self._config(topic.snapshot)
+        if topic.there is not None:
+            if len(topic.there.ends) < count:
+                yield f"topic {topic.target} has {len(topic.there.ends)} partitions, and {count} are needed"
+            if any(topic.there.ends.get(number, 0) for number in topic.new):
                 yield (
-                    f"topic {one.target} has records that no replay {self._name} has sent, or its offsets "
+                    f"topic {topic.target} has records that no replay {self._name} has sent, or its offsets "
                     "were forgotten there (offsets.retention.minutes): delete it, or --rename"
                 )
         if config.get("message.timestamp.type") == "LogAppendTime":
-            yield f"topic {one.target} has message.timestamp.type=LogAppendTime, which replaces the times of records"
-        if one.name in self._checked:
+            yield f"topic {topic.target} has message.timestamp.type=LogAppendTime, which replaces the times of records"
+        if topic.name in self._checked:
             return
         now_ms = self._log.storage.now_ms()
         both = config.get("message.timestamp.difference.max.ms", LONG_MAX)
@@ -346,24 +346,24 @@ class Replay:
         kept = now_ms - retention_ms if retention_ms >= 0 else -LONG_MAX
         if max(oldest, kept) <= -1 and newest >= LONG_MAX:
             return
-        times = self._span(one)
+        times = self._span(topic)
         if times is None:
             return
         if times[0] < oldest or times[1] > newest:
-            yield f"topic {one.target} refuses times of records: its limits message.timestamp.*.max.ms are too small"
+            yield f"topic {topic.target} refuses times of records: its limits message.timestamp.*.max.ms are too small"
         if times[0] < kept:
-            yield f"topic {one.target} would remove records at once: its retention.ms is {retention_ms}"
+            yield f"topic {topic.target} would remove records at once: its retention.ms is {retention_ms}"
 
     def _span(self, one: _Topic) -> tuple[int, int] | None:
         """(oldest, newest) time in ms of the records to be sent; None where there are none with a time."""
         offsets = {number: (one.places[number], end) for number, end in one.ends.items()}
-        found = []
+        spans = []
         for batch in self._scan(one, offsets, ("timestamp",)).batches():
             times = batch.column("timestamp").cast(pa.int64())
             both = pc.min_max(times.filter(pc.greater_equal(times, 0))).as_py()
             if both["min"] is not None:
-                found.append((both["min"] // 1000, both["max"] // 1000))
-        return (min(one for one, _ in found), max(one for _, one in found)) if found else None
+                spans.append((both["min"] // 1000, both["max"] // 1000))
+        return (min(one for one, _ in spans), max(one for _, one in spans)) if spans else None
 
     def _scan(self, one: _Topic, offsets: Offsets, columns: tuple[str, ...]) -> Scan:
         selection = Selection(columns, isolation=READ_COMMITTED)
@@ -380,61 +380,65 @@ class Replay:
 
     # Records
 
-    def _send(self, one: _Topic) -> None:
-        begun, total = dict(one.places), sum(end - one.places[number] for number, end in one.ends.items())
+    def _send(self, topic: _Topic) -> None:
+        begun, total = dict(topic.places), sum(end - topic.places[number] for number, end in topic.ends.items())
         offset_map = None
         if not self._log.is_kafka:
-            offset_map = ReplayedOffsets(self._log.storage, self._name, one.target)
-            offset_map.settle({number: place for number, place in one.places.items() if number not in one.new})
-        if one.there is None:
-            self._cluster.create_topic(one.target, len(one.ends), self._config(one.snapshot))
+            offset_map = ReplayedOffsets(self._log.storage, self._name, topic.target)
+            offset_map.settle({number: place for number, place in topic.places.items() if number not in topic.new})
+        if topic.there is None:
+            self._cluster.create_topic(topic.target, len(topic.ends), self._config(topic.snapshot))
         current: _Transaction | None = None
-        if one.new:  # from now on the replay is known there
+        if topic.new:  # from now on the replay is known there
             current = self._begun()
-            current.places |= {number: one.places[number] for number in one.new}
-            self._commit(one, current, None)
-            one.new.clear()
+            current.places |= {number: topic.places[number] for number in topic.new}
+            self._commit(topic, current, None)
+            topic.new.clear()
             current = None
-        self._pass_arrived(one, offset_map)
-        offsets = {number: (one.places[number], end) for number, end in one.ends.items()}
-        scan = self._scan(one, offsets, _COLUMNS)
+        self._pass_arrived(topic, offset_map)
+        offsets = {number: (topic.places[number], end) for number, end in topic.ends.items()}
+        scan = self._scan(topic, offsets, _COLUMNS)
         for batch in scan.batches():
             number = batch.column("partition")[0].as_py()
             for start in range(0, batch.num_rows, _PIECE_RECORDS):
                 current = current or self._begun()
-                self._produce(one, current, number, batch.slice(start, _PIECE_RECORDS))
+                self._produce(topic, current, number, batch.slice(start, _PIECE_RECORDS))
                 if current.is_full:
-                    self._commit(one, current, offset_map)
+                    self._commit(topic, current, offset_map)
                     current = None
                 if self._progress is not None:
-                    self._progress(sum(one.places.values()) - sum(begun.values()), total)
+                    self._progress(sum(topic.places.values()) - sum(begun.values()), total)
                 self._throttle()
-        behind = {number: end for number, end in one.ends.items() if end > one.places[number]}
+        behind = {number: end for number, end in topic.ends.items() if end > topic.places[number]}
         if behind or current:
             current = current or self._begun()
             current.places |= behind  # control records and aborted ones at the end are passed, too
-            self._commit(one, current, offset_map)
+            self._commit(topic, current, offset_map)
 
-    def _pass_arrived(self, one: _Topic, offset_map: ReplayedOffsets | None) -> None:
+    def _pass_arrived(self, topic: _Topic, offset_map: ReplayedOffsets | None) -> None:
         """Passes over records that were sent without transactions, and whose position was not committed any more."""
-        there = one.there.ends if one.there is not None else {}
-        arrived = {number: there[number] - end for number, end in one.new_ends.items() if there.get(number, end) != end}
+        cluster_ends = topic.there.ends if topic.there is not None else {}
+        arrived = {
+            number: cluster_ends[number] - end
+            for number, end in topic.new_ends.items()
+            if cluster_ends.get(number, end) != end
+        }
         if not arrived:
             return
         current = self._begun()
         for number, count in arrived.items():
-            found: list[int] = []
+            arrived_offsets: list[int] = []
             if count > 0:
-                offsets = {number: (one.places[number], one.ends[number])}
-                for batch in self._scan(one, offsets, ("offset",)).batches():
-                    found += batch.column("offset").to_pylist()[: count - len(found)]
-            if len(found) != count:
-                raise _others(one, number, one.new_ends[number] + len(found), there[number])
-            current.old[number] = found
-            current.new[number] = [*range(one.new_ends[number], there[number])]
-            current.places[number] = found[-1] + 1
+                offsets = {number: (topic.places[number], topic.ends[number])}
+                for batch in self._scan(topic, offsets, ("offset",)).batches():
+                    arrived_offsets += batch.column("offset").to_pylist()[: count - len(arrived_offsets)]
+            if len(arrived_offsets) != count:
+                raise _others(topic, number, topic.new_ends[number] + len(arrived_offsets), cluster_ends[number])
+            current.old[number] = arrived_offsets
+            current.new[number] = [*range(topic.new_ends[number], cluster_ends[number])]
+            current.places[number] = arrived_offsets[-1] + 1
             current.records += count
-        self._commit(one, current, offset_map)
+        self._commit(topic, current, offset_map)
 
     # Groups
 
@@ -469,7 +473,7 @@ class Replay:
         self._cluster.begin_transaction()
         return _Transaction()
 
-    def _produce(self, one: _Topic, transaction: _Transaction, number: int, batch: pa.RecordBatch) -> None:
+    def _produce(self, topic: _Topic, transaction: _Transaction, number: int, batch: pa.RecordBatch) -> None:
         """Hands records of a partition to the producer."""
         offsets = batch.column("offset").to_pylist()
         times = pc.divide(batch.column("timestamp").cast(pa.int64()), 1000).to_pylist()
@@ -485,20 +489,20 @@ class Replay:
             if error is None and offset is not None:
                 new.append(offset)
             elif error is not None and transaction.problem is None:
-                what = f"The record of {one.name}-{number} at offset {old[min(len(new), len(old) - 1)]}"
+                what = f"The record of {topic.name}-{number} at offset {old[min(len(new), len(old) - 1)]}"
                 transaction.problem = delivery_problem(error, what)
 
         keys, values = batch.column("key").to_pylist(), batch.column("value").to_pylist()
         for offset, time_ms, key, value, some in zip(offsets, times, keys, values, headers, strict=True):
             if not time_ms:
                 raise InvalidRecordError(
-                    f"The record of {one.name}-{number} at offset {offset} cannot be sent: its time is 0, which "
+                    f"The record of {topic.name}-{number} at offset {offset} cannot be sent: its time is 0, which "
                     "librdkafka takes for the time of now",
                     hint="Begin behind it: --from-time",
                 )
             while True:
                 try:
-                    producer.produce(one.target, value, key, number, delivered, timestamp=time_ms, headers=some)
+                    producer.produce(topic.target, value, key, number, delivered, timestamp=time_ms, headers=some)
                     break
                 except BufferError:
                     producer.poll(0.1)
@@ -510,31 +514,31 @@ class Replay:
         transaction.places[number] = offsets[-1] + 1
         producer.poll(0)
 
-    def _commit(self, one: _Topic, transaction: _Transaction, offset_map: ReplayedOffsets | None) -> None:
+    def _commit(self, topic: _Topic, transaction: _Transaction, offset_map: ReplayedOffsets | None) -> None:
         """Ends a transaction: records, then their map, then the commit."""
         self._cluster.flush()
         if transaction.problem is not None:
             raise transaction.problem
         for number, offsets in transaction.new.items():
-            known = one.new_ends.get(number)
+            known = topic.new_ends.get(number)
             if self._options.idempotent and offsets and known is not None and offsets[0] != known:
-                raise _others(one, number, known, offsets[0])
+                raise _others(topic, number, known, offsets[0])
             if offsets:
-                one.new_ends[number] = offsets[-1] + 1
+                topic.new_ends[number] = offsets[-1] + 1
         if offset_map is not None and transaction.records:
             offset_map.add({number: (old, transaction.new[number]) for number, old in transaction.old.items()})
-        states = {number: PartitionState.of(one.snapshot, number) for number in transaction.places}
+        states = {number: PartitionState.of(topic.snapshot, number) for number in transaction.places}
         positions = {}
         for number, place in transaction.places.items():
             position = states[number].position(place)
             metadata = f"{position.topic_id} {position.leader_epoch}"
-            if self._options.idempotent and (new_end := one.new_ends.get(number)) is not None:
+            if self._options.idempotent and (new_end := topic.new_ends.get(number)) is not None:
                 metadata += f" {new_end}"
-            positions[one.target, number] = (place, metadata)
+            positions[topic.target, number] = (place, metadata)
         self._cluster.commit(positions)
-        one.places |= transaction.places
-        one.records += transaction.records
-        one.sent_bytes += transaction.sent_bytes
+        topic.places |= transaction.places
+        topic.records += transaction.records
+        topic.sent_bytes += transaction.sent_bytes
 
     def _throttle(self) -> None:
         if (rate := self._options.max_bytes_per_second) is not None:
@@ -550,21 +554,21 @@ def _others(one: _Topic, number: int, expected: int, found: int) -> TargetError:
     )
 
 
-def _tell(report: Report, one: _Topic, **figures: Any) -> None:
+def _tell(report: Report, topic: _Topic, **figures: Any) -> None:
     """Adds a topic's line and warnings to a report."""
     report.add(
-        one.name,
+        topic.name,
         None,
         TO_SEND if report.dry_run else SENT,
-        records_in=one.records,
-        records_out=one.records,
-        bytes_in=one.sent_bytes,
-        bytes_out=one.sent_bytes,
-        target=one.target,
-        partitions=len(one.ends),
-        created=one.created,
-        to_send=one.to_send,
+        records_in=topic.records,
+        records_out=topic.records,
+        bytes_in=topic.sent_bytes,
+        bytes_out=topic.sent_bytes,
+        target=topic.target,
+        partitions=len(topic.ends),
+        created=topic.created,
+        to_send=topic.to_send,
         **figures,
     )
-    for text in one.warnings:
+    for text in topic.warnings:
         report.warn(text)

@@ -125,7 +125,7 @@ class SourceCluster:
         request = MetadataRequest(topics=None, allow_auto_topic_creation=False)
         answer = self._ask(None, request)
         self._client.cluster.update_metadata(answer)
-        found = {}
+        source_topics = {}
         for topic in answer.topics:
             if topic.error_code or getattr(topic, "is_internal", False) or topic.name.startswith("__"):
                 continue
@@ -135,8 +135,8 @@ class SourceCluster:
             }
             known = topic_id is not None and topic_id != _NO_ID
             text = base64.urlsafe_b64encode(topic_id.bytes).rstrip(b"=").decode() if known else None
-            found[topic.name] = SourceTopic(topic.name, text, leaders)
-        return found
+            source_topics[topic.name] = SourceTopic(topic.name, text, leaders)
+        return source_topics
 
     def ask(self, topic: SourceTopic, wanted: Wanted) -> Future[dict[int, Fetched]]:
         """Asks for batches of partitions. Several such questions may be under way; a broker answers them in order."""
@@ -160,7 +160,7 @@ class SourceCluster:
         by_leader: dict[int, list[Any]] = {}
         for number, (offset, epoch) in wanted.items():
             leader, leader_epoch = topic.leaders[number]
-            one = part(
+            request = part(
                 partition=number,
                 current_leader_epoch=leader_epoch,
                 fetch_offset=offset,
@@ -168,7 +168,7 @@ class SourceCluster:
                 log_start_offset=-1,
                 partition_max_bytes=_PARTITION_BYTES,
             )
-            by_leader.setdefault(leader, []).append(one)
+            by_leader.setdefault(leader, []).append(request)
         return [
             (
                 leader,
@@ -193,20 +193,20 @@ class SourceCluster:
     @_sensible
     def _fetched(self, wanted: Wanted, sent: Sequence[tuple[Any, Any] | SourceError]) -> dict[int, Fetched]:
         self._send_waiting()
-        found = {}
+        fetched = {}
         for answer in self._answers(sent):
             _check(getattr(answer, "error_code", 0))
-            for one in (one for each in answer.responses for one in each.partitions):
-                if one.partition_index not in wanted:
+            for partition in (one for each in answer.responses for one in each.partitions):
+                if partition.partition_index not in wanted:
                     raise ValueError("a partition that was not asked for")
-                parting = getattr(one, "diverging_epoch", None)
+                parting = getattr(partition, "diverging_epoch", None)
                 parted = None if parting is None or parting.end_offset < 0 else (parting.epoch, parting.end_offset)
-                start = getattr(one, "log_start_offset", -1)
-                records = bytes(one.records or b"")
-                found[one.partition_index] = Fetched(
-                    one.error_code, one.high_watermark, start, records, parted, answer.API_VERSION
+                start = getattr(partition, "log_start_offset", -1)
+                records = bytes(partition.records or b"")
+                fetched[partition.partition_index] = Fetched(
+                    partition.error_code, partition.high_watermark, start, records, parted, answer.API_VERSION
                 )
-        return found
+        return fetched
 
     @_sensible
     def offset(self, topic: SourceTopic, partition: int, time: int) -> int:
@@ -246,16 +246,16 @@ class SourceCluster:
     def groups(self) -> dict[str, int]:
         """{group: the broker that coordinates it} of the groups that this user may see, share groups left out."""
         self.topics()  # which tells the brokers
-        found: dict[str, int] = {}
+        coordinators: dict[str, int] = {}
         for broker in self._client.cluster.brokers():
             answer = self._ask(broker.node_id, ListGroupsRequest(states_filter=[], types_filter=[]))
             _check(answer.error_code)
-            found |= {
+            coordinators |= {
                 one.group_id: broker.node_id
                 for one in answer.groups
                 if getattr(one, "group_type", "").lower() != _SHARE
             }
-        return found
+        return coordinators
 
     @_sensible
     def positions(
@@ -270,13 +270,13 @@ class SourceCluster:
         request = OffsetFetchRequest(group_id=group, topics=asked, require_stable=True, min_version=2, max_version=7)
         answer = self._ask(coordinator, request)
         _check(answer.error_code)
-        found = {}
+        committed = {}
         for topic in answer.topics:
             for one in topic.partitions:
                 _check(one.error_code)
                 if one.committed_offset >= 0:
-                    found[topic.name, one.partition_index] = int(one.committed_offset), one.metadata or ""
-        return found
+                    committed[topic.name, one.partition_index] = int(one.committed_offset), one.metadata or ""
+        return committed
 
     def _ask(self, node: int | None, request: Any) -> Any:
         return self._thread.submit(lambda: self._answered(self._sent(node, request))).result()

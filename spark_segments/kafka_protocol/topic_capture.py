@@ -263,7 +263,7 @@ class TopicCapture:
         now_ms = self._log.storage.now_ms()
         notes = {number: self._note(part, now_ms) for number, part in ready.items()}
         new = {number: self._row(part, notes[number].stable_end) for number, part in ready.items()}
-        found = sorted(hole for part in ready.values() for hole in part.holes)
+        holes = sorted(hole for part in ready.values() for hole in part.holes)
         chunks = [row for part in ready.values() for row in part.chunks]
 
         def plan(current: Snapshot) -> Change:
@@ -294,13 +294,13 @@ class TopicCapture:
                     ]
                 dirty = max(here.first_dirty_offset, start)
                 rows.append(dataclasses.replace(row, log_start_offset=start, first_dirty_offset=dirty))
-            topic = with_captured(with_holes(current, found), notes)
+            topic = with_captured(with_holes(current, holes), notes)
             return Change(CAPTURE, add=chunks, replace=sealed, partitions=rows, topic=topic)
 
         self._manifest.commit(plan)
         self._records += sum(row.records for row in chunks)
         self._bytes += sum(row.log_bytes for row in chunks)
-        self._report.details["holes"] += [{"topic": self.name, **hole.to_dict()} for hole in found]
+        self._report.details["holes"] += [{"topic": self.name, **hole.to_dict()} for hole in holes]
         for number, part in ready.items():
             part.row, part.noted = new[number], notes[number]
             self._known.add(number)

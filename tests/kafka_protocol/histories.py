@@ -21,7 +21,7 @@ from spark_segments.kafka_protocol import capture, partition_capture, topic_capt
 from spark_segments.log.manifest.holes import holes_of
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.partitions import offset_bounds
-from spark_segments.log.verification.verify import verify
+from spark_segments.maintenance import verify
 from tests.kafka_protocol.played import FAULTS, Fault, PlayedViews, playing
 from tests.log.memory_store import memory_log
 

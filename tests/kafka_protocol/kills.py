@@ -1,9 +1,12 @@
-"""python -m tests.kafka_protocol.kills --capture N --replay N [--seed S]: processes that are killed at any moment.
+"""python -m tests.kafka_protocol.kills --capture N --moved N --replay N [--seed S]: processes killed at any moment.
 
 A producer writes to a broker without pause, also in transactions, while `segments capture` is killed again and again,
 and appends and rolls of another topic go on beside it; then `segments replay` of what was captured is killed. Whatever
 another client fetches from the broker is in the capture, by the SHA-256 of each batch; and each committed record is in
 the replayed topic once, in its partition and order, by librdkafka's consumer and the markers in the broker's log.
+
+With `--moved`, captures are killed whose cluster is three brokers that go down and whose partitions move from one to
+another.
 """
 
 from __future__ import annotations
@@ -19,16 +22,19 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import patch
 
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from spark_segments import LogDir
 from spark_segments.format.batches import scan_batches
-from spark_segments.log.verification.verify import verify
-from spark_segments.maintenance import roll
+from spark_segments.kafka_protocol import CaptureOptions, capture
+from spark_segments.kafka_protocol.source import SourceCluster
+from spark_segments.maintenance import roll, verify
 from tests.kafka_protocol.broker import running_broker
 from tests.kafka_protocol.fetching import fetched_batches
+from tests.kafka_protocol.moving_cluster import BROKER_SETTINGS, MovingCluster, moving_cluster
 
 _TOPIC, PARTITIONS = "orders", 3
 _RECORD_BYTES = 18  # of keys and values, as they are produced
@@ -37,10 +43,12 @@ _RECORD_BYTES = 18  # of keys and values, as they are produced
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.kafka_protocol.kills", description=__doc__.splitlines()[0])
     parser.add_argument("--capture", type=int, default=20)
+    parser.add_argument("--moved", type=int, default=10)
     parser.add_argument("--replay", type=int, default=10)
     parser.add_argument("--seed", type=int, default=1)
     arguments = parser.parse_args()
     chance = random.Random(arguments.seed)
+    _moved(arguments.moved, chance)
     with tempfile.TemporaryDirectory() as directory, running_broker(Path(directory, "broker")) as address:
         log = LogDir.create(f"{directory}/log")
         log.create_topic("beside")
@@ -65,6 +73,65 @@ def main() -> int:
         records = sent_once(log, address, _TOPIC)
         print(f"replay: {killed} of {arguments.replay} runs killed at work, {records} records once", flush=True)
     return 0
+
+
+def _moved(count: int, chance: random.Random) -> None:
+    """Captures of a cluster whose brokers go down and whose leaders move."""
+    with tempfile.TemporaryDirectory() as directory, moving_cluster() as cluster:
+        log = LogDir.create(f"{directory}/log")
+        log.create_topic("beside")
+        cluster.make(_TOPIC, PARTITIONS)
+        with patch.object(SourceCluster, "settings", return_value=None):  # these brokers have no DescribeConfigs
+            capture(log, cluster.addresses[0], [_TOPIC], options=CaptureOptions(client_config=BROKER_SETTINGS))
+        config = Path(directory, "client.properties")
+        config.write_text("".join(f"{name}={value}\n" for name, value in BROKER_SETTINGS.items()))
+        servers = ",".join(cluster.addresses)
+        ended = threading.Event()
+        moves: list[int] = []
+        beside = [
+            threading.Thread(target=_produce_plain, args=(servers, ended, chance.getrandbits(32))),
+            threading.Thread(target=_move, args=(cluster, ended, chance.getrandbits(32), moves)),
+        ]
+        for each in beside:
+            each.start()
+        command = ["capture", servers, log.uri, "--topic", _TOPIC, "--client-config", str(config)]
+        killed = _killed([*command, "--interval", "10ms"], count, chance, lambda: _append(log))
+        ended.set()
+        for each in beside:
+            each.join()
+        _run([*command, "--once"])
+        batches = _compared(log, cluster.addresses[0])
+        print(
+            f"moved: {killed} of {count} runs killed at work, {len(moves)} moves, {batches} batches equal", flush=True
+        )
+
+
+def _move(cluster: MovingCluster, ended: threading.Event, seed: int, moves: list[int]) -> None:
+    """Each half second another broker leads a partition; now and then one is down meanwhile. All is well at the end."""
+    chance = random.Random(seed)
+    while not ended.is_set():
+        broker, is_down = chance.choice(cluster.brokers), chance.random() < 0.3
+        if is_down:
+            cluster.down(broker)
+        cluster.lead(_TOPIC, chance.randrange(PARTITIONS), chance.choice(cluster.brokers))
+        ended.wait(0.5)
+        if is_down:
+            cluster.up(broker)
+        moves.append(broker)
+    for number in range(PARTITIONS):
+        cluster.lead(_TOPIC, number, cluster.brokers[0])
+
+
+def _produce_plain(servers: str, ended: threading.Event, seed: int) -> None:
+    chance, number = random.Random(seed), 0
+    producer = Producer({"bootstrap.servers": servers, "linger.ms": 5, "log_level": 0})
+    while not ended.is_set():
+        for _ in range(chance.randint(1, 20)):
+            number += 1
+            producer.produce(_TOPIC, f"value {number}", f"key {number % 50}", number % PARTITIONS)
+        producer.poll(0)
+        time.sleep(0.02)
+    assert not producer.flush(60), "records that no broker took"
 
 
 def _killed(command: list[str], count: int, chance: random.Random, beside: Callable[[], object]) -> int:

@@ -28,8 +28,7 @@ from spark_segments.log.manifest.captured import captured_of, with_captured
 from spark_segments.log.manifest.change import Change
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.reading.verbatim import PartitionLog
-from spark_segments.log.verification.verify import verify
-from spark_segments.maintenance import roll
+from spark_segments.maintenance import roll, verify
 from tests.golden_files import CLEAN_DIRECTORIES, golden_dir
 from tests.kafka_protocol.fetching import fetched_batches
 from tests.kafka_protocol.played import FAULTS, Fault, PlayedViews, bad_crc, playing
