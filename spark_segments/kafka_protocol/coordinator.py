@@ -397,13 +397,13 @@ class Coordinator:
 
     def groups(self) -> dict[str, tuple[str, str]]:
         """{group: (protocol type, state)} of the groups that have members."""
-        found = {}
+        groups = {}
         for name, group in list(self._groups.items()):
             with group.condition:
                 group.expire()
                 if group.members:
-                    found[name] = (group.protocol_type, group.state)
-        return found
+                    groups[name] = (group.protocol_type, group.state)
+        return groups
 
     def describe(self, name: str) -> tuple[str, str, str, list[Member]]:
         """(state, protocol type, protocol, members) of a group; `Dead` where this server knows none of its name."""

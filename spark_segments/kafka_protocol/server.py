@@ -6,17 +6,12 @@ Whatever a client sends, it ends its own connection at worst, with a line in the
 from __future__ import annotations
 
 import contextlib
-import itertools
 import logging
-import os
-import select
 import socket
 import ssl
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
-from functools import partial
 from typing import Any
 
 from kio.schema.errors import ErrorCode
@@ -24,20 +19,17 @@ from kio.schema.errors import ErrorCode
 from spark_segments.errors import InvalidOptionError
 from spark_segments.kafka_protocol.apis import api_versions, fetch, produce, sasl_authenticate
 from spark_segments.kafka_protocol.call import Call, Limits
+from spark_segments.kafka_protocol.connection import Connection
 from spark_segments.kafka_protocol.coordinator import Coordinator
 from spark_segments.kafka_protocol.credentials import Login, Users
 from spark_segments.kafka_protocol.lease import Lease
-from spark_segments.kafka_protocol.messages import SIZE, BadRequestError, Request, head, read_request, response
-from spark_segments.kafka_protocol.read_ahead import FileRange
+from spark_segments.kafka_protocol.messages import BadRequestError, Request, head, read_request, response
 from spark_segments.kafka_protocol.served import APIS, BEFORE_LOGIN, VERSIONS
 from spark_segments.kafka_protocol.views import Views
-from spark_segments.storage.local import OpenFile
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 _logger = logging.getLogger(__name__)
-_BUFFERS = 64  # that one call to the system takes
-_MORE = getattr(socket, "MSG_MORE", 0)  # where the system knows it, a head waits for what follows
 _STOP_SECONDS = 10.0  # for what is being answered
 
 
@@ -153,19 +145,19 @@ class Server:
         for thread in threads:
             thread.join(max(0.0, deadline - time.monotonic()))
 
-    def _connection(self, connection: socket.socket, client: str) -> None:
+    def _connection(self, end: socket.socket, client: str) -> None:
         self._count(accepted_connections=1)
-        number = id(connection)
+        number = id(end)
         try:
-            connection.settimeout(self.limits.request_seconds)
+            end.settimeout(self.limits.request_seconds)
             if self._tls is not None:
-                connection = self._tls.wrap_socket(connection, server_side=True)
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                end = self._tls.wrap_socket(end, server_side=True)
             with self._lock:
-                self._open[number] = connection
+                self._open[number] = end
             login = None if self._users is None else Login(self._users)
-            for frame in self._frames(connection):
-                if not self._answer(connection, frame, client, login):
+            connection = Connection(end, self.limits)
+            for frame in connection.requests():
+                if self._stopping.is_set() or not self._answer(connection, frame, client, login):
                     return
         except BadRequestError as error:
             self._count(refused_connections=1)
@@ -178,23 +170,9 @@ class Server:
             with self._lock:
                 self._open.pop(number, None)
                 self._threads.discard(threading.current_thread())
-            connection.close()
+            end.close()
 
-    def _frames(self, connection: socket.socket) -> Iterator[bytes]:
-        """The requests of a connection. Ends with the connection, or when it was idle for too long."""
-        while not self._stopping.is_set():
-            connection.settimeout(self.limits.idle_seconds)
-            first = connection.recv(SIZE.size)
-            if not first:
-                return
-            connection.settimeout(self.limits.request_seconds)
-            size = SIZE.unpack(first + _exactly(connection, SIZE.size - len(first)))[0]
-            if not 0 < size <= self.limits.request_bytes:
-                expected = f"1 to {self.limits.request_bytes} bytes"
-                raise BadRequestError("A request is of no size that is taken", expected=expected, found=size)
-            yield _exactly(connection, size)
-
-    def _answer(self, connection: socket.socket, frame: bytes, client: str, login: Login | None) -> bool:
+    def _answer(self, connection: Connection, frame: bytes, client: str, login: Login | None) -> bool:
         """Answers a request. False: the connection ends."""
         self._count(answered_requests=1)
         key, version, correlation_id = head(frame)
@@ -203,7 +181,7 @@ class Server:
             if key != api_versions.KEY:
                 raise BadRequestError(f"API {key} is not served in version {version}")
             values = api_versions.listed(VERSIONS, ErrorCode.unsupported_version)
-            _send(connection, response(key, 0, correlation_id, values))
+            connection.send(response(key, 0, correlation_id, values))
             return True
         if login is not None and login.user is None and key not in BEFORE_LOGIN:
             raise BadRequestError(f"A request of API {key} came before the login")
@@ -212,26 +190,26 @@ class Server:
             request,
             self.views,
             self.limits,
-            self._address(connection),
+            self._advertised or connection.address,
             self._stopping,
-            partial(_is_gone, connection),
+            connection.is_gone,
             VERSIONS,
             self.coordinator,
             client,
             login,
-            sends_files=not isinstance(connection, ssl.SSLSocket),
+            sends_files=not connection.is_encrypted,
         )
         if key == fetch.KEY:
             with self._memory:
                 buffers = self._response(call)
                 self._count(fetched_bytes=sum(len(one) for one in buffers))
-                _send(connection, buffers)
+                connection.send(buffers)
             for one in call.afterwards:
                 one()
             return True
         if key == produce.KEY and request.body.acks == 0:  # nobody waits for the refusal
             return False
-        _send(connection, self._response(call))
+        connection.send(self._response(call))
         return key != sasl_authenticate.KEY or (login is not None and (login.user is not None or login.has_begun))
 
     def _response(self, call: Call) -> list[Any]:
@@ -240,77 +218,3 @@ class Server:
         for text in call.warnings:
             _logger.warning("%s", text)
         return response(request.api_key, request.api_version, request.correlation_id, values)
-
-    def _address(self, connection: socket.socket) -> tuple[str, int]:
-        if self._advertised is not None:
-            return self._advertised
-        host, port = connection.getsockname()[:2]
-        return str(host), int(port)
-
-
-def _is_gone(connection: socket.socket) -> bool:
-    """Whether the client has ended the connection, or its half of it."""
-    poll = select.poll()
-    poll.register(connection, getattr(select, "POLLRDHUP", 0) | select.POLLHUP | select.POLLERR)
-    return bool(poll.poll(0))
-
-
-def _exactly(connection: socket.socket, size: int) -> bytes:
-    """So many bytes. Raises OSError where the connection ends before."""
-    data = bytearray(size)
-    view = memoryview(data)
-    got = 0
-    while got < size:
-        count = connection.recv_into(view[got:])
-        if not count:
-            raise ConnectionError("the connection ended within a request")
-        got += count
-    return bytes(data)
-
-
-def _send(connection: socket.socket, buffers: list[Any]) -> None:
-    """Sends buffers and ranges of files one after the other, none copied where the connection is not encrypted."""
-    if isinstance(connection, ssl.SSLSocket):
-        for one in buffers:
-            connection.sendall(one)
-        return
-    for is_file, some in itertools.groupby(buffers, lambda one: isinstance(one, FileRange)):
-        if is_file:
-            for one in some:
-                _send_range(connection, one)
-            continue
-        views = [memoryview(one).cast("B") for one in some if len(one)]
-        while views:
-            sent = connection.sendmsg(views[:_BUFFERS])
-            while views and sent >= len(views[0]):
-                sent -= len(views.pop(0))
-            if sent:
-                views[0] = views[0][sent:]
-
-
-def _send_range(connection: socket.socket, one: FileRange) -> None:
-    """Sends a range of a file: the system takes it from the file to the connection."""
-    if not one.heads:
-        _send_file(connection, one.file, one.position, one.nbytes)
-        return
-    ends = [*one.positions[1:], one.nbytes]
-    for position, end, first_bytes in zip(one.positions, ends, one.heads, strict=True):
-        connection.sendall(first_bytes, _MORE)
-        begin = position + len(first_bytes)
-        _send_file(connection, one.file, one.position + begin, end - begin)
-
-
-def _send_file(connection: socket.socket, file: OpenFile, position: int, size: int) -> None:
-    while size:
-        try:
-            sent = os.sendfile(connection.fileno(), file.descriptor, position, size)
-        except BlockingIOError:
-            poll = select.poll()
-            poll.register(connection, select.POLLOUT)
-            if not poll.poll((connection.gettimeout() or 0) * 1000):
-                raise TimeoutError("the client takes no bytes") from None
-            continue
-        if not sent:
-            _logger.warning("%s is shorter than it was: %d bytes are missing", file.path, size)
-            raise ConnectionError("a file is cut")
-        position, size = position + sent, size - sent

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import datetime
+import ipaddress
 import shutil
 import socket
+import ssl
 import struct
 import subprocess
 import sys
@@ -19,6 +22,11 @@ import kafka
 import pytest
 from confluent_kafka import KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec, ResourceType
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.x509.oid import NameOID
 
 from spark_segments import LogDir
 from spark_segments.errors import InvalidOptionError
@@ -79,6 +87,14 @@ def test_librdkafka_reads_what_kafka_wrote(server: Server, name: str) -> None:
 def test_a_directory_of_kafkas_is_served_as_it_is(read_only_server: Server, name: str) -> None:
     committed = expected(expected_records(name), committed=True)
     assert records(read_only_server, *_place(name), **{"isolation.level": "read_committed"}) == committed
+
+
+@pytest.mark.parametrize("name", LEGACY_DIRECTORIES)
+def test_old_messages_of_known_epochs_are_served_as_they_are(tmp_path: Path, name: str) -> None:
+    shutil.copytree(golden_dir(name), tmp_path / name)
+    (tmp_path / name / "leader-epoch-checkpoint").write_text("0\n2\n3 0\n5 400\n")
+    with serving(LogDir.open(str(tmp_path))) as made:
+        assert records(made, *_place(name)) == expected(expected_records(name))
 
 
 @pytest.mark.parametrize("name", ["txn-0", "broker-data/payments-0", "broker-data/__consumer_offsets-1"])
@@ -283,6 +299,61 @@ def test_a_client_proves_who_it_is(log: LogDir, mechanism: str) -> None:
         plain = AdminClient({"bootstrap.servers": f"127.0.0.1:{server.port}", "log_level": 0})
         with pytest.raises(KafkaException):
             plain.list_topics(timeout=2)
+
+
+def test_a_client_reads_over_tls(tmp_path: Path) -> None:
+    log = LogDir.create(str(tmp_path / "log"))
+    log.create_topic("large", config={"compression.type": "uncompressed"})
+    log.topic("large").append([{"value": f"{number}" + "x" * 50_000} for number in range(100)])
+    certificate, tls = self_signed(tmp_path)
+    with serving(log, tls=tls) as server:
+        reader = {"security.protocol": "SSL", "ssl.ca.location": str(certificate)}
+        for _ in range(2):  # the second time what was read is known, and may not be sent from its file
+            assert [row[0] for row in records(server, "large", 0, **reader)] == list(range(100))
+
+
+def self_signed(directory: Path) -> tuple[Path, ssl.SSLContext]:
+    """A certificate for 127.0.0.1, and a server's context with it."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "127.0.0.1")])
+    now = datetime.datetime.now(datetime.UTC)
+    certificate = (
+        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(days=1))
+        .not_valid_after(now + datetime.timedelta(days=1))
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    there, secret = directory / "certificate.pem", directory / "key.pem"
+    there.write_bytes(certificate.public_bytes(Encoding.PEM))
+    secret.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(there, secret)
+    return there, context
+
+
+@pytest.mark.parametrize("is_encrypted", [False, True])
+def test_clients_that_send_nothing_or_take_nothing_are_ended(log: LogDir, tmp_path: Path, is_encrypted: bool) -> None:
+    certificate, tls = self_signed(tmp_path)
+    client = ssl.create_default_context(cafile=str(certificate))
+    asked = request(1, 4, {"topic": "plain", "partition_max_bytes": 1 << 20, "max_bytes": 1 << 20, "replica_id": -1})
+    with serving(
+        log, tls=tls if is_encrypted else None, limits=Limits(idle_seconds=0.2, request_seconds=0.2)
+    ) as server:
+
+        def connected() -> socket.socket:
+            made = socket.create_connection(("127.0.0.1", server.port), timeout=10)
+            return client.wrap_socket(made, server_hostname="127.0.0.1") if is_encrypted else made
+
+        for sent in (b"", asked[:9]):
+            with connected() as connection:
+                connection.sendall(sent)
+                assert connection.recv(1) == b""
+        with connected() as connection, contextlib.suppress(ConnectionError, ssl.SSLEOFError):
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            while True:  # until nobody takes these any more
+                connection.sendall(asked * 20)
 
 
 def test_other_machines_ask_for_tls_and_users(log: LogDir) -> None:

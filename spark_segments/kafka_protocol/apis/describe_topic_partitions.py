@@ -27,9 +27,9 @@ def answer(call: Call) -> dict[str, Any]:
             following = {"topic_name": name, "partition_index": 0}
             break
         view, error_code = call.topic(name)
-        there = [] if view is None else partitions(view)
+        existing = [] if view is None else partitions(view)
         first = begin[1] if name == begin[0] else 0
-        shown = [one for one in there if one["partition_index"] >= first][:left]
+        shown = [one for one in existing if one["partition_index"] >= first][:left]
         left -= len(shown)
         topics.append(
             {
@@ -40,7 +40,7 @@ def answer(call: Call) -> dict[str, Any]:
                 "partitions": shown,
             }
         )
-        if shown and shown[-1]["partition_index"] < there[-1]["partition_index"]:
+        if shown and shown[-1]["partition_index"] < existing[-1]["partition_index"]:
             following = {"topic_name": name, "partition_index": shown[-1]["partition_index"] + 1}
             break
     return {"topics": topics, "next_cursor": following}

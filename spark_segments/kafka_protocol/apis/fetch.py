@@ -33,8 +33,9 @@ def answer(call: Call) -> dict[str, Any]:
     if getattr(body, "replica_id", -1) >= 0:  # a follower would take the log for its own
         return {"error_code": ErrorCode.invalid_request, "session_id": 0, "responses": []}
     committed = getattr(body, "isolation_level", 0) == 1
-    deadline = time.monotonic() + min(max(body.max_wait.total_seconds(), 0.0), _LARGEST_WAIT_SECONDS)
+    deadline = None
     while not _is_due(call, committed) and not call.stopping.is_set():
+        deadline = deadline or time.monotonic() + min(max(body.max_wait.total_seconds(), 0.0), _LARGEST_WAIT_SECONDS)
         left = deadline - time.monotonic()
         if left <= 0 or call.is_gone():
             break
@@ -80,14 +81,14 @@ def _check(view: ServedTopic | None, code: ErrorCode, asked: Any) -> ErrorCode:
 
 def _is_due(call: Call, committed: bool) -> bool:
     body = call.request.body
-    there = 0
+    ready_bytes = 0
     for topic in body.topics:
         view, code = _view(call, _name(call, topic))
         for asked in topic.partitions:
             if view is None or _check(view, code, asked) is not ErrorCode.none or _parted(view, asked):
                 return True
-            there += view.bytes_from(asked.partition, asked.fetch_offset, committed=committed)
-            if there and there >= body.min_bytes:
+            ready_bytes += view.bytes_from(asked.partition, asked.fetch_offset, committed=committed)
+            if ready_bytes and ready_bytes >= body.min_bytes:
                 return True
     return body.min_bytes <= 0 or not body.topics
 

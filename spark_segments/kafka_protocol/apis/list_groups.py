@@ -19,9 +19,9 @@ _CLASSIC = "classic"
 def answer(call: Call) -> dict[str, Any]:
     body = call.request.body
     code = ErrorCode.none
-    found = dict(call.coordinator.groups())
+    groups = dict(call.coordinator.groups())
     try:
-        found = {**{name: ("consumer", EMPTY) for name in call.views.log.groups()}, **found}
+        groups = {**{name: ("consumer", EMPTY) for name in call.views.log.groups()}, **groups}
     except SegmentsError as error:
         call.warnings.append(f"groups: {error}")
         code = ErrorCode.coordinator_not_available
@@ -31,7 +31,7 @@ def answer(call: Call) -> dict[str, Any]:
         "error_code": code,
         "groups": [
             {"group_id": name, "protocol_type": kind, "group_state": state, "group_type": _CLASSIC}
-            for name, (kind, state) in sorted(found.items())
+            for name, (kind, state) in sorted(groups.items())
             if (not states or state.lower() in states) and (not kinds or _CLASSIC in kinds)
         ],
     }

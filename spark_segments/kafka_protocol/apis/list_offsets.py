@@ -27,7 +27,7 @@ def answer(call: Call) -> dict[str, Any]:
 
 def _partition(call: Call, topic: str, asked: Any, committed: bool) -> dict[str, Any]:
     view, code = call.topic(topic)
-    found = Found()
+    answer = Found()
     number = asked.partition_index
     if view is not None and number not in view.partitions:
         code = ErrorCode.unknown_topic_or_partition
@@ -35,16 +35,16 @@ def _partition(call: Call, topic: str, asked: Any, committed: bool) -> dict[str,
         code = epoch_error(getattr(asked, "current_leader_epoch", -1), view.partitions[number].leader_epoch)
     if view is not None and code is ErrorCode.none:
         try:
-            found = view.offset_for(number, asked.timestamp, committed=committed)
+            answer = view.offset_for(number, asked.timestamp, committed=committed)
         except SegmentsError as error:
             call.warnings.append(f"{topic}-{number}: {error}")
             code = error_code(error)
     return {
         "partition_index": number,
         "error_code": code,
-        "timestamp": found.timestamp_ms,
-        "offset": found.offset,
-        "leader_epoch": found.leader_epoch,
+        "timestamp": answer.timestamp_ms,
+        "offset": answer.offset,
+        "leader_epoch": answer.leader_epoch,
     }
 
 
