@@ -15,7 +15,7 @@ from spark_segments.format.sidecars.checkpoints import (
     parse_offsets,
 )
 from spark_segments.format.sidecars.producer_state import parse_producer_snapshot
-from spark_segments.log.report import Report
+from spark_segments.maintenance import Report
 from tests.golden_files import GOLDEN, golden_dir
 
 

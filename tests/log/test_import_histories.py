@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from spark_segments import LogDir
 from spark_segments.errors import LogDirError
-from spark_segments.log.verification.verify import verify
-from spark_segments.maintenance import compact, roll
+from spark_segments.maintenance import compact, roll, verify
 from tests.log.followed_logs import COMPACTED, DAY_MS, LATER_MS, table_of, values
 from tests.log.golden_reads import tree
 from tests.log.kafka_side import TOPIC, KafkaSide

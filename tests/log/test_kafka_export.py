@@ -12,7 +12,7 @@ import aiokafka.record.memory_records
 import pyarrow as pa
 import pytest
 
-from spark_segments import LogDir
+from spark_segments import LogDir, ProducerOptions
 from spark_segments.errors import LogDirError, SegmentsError, UnknownTopicError
 from spark_segments.format.batches import scan_batches
 from spark_segments.format.layout import HEADERS_TYPE
@@ -23,12 +23,10 @@ from spark_segments.format.sidecars.checkpoints import (
     REPLICATION_OFFSETS_FILE,
     parse_offsets,
 )
-from spark_segments.log.appending.appender import ProducerOptions
 from spark_segments.log.kafka.directory import KafkaDirectory
 from spark_segments.log.kafka.exporting import export_topics
 from spark_segments.log.kafka.transfer import import_all
-from spark_segments.log.verification.verify import verify
-from spark_segments.maintenance import compact, roll
+from spark_segments.maintenance import compact, roll, verify
 from spark_segments.storage import Storage
 from spark_segments.storage.local import LocalFiles
 from tests.golden_files import CLEAN_DIRECTORIES, GOLDEN, golden_dir

@@ -11,16 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from spark_segments import LogDir
+from spark_segments import LogDir, ProducerOptions
 from spark_segments.errors import InvalidOptionError, LogDirError, UnknownTopicError
 from spark_segments.format.batches import scan_batches
 from spark_segments.format.sidecars.index import rebuild
-from spark_segments.log.appending.appender import ProducerOptions
 from spark_segments.log.groups.kafka_groups import groups_of_records
-from spark_segments.log.verification.verify import verify
-from spark_segments.maintenance import retain, roll, vacuum
+from spark_segments.maintenance import mirror, retain, roll, vacuum, verify
 from tests.conftest import ROOT
-from tests.format.legacy_messages import message
+from tests.format.legacy_messages import message, wrapper
 from tests.golden_files import (
     GOLDEN,
     LEGACY_DIRECTORIES,
@@ -353,6 +351,28 @@ def test_a_segment_that_goes_on_with_transactions_after_old_messages_keeps_what_
     }
     assert read == {"read_uncommitted": [b"old", b"undone", b"kept"], "read_committed": [b"old", b"kept"]}
     assert verify(log, deep=True).errors == 0
+
+
+def test_a_mirror_finds_damage_in_old_messages_that_it_copies_as_they_are(kafka, tmp_path):
+    """A topic whose message format was lowered: behind a batch of magic 2, an import leaves old messages."""
+    inside = message(0, b"b") + message(1, b"c")
+    data = PlayedBatch(0, 0, 0, {0: (None, b"a")}, producer=-1).data + wrapper(2, inside) + message(3, b"d")
+    (kafka / "prices-0").mkdir()
+    for suffix, content in {"log": data, "index": b"", "timeindex": b""}.items():
+        (kafka / "prices-0" / f"{0:020d}.{suffix}").write_bytes(content)
+    log = LogDir.create(str(tmp_path / "log"))
+    log.import_kafka(str(kafka))
+    assert [row["value"] for row in log.topic("prices").scan().to_table().to_pylist()] == [b"a", b"b", b"c", b"d"]
+    (path,) = (tmp_path / "log").rglob("*.log")
+    assert path.read_bytes() == data
+    path.write_bytes(data[:-1] + b"x")
+    follower = LogDir.create(str(tmp_path / "follower"))
+    [failed] = mirror(follower, leader=log).failed
+    assert "the CRC-32 of a message does not match" in failed["error"] and not follower.topics()
+    path.write_bytes(data)
+    assert not mirror(follower, leader=log).failed
+    (row,) = follower.topic("prices").snapshot.live_of(0)
+    assert (tmp_path / "follower" / row.path).read_bytes() == data
 
 
 def test_groups_come_with_their_topics(tmp_path: Path) -> None:

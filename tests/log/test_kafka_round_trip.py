@@ -9,9 +9,8 @@ import pyarrow as pa
 import pytest
 from aiokafka.record.memory_records import MemoryRecords
 
-from spark_segments import LogDir
+from spark_segments import LogDir, ProducerOptions
 from spark_segments.errors import LogDirError
-from spark_segments.log.appending.appender import ProducerOptions
 from spark_segments.maintenance import compact, roll
 from tests import golden_files
 

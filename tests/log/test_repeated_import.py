@@ -18,9 +18,7 @@ from spark_segments.format.patch import rebase
 from spark_segments.log.appending.offset_assignment import commit_append
 from spark_segments.log.segment.limits import SegmentLimits
 from spark_segments.log.segment.shared_object import SharedObjectWriter
-from spark_segments.log.verification.verify import verify
-from spark_segments.maintenance import compact, retain, roll
-from spark_segments.maintenance.removal.restore import restore
+from spark_segments.maintenance import compact, restore, retain, roll, verify
 from tests.golden_files import GOLDEN, LEGACY_DIRECTORIES, expected_records, golden_dir
 from tests.log.followed_logs import COMPACTED, DAY_MS, LATER_MS, table_of, values
 from tests.log.golden_reads import as_records, records_of, tree

@@ -9,7 +9,7 @@ import pytest
 
 from spark_segments import LogDir
 from spark_segments.errors import LogDirError, SegmentsError
-from spark_segments.log.verification.verify import verify
+from spark_segments.maintenance import verify
 from tests import golden_files
 from tests.log.golden_reads import as_records, records_of
 

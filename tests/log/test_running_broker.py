@@ -21,10 +21,8 @@ from spark_segments.log.kafka.transfer import import_all
 from spark_segments.log.manifest.change import Change
 from spark_segments.log.manifest.holes import REMOVED_BEFORE, Hole, holes_of, with_holes
 from spark_segments.log.manifest.snapshot import Snapshot
-from spark_segments.log.report import Report
 from spark_segments.log.verification.gaps import MESSAGE
-from spark_segments.log.verification.verify import verify
-from spark_segments.maintenance.mirroring.mirror import mirror
+from spark_segments.maintenance import Report, mirror, verify
 from spark_segments.spark.offsets import offset_ranges
 from spark_segments.spark.options import read_options
 from spark_segments.spark.streams.data_loss import DataLoss

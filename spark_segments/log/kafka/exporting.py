@@ -35,6 +35,7 @@ from spark_segments.format.sidecars.producer_state import (
     producer_snapshot_bytes,
 )
 from spark_segments.format.sidecars.txn_index import txn_index_bytes
+from spark_segments.format.window import Window
 from spark_segments.log.bins import in_bins
 from spark_segments.log.kafka.partition import PRODUCER_SNAPSHOT_SUFFIX
 from spark_segments.log.manifest.rows import (
@@ -85,18 +86,13 @@ class _Written:
 
 
 def _write(source: Storage, target: Storage, topic: str, limits: SegmentLimits, output: _ExportedSegment) -> _Written:
-    """Task function: writes a segment and its sidecars."""
+    """Task function: writes a segment and its sidecars. Its .log is read once."""
     row = output.rows[0]
     stem = f"{topic}-{row.partition}/{output.base_offset:020d}"
-    scan = _look(source, output)
-    if scan.as_it_is:
-        copy_log(source, row, target, stem + LOG_SUFFIX)
-        copy_file(source, row.index_path, target, stem + INDEX_SUFFIX, row.index_bytes)
-        copy_file(source, row.time_index_path, target, stem + TIME_INDEX_SUFFIX, row.time_index_bytes)
-        aborted = read_txn_index(source, row.txn_index_path, row.txn_index_bytes, row.offset_shift)
-        if len(aborted):
-            target.write(stem + TXN_INDEX_SUFFIX, txn_index_bytes(aborted))
-    else:
+    try:
+        seen = _written_as_it_is(source, target, stem, output)
+    except _CannotStayError:
+        seen = _Seen()
         copy_batches(
             source,
             topic,
@@ -108,30 +104,48 @@ def _write(source: Storage, target: Storage, topic: str, limits: SegmentLimits, 
             limits=limits,
             target=target,
             stem=stem,
+            see=seen.add,
         )
-    return _Written(row.partition, scan.records, sum(one.log_bytes for one in output.rows), scan.has_producers)
+    return _Written(row.partition, seen.records, sum(one.log_bytes for one in output.rows), seen.has_producers)
+
+
+class _CannotStayError(Exception):
+    """A segment's bytes are not those that Kafka is to have."""
 
 
 @dataclass(slots=True)
-class _HeaderLook:
-    """The result of a walk over a segment's batch headers. `as_it_is`: its files can be copied unchanged."""
+class _Seen:
+    """What the headers of a segment's batches say. `with_epochs`: a batch without an epoch is a _CannotStayError."""
 
-    as_it_is: bool
+    with_epochs: bool = False
     has_producers: bool = False
     records: int = 0
 
+    def add(self, window: Window) -> None:
+        if self.with_epochs and (window.batches.leader_epoch < 0).any():
+            raise _CannotStayError
+        self.has_producers |= bool((window.batches.producer_id > NO_PRODUCER_ID).any())
+        self.records += int(window.batches.count.sum())
 
-def _look(source: Storage, output: _ExportedSegment) -> _HeaderLook:
+
+def _written_as_it_is(source: Storage, target: Storage, stem: str, output: _ExportedSegment) -> _Seen:
+    """Copies the files of a segment unchanged. Raises _CannotStayError where they cannot be; no file is there then."""
     row = output.rows[0]
     is_file = len(output.rows) == 1 and not row.is_shared
-    found = _HeaderLook(is_file and row.offset_shift == 0 and row.base_offset == row.name_offset)
-    for one in output.rows:
-        for window in windows(source, one):
-            if output.leader_epochs is not None and (window.batches.leader_epoch < 0).any():
-                found.as_it_is = False
-            found.has_producers |= bool((window.batches.producer_id > NO_PRODUCER_ID).any())
-            found.records += int(window.batches.count.sum())
-    return found
+    if not (is_file and row.offset_shift == 0 and row.base_offset == row.name_offset):
+        raise _CannotStayError
+    seen = _Seen(with_epochs=output.leader_epochs is not None)
+    try:
+        copy_log(source, row, target, stem + LOG_SUFFIX, see=seen.add)
+    except _CannotStayError:
+        target.delete([stem + LOG_SUFFIX])
+        raise
+    copy_file(source, row.index_path, target, stem + INDEX_SUFFIX, row.index_bytes)
+    copy_file(source, row.time_index_path, target, stem + TIME_INDEX_SUFFIX, row.time_index_bytes)
+    aborted = read_txn_index(source, row.txn_index_path, row.txn_index_bytes, row.offset_shift)
+    if len(aborted):
+        target.write(stem + TXN_INDEX_SUFFIX, txn_index_bytes(aborted))
+    return seen
 
 
 @dataclass
@@ -230,8 +244,7 @@ def _export(
         mine, files = outputs[row.partition], written[row.partition]
         if not mine:
             _write_empty_segment(target, snapshot.topic, row)
-        producers = any(one.has_producers for one in files) or row.producer_snapshot is not None
-        _write_snapshots(storage, target, snapshot.topic, row, mine, producers)
+        _write_snapshots(storage, target, snapshot.topic, row, mine, [one.has_producers for one in files])
         directory = f"{snapshot.topic}-{row.partition}"
         # A log that begins with its first segment has no log start checkpoint: a broker takes the file as it is.
         epochs = leader_epochs_from(row.leader_epochs, row.log_start_offset)
@@ -269,9 +282,16 @@ def _write_empty_segment(target: Storage, topic: str, row: Partition) -> None:
 
 
 def _write_snapshots(
-    storage: Storage, target: Storage, topic: str, row: Partition, outputs: Sequence[_ExportedSegment], producers: bool
+    storage: Storage,
+    target: Storage,
+    topic: str,
+    row: Partition,
+    outputs: Sequence[_ExportedSegment],
+    have_producers: Sequence[bool],
 ) -> None:
-    """Writes a .snapshot at each segment but the first, and at the log end: the imported or else a new snapshot."""
+    """Writes a .snapshot at each segment but the first, and at the log end: the imported or else a new snapshot.
+    `have_producers`: of each output, whether it has producers' batches, which alone change what producers are known.
+    """
     directory = f"{topic}-{row.partition}"
     state = ProducerState()
     for number, output in enumerate(outputs):
@@ -283,7 +303,7 @@ def _write_snapshots(
             state = ProducerState(parse_producer_snapshot(content, path=source))
         elif number:
             target.write(name, producer_snapshot_bytes(state.entries()))
-        if producers:
+        if have_producers[number]:
             for one in output.rows:
                 for window in windows(storage, one):
                     state.add(window)

@@ -87,13 +87,13 @@ class Landing:
         """The offsets that nobody has copied, where the log end goes from `here` to `end`."""
         number, now_ms = here.partition, self.manifest.storage.now_ms()
         start = max(here.log_end_offset, min(theirs.log_start_offset, end))
-        found = []
+        holes = []
         if start > here.log_end_offset and number not in self.made:
-            found.append(Hole(number, here.log_end_offset, start, now_ms, REMOVED_BEFORE))
+            holes.append(Hole(number, here.log_end_offset, start, now_ms, REMOVED_BEFORE))
         for gap_start, gap_end in self.gaps.get(number, ()):
             if max(gap_start, start) < gap_end <= end:
-                found.append(Hole(number, max(gap_start, start), gap_end, now_ms, MISSING_THERE))
-        return found
+                holes.append(Hole(number, max(gap_start, start), gap_end, now_ms, MISSING_THERE))
+        return holes
 
     def _land(
         self,

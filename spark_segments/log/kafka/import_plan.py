@@ -67,18 +67,18 @@ class PartitionPlan:
         return self.replaces_all or not self.adopts_cleaning
 
 
-def check_end(source: Storage, found: KafkaSnapshot, number: int) -> None:
+def check_end(source: Storage, theirs: KafkaSnapshot, number: int) -> None:
     """Raises LogDirError for a log with cleaned records that ends below the offset of Kafka's cleaner checkpoint.
 
     The cleaner removes a record for a newer record of its key below that offset. Where the segment of the newer record
     is missing, the log has neither. A broker leaves no such log, however it stops: it lowers the checkpoint where it
     truncates. A stale listing shows such a log, and so does a copy that is not whole.
     """
-    row, offset = found.partition(number), found.cleaned.get(number, 0)
-    rows = [segment for segment in found.live_of(number) if segment.next_offset > row.log_start_offset]
+    row, offset = theirs.partition(number), theirs.cleaned.get(number, 0)
+    rows = [segment for segment in theirs.live_of(number) if segment.next_offset > row.log_start_offset]
     if offset > row.log_end_offset and _has_gap(source, rows, row.log_start_offset):
         raise LogDirError(
-            f"{found.topic}-{number} lacks segments: Kafka's cleaner has removed older values for theirs",
+            f"{theirs.topic}-{number} lacks segments: Kafka's cleaner has removed older values for theirs",
             path=source.uri,
             expected=f"a log end of at least {offset}, the partition's offset in {CLEANER_OFFSETS_FILE}",
             found=row.log_end_offset,
@@ -91,7 +91,7 @@ def compare_with_kafka(
     source: Storage,
     storage: Storage,
     current: Snapshot,
-    found: KafkaSnapshot,
+    kafka: KafkaSnapshot,
     scanned_from: Mapping[int, int],
     spark: SparkSession | None = None,
 ) -> dict[int, tuple[Callable[[Comparison], None], Comparison | SegmentsError]]:
@@ -101,17 +101,17 @@ def compare_with_kafka(
     The check raises LogDirError with the first differing offset where the partition here cannot have come from the
     directory. Raises LogDirError for a topic that cannot.
     """
-    if found.topic_id not in (ZERO_TOPIC_ID, current.topic_id):
+    if kafka.topic_id not in (ZERO_TOPIC_ID, current.topic_id):
         raise LogDirError(
             f"Topic {current.topic} is not the topic of the Kafka directory",
             expected=f"topic id {current.topic_id}",
-            found=found.topic_id,
+            found=kafka.topic_id,
             hint=_HINT,
         )
-    numbers = [row.partition for row in partitions_of(found.partitions)]
+    numbers = [row.partition for row in partitions_of(kafka.partitions)]
     numbers = [number for number in numbers if number < current.partitions.num_rows]  # others are new
     pairs = [
-        (History.of(current, storage, number), _history_from(found, source, number, scanned_from.get(number, 0)))
+        (History.of(current, storage, number), _history_from(kafka, source, number, scanned_from.get(number, 0)))
         for number in numbers
     ]
     checks = [partial(_check, *pair) for pair in pairs]
@@ -153,7 +153,7 @@ def _path_at(history: History, offset: int) -> str:
 
 
 def plan_import(
-    source: Storage, current: Snapshot, found: KafkaSnapshot, number: int, comparison: Comparison
+    source: Storage, current: Snapshot, kafka: KafkaSnapshot, number: int, comparison: Comparison
 ) -> PartitionPlan:
     """The plan of a partition, in three cases:
 
@@ -163,8 +163,8 @@ def plan_import(
     * Otherwise all new records are added, and dirty offsets here stay dirty: a cleaning in Kafka did not clean the
       copies that were made before it.
     """
-    here, theirs = current.partition(number), found.partition(number)
-    live, rows = current.live_of(number), found.live_of(number)
+    here, theirs = current.partition(number), kafka.partition(number)
+    live, rows = current.live_of(number), kafka.live_of(number)
     log_start = max(here.log_start_offset, theirs.log_start_offset)
     begin = max(here.log_end_offset, theirs.log_start_offset)
     is_over = bool(live) and here.log_end_offset <= log_start
@@ -173,25 +173,25 @@ def plan_import(
         wanted = [row for row in rows if row.next_offset > log_start]
         if not wanted and theirs.log_end_offset > here.log_end_offset:
             wanted = rows[-1:]  # the last segment ends at the log end, also where nothing in it is above the log start
-        tasks = [_task(current, found, row, row.base_offset) for row in wanted]
+        tasks = [_task(current, kafka, row, row.base_offset) for row in wanted]
         return PartitionPlan(tuple(tasks), replaces_all=True, adopts_cleaning=True)
-    tasks = list(_new(current, found, number, comparison.identical))
+    tasks = list(_new(current, kafka, number, comparison.identical))
     return PartitionPlan(tuple(tasks), replaces_all=False, adopts_cleaning=comparison.identical)
 
 
-def _new(current: Snapshot, found: KafkaSnapshot, number: int, alike: bool) -> Iterable[SegmentCopy]:
+def _new(current: Snapshot, kafka: KafkaSnapshot, number: int, alike: bool) -> Iterable[SegmentCopy]:
     """Segments beyond the log end here; again the segment that was active at the last import, if it lost nothing."""
     live, log_end = current.live_of(number), current.partition(number).log_end_offset
     is_first = alike and not live
-    for row in found.live_of(number):
+    for row in kafka.live_of(number):
         again = alike and bool(live) and live[-1].state == CHUNK and live[-1].base_offset == row.base_offset
         rolled = again and row.state != CHUNK  # its sidecars got their last entries
         empty = row.next_offset == row.base_offset and is_first
-        is_new = row.next_offset > max(log_end, found.partition(number).log_start_offset)
+        is_new = row.next_offset > max(log_end, kafka.partition(number).log_start_offset)
         if again and (is_new or rolled):
-            yield _task(current, found, row, row.base_offset, (live[-1],))
+            yield _task(current, kafka, row, row.base_offset, (live[-1],))
         elif is_new or empty:
-            yield _task(current, found, row, row.base_offset if is_first else max(row.base_offset, log_end))
+            yield _task(current, kafka, row, row.base_offset if is_first else max(row.base_offset, log_end))
 
 
 def _task(

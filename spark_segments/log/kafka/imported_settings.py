@@ -44,7 +44,7 @@ def imported_settings(
         known = topic_configs(source.log_directory)
     except (SegmentsError, OSError) as error:
         known, unread = None, str(error)
-    found = {}
+    settings = {}
     for topic in topics:
         warnings: list[str] = []
         theirs = None if known is None else known.get(topic)
@@ -57,8 +57,8 @@ def imported_settings(
                 f"Kafka compacted {topic}, but its settings are not in this directory: it gets cleanup.policy=delete. "
                 "--config cleanup.policy=compact, or topic alter, keeps it compacted"
             )
-        found[topic] = ImportedSettings(config, warnings)
-    return found
+        settings[topic] = ImportedSettings(config, warnings)
+    return settings
 
 
 def kept_settings(topic: str, theirs: Mapping[str, str] | None, *, keep_retention: bool) -> ImportedSettings:

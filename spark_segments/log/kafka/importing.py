@@ -213,46 +213,46 @@ class _Import:
         }
 
     def _import(self, recovery: Recovery, current: Snapshot | None) -> None:
-        found = self._checked(recovery, recovery.snapshot)
-        if not found.partitions.num_rows:
+        kafka = self._checked(recovery, recovery.snapshot)
+        if not kafka.partitions.num_rows:
             return
         if current is None:
-            current = self._created(found)
-        comparisons = self._compared(recovery, current, found)
-        current = self._with_partitions(found, current)
+            current = self._created(kafka)
+        comparisons = self._compared(recovery, current, kafka)
+        current = self._with_partitions(kafka, current)
         plans = {}
         for number, comparison in comparisons.items():
-            one = recovery.partitions[number]
+            recovered = recovery.partitions[number]
             try:
-                plan = plan_import(self.copy.source, current, found, number, comparison)
+                plan = plan_import(self.copy.source, current, kafka, number, comparison)
             except (SegmentsError, FileNotFoundError):
-                if not self._has_changed(one):
+                if not self._has_changed(recovered):
                     raise
                 self._note_changes([number])
                 continue
-            if plan.needs_all and one.scanned_from:
+            if plan.needs_all and recovered.scanned_from:
                 self.whole.add(number)
             else:
                 plans[number] = plan
         gaps = {number: tuple(one.found.gaps) for number, one in recovery.partitions.items()}
-        landing = Landing(self.manifest, found, current, plans, gaps, frozenset(self.made))
+        landing = Landing(self.manifest, kafka, current, plans, gaps, frozenset(self.made))
         done = self._copy_waves(recovery, landing, plans)
         for number in done:
             self.left.pop(number, None)
         self.holes += landing.holes
 
-    def _checked(self, recovery: Recovery, found: KafkaSnapshot) -> KafkaSnapshot:
+    def _checked(self, recovery: Recovery, kafka: KafkaSnapshot) -> KafkaSnapshot:
         """The snapshot with the partitions that may be imported; those that have changed since they were scanned are
         left. Raises for the others that may not.
         """
 
         def check(number: int) -> None:
             if not self.as_broker:
-                for cut in found.report.cuts:
+                for cut in kafka.report.cuts:
                     if cut.partition == number:
                         _check_cut(self.copy.source, cut)
-                check_end(self.copy.source, found, number)
-            for row in found.live_of(number):
+                check_end(self.copy.source, kafka, number)
+            for row in kafka.live_of(number):
                 _check_offsets(self.copy.source, row)
 
         changed = set()
@@ -264,8 +264,8 @@ class _Import:
                     raise
                 changed.add(number)
         self._note_changes(changed)
-        kept = [row for row in partitions_of(found.partitions) if row.partition not in changed]
-        return dataclasses.replace(found, partitions=partitions_table(kept))
+        kept = [row for row in partitions_of(kafka.partitions) if row.partition not in changed]
+        return dataclasses.replace(kafka, partitions=partitions_table(kept))
 
     def _has_changed(self, one: RecoveredPartition, from_offset: int = 0, *, was_read: bool = False) -> bool:
         """Whether files of a partition, those of segments from an offset on, are not what they were when listed."""
@@ -281,15 +281,15 @@ class _Import:
         self.made |= {row.partition for row in rows}
         return self.manifest.snapshot()
 
-    def _with_partitions(self, found: KafkaSnapshot, current: Snapshot) -> Snapshot:
+    def _with_partitions(self, kafka: KafkaSnapshot, current: Snapshot) -> Snapshot:
         """The topic with the partitions that Kafka's topic gained since it was made here."""
         made: list[Partition] = []
 
         def plan(current: Snapshot) -> Change | None:
-            made[:] = _empty_partitions(found, current.topic_id, current.partitions.num_rows)
+            made[:] = _empty_partitions(kafka, current.topic_id, current.partitions.num_rows)
             return Change(IMPORT, partitions=made) if made else None
 
-        if not _empty_partitions(found, current.topic_id, current.partitions.num_rows):
+        if not _empty_partitions(kafka, current.topic_id, current.partitions.num_rows):
             return current
         self.manifest.commit(plan)
         self.made |= {row.partition for row in made}

@@ -47,14 +47,14 @@ class Listing:
         return next((path for path in _logs(now.values(), from_offset, last) if path not in known), None)
 
 
-def _is_same(info: FileInfo, found: FileInfo, *, is_last: bool) -> bool:
-    if found.version != info.version:
+def _is_same(info: FileInfo, later: FileInfo, *, is_last: bool) -> bool:
+    if later.version != info.version:
         return False
     is_log = is_log_name(file_name(info))
     if is_last and info.version:
-        return found.size >= info.size or not is_log
+        return later.size >= info.size or not is_log
     # The modification time of an index says little: a broker writes it through memory, and flushes it later.
-    return found.size == info.size and (found.mtime_ms == info.mtime_ms or not is_log)
+    return later.size == info.size and (later.mtime_ms == info.mtime_ms or not is_log)
 
 
 def _logs(files: Iterable[FileInfo], first: int, last: int) -> list[str]:

@@ -245,26 +245,26 @@ class _Directory:
             end_offset=self.end_offset,
             is_sealed=self.is_sealed,
         )
-        found = recover(
+        recovered = recover(
             self.storage,
             files,
             log_start_offset=log_start_offset,
             leader_epochs=self._leader_epochs(),
             producers=producers,
         )
-        if first_dirty_offset is not None or found.was_cleaned:
-            found.gaps.clear()  # the cleaner made them
-        _begin_at(found, files, log_start_offset)
+        if first_dirty_offset is not None or recovered.was_cleaned:
+            recovered.gaps.clear()  # the cleaner made them
+        _begin_at(recovered, files, log_start_offset)
         start = log_start_offset
-        if found.segments:
-            start = max(start, self.logs[0][0] if number else found.segments[0].base_offset)
-        end = found.log_end_offset
+        if recovered.segments:
+            start = max(start, self.logs[0][0] if number else recovered.segments[0].base_offset)
+        end = recovered.log_end_offset
         # As Kafka's LeaderEpochFileCache. An empty log's epoch begins before the first record comes.
-        begun = tuple(one for one in found.leader_epochs if one[1] < end + (end == log_start_offset))
+        begun = tuple(one for one in recovered.leader_epochs if one[1] < end + (end == log_start_offset))
         epochs = leader_epochs_from(begun, log_start_offset)
         dirty = start if first_dirty_offset is None or not start <= first_dirty_offset <= end else first_dirty_offset
         # Records behind an overlap were to be replaced by a cleaning, whatever the cleaner's checkpoint says.
-        overlapped = [row.base_offset for row in found.segments if row.base_offset > row.name_offset]
+        overlapped = [row.base_offset for row in recovered.segments if row.base_offset > row.name_offset]
         dirty = max(start, min([dirty, *overlapped]))
         partition = Partition(
             topic_id=topic_id,
@@ -272,13 +272,13 @@ class _Directory:
             log_start_offset=start,
             log_end_offset=end,
             first_dirty_offset=dirty,
-            last_stable_offset=max(start, found.last_stable_offset),
+            last_stable_offset=max(start, recovered.last_stable_offset),
             leader_epoch=epochs[-1][0] if epochs else 0,
             leader_epochs=epochs,
-            producer_snapshot=self._producer_snapshot(found),
+            producer_snapshot=self._producer_snapshot(recovered),
         )
-        found.notes[:0] = dict.fromkeys(self.notes)
-        return RecoveredPartition(partition, found, self.logs[number][0] if number else 0, self.listing)
+        recovered.notes[:0] = dict.fromkeys(self.notes)
+        return RecoveredPartition(partition, recovered, self.logs[number][0] if number else 0, self.listing)
 
     def note(self, info: FileInfo, message: str) -> None:
         self.notes.append(Note(self.source.topic, self.source.partition, info.path, message))
@@ -359,27 +359,29 @@ def _without_copies(
     return sorted(best.items(), key=lambda log: log[0])
 
 
-def _begin_at(found: Recovered, files: PartitionFiles, log_start_offset: int) -> None:
+def _begin_at(recovered: Recovered, files: PartitionFiles, log_start_offset: int) -> None:
     """A log that ends before its log start has lost its files: it begins again at the log start, empty."""
-    if found.log_end_offset >= log_start_offset:
+    if recovered.log_end_offset >= log_start_offset:
         return
-    if found.segments and files.end_offset is None:  # at a high watermark, a batch that the log start cuts comes later
-        first, *later = found.segments
-        found.cuts.append(
+    if (
+        recovered.segments and files.end_offset is None
+    ):  # at a high watermark, a batch that the log start cuts comes later
+        first, *later = recovered.segments
+        recovered.cuts.append(
             Cut(
                 files.topic,
                 files.partition,
                 first.path,
                 0,
                 first.log_bytes,
-                f"the log ends at offset {found.log_end_offset}, before the log start offset {log_start_offset}",
+                f"the log ends at offset {recovered.log_end_offset}, before the log start offset {log_start_offset}",
                 tuple(row.path for row in later),
                 sum(row.log_bytes for row in later),
             )
         )
-    found.segments.clear()
-    found.offset_indexes.clear()
-    found.aborted.clear()
-    found.producers.clear()
-    found.leader_epochs = ()
-    found.log_end_offset = found.last_stable_offset = log_start_offset
+    recovered.segments.clear()
+    recovered.offset_indexes.clear()
+    recovered.aborted.clear()
+    recovered.producers.clear()
+    recovered.leader_epochs = ()
+    recovered.log_end_offset = recovered.last_stable_offset = log_start_offset

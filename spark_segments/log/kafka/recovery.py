@@ -33,42 +33,42 @@ def recover(
 
     Raises FileNotFoundError for a file that is gone by the time it is read: the directory is in use, list it again.
     """
-    found = Recovered(leader_epochs=leader_epochs)
+    recovered = Recovered(leader_epochs=leader_epochs)
     state = ProducerState(producers)
     bases = [base_offset for base_offset, _ in files.logs]
     begin = max(0, bisect_right(bases, log_start_offset) - 1)  # the segment that a read from the log start begins in
     for number, (base_offset, info) in enumerate(files.logs):
-        next_offset = found.segments[-1].next_offset if found.segments else base_offset
+        next_offset = recovered.segments[-1].next_offset if recovered.segments else base_offset
         if number + 1 < len(bases) and bases[number + 1] <= next_offset:
-            _pass_over(storage, files, number, found, served=found.segments[-1].path)
+            _pass_over(storage, files, number, recovered, served=recovered.segments[-1].path)
             continue
         start_offset = max(base_offset, next_offset)
         end_offset = bases[begin] if number < begin else None
         limit = files.end_offset if number + 1 == len(bases) else None
-        scan = SegmentScan(storage, files, base_offset, info, state, found, start_offset, end_offset, limit)
+        scan = SegmentScan(storage, files, base_offset, info, state, recovered, start_offset, end_offset, limit)
         segment = scan.run()
         if scan.first_offset < start_offset:
             last_offset = min(start_offset, scan.next_offset) - 1
-            served = found.segments[-1].path
-            found.overlaps.append(
+            served = recovered.segments[-1].path
+            recovered.overlaps.append(
                 Overlap(files.topic, files.partition, info.path, scan.first_offset, last_offset, served)
             )
         if scan.ended:
             served = files.logs[begin][1].path
-            _pass_over(storage, files, number, found, served=served, first_offset=segment.next_offset)
+            _pass_over(storage, files, number, recovered, served=served, first_offset=segment.next_offset)
         if segment.batches or start_offset == base_offset:
-            _append(found, segment)
+            _append(recovered, segment)
         if scan.problem is not None:
-            _cut(files, number, scan, found)
+            _cut(files, number, scan, recovered)
             break
-    if found.segments:
-        last = found.segments[-1]
-        found.log_end_offset = last.next_offset
+    if recovered.segments:
+        last = recovered.segments[-1]
+        recovered.log_end_offset = last.next_offset
         if files.has_active:
-            found.segments[-1] = replace(last, state=CHUNK)
-    found.last_stable_offset = state.last_stable_offset(found.log_end_offset)
-    found.producers = state.entries()
-    return found
+            recovered.segments[-1] = replace(last, state=CHUNK)
+    recovered.last_stable_offset = state.last_stable_offset(recovered.log_end_offset)
+    recovered.producers = state.entries()
+    return recovered
 
 
 def next_offset_of(storage: Storage, info: FileInfo, base_offset: int) -> int:
@@ -89,17 +89,17 @@ def _span(storage: Storage, info: FileInfo, base_offset: int) -> tuple[int, int,
     return first_offset, next_offset, problem
 
 
-def _append(found: Recovered, segment: Segment) -> None:
+def _append(recovered: Recovered, segment: Segment) -> None:
     """Adds a segment. The segment before it then reaches up to its base offset: compaction may have emptied the gap."""
-    if found.segments:
-        if found.segments[-1].next_offset < segment.base_offset:
-            found.gaps.append((found.segments[-1].next_offset, segment.base_offset))
-        found.segments[-1] = replace(found.segments[-1], next_offset=segment.base_offset)
-    found.segments.append(segment)
+    if recovered.segments:
+        if recovered.segments[-1].next_offset < segment.base_offset:
+            recovered.gaps.append((recovered.segments[-1].next_offset, segment.base_offset))
+        recovered.segments[-1] = replace(recovered.segments[-1], next_offset=segment.base_offset)
+    recovered.segments.append(segment)
 
 
 def _pass_over(
-    storage: Storage, files: PartitionFiles, number: int, found: Recovered, *, served: str, first_offset: int = 0
+    storage: Storage, files: PartitionFiles, number: int, recovered: Recovered, *, served: str, first_offset: int = 0
 ) -> None:
     """Reports the offsets of a segment, from `first_offset` on, that no read from the log start reaches."""
     base_offset, info = files.logs[number]
@@ -107,7 +107,7 @@ def _pass_over(
     if end > base_offset or problem is not None:
         begin = max(begin, first_offset)
         last_offset = max(begin, end - 1)
-        found.overlaps.append(Overlap(files.topic, files.partition, info.path, begin, last_offset, served, problem))
+        recovered.overlaps.append(Overlap(files.topic, files.partition, info.path, begin, last_offset, served, problem))
 
 
 def _cut(files: PartitionFiles, number: int, scan: SegmentScan, found: Recovered) -> None:

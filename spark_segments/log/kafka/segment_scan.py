@@ -15,7 +15,6 @@ from spark_segments.errors import CorruptBatchError
 from spark_segments.format.batches import BatchTable
 from spark_segments.format.decoding.decode import decode_batches
 from spark_segments.format.layout import COUNT_UNKNOWN, NO_PRODUCER_ID
-from spark_segments.format.legacy.message_sets import crc_holds
 from spark_segments.format.sidecars.checkpoints import leader_epochs_of
 from spark_segments.format.sidecars.index import parse_offset_index, parse_time_index
 from spark_segments.format.sidecars.producer_state import CompletedTransaction, ProducerState, aborted_transactions
@@ -67,7 +66,7 @@ def _reason(error: CorruptBatchError) -> str:
 
 
 class SegmentScan:
-    """Scans a .log and checks its sidecars; adds its findings about the partition to `found`.
+    """Scans a .log and checks its sidecars; adds its findings about the partition to `recovered`.
 
     A batch is in the log if it has offsets at or above `start_offset` and ends below `end_offset` and `limit`. What
     follows the batches below `limit` is not looked at: a broker may be writing it.
@@ -80,7 +79,7 @@ class SegmentScan:
         base_offset: int,
         info: FileInfo,
         state: ProducerState,
-        found: Recovered,
+        recovered: Recovered,
         start_offset: int,
         end_offset: int | None = None,
         limit: int | None = None,
@@ -89,7 +88,7 @@ class SegmentScan:
         self._files = files
         self._info = info
         self._state = state
-        self._found = found
+        self._found = recovered
         self._completed: list[CompletedTransaction] = []
         self._sparse: list[tuple[np.ndarray, np.ndarray]] = []
         self._base_offset = base_offset
@@ -155,7 +154,7 @@ class SegmentScan:
         if not len(batches):
             return
         epochs = self._found.leader_epochs
-        self._found.leader_epochs = leader_epochs_of(batches.take(batches.magic >= 2), epochs)
+        self._found.leader_epochs = leader_epochs_of(batches, epochs)
         self._figures.add(batches, self._records(scanned.window, batches))
         self._figures.log_bytes = self.log_bytes  # also of batches before the log
 
@@ -170,22 +169,11 @@ class SegmentScan:
             seen = window.batches.take(slice(0, int(below.sum()) + 1))
             if self._files.is_sealed and _shows_cleaner(seen, self.next_offset):
                 self._limit = None
-                return self._with_good_crcs(window)
+                return window.batches
             if not below.all():
                 self._reached = self._limit
                 window = window.take(below)
-        return self._with_good_crcs(window)
-
-    def _with_good_crcs(self, window: Window) -> BatchTable:
-        """The batches before the first message of magic 0 or 1 with a wrong CRC-32, which a walk does not check."""
-        legacy = np.flatnonzero(window.batches.magic < 2)
-        if not len(legacy):
-            return window.batches
-        holds = crc_holds(window.take(legacy))
-        if holds.all():
-            return window.batches
-        self.problem = "the CRC-32 of a message does not match"
-        return window.batches.take(slice(0, int(legacy[np.argmin(holds)])))
+        return window.batches
 
     def _rising(self, batches: BatchTable) -> BatchTable:
         """The batches before the first whose offset is not above the batch before (Kafka may find it by its index)."""
@@ -220,8 +208,7 @@ class SegmentScan:
     def _records(self, window: Window, batches: BatchTable) -> int:
         """The number of records in the batches.
 
-        A batch must be decoded for that where it is compressed and of an old magic, or where it begins before
-        `start_offset`.
+        A batch must be decoded for that where its header does not say it, or where it begins before `start_offset`.
         """
         known = (batches.count != COUNT_UNKNOWN) & (batches.base_offset >= self._start_offset)
         records = int(batches.count[known].sum(dtype=np.int64))
@@ -328,13 +315,13 @@ class SegmentScan:
 
 def has_cleaned(batches: BatchTable) -> bool:
     """Whether a cleaner has removed records from any of the batches, or has given any a delete horizon."""
-    lacks = (batches.count <= batches.last_offset - batches.base_offset) & (batches.magic >= 2)
+    lacks = (batches.count <= batches.last_offset - batches.base_offset) & (batches.count != COUNT_UNKNOWN)
     return bool(lacks.any() or batches.has_delete_horizon.any())
 
 
 def _shows_cleaner(batches: BatchTable, next_offset: int) -> bool:
     """Whether batches that are to begin at `next_offset` show that a cleaner was here: it leaves gaps."""
-    if not len(batches) or (batches.magic < 2).any():
+    if not len(batches) or (batches.count == COUNT_UNKNOWN).any():
         return False
     before = np.append(next_offset - 1, batches.last_offset[:-1])
     return has_cleaned(batches) or bool((batches.base_offset > before + 1).any())
