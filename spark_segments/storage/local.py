@@ -124,19 +124,19 @@ class LocalFiles:
         return os.path.exists(path)
 
     def list(self, path: str, recursive: bool) -> Found:
-        found: Found = []
+        entries: Found = []
         for entry in self._entries(path):
             with contextlib.suppress(FileNotFoundError):  # gone since the directory was read
                 if not entry.is_dir():
                     status = entry.stat()
                     version = f"{status.st_dev}-{status.st_ino}"
-                    found.append((entry.name, status.st_size, status.st_mtime_ns // 1_000_000, version))
+                    entries.append((entry.name, status.st_size, status.st_mtime_ns // 1_000_000, version))
                 elif recursive:
                     below = self.list(entry.path, True)
-                    found += [
+                    entries += [
                         (f"{entry.name}/{name}", size, mtime_ms, version) for name, size, mtime_ms, version in below
                     ]
-        return found
+        return entries
 
     def directories(self, path: str) -> Names:
         return [entry.name for entry in self._entries(path) if entry.is_dir()]

@@ -119,15 +119,15 @@ def values(options: Mapping[str, str], table: Mapping[str, tuple[str, ...]]) -> 
     the options with a token from the environment would not match.
     """
     given = {name.lower(): text for name, text in options.items()}
-    found = {}
+    chosen = {}
     for ours, names in table.items():
         texts = [given[name] for name in names if name in given]
         if not texts and ours not in ("access_key_id", "secret_access_key", "session_token"):
             variables = [name.upper() for name in names if name.startswith(("aws_", "azure_", "google_"))]
             texts = [os.environ[name] for name in variables if os.environ.get(name)]
         if texts:
-            found[ours] = texts[0]
-    return found
+            chosen[ours] = texts[0]
+    return chosen
 
 
 def same(options: Mapping[str, str], prefix: str) -> dict[str, str]:

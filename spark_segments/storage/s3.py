@@ -39,13 +39,13 @@ class S3Client:
         Raises StorageError where the store does not answer, or does not allow it.
         """
         prefix = f"{self._root}/" if self._root else ""
-        found = []
+        uploads = []
         with self._failures():
             pages = self._client.get_paginator("list_multipart_uploads").paginate(Bucket=self._bucket, Prefix=prefix)
             for one in (one for page in pages for one in page.get("Uploads", [])):
                 started_ms = int(one["Initiated"].timestamp() * 1000)
-                found.append(Upload(one["Key"].removeprefix(prefix), one["UploadId"], started_ms))
-        return sorted(found, key=lambda upload: upload.path)
+                uploads.append(Upload(one["Key"].removeprefix(prefix), one["UploadId"], started_ms))
+        return sorted(uploads, key=lambda upload: upload.path)
 
     def abort_uploads(self, uploads: Iterable[Upload]) -> None:
         """Takes the parts of uploads away. A writer that is still at it gets an error. Missing uploads are fine."""

@@ -313,19 +313,19 @@ _APPENDED = "Look whether the records are there before sending them again; with 
 _RUN_AGAIN = "Run it again: it is planned from what is there then"
 
 
-def _on_disk(log: TopicLog, found: Commit) -> Commit:
+def _on_disk(log: TopicLog, made: Commit) -> Commit:
     """A commit that was found in the log. Where the topic is forced, it has reached the disk, or this raises."""
-    assert found.change is not None
-    delta = log.durable(found.snapshot_before.config, _config_after(found.snapshot_before, found.change))
+    assert made.change is not None
+    delta = log.durable(made.snapshot_before.config, _config_after(made.snapshot_before, made.change))
     try:
         delta.force()  # the files that it adds were forced before it was sent
     except StorageError as error:
         raise UnknownOutcomeError(
-            f"The {found.change.operation} was made, and nobody knows whether it has reached the disk: {error}",
+            f"The {made.change.operation} was made, and nobody knows whether it has reached the disk: {error}",
             path=log.location,
             hint="Look whether it is there once the disk is sound",
         ) from error
-    return found
+    return made
 
 
 def _config_after(snapshot: Snapshot, change: Change) -> Mapping[str, str]:

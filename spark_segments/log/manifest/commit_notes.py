@@ -89,9 +89,9 @@ def note_file(
     committed_ms: int,
 ) -> NamedFile:
     """The note of a commit to a state of the files `before`. `contents`: the bytes of the files that it adds."""
-    there = set(before)
+    paths_before = set(before)
     removed = [file.path for file in change.removed]
-    after = (there - set(removed)) | {file.path for file in change.added}
+    after = (paths_before - set(removed)) | {file.path for file in change.added}
     payload = b"".join(bytes(memoryview(contents[file.path])) for file in change.added)
     said = {
         "format.version": _FORMAT_VERSION,
@@ -100,7 +100,7 @@ def note_file(
         "commit": name.commit,
         "operation": operation,
         "committed_ms": committed_ms,
-        "before": digest_of(there),
+        "before": digest_of(paths_before),
         "after": digest_of(after),
         "removed": removed,
         "added": [

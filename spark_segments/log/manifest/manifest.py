@@ -217,21 +217,21 @@ class Manifest:
 
     def upgrade(self, *, dry_run: bool = False) -> Upgrade:
         """Raises the topic's format version to the newest, in a single commit that changes no records."""
-        found: list[Upgrade] = []
+        upgrades: list[Upgrade] = []
 
         def plan(snapshot: Snapshot) -> Change | None:
             if snapshot.format_version == FORMAT_VERSION:
-                found.append(Upgrade(FORMAT_VERSION, FORMAT_VERSION, 0))
+                upgrades.append(Upgrade(FORMAT_VERSION, FORMAT_VERSION, 0))
                 return None
             transactions = self.log.state(snapshot.version).last_transactions()
-            found.append(Upgrade(snapshot.format_version, FORMAT_VERSION, len(transactions)))
+            upgrades.append(Upgrade(snapshot.format_version, FORMAT_VERSION, len(transactions)))
             if dry_run:
                 return None
             topic = dataclasses.replace(snapshot.topic_row, format_version=FORMAT_VERSION)
             return Change(UPGRADE, topic=topic, transactions=transactions)
 
         self.commit(plan)
-        return found[-1]
+        return upgrades[-1]
 
     def delete(self) -> Commit:
         """Takes the topic out of the log directory: its rows become removed rows, whose files vacuum deletes."""

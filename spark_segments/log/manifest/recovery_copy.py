@@ -52,21 +52,21 @@ class RecoveryCopy:
     has_notes: bool
 
 
-def write_recovery_copy(log: TopicLog) -> None:
-    """Copies the latest version, and deletes what only copies before the last COPIES_KEPT need.
+def write_recovery_copy(log: TopicLog, state: TableState) -> None:
+    """Copies a version that was the latest a moment ago, and deletes what only copies before the last COPIES_KEPT need.
 
-    A deleted topic without rows gets no copy.
+    A copy that is there stays. A deleted topic without rows gets no copy.
     """
-    state, storage, directory = log.state(), log.storage, recovery_directory(log.topic)
+    storage, directory = log.storage, recovery_directory(log.topic)
     if _is_gone(state):
         return
-    there = {info.path for info in storage.list(directory, recursive=True)}
+    copied = {info.path for info in storage.list(directory, recursive=True)}
 
     def copy(file: RowFile) -> None:
         storage.replace(f"{directory}/{file.path}", storage.read(f"{log.directory}/{file.path}"))
 
     with ThreadPoolExecutor(_THREADS) as pool:
-        list(pool.map(copy, [file for file in state.files if f"{directory}/{file.path}" not in there]))
+        list(pool.map(copy, [file for file in state.files if f"{directory}/{file.path}" not in copied]))
     index: dict[str, Any] = {
         "format.version": _INDEX_VERSION,
         "topic": log.topic,
@@ -78,7 +78,9 @@ def write_recovery_copy(log: TopicLog) -> None:
     }
     if state.snapshot.format_version == FIRST_FORMAT_VERSION:  # later versions have rows of them
         index["transactions"] = {one.application: one.version for one in state.last_transactions()}
-    storage.replace(_index_path(directory, state.version), json.dumps(index).encode())
+    path, content = _index_path(directory, state.version), json.dumps(index).encode()
+    if path not in copied or storage.read(path).to_pybytes() != content:
+        storage.replace(path, content)
     _drop_old_copies(storage, log.topic)
 
 
@@ -116,21 +118,21 @@ def snapshot_of(
         return [table for file, table in zip(files, tables, strict=True) if file.kind == kind]
 
     [row] = of(TOPIC_KIND)
-    found = topic_of(row)
-    if found.format_version > FORMAT_VERSION:
-        raise _newer(FORMAT_VERSION, found.format_version)
+    topic_row = topic_of(row)
+    if topic_row.format_version > FORMAT_VERSION:
+        raise _newer(FORMAT_VERSION, topic_row.format_version)
     snapshot = Snapshot(
         topic,
         version,
-        found.topic_id,
-        dict(found.config),
+        topic_row.topic_id,
+        dict(topic_row.config),
         committed_ms,
         concat(of(PARTITION_KIND), PARTITION_KIND).sort_by("partition").combine_chunks(),
         SegmentRows(concat(of(SEGMENT_KIND), SEGMENT_KIND)),
-        found.deleted_ms,
-        deleted_topics=found.deleted_topics,
-        format_version=found.format_version,
-        states=found.states,
+        topic_row.deleted_ms,
+        deleted_topics=topic_row.deleted_topics,
+        format_version=topic_row.format_version,
+        states=topic_row.states,
     )
     return snapshot, transactions_of(concat(of(TRANSACTION_KIND), TRANSACTION_KIND))
 
@@ -140,19 +142,21 @@ def drop_recovery_copies(storage: Storage, topic: str) -> None:
     storage.delete([info.path for info in storage.list(recovery_directory(topic), recursive=True)])
 
 
-def unneeded_copies(log: TopicLog, orphan_age_ms: int) -> list[FileInfo]:
-    """All copies and notes of a deleted topic without rows; else the files that no copy has and that are older than the
-    age. Notes of commits after the first copy stay.
+def list_copies(log: TopicLog) -> list[FileInfo]:
+    """The files of all copies and notes of a topic."""
+    return log.storage.list(recovery_directory(log.topic), recursive=True)
 
-    The age is by the store's clock. Where an index cannot be read, the files stay: what it names is unknown.
+
+def unneeded_copies(log: TopicLog, listed: list[FileInfo], state: TableState, before_ms: int) -> list[FileInfo]:
+    """All copies and notes of a deleted topic without rows; else the files that no copy has and that are older than
+    `before_ms` by the store's clock. Notes of commits after the first copy stay.
+
+    `listed`: what `list_copies` gave before `state` was read: a file that is written meanwhile is not in the list.
+    Where an index cannot be read, the files stay: what it names is unknown.
     """
     directory = recovery_directory(log.topic)
-    # List first, then read: a file that is written meanwhile is not in the list.
-    listed = log.storage.list(directory, recursive=True)
-    state = log.state()
     if _is_gone(state):
         return listed
-    before_ms = log.storage.now_ms() - orphan_age_ms
     indexes = {_index_path(directory, version): version for version in _indexes(log.storage, directory)}
     first = min(indexes.values(), default=-1)
     old = [

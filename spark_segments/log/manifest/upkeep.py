@@ -21,11 +21,11 @@ from spark_segments.log.manifest.delta.delta_log import (
     paths_of,
     unbroken,
 )
-from spark_segments.log.manifest.recovery_copy import unneeded_copies, write_recovery_copy
+from spark_segments.log.manifest.recovery_copy import list_copies, unneeded_copies, write_recovery_copy
 from spark_segments.log.manifest.row_files import ROWS_A_FILE, FileChange, RowFile, concat
 from spark_segments.log.manifest.schemas import KIND, SCHEMAS, SEGMENT_KIND
 from spark_segments.log.manifest.snapshot import in_log_order
-from spark_segments.log.manifest.topic_log import TopicLog
+from spark_segments.log.manifest.topic_log import TableState, TopicLog
 from spark_segments.storage import FileInfo
 
 ORPHAN_AGE_MS = 7 * 24 * 60 * 60 * 1000
@@ -58,15 +58,21 @@ def merge_files(log: TopicLog, *, all_files: bool = False) -> bool:
     small = [file for file in files if file.rows < ROWS_A_FILE[SEGMENT_KIND] // 2]
     if not all_files or not _overlap([file for file in files if file not in small]):
         files = small
-    merged = len(files) > 1 and _merge(log, files)
+    if len(files) < 2:
+        checkpoint(log, state)
+        return False
+    merged = _merge(log, files)
     checkpoint(log)
     return merged
 
 
-def checkpoint(log: TopicLog) -> None:
-    """Writes a checkpoint, so that opening the table stays fast, and a recovery copy of what it says."""
-    log.durable(log.state().snapshot.config).checkpoint()
-    write_recovery_copy(log)
+def checkpoint(log: TopicLog, state: TableState | None = None) -> None:
+    """Writes a checkpoint, so that opening the table stays fast, and a recovery copy of `state`, by default the latest
+    version's.
+    """
+    state = state or log.state()
+    log.durable(state.snapshot.config).checkpoint()
+    write_recovery_copy(log, state)
 
 
 def _merge(log: TopicLog, files: list[RowFile]) -> bool:
@@ -132,6 +138,7 @@ def _unneeded(
     """The files of rows, of Delta's log and of recovery copies that `drop_old_versions` deletes, in that order."""
     # List first, then read: a file that is written meanwhile is not in the list.
     listed = [info for kind in SCHEMAS for info in log.storage.list(f"{log.directory}/{KIND}={kind}")]
+    listed_copies = list_copies(log)
     store_now_ms = log.storage.now_ms()
     rows = {info.path.removeprefix(f"{log.directory}/"): info for info in listed}
     old = {path for path, info in rows.items() if info.mtime_ms < store_now_ms - orphan_age_ms}
@@ -143,7 +150,8 @@ def _unneeded(
         return [rows[path] for path in sorted(old)], staged, []
     versions = [version for version in sorted(files.commits) if version <= latest.version]
     kept = _first_kept(openable(versions, files.checkpoints), files.commits, horizon_ms)
-    named = {file.path for table in (latest, log.open(kept)) for file in table.files}
+    tables = [latest] if kept == latest.version else [latest, log.open(kept)]
+    named = {file.path for table in tables for file in table.files}
     past = [version for version in unbroken(versions) if version <= kept]
     expired = {path for version in past for path in paths_of(log.delta.actions(version), "remove")}
     orphans = old - expired - named
@@ -152,7 +160,8 @@ def _unneeded(
         orphans -= {path for version in later for path in paths_of(log.delta.actions(version), "add")}
     doomed = [rows[path] for path in sorted((expired - named | orphans) & rows.keys())]
     expired_log = _expired_log(files, kept, store_now_ms - COMMIT_LOG_MS)
-    return doomed, [*expired_log, *staged], unneeded_copies(log, orphan_age_ms)
+    copies = unneeded_copies(log, listed_copies, log.state_of(latest), store_now_ms - orphan_age_ms)
+    return doomed, [*expired_log, *staged], copies
 
 
 def _first_kept(versions: list[int], commits: dict[int, FileInfo], horizon_ms: int) -> int:

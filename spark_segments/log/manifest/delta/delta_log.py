@@ -177,18 +177,18 @@ class DeltaLog:
         Raises FileNotFoundError where `base` has to be opened anew: it was cut from the log or lost, or too many
         commits came, or one that changes the table. LogDirError for a commit that is damaged.
         """
-        found = [base]
-        while len(found) <= MOST_FOLLOWED:
+        states = [base]
+        while len(states) <= MOST_FOLLOWED:
             moment = Moment.now()
             try:
-                actions = self.actions(found[-1].version + 1)
+                actions = self.actions(states[-1].version + 1)
             except FileNotFoundError:
                 self._check_there(base)
                 self._check_no_empty_commit(base.version)
-                return [*found[:-1], dataclasses.replace(found[-1], latest_at=moment)]
+                return [*states[:-1], dataclasses.replace(states[-1], latest_at=moment)]
             if not is_followed(actions):
                 break
-            found.append(found[-1].after(actions, moment))
+            states.append(states[-1].after(actions, moment))
         raise FileNotFoundError(errno.ENOENT, "too much has changed", self._storage.location(self._directory))
 
     def _check_there(self, base: TableVersion) -> None:
@@ -231,15 +231,15 @@ class DeltaLog:
         """{application id: the version of its last transaction} of all application ids, at a version."""
         checkpoints = self.log_files().checkpoints
         start = max((number for number in checkpoints if number <= version), default=-1)
-        found: dict[str, int] = {}
+        transactions: dict[str, int] = {}
         for info in checkpoints.get(start, []):
             file = pq.ParquetFile(pa.BufferReader(self._storage.read(info.path)))
             if "txn" in file.schema_arrow.names:
                 txns = file.read(columns=["txn"]).column("txn").drop_null().to_pylist()
-                found |= {txn["appId"]: int(txn["version"]) for txn in txns}
+                transactions |= {txn["appId"]: int(txn["version"]) for txn in txns}
         for number in range(start + 1, version + 1):
-            found |= {one["txn"]["appId"]: one["txn"]["version"] for one in self.actions(number) if "txn" in one}
-        return found
+            transactions |= {one["txn"]["appId"]: one["txn"]["version"] for one in self.actions(number) if "txn" in one}
+        return transactions
 
     def log_files(self) -> LogFiles:
         """The files of the log, with sizes and modification times."""
@@ -448,16 +448,16 @@ OpenDeltaLog = Callable[[Storage, str], DeltaLog]
 
 def log_files(storage: Storage, directory: str) -> LogFiles:
     """The files of the log of a table that lies in `directory`."""
-    found = LogFiles({}, {}, [])
+    files = LogFiles({}, {}, [])
     for info in storage.list(f"{directory}/_delta_log"):
         name = info.path.rpartition("/")[2]
         if match := _COMMIT_NAME.match(name):
-            found.commits[int(match.group(1))] = info
+            files.commits[int(match.group(1))] = info
         elif match := _CHECKPOINT_NAME.match(name):
-            found.checkpoints.setdefault(int(match.group(1)), []).append(info)
+            files.checkpoints.setdefault(int(match.group(1)), []).append(info)
         else:
-            found.others.append(info)
-    return found
+            files.others.append(info)
+    return files
 
 
 def openable(commits: Collection[int], checkpoints: Collection[int]) -> list[int]:

@@ -192,16 +192,16 @@ def _protocol(table: DeltaTable) -> dict[str, Any]:
 
 
 def _metadata(table: DeltaTable) -> dict[str, Any]:
-    found = table.metadata()
+    metadata = table.metadata()
     return {
-        "id": str(found.id),
-        "name": found.name,
-        "description": found.description,
+        "id": str(metadata.id),
+        "name": metadata.name,
+        "description": metadata.description,
         "format": {"provider": "parquet", "options": {}},
         "schemaString": table.schema().to_json(),
-        "partitionColumns": found.partition_columns,
-        "createdTime": found.created_time,
-        "configuration": dict(found.configuration),
+        "partitionColumns": metadata.partition_columns,
+        "createdTime": metadata.created_time,
+        "configuration": dict(metadata.configuration),
     }
 
 
