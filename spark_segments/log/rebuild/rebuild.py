@@ -8,6 +8,7 @@ for it gives out no offsets: its mirror brings what is missing.
 from __future__ import annotations
 
 import base64
+import contextlib
 import dataclasses
 import uuid
 from collections.abc import Mapping
@@ -15,7 +16,7 @@ from collections.abc import Mapping
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_segments.errors import CommitConflictError, LogDirError, StorageError
+from spark_segments.errors import CommitConflictError, LogDirError, SegmentsError, StorageError
 from spark_segments.log.logdir import LogDir
 from spark_segments.log.manifest.change import Change, check
 from spark_segments.log.manifest.commit_notes import RECOVERY_DIRECTORY
@@ -35,15 +36,15 @@ from spark_segments.log.manifest.rows import OUT_OF_LOG, PARTITION_SCHEMA, SEGME
 from spark_segments.log.manifest.schemas import PARTITION_KIND, SEGMENT_KIND, TOPIC_KIND, TRANSACTION_KIND
 from spark_segments.log.manifest.snapshot import SegmentRows, Snapshot, in_log_order
 from spark_segments.log.manifest.states import FOLLOWER, REBUILT_FROM, ROLE
-from spark_segments.log.manifest.topic_row import FIRST_FORMAT_VERSION, TopicRow, topic_table
+from spark_segments.log.manifest.topic_row import FIRST_FORMAT_VERSION, NewerFormatError, TopicRow, topic_table
 from spark_segments.log.manifest.transaction import transactions_table
 from spark_segments.log.manifests import Manifests
 from spark_segments.log.marker import is_marked, mark
-from spark_segments.log.rebuild.loss import check_lost
 from spark_segments.log.rebuild.playback import KnownTopic, known_topic
 from spark_segments.log.rebuild.report import described
 from spark_segments.log.report import Report
-from spark_segments.storage import Storage
+from spark_segments.storage import FileInfo, Storage
+from spark_segments.storage.scratch import scratch_directory
 
 _DELAY_KEY = "file.delete.delay.ms"
 
@@ -71,7 +72,7 @@ def rebuild_manifest(log: LogDir, topic: str, *, dry_run: bool = False) -> Repor
     if log.is_kafka:
         raise LogDirError("A directory that Kafka wrote has no manifest", path=log.uri)
     manifest = log.topic(topic).manifest
-    check_lost(manifest)
+    _check_lost(manifest)
     known = known_topic(manifest.log)
     if known.snapshot.deleted_ms is not None:
         raise LogDirError(
@@ -137,7 +138,7 @@ def _commit(log: LogDir, manifest: Manifest, known: KnownTopic, topic_id: str, v
             path=manifest.log.location,
             hint=hint_after(error, "Run it again: what it has written is passed over"),
         ) from error
-    write_recovery_copy(manifest.log)
+    write_recovery_copy(manifest.log, manifest.log.state())
 
 
 def _under_a_new_id(topic: TopicRow, topic_id: str, removed: pa.Table) -> TopicRow:
@@ -154,3 +155,51 @@ def _under_a_new_id(topic: TopicRow, topic_id: str, removed: pa.Table) -> TopicR
 def _with_id(rows: pa.Table, schema: pa.Schema, topic_id: str) -> pa.Table:
     ids = pa.array([topic_id] * rows.num_rows, pa.string())
     return rows.set_column(0, schema.field(0), ids)
+
+
+def _check_lost(manifest: Manifest) -> None:
+    """Returns where the latest version of a manifest, or any of its rows, cannot be read from the files that are there.
+
+    Raises LogDirError where it can be read, where the topic was deleted by force, and where a newer package wrote it;
+    StorageError where the store fails: then nobody knows.
+    """
+    if manifest.log.deleted_by_force_ms() is not None:
+        raise LogDirError(
+            f"Topic {manifest.topic} was deleted by force: there is nothing to rebuild",
+            path=manifest.log.location,
+            hint="To have it again, take the file deleted.json away first",
+        )
+    failure = _failure(manifest)
+    if failure is not None:
+        # delta-rs has one error for a store that fails and for damaged files. Files that were read are not the store's.
+        with scratch_directory() as place:
+            copy = Storage(place)
+            manifest.storage.at_once(
+                lambda info: _copy(manifest.storage, info, copy),
+                manifest.storage.list(manifest.log.directory, recursive=True),
+            )
+            if _failure(Manifest(copy, manifest.topic)) is not None:
+                return
+        if _failure(manifest) is not None:
+            raise failure
+    raise LogDirError(
+        f"The manifest of {manifest.topic} can be read: there is nothing to rebuild",
+        path=manifest.log.location,
+        hint="segments verify looks for other faults, and topic restore goes back to an earlier version",
+    )
+
+
+def _failure(manifest: Manifest) -> Exception | None:
+    """The error of reading all rows of the latest version. A newer format is no failure: it is raised."""
+    try:
+        manifest.snapshot(deleted=True).source.read(None)
+    except NewerFormatError:
+        raise
+    except (SegmentsError, FileNotFoundError, KeyError, pa.ArrowException) as error:
+        return error
+    return None
+
+
+def _copy(storage: Storage, info: FileInfo, target: Storage) -> None:
+    with contextlib.suppress(FileNotFoundError):  # gone since the listing
+        target.write(info.path, storage.read(info.path))

@@ -75,18 +75,18 @@ def _files(storage: Storage, snapshot: Snapshot) -> dict[str, FileInfo]:
 
 
 def _groups(log: LogDir, topic: str) -> list[dict[str, Any]]:
-    found = []
+    positions_in_topic = []
     for group in all_groups(log.manifests):
         try:
             positions = group.positions()
         except SegmentsError:
             continue
-        found += [
+        positions_in_topic += [
             {"group": group.id, "partition": partition, "offset": position.offset, "topic_id": position.topic_id}
             for (name, partition), position in sorted(positions.items())
             if name == topic
         ]
-    return found
+    return positions_in_topic
 
 
 def _not_known(known: KnownTopic, report: Report) -> list[str]:
@@ -95,38 +95,38 @@ def _not_known(known: KnownTopic, report: Report) -> list[str]:
     if said["is_exact"]:
         return _of_files(said["missing_files"])
     version = known.snapshot.version
-    found = []
+    doubts = []
     if said["unproven"]:
-        found.append(
+        doubts.append(
             f"Whether the commits after version {version} that have a note were made, {_versions(said['unproven'])}: "
             "nothing proves it. What they append is in files that the list names, and segments dump reads these."
         )
     if known.lost_versions > len({one["version"] for one in said["unproven"]}):
-        found.append(
+        doubts.append(
             f"Commits after version {version}, at least {known.lost_versions} of them: appends, settings, new "
             "partitions, what a restore took or brought back, and what retention, delete-records, compaction and erase "
             "took."
         )
-    if not found:
-        found.append(
+    if not doubts:
+        doubts.append(
             f"Whether there were commits after version {version}: an older version of this package, which writes no "
             "notes, may have made some."
         )
     if said["unnamed_files"]:
-        found.append(
+        doubts.append(
             "Whether a file that no known row names was committed. A task that failed, or that Spark ran twice, leaves "
             "such files too. Vacuum deletes them once they are 7 days old: copy what you need before."
         )
     if said["transactions"]:
-        found.append(
+        doubts.append(
             f"Transactions of writers after version {version}: an append that is sent again with a version above the "
             "one listed is added."
         )
     ends = {row["partition"]: row["log_end_offset"] for row in report.partitions}
     same = (one for one in said["groups"] if one["topic_id"] == said["topic_id_before"])
     if any(one["offset"] > ends.get(one["partition"], 0) for one in same):
-        found.append("Records that groups have read: their positions lie above the last log end that is known.")
-    return found + _of_files(said["missing_files"])
+        doubts.append("Records that groups have read: their positions lie above the last log end that is known.")
+    return doubts + _of_files(said["missing_files"])
 
 
 def _of_files(missing: Collection[dict[str, Any]]) -> list[str]:

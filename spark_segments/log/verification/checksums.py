@@ -56,15 +56,15 @@ class ChecksumList:
     @staticmethod
     def read(path: Path) -> ChecksumList:
         """The list in a file. Raises InvalidOptionError for a line that is none of a list."""
-        found = ChecksumList()
+        checksums = ChecksumList()
         for number, line in enumerate(path.read_text().splitlines(), start=1):
             try:
                 value = json.loads(line)
                 if "topic" in value:
-                    found.topics[value.pop("topic")] = value
+                    checksums.topics[value.pop("topic")] = value
                 else:
                     one = FileChecksum(value["path"], int(value["size"]), int(value["crc32c"], 16))
-                    found.files[one.path] = one
+                    checksums.files[one.path] = one
             except (ValueError, KeyError, TypeError) as error:
                 raise InvalidOptionError(
                     "The file is no list of checksums",
@@ -73,7 +73,7 @@ class ChecksumList:
                     found=f"line {number}: {line[:80]!r}",
                     hint="segments mirror --once and import write a list with --checksums FILE",
                 ) from error
-        return found
+        return checksums
 
     def write(self, path: Path) -> None:
         """Writes the list in place of what is there. A crash leaves the old list or the new one."""
@@ -94,10 +94,10 @@ def list_checksums(
     spark: SparkSession | None = None,
 ) -> ChecksumList:
     """The list of some topics. `known`: what need not be read, because files never change. Raises MissingFileError."""
-    found = ChecksumList()
+    checksums = ChecksumList()
     wanted: list[tuple[str, int | None]] = []
     for snapshot in snapshots:
-        found.topics[snapshot.topic] = {
+        checksums.topics[snapshot.topic] = {
             "topic_id": snapshot.topic_id,
             "version": snapshot.version,
             "log_end_offsets": {str(number): end for number, (_, end) in offset_bounds(snapshot).items()},
@@ -105,14 +105,14 @@ def list_checksums(
         for path, size in files_of(snapshot):
             one = known.get(path)
             if one is not None and size in (None, one.size):
-                found.files[path] = one
+                checksums.files[path] = one
             else:
                 wanted.append((path, size))
     for read in _checksums(storage, wanted, spark):
         if isinstance(read, SegmentsError):
             raise read
-        found.files[read.path] = read
-    return found
+        checksums.files[read.path] = read
+    return checksums
 
 
 def write_checksums(

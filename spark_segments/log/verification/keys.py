@@ -91,7 +91,7 @@ class _TailWindow:
             exclude=self.undone,
         )
 
-    def report(self, findings: Findings, message: str, offset: int, found: object = None) -> None:
+    def report(self, findings: Findings, message: str, offset: int, value: object = None) -> None:
         """Adds a finding at the batch that holds `offset`."""
         batches = self.window.batches
         batch = int(np.searchsorted(batches.last_offset, offset - self.window.offset_shift))
@@ -101,7 +101,7 @@ class _TailWindow:
             path=self.window.path,
             byte_position=int(batches.byte_position[batch]),
             expected="every key once, in its newest record",
-            found=found or f"offset {offset}",
+            found=value or f"offset {offset}",
         )
 
 

@@ -246,11 +246,11 @@ def check_files(snapshot: Snapshot, files: Mapping[str, FileInfo], findings: Fin
             strict=True,
         ):
             path = log_path.removesuffix(LOG_SUFFIX) + suffix
-            there = files.get(path)
-            if there is None and size == 0 and suffix == TXN_INDEX_SUFFIX:
+            info = files.get(path)
+            if info is None and size == 0 and suffix == TXN_INDEX_SUFFIX:
                 continue
             rebuilds = None if suffix == LOG_SUFFIX else log_path
-            if there is None:
+            if info is None:
                 findings.add(
                     f"A segment's {suffix} is missing",
                     rule="R6" if suffix == LOG_SUFFIX else "I8",
@@ -260,15 +260,15 @@ def check_files(snapshot: Snapshot, files: Mapping[str, FileInfo], findings: Fin
                     found="no file",
                     rebuilds=rebuilds,
                 )
-            elif there.size != size:
+            elif info.size != size:
                 findings.add(
                     f"A segment's {suffix} is not as long as its row says",
-                    rule="R6" if there.size < size else "I1",
+                    rule="R6" if info.size < size else "I1",
                     partition=partition,
                     path=path,
-                    byte_position=min(size, there.size),
+                    byte_position=min(size, info.size),
                     expected=f"{size} bytes",
-                    found=f"{there.size} bytes",
+                    found=f"{info.size} bytes",
                     rebuilds=rebuilds,
                 )
     for path, partition in _lately_removed(snapshot.segments, kept_since_ms):
@@ -306,15 +306,15 @@ def _path_rule(topic: str) -> str:
 def _names(topic: str, rows: pa.Table) -> np.ndarray:
     """int64[]: the base offset in each file's name, -1 for a path that is not a path of the partition."""
     name = re.compile(r"(\d{20})(\.[A-Za-z0-9_-]+)?\.log")
-    found = np.full(rows.num_rows, -1, np.int64)
+    offsets = np.full(rows.num_rows, -1, np.int64)
     columns = (rows.column(column).to_pylist() for column in ("path", "partition", "index_position"))
     for row, (path, partition, index_position) in enumerate(zip(*columns, strict=True)):
         directory, _, file = path.rpartition("/")
         match = name.fullmatch(file)
         own = f"{topic}-{partition}" if index_position is None else shared_directory(topic)
         if match and directory == own:
-            found[row] = int(match[1])
-    return found
+            offsets[row] = int(match[1])
+    return offsets
 
 
 def _plain(value: object) -> object:

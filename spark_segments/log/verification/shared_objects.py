@@ -40,7 +40,7 @@ def check_objects(snapshot: Snapshot, files: Mapping[str, FileInfo], findings: F
     """Checks that objects are there and long enough, and that no two rows share bytes. Returns those that are there."""
     live = snapshot.live
     rows = segments_of(live.filter(pc.is_valid(live.column("index_position"))))
-    found = []
+    objects = []
     for path, group in groupby(sorted(rows, key=lambda row: (row.path, row.byte_position)), lambda row: row.path):
         runs = list(group)
         for before, after in pairwise(runs):
@@ -54,41 +54,41 @@ def check_objects(snapshot: Snapshot, files: Mapping[str, FileInfo], findings: F
                     expected=f"a position from {before.end_position} on",
                     found=after.byte_position,
                 )
-        there = files.get(path)
+        info = files.get(path)
         needed = max(row.time_index_position + row.time_index_bytes for row in runs)
-        if there is None or there.size <= needed:
-            message = "A shared object is missing" if there is None else "A shared object is shorter than its rows say"
+        if info is None or info.size <= needed:
+            message = "A shared object is missing" if info is None else "A shared object is shorter than its rows say"
             findings.add(
                 message,
                 rule="R6",
                 partition=runs[0].partition,
                 path=path,
                 expected=f"more than {needed} bytes, for {len(runs)} rows",
-                found="no file" if there is None else f"{there.size} bytes",
+                found="no file" if info is None else f"{info.size} bytes",
             )
         else:
-            found.append(SharedObject(path, there.size, tuple(runs)))
-    return found
+            objects.append(SharedObject(path, info.size, tuple(runs)))
+    return objects
 
 
-def _check_footer(storage: Storage, topic: str, earlier_ids: frozenset[str], one: SharedObject) -> list[Finding]:
+def _check_footer(storage: Storage, topic: str, earlier_ids: frozenset[str], shared: SharedObject) -> list[Finding]:
     """Task function: the findings of one object's footer."""
-    findings = Findings(topic, path=one.path)
+    findings = Findings(topic, path=shared.path)
     try:
-        footer = read_footer(storage, one.path, one.size)
+        footer = read_footer(storage, shared.path, shared.size)
     except (CorruptBatchError, MissingFileError) as error:
         findings.add_error(error, rule="O3")
         return findings.found
-    if footer.topic_id not in {one.rows[0].topic_id, *earlier_ids}:
+    if footer.topic_id not in {shared.rows[0].topic_id, *earlier_ids}:
         findings.add(
             "A shared object is another topic's",
             rule="O3",
             byte_position=footer.byte_position,
-            expected=one.rows[0].topic_id,
+            expected=shared.rows[0].topic_id,
             found=footer.topic_id,
         )
     said = {(run["partition"].item(), run["position"].item()): run for run in footer.runs}
-    for row, true in zip(one.rows, footer_runs(one.rows), strict=True):
+    for row, true in zip(shared.rows, footer_runs(shared.rows), strict=True):
         run = said.get((row.partition, row.byte_position))
         if run is None:
             findings.add(

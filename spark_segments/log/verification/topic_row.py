@@ -67,7 +67,7 @@ def check_clocks(segments: pa.Table, now_ms: int, findings: Findings) -> None:
     for name in ("created_ms", "removed_ms"):
         ahead = pc.fill_null(pc.greater(segments.column(name), now_ms + AHEAD_MS), False)
         rows = segments.filter(ahead)
-        for (path, partition), found in zip(_places(rows), rows.column(name).to_pylist(), strict=True):
+        for (path, partition), moment_ms in zip(_places(rows), rows.column(name).to_pylist(), strict=True):
             findings.add(
                 f"A row's {name} lies in the future",
                 severity=WARNING,  # of a clock that was wrong for a while; no record is
@@ -75,7 +75,7 @@ def check_clocks(segments: pa.Table, now_ms: int, findings: Findings) -> None:
                 partition=partition,
                 path=path,
                 expected=f"at most {now_ms + AHEAD_MS}, a day after the store's clock",
-                found=found,
+                found=moment_ms,
             )
 
 

@@ -79,7 +79,7 @@ def events_of(window: Window) -> TransactionEvents | None:
 
 def aborted_by(segments: Iterable[SegmentTransactions]) -> dict[str, AbortedTransactions]:
     """{path of the .log: the transactions that its markers abort} of a partition's segments, in order."""
-    found = {}
+    aborted = {}
     under_way: dict[int, int] = {}
     for segment in segments:
         rows = []
@@ -93,8 +93,8 @@ def aborted_by(segments: Iterable[SegmentTransactions]) -> dict[str, AbortedTran
             first = under_way.pop(producer_id, None)
             if first is not None and kind == ABORT:
                 rows.append((producer_id, first, offset, min(under_way.values(), default=offset + 1)))
-        found[segment.log_path] = AbortedTransactions.of(rows)
-    return found
+        aborted[segment.log_path] = AbortedTransactions.of(rows)
+    return aborted
 
 
 def check_transactions(

@@ -27,8 +27,7 @@ from spark_segments.log.manifest.rows import partitions_of, segments_of
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.manifests import Manifests
 from spark_segments.log.rebuild.rebuild import rebuild_manifest
-from spark_segments.log.report import Report
-from spark_segments.maintenance import compact, restore, retain, roll, vacuum
+from spark_segments.maintenance import Report, compact, restore, retain, roll, vacuum
 from spark_segments.storage import Storage
 from spark_segments.storage.local import LocalFiles
 from tests.log.rebuild.lost import TOPIC, WEEKS_MS

@@ -10,8 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from spark_segments import LogDir, ProducerOptions
-from spark_segments.log.verification.verify import verify
-from spark_segments.maintenance import roll, vacuum
+from spark_segments.maintenance import roll, vacuum, verify
 from tests.log.manifest.files import forget_cached_rows
 
 TOPIC = "orders"

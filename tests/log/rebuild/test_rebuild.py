@@ -20,7 +20,7 @@ from spark_segments.log.groups.group import check_position
 from spark_segments.log.manifest.change import Change
 from spark_segments.log.manifest.delta.delta_log import FENCED
 from spark_segments.log.rebuild.rebuild import open_damaged, rebuild_manifest
-from spark_segments.log.verification.verify import verify
+from spark_segments.maintenance import verify
 from tests.log.groups.readers import moved
 from tests.log.manifest.files import forget_cached_rows
 from tests.log.rebuild.lost import (

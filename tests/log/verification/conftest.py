@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_segments import LogDir
-from spark_segments.log.appending.appender import ProducerOptions
+from spark_segments import LogDir, ProducerOptions
 from spark_segments.maintenance import compact, roll
 from tests.golden_files import golden_dir
 from tests.log.verification.topics import LATER_MS, NOW_MS, rows

@@ -11,9 +11,8 @@ from spark_segments.format.sidecars.txn_index import AbortedTransactions
 from spark_segments.log.findings import Finding
 from spark_segments.log.manifest.rows import partitions_of, partitions_table, segments_of, segments_table
 from spark_segments.log.manifest.snapshot import SegmentRows
-from spark_segments.log.report import Report
 from spark_segments.log.verification.keys import KeysTask, verify_keys
-from spark_segments.log.verification.verify import verify
+from spark_segments.maintenance import Report, verify
 from tests.golden_files import expected_records, golden_dir
 from tests.log.golden_reads import as_records, tree
 from tests.log.verification.file_faults import FILE_FAULTS

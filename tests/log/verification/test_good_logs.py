@@ -8,10 +8,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from spark_segments import LogDir
-from spark_segments.log.appending.appender import ProducerOptions
-from spark_segments.log.verification.verify import verify
-from spark_segments.maintenance import compact, retain, roll
+from spark_segments import LogDir, ProducerOptions
+from spark_segments.maintenance import compact, retain, roll, verify
 from tests.golden_files import CLEAN_DIRECTORIES, GOLDEN, LEGACY_DIRECTORIES
 from tests.log.golden_reads import tree
 from tests.log.verification.topics import LATER_MS, NOW_MS, rows

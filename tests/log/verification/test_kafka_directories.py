@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from spark_segments import LogDir
-from spark_segments.log.verification.verify import verify
+from spark_segments.maintenance import verify
 from tests.golden_files import damaged_dir, golden_dir
 from tests.log.golden_reads import tree
 from tests.log.verification.topics import Place, has, overwrite

@@ -12,7 +12,7 @@ from spark_segments.errors import CorruptBatchError, LogDirError
 from spark_segments.format.sidecars.txn_index import AbortedTransactions
 from spark_segments.log.segment.limits import SegmentLimits
 from spark_segments.log.verification.repair import Rebuild, rebuild_sidecars
-from spark_segments.log.verification.verify import verify
+from spark_segments.maintenance import verify
 from tests.golden_files import golden_dir
 from tests.log.golden_reads import records_of, tree
 from tests.log.verification.file_faults import FILE_FAULTS

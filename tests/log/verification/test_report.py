@@ -9,7 +9,7 @@ import pytest
 from spark_segments import LogDir
 from spark_segments.errors import UnknownTopicError
 from spark_segments.log.manifest.rows import partitions_of, partitions_table
-from spark_segments.log.verification.verify import verify
+from spark_segments.maintenance import verify
 from tests.golden_files import golden_dir
 from tests.log.verification.topics import segment
 

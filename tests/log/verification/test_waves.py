@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from spark_segments import LogDir
-from spark_segments.log.report import Report
-from spark_segments.log.verification.verify import verify
+from spark_segments.maintenance import Report, verify
 from tests.log.verification.file_faults import FILE_FAULTS
 from tests.log.verification.topics import repaired
 
