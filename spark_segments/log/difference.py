@@ -20,7 +20,6 @@ import pyarrow as pa
 
 from spark_segments.format.batches import BatchTable
 from spark_segments.format.decoding.decode import decode_batches
-from spark_segments.format.legacy.message_sets import with_first_offsets
 from spark_segments.format.window import Window
 from spark_segments.log.manifest.rows import Partition, Segment
 from spark_segments.log.manifest.snapshot import Snapshot
@@ -62,19 +61,19 @@ class Comparison:
     identical: bool
 
 
-def compare(one: History, other: History) -> Comparison:
+def compare(mine: History, other: History) -> Comparison:
     """Compares two histories of a partition, reading both once from the higher log start to the lower log end.
 
     Files that both sides name are not read: a file that this package wrote never changes. Memory is bounded by the
     records of a window on either side. Raises CorruptBatchError where a file is damaged.
     """
-    start = max(one.partition.log_start_offset, other.partition.log_start_offset)
-    end = min(one.partition.log_end_offset, other.partition.log_end_offset)
-    epochs = LeaderEpochs(one.partition.leader_epochs), LeaderEpochs(other.partition.leader_epochs)
+    start = max(mine.partition.log_start_offset, other.partition.log_start_offset)
+    end = min(mine.partition.log_end_offset, other.partition.log_end_offset)
+    epochs = LeaderEpochs(mine.partition.leader_epochs), LeaderEpochs(other.partition.leader_epochs)
     other_leader = epochs[0].difference(epochs[1], start, end)
     end = end if other_leader is None else other_leader
-    shared = {_identity(row) for row in one.segments} & {_identity(row) for row in other.segments}
-    sides = (_Side(one, shared, start, end), _Side(other, shared, start, end))
+    shared = {_identity(row) for row in mine.segments} & {_identity(row) for row in other.segments}
+    sides = (_Side(mine, shared, start, end), _Side(other, shared, start, end))
     identical = True
     offset = start
     while offset < end:
@@ -137,7 +136,7 @@ class _Part:
         """The records of the batches, control batches included."""
         if self.segment is None or self.window is None:
             return pa.table([])
-        found = decode_batches(
+        decoded = decode_batches(
             self.window.with_batches(self.batches),
             topic=self.side.history.topic,
             partition=self.segment.partition,
@@ -146,7 +145,7 @@ class _Part:
             columns=_COLUMNS,
             include_control=True,
         )
-        batches = list(found)
+        batches = list(decoded)
         return pa.Table.from_batches(batches) if batches else pa.table({"offset": pa.array([], pa.int64())})
 
 
@@ -186,7 +185,7 @@ class _Side:
             for window in windows(
                 self.history.storage, segment, begin, first_window_bytes=WINDOW_BYTES, check_crc=False
             ):
-                window = window.with_batches(with_first_offsets(window)).between(low, high)
+                window = window.between(low, high)
                 batches = window.batches
                 if not len(batches):
                     continue
@@ -200,41 +199,41 @@ class _Side:
         return _Part(self, None, None, BatchTable.empty(), none, none, np.empty(0, bool), (0, 0))
 
 
-def _compare_parts(one: _Part, other: _Part, end: int) -> tuple[int | None, bool]:
+def _compare_parts(own: _Part, other: _Part, end: int) -> tuple[int | None, bool]:
     """(the first offset that differs, or None; whether both have the same batches)"""
-    found: list[int] = []
-    partner = np.searchsorted(other.first, one.first)
+    differing: list[int] = []
+    partner = np.searchsorted(other.first, own.first)
     paired = partner < len(other.first)
     partner = np.minimum(partner, max(len(other.first) - 1, 0))
     if len(other.first):
-        paired &= (other.first[partner] == one.first) & (other.last[partner] == one.last)
+        paired &= (other.first[partner] == own.first) & (other.last[partner] == own.last)
     same = paired.copy()
     if paired.any():
         theirs = other.batches.take(partner)
-        known = (one.batches.leader_epoch >= 0) & (theirs.leader_epoch >= 0)
-        other_epoch = paired & known & (one.batches.leader_epoch != theirs.leader_epoch)
-        found += one.first[other_epoch][:1].tolist()
-        same &= (one.batches.crc == theirs.crc) & (one.batches.magic == theirs.magic) & ~other_epoch
+        known = (own.batches.leader_epoch >= 0) & (theirs.leader_epoch >= 0)
+        other_epoch = paired & known & (own.batches.leader_epoch != theirs.leader_epoch)
+        differing += own.first[other_epoch][:1].tolist()
+        same &= (own.batches.crc == theirs.crc) & (own.batches.magic == theirs.magic) & ~other_epoch
     rest_of_other = np.ones(len(other.first), bool)
     rest_of_other[partner[same]] = False
     if same.all() and not rest_of_other.any():
-        return (min(found) if found else None), True
+        return (min(differing) if differing else None), True
 
-    mine, theirs_left = one.take(np.flatnonzero(~same)), other.take(np.flatnonzero(rest_of_other))
+    mine, theirs_left = own.take(np.flatnonzero(~same)), other.take(np.flatnonzero(rest_of_other))
     for part, against in ((mine, theirs_left), (theirs_left, mine)):
         has_records = part.batches.count != 0
         across = has_records & (part.first < end) & (part.last >= end)
-        found += [end] if across.any() else []
+        differing += [end] if across.any() else []
         against = against.take(np.flatnonzero(against.batches.count != 0))
         at, meets = _meeting(part, against)
         meets &= has_records
         alone = part.take(np.flatnonzero(~meets))
         epochs = against.side.epochs.known_at(alone.first)
         foreign = (alone.batches.leader_epoch >= 0) & (epochs >= 0) & (alone.batches.leader_epoch != epochs)
-        found += alone.first[foreign][:1].tolist()
-        found += _uneven(part.take(np.flatnonzero(meets)), against.take(at[meets]))
-    found += _other_records(mine, theirs_left)
-    return (min(found) if found else None), False
+        differing += alone.first[foreign][:1].tolist()
+        differing += _uneven(part.take(np.flatnonzero(meets)), against.take(at[meets]))
+    differing += _other_records(mine, theirs_left)
+    return (min(differing) if differing else None), False
 
 
 def _meeting(part: _Part, against: _Part) -> tuple[np.ndarray, np.ndarray]:

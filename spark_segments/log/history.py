@@ -37,17 +37,17 @@ def history(manifest: Manifest, limit: int | None = None) -> list[dict[str, Any]
     shown = commits[-limit:] if limit else commits
     first = shown[0]["version"]
     before = _snapshot(manifest, first - 1) if first > 0 else None
-    found = []
+    versions = []
     for commit in shown:
         after = _snapshot(manifest, commit["version"])
         figures = _figures(before, after, is_first=commit["version"] == 0)
-        found.append(
+        versions.append(
             {"version": commit["version"], "committed_ms": commit["committed_ms"], "job": commit["operation"]}
             | figures
             | {"partitions": None if after is None else offset_bounds(after)}
         )
         before = after
-    return found[::-1]
+    return versions[::-1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,13 +66,13 @@ def sizes(manifest: Manifest, most: int) -> list[Size]:
     commits = manifest.history()
     last = len(commits) - 1
     chosen = sorted({last * place // max(1, most - 1) for place in range(most)}) if commits else []
-    found = []
+    sizes_then = []
     for commit in (commits[place] for place in chosen):
         snapshot = _snapshot(manifest, commit["version"])
         if snapshot is not None:
             records, log_bytes = _totals(snapshot.live, snapshot.live.slice(0, 0))
-            found.append(Size(commit["committed_ms"], records, log_bytes))
-    return found
+            sizes_then.append(Size(commit["committed_ms"], records, log_bytes))
+    return sizes_then
 
 
 def _snapshot(manifest: Manifest, version: int) -> Snapshot | None:

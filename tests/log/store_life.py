@@ -21,9 +21,7 @@ import pyarrow as pa
 
 from spark_segments import LogDir
 from spark_segments.errors import SegmentsError, TopicExistsError
-from spark_segments.log.report import Report
-from spark_segments.maintenance import compact, restore, retain, roll, vacuum, verify
-from spark_segments.maintenance.mirroring.mirror import mirror
+from spark_segments.maintenance import Report, compact, mirror, restore, retain, roll, vacuum, verify
 from tests.maintenance.appending import DAY_MS
 
 ORDERS = {"compression.type": "uncompressed", "segment.bytes": "4000"}

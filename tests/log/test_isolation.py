@@ -15,7 +15,7 @@ from spark_segments.format.sidecars.txn_index import parse_txn_index, txn_index_
 from spark_segments.log.reading.isolation import load_aborted, transaction_indexes
 from spark_segments.log.reading.plan import Selection
 from spark_segments.log.reading.scan import Scan
-from spark_segments.log.verification.verify import verify
+from spark_segments.maintenance import verify
 from tests.golden_files import expected_records, golden_dir
 from tests.log.golden_reads import Record, as_records, read_one_by_one, records_of
 

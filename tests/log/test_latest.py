@@ -8,10 +8,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from spark_segments import LogDir
+from spark_segments import LogDir, ProducerOptions
 from spark_segments.errors import InvalidOptionError
 from spark_segments.format.cleaner.latest_keys import KeyShare, LatestKeys
-from spark_segments.log.appending.appender import ProducerOptions
 from spark_segments.log.partitions import offset_bounds
 from spark_segments.log.reading.latest import read_latest
 from spark_segments.log.reading.plan import Selection

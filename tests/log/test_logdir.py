@@ -22,7 +22,7 @@ from spark_segments.errors import (
 from spark_segments.log.manifest.change import Change
 from spark_segments.log.manifests import Manifests
 from spark_segments.log.marker import MARKER
-from spark_segments.log.verification.verify import verify
+from spark_segments.maintenance import verify
 from tests import golden_files
 from tests.log.played_log import Play
 

@@ -18,7 +18,7 @@ from spark_segments import LogDir
 from spark_segments.format.batches import scan_batches
 from spark_segments.log.findings import WARNING
 from spark_segments.log.reading.scan import Scan
-from spark_segments.log.verification.verify import verify
+from spark_segments.maintenance import verify
 from tests.golden_files import LEGACY_DIRECTORIES, expected_records, golden_dir
 from tests.log.golden_reads import Record, as_records, read_one_by_one, records_of, tree
 from tests.log.overlapping import TOPIC, Batch, SegmentOf, crashed_in_swap, served, write_partition

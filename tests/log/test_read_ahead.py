@@ -14,10 +14,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_segments import LogDir
+from spark_segments import LogDir, ProducerOptions
 from spark_segments.errors import CorruptBatchError, InvalidOptionError
 from spark_segments.format.layout import RECORD_SCHEMA
-from spark_segments.log.appending.appender import ProducerOptions
 from spark_segments.log.reading import read, scan
 from spark_segments.log.reading.ahead import read_ahead
 

@@ -10,10 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_segments import LogDir
+from spark_segments import LogDir, ProducerOptions
 from spark_segments.errors import CorruptBatchError, InvalidOptionError
 from spark_segments.format.layout import RECORD_SCHEMA
-from spark_segments.log.appending.appender import ProducerOptions
 from spark_segments.log.kafka.directory import KafkaDirectory
 from spark_segments.log.manifests import Manifests
 from spark_segments.storage import Storage

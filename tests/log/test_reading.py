@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_segments import LogDir
-from spark_segments.log.appending.appender import ProducerOptions
+from spark_segments import LogDir, ProducerOptions
 from spark_segments.log.partitions import offset_bounds
 from spark_segments.log.reading.plan import PARALLEL_TASKS, Selection, pack
 from spark_segments.log.reading.scan import Scan, read

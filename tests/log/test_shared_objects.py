@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_segments import LogDir
+from spark_segments import LogDir, ProducerOptions
 from spark_segments.errors import CorruptBatchError, InvalidOptionError, SegmentsError
 from spark_segments.format.shared_object import RUN_DTYPE, TRAILER_BYTES, footer_bytes, footer_size, parse_footer
-from spark_segments.log.appending.appender import Appender, ProducerOptions
+from spark_segments.log.appending.appender import Appender
 from spark_segments.log.appending.offset_assignment import commit_append
 from spark_segments.log.dump import dump_entries
 from spark_segments.log.dump.text import dump_text
@@ -24,9 +24,7 @@ from spark_segments.log.manifest.change import Change
 from spark_segments.log.manifest.rows import Segment, segments_of
 from spark_segments.log.manifests import Manifests
 from spark_segments.log.segment.shared_object import read_footer
-from spark_segments.log.verification.verify import verify
-from spark_segments.maintenance import erase, vacuum
-from spark_segments.maintenance.mirroring.mirror import mirror
+from spark_segments.maintenance import erase, mirror, vacuum, verify
 from spark_segments.storage import Storage, WriteStream
 from tests.clock import store_clock
 from tests.log.verification.topics import repaired

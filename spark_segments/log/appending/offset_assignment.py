@@ -99,15 +99,15 @@ def _files(chunks: Sequence[Segment]) -> list[str]:
 
 def plan_append(snapshot: Snapshot, chunks: Sequence[Segment]) -> Change:
     """The change that puts chunks at the ends of their partitions and moves those ends."""
-    there = _rows_of(snapshot, {chunk.partition for chunk in chunks})
-    ends = {number: row.log_end_offset for number, row in there.items()}
+    rows = _rows_of(snapshot, {chunk.partition for chunk in chunks})
+    ends = {number: row.log_end_offset for number, row in rows.items()}
     added = []
     for chunk in chunks:
         _check_topic_id(snapshot, chunk.topic_id)
         placed = chunk.at(ends[chunk.partition])
         ends[chunk.partition] = placed.next_offset
         added.append(placed)
-    return Change(APPEND, add=added, partitions=[_with_end(row, ends[number]) for number, row in there.items()])
+    return Change(APPEND, add=added, partitions=[_with_end(row, ends[number]) for number, row in rows.items()])
 
 
 def _with_end(row: Partition, log_end_offset: int) -> Partition:

@@ -315,7 +315,7 @@ class Group(Prints):
         newest = files.there().newest
         for number in sorted(sent):
             try:
-                found = files.read(number)
+                commit = files.read(number)
             except FileNotFoundError:
                 if number > newest:  # it may still come
                     continue
@@ -325,8 +325,8 @@ class Group(Prints):
                     path=files.location,
                     hint="Read the group's positions before going on",
                 ) from None
-            if found.commit_id == commit_id and self._stands(files, found):
-                return found
+            if commit.commit_id == commit_id and self._stands(files, commit):
+                return commit
             sent.discard(number)
         return None
 
@@ -337,20 +337,20 @@ class Group(Prints):
 
     def _stands(self, files: GroupFiles, made: GroupCommit) -> bool:
         """Whether a file that was created is a commit, and its number not one whose file was gone."""
-        there = files.there()
-        if there.newest > made.number:
+        files_there = files.there()
+        if files_there.newest > made.number:
             try:
                 return files.read(made.number + 1).after == made.commit_id
             except FileNotFoundError:
                 return False
         if made.number % TRIM_EVERY == 0:
             with suppress(SegmentsError):  # the positions stand without it, and a later commit tries again
-                files.trim(there)
+                files.trim(files_there)
         return True
 
     def _new_positions(self, offsets: Offsets, *, resets: bool) -> Rows:
         now_ms = time.time_ns() // 1_000_000
-        found: Rows = {}
+        rows: Rows = {}
         for topic, partitions in offsets.items():
             newest: Snapshot | None = None
             for partition, wanted in partitions.items():
@@ -372,8 +372,8 @@ class Group(Prints):
                         expected=f"at most {LONGEST_METADATA} bytes",
                         found=len(position.metadata.encode()),
                     )
-                found[topic, int(partition)] = replace(position, committed_ms=now_ms)
-        return found
+                rows[topic, int(partition)] = replace(position, committed_ms=now_ms)
+        return rows
 
 
 def all_groups(manifests: Manifests) -> list[Group]:

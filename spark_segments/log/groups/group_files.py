@@ -167,14 +167,14 @@ class GroupFiles:
 
     def there(self) -> Files:
         """What is there, by one listing."""
-        found = Files()
+        files = Files()
         for info in self._storage.list(self.directory):
             match = _NUMBERED.fullmatch(info.path.rpartition("/")[2])
             if match is None or not int(match[1]):
-                found.others.append(info)
+                files.others.append(info)
             else:
-                found.numbers[int(match[1])] = info
-        return found
+                files.numbers[int(match[1])] = info
+        return files
 
     def create(self, commit: GroupCommit) -> None:
         """Makes a commit's file. FileExistsError where the number is taken; after a StorageError it may be there."""

@@ -28,14 +28,14 @@ _WITH_EPOCH, _FLEXIBLE = 3, 4  # versions of values: from the first on there is 
 _HIDDEN = "Brokers hide what a user may not DESCRIBE, and share groups have no positions"
 
 
-def chosen_groups(there: Collection[str], patterns: Sequence[str], of: str) -> list[str]:
+def chosen_groups(existing: Collection[str], patterns: Sequence[str], of: str) -> list[str]:
     """The groups of these names or patterns. `of`: what has them, in words.
 
     Raises InvalidOptionError for a name, which is no pattern, that is no group there.
     """
-    if missing := sorted({one for one in patterns if not {*"*?["} & {*one}} - set(there)):
+    if missing := sorted({one for one in patterns if not {*"*?["} & {*one}} - set(existing)):
         raise InvalidOptionError(f"{of} no group {', '.join(missing)}", hint=_HIDDEN)
-    return sorted(one for one in there if any(fnmatch.fnmatchcase(one, pattern) for pattern in patterns))
+    return sorted(one for one in existing if any(fnmatch.fnmatchcase(one, pattern) for pattern in patterns))
 
 
 def groups_of_records(records: Iterable[tuple[bytes, bytes]]) -> GroupOffsets:
@@ -44,7 +44,7 @@ def groups_of_records(records: Iterable[tuple[bytes, bytes]]) -> GroupOffsets:
     Keys of versions 0 and 1 are positions (OffsetCommitKey); others tell of members. Values are OffsetCommitValue,
     versions 0 to 4. Raises LogDirError for a value of another version, and for a key or a value that is cut.
     """
-    found: dict[str, dict[TopicPartition, tuple[int, str]]] = {}
+    groups: dict[str, dict[TopicPartition, tuple[int, str]]] = {}
     for key, value in records:
         try:
             (version,) = struct.unpack_from(">h", key)
@@ -53,14 +53,14 @@ def groups_of_records(records: Iterable[tuple[bytes, bytes]]) -> GroupOffsets:
             group, at = _text(key, 2)
             topic, at = _text(key, at)
             (partition,) = struct.unpack_from(">i", key, at)
-            found.setdefault(group, {})[topic, partition] = _offset(value)
+            groups.setdefault(group, {})[topic, partition] = _offset(value)
         except (struct.error, ValueError, IndexError) as error:
             raise LogDirError(
                 "A record of __consumer_offsets cannot be read",
                 expected="OffsetCommitKey 0 or 1, OffsetCommitValue 0 to 4",
                 found=f"key {key[:2].hex() or 'begins with nothing'}, value {value[:2].hex() or 'begins with nothing'}",
             ) from error
-    return found
+    return groups
 
 
 def _offset(value: bytes) -> tuple[int, str]:
@@ -94,7 +94,7 @@ def _decoded(data: bytes, at: int, size: int) -> tuple[str, int]:
 
 def keep_groups(
     manifests: Manifests,
-    found: GroupOffsets,
+    groups: GroupOffsets,
     topics: Collection[str],
     parted: Collection[TopicPartition] = (),
 ) -> tuple[dict[str, list[str]], list[str]]:
@@ -107,7 +107,7 @@ def keep_groups(
     snapshots = {name: manifests.snapshot(name) for name in topics}
     kept: dict[str, list[str]] = {name: [] for name in topics}
     warnings = []
-    for group, offsets in found.items():
+    for group, offsets in groups.items():
         theirs: Rows = {}
         ahead = set(parted)
         for (topic, number), (offset, metadata) in offsets.items():

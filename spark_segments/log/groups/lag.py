@@ -39,12 +39,12 @@ def group_lags(groups: Iterable[Group], snapshots: Iterable[Snapshot]) -> list[G
     A position of a topic that was deleted and made again is left out: it says nothing about the new topic.
     """
     topics = {snapshot.topic: (snapshot.topic_id, offset_bounds(snapshot)) for snapshot in snapshots}
-    found = []
+    lags = []
     for group in groups:
         for (topic, partition), position in sorted(group.positions().items()):
             topic_id, bounds = topics.get(topic, (None, {}))
             if topic_id == position.topic_id and partition in bounds:
-                found.append(
+                lags.append(
                     GroupLag(group.id, topic, partition, position.offset, *bounds[partition], position.committed_ms)
                 )
-    return found
+    return lags

@@ -24,7 +24,6 @@ from spark_segments.format.cleaner.latest_keys import KeyShare, LatestKeys
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.reading.plan import BINARY, Part, Selection, pack, planned_parts
 from spark_segments.log.reading.read import read_part
-from spark_segments.log.reading.view_filter import filtered
 from spark_segments.storage import Storage
 
 MAP_BYTES = 128 << 20
@@ -37,6 +36,7 @@ Where the keys of a dirty head do not fit, they are split into shares that fit, 
 _OF_HEAD = ("key", "offset")
 _DIRTY = ("partition", "first_dirty_offset")
 _ALL_BYTES = 1 << 62
+_VIEW = pa.binary(16)  # a view, as bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,7 @@ def latest_parts(
     for one in planned_parts(snapshot, dirty, replace(selection, columns=_OF_HEAD, value_type=BINARY)):
         heads.setdefault(one.partition, []).append(one)
 
-    found = []
+    latest = []
     for piece in [offsets] if pieces is None else pieces:
         by_size: dict[int | None, dict[int, tuple[int, int]]] = {}
         for number, bounds in piece.items():
@@ -103,8 +103,8 @@ def latest_parts(
                 for packed in pack(parts, _ALL_BYTES if size_bytes is None else size_bytes):
                     # Only later records supersede a record.
                     after = tuple(one for one in heads.get(number, ()) if one.end_offset > packed[0].start_offset)
-                    found.append(LatestPart(tuple(packed), after))
-    return iter(sorted(found, key=lambda part: (part.partition, part.parts[0].start_offset)))
+                    latest.append(LatestPart(tuple(packed), after))
+    return iter(sorted(latest, key=lambda part: (part.partition, part.parts[0].start_offset)))
 
 
 def read_latest(storage: Storage, part: LatestPart, *, map_bytes: int = MAP_BYTES) -> Iterator[pa.RecordBatch]:
@@ -130,7 +130,7 @@ def read_latest(storage: Storage, part: LatestPart, *, map_bytes: int = MAP_BYTE
         if not selection.include_tombstones:
             wanted = pc.and_(wanted, pc.is_valid(batch.column("value")))
         chosen = batch.select(columns)
-        yield chosen if wanted.true_count == batch.num_rows else filtered(chosen, wanted)
+        yield chosen if wanted.true_count == batch.num_rows else _filtered(chosen, wanted)
 
 
 def _marks(storage: Storage, part: LatestPart, map_bytes: int) -> np.ndarray:
@@ -171,3 +171,23 @@ def _read(storage: Storage, parts: Sequence[Part], selection: Selection | None =
 def _offsets(batch: pa.RecordBatch) -> np.ndarray:
     offsets: np.ndarray = batch.column("offset").to_numpy()
     return offsets
+
+
+def _filtered(batch: pa.RecordBatch, wanted: pa.BooleanArray) -> pa.RecordBatch:
+    """The rows of a batch where `wanted` is true. Arrow's own filter (pyarrow 26) does not take columns of views: they
+    are copied, and what they point to is not.
+    """
+    arrays = [
+        _views(column, wanted) if pa.types.is_binary_view(column.type) else column.filter(wanted)
+        for column in batch.columns
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=batch.schema)
+
+
+def _views(array: pa.Array, wanted: pa.BooleanArray) -> pa.Array:
+    validity, views, *buffers = array.buffers()
+    as_bytes = pa.Array.from_buffers(_VIEW, len(array), [validity, views], offset=array.offset).filter(wanted)
+    kept_validity, kept_views = as_bytes.buffers()
+    return pa.Array.from_buffers(
+        array.type, len(as_bytes), [kept_validity, kept_views, *buffers], offset=as_bytes.offset
+    )

@@ -259,15 +259,15 @@ def readable_bounds(snapshot: Snapshot, isolation_level: str) -> dict[int, tuple
     }
 
 
-def _begin(one: Part, indexes: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> Part:
+def _begin(part: Part, indexes: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> Part:
     """The part with the position that an index in memory gives, where such an index stands in for the file."""
-    index = indexes.get(one.segment.path)
+    index = indexes.get(part.segment.path)
     if index is None:
-        return one
-    relative_offset = one.start_offset - one.segment.offset_shift - one.segment.name_offset
+        return part
+    relative_offset = part.start_offset - part.segment.offset_shift - part.segment.name_offset
     by_offset = position_for_offset(index, relative_offset)
-    entry = int(np.searchsorted(index[1], one.start_position, side="right")) - 1
-    return replace(one, look_up=LookUp(max(by_offset, int(index[1][entry]) if entry >= 0 else 0)))
+    entry = int(np.searchsorted(index[1], part.start_position, side="right")) - 1
+    return replace(part, look_up=LookUp(max(by_offset, int(index[1][entry]) if entry >= 0 else 0)))
 
 
 def _overlapping(table: pa.Table, start_offset: int, end_offset: int) -> Iterator[Segment]:

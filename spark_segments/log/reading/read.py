@@ -13,7 +13,6 @@ import pyarrow as pa
 
 from spark_segments.errors import RESTORE
 from spark_segments.format.decoding.decode import decode_batches
-from spark_segments.format.legacy.message_sets import with_first_offsets
 from spark_segments.log.reading.isolation import load_aborted
 from spark_segments.log.reading.plan import BINARY_VIEW, Part, cut
 from spark_segments.log.segment.reader import (
@@ -48,8 +47,6 @@ def read_part(storage: Storage, part: Part) -> Iterator[pa.RecordBatch]:
     behind, is_first = look_up.byte_position, True
     for window in windows(storage, segment, behind, part.end_position, first_window_bytes=window_bytes):
         behind = int(window.batches.byte_position[-1] + window.batches.size[-1])
-        # A scan does not open compressed messages of the old magics, whose offset is that of the last record inside.
-        window = window.with_batches(with_first_offsets(window))
         last = int(window.batches.last_offset[-1]) + window.offset_shift + 1 >= end_offset
         if falling := window.batches.falling(segment.name_offset, segment.path)[1]:
             falling[0].hint = RESTORE
@@ -134,10 +131,10 @@ def _cut_up(storage: Storage, indexes: Mapping[str, tuple[np.ndarray, np.ndarray
     if whole.size_bytes <= PIECE_BYTES or whole.look_up.byte_position or whole.segment.path in indexes:
         return cut(whole, PIECE_BYTES if whole.segment.path in indexes else None, indexes)
     segment, positions = whole.segment, range(whole.start_position, whole.end_position)
-    found = pieces_between(storage, segment, range(whole.start_offset, whole.end_offset), positions, PIECE_BYTES)
-    begins_later = found[0][0] > max(whole.start_position, segment.byte_position)
-    ends_earlier = found[-1][1] < min(whole.end_position, segment.end_position)
-    last = len(found) - 1
+    pieces = pieces_between(storage, segment, range(whole.start_offset, whole.end_offset), positions, PIECE_BYTES)
+    begins_later = pieces[0][0] > max(whole.start_position, segment.byte_position)
+    ends_earlier = pieces[-1][1] < min(whole.end_position, segment.end_position)
+    last = len(pieces) - 1
     return [
         replace(
             whole,
@@ -149,5 +146,5 @@ def _cut_up(storage: Storage, indexes: Mapping[str, tuple[np.ndarray, np.ndarray
                 whole.end_offset if ends_earlier and number == last else None,
             ),
         )
-        for number, (start, end, begin) in enumerate(found)
+        for number, (start, end, begin) in enumerate(pieces)
     ]

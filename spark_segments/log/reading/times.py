@@ -32,7 +32,7 @@ def offsets_for_times(
     """
     bounds = offset_bounds(snapshot)
     snapshot = snapshot.narrowed(targets_ms)
-    found = {}
+    offsets = {}
     for partition, target_ms in targets_ms.items():
         check_partition(snapshot, partition)
         target_ms = min(max(target_ms, -LONG_MAX), LONG_MAX)  # beyond is no time that a record can have
@@ -43,8 +43,8 @@ def offsets_for_times(
             pc.greater(table.column("next_offset"), start),
         )
         candidates = table.filter(late_enough)
-        found[partition] = _first(storage, snapshot.topic, candidates, target_ms, start, end)
-    return found
+        offsets[partition] = _first(storage, snapshot.topic, candidates, target_ms, start, end)
+    return offsets
 
 
 def _first(

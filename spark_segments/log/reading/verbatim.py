@@ -87,14 +87,15 @@ class PartitionLog:
         self._storage = storage
         self._rows: pa.Table = snapshot.live_table(partition)
         self._ends = self._rows.column("next_offset").to_numpy()
-        self._bytes = self._rows.column("log_bytes").to_numpy()
+        sizes = self._rows.column("log_bytes").to_numpy()
+        self._bytes_behind = np.append(sizes[::-1].cumsum()[::-1], 0)  # of each segment and all behind it
         row = snapshot.partition(partition)
         self._epochs = LeaderEpochs.of_copies(snapshot, row) if row.leader_epochs else None
         self._segments: dict[int, Segment] = {}
 
     def bytes_from(self, offset: int) -> int:
         """The bytes of the segments that hold `offset` and later offsets: what reads from there can give at most."""
-        return int(self._bytes[self._first(offset) :].sum())
+        return int(self._bytes_behind[self._first(offset)])
 
     def _segment(self, number: int) -> Segment:
         if number not in self._segments:
@@ -107,7 +108,7 @@ class PartitionLog:
         return self._segment(number) if number < len(self._ends) else None
 
     def _first(self, offset: int) -> int:
-        return int(np.searchsorted(self._ends, offset, side="right"))
+        return int(self._ends.searchsorted(offset, side="right"))
 
     def read(
         self,

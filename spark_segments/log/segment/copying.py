@@ -6,7 +6,7 @@ Messages of magic 0 and 1, which are in files that Kafka wrote, become batches o
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -31,6 +31,8 @@ from spark_segments.storage import Storage
 
 COPY_BYTES = 8 << 20
 
+See = Callable[[Window], None]
+
 
 def copy_batches(
     storage: Storage,
@@ -44,13 +46,14 @@ def copy_batches(
     limits: SegmentLimits,
     target: Storage | None = None,
     stem: str | None = None,
+    see: See | None = None,
 ) -> Segment:
     """Writes the batches of `sources` with log offsets in [base_offset, next_offset) as one segment with absolute
     offsets.
 
     Every batch's CRC is checked on the way. Batches without an epoch (a writer's, as a producer's, say -1) get that of
-    their offset, where `leader_epochs` are given. Returns the new file's row; raises CorruptBatchError where the
-    sources hold fewer records than their rows say.
+    their offset, where `leader_epochs` are given. `see` gets each window as it was read. Returns the new file's row;
+    raises CorruptBatchError where the sources hold fewer records than their rows say.
     """
     first = sources[0]
     with SegmentWriter(
@@ -61,7 +64,7 @@ def copy_batches(
         limits=limits,
         stem=stem,
     ) as writer:
-        _copy_all(storage, writer, sources, base_offset, next_offset, leader_epochs)
+        _copy_all(storage, writer, sources, base_offset, next_offset, leader_epochs, see)
         created_ms = _created_ms(sources, sealed)
         row = writer.close(topic_id=first.topic_id, created_ms=created_ms, state=SEALED if sealed else CHUNK)
     return dataclasses.replace(row, next_offset=next_offset)
@@ -90,12 +93,13 @@ def _copy_all(
     base_offset: int,
     next_offset: int,
     leader_epochs: LeaderEpochs | None,
+    see: See | None = None,
 ) -> None:
     for source in sources:
         start, end = max(source.base_offset, base_offset), min(source.next_offset, next_offset)
         known = source.tombstones >= 0
         whole = (start, end) == (source.base_offset, source.next_offset)
-        copied = _copy(storage, writer, source, start, end, leader_epochs, with_tombstones=not (whole and known))
+        copied = _copy(storage, writer, source, start, end, leader_epochs, see, with_tombstones=not (whole and known))
         if whole and copied != source.records and source.file_base_offset == source.name_offset:
             raise CorruptBatchError(
                 "The file does not hold the records of its row",
@@ -135,6 +139,7 @@ def _copy(
     start: int,
     end: int,
     leader_epochs: LeaderEpochs | None,
+    see: See | None,
     *,
     with_tombstones: bool,
 ) -> int:
@@ -144,6 +149,8 @@ def _copy(
     records = 0
     # Nearly all bytes of a window are wanted, and nobody else uses the window: it may be writable.
     for window in windows(storage, source, begin, first_window_bytes=WINDOW_BYTES, writable=True):
+        if see is not None:
+            see(window)
         window = as_magic_2(window)
         past_end = len(window.batches) and int(window.batches.base_offset[-1]) + source.offset_shift >= end
         for piece in trimmed(window.between(start, end), start):
@@ -189,13 +196,14 @@ def rebased(window: Window, leader_epochs: LeaderEpochs | None = None) -> tuple[
     high = int(batches.byte_position[-1] + batches.size[-1]) - window.byte_position
     data = np.frombuffer(window.data, np.uint8, count=high - low, offset=low)
     batches = dataclasses.replace(batches, byte_position=batches.byte_position - batches.byte_position[0])
-    without_epoch = batches.leader_epoch < 0
+    without_epoch = (batches.leader_epoch < 0) & (batches.magic == 2)  # those of magic 0 and 1 have no place
     if leader_epochs is not None:
         without_epoch &= batches.base_offset + shift >= leader_epochs.stamped_from
     if shift or (leader_epochs is not None and without_epoch.any()):
         if not data.flags.writeable:
             data = data.copy()
-        rebase(data, batches, shift, None)
+        if shift:
+            rebase(data, batches, shift, None)
         if leader_epochs is not None:
             epochs = leader_epochs.at(batches.base_offset + shift)
             for epoch in np.unique(epochs[without_epoch]).tolist():
@@ -206,15 +214,20 @@ def rebased(window: Window, leader_epochs: LeaderEpochs | None = None) -> tuple[
     return data, batches
 
 
-def copy_log(source: Storage, row: Segment, target: Storage, target_path: str, *, unique: bool = False) -> None:
+def copy_log(
+    source: Storage, row: Segment, target: Storage, target_path: str, *, unique: bool = False, see: See | None = None
+) -> None:
     """Copies the .log of a row that is its file's whole log: byte by byte as it is, up to the end of the row.
 
     Every batch's CRC is checked on the way: a byte that was read wrong does not become the copy's. Raises
-    CorruptBatchError, also where there are fewer or more batches than the row says. `unique`: as in `copy_file`.
+    CorruptBatchError, also where there are fewer or more batches than the row says. `unique`: as in `copy_file`. `see`
+    gets each window before it is written.
     """
     batches = 0
     with target.stream(target_path, unique=unique) as stream:
         for window in windows(source, row, first_window_bytes=WINDOW_BYTES):
+            if see is not None:
+                see(window)
             data, _ = rebased(window)
             stream.write(data)
             batches += len(window.batches)

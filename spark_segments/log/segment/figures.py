@@ -96,7 +96,7 @@ def figures_of_runs(
         index_bytes=limits.segment_index_bytes,
     )
     has_horizons = bool(batches.has_delete_horizon.any())
-    found = []
+    figures_of_run = []
     columns = (starts, ends, bytes_before[ends] - bytes_before[starts], records_before[ends] - records_before[starts])
     tops = zip(states[:, MAX_TIMESTAMP].tolist(), states[:, OFFSET_OF_MAX].tolist(), strict=True)
     for (start, end, log_bytes, records), (max_timestamp_ms, offset_of_max) in zip(
@@ -109,8 +109,8 @@ def figures_of_runs(
             figures.max_timestamp_ms, figures.offset_of_max_timestamp = max_timestamp_ms, offset_of_max
             if has_horizons:
                 figures.delete_horizon_ms = _earliest_horizon(batches.take(slice(start, end)))
-        found.append(figures)
-    return found, indexes
+        figures_of_run.append(figures)
+    return figures_of_run, indexes
 
 
 def _earliest_horizon(batches: BatchTable) -> int | None:

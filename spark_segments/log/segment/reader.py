@@ -14,6 +14,7 @@ from functools import partial
 import numpy as np
 
 from spark_segments.errors import RESTORE, CorruptBatchError, LogDirError
+from spark_segments.format.legacy.message_sets import with_first_offsets
 from spark_segments.format.sidecars.index import position_for_offset
 from spark_segments.format.window import Window
 from spark_segments.log.manifest.rows import Segment
@@ -140,7 +141,8 @@ def windows(
     """The batches of a segment that begin in [start_position, end_position) of its file.
 
     They come in windows that grow from `first_window_bytes` to WINDOW_BYTES. `start_position` must be the start of a
-    batch; a position before the segment's means its first. `writable`: their data can be changed in place. Raises
+    batch; a position before the segment's means its first. `writable`: their data can be changed in place. The tables
+    know the first offset and the records of each batch, compressed message sets of magic 0 and 1 too. Raises
     CorruptBatchError where the bytes are damaged or end too early, MissingFileError where the file is gone.
     """
     path, end = segment.path, segment.end_position
@@ -167,7 +169,7 @@ def windows(
             if step.is_short:
                 raise step.too_short(end)
             if len(step.window.batches):
-                yield step.window
+                yield with_first_offsets(step.window)
             if step.error is not None:
                 step.error.hint = step.error.hint or RESTORE
                 raise step.error

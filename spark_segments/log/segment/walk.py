@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from spark_segments.errors import RESTORE, CorruptBatchError
 from spark_segments.format.batches import scan_batches
+from spark_segments.format.legacy.message_sets import first_bad_crc
 from spark_segments.format.window import Window
 
 WINDOW_BYTES = 8 << 20
@@ -74,7 +75,8 @@ def walk(
     `start_position` must be the start of a batch. `read(position, length)` gives the file's bytes, fewer where it ends.
     Windows grow from `first_window_bytes` to `most_window_bytes` (WINDOW_BYTES for both unless given), and beyond that
     only for a larger batch. The larger of `most_window_bytes` and the largest batch bounds the memory. The walk ends at
-    the first step without a good batch or with an error.
+    the first step without a good batch or with an error. `check_crc`: a batch with a wrong CRC is bad, whatever its
+    magic.
     """
     end_position = log_bytes if end_position is None else min(end_position, log_bytes)
     most = WINDOW_BYTES if most_window_bytes is None else most_window_bytes
@@ -91,11 +93,17 @@ def walk(
             continue
         least_bytes = 0
         window = Window(data, scan.batches, byte_position, path, offset_shift)
-        byte_position += scan.consumed
-        if byte_position > end_position:
-            window = window.take(window.batches.byte_position < end_position)
-        error = scan.error if byte_position < end_position else None
+        bad_message = first_bad_crc(window) if check_crc else None
+        error = bad_message or scan.error
+        good_bytes = scan.consumed
+        if bad_message is not None:
+            good_bytes = int(bad_message.byte_position or 0) - byte_position
+        byte_position += good_bytes
+        last_position = min(byte_position, end_position)
+        if len(window.batches) and window.batches.byte_position[-1] >= last_position:
+            window = window.take(window.batches.byte_position < last_position)
+        error = error if byte_position < end_position else None
         yield WalkStep(window, byte_position, data.size, is_short, scan.needed, error)
-        if error is not None or not scan.consumed:
+        if error is not None or not good_bytes:
             return
         window_bytes = min(window_bytes * 2, most)

@@ -13,8 +13,7 @@ from spark_segments.log.appending.offset_assignment import commit_append
 from spark_segments.log.manifest.manifest import Manifest
 from spark_segments.log.manifest.rows import Partition
 from spark_segments.log.manifests import Manifests
-from spark_segments.log.verification.verify import verify
-from spark_segments.maintenance import compact, retain, roll, vacuum
+from spark_segments.maintenance import compact, retain, roll, vacuum, verify
 from spark_segments.storage import Storage
 from tests.log.chunk_rows import new_chunk, new_manifest
 from tests.log.commits.whole_log import assert_log_is_whole

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from spark_segments import LogDir
 from spark_segments.log.groups.group import Group, Positions
-from spark_segments.log.logdir import LogDir
 from spark_segments.log.manifests import Manifests
 from spark_segments.storage import Storage
 from spark_segments.storage.local import LocalFiles

@@ -12,12 +12,11 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
-from spark_segments import LogDir
+from spark_segments import LogDir, Position
 from spark_segments.errors import CommitConflictError, StorageError
 from spark_segments.log.groups.group import all_groups
 from spark_segments.log.groups.old_table import end_old_table, read_old_table
 from spark_segments.log.manifests import Manifests
-from spark_segments.log.positions import Position
 from spark_segments.maintenance import vacuum
 from spark_segments.storage import Storage
 from spark_segments.storage.local import LocalFiles

@@ -11,7 +11,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from spark_segments import LogDir
+from spark_segments import LogDir, Position
 from spark_segments.errors import (
     CommitConflictError,
     InvalidOptionError,
@@ -25,7 +25,6 @@ from spark_segments.log.groups import group as group_module
 from spark_segments.log.groups.group import check_position
 from spark_segments.log.groups.group_files import KEPT, TRIM_EVERY
 from spark_segments.log.manifest.change import Change
-from spark_segments.log.positions import Position
 from tests.log.groups.readers import group_at_store, lost_reply, moved
 
 AT = Position(5, "id")
