@@ -112,25 +112,25 @@ class Copier:
             self.target.force(file.path for one in copied for file in one.files)
         return copied
 
-    def _copied(self, one: FileSet) -> CopiedSet:
-        if not one.path_is_used:
+    def _copied(self, files: FileSet) -> CopiedSet:
+        if not files.path_is_used:
             try:
-                return self._copy(one, one.path)
+                return self._copy(files, files.path)
             except FileExistsError:
-                finished = self._finished(one)
+                finished = self._finished(files)
                 if finished is not None:
                     return finished
-        return self._copy(one, own_path(one.path))
+        return self._copy(files, own_path(files.path))
 
-    def _copy(self, one: FileSet, path: str) -> CopiedSet:
+    def _copy(self, files: FileSet, path: str) -> CopiedSet:
         """Copies to `path`. Raises FileExistsError where there is any of the files."""
         copied = []
-        for source_path, target_path, size in self._files(one, path):
+        for source_path, target_path, size in self._files(files, path):
             read = self._copy_file(source_path, target_path, size)
             damage: CorruptBatchError | None = None
             written: int | None
             try:
-                written = self._checked(target_path, size, one.rows)
+                written = self._checked(target_path, size, files.rows)
             except CorruptBatchError as error:
                 damage, written = error, self._crc_of_all(target_path, size)
             if written != read:
@@ -147,7 +147,7 @@ class Copier:
                 damage.hint = "The follower stays as it is. Run segments verify --deep on the leader"
                 raise damage
             copied.append(FileChecksum(target_path, size, written))
-        return CopiedSet(one.path, path, tuple(copied), sum(file.size for file in copied))
+        return CopiedSet(files.path, path, tuple(copied), sum(file.size for file in copied))
 
     def _crc_of_all(self, path: str, size: int) -> int | None:
         """The CRC-32C of a file here, None where it is shorter than `size`."""
@@ -156,32 +156,32 @@ class Copier:
         except CorruptBatchError:
             return None
 
-    def _finished(self, one: FileSet) -> CopiedSet | None:
+    def _finished(self, files: FileSet) -> CopiedSet | None:
         """The copy that an earlier run has finished at the leader's path; None where it is not whole, or so old that
         vacuum may take it for a file that nobody names.
         """
         oldest_ms = self.target.now_ms() - OLDEST_CHUNK_MS
-        directory = one.path.rpartition("/")[0]
+        directory = files.path.rpartition("/")[0]
         there = {info.path: info for info in self.target.list(directory)}
         copied = []
-        for source_path, target_path, size in self._files(one, one.path):
+        for source_path, target_path, size in self._files(files, files.path):
             info = there.get(target_path)
             if info is None or info.size != size or info.mtime_ms < oldest_ms:
                 return None
             try:
-                found = self._checked(target_path, size, one.rows, whole=True)
+                crc = self._checked(target_path, size, files.rows, whole=True)
             except (CorruptBatchError, FileNotFoundError):
                 return None
             # Without batches, or with more than these: compared with the leader's.
-            by_batches = target_path == one.path and not one.rows[0].is_shared
-            if not by_batches and found != crc_of_file(self.source, source_path, size):
+            by_batches = target_path == files.path and not files.rows[0].is_shared
+            if not by_batches and crc != crc_of_file(self.source, source_path, size):
                 return None
-            copied.append(FileChecksum(target_path, size, found))
-        return CopiedSet(one.path, one.path, tuple(copied), 0)
+            copied.append(FileChecksum(target_path, size, crc))
+        return CopiedSet(files.path, files.path, tuple(copied), 0)
 
-    def _files(self, one: FileSet, path: str) -> Iterator[tuple[str, str, int]]:
+    def _files(self, files: FileSet, path: str) -> Iterator[tuple[str, str, int]]:
         """(path at the leader, path here, size) of each file of a set, the .log first."""
-        row = one.rows[0]
+        row = files.rows[0]
         if row.is_shared:
             yield row.path, path, self._size(row.path)
             return
@@ -192,7 +192,7 @@ class Copier:
         if row.txn_index_bytes:
             yield row.txn_index_path, stem + TXN_INDEX_SUFFIX, row.txn_index_bytes
         producers = row.stem + PRODUCER_SNAPSHOT_SUFFIX
-        if one.has_producers and self.source.exists(producers):
+        if files.has_producers and self.source.exists(producers):
             yield producers, stem + PRODUCER_SNAPSHOT_SUFFIX, self._size(producers)
 
     def _size(self, path: str) -> int:

@@ -44,10 +44,12 @@ def mirror_groups(
     changed: set[str] = set()
     errors: dict[str, SegmentsError] = {}
     for group, rows in positions.items():
-        there = {key: one for key, one in rows.items() if key[0] in snapshots and _fits(snapshots[key[0]], key[1], one)}
+        theirs = {
+            key: one for key, one in rows.items() if key[0] in snapshots and _fits(snapshots[key[0]], key[1], one)
+        }
 
-        def plan(here: Rows, there: Rows = there, group: str = group) -> Rows | None:
-            differ = {key[0] for key in here.keys() | there.keys() if here.get(key) != there.get(key)}
+        def plan(here: Rows, theirs: Rows = theirs, group: str = group) -> Rows | None:
+            differ = {key[0] for key in here.keys() | theirs.keys() if here.get(key) != theirs.get(key)}
             # The topics are looked at after the positions: where one is promoted later and a reader commits there, the
             # positions are other ones by then, and the plan is made anew.
             moved = {
@@ -60,7 +62,7 @@ def mirror_groups(
                 return None
             changed.add(group)
             kept = {key: one for key, one in here.items() if key[0] not in moved}
-            return kept | {key: one for key, one in there.items() if key[0] in moved}
+            return kept | {key: one for key, one in theirs.items() if key[0] in moved}
 
         try:
             target.group(group).update(plan)

@@ -60,10 +60,10 @@ def mirror(
     source, target = leader, log
     check_places(source, target)
     report = Report("mirror", dry_run)
-    there = {*source.storage.directories(MANIFEST_DIRECTORY)}
-    wanted = selected(there, topics)
-    names = [name for name in wanted if name in there]
-    if unknown := {*wanted} - there - {*target.storage.directories(MANIFEST_DIRECTORY)}:
+    leader_topics = {*source.storage.directories(MANIFEST_DIRECTORY)}
+    wanted = selected(leader_topics, topics)
+    names = [name for name in wanted if name in leader_topics]
+    if unknown := {*wanted} - leader_topics - {*target.storage.directories(MANIFEST_DIRECTORY)}:
         raise UnknownTopicError(f"Unknown topic {min(unknown)!r}", path=source.uri)
     if dry_run:
         _note_lags(report, source, target, wanted)
@@ -73,14 +73,14 @@ def mirror(
     inner = progress if len(names) == 1 else None
 
     def run(topic: str) -> tuple[TopicMirror, SegmentsError | None]:
-        one = TopicMirror(source, target, topic, spark, inner)
+        topic_mirror = TopicMirror(source, target, topic, spark, inner)
         try:
-            one.run()
-            if one.is_deleting:  # the leader's bytes are gone, too
+            topic_mirror.run()
+            if topic_mirror.is_deleting:  # the leader's bytes are gone, too
                 report.partitions.extend(vacuum(target, topics=[topic], spark=spark).failed)
         except (SegmentsError, FileNotFoundError) as error:
-            return one, failure_of(error)
-        return one, None
+            return topic_mirror, failure_of(error)
+        return topic_mirror, None
 
     outer = None if inner is not None else progress
     done = run_tasks(run, names, progress=outer, at_a_time=TOPICS_AT_A_TIME)
@@ -95,7 +95,7 @@ def mirror(
         copied = {file.path: file for one, _ in done for file in one.files}
         snapshots = [target.topic(topic).snapshot for topic in target.topics() if topic in names]
         write_checksums(target.storage, snapshots, checksums, copied, spark)
-    for topic in lost_leaders(source, target, there, topics):
+    for topic in lost_leaders(source, target, leader_topics, topics):
         report.warn(
             f"Topic {topic} is not in {source.uri} any more, not even as a deleted topic: its follower is kept as it is"
         )
@@ -104,27 +104,27 @@ def mirror(
 
 def lags(source: LogDir, target: LogDir, topics: Sequence[str] | None = None) -> dict[str, Lag | SegmentsError]:
     """How far each follower of `target` is behind its leader in `source`, by topic; its error where that is unknown."""
-    found: dict[str, Lag | SegmentsError] = {}
+    lags_of: dict[str, Lag | SegmentsError] = {}
     for topic in selected(target.storage.directories(MANIFEST_DIRECTORY), topics):
         try:
             snapshot = target.topic(topic).manifest.snapshot(deleted=True)
             if snapshot.states.get(ROLE) == FOLLOWER:
-                found[topic] = lag_of(Leader(source.topic(topic).manifest, source.uri), snapshot, _now_ms())
+                lags_of[topic] = lag_of(Leader(source.topic(topic).manifest, source.uri), snapshot, _now_ms())
         except (SegmentsError, FileNotFoundError) as error:
-            found[topic] = failure_of(error)
-    return found
+            lags_of[topic] = failure_of(error)
+    return lags_of
 
 
 def _note_lags(report: Report, source: LogDir, target: LogDir, topics: Sequence[str]) -> None:
     found = lags(source, target, topics) if topics else {}
     for topic in topics:
-        one = found.get(topic)
-        if isinstance(one, Lag):
-            report.add(topic, None, "behind" if one.commits else "in step", **_figures(one))
-        elif one is None or isinstance(one, UnknownTopicError):
-            report.add(topic, None, "no follower" if one is None else "not mirrored yet")
+        lag = found.get(topic)
+        if isinstance(lag, Lag):
+            report.add(topic, None, "behind" if lag.commits else "in step", **_figures(lag))
+        elif lag is None or isinstance(lag, UnknownTopicError):
+            report.add(topic, None, "no follower" if lag is None else "not mirrored yet")
         else:
-            report.fail(topic, None, one)
+            report.fail(topic, None, lag)
 
 
 def _figures(lag: Lag) -> dict[str, Any]:
@@ -171,31 +171,31 @@ def lost_leaders(source: LogDir, target: LogDir, there: set[str], patterns: Sequ
     return lost
 
 
-def _note(report: Report, one: TopicMirror, error: SegmentsError | None) -> None:
-    counts = one.counts
+def _note(report: Report, mirrored: TopicMirror, error: SegmentsError | None) -> None:
+    counts = mirrored.counts
     report.count(**{name: counts[name] for name in ("commits", "jumps", "files")})
     if error is not None:
-        report.fail(one.topic, None, error)
+        report.fail(mirrored.topic, None, error)
         return
-    if one.not_told is not None:
+    if mirrored.not_told is not None:
         report.warn(
-            f"The accounts of keys at {one.source.uri} do not name the follower {one.target.uri} of topic {one.topic}, "
-            f"since no note can be left there: {one.not_told}"
+            f"The accounts of keys at {mirrored.source.uri} do not name the follower {mirrored.target.uri} of topic "
+            f"{mirrored.topic}, since no note can be left there: {mirrored.not_told}"
         )
     behind: dict[str, Any] = {}
     try:
-        snapshot = one.target.topic(one.topic).manifest.snapshot(deleted=True)
+        snapshot = mirrored.target.topic(mirrored.topic).manifest.snapshot(deleted=True)
         if snapshot.states.get(ROLE) != FOLLOWER:  # it was promoted since, and has no lag
-            report.add(one.topic, None, "promoted")
+            report.add(mirrored.topic, None, "promoted")
             return
-        lag = lag_of(Leader(one.source.topic(one.topic).manifest, one.source.uri), snapshot, _now_ms())
+        lag = lag_of(Leader(mirrored.source.topic(mirrored.topic).manifest, mirrored.source.uri), snapshot, _now_ms())
         behind = {"version": snapshot.version} | _figures(lag)
     except UnknownTopicError:  # it was deleted before it was ever mirrored
         return
     except (SegmentsError, FileNotFoundError) as found:  # what was mirrored is mirrored all the same
-        report.warn(f"Nobody knows how far topic {one.topic} is behind: {failure_of(found)}")
+        report.warn(f"Nobody knows how far topic {mirrored.topic} is behind: {failure_of(found)}")
     report.add(
-        one.topic,
+        mirrored.topic,
         None,
         "mirrored" if counts["commits"] else "in step",
         records_in=counts["records"],

@@ -282,15 +282,15 @@ def partitions_that_differ(before: pa.Table, after: pa.Table) -> set[int]:
     return {number for rows in parts for number in pc.unique(rows.column("partition")).to_pylist()}
 
 
-def _alike(one: pa.Table, other: pa.Table) -> pa.ChunkedArray:
+def _alike(table: pa.Table, other: pa.Table) -> pa.ChunkedArray:
     """bool[rows]: which rows are equal in all columns, lists aside."""
 
     def same(name: str) -> pa.ChunkedArray:
-        mine, theirs = one.column(name), other.column(name)
+        mine, theirs = table.column(name), other.column(name)
         equal = pc.fill_null(pc.equal(mine, theirs), False)
         return pc.or_(equal, pc.and_(pc.is_null(mine), pc.is_null(theirs)))
 
-    return functools.reduce(pc.and_, [same(field.name) for field in one.schema if not pa.types.is_nested(field.type)])
+    return functools.reduce(pc.and_, [same(field.name) for field in table.schema if not pa.types.is_nested(field.type)])
 
 
 def _changed(partitions: pa.Table, before: pa.Table) -> pa.Table:

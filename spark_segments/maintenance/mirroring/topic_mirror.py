@@ -154,31 +154,31 @@ class TopicMirror:
         self.counts["jumps"] += 1
         yield latest, True
 
-    def _step(self, leader: Leader, one: LeaderVersion, *, is_jump: bool, is_last: bool) -> bool:
+    def _step(self, leader: Leader, wanted: LeaderVersion, *, is_jump: bool, is_last: bool) -> bool:
         """Makes the follower the leader's version. False where another commit came first: it is planned again then."""
         state, follower = self._follower()
         lineage = self._checked_lineage(leader, follower)
-        if self._has(follower, one, lineage):
+        if self._has(follower, wanted, lineage):
             self.copied.clear()  # another mirror was quicker, and its files may be on their way out again
             return True
-        self._check_follower(follower, one.snapshot, lineage, is_jump=is_jump)
+        self._check_follower(follower, wanted.snapshot, lineage, is_jump=is_jump)
         if is_jump:
-            one = replace(one, returned=_returned(leader, follower, one.snapshot, lineage))
+            wanted = replace(wanted, returned=_returned(leader, follower, wanted.snapshot, lineage))
         if not self.copied:
             self.copying_since_ms = self.target.storage.now_ms()
-        among = self._changed_partitions(leader, follower, one.snapshot)
-        self._copy(one, follower, among)
+        among = self._changed_partitions(leader, follower, wanted.snapshot)
+        self._copy(wanted, follower, among)
         paths = {path: done.path for path, done in self.copied.items()}
-        change, is_more = plan_mirror(one, follower, paths, self.target.storage.now_ms(), among)
+        change, is_more = plan_mirror(wanted, follower, paths, self.target.storage.now_ms(), among)
         if not is_more and not is_last:
-            self.reached = one.snapshot.version, -1 if state is None else state.version
+            self.reached = wanted.snapshot.version, -1 if state is None else state.version
             return True
         check_commit_age(self.target.storage, self.copying_since_ms)
         version = self._commit(state, change)
         if version is None:
             return False
-        self.reached = one.snapshot.version, version
-        self.lineage = version, Lineage(one.snapshot.version, is_certain=True)
+        self.reached = wanted.snapshot.version, version
+        self.lineage = version, Lineage(wanted.snapshot.version, is_certain=True)
         self.is_deleting |= DELETING in pc.unique(segment_rows(change.replace).column("state")).to_pylist()
         self._tell_leader()
         self.counts["commits"] += 1
@@ -194,13 +194,13 @@ class TopicMirror:
             except StorageError as error:
                 self.not_told = error
 
-    def _changed_partitions(self, leader: Leader, follower: FollowerVersion, one: Snapshot) -> set[int] | None:
+    def _changed_partitions(self, leader: Leader, follower: FollowerVersion, snapshot: Snapshot) -> set[int] | None:
         """The partitions whose segments can differ, None for all: those of a single commit, where this run has found
         the follower equal to the leader right before it, and nobody has changed the follower since.
         """
-        if follower.snapshot is None or self.reached != (one.version - 1, follower.snapshot.version):
+        if follower.snapshot is None or self.reached != (snapshot.version - 1, follower.snapshot.version):
             return None
-        return leader.changed_partitions(one.version)
+        return leader.changed_partitions(snapshot.version)
 
     def _follower(self) -> tuple[TableState | None, FollowerVersion]:
         try:
@@ -214,17 +214,17 @@ class TopicMirror:
         return self.target.topic(self.topic).manifest
 
     @staticmethod
-    def _has(follower: FollowerVersion, one: LeaderVersion, lineage: Lineage | None) -> bool:
+    def _has(follower: FollowerVersion, wanted: LeaderVersion, lineage: Lineage | None) -> bool:
         """Whether the follower is the leader's version, or a later one. A topic that was deleted needs no follower."""
         if follower.snapshot is None:
-            return one.snapshot.deleted_ms is not None
+            return wanted.snapshot.deleted_ms is not None
         if lineage is None:
             return False
-        if follower.snapshot.topic_id == one.snapshot.topic_id:
-            return lineage.version >= one.snapshot.version
+        if follower.snapshot.topic_id == wanted.snapshot.topic_id:
+            return lineage.version >= wanted.snapshot.version
         # Another mirror may have brought the topic that was made after this one. Where nobody knows that, the same
         # version may be in another table.
-        return lineage.version > one.snapshot.version
+        return lineage.version > wanted.snapshot.version
 
     def _check_follower(
         self, follower: FollowerVersion, leader: Snapshot, lineage: Lineage | None, *, is_jump: bool

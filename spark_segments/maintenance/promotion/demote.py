@@ -143,13 +143,13 @@ def demote_topic(
     log.manifests.check_writable()
     leader.manifests.check_writable()
     manifest = log.topic(topic).manifest
-    here, there = log.topic(topic).snapshot, leader.topic(topic).snapshot
-    check_same_topic(here, there)
-    _check_roles(here, there, log.uri, leader.uri)
+    here, theirs = log.topic(topic).snapshot, leader.topic(topic).snapshot
+    check_same_topic(here, theirs)
+    _check_roles(here, theirs, log.uri, leader.uri)
     if role_of(here) == LEADER and not dry_run:
-        manifest.commit(fenced(there, there.states[FENCE_TOKEN], role_epoch_of(there), leader.uri))
+        manifest.commit(fenced(theirs, theirs.states[FENCE_TOKEN], role_epoch_of(theirs), leader.uri))
         here = log.topic(topic).snapshot
-    tails = foreign_tails(Copy(here, log.storage), Copy(there, leader.storage), spark)
+    tails = foreign_tails(Copy(here, log.storage), Copy(theirs, leader.storage), spark)
     if tails and not cut and not dry_run:
         hint = (
             "To cut them here: --cut (--dry-run lists what it cuts). To keep them, and cut that topic instead: promote "
@@ -158,7 +158,7 @@ def demote_topic(
         raise diverged(topic, tails, log.uri, leader.uri, hint)
     if not tails and role_of(here) == FOLLOWER and here.states.get(SOURCE_URI) == leader.uri:
         return Demotion(topic, dry_run, leader.uri, here.version, (), ())
-    _check_partitions(here, there)
+    _check_partitions(here, theirs)
     kept = _kept_transactions(log, leader, topic)
     done = Demotion(
         topic,
@@ -176,43 +176,43 @@ def demote_topic(
         started_ms = log.storage.now_ms()
         cut_rows = cut_off(here, log.storage, topic_config(here.config, log.defaults), tails, spark)
         check_commit_age(log.storage, started_ms)
-        plan = demoted(here, cut_rows, _source(leader, there), again, log.storage.now_ms())
+        plan = demoted(here, cut_rows, _source(leader, theirs), again, log.storage.now_ms())
         manifest.commit(plan)
         manifest.keep_for_rebuild()
     return done
 
 
-def _source(leader: LogDir, there: Snapshot) -> dict[str, str]:
+def _source(leader: LogDir, theirs: Snapshot) -> dict[str, str]:
     """The states that say what the topic follows: the version before the leader's newest.
 
     So the next mirror makes the topic what the leader is then, as one difference.
     """
-    version = there.version - 1
+    version = theirs.version - 1
     try:
-        info = commit_info(leader.topic(there.topic).manifest.log.delta.actions(version))
+        info = commit_info(leader.topic(theirs.topic).manifest.log.delta.actions(version))
     except FileNotFoundError:  # an old commit, which vacuum has taken
         info = {}
     return {
-        ROLE_EPOCH: str(role_epoch_of(there)),
+        ROLE_EPOCH: str(role_epoch_of(theirs)),
         SOURCE_URI: leader.uri,
         SOURCE_VERSION: str(version),
         SOURCE_COMMIT_ID: info.get("commitId", ""),
-        SOURCE_COMMITTED_MS: str(info.get("timestamp", there.committed_ms)),
+        SOURCE_COMMITTED_MS: str(info.get("timestamp", theirs.committed_ms)),
     }
 
 
-def _check_roles(here: Snapshot, there: Snapshot, uri: str, leader_uri: str) -> None:
-    if role_of(there) != LEADER:
+def _check_roles(here: Snapshot, theirs: Snapshot, uri: str, leader_uri: str) -> None:
+    if role_of(theirs) != LEADER:
         raise NotLeaderError(
-            f"Topic {there.topic} is no leader there", path=leader_uri, expected=LEADER, found=role_of(there)
+            f"Topic {theirs.topic} is no leader there", path=leader_uri, expected=LEADER, found=role_of(theirs)
         )
-    epochs = role_epoch_of(here), role_epoch_of(there)
+    epochs = role_epoch_of(here), role_epoch_of(theirs)
     if epochs[0] > epochs[1] or (role_of(here) == LEADER and epochs[0] == epochs[1]):
         raise NotLeaderError(
-            f"Topic {there.topic} in {leader_uri} was not promoted over the topic in {uri}",
+            f"Topic {theirs.topic} in {leader_uri} was not promoted over the topic in {uri}",
             expected=f"role_epoch above {epochs[0]}" if role_of(here) == LEADER else f"role_epoch {epochs[0]} or above",
             found=epochs[1],
-            hint=f"Promote it first: segments promote {leader_uri} {there.topic} --from {uri}",
+            hint=f"Promote it first: segments promote {leader_uri} {theirs.topic} --from {uri}",
         )
 
 

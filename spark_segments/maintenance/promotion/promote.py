@@ -197,45 +197,47 @@ class _Promotion:
 
     def run(self) -> Promotion:
         here = self.log.topic(self.topic).snapshot
-        there = self._within_reach(lambda: self._look(here))
-        if there is not None:
-            _check_roles(here, there)
+        theirs = self._within_reach(lambda: self._look(here))
+        if theirs is not None:
+            _check_roles(here, theirs)
         if role_of(here) == LEADER and PROMOTION_TOKEN not in here.states:
-            if there is None or role_of(there) != LEADER:
-                return self._result(here, there, (), leader_epochs(here))
-            if role_epoch_of(here) > role_epoch_of(there):
-                return self._fence_late(here, there)
+            if theirs is None or role_of(theirs) != LEADER:
+                return self._result(here, theirs, (), leader_epochs(here))
+            if role_epoch_of(here) > role_epoch_of(theirs):
+                return self._fence_late(here, theirs)
         tails, is_copied = [], False
-        if there is not None and role_of(here) == FOLLOWER and there.deleted_ms is None:
-            is_copied = self._can_be_copied(here, there)
-        if there is not None and not is_copied and (role_of(here) != FOLLOWER or there.deleted_ms is None):
-            tails = self._left_behind(there)
+        if theirs is not None and role_of(here) == FOLLOWER and theirs.deleted_ms is None:
+            is_copied = self._can_be_copied(here, theirs)
+        if theirs is not None and not is_copied and (role_of(here) != FOLLOWER or theirs.deleted_ms is None):
+            tails = self._left_behind(theirs)
         if self.dry_run:
-            epochs = new_leader_epochs(there if is_copied and there is not None else here, _least_epochs(here, there))
-            return self._result(here, there, STEPS, epochs, tails)
-        return self._promote(here, there, is_copied=is_copied)
+            epochs = new_leader_epochs(
+                theirs if is_copied and theirs is not None else here, _least_epochs(here, theirs)
+            )
+            return self._result(here, theirs, STEPS, epochs, tails)
+        return self._promote(here, theirs, is_copied=is_copied)
 
-    def _promote(self, here: Snapshot, there: Snapshot | None, *, is_copied: bool) -> Promotion:
+    def _promote(self, here: Snapshot, theirs: Snapshot | None, *, is_copied: bool) -> Promotion:
         tails: list[Tail] = []
         manifest = self.log.topic(self.topic).manifest
         manifest.commit(begun(here))
         token = self.log.topic(self.topic).snapshot.states.get(PROMOTION_TOKEN)
         if token is None:
             return self.run()  # another run has promoted the topic since
-        role_epoch = 1 + max(role_epoch_of(one) for one in (here, there) if one is not None)
+        role_epoch = 1 + max(role_epoch_of(one) for one in (here, theirs) if one is not None)
         version = None
-        if there is not None:
-            there = self._within_reach(lambda: self._fence(here, token, role_epoch))
-        if there is not None:
-            role_epoch = role_epoch_of(there) if role_of(there) == FENCED else role_epoch
+        if theirs is not None:
+            theirs = self._within_reach(lambda: self._fence(here, token, role_epoch))
+        if theirs is not None:
+            role_epoch = role_epoch_of(theirs) if role_of(theirs) == FENCED else role_epoch
             if is_copied:
                 version = self._within_reach(lambda: self._copy(token))
-            elif there.deleted_ms is None:
-                tails = self._left_behind(there)  # it may have taken appends until the fence
+            elif theirs.deleted_ms is None:
+                tails = self._left_behind(theirs)  # it may have taken appends until the fence
             self._copy_positions()
-        manifest.commit(opened(token, role_epoch, self._former_uri(here), _least_epochs(here, there), version))
+        manifest.commit(opened(token, role_epoch, self._former_uri(here), _least_epochs(here, theirs), version))
         manifest.keep_for_rebuild()
-        return self._result(here, there, STEPS, leader_epochs(self.log.topic(self.topic).snapshot), tails)
+        return self._result(here, theirs, STEPS, leader_epochs(self.log.topic(self.topic).snapshot), tails)
 
     def _fence_late(self, here: Snapshot, there: Snapshot) -> Promotion:
         """Fences a leader that this topic was promoted over while it was out of reach."""
@@ -276,7 +278,7 @@ class _Promotion:
     def _opened(self, here: Snapshot) -> LogDir:
         return LogDir.open(self._former_uri(here), self.storage_options, defaults=self.log.defaults)
 
-    def _can_be_copied(self, here: Snapshot, there: Snapshot) -> bool:
+    def _can_be_copied(self, here: Snapshot, theirs: Snapshot) -> bool:
         """Whether the follower is a past state of the former leader. Raises LogDirError or DivergedLogError where it is
         not, unless that is forced: nothing can be copied then.
         """
@@ -287,10 +289,10 @@ class _Promotion:
         )
         try:
             lineage = Leader(self.former.topic(self.topic).manifest, self.former.uri).check_lineage(
-                here.states, here, there
+                here.states, here, theirs
             )
-            copies = Copy(here, self.log.storage), self._copy_of_former(there)
-            is_past = lineage.is_certain and not has_new_role(here, there)
+            copies = Copy(here, self.log.storage), self._copy_of_former(theirs)
+            is_past = lineage.is_certain and not has_new_role(here, theirs)
             tails = self._within_reach(lambda: tails_of_follower(*copies, self.spark, is_past=is_past))
             if tails is None:  # nobody knows what would be overwritten
                 return False
@@ -321,15 +323,15 @@ class _Promotion:
             if role_of(here) != LEADER or here.states.get(FENCE_TOKEN) != token:
                 raise
             # Another run of this promotion was quicker, and has opened the topic.
-        there = self.former.topic(self.topic).manifest.snapshot(deleted=True)
-        if there.states.get(FENCE_TOKEN) != token:
+        theirs = self.former.topic(self.topic).manifest.snapshot(deleted=True)
+        if theirs.states.get(FENCE_TOKEN) != token:
             raise NotLeaderError(
                 f"The former leader of topic {self.topic} has taken its role back while it was copied",
                 path=self.former.uri,
-                found=role_of(there),
+                found=role_of(theirs),
                 hint="Promote it again, if it is to be the leader still",
             )
-        return int(there.states[FENCE_VERSION])
+        return int(theirs.states[FENCE_VERSION])
 
     def _copy_positions(self) -> None:
         """Brings the positions of groups here. Without them readers choose where they go on, so it is no failure."""
@@ -410,21 +412,21 @@ class _Promotion:
         )
 
 
-def _check_roles(here: Snapshot, there: Snapshot) -> None:
-    """Raises DivergedLogError where the topics are not copies of one topic, NotLeaderError where `there` is a follower
+def _check_roles(here: Snapshot, theirs: Snapshot) -> None:
+    """Raises DivergedLogError where the topics are not copies of one topic, NotLeaderError where `theirs` is a follower
     as `here` is, or where another promotion has fenced it.
     """
-    check_same_topic(here, there)
-    if role_of(here) == role_of(there) == FOLLOWER:
+    check_same_topic(here, theirs)
+    if role_of(here) == role_of(theirs) == FOLLOWER:
         raise NotLeaderError(
-            f"Topic {there.topic} is a follower there, too",
+            f"Topic {theirs.topic} is a follower there, too",
             expected="the log directory of its leader",
-            found=f"a follower of {there.states.get(SOURCE_URI)}",
+            found=f"a follower of {theirs.states.get(SOURCE_URI)}",
             hint="Name its leader: --from",
         )
     ours = (here.states.get(PROMOTION_TOKEN), here.states.get(FENCE_TOKEN))
-    if role_of(there) == FENCED and there.states.get(FENCE_TOKEN) not in ours:
-        raise replaced(there)
+    if role_of(theirs) == FENCED and theirs.states.get(FENCE_TOKEN) not in ours:
+        raise replaced(theirs)
 
 
 def _least_epochs(here: Snapshot, there: Snapshot | None) -> dict[int, int]:

@@ -68,27 +68,27 @@ def fenced(successor: Snapshot, token: str, role_epoch: int, leader_uri: str) ->
     NotLeaderError where another promotion has fenced the topic, LogDirError where it is another topic by now.
     """
 
-    def plan(there: Snapshot) -> Change | None:
-        check_same_topic(successor, there)
-        role = role_of(there)
-        if role == FENCED and there.states.get(FENCE_TOKEN) == token:
+    def plan(current: Snapshot) -> Change | None:
+        check_same_topic(successor, current)
+        role = role_of(current)
+        if role == FENCED and current.states.get(FENCE_TOKEN) == token:
             return None
         if role == FENCED:
-            raise replaced(there)
+            raise replaced(current)
         if role == FOLLOWER:
-            if PROMOTION_TOKEN not in there.states:
+            if PROMOTION_TOKEN not in current.states:
                 return None
-            kept = {name: value for name, value in there.states.items() if name != PROMOTION_TOKEN}
-            return _changed(FENCE, there, kept)
+            kept = {name: value for name, value in current.states.items() if name != PROMOTION_TOKEN}
+            return _changed(FENCE, current, kept)
         return _changed(
             FENCE,
-            there,
-            _without_role(there)
+            current,
+            _without_role(current)
             | {
                 ROLE: FENCED,
                 ROLE_EPOCH: str(role_epoch),
                 FENCE_TOKEN: token,
-                FENCE_VERSION: str(there.version + 1),
+                FENCE_VERSION: str(current.version + 1),
                 LEADER_URI: leader_uri,
             },
         )

@@ -13,8 +13,7 @@ from spark_segments.log.description import describe
 from spark_segments.log.manifest.rows import partitions_of, segments_of
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.manifest.states import SOURCE_VERSION
-from spark_segments.log.verification.verify import verify
-from spark_segments.maintenance.mirroring.mirror import mirror
+from spark_segments.maintenance import mirror, verify
 from tests.maintenance.appending import records, topic_with
 
 TOPIC = "orders"

@@ -27,8 +27,7 @@ from spark_segments.errors import InvalidOptionError, LogDirError, UnknownTopicE
 from spark_segments.log.manifest.manifest import MANIFEST_DIRECTORY
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.manifest.states import SOURCE_VERSION
-from spark_segments.maintenance import compact, mirror, retain, roll, vacuum
-from spark_segments.maintenance.removal.restore import restore
+from spark_segments.maintenance import compact, mirror, restore, retain, roll, vacuum
 from tests.maintenance.crashes import Countdown
 from tests.maintenance.mirroring.followers import assert_in_step, state_of, transactions
 

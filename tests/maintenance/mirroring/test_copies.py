@@ -12,11 +12,10 @@ from spark_segments.errors import StorageError
 from spark_segments.log.manifest.manifest import Manifest
 from spark_segments.log.manifest.rows import segments_of
 from spark_segments.log.manifest.states import SOURCE_VERSION
-from spark_segments.maintenance import roll, vacuum
+from spark_segments.maintenance import mirror, roll, vacuum
 from spark_segments.maintenance.mirroring import topic_mirror
 from spark_segments.maintenance.mirroring.copies import Copier
 from spark_segments.maintenance.mirroring.leader import Leader
-from spark_segments.maintenance.mirroring.mirror import mirror
 from tests.maintenance.appending import DAY_MS
 from tests.maintenance.mirroring.followers import (
     TOPIC,

@@ -9,8 +9,8 @@ import pytest
 
 from spark_segments import LogDir
 from spark_segments.log.groups.group import Group
+from spark_segments.maintenance import mirror
 from spark_segments.maintenance.mirroring import mirror as mirroring
-from spark_segments.maintenance.mirroring.mirror import mirror
 from spark_segments.maintenance.mirroring.topic_mirror import TopicMirror
 from spark_segments.maintenance.promotion.promote import promote_topic
 from tests.log.groups.readers import moved

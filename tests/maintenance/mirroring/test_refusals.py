@@ -11,10 +11,7 @@ import pytest
 
 from spark_segments import LogDir
 from spark_segments.errors import LogDirError, NotLeaderError
-from spark_segments.log.verification.verify import verify
-from spark_segments.maintenance import compact, erase, retain, roll, vacuum
-from spark_segments.maintenance.mirroring.mirror import mirror
-from spark_segments.maintenance.removal.restore import restore
+from spark_segments.maintenance import compact, erase, mirror, restore, retain, roll, vacuum, verify
 from tests.golden_files import GOLDEN
 from tests.log_copies import copy_of
 from tests.maintenance.appending import DAY_MS

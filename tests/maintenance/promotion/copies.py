@@ -12,8 +12,7 @@ from spark_segments import LogDir
 from spark_segments.log.manifest.delta.delta_log import DeltaLog
 from spark_segments.log.manifest.rows import partitions_of
 from spark_segments.log.manifests import Manifests
-from spark_segments.log.verification.verify import verify
-from spark_segments.maintenance.mirroring.mirror import mirror
+from spark_segments.maintenance import mirror, verify
 from spark_segments.maintenance.mirroring.topic_mirror import TopicMirror
 from spark_segments.storage import Storage
 

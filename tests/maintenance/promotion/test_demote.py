@@ -12,8 +12,7 @@ from spark_segments.errors import DivergedLogError, NotLeaderError, OffsetOutOfR
 from spark_segments.log.divergence import Tail
 from spark_segments.log.groups.group import check_position
 from spark_segments.log.manifest.rows import segments_of
-from spark_segments.log.verification.verify import verify
-from spark_segments.maintenance import roll, vacuum
+from spark_segments.maintenance import roll, vacuum, verify
 from spark_segments.maintenance.promotion.cut import cut_off
 from spark_segments.maintenance.promotion.demote import demote_topic
 from spark_segments.maintenance.promotion.promote import promote_topic

@@ -7,11 +7,8 @@ import pytest
 from spark_segments import LogDir
 from spark_segments.errors import DivergedLogError, NotLeaderError, TopicExistsError, UnknownTopicError
 from spark_segments.log.kafka import importing
-from spark_segments.log.verification.verify import verify
-from spark_segments.maintenance import compact, retain, roll, vacuum
-from spark_segments.maintenance.erasure.erase import erase
+from spark_segments.maintenance import compact, erase, restore, retain, roll, vacuum, verify
 from spark_segments.maintenance.promotion.promote import promote_topic
-from spark_segments.maintenance.removal.restore import restore
 from tests.log import kafka_side
 from tests.log.kafka_side import KafkaSide
 from tests.log.played_log import Late, Play, committed_but_reply_lost
