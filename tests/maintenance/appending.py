@@ -9,10 +9,10 @@ from collections.abc import Iterable, Iterator, Mapping
 import numpy as np
 import pyarrow as pa
 
-from spark_segments import LogDir
+from spark_segments import LogDir, ProducerOptions
 from spark_segments.format.batches import scan_batches
 from spark_segments.format.patch import rebase
-from spark_segments.log.appending.appender import Appender, ProducerOptions
+from spark_segments.log.appending.appender import Appender
 from spark_segments.log.appending.offset_assignment import commit_append
 from spark_segments.log.manifest.rows import Segment
 from spark_segments.log.segment.limits import SegmentLimits

@@ -26,9 +26,7 @@ from spark_segments import LogDir
 from spark_segments.errors import TopicExistsError, UnknownTopicError
 from spark_segments.log.kafka import importing
 from spark_segments.log.manifest.delta.delta_log import DeltaLog
-from spark_segments.log.verification.verify import verify
-from spark_segments.maintenance import compact, retain, roll, vacuum
-from spark_segments.maintenance.removal.restore import restore
+from spark_segments.maintenance import compact, restore, retain, roll, vacuum, verify
 from spark_segments.storage import Storage, WriteStream
 from tests.log.kafka_side import KafkaSide
 from tests.maintenance.appending import contents, records

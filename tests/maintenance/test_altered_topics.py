@@ -10,8 +10,7 @@ import pytest
 
 from spark_segments import LogDir
 from spark_segments.log.manifest.manifest import Manifest
-from spark_segments.log.verification.verify import verify
-from spark_segments.maintenance import Report, compact, roll
+from spark_segments.maintenance import Report, compact, roll, verify
 from spark_segments.maintenance.compaction import partition_cleaner
 from tests.maintenance.appending import DAY_MS, GOLDEN_MS, append_one_by_one, contents, live, records, topic_with
 

@@ -11,8 +11,7 @@ import pytest
 from spark_segments import LogDir
 from spark_segments.format.batches import scan_batches
 from spark_segments.log.segment import reader
-from spark_segments.log.verification.verify import verify
-from spark_segments.maintenance import compact, retain, roll
+from spark_segments.maintenance import compact, retain, roll, verify
 from tests.golden_files import golden_dir
 from tests.log.golden_reads import records_of
 from tests.log.overlapping import TOPIC, Batch, SegmentOf, write_partition

@@ -17,8 +17,7 @@ from hypothesis import strategies as st
 
 from spark_segments import LogDir
 from spark_segments.log.manifest.manifest import Manifest
-from spark_segments.log.verification.verify import verify
-from spark_segments.maintenance import compact, retain, roll, vacuum
+from spark_segments.maintenance import compact, retain, roll, vacuum, verify
 from spark_segments.storage import Storage
 from tests.maintenance.appending import DAY_MS, contents, live, under_policy
 from tests.maintenance.plain_partition import PlainPartition, Record, Rules

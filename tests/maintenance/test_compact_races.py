@@ -12,9 +12,7 @@ import pytest
 from spark_segments import LogDir
 from spark_segments.log.manifest.manifest import Change, Manifest
 from spark_segments.log.manifest.upkeep import OLDEST_CHUNK_MS
-from spark_segments.log.verification.verify import verify
-from spark_segments.maintenance import compact, retain, roll
-from spark_segments.maintenance.removal.restore import restore
+from spark_segments.maintenance import compact, restore, retain, roll, verify
 from spark_segments.storage import Storage
 from tests.maintenance.appending import DAY_MS, GOLDEN_MS, contents, live, topic_with
 

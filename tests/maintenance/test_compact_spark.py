@@ -13,8 +13,7 @@ import pyarrow as pa
 
 from spark_segments import LogDir
 from spark_segments.format.cleaner.layout import BYTES_PER_SLOT
-from spark_segments.log.verification.verify import verify
-from spark_segments.maintenance import compact, roll
+from spark_segments.maintenance import compact, roll, verify
 from spark_segments.maintenance.compaction import plan as compact_plan
 from spark_segments.maintenance.compaction import round_tasks
 from spark_segments.maintenance.compaction.map_file import SUFFIX, MapFile

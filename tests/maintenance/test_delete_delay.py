@@ -14,8 +14,7 @@ from spark_segments.log.manifests import Manifests
 from spark_segments.log.segment.copying import copy_batches
 from spark_segments.log.segment.limits import SegmentLimits
 from spark_segments.log.verification.repair import commit_repairs
-from spark_segments.maintenance import compact, retain, roll
-from spark_segments.maintenance.removal.restore import restore
+from spark_segments.maintenance import compact, restore, retain, roll
 from spark_segments.storage import Storage
 from tests.log.played_log import Play
 from tests.maintenance.appending import DAY_MS, GOLDEN_MS, append_one_by_one, live, records, topic_with

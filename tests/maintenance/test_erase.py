@@ -14,14 +14,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_segments import LogDir
+from spark_segments import LogDir, ProducerOptions
 from spark_segments.errors import InvalidOptionError, LogDirError, SegmentsError
-from spark_segments.log.appending.appender import ProducerOptions
 from spark_segments.log.manifest.change import Change
 from spark_segments.log.manifest.manifest import Manifest
 from spark_segments.log.manifest.rows import segments_of
-from spark_segments.log.verification.verify import verify
-from spark_segments.maintenance import compact, erase, retain, roll, vacuum
+from spark_segments.maintenance import compact, erase, retain, roll, vacuum, verify
 from spark_segments.maintenance.erasure.copies import key_account
 from tests.golden_files import GOLDEN
 from tests.maintenance.appending import DAY_MS, contents, live

@@ -11,8 +11,7 @@ from spark_segments import LogDir
 from spark_segments.config import topic_config
 from spark_segments.format.batches import scan_batches
 from spark_segments.log.manifest.manifest import Change
-from spark_segments.log.verification.verify import verify
-from spark_segments.maintenance import compact, roll
+from spark_segments.maintenance import compact, roll, verify
 from spark_segments.maintenance.compaction import group_rewrite
 from spark_segments.maintenance.compaction.plan import groups
 from tests.maintenance.appending import (

@@ -12,9 +12,7 @@ from spark_segments.errors import ErasedRecordsError, InvalidOptionError, LogDir
 from spark_segments.log.manifest import row_files
 from spark_segments.log.manifest.rows import Partition
 from spark_segments.log.manifests import Manifests
-from spark_segments.log.verification.verify import verify
-from spark_segments.maintenance import Report, compact, erase, retain, roll, vacuum
-from spark_segments.maintenance.removal.restore import restore
+from spark_segments.maintenance import Report, compact, erase, restore, retain, roll, vacuum, verify
 from spark_segments.storage import Storage
 from tests.clock import store_clock
 from tests.golden_files import golden_dir

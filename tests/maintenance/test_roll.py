@@ -12,9 +12,7 @@ import pytest
 from spark_segments import LogDir
 from spark_segments.log.segment.copying import copy_batches
 from spark_segments.log.segment.limits import SegmentLimits
-from spark_segments.log.verification.verify import verify
-from spark_segments.maintenance import roll
-from spark_segments.maintenance.removal.restore import restore
+from spark_segments.maintenance import restore, roll, verify
 from spark_segments.storage import Storage
 from tests.golden_files import golden_dir
 from tests.maintenance.appending import (

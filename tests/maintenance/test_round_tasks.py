@@ -20,8 +20,7 @@ from spark_segments.format.cleaner.offset_map import OffsetMap
 from spark_segments.format.window import Window
 from spark_segments.log.manifest.upkeep import ORPHAN_AGE_MS
 from spark_segments.log.segment.reader import windows
-from spark_segments.log.verification.verify import verify
-from spark_segments.maintenance import compact, roll, vacuum
+from spark_segments.maintenance import compact, roll, vacuum, verify
 from spark_segments.maintenance.compaction import plan as compact_plan
 from spark_segments.maintenance.compaction import round as round_module
 from spark_segments.maintenance.compaction import round_tasks

@@ -21,20 +21,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_segments import LogDir
+from spark_segments import LogDir, ProducerOptions
 from spark_segments.config import topic_config
 from spark_segments.errors import CorruptBatchError
 from spark_segments.format.decoding import record_sections
 from spark_segments.format.window import Window
-from spark_segments.log.appending.appender import ProducerOptions
 from spark_segments.log.manifest.rows import SEALED, Partition, Segment
 from spark_segments.log.manifest.upkeep import ORPHAN_AGE_MS
 from spark_segments.log.manifests import Manifests
 from spark_segments.log.segment import reader, walk
 from spark_segments.log.segment.limits import SegmentLimits
 from spark_segments.log.segment.writer import SegmentWriter
-from spark_segments.log.verification.verify import verify
-from spark_segments.maintenance import compact, roll, vacuum
+from spark_segments.maintenance import compact, roll, vacuum, verify
 from spark_segments.maintenance.compaction import group_rewrite, plan, round_tasks, second_pass
 from spark_segments.maintenance.compaction.noted_batches import NotedBatches
 from spark_segments.maintenance.compaction.round import CleanerSettings, RoundPlan, RoundResult

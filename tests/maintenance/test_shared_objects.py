@@ -25,9 +25,7 @@ from spark_segments.log.manifest.rows import SEALED, Segment, partitions_of, seg
 from spark_segments.log.manifest.upkeep import ORPHAN_AGE_MS
 from spark_segments.log.segment.limits import SegmentLimits
 from spark_segments.log.segment.shared_object import SharedObjectWriter
-from spark_segments.log.verification.verify import verify
-from spark_segments.maintenance import compact, retain, roll, vacuum
-from spark_segments.maintenance.removal.restore import restore
+from spark_segments.maintenance import compact, restore, retain, roll, vacuum, verify
 from spark_segments.maintenance.rolling.plan import MERGE_CHUNKS, SHARED_OBJECT
 from tests.clock import store_clock
 from tests.conftest import ROOT

@@ -12,9 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import CommitProperties, DeltaTable
 
-from spark_segments import LogDir
+from spark_segments import LogDir, Position
 from spark_segments.errors import InvalidOptionError, LogDirError, UnknownTopicError
-from spark_segments.log.positions import Position
 from spark_segments.maintenance import compact, erase, mirror, restore, retain, roll, table
 from spark_segments.maintenance.tables.position import (
     CLEANED,

@@ -14,8 +14,7 @@ from spark_segments.errors import CommitConflictError, LogDirError, SegmentsErro
 from spark_segments.log.appending.appender import Appender
 from spark_segments.log.manifest.recovery_copy import read_recovery_copy
 from spark_segments.log.manifest.upkeep import ORPHAN_AGE_MS
-from spark_segments.log.verification.verify import verify
-from spark_segments.maintenance import compact, retain, roll, vacuum
+from spark_segments.maintenance import compact, retain, roll, vacuum, verify
 from spark_segments.storage import Storage
 from tests.clock import store_clock
 from tests.golden_files import golden_dir

@@ -15,8 +15,7 @@ from spark_segments.log.manifest.change import Change
 from spark_segments.log.manifest.manifest import Manifest
 from spark_segments.log.manifest.rows import Segment, segments_of
 from spark_segments.log.manifest.upkeep import ORPHAN_AGE_MS
-from spark_segments.maintenance import vacuum
-from spark_segments.maintenance.removal.restore import restore
+from spark_segments.maintenance import restore, vacuum
 from tests.log.chunk_rows import new_chunk
 
 VACUUM = sys.modules["spark_segments.maintenance.removal.vacuum"]

@@ -71,15 +71,15 @@ def compact(
     report = Report("compact", dry_run)
     now_ms = log.storage.now_ms() if now_ms is None else now_ms
     server = server_config({}, log.defaults)
-    found: list[tuple[Snapshot, CompactionCandidate]] = []
+    candidates: list[tuple[Snapshot, CompactionCandidate]] = []
     for snapshot, config in selected_topics(log, topics, report, "compact"):
         if server.log_cleaner_enable:
             plan = plan_compaction(snapshot.live, snapshot.partitions, config, now_ms, force=force)
-            found += [(snapshot, candidate) for candidate in plan]
-    found.sort(key=lambda one: -one[1].ratio)
-    picked = [one for one in found if one[1].picked][:max_partitions]
+            candidates += [(snapshot, candidate) for candidate in plan]
+    candidates.sort(key=lambda one: -one[1].ratio)
+    picked = [one for one in candidates if one[1].picked][:max_partitions]
     if dry_run:
-        for snapshot, candidate in found:
+        for snapshot, candidate in candidates:
             _note_plan(report, snapshot, candidate, within=any(candidate is one[1] for one in picked))
         for _, candidate in picked:
             report.count(clean_bytes=candidate.clean_bytes, cleanable_bytes=candidate.cleanable_bytes)

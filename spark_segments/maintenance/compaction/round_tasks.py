@@ -69,16 +69,16 @@ def slices(segments: Sequence[Segment], start_position: int, count: int) -> list
     """
     total = _log_bytes(segments) - start_position
     edges = [total * number // count for number in range(count + 1)]
-    found: list[list[ByteRange]] = [[] for _ in range(count)]
+    slices_of: list[list[ByteRange]] = [[] for _ in range(count)]
     begin = -start_position
     for segment in segments:
         end = begin + segment.log_bytes
-        for number, ranges in enumerate(found):
+        for number, ranges in enumerate(slices_of):
             low, high = max(begin, edges[number]), min(end, edges[number + 1])
             if low < high:
                 ranges.append(ByteRange(segment, low - begin, high - begin))
         begin = end
-    return [ranges for ranges in found if ranges]
+    return [ranges for ranges in slices_of if ranges]
 
 
 def rewriting_tasks(groups: Sequence[Sequence[Segment]], least_bytes: int) -> list[list[Sequence[Segment]]]:

@@ -133,16 +133,16 @@ def key_account(
 
 
 def _copy(segment: Segment, records: Sequence[KeyRecords], deleted: TimeBounds) -> KeyCopy:
-    [one] = records
+    [match] = records
     state = REMOVED_FILE if not segment.is_live else ACTIVE if segment.state == CHUNK else LIVE
     return KeyCopy(
         segment.partition,
         segment.path,
         state,
-        one.records,
-        one.records - one.tombstones,
-        one.outside,
-        one.first_offset,
-        one.last_offset,
+        match.records,
+        match.records - match.tombstones,
+        match.outside,
+        match.first_offset,
+        match.last_offset,
         deleted,
     )

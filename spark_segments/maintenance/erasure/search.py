@@ -47,20 +47,20 @@ def _search_segments(
     storage: Storage, topic: str, keys: tuple[bytes, ...], segments: Sequence[Segment]
 ) -> list[tuple[KeyRecords, ...]]:
     """Task function: for each of some segments, the keys that its file has records of. CRCs are checked on the way."""
-    found = []
+    matches = []
     for segment in segments:
         try:
-            found.append(_search_segment(storage, topic, keys, segment))
+            matches.append(_search_segment(storage, topic, keys, segment))
         except MissingFileError:
             if segment.is_live:
                 raise
-            found.append(())  # vacuum has deleted it
-    return found
+            matches.append(())  # vacuum has deleted it
+    return matches
 
 
 def _search_segment(storage: Storage, topic: str, keys: tuple[bytes, ...], segment: Segment) -> tuple[KeyRecords, ...]:
     wanted = pa.array(keys, pa.binary())
-    found: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
+    matches: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
     for window in windows(storage, segment):
         # Values are decoded only where a window has any of the keys.
         columns: tuple[str, ...] = ("key",)
@@ -73,16 +73,16 @@ def _search_segment(storage: Storage, topic: str, keys: tuple[bytes, ...], segme
         for batch in decode_batches(window, topic=topic, partition=segment.partition, columns=columns):
             places = pc.index_in(batch.column("key"), value_set=wanted)
             rows = np.flatnonzero(places.is_valid().to_numpy(zero_copy_only=False))
-            found.append(
+            matches.append(
                 (
                     places.fill_null(-1).to_numpy()[rows],
                     batch.column("offset").to_numpy()[rows],
                     batch.column("value").is_null().to_numpy(zero_copy_only=False)[rows],
                 )
             )
-    if not found:
+    if not matches:
         return ()
-    numbers, offsets, tombstones = (np.concatenate(parts) for parts in zip(*found, strict=True))
+    numbers, offsets, tombstones = (np.concatenate(parts) for parts in zip(*matches, strict=True))
     inside = (offsets >= segment.base_offset) & (offsets < segment.next_offset)
     return tuple(
         _summary(int(key), offsets[numbers == key], tombstones[numbers == key], inside[numbers == key])

@@ -135,13 +135,15 @@ def _explained(
     if offset >= numbers.log_end_offset:
         return made
     # All partitions stay, because the plans know them by their places, but only this partition has rows.
-    one = dataclasses.replace(snapshot, source=SegmentRows(snapshot.load_segments({partition})))
-    removed = _that_have(one.segments.filter(pc.is_in(one.segments.column("state"), pa.array(OUT_OF_LOG))), offset)
+    of_partition = dataclasses.replace(snapshot, source=SegmentRows(snapshot.load_segments({partition})))
+    removed = _that_have(
+        of_partition.segments.filter(pc.is_in(of_partition.segments.column("state"), pa.array(OUT_OF_LOG))), offset
+    )
     moments = vacuum_moments(removed, config)
     freed_ms = max(now_ms, int(moments.max(initial=0)))
-    if _that_have(one.live, offset).num_rows:
+    if _that_have(of_partition.live, offset).num_rows:
         cleans = cleaner and config.compact
-        record = _Record(one, config, numbers, offset, timestamp_ms, now_ms, every_ms, cleans)
+        record = _Record(of_partition, config, numbers, offset, timestamp_ms, now_ms, every_ms, cleans)
         return record.explained(made, freed_ms)
     if not removed.num_rows:
         return dataclasses.replace(made, state=GONE)
@@ -253,18 +255,18 @@ class _Record:
                 row, segment, self.now_ms, (retained_ms,) * 2, (cleanable_ms,) * 2, self._max_lag_ms(first_ms)
             )
         chunks = self.live.slice(self.sealed_rows)
-        one = forecast_roll(
+        roll = forecast_roll(
             chunks, row - self.sealed_rows, self.rules, self.now_ms, record_timestamp_ms=self.timestamp_ms
         )
         retained_ms, cleanable_ms = self._moments_of(self.sealed_rows - 1) if self.sealed_rows else (0, 0)
         return _SegmentForecast(
             row,
             segment,
-            self._by(one.due_ms),
-            _after(one, self.config.retention_ms, retained_ms),
-            _after(one, self.config.min_compaction_lag_ms - 1, cleanable_ms),
-            self._max_lag_ms(one.first_ms),
-            one,
+            self._by(roll.due_ms),
+            _after(roll, self.config.retention_ms, retained_ms),
+            _after(roll, self.config.min_compaction_lag_ms - 1, cleanable_ms),
+            self._max_lag_ms(roll.first_ms),
+            roll,
         )
 
     def _moments_of(self, row: int) -> tuple[int, int]:

@@ -201,13 +201,13 @@ class _Fillers:
         partition, following = rows.column("partition").to_numpy(), rows.column("next_offset").to_numpy()
         last = np.flatnonzero(np.append(partition[1:] != partition[:-1], len(partition) > 0))
         ends = current.partitions.column("log_end_offset").to_numpy()
-        found = []
+        batches = []
         for number, start in zip(partition[last].tolist(), following[last].tolist(), strict=True):
             while start < ends[number]:
                 end = min(int(ends[number]), start + LARGEST_BATCH_OFFSETS)
-                found.append(self._fill(current, number, start, end))
+                batches.append(self._fill(current, number, start, end))
                 start = end
-        return found
+        return batches
 
     def _fill(self, current: Snapshot, partition: int, start: int, end: int) -> Segment:
         key = (partition, start, end)

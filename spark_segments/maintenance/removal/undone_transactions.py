@@ -85,16 +85,18 @@ def transactions_since(log: TopicLog, wanted: Snapshot, current: Snapshot) -> Re
             expected=f"a version from {made_again[-1]} on, when the topic was made again with the id of Kafka's",
             found=wanted.version,
         )
-    found: dict[str, _Application] = {}
+    applications_of: dict[str, _Application] = {}
     state = log.state(wanted.version) if any(transactions for _, transactions in commits) else None
     for operation, transactions in commits:
         for app_id, version in transactions.items():
             assert state is not None
-            if app_id not in found:
+            if app_id not in applications_of:
                 kept = state.last_transaction(app_id)
-                found[app_id] = _Application(None if kept is None or kept.version == FORGOTTEN else kept, version)
-            found[app_id].follow(operation, version)
-    applications = sorted(found.items())
+                applications_of[app_id] = _Application(
+                    None if kept is None or kept.version == FORGOTTEN else kept, version
+                )
+            applications_of[app_id].follow(operation, version)
+    applications = sorted(applications_of.items())
     undone = [
         UndoneTransactions(name, tuple(one.versions), None if one.kept is None else one.kept.version)
         for name, one in applications

@@ -26,11 +26,12 @@ from spark_segments.log.groups.group import all_groups
 from spark_segments.log.logdir import LogDir
 from spark_segments.log.manifest import forced_deletion
 from spark_segments.log.manifest.commit_notes import RECOVERY_DIRECTORY
-from spark_segments.log.manifest.manifest import MANIFEST_DIRECTORY, Change, Manifest
+from spark_segments.log.manifest.manifest import MANIFEST_DIRECTORY, Change, Commit, Manifest
 from spark_segments.log.manifest.recovery_copy import drop_recovery_copies
 from spark_segments.log.manifest.rows import DELETING, OUT_OF_LOG, SEGMENT_SCHEMA, row_keys
 from spark_segments.log.manifest.snapshot import Snapshot, in_log_order
 from spark_segments.log.manifest.states import VACUUM
+from spark_segments.log.manifest.topic_log import TableState
 from spark_segments.log.manifest.upkeep import ORPHAN_AGE_MS, DroppedVersions
 from spark_segments.log.manifests import selected
 from spark_segments.log.report import Report
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 Progress = Callable[[int, int], None]
+Task = TypeVar("Task")
 Result = TypeVar("Result")
 
 TRIES = 5
@@ -53,7 +55,9 @@ SEGMENTS_A_WAVE = 100_000
 DIRECTORIES_A_WAVE = 1000
 _DELAY_KEY = "file.delete.delay.ms"
 _DIRECTORY_OF_TOPIC = re.compile(r"(?P<topic>.+)-(?P<number>[0-9]+|shared|s)")  # of a partition, or shared objects
-THREADS = 16  # of this process: on an object store, listing and deleting is mostly waiting
+THREADS = 16
+"""Of this process: on an object store, listing and deleting is mostly waiting. As many tasks are done sooner here than
+Spark plans a job for them, and a topic has no more tasks than that unless it is a large one."""
 
 
 def _list_old_files(storage: Storage, before_ms: int, directories: Sequence[str]) -> list[FileInfo]:
@@ -187,7 +191,7 @@ def _vacuum_topic(
 ) -> None:
     manifest = log.topic(topic).manifest
     try:
-        snapshot, rows = _latest_rows(manifest)
+        state, rows = _latest_rows(manifest)
     except SegmentsError as error:
         deleted_ms = manifest.log.deleted_by_force_ms()
         if deleted_ms is not None:
@@ -203,15 +207,15 @@ def _vacuum_topic(
     stray: list[FileInfo] = []
     try:
         if dry_run:
-            expired.append(_expired(log, snapshot, rows, now_ms))
+            expired.append(_expired(log, state.snapshot, rows, now_ms))
         else:
-            expired.extend(_delete_expired(log, spark, manifest, now_ms, progress))
+            expired.extend(_delete_expired(log, spark, manifest, (state, rows), now_ms, progress))
         for start in range(0, len(directories), DIRECTORIES_A_WAVE):
             wave = directories[start : start + DIRECTORIES_A_WAVE]
             stray += _delete_orphans(log, spark, manifest, wave, dry_run, progress)
     finally:  # the waves before an error are done
         _note(report, topic, pa.concat_tables([SEGMENT_SCHEMA.empty_table(), *expired]), stray)
-    longest_ms = _longest_delay_ms(log, manifest.snapshot(deleted=True))
+    longest_ms = _longest_delay_ms(log, manifest.log.state_after(state).snapshot)
     _note_manifest(report, manifest.drop_old_versions(longest_ms, now_ms, dry_run=dry_run))
 
 
@@ -258,11 +262,12 @@ def _delete_expired(
     log: LogDir,
     spark: SparkSession | None,
     manifest: Manifest,
+    latest: tuple[TableState, pa.Table],
     now_ms: int,
     progress: Progress | None,
 ) -> Iterator[pa.Table]:
     """Deletes the files of expired rows, then the rows, wave by wave. Yields the rows of each wave that is done."""
-    rows, all_rows_then = _claim(log, manifest, now_ms)
+    rows, all_rows_then = _claim(log, manifest, latest, now_ms)
     for start in range(0, rows.num_rows, SEGMENTS_A_WAVE):
         wave = rows.slice(start, SEGMENTS_A_WAVE)
         _delete(log, spark, files_to_delete(manifest.topic, wave, all_rows_then))
@@ -275,25 +280,44 @@ def _delete_expired(
 def _delete(log: LogDir, spark: SparkSession | None, files: Sequence[str]) -> None:
     step = SEGMENTS_A_TASK * len(SUFFIXES)
     tasks = [files[start : start + step] for start in range(0, len(files), step)]
-    run_tasks(log.storage.delete, tasks, spark, at_a_time=THREADS)
+    _run_many(log.storage.delete, tasks, spark)
 
 
-def _claim(log: LogDir, manifest: Manifest, now_ms: int) -> tuple[pa.Table, pa.Table]:
-    """Marks the expired rows as being deleted, in one commit.
+def _run_many(
+    function: Callable[[Task], Result],
+    tasks: Sequence[Task],
+    spark: SparkSession | None,
+    progress: Progress | None = None,
+) -> list[Result]:
+    """As `run_tasks`, for tasks that mostly wait for the store: up to THREADS tasks are done in this process."""
+    return run_tasks(function, tasks, spark if len(tasks) > THREADS else None, progress=progress, at_a_time=THREADS)
 
-    Returns (these rows and the rows that were marked before, all rows of the manifest after the commit). Each try of
-    the commit reads the topic's configuration anew: a file.delete.delay.ms that was raised meanwhile holds.
+
+def _claim(
+    log: LogDir, manifest: Manifest, latest: tuple[TableState, pa.Table], now_ms: int
+) -> tuple[pa.Table, pa.Table]:
+    """Marks the expired rows as being deleted, in one commit, whose first try is on `latest`.
+
+    Returns (these rows and the rows that were marked before, all rows of the manifest after the commit). Each further
+    try reads the topic's configuration anew: a file.delete.delay.ms that was raised meanwhile holds.
     """
+    first_tries = [latest]
+    seen: list[pa.Table] = []
 
     def change(current: Snapshot) -> Change | None:
-        rows = _expired(log, current, all_rows(current), now_ms)
+        seen[:] = [latest[1] if current is latest[0].snapshot else all_rows(current)]
+        rows = _expired(log, current, seen[0], now_ms)
         rows = rows.filter(pc.not_equal(rows.column("state"), DELETING))
         if rows.num_rows == 0:
             return None
         return Change(VACUUM, replace=claimed_rows(rows))
 
-    _despite_others(lambda: manifest.commit(change, deleted=True))
-    _, rows = _latest_rows(manifest)
+    def claim() -> Commit:
+        state = first_tries.pop()[0] if first_tries else None
+        return manifest.commit(change, deleted=True, state=state)
+
+    done = _despite_others(claim)
+    rows = seen[0] if done.change is None else _latest_rows(manifest)[1]
     return in_log_order(rows.filter(pc.equal(rows.column("state"), DELETING))), rows
 
 
@@ -323,7 +347,7 @@ def _delete_orphans(
     step = DIRECTORIES_A_TASK
     tasks = [directories[start : start + step] for start in range(0, len(directories), step)]
     list_old = partial(_list_old_files, log.storage, before_ms)
-    listed = run_tasks(list_old, tasks, spark, progress=progress, at_a_time=THREADS)
+    listed = _run_many(list_old, tasks, spark, progress)
     # List first, then read the manifest: a file that a commit names after the listing is too young to be in the list.
     old = [file for files in listed for file in files]
     if not old:
@@ -338,12 +362,12 @@ def _delete_orphans(
     return stray
 
 
-def _latest_rows(manifest: Manifest) -> tuple[Snapshot, pa.Table]:
-    """The latest snapshot of a topic, deleted or not, and `all_rows` of it."""
+def _latest_rows(manifest: Manifest) -> tuple[TableState, pa.Table]:
+    """The latest state of a topic, deleted or not, and `all_rows` of it."""
 
-    def read() -> tuple[Snapshot, pa.Table]:
-        snapshot = manifest.snapshot(deleted=True)
-        return snapshot, all_rows(snapshot)
+    def read() -> tuple[TableState, pa.Table]:
+        state = manifest.state(deleted=True)
+        return state, all_rows(state.snapshot)
 
     return _despite_others(read)
 

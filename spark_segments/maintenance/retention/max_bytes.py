@@ -183,30 +183,30 @@ def plan_log_directory(
     for name, value in (("max_bytes", max_bytes), ("min_retention_ms", min_retention_ms)):
         if value < 0:
             raise InvalidOptionError(f"{name} is below 0", expected="≥ 0", found=value)
-    found = MaxBytesPlan(max_bytes)
+    plan = MaxBytesPlan(max_bytes)
     sizes: dict[str, TopicSizes] = {}
     for snapshot in snapshots:
         try:
             live = live_rows(snapshot.load_segments())
             live_bytes = int(file_bytes(live).sum())
-            found.waiting_bytes += _all_bytes(snapshot) - live_bytes
+            plan.waiting_bytes += _all_bytes(snapshot) - live_bytes
         except SegmentsError:  # retention meets the same error and reports it
             continue
-        found.planned_bytes[snapshot.topic_id] = live_bytes
+        plan.planned_bytes[snapshot.topic_id] = live_bytes
         config = topic_config(snapshot.config, log.defaults)
         starts = snapshot.partitions.column("log_start_offset").to_numpy()
         expired = plan_retention(live, starts, config, now_ms)
         sizes[snapshot.topic_id] = topic_sizes(live, expired, config, now_ms, min_retention_ms, len(starts))
     for one in sizes.values():
-        found.held["held_active_bytes"] += one.active_bytes
-        found.held["held_young_bytes"] += one.young_bytes
-        found.held["held_compacted_bytes"] += one.compacted_bytes
-    found.ends = dict(zip(sizes, plan_max_bytes([*sizes.values()], max_bytes), strict=True))
+        plan.held["held_active_bytes"] += one.active_bytes
+        plan.held["held_young_bytes"] += one.young_bytes
+        plan.held["held_compacted_bytes"] += one.compacted_bytes
+    plan.ends = dict(zip(sizes, plan_max_bytes([*sizes.values()], max_bytes), strict=True))
     there = {snapshot.topic for snapshot in snapshots}
     for name in log.storage.directories(MANIFEST_DIRECTORY):
         if name not in there:
-            found.waiting_bytes += _deleted_bytes(log, name)
-    return found
+            plan.waiting_bytes += _deleted_bytes(log, name)
+    return plan
 
 
 def _all_bytes(snapshot: Snapshot) -> int:

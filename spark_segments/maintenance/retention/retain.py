@@ -84,7 +84,7 @@ def _retain_topic(
     log: LogDir, snapshot: Snapshot, now_ms: int, dry_run: bool, limit: MaxBytesPlan | None
 ) -> tuple[Snapshot, Expired]:
     """(the snapshot that rows are removed from, the rows that are removed)"""
-    if not dry_run:
+    if not dry_run and len(_expired(log, snapshot, now_ms, limit).rows):
         commit = log.topic(snapshot.topic).manifest.commit(
             lambda current: _change(current, _expired(log, current, now_ms, limit), log.storage.now_ms())
         )

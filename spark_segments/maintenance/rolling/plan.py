@@ -165,7 +165,7 @@ def plan_roll(live: pa.Table, rules: RollRules, now_ms: int) -> RollPlan:
     else:
         roll_ms = np.full(len(first), rules.segment_ms, np.int64)
     idle = now_ms - np.maximum(first_timestamp, created[filled]) > roll_ms
-    found = {
+    reasons = {
         SEGMENT_BYTES: size > rules.segment_bytes,
         SEGMENT_MS: waited > roll_ms,
         SEGMENT_INDEX_BYTES: size >= rules.full_index_bytes,
@@ -176,11 +176,11 @@ def plan_roll(live: pa.Table, rules: RollRules, now_ms: int) -> RollPlan:
     merge = _merge_rules(chunks)
     for row in np.flatnonzero(rows >= merge.least_chunks):
         sizes = log_bytes[first[row] : first[row] + rows[row]].tolist()
-        found[MERGE][row] = bool(runs_to_merge(sizes, rules.segment_bytes, merge.least_chunks))
+        reasons[MERGE][row] = bool(runs_to_merge(sizes, rules.segment_bytes, merge.least_chunks))
     emptied = pc.is_in(chunks.column("path"), pa.array(sorted(merge.emptied), pa.string()))
-    found[SHARED_OBJECT] = np.logical_or.reduceat(emptied.to_numpy(zero_copy_only=False), first)
-    names = list(found)
-    flags = np.column_stack(list(found.values())) & (size > 0)[:, None]
+    reasons[SHARED_OBJECT] = np.logical_or.reduceat(emptied.to_numpy(zero_copy_only=False), first)
+    names = list(reasons)
+    flags = np.column_stack(list(reasons.values())) & (size > 0)[:, None]
     found_partitions = [
         PartitionToRoll(
             int(partitions[row]),

@@ -221,14 +221,14 @@ def _note_plan(report: Report, snapshot: Snapshot, plan: RollPlan) -> None:
         )  # fmt: skip
 
 
-def _note(report: Report, topic: str, one: RolledPartition, reasons: list[str], *, lost: bool) -> None:
+def _note(report: Report, topic: str, rolled: RolledPartition, reasons: list[str], *, lost: bool) -> None:
     if lost:
-        report.add(topic, one.partition, LOST, reasons=reasons)
+        report.add(topic, rolled.partition, LOST, reasons=reasons)
         return
-    replaced, files = one.replaced_chunks, one.files
-    sealed = [planned.base_offset for planned in one.planned if planned.sealed]
+    replaced, files = rolled.replaced_chunks, rolled.files
+    sealed = [planned.base_offset for planned in rolled.planned if planned.sealed]
     report.add(
-        topic, one.partition, "roll",
+        topic, rolled.partition, "roll",
         records_in=sum(chunk.records for chunk in replaced),
         records_out=sum(row.records for row in files),
         bytes_in=sum(chunk.log_bytes for chunk in replaced),
@@ -237,6 +237,6 @@ def _note(report: Report, topic: str, one: RolledPartition, reasons: list[str], 
         chunks=len(replaced),
         sealed_segments=len(sealed),
         sealed=first_and_last(sealed),
-        merged=sum(1 for planned in one.planned if not planned.sealed),
-        copied_bytes=sum(row.log_bytes for row in one.copies.values()),
+        merged=sum(1 for planned in rolled.planned if not planned.sealed),
+        copied_bytes=sum(row.log_bytes for row in rolled.copies.values()),
     )  # fmt: skip

@@ -148,9 +148,9 @@ class SiftRows:
 
     def __call__(self, task: tuple[DataFile, Rule]) -> Sifted:
         file, rule = task
-        there = pq.ParquetFile(pa.BufferReader(self.table.read(file.path)))
+        parquet = pq.ParquetFile(pa.BufferReader(self.table.read(file.path)))
         needed = ["partition", "offset", *(["key"] if isinstance(rule, OtherKeys) else [])]
-        places = there.read(needed)
+        places = parquet.read(needed)
         kept = rule.keeps(self.log, places)
         partitions, counts = np.unique(_places(places)[0][kept], return_counts=True)
         left = dict(zip(partitions.tolist(), counts.tolist(), strict=True))
@@ -159,8 +159,8 @@ class SiftRows:
             return Sifted(file, left, dropped)
         with _Files(self.table, self.schema) as files:
             first = 0
-            for number in range(there.num_row_groups):
-                group = there.read_row_group(number, self.schema.names)
+            for number in range(parquet.num_row_groups):
+                group = parquet.read_row_group(number, self.schema.names)
                 chosen = group.filter(pa.array(kept[first : first + group.num_rows])).cast(self.schema)
                 first += group.num_rows
                 for batch in chosen.to_batches():

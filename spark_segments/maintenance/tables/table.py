@@ -249,25 +249,25 @@ def _planned(
     run: _Run,
 ) -> _Update:
     """The update as of now. Makes the table where there is none, but in a dry run."""
-    there = TableBeside.open(storage)
-    before = None if there is None else there.position()
-    settings = _settings(storage, topic, there, given)
-    if there is not None and partition_by not in (None, *there.partitioned_by):
-        raise _other(storage, f"partitioned by {', '.join(there.partitioned_by) or 'nothing'}", partition_by)
+    existing = TableBeside.open(storage)
+    before = None if existing is None else existing.position()
+    settings = _settings(storage, topic, existing, given)
+    if existing is not None and partition_by not in (None, *existing.partitioned_by):
+        raise _other(storage, f"partitioned by {', '.join(existing.partitioned_by) or 'nothing'}", partition_by)
     at_ms = log.storage.now_ms() if run.now_ms is None else run.now_ms
     handle = log.topic(topic)
     snapshot = handle.snapshot
     decoders = handle.decoders({**(settings.formats or {}), **(given["formats"] or {})})
-    columns = COLUMNS if there is None else tuple(name for name in there.columns if name in RECORD_SCHEMA.names)
+    columns = COLUMNS if existing is None else tuple(name for name in existing.columns if name in RECORD_SCHEMA.names)
     scan = Scan(log.storage, snapshot, {}, Selection(columns, READ_COMMITTED, settings.view), decoders)
-    if there is not None:
-        there.check_columns(scan.schema)
+    if existing is not None:
+        existing.check_columns(scan.schema)
     elif not run.dry_run:
-        there = TableBeside.create(storage, scan.schema, partition_by, settings)
-        if there.settings != settings:  # another process made it
-            raise _other(storage, there.settings, settings)
+        existing = TableBeside.create(storage, scan.schema, partition_by, settings)
+        if existing.settings != settings:  # another process made it
+            raise _other(storage, existing.settings, settings)
     why = what_happened(log, snapshot, before, at_ms, latest=settings.view == LATEST)
-    update = _Update(log, there, snapshot, scan, before, at_ms, why, settings.archive, run)
+    update = _Update(log, existing, snapshot, scan, before, at_ms, why, settings.archive, run)
     if settings.archive:
         update.keys = _erased(update, keys)
         _check_archive(update)
@@ -279,21 +279,21 @@ def _planned(
 def _settings(
     storage: Storage,
     topic: str,
-    there: TableBeside | None,
+    existing: TableBeside | None,
     given: Mapping[str, Any],
 ) -> TableSettings:
     """What the table is, or is to be made as. Raises InvalidOptionError where it is something else."""
     formats = {name: text for name, text in (given["formats"] or {}).items() if not name.startswith(f"{REGISTRY}.")}
-    if there is None:
+    if existing is None:
         return TableSettings(topic, given["view"], bool(given["archive"]), formats)
-    found = there.settings
-    if found is None:
+    settings = existing.settings
+    if settings is None:
         raise LogDirError("The table is none that is beside a topic", path=storage.uri, hint="Name another place")
     asked = {name: value for name, value in given.items() if name != "formats" and value is not None}
-    wanted = dataclasses.replace(found, topic=topic, **asked)
-    if wanted != found:
-        raise _other(storage, found, wanted)
-    return found
+    wanted = dataclasses.replace(settings, topic=topic, **asked)
+    if wanted != settings:
+        raise _other(storage, settings, wanted)
+    return settings
 
 
 def _other(storage: Storage, found: object, wanted: object) -> InvalidOptionError:

@@ -136,15 +136,15 @@ class TableBeside:
     @cached_property
     def partitioned_by(self) -> list[str]:
         """The columns that the table is partitioned by."""
-        found = list(self._table.metadata().partition_columns)
-        if any(name not in PARTITION_COLUMNS for name in found):
+        columns = list(self._table.metadata().partition_columns)
+        if any(name not in PARTITION_COLUMNS for name in columns):
             raise LogDirError(
                 "The table is partitioned by columns that no topic has",
                 path=self.storage.uri,
                 expected=" or ".join((*PARTITION_COLUMNS, "none")),
-                found=", ".join(found),
+                found=", ".join(columns),
             )
-        return found
+        return columns
 
     @cached_property
     def settings(self) -> TableSettings | None:
@@ -155,13 +155,13 @@ class TableBeside:
     def check_columns(self, schema: pa.Schema) -> None:
         """Raises InvalidOptionError where the columns that would be written are others than the table's."""
         wanted = {field.name: str(field.type) for field in Schema.from_arrow(schema).fields}
-        there = {field.name: str(field.type) for field in self._table.schema().fields if field.name in self.columns}
-        if wanted != there:
-            differ = sorted({name for name, _ in wanted.items() ^ there.items()})
+        types = {field.name: str(field.type) for field in self._table.schema().fields if field.name in self.columns}
+        if wanted != types:
+            differ = sorted({name for name, _ in wanted.items() ^ types.items()})
             raise InvalidOptionError(
                 "The table has other columns than its topic has by these options",
                 path=self.storage.uri,
-                expected=", ".join(f"{name}: {there[name]}" for name in differ if name in there),
+                expected=", ".join(f"{name}: {types[name]}" for name in differ if name in types),
                 found=", ".join(f"{name}: {wanted[name]}" for name in differ if name in wanted),
                 hint="Give the options that the table was made with, or make another table",
             )

@@ -13,8 +13,7 @@ import pyarrow as pa
 
 from spark_segments import LogDir
 from spark_segments.log.manifest.rows import segments_of
-from spark_segments.log.verification.verify import verify
-from spark_segments.maintenance import compact, roll, vacuum
+from spark_segments.maintenance import compact, roll, vacuum, verify
 from spark_segments.maintenance.removal.files_of_rows import SUFFIXES
 from tests.maintenance.appending import DAY_MS
 from tests.maintenance.long_runs.actors import Run, view

@@ -19,7 +19,7 @@ from spark_segments.errors import (
     UnknownTopicError,
 )
 from spark_segments.log.kafka import importing
-from spark_segments.maintenance.removal.restore import restore
+from spark_segments.maintenance import restore
 from tests.log.kafka_side import KafkaSide
 from tests.maintenance.long_runs.journal import Journal, Notes
 from tests.maintenance.long_runs.scenario import (
