@@ -19,8 +19,8 @@ OLDEST, NEWEST = (4, 0), (4, 3)
 
 def supported(version: str) -> tuple[int, ...]:
     """(major, minor) of a version of PySpark. Raises UnsupportedSparkError for one that was not tried."""
-    found = tuple(int(number) for number in re.findall(r"\d+", version)[:2])
-    if not OLDEST <= found <= NEWEST:
+    installed = tuple(int(number) for number in re.findall(r"\d+", version)[:2])
+    if not OLDEST <= installed <= NEWEST:
         oldest, newest, next_one = (f"{major}.{minor}" for major, minor in (OLDEST, NEWEST, (NEWEST[0], NEWEST[1] + 1)))
         raise UnsupportedSparkError(
             "spark-segments was not tried with this PySpark",
@@ -28,7 +28,7 @@ def supported(version: str) -> tuple[int, ...]:
             found=version,
             hint=f"pip install 'pyspark>={oldest},<{next_one}', or look for a newer spark-segments",
         )
-    return found
+    return installed
 
 
 PYSPARK = supported(pyspark.__version__)

@@ -151,15 +151,15 @@ def json_object(text: str) -> dict[str, Any]:
 
 
 def _pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for key, value in pairs:
-        if key in found:
+        if key in values:
             raise InvalidOptionError(
                 f"{key} stands twice in the JSON of an option",
                 hint="A topic has either an offset for all of its partitions or offsets by partition",
             )
-        found[key] = value
-    return found
+        values[key] = value
+    return values
 
 
 def whole_number(value: Any, at_least: int) -> int:

@@ -19,6 +19,7 @@ from spark_segments.log.reading.scan import Scan, read
 from spark_segments.spark.offsets import OffsetRange, offset_ranges, split
 from spark_segments.spark.options import ReadOptions
 from spark_segments.spark.schema import as_struct, conformed, projection, typed_schema
+from spark_segments.spark.shown_errors import as_itself
 from spark_segments.spark.worker import freeze_imports
 from spark_segments.storage import Storage
 
@@ -63,6 +64,7 @@ class Reader(Versioned, DataSourceReader):
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_snapshots": {}}  # the driver plans; tasks get just their ranges
 
+    @as_itself
     def partitions(self) -> list[InputPartition]:
         tasks = self._plan()
         freeze_imports()

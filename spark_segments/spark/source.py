@@ -27,6 +27,7 @@ from spark_segments.spark.options import (
 )
 from spark_segments.spark.reader import Reader
 from spark_segments.spark.schema import as_given, as_struct, record_schema, typed_schema
+from spark_segments.spark.shown_errors import as_itself
 from spark_segments.spark.streams.stream_reader import RefusedStream, StreamReader, refuse_limits
 from spark_segments.spark.streams.stream_writer import StreamWriter, refuse_asynchronous_progress
 from spark_segments.spark.tables import query_options, table_options, with_options
@@ -47,6 +48,7 @@ class Source:
     first action: then it is the log at that time. A table of Spark's catalog is pinned when a query on it is planned.
     """
 
+    @as_itself
     def __init__(self, options: Mapping[str, str]) -> None:
         self._given = dict(options)
         self._snapshots: dict[str, Snapshot] | None = None
@@ -62,6 +64,7 @@ class Source:
                 raise  # a stream goes on without a topic that was deleted; a batch read raises this again in `reader`
         freeze_imports()
 
+    @as_itself
     def schema(self) -> StructType | pa.Schema:
         return as_given(self._schema())
 
@@ -72,6 +75,7 @@ class Source:
             return with_options(record_schema(chosen.include_headers, typed_schema(readers)), self._table)
         return record_schema(load_options(self._given).include_headers, typed_schema(self._readers))
 
+    @as_itself
     def reader(self, schema: StructType | pa.Schema) -> Reader:
         given = query_options(self._given, as_struct(schema))
         options = read_options(given)
@@ -84,6 +88,7 @@ class Source:
             snapshots, readers = _opened(options)
         return Reader(options, snapshots, schema, readers)
 
+    @as_itself
     def stream_reader(self, schema: StructType | pa.Schema) -> DataSourceStreamReader:
         """Raises nothing: the reader raises what is wrong, which Spark then shows as the error of the query."""
         # Spark sends this object to every task, too.
@@ -100,6 +105,7 @@ class Source:
         except SegmentsError as error:
             return RefusedStream(error)
 
+    @as_itself
     def writer(self, schema: StructType | pa.Schema, overwrite: bool) -> Writer:
         schema = as_struct(schema)
         given = query_options(self._given, schema, is_write=True)
@@ -107,6 +113,7 @@ class Source:
             _log.warning(sentence)
         return Writer(write_options(given), schema, overwrite)
 
+    @as_itself
     def stream_writer(self, schema: StructType | pa.Schema, overwrite: bool) -> StreamWriter:
         schema = as_struct(schema)
         given = query_options(self._given, schema, is_write=True)

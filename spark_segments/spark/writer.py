@@ -12,6 +12,7 @@ from spark_segments.errors import InvalidOptionError
 from spark_segments.log.manifest.transaction import Transaction
 from spark_segments.spark.options import WriteOptions
 from spark_segments.spark.row_writer import QUERY_ID, ChunksMessage, RowWriter, task_property
+from spark_segments.spark.shown_errors import as_itself
 from spark_segments.spark.worker import freeze_imports
 
 
@@ -37,6 +38,7 @@ class Writer(DataSourceArrowWriter):
             txn = Transaction(txn.application, txn.version, task_property(QUERY_ID))
         return self._rows.write(iterator, txn)
 
+    @as_itself
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Commits each topic once, with its chunks in the order of tasks and then of rows.
 

@@ -21,7 +21,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from spark_segments import LogDir
-from spark_segments.log.verification.verify import verify
+from spark_segments.maintenance import verify
 from tests.conftest import ROOT
 from tests.spark.streams.process_tree import descendants, send
 

@@ -18,9 +18,8 @@ import pyarrow as pa
 import pytest
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 
-from spark_segments import LogDir
+from spark_segments import LogDir, ProducerOptions
 from spark_segments.errors import InvalidOptionError, OffsetOutOfRangeError, SegmentsError
-from spark_segments.log.appending.appender import ProducerOptions
 from spark_segments.maintenance import retain, roll
 from spark_segments.spark.reader import RangesPartition
 from tests.golden_files import GOLDEN

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from spark_segments.log.verification.verify import verify
+from spark_segments.maintenance import verify
 from tests.golden_files import golden_dir
 
 

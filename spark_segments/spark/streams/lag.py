@@ -20,7 +20,7 @@ def lag(query: StreamingQuery | ConnectQuery) -> dict[str, dict[int, int]]:
     the query read the same partition, the one that is furthest behind counts. Sources of other formats are left out.
     """
     progress = query.lastProgress
-    found: dict[str, dict[int, int]] = {}
+    lags: dict[str, dict[int, int]] = {}
     for source in [] if progress is None else _of(progress, "sources"):
         done, latest = (_offsets(_of(source, name)) for name in ("endOffset", "latestOffset"))
         if done is None or latest is None:
@@ -29,9 +29,9 @@ def lag(query: StreamingQuery | ConnectQuery) -> dict[str, dict[int, int]]:
         for (topic, partition), end in from_json(latest).items():
             begin = reached.get((topic, partition))
             behind = max(0, end.offset - (0 if begin is None else begin.offset))
-            partitions = found.setdefault(topic, {})
+            partitions = lags.setdefault(topic, {})
             partitions[partition] = max(behind, partitions.get(partition, 0))
-    return found
+    return lags
 
 
 def _of(progress: Any, name: str) -> Any:

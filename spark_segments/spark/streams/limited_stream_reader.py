@@ -14,11 +14,12 @@ from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.positions import PartitionState
 from spark_segments.spark.option_values import TopicPartition
 from spark_segments.spark.options import StreamOptions
+from spark_segments.spark.shown_errors import as_itself
 from spark_segments.spark.streams.data_loss import is_foreign
 from spark_segments.spark.streams.rate_limits import BatchDelay, split_in_proportion
 from spark_segments.spark.streams.start_offsets import check_start, is_repeatable
 from spark_segments.spark.streams.stream_offsets import Positions, from_json, to_json
-from spark_segments.spark.streams.stream_reader import StreamReader, as_itself
+from spark_segments.spark.streams.stream_reader import StreamReader
 
 NO_LIMIT = 2**63 - 1
 
@@ -105,15 +106,15 @@ class LimitedStreamReader(StreamReader, SupportsTriggerAvailableNow):
 
     def _check_reachable(self, end: Positions, states: Mapping[TopicPartition, PartitionState]) -> None:
         """Raises OffsetOutOfRangeError where Trigger.AvailableNow cannot reach the end that it has set out to."""
-        for one, position in end.items():
-            state = states.get(one)
+        for place, position in end.items():
+            state = states.get(place)
             if state is None:
-                self._data_loss.gone(one, always_error=True)
+                self._data_loss.gone(place, always_error=True)
             elif is_foreign(position, state):
-                self._data_loss.made_anew(one, position, state, always_error=True)
+                self._data_loss.made_anew(place, position, state, always_error=True)
             elif position.offset > state.log_end:
                 self._data_loss.report(
-                    f"The end of {one[0]}-{one[1]} has gone back below the end of a batch",
+                    f"The end of {place[0]}-{place[1]} has gone back below the end of a batch",
                     expected=f"a log end of at least {position.offset}",
                     found=state.log_end,
                     always_error=True,

@@ -27,18 +27,18 @@ def start_offsets(
     None where no record is late enough. A partition that an option by partition does not name begins at its earliest
     offset: it is newer than the stream, or else `check_start` refuses it.
     """
-    found: StartOffsets = {}
+    starts: StartOffsets = {}
     for topic, numbers in subscribed_partitions(options.topics, snapshots, skip_missing=True).items():
         snapshot = snapshots[topic]
         bounds, readable = offset_bounds(snapshot), readable_bounds(snapshot, options.isolation_level)
         named = [number for number in numbers if _names(options.start, topic, number)]
         ends = {number: readable[number][1] for number in named}
         resolved = resolve(options.start, snapshot, named, bounds, ends, offsets_for_times)
-        found |= {(topic, number): resolved[number] if number in resolved else bounds[number][0] for number in numbers}
-    return found
+        starts |= {(topic, number): resolved[number] if number in resolved else bounds[number][0] for number in numbers}
+    return starts
 
 
-def check_start(options: ReadOptions, snapshots: Mapping[str, Snapshot], found: StartOffsets) -> None:
+def check_start(options: ReadOptions, snapshots: Mapping[str, Snapshot], starts: StartOffsets) -> None:
     """Checks what `start_offsets` found for a stream that is new.
 
     Raises InvalidOptionError where an option by partition does not name exactly the subscribed partitions, and
@@ -55,7 +55,7 @@ def check_start(options: ReadOptions, snapshots: Mapping[str, Snapshot], found: 
     for topic, numbers in partitions.items():
         bounds = offset_bounds(snapshots[topic])
         for number in numbers:
-            offset = found.get((topic, number), bounds[number][0])
+            offset = starts.get((topic, number), bounds[number][0])
             if offset is None and not options.latest_where_no_time_matches:
                 raise OffsetOutOfRangeError(
                     f"No record of {topic}-{number} is as late as {options.start.option} says",

@@ -60,7 +60,7 @@ def from_json(offsets: Mapping[str, Any]) -> dict[TopicPartition, Position]:
                 hint="Use a newer spark-segments",
             )
         topics = about.get("topics", {})
-        found = {}
+        positions = {}
         for topic, partitions in offsets.items():
             if topic == ABOUT:
                 continue
@@ -68,8 +68,8 @@ def from_json(offsets: Mapping[str, Any]) -> dict[TopicPartition, Position]:
             epochs = known.get("leader_epochs", {})
             for partition, offset in partitions.items():
                 position = Position(int(offset), known.get("id"), epochs.get(partition, 0))
-                found[topic, int(partition)] = position
-        return found
+                positions[topic, int(partition)] = position
+        return positions
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         if isinstance(error, InvalidOptionError):
             raise

@@ -6,9 +6,8 @@ must outlive that process is in the offsets that Spark writes to the query's che
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyspark
@@ -24,6 +23,7 @@ from spark_segments.spark.option_values import TopicPartition
 from spark_segments.spark.options import StreamOptions
 from spark_segments.spark.reader import RangesPartition, Reader
 from spark_segments.spark.schema import projection
+from spark_segments.spark.shown_errors import as_itself
 from spark_segments.spark.streams.data_loss import DataLoss, is_foreign, next_offset
 from spark_segments.spark.streams.start_offsets import StartOffsets, check_start, start_offsets
 from spark_segments.spark.streams.stream_offsets import Positions, begin_of, from_json, to_json
@@ -31,21 +31,6 @@ from spark_segments.spark.streams.stream_topics import StreamTopics
 
 if TYPE_CHECKING:
     from spark_segments.values.batches import Decoder
-
-Method = TypeVar("Method", bound=Callable[..., Any])
-
-
-def as_itself(method: Method) -> Method:
-    """Spark shows the traceback of an error to the user: one that says all about itself is shown without."""
-
-    @functools.wraps(method)
-    def shown(*arguments: Any) -> Any:
-        try:
-            return method(*arguments)
-        except SegmentsError as error:
-            raise error.with_traceback(None) from None
-
-    return shown  # type: ignore[return-value]
 
 
 class StreamPartition(Versioned, InputPartition):
@@ -185,32 +170,32 @@ class StreamReader(DataSourceStreamReader):
         is_first: bool,
     ) -> list[OffsetRange]:
         ranges = []
-        for one, position in sorted(end.items()):
-            state = states.get(one)
+        for place, position in sorted(end.items()):
+            state = states.get(place)
             if state is None:
-                self._data_loss.gone(one)
+                self._data_loss.gone(place)
                 continue
             if is_foreign(position, state):
-                self._data_loss.made_anew(one, position, state)
+                self._data_loss.made_anew(place, position, state)
                 continue
             epochs = state.leader_epochs
             stop = min(epochs.parting_offset(position.offset, position.leader_epoch), state.log_end)
             if stop < position.offset or not epochs.know(position.leader_epoch):
-                next_offset(one, position, state, self._data_loss)  # reports it
+                next_offset(place, position, state, self._data_loss)  # reports it
             if stop > state.end:
                 raise OffsetOutOfRangeError(
-                    f"A batch of this stream was planned beyond the last stable offset of {one[0]}-{one[1]}",
+                    f"A batch of this stream was planned beyond the last stable offset of {place[0]}-{place[1]}",
                     expected=f"at most {state.end}",
                     found=stop,
                     hint="Start the query once with isolation.level=read_uncommitted, which planned it, to finish it",
                 )
-            begin = start.get(one)
+            begin = start.get(place)
             if is_first and begin is not None and begin.offset >= stop and not is_foreign(begin, state):
                 continue  # a replay of the first batch, of a start that has moved on since
-            first = next_offset(one, begin, state, self._data_loss)
+            first = next_offset(place, begin, state, self._data_loss)
             if first < stop:
-                self._data_loss.passed_holes(one, first, stop, state)
-                ranges.append(OffsetRange(*one, first, stop))
+                self._data_loss.passed_holes(place, first, stop, state)
+                ranges.append(OffsetRange(*place, first, stop))
         return ranges
 
     def _begins(

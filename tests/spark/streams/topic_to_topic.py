@@ -9,8 +9,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from spark_segments import spark_session
 from spark_segments.spark import PYSPARK
-from spark_segments.spark.session import spark_session
 
 MODES = ("plain", "foreach", "connect", "cluster", "second")
 MOST_OFFSETS = 200
