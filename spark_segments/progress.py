@@ -55,12 +55,18 @@ def _terminal_bar(label: str, of_bytes: bool) -> Iterator[Progress]:
         raise MissingExtraError("cli", "Bars on a terminal", "rich") from error
 
     shown: list[bars.ProgressColumn] = [bars.TextColumn("{task.description}"), bars.BarColumn()]
-    shown += [bars.DownloadColumn(binary_units=True), bars.TransferSpeedColumn()] if of_bytes else []
+    shown += [bars.DownloadColumn(binary_units=True), bars.TextColumn("{task.fields[rate]}/s")] if of_bytes else []
     shown += [] if of_bytes else [bars.MofNCompleteColumn()]
     shown += [bars.TimeElapsedColumn(), bars.TextColumn("left:"), bars.TimeRemainingColumn()]
     with bars.Progress(*shown, console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task(label, total=None)
-        yield lambda done, total: progress.update(task, completed=done, total=total)
+        begun = time.monotonic()
+        task = progress.add_task(label, total=None, rate="?")
+
+        def update(done: int, total: int) -> None:
+            rate = human_bytes(done / max(time.monotonic() - begun, 0.001))
+            progress.update(task, completed=done, total=total, rate=rate)
+
+        yield update
 
 
 @contextlib.contextmanager

@@ -15,7 +15,7 @@ import pytest
 from spark_segments import LogDir
 from spark_segments.conformance.kit import PASSED, UNSUPPORTED, check_reader
 from spark_segments.conformance.vectors import read_index
-from spark_segments.log.verification.verify import verify
+from spark_segments.maintenance import verify
 from tests import conformance_answers, specification_reader
 from tests.conftest import ROOT
 from tests.golden_files import GOLDEN

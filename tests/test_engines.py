@@ -18,15 +18,13 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pytest
 
-from spark_segments import LogDir
+from spark_segments import LogDir, ProducerOptions, spark_session
 from spark_segments.duckdb import TopicDatabase
 from spark_segments.format.layout import RECORD_SCHEMA
-from spark_segments.log.appending.appender import ProducerOptions
 from spark_segments.log.kafka.directory import KafkaDirectory
 from spark_segments.log.manifests import Manifests
 from spark_segments.maintenance import compact, retain, roll
 from spark_segments.polars import scan_topic
-from spark_segments.spark.session import spark_session
 from spark_segments.storage import Storage
 from tests.golden_files import GOLDEN
 from tests.spark.sail_server import sail_session

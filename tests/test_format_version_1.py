@@ -9,8 +9,7 @@ import pyarrow as pa
 import pytest
 
 from spark_segments import LogDir
-from spark_segments.log.verification.verify import verify
-from spark_segments.maintenance import compact, retain, roll, vacuum
+from spark_segments.maintenance import compact, retain, roll, vacuum, verify
 from tests.golden_files import GOLDEN, expected_records
 from tests.witness import Witness, newest, read
 

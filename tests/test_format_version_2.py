@@ -15,8 +15,7 @@ from spark_segments.errors import TransactionOrderError
 from spark_segments.log.manifest.recovery_copy import read_recovery_copy
 from spark_segments.log.manifest.rows import Segment, segments_of
 from spark_segments.log.manifest.transaction import Transaction
-from spark_segments.log.verification.verify import verify
-from spark_segments.maintenance import compact, retain, roll, vacuum
+from spark_segments.maintenance import compact, retain, roll, vacuum, verify
 from tests.golden_files import GOLDEN, golden_dir
 from tests.specification_reader import KafkaPartition, ManagedLog
 from tests.witness import Witness, newest, read

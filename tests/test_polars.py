@@ -10,10 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_segments import LogDir
+from spark_segments import LogDir, ProducerOptions
 from spark_segments.errors import UnknownTopicError
 from spark_segments.format.layout import RECORD_SCHEMA
-from spark_segments.log.appending.appender import ProducerOptions
 from spark_segments.log.reading.scan import Scan
 from spark_segments.polars import scan_topic
 from spark_segments.polars.predicate import Bounds, bounds_of

@@ -68,25 +68,25 @@ def load_defaults(path: str | os.PathLike[str]) -> dict[str, str]:
     `log.retention.hours=24` gives `{"retention.ms": "86400000"}`, unless the file has minutes or milliseconds, too.
     """
     pairs = read_properties(path)
-    found: dict[str, str] = {}
+    defaults: dict[str, str] = {}
     for name, (text, line) in pairs.items():
         try:
             if name in SERVER_KEYS:
-                found[name] = render_value(SERVER_KEYS[name].parse(text))
+                defaults[name] = render_value(SERVER_KEYS[name].parse(text))
             elif name in _BY_SERVER_NAME:
                 # Every value is read, so that an error shows even where another value wins.
                 setting, synonym = _BY_SERVER_NAME[name]
                 value = _from_server(setting, synonym, text)
                 if synonym.name == next(other.name for other in setting.server if other.name in pairs):
-                    found[setting.name] = render_value(value)
+                    defaults[setting.name] = render_value(value)
             else:
                 raise _unknown(name, {*_BY_SERVER_NAME, *SERVER_KEYS})
         except InvalidOptionError as error:
             error.message += f" in line {line}"
             error.path = os.fspath(path)
             raise
-    topic_config({}, found)
-    return found
+    topic_config({}, defaults)
+    return defaults
 
 
 def parse_overrides(texts: Iterable[str]) -> dict[str, str]:
@@ -94,7 +94,7 @@ def parse_overrides(texts: Iterable[str]) -> dict[str, str]:
 
     A part between commas without a `=` belongs to the value before it. Keys and values are not checked here.
     """
-    found: dict[str, str] = {}
+    overrides: dict[str, str] = {}
     for text in texts:
         for part in re.split(r",(?=[^,=\[\]]+=)(?![^\[]*\])", text):
             name, separator, value = (piece.strip() for piece in part.partition("="))
@@ -104,9 +104,9 @@ def parse_overrides(texts: Iterable[str]) -> dict[str, str]:
                 raise InvalidOptionError("A setting has no value", expected="name=value", found=found_text)
             if value.startswith("[") and value.endswith("]"):
                 value = value[1:-1].strip()
-            if found.setdefault(name, value) != value:
+            if overrides.setdefault(name, value) != value:
                 raise InvalidOptionError(f"{name} is given twice", expected="one value", found="two different values")
-    return found
+    return overrides
 
 
 def normal_overrides(overrides: Mapping[str, Any]) -> dict[str, str]:

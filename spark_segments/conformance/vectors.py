@@ -66,7 +66,7 @@ class Vector:
         if not isinstance(records, str):
             return records
         wanted = {name: request[name] for name in ("topic",) if name in request}
-        found = []
+        answers = []
         for record in _records(self.root / records):
             if "isolation" in record and record["isolation"] != request["isolation_level"]:
                 continue
@@ -76,8 +76,8 @@ class Vector:
                 continue
             if request["isolation_level"] == "read_committed" and not record.get("committed", True):
                 continue
-            found.append(_plain(record))
-        return found
+            answers.append(_plain(record))
+        return answers
 
 
 def read_index(root: Path) -> list[Vector]:

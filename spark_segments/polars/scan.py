@@ -91,7 +91,7 @@ def _frames(
 
 def _offsets(scan: Scan, bounds: Bounds) -> dict[int, tuple[int, int]]:
     """{partition: (start, end)} of the rows within the bounds."""
-    found = {}
+    ranges = {}
     for number, (start, end) in scan.offsets.items():
         if bounds.partitions is not None and number not in bounds.partitions:
             continue
@@ -99,16 +99,16 @@ def _offsets(scan: Scan, bounds: Bounds) -> dict[int, tuple[int, int]]:
         # The newest record of a key below an end is not the newest of the topic.
         if bounds.end_offset is not None and scan.selection.view is None:
             end = min(end, bounds.end_offset)
-        found[number] = (start, end)
+        ranges[number] = (start, end)
     if bounds.first_timestamp_us is not None:
         target_ms = -(-bounds.first_timestamp_us // 1000)
-        firsts = offsets_for_times(scan.storage, scan.snapshot, dict.fromkeys(found, target_ms))
-        found = {
+        firsts = offsets_for_times(scan.storage, scan.snapshot, dict.fromkeys(ranges, target_ms))
+        ranges = {
             number: (max(start, first[0]), end)
-            for number, (start, end) in found.items()
+            for number, (start, end) in ranges.items()
             if (first := firsts[number]) is not None
         }
-    return found
+    return ranges
 
 
 def _frame(rows: pa.RecordBatch | pa.Table) -> pl.DataFrame:

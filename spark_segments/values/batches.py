@@ -201,13 +201,13 @@ def encoders(
 def decode_batch(batch: pa.RecordBatch, readers: Sequence[Decoder]) -> pa.RecordBatch:
     """The batch with typed columns in place of bytes, then the columns of undecodable bytes."""
     columns = dict(zip(batch.schema.names, batch.columns, strict=True))
-    for one in readers:
-        if one.chosen.column not in columns:
+    for reader in readers:
+        if reader.chosen.column not in columns:
             continue
-        made, raw = one.decode(columns[one.chosen.column], batch)
-        columns[one.chosen.column] = made
-        if one.chosen.raw_column is not None:
-            columns[one.chosen.raw_column] = raw
+        made, raw = reader.decode(columns[reader.chosen.column], batch)
+        columns[reader.chosen.column] = made
+        if reader.chosen.raw_column is not None:
+            columns[reader.chosen.raw_column] = raw
     return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
 
 
@@ -223,13 +223,13 @@ def encode_batch(batch: pa.RecordBatch, writers: Sequence[Encoder]) -> pa.Record
 def decoded_schema(schema: pa.Schema, readers: Sequence[Decoder]) -> pa.Schema:
     """The schema of `decode_batch`'s results for batches of `schema`."""
     fields = {field.name: field for field in schema}
-    for one in readers:
-        if one.chosen.column in fields:
-            fields[one.chosen.column] = pa.field(one.chosen.column, one.codec.type)
-            if one.chosen.raw_column is not None:
-                if one.chosen.raw_column in fields:
-                    raise InvalidOptionError("A column of this name already exists", found=one.chosen.raw_column)
-                fields[one.chosen.raw_column] = pa.field(one.chosen.raw_column, pa.binary())
+    for reader in readers:
+        if reader.chosen.column in fields:
+            fields[reader.chosen.column] = pa.field(reader.chosen.column, reader.codec.type)
+            if reader.chosen.raw_column is not None:
+                if reader.chosen.raw_column in fields:
+                    raise InvalidOptionError("A column of this name already exists", found=reader.chosen.raw_column)
+                fields[reader.chosen.raw_column] = pa.field(reader.chosen.raw_column, pa.binary())
     return pa.schema(list(fields.values()))
 
 

@@ -74,23 +74,23 @@ def writing_codec(
 
 def _newest(chosen: ColumnFormat, topic: str | None, registry: Registry, kind: str) -> Schema:
     subject = chosen.subject_of(topic)
-    found = None if subject is None else registry.version(subject)
-    if found is None:
+    newest = None if subject is None else registry.version(subject)
+    if newest is None:
         raise InvalidOptionError(
             f"No schema to read {chosen.column}s as",
             expected=f"a subject {subject}" if subject else "the name of a subject",
             found=", ".join(list(registry.subjects())[:10]) or "no subjects",
             hint=f"Give {chosen.column}.schema or {chosen.column}.subject",
         )
-    if found.kind != kind:
+    if newest.kind != kind:
         names = {one: name for name, one in _KINDS.items()}
         raise InvalidOptionError(
-            f"The schemas of {subject} are {found.kind}",
+            f"The schemas of {subject} are {newest.kind}",
             found=chosen.format,
-            expected=names[found.kind],
-            hint=f"Set {chosen.column}.format={names[found.kind]}",
+            expected=names[newest.kind],
+            hint=f"Set {chosen.column}.format={names[newest.kind]}",
         )
-    return found
+    return newest
 
 
 def _unregistered(chosen: ColumnFormat, column_type: pa.DataType | None) -> codecs.Codec:

@@ -184,14 +184,14 @@ class _Resolver:
             raise Incompatible(f"{path or 'the value'} can be null in the writer's schema, not in the reader's")
         for at, child in writer.members:
             try:
-                one = self.node(child, reader, path)
+                resolved = self.node(child, reader, path)
             except Incompatible as error:
                 if self._strict:
                     raise
                 parts.append(_refuse(reader.type, str(error)))
                 continue
-            children[at] = one.node
-            parts.append(one.convert)
+            children[at] = resolved.node
+            parts.append(resolved.convert)
         wide = len(writer.members) > 1
         made = pa.struct([pa.field(f"member{at}", children[b].type) for at, (b, _) in enumerate(writer.members)])
         single = children[writer.members[0][0]].type if writer.members else pa.null()

@@ -171,27 +171,27 @@ class _SchemaParser:
 
     def _named(self, name: str, namespace: str) -> Node:
         full = name if "." in name or not namespace else f"{namespace}.{name}"
-        for one in (full, name):
-            if one in self._open:
+        for candidate in (full, name):
+            if candidate in self._open:
                 raise InvalidOptionError(
-                    f"The Avro record {one} contains itself",
+                    f"The Avro record {candidate} contains itself",
                     hint="Arrow and Spark have no type for it: read the column as binary",
                 )
-            if one in self._names:
-                return self._names[one]
+            if candidate in self._names:
+                return self._names[candidate]
         raise _wrong(f"No schema of the name {full}", name)
 
     def _record(self, value: dict[str, Any], namespace: str) -> Node:
         name, namespace = self._declare(value, namespace)
         self._open.add(name)
         fields = []
-        for one in value.get("fields") or ():
-            if not isinstance(one, dict) or "name" not in one or "type" not in one:
-                raise _wrong(f"A field of {name} needs a name and a type", one)
-            inner = one if "logicalType" in one and isinstance(one["type"], str) else one["type"]
-            node = self.node({**inner} if inner is one else inner, namespace)
-            aliases = tuple(one.get("aliases") or ())
-            fields.append(Field(one["name"], node, aliases, "default" in one, json.dumps(one.get("default"))))
+        for given in value.get("fields") or ():
+            if not isinstance(given, dict) or "name" not in given or "type" not in given:
+                raise _wrong(f"A field of {name} needs a name and a type", given)
+            inner = given if "logicalType" in given and isinstance(given["type"], str) else given["type"]
+            node = self.node({**inner} if inner is given else inner, namespace)
+            aliases = tuple(given.get("aliases") or ())
+            fields.append(Field(given["name"], node, aliases, "default" in given, json.dumps(given.get("default"))))
         self._open.discard(name)
         if len({one.name for one in fields}) < len(fields):
             raise _wrong(f"The record {name} has two fields of the same name", [one.name for one in fields])

@@ -118,20 +118,20 @@ class DirectoryRegistry(Registry):
 
     def _index(self) -> dict[str, Any]:
         """`subjects.json`, checked: everything in it has its type."""
-        found: dict[str, Any] = {"compatibility": DEFAULT_LEVEL, "subjects": {}, "references": {}}
+        index: dict[str, Any] = {"compatibility": DEFAULT_LEVEL, "subjects": {}, "references": {}}
         with contextlib.suppress(FileNotFoundError), self._understood(SUBJECTS):
             content = json.loads(bytes(Storage(self.address, self._options).read(SUBJECTS)))
-            found |= content.items()
-            for one in found["subjects"].values():
+            index |= content.items()
+            for one in index["subjects"].values():
                 for version, schema_id in one["versions"].items():
                     schema_number(int(version))
                     schema_number(schema_id)
-            for one in (found, *found["subjects"].values()):
+            for one in (index, *index["subjects"].values()):
                 if not isinstance(one.get("compatibility", ""), str):
                     raise ValueError("a compatibility level that is no text")
-            for one in found["references"].values():
+            for one in index["references"].values():
                 references_of_json(one)
-        return found
+        return index
 
     @staticmethod
     def _add(index: dict[str, Any], subject: str, version: int, schema_id: int, schema: Schema) -> None:

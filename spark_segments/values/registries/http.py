@@ -68,15 +68,17 @@ class HttpRegistry(Registry):
         return f"HttpRegistry({self.address!r})"
 
     def subjects(self) -> dict[str, dict[int, int]]:
-        found: dict[str, dict[int, int]] = {}
+        subjects: dict[str, dict[int, int]] = {}
         with self._understood("The schema registry's list of subjects"):
             for subject in sorted(_texts(self._ask("GET", "/subjects") or [])):
                 path = f"/subjects/{_quoted(subject)}/versions"
                 versions = [schema_number(one) for one in self._ask("GET", path) or []]
                 answers = {one: self._ask("GET", f"{path}/{one}") for one in versions}
                 # A subject or a version may be deleted between the requests.
-                found[subject] = {one: schema_number(each["id"]) for one, each in answers.items() if each is not None}
-        return found
+                subjects[subject] = {
+                    one: schema_number(each["id"]) for one, each in answers.items() if each is not None
+                }
+        return subjects
 
     def version(self, subject: str, version: int = LATEST) -> Schema | None:
         name = "latest" if version == LATEST else str(version)

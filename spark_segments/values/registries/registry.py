@@ -94,15 +94,15 @@ class Registry:
     def _load(self, schema_id: int) -> Schema:
         raise NotImplementedError
 
-    def _collect(self, schema: Schema, found: dict[str, str], depth: int) -> None:
+    def _collect(self, schema: Schema, texts: dict[str, str], depth: int) -> None:
         if depth > 32:
             raise self.error("Schemas refer to each other in a circle")
         for one in schema.references:
             used = self.version(one.subject, one.version)
             if used is None:
                 raise self.error(f"No version {one.version} of {one.subject}, which a schema refers to")
-            self._collect(used, found, depth + 1)
-            found.setdefault(one.name, used.text)
+            self._collect(used, texts, depth + 1)
+            texts.setdefault(one.name, used.text)
 
     def _missing(self, schema_id: int) -> RegistryError:
         hint = "Is it the registry that the records were written with?"

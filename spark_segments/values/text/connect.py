@@ -211,14 +211,14 @@ def _walk(array: pa.Array, kind: pa.DataType, leaf: Any) -> pa.Array:
 
 
 def _typed(array: pa.Array, kind: pa.DataType) -> pa.Array:
-    def leaf(one: pa.Array, wanted: pa.DataType) -> pa.Array:
+    def leaf(column: pa.Array, wanted: pa.DataType) -> pa.Array:
         if pa.types.is_decimal(wanted):
-            return _decimals(one, wanted)
+            return _decimals(column, wanted)
         if (name := _logical_name(wanted)) is None:
-            return one
+            return column
         if name == "Date":
-            return one.cast(wanted)
-        return pc.multiply_checked(one.cast(pa.int64()), 1000).cast(wanted)
+            return column.cast(wanted)
+        return pc.multiply_checked(column.cast(pa.int64()), 1000).cast(wanted)
 
     try:
         return _walk(array, kind, leaf)
@@ -227,19 +227,19 @@ def _typed(array: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def _untyped(array: pa.Array) -> pa.Array:
-    def leaf(one: pa.Array, _: pa.DataType) -> pa.Array:
-        if pa.types.is_decimal(one.type):
-            node = _decimal_node(one.type)
-            written = avro_write.write(one.fill_null(0), node)
-            return pc.if_else(one.is_valid(), without(written, 1), pa.scalar(None, pa.binary()))
-        name = _logical_name(one.type)
+    def leaf(column: pa.Array, _: pa.DataType) -> pa.Array:
+        if pa.types.is_decimal(column.type):
+            node = _decimal_node(column.type)
+            written = avro_write.write(column.fill_null(0), node)
+            return pc.if_else(column.is_valid(), without(written, 1), pa.scalar(None, pa.binary()))
+        name = _logical_name(column.type)
         if name is None:
-            return one
+            return column
         if name == "Date":
-            return one.cast(pa.int32())
+            return column.cast(pa.int32())
         if name == "Time":
-            return one.cast(pa.time32("ms")).cast(pa.int32())
-        return one.cast(pa.timestamp("ms")).cast(pa.int64())
+            return column.cast(pa.time32("ms")).cast(pa.int32())
+        return column.cast(pa.timestamp("ms")).cast(pa.int64())
 
     try:
         return _walk(array, _carried(array.type), leaf)
