@@ -58,6 +58,8 @@ class HabitualCommand(TyperCommand):
 
     def _translated(self, ctx: Any, args: list[str]) -> list[str]:
         ours: dict[str, Any] = {name: param for param in self.params for name in param.opts if name.startswith("-")}
+        if ctx.resilient_parsing and args and args[-1] in ours and not ours[args[-1]].is_flag:
+            args = args[:-1]  # the shell completes its value; without one the parser forgets the words before
         places = [param.name for param in self.params if param.param_type_name == "argument"]
         names, silent = OTHER_NAMES.get(self.name or "", {}), WITHOUT_EFFECT.get(self.name or "", {})
         habits = {*names, *silent, *STANDS_FOR, *ANSWERS} - ours.keys()

@@ -58,7 +58,8 @@ def group_of(
 ) -> type[TyperGroup]:
     """The class of a group that has these commands, in this order.
 
-    `elsewhere`: {a name that is no command here and that people type: the command that does it}. `other_names`: {what
+    `elsewhere`: {a name that is no command here and that people type, which for Kafka's kafka-topics.sh is topics: the
+    command that does it}. `other_names`: {what
     other tools call a command, as an option say: its name here}.
     """
     named = {command.name: command for command in commands}
@@ -70,8 +71,11 @@ def group_of(
             super().__init__(**settings | {"commands": listed, "rich_markup_mode": None})
 
         def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-            if args and elsewhere and args[0] in elsewhere:
-                ctx.fail(f"There is no {args[0]} here: {elsewhere[args[0]]} does it.")
+            if args and args[0] not in named:
+                plain = args[0].removeprefix("kafka-").removesuffix(".sh")
+                does = f"{ctx.command_path} {plain}" if plain in named else (elsewhere or {}).get(plain)
+                if does is not None:
+                    ctx.fail(f"There is no {args[0]} here: {does} does it.")
             if args and other_names and args[0] in other_names:
                 args = [other_names[args[0]], *args[1:]]
             return super().parse_args(ctx, args)

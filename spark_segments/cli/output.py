@@ -27,6 +27,11 @@ if TYPE_CHECKING:
 FAILED = 1
 FOUND_FAULTS = 3
 _ERASED = ("records_to_erase", "tombstones_to_append")
+_OTHER_FILES = {  # of a vacuum, beside those of partitions
+    "manifest_files": "manifest file",
+    "group_files": "group file",
+    "unfinished_uploads": "unfinished upload",
+}
 READER_GONE = 141  # as of a program that the signal SIGPIPE ended
 
 
@@ -140,7 +145,7 @@ def print_report(report: Mapping[str, Any], output: Output) -> None:
     lines = report["partitions"]
     if lines:
         is_short = output is Output.TEXT and sys.stdout.isatty()
-        rows = [_short(line) if is_short else line for line in lines]
+        rows = [_short(line, report["job"]) if is_short else line for line in lines]
         columns = [
             name
             for name in dict.fromkeys(name for row in rows for name in row)
@@ -195,22 +200,25 @@ def print_text(text: str, file: TextIO | None = None) -> None:
 
 def _sums(report: Mapping[str, Any]) -> str:
     lines, details = report["partitions"], report["details"]
-    failed = f" ({report['failed']:,} failed)" if report["failed"] else ""
-    if not lines and not details:
-        return f"nothing to do, {report['seconds']:.1f} s"
-    partitions = f"{plural(len(lines), 'partition')}{failed}"
+    took = f"{report['seconds']:.1f} s"
+    if not lines and not any(details.values()):
+        return f"nothing to do, {took}"
+    sums = [plural(len(lines), "partition") + (f" ({report['failed']:,} failed)" if report["failed"] else "")]
     if "cleanable_bytes" in details:
-        found, kept = human_bytes(details["cleanable_bytes"]), human_bytes(details["clean_bytes"])
-        return f"{partitions}, {found} to clean beside {kept} that are clean. Which records go, only their keys say"
+        dirty, clean = human_bytes(details["cleanable_bytes"]), human_bytes(details["clean_bytes"])
+        return f"{sums[0]}, {dirty} to clean beside {clean} that are clean. Which records go, only their keys say"
     if any("records_to_erase" in line for line in lines):
         erased, tombstones = (sum(line.get(name, 0) for line in lines) for name in _ERASED)
-        more = f", {plural(tombstones, 'tombstone')} would be appended" if tombstones else ""
-        return f"{partitions}, {plural(erased, 'record')} would be erased{more}, {report['seconds']:.1f} s"
-    tense = "would be" if report["dry_run"] else "were"
-    dropped = ", ".join(f"{count:,} by {reason}" for reason, count in report["dropped"].items()) or "none"
-    records = f"{report['records_in']:,} records in, {report['records_out']:,} out, {tense} dropped: {dropped}"
-    size = f"{human_bytes(report['bytes_in'])} in, {human_bytes(report['bytes_out'])} out"
-    return f"{partitions}, {records}; {size}, {report['seconds']:.1f} s"
+        sums += [f"{plural(erased, 'record')} would be erased"]
+        sums += [f"{plural(tombstones, 'tombstone')} would be appended"] if tombstones else []
+        return ", ".join([*sums, took])
+    for name in ("records", "bytes"):
+        before, after = report[f"{name}_in"], report[f"{name}_out"]
+        if before or after:
+            sums.append(shown_change(name, before, after) + (" records" if name == "records" else ""))
+    sums += [f"dropped: {_reasons(report['dropped'])}"] if report["dropped"] else []
+    sums += [plural(details[name], noun) for name, noun in _OTHER_FILES.items() if details.get(name)]
+    return ", ".join([*sums, took])
 
 
 def _over(details: Mapping[str, Any]) -> str:
@@ -224,17 +232,21 @@ def _over(details: Mapping[str, Any]) -> str:
     return f"{above}: {', '.join(held)}" if held else above
 
 
-def _short(line: Mapping[str, Any]) -> dict[str, Any]:
+def _short(line: Mapping[str, Any], job: str) -> dict[str, Any]:
     """What changed: the columns of a terminal. --output wide has all."""
-    found = {name: line.get(name) for name in ("topic", "partition", "action", "reason")}
+    columns = {name: line.get(name) for name in ("topic", "partition", "action", "reason")}
+    columns |= {"action": None} if line["action"] == job else {}
     for name in ("records", "bytes"):
         before, after = line.get(f"{name}_in", 0), line.get(f"{name}_out", 0)
         if before or after:
-            found[name] = shown_change(name, before, after)
+            columns[name] = shown_change(name, before, after)
     for name in ("dirty_ratio", "cleanable_bytes", *_ERASED):  # of a dry run
-        found[name.removesuffix("_to_append").replace("records_", "")] = line.get(name)
-    dropped = line.get("dropped") or {}
-    return found | {"dropped": ", ".join(f"{count:,} {reason}" for reason, count in dropped.items()) or None}
+        columns[name.removesuffix("_to_append").replace("records_", "")] = line.get(name)
+    return columns | {"dropped": _reasons(line.get("dropped") or {}) or None}
+
+
+def _reasons(dropped: Mapping[str, int]) -> str:
+    return ", ".join(f"{count:,} {reason}" for reason, count in dropped.items())
 
 
 def shown_change(name: str, before: int, after: int) -> str:

@@ -10,6 +10,7 @@ import pytest
 
 from spark_segments.cli.doctor.environment import _is_within
 from spark_segments.cli.doctor.store import store
+from spark_segments.storage import Storage
 from tests.golden_files import GOLDEN
 from tests.store_proxy import store_proxy
 
@@ -82,6 +83,12 @@ def test_a_location_that_can_only_be_read_keeps_its_other_checks(log):
     (Path(log.uri) / "_doctor").write_text("where the probes are to be written")
     found = {check.check: check.status for check in store(log.storage)}
     assert found == {"storage": "ok", "conditional writes": "failed", "clock": "skipped"}
+
+
+def test_a_location_that_is_not_there_yet_is_not_made(tmp_path):
+    found = {check.check: check for check in store(Storage(str(tmp_path / "a" / "log")))}
+    assert found["storage"].found.endswith("/log is not there yet") and found["conditional writes"].status == "ok"
+    assert not list(tmp_path.iterdir())
 
 
 def test_text_says_the_status_first_and_what_to_do_below(run, our_python, monkeypatch):

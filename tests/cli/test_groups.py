@@ -5,8 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from spark_segments import LogDir
-from spark_segments.log.positions import Position
+from spark_segments import LogDir, Position
 
 
 @pytest.fixture

@@ -138,7 +138,7 @@ def test_verify_repairs_the_index_of_a_run_of_a_shared_object(run, segments, tmp
 
 def test_import_makes_the_log_directory_and_says_that_nothing_expires(segments, tmp_path):
     ran = segments("import", GOLDEN / "broker-data", tmp_path / "log", "--topic", "orders")
-    assert "retention.ms=-1 is set on orders" in ran.text
+    assert "retention.ms=-1 is set on orders" in ran.error
     log = LogDir.open(str(tmp_path / "log"))
     assert log.topics() == ["orders"]
     assert log.topic("orders").offsets() == {0: (500, 1590), 1: (0, 1410)}
@@ -181,8 +181,8 @@ def test_import_stops_at_damage_unless_it_is_to_recover_as_kafka_does(run, segme
 def test_export_says_how_to_serve_it(run, segments, tmp_path):
     segments("import", GOLDEN / "plain-0", tmp_path / "log")
     ran = segments("export", tmp_path / "log", tmp_path / "out")
-    assert "log.dirs" in ran.text
-    assert "meta.properties" in ran.text
+    assert "log.dirs" in ran.error
+    assert "meta.properties" in ran.error
     assert run("export", tmp_path / "log", tmp_path / "out").code == 1
     shutil.rmtree(tmp_path / "out" / "plain-0")
     report = segments("export", tmp_path / "log", tmp_path / "out", "--topic", "plain", "--output", "json").json

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import re
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -14,12 +15,15 @@ from spark_segments.cli import main
 from spark_segments.cli.output import Output, ShownTime, print_report, print_table, print_text
 from spark_segments.maintenance import Report
 from spark_segments.quantities import Bytes
+from tests.golden_files import GOLDEN
 
 ROWS = [["orders", 0, ShownTime(1_700_000_000_000), Bytes(46_137_344), 119_497], ["prices", 11, None, Bytes(0), 55]]
 COLUMNS = ["topic", "partition", "committed", "size", "records"]
 
 
 class Terminal(io.StringIO):
+    buffer = None  # rows of text are no bytes
+
     def isatty(self) -> bool:
         return True
 
@@ -45,9 +49,9 @@ def printed(work, file: io.StringIO) -> list[str]:
 def test_a_report_has_what_changed_at_a_terminal(width, monkeypatch):
     monkeypatch.setenv("COLUMNS", str(width))
     assert printed(lambda: print_report(report(), Output.TEXT), Terminal()) == [
-        "topic   partition  action   records       bytes               dropped",
-        "orders          0  compact  119,497 → 55  44.0 MiB → 2.1 KiB  119,442 superseded",
-        "orders          1  compact  7             900 B               -",
+        "topic   partition  records       bytes               dropped",
+        "orders          0  119,497 → 55  44.0 MiB → 2.1 KiB  119,442 superseded",
+        "orders          1  7             900 B               -",
     ]
 
 
@@ -98,6 +102,7 @@ def uri(tmp_path_factory) -> str:
         log.topic("orders").append(pa.table(rows))
     log.group("billing").commit(log.group("billing").positions(), {"orders": {0: 1200}})
     maintenance.roll(log, topics=["orders"])
+    log.create_topic("spare")
     return log.uri
 
 
@@ -109,22 +114,33 @@ TABLES = {
     "retain": ["retain", "orders", "--dry-run"],
     "erase --dry-run": ["erase", "orders", "--key", "key", "--dry-run"],
     "describe": ["describe", "orders"],
+    "describe --output wide": ["describe", "orders", "--output", "wide"],
+    "topic list": ["topic", "list", "--output", "wide"],
+    "append": ["append", "spare", "--input", str(GOLDEN / "README.md")],
+    "sql": ["sql", "SELECT partition, count(*) AS records, max(timestamp) AS newest FROM orders GROUP BY ALL"],
+    "vacuum": ["vacuum", "--dry-run", "--now-ms", "4000000000000"],
+    "mirror": ["mirror", "TMP/follower", "--once"],
+    "export": ["export", "TMP/exported", "--topic", "orders"],
+    "import": ["import", str(GOLDEN / "broker-data"), "TMP/imported", "--topic", "orders"],
+    "table": ["table", "orders", "TMP/table"],
 }
 SENTENCES = {
     "explain": ["explain", "orders", "--partition", "0", "--offset", "10"],
     "doctor": ["doctor"],
+    "topic restore": ["topic", "restore", "orders", "--version", "1", "--dry-run"],
 }
 
 
-def with_log(words: list[str], uri: str) -> list[str]:
-    """The words of a command with the log directory in its place."""
+def with_log(words: list[str], uri: str, tmp_path: Path) -> list[str]:
+    """The words of a command with the log directory in its place, and a directory for TMP."""
     at = 2 if words[0] in ("topic", "groups") else 1
-    return [*words[:at], uri, *words[at:]]
+    words = [word.replace("TMP", str(tmp_path)) for word in words]
+    return [*words[:at], uri, *words[at:]] if words[0] != "import" else words
 
 
 @pytest.mark.parametrize("words", TABLES.values(), ids=TABLES)
-def test_a_pipe_gets_rows_alone(segments, uri, words):
-    lines = segments(*with_log(words, uri)).lines
+def test_a_pipe_gets_rows_alone(segments, uri, words, tmp_path):
+    lines = segments(*with_log(words, uri, tmp_path)).lines
     lines = lines[words[0] == "describe" :]  # the topic, above its partitions
     assert len({line.count("\t") for line in lines}) <= 1, lines
     assert not [line for line in lines if re.search(r"[0-9],[0-9]{3}|[0-9] [KM]?i?B\b|[0-9]+:[0-9]+ ", line)]
@@ -132,12 +148,12 @@ def test_a_pipe_gets_rows_alone(segments, uri, words):
 
 @pytest.mark.parametrize("words", (TABLES | SENTENCES).values(), ids=TABLES | SENTENCES)
 @pytest.mark.parametrize("width", [80, 120])
-def test_a_terminal_gets_lines_that_fit(uri, words, width, monkeypatch):
+def test_a_terminal_gets_lines_that_fit(uri, words, width, monkeypatch, tmp_path):
     monkeypatch.setenv("COLUMNS", str(width))
 
     def run():
         with pytest.raises(SystemExit) as ended:
-            main(with_log(words, uri))
+            main(with_log(words, uri, tmp_path))
         assert not ended.value.code
 
     lines = printed(run, Terminal())
@@ -147,11 +163,11 @@ def test_a_terminal_gets_lines_that_fit(uri, words, width, monkeypatch):
 @pytest.mark.parametrize(
     ("name", "first"), [("topic history", "version"), ("describe", "partition"), ("erase --dry-run", "topic")]
 )
-def test_eighty_columns_are_enough_for_a_line_a_row(uri, name, first, monkeypatch):
+def test_eighty_columns_are_enough_for_a_line_a_row(uri, name, first, monkeypatch, tmp_path):
     monkeypatch.setenv("COLUMNS", "80")
     terminal = Terminal()
     with contextlib.redirect_stdout(terminal), pytest.raises(SystemExit):
-        main(with_log(TABLES[name], uri))
+        main(with_log(TABLES[name], uri, tmp_path))
     [head] = [line.split() for line in terminal.getvalue().splitlines() if line.startswith(f"{first} ")]
     assert len(head) > 5
 

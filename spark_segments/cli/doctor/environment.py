@@ -47,14 +47,14 @@ def environment() -> Iterator[Check]:
 
 def versions() -> Check:
     """The versions of Python, this package and its libraries, against the ranges that the package was tested with."""
-    found = {name: version for name in LIBRARIES if (version := _version(name)) is not None}
+    installed = {name: version for name in LIBRARIES if (version := _version(name)) is not None}
     wrong = [
-        f"{name} {found[name]} (tested: {wanted})"
+        f"{name} {installed[name]} (tested: {wanted})"
         for name, wanted in _tested_ranges().items()
-        if name in found and not _is_within(found[name], wanted)
+        if name in installed and not _is_within(installed[name], wanted)
     ]
     text = ", ".join([f"Python {platform.python_version()}", f"spark_segments {spark_segments.__version__}"])
-    text += "".join(f", {name} {version}" for name, version in found.items())
+    text += "".join(f", {name} {version}" for name, version in installed.items())
     if wrong:
         return Check(
             "versions", WARNING, f"{text}; not tested with: {', '.join(wrong)}", "pip install -U spark-segments"

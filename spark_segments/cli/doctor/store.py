@@ -7,7 +7,8 @@ import os
 import shutil
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from pathlib import Path
 
 from spark_segments.cli.doctor.finding import FAILED, OK, SKIPPED, WARNING, Check
 from spark_segments.errors import SegmentsError
@@ -30,7 +31,8 @@ def store(storage: Storage) -> Iterator[Check]:
         yield Check("storage", FAILED, str(error), None)
         return
     if marked is None:
-        yield Check("storage", OK, f"{storage.uri} is reachable and empty")
+        empty = "is not there yet" if _missing(storage) else "is reachable and empty"
+        yield Check("storage", OK, f"{storage.uri} {empty}")
     else:
         # Whether a topic was deleted would take a look into each of what may be very many.
         kind = "topics" if marked.is_kafka else "topics, deleted ones included"
@@ -39,7 +41,7 @@ def store(storage: Storage) -> Iterator[Check]:
     if marked is not None and marked.is_kafka:
         yield Check("conditional writes", SKIPPED, "Kafka wrote this directory: nothing is written to it")
         return
-    directory = f"{PROBES}/{uuid.uuid4().hex}"
+    directory, missing = f"{PROBES}/{uuid.uuid4().hex}", _missing(storage)
     try:
         yield conditional_writes(storage, directory)
         try:
@@ -48,7 +50,7 @@ def store(storage: Storage) -> Iterator[Check]:
             yield Check("clock", SKIPPED, f"the store stamped no file: {_line(error)}")
     finally:
         with contextlib.suppress(*_FAILURES):
-            _delete(storage, directory)
+            _delete(storage, directory, missing)
 
 
 def old_groups(uri: str, storage_options: dict[str, str], *, repair: bool) -> Iterator[Check]:
@@ -105,11 +107,19 @@ def clock(storage: Storage, directory: str) -> Check:
     return Check("clock", OK, text)
 
 
-def _delete(storage: Storage, directory: str) -> None:
+def _missing(storage: Storage) -> list[Path]:
+    """The directories of this machine that the first file would make, the innermost first."""
+    root = Path(storage.uri)
+    return [each for each in (root, *root.parents) if not each.exists()] if storage.is_local else []
+
+
+def _delete(storage: Storage, directory: str, missing: Iterable[Path]) -> None:
     storage.delete(info.path for info in storage.list(directory, recursive=True))
     if storage.is_local:  # elsewhere directories are names alone
         shutil.rmtree(storage.location(directory))
         os.rmdir(storage.location(PROBES))
+        for made in missing:
+            made.rmdir()
 
 
 def _line(error: BaseException) -> str:

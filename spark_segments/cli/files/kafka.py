@@ -17,7 +17,7 @@ from spark_segments.cli.options import (
     SparkOptions,
     with_options,
 )
-from spark_segments.cli.output import FAILED, FOUND_FAULTS, Output, print_report, shown_hole
+from spark_segments.cli.output import FAILED, FOUND_FAULTS, Output, print_report, print_summary, shown_hole
 from spark_segments.config import parse_overrides
 from spark_segments.progress import progress_bar
 
@@ -117,7 +117,7 @@ def import_(
         write_checksums(log.storage, [log.topic(name).snapshot for name in report.topics], checksums, spark=session)
     new = [log.topic(name) for name in report.topics if name not in before] if output is not Output.JSON else []
     if kept := [topic.name for topic in new if topic.snapshot.config.get("retention.ms") == "-1"]:
-        print(f"retention.ms=-1 is set on {', '.join(kept)}: no record expires until you alter the topic.")
+        print_summary(f"retention.ms=-1 is set on {', '.join(kept)}: no record expires until you alter the topic.")
     if report.details["holes"] or report.failed:
         raise typer.Exit(FOUND_FAULTS if report.details["holes"] else FAILED)
 
@@ -155,7 +155,7 @@ def export(
     _print(report, log, output, metrics)
     if output is Output.JSON:
         return
-    print(
+    print_summary(
         f"To serve it: stop a broker, let its log.dirs name {kafka_dir} (or move the partition directories and "
         "checkpoints into the one it has), and start it.\n"
         "meta.properties is the broker's own and is not written: a directory without one is formatted with "

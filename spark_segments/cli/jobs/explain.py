@@ -49,26 +49,26 @@ def explain(
     if (offset is not None) + (at is not None) + len(keys) != 1:
         raise typer.BadParameter("--offset, --time or --key must name the record, and only one of them")
     log, every_ms = location.open(), duration_ms(every)
-    found: Any
+    explanation: Any
     text: Callable[[Any], str]
     if keys:
         from spark_segments.cli.jobs.account_text import account_text as text
         from spark_segments.maintenance.erasure.copies import key_account
 
-        found = key_account(log, topic, keys[0], every_ms=every_ms, now_ms=now_ms)
+        explanation = key_account(log, topic, keys[0], every_ms=every_ms, now_ms=now_ms)
     else:
         from spark_segments.cli.jobs.explain_text import explanation_text as text
 
         here = log.topic(topic)
         number = _only_partition(here.offsets()) if partition is None else partition
         time_ms = None if at is None else timestamp_ms(at)
-        found = here.explain(number, offset, time_ms, every_ms=every_ms, now_ms=now_ms)
+        explanation = here.explain(number, offset, time_ms, every_ms=every_ms, now_ms=now_ms)
     if output is Output.JSON:
-        print_json(found.to_dict())
-    elif not keys and found.state == "not written":
-        print_text(text(found), sys.stderr)
+        print_json(explanation.to_dict())
+    elif not keys and explanation.state == "not written":
+        print_text(text(explanation), sys.stderr)
     else:
-        print_text(text(found))
+        print_text(text(explanation))
 
 
 def _only_partition(offsets: dict[int, tuple[int, int]]) -> int:

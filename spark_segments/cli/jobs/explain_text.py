@@ -54,53 +54,56 @@ def exactly(length_ms: int) -> str:
     return " ".join(parts) or "0 ms"
 
 
-def explanation_text(one: Explanation) -> str:
+def explanation_text(explanation: Explanation) -> str:
     """Text of an explanation: where the record is, when it goes, and the steps until then."""
-    lines = [_where(one)]
-    if one.steps:
-        lines.append(_kept(one))
-    if one.leaves_log is not None:
-        lines.append(_when("It leaves the log", "It does not leave the log", one.leaves_log, one.now_ms))
-    if one.files_deleted is not None:
+    lines = [_where(explanation)]
+    if explanation.steps:
+        lines.append(_kept(explanation))
+    if explanation.leaves_log is not None:
+        lines.append(
+            _when("It leaves the log", "It does not leave the log", explanation.leaves_log, explanation.now_ms)
+        )
+    if explanation.files_deleted is not None:
         said, never = "The last file that holds it is deleted", "The last file that holds it is not deleted"
-        lines.append(_when(said, never, one.files_deleted, one.now_ms))
-    if one.waits_for:
-        lines.append(f"No latest time can be given: {'; '.join(_WAITS[reason] for reason in one.waits_for)}.")
-    if one.steps:
-        lines += ["", f"Next steps, if each job runs every {exactly(one.every_ms)}:"]
-        lines += [f"  {step.job}: {text}" for step in one.steps for text in _step(step, one)]
+        lines.append(_when(said, never, explanation.files_deleted, explanation.now_ms))
+    if explanation.waits_for:
+        lines.append(f"No latest time can be given: {'; '.join(_WAITS[reason] for reason in explanation.waits_for)}.")
+    if explanation.steps:
+        lines += ["", f"Next steps, if each job runs every {exactly(explanation.every_ms)}:"]
+        lines += [f"  {step.job}: {text}" for step in explanation.steps for text in _step(step, explanation)]
     return "\n".join(lines)
 
 
-def _where(one: Explanation) -> str:
-    name = f"Offset {one.offset} of {one.topic}-{one.partition}"
-    if one.timestamp_ms is not None:
-        name += f", with timestamp {moment(one.timestamp_ms)},"
-    if one.state == NOT_WRITTEN:
+def _where(explanation: Explanation) -> str:
+    name = f"Offset {explanation.offset} of {explanation.topic}-{explanation.partition}"
+    if explanation.timestamp_ms is not None:
+        name += f", with timestamp {moment(explanation.timestamp_ms)},"
+    if explanation.state == NOT_WRITTEN:
         return f"{name} is not written yet."
-    if one.state == GONE or one.segment is None:
+    if explanation.state == GONE or explanation.segment is None:
         return f"{name} is gone: no file has it any more."
-    segment = one.segment
+    segment = explanation.segment
     offsets = f"offsets {segment.base_offset} to {segment.next_offset - 1}"
-    if one.state == REMOVED:
-        since = "" if (segment.removed_ms or 0) < 0 else f" at {when(segment.removed_ms or 0, one.now_ms)}"
+    if explanation.state == REMOVED:
+        since = "" if (segment.removed_ms or 0) < 0 else f" at {when(segment.removed_ms or 0, explanation.now_ms)}"
         return f"{name} has left the log{since}. The file with {offsets} is kept for readers that began before."
-    where = "is in the active segment" if one.state == ACTIVE else f"is in the sealed segment with {offsets}"
-    if one.leaves_log is None:
+    where = "is in the active segment" if explanation.state == ACTIVE else f"is in the sealed segment with {offsets}"
+    if explanation.leaves_log is None:
         where += ", below the log start: readers do not see it"
-    elif one.state == SEALED and "compact" in one.settings["cleanup.policy"]:
+    elif explanation.state == SEALED and "compact" in explanation.settings["cleanup.policy"]:
         where += ", if cleaning has not dropped it yet"
     return f"{name} {where}."
 
 
-def _kept(one: Explanation) -> str:
-    if one.steps[0].facts.get("due") is True:
+def _kept(explanation: Explanation) -> str:
+    if explanation.steps[0].facts.get("due") is True:
         return "No rule keeps it any longer: the next run of retain removes it."
-    if len(one.kept_by) == 1:
-        [rule] = one.kept_by
+    if len(explanation.kept_by) == 1:
+        [rule] = explanation.kept_by
         return _KEPT_BY.get(rule, f"It is kept by {rule}.")
-    rules = ", ".join(one.kept_by)
-    return f"Rules that the next {one.steps[0].job} applies: {rules}. Any one of them can remove it; none does yet."
+    rules = ", ".join(explanation.kept_by)
+    job = explanation.steps[0].job
+    return f"Rules that the next {job} applies: {rules}. Any one of them can remove it; none does yet."
 
 
 def _when(does: str, does_not: str, bounds: TimeBounds, now_ms: int) -> str:
@@ -118,7 +121,7 @@ def _span(bounds: TimeBounds, now_ms: int) -> str:
     return f"at the earliest {earliest}, at the latest {when(bounds.latest_ms, now_ms)}"
 
 
-def _step(step: Step, one: Explanation) -> Iterator[str]:
+def _step(step: Step, explanation: Explanation) -> Iterator[str]:
     """The lines of a step: what the job does, and when."""
     rule = {
         RETENTION_MS: _retention_ms,
@@ -126,34 +129,38 @@ def _step(step: Step, one: Explanation) -> Iterator[str]:
         BELOW_LOG_START: _log_start,
         FILE_DELETE_DELAY_MS: _delay,
     }.get(step.rule, _roll if step.job == "roll" else _compact)
-    yield f"{rule(step, one)}: {_span(step.window, one.now_ms)}"
+    yield f"{rule(step, explanation)}: {_span(step.window, explanation.now_ms)}"
     if step.job == "compact" and step.facts["tombstones"]:
-        yield _tombstones(step, one)
+        yield _tombstones(step, explanation)
 
 
-def _roll(step: Step, one: Explanation) -> str:
+def _roll(step: Step, explanation: Explanation) -> str:
     if due := step.facts["due"]:
         text = f"the active segment is due to be rolled ({', '.join(due)})"
-        whole = step.window.latest_ms == one.now_ms + one.every_ms
+        whole = step.window.latest_ms == explanation.now_ms + explanation.every_ms
         return text if whole else f"{text}, but the record may be in the part that stays active"
-    there, full = human_bytes(step.facts["log_bytes"]), human_bytes(int(one.settings["segment.bytes"]))
+    there, full = human_bytes(step.facts["log_bytes"]), human_bytes(int(explanation.settings["segment.bytes"]))
     text = f"the active segment, which has {there}, is rolled once it has segment.bytes ({full})"
     if step.window.latest_ms is None:
         return text
     segment_ms = step.facts["segment_ms"]
-    by_clock = "segment.ms" if int(one.settings["segment.ms"]) == segment_ms else "max.compaction.lag.ms"
+    by_clock = "segment.ms" if int(explanation.settings["segment.ms"]) == segment_ms else "max.compaction.lag.ms"
     return f"{text}, or once {by_clock} ({duration(segment_ms)}) has passed"
 
 
-def _retention_ms(step: Step, one: Explanation) -> str:
-    all_older = f"all its records are older than retention.ms ({_ms(one, RETENTION_MS)})"
+def _retention_ms(step: Step, explanation: Explanation) -> str:
+    all_older = f"all its records are older than retention.ms ({_ms(explanation, RETENTION_MS)})"
     if "due" in step.facts:
         return f"its segment is removed because {all_older}"
     older = f"its segment is removed once {all_older}"
     if "segment_base_offset" in step.facts:
         largest = moment(step.facts["largest_timestamp_ms"])
         base_offset = step.facts["segment_base_offset"]
-        if one.state != ACTIVE and one.segment is not None and base_offset == one.segment.base_offset:
+        if (
+            explanation.state != ACTIVE
+            and explanation.segment is not None
+            and base_offset == explanation.segment.base_offset
+        ):
             return f"{older}; its largest timestamp is {largest}"
         return f"{older}, and the segments before it; the segment at {base_offset} has the largest timestamp, {largest}"
     least, most = (step.facts[f"largest_timestamp_{which}_ms"] for which in ("from", "to"))
@@ -177,24 +184,25 @@ def _log_start(step: Step, one: Explanation) -> str:
     return "its segment is removed because all of it lies below the log start"
 
 
-def _compact(step: Step, one: Explanation) -> str:
+def _compact(step: Step, explanation: Explanation) -> str:
     if not step.facts["dirty"]:
         first_dirty = step.facts["first_dirty_offset"]
         return (
             f"cleaning has read the log up to {first_dirty} and kept the record; it drops it for a newer one of its key"
         )
     by_ms = step.facts["cleaned_by_ms"]
-    looked = "" if by_ms is None else f"; it has looked for such a record by {when(by_ms, one.now_ms)}"
+    looked = "" if by_ms is None else f"; it has looked for such a record by {when(by_ms, explanation.now_ms)}"
     return f"cleaning drops the record if it finds a newer record of its key{looked}"
 
 
-def _tombstones(step: Step, one: Explanation) -> str:
+def _tombstones(step: Step, explanation: Explanation) -> str:
     horizon_ms = step.facts["delete_horizon_ms"]
-    kept = f"a tombstone stays for delete.retention.ms ({_ms(one, 'delete.retention.ms')}) after its first cleaning"
+    retention = _ms(explanation, "delete.retention.ms")
+    kept = f"a tombstone stays for delete.retention.ms ({retention}) after its first cleaning"
     return (
         kept
         if horizon_ms is None
-        else f"{kept}; the first delete horizon of its segment is {when(horizon_ms, one.now_ms)}"
+        else f"{kept}; the first delete horizon of its segment is {when(horizon_ms, explanation.now_ms)}"
     )
 
 

@@ -148,20 +148,20 @@ def _follow(
 
 
 def _print(report: Report, output: Output) -> None:
-    found = report.to_dict()
+    result = report.to_dict()
     if output is Output.JSON:
-        print_json(found)
+        print_json(result)
         return
-    lines = [line for line in found["partitions"] if "error" not in line]
+    lines = [line for line in result["partitions"] if "error" not in line]
     columns = ["topic", "action", "commits", "records", "bytes", "lag_commits", "lag_records", "lag_ms"]
     values = ({**line, "records": line["records_out"], "bytes": Bytes(line["bytes_out"])} for line in lines)
     if lines:
         print_table(columns, ([line.get(name) for name in columns] for line in values))
-    topics = f"{len(found['partitions']):,} topics ({found['failed']:,} failed)"
-    size = human_bytes(found["bytes_out"])
+    topics = f"{len(result['partitions']):,} topics ({result['failed']:,} failed)"
+    size = human_bytes(result["bytes_out"])
     print_summary(
-        f"mirror: {topics}, {found['details'].get('commits', 0):,} commits, {found['records_out']:,} records, {size}, "
-        f"{found['seconds']:.1f} s"
+        f"mirror: {topics}, {result['details'].get('commits', 0):,} commits, {result['records_out']:,} records, "
+        f"{size}, {result['seconds']:.1f} s"
     )
 
 

@@ -67,6 +67,8 @@ def serve(
 
     Example: segments serve /data/log --port 9092
     """
+    import pyarrow
+
     try:
         from spark_segments.kafka_protocol.credentials import Users
         from spark_segments.kafka_protocol.server import Server
@@ -74,6 +76,9 @@ def serve(
     except ModuleNotFoundError as error:
         raise MissingExtraError("kafka", "Kafka's protocol", str(error.name)) from error
 
+    # Rows of manifests are small buffers that stay for long, made by many threads: mimalloc, Arrow's own choice, then
+    # holds six times their size.
+    pyarrow.set_memory_pool(pyarrow.system_memory_pool())
     log = location.open()
     views = Views(
         log,
@@ -105,12 +110,15 @@ def serve(
 
 def _report(server: Server, uri: str, metrics: Path | None, ended: threading.Event) -> None:
     """Writes the state of a server until it ends: as metrics every 15 seconds, as a line every minute with work."""
+    import pyarrow
+
     from spark_segments.maintenance.metrics.openmetrics import openmetrics_text, write_metrics
     from spark_segments.maintenance.metrics.serve_metrics import serve_metrics
 
     shown: dict[str, int] = {}
     for number in itertools.count(1):
         is_last = ended.wait(_METRICS_SECONDS)
+        pyarrow.default_memory_pool().release_unused()  # what threads have freed lies between what stays
         state = server.state
         if metrics is not None:
             try:

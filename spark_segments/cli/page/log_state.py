@@ -150,13 +150,13 @@ def growth(log: LogDir, snapshots: Sequence[Snapshot]) -> dict[str, list[Size]]:
     if log.is_kafka:
         return {}
     by_size = sorted(snapshots, key=lambda one: (-(pc.sum(one.live.column("log_bytes")).as_py() or 0), one.topic))
-    found: dict[str, list[Size]] = {}
+    sizes_of: dict[str, list[Size]] = {}
     for snapshot in by_size[:TOPICS_GROWN]:
         try:
-            found[snapshot.topic] = sizes(log.manifests.manifest(snapshot.topic), VERSIONS_GROWN)
+            sizes_of[snapshot.topic] = sizes(log.manifests.manifest(snapshot.topic), VERSIONS_GROWN)
         except SegmentsError:  # it was deleted, or cannot be read: what the page says of it stands
             continue
-    return {topic: several for topic, several in found.items() if len(several) > 1}
+    return {topic: several for topic, several in sizes_of.items() if len(several) > 1}
 
 
 def log_worries(log: LogDir, snapshots: Iterable[Snapshot], now_ms: int) -> tuple[list[str], list[GroupLag]]:

@@ -137,7 +137,7 @@ def _worries(topics: Sequence[TopicView], worries: Sequence[str]) -> str:
             name = escape(f"{topic.described['topic']}-{one.numbers['partition']}")
             lines += [f'<li><a href="#{name}">{name}</a>: {escape(text)}</li>' for text in one.worries]
     if not lines:
-        return '<p class="fine">Nothing to look into.</p>'
+        return '<p class="fine">Nothing is late, and no fault is known.</p>'
     more = f"<li>… and {count(len(lines) - MOST_WORRIES) + ' more'}</li>" if len(lines) > MOST_WORRIES else ""
     return f'<section class="worries"><h2>To look into</h2><ul>{"".join(lines[:MOST_WORRIES])}{more}</ul></section>'
 

@@ -175,15 +175,15 @@ class Pages:
         offset = None if at or not query.get("offset", "").strip() else _number(query, "offset")
         notes: list[str] = []
         formats = self._formats(topic, notes)
-        found: dict[str, Any] = {
+        asked: dict[str, Any] = {
             "timestamp_ms": timestamp_ms(at) if at else None,
             "find": query.get("find", ""),
         }
         try:
-            page = browse(self.log, topic, partition, offset, formats=formats, **found)
+            page = browse(self.log, topic, partition, offset, formats=formats, **asked)
         except ValueFormatError as error:
             notes.append(f"Shown as bytes: {error}")
-            page = browse(self.log, topic, partition, offset, **found)
+            page = browse(self.log, topic, partition, offset, **asked)
         return Answer(HTTPStatus.OK, records_page(self.log.uri, page, _now_ms(), notes))
 
     def _record(self, query: Mapping[str, str]) -> Answer:

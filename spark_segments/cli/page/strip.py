@@ -50,14 +50,14 @@ def blocks(segments: Sequence[Block], limit: int) -> list[Block]:
     if len(segments) <= limit:
         return list(segments)
     longest = 2 * sum(one.log_bytes for one in segments) / limit
-    found: list[Block] = []
+    joined: list[Block] = []
     for one in segments:
-        last = found[-1] if found else None
+        last = joined[-1] if joined else None
         if last is not None and _alike(last, one) and last.log_bytes + one.log_bytes <= longest:
-            found[-1] = Block(one.kind, (last.rows[0], one.rows[1]), last.log_bytes + one.log_bytes)
+            joined[-1] = Block(one.kind, (last.rows[0], one.rows[1]), last.log_bytes + one.log_bytes)
         else:
-            found.append(one)
-    return found
+            joined.append(one)
+    return joined
 
 
 def _alike(one: Block, other: Block) -> bool:

@@ -112,13 +112,15 @@ def topic_view(snapshot: Snapshot, config: TopicConfig, now_ms: int, most_blocks
     views = []
     for row, numbers in enumerate(described["partitions"]):
         start, end = ends[row], ends[row + 1]
-        one = _Partition(row, numbers, rows[start:end], start, config, forecast, now_ms)
-        steps = one.steps()
+        partition = _Partition(row, numbers, rows[start:end], start, config, forecast, now_ms)
+        steps = partition.steps()
         last_stable = snapshot.partitions.column("last_stable_offset")[row].as_py()
-        sealed_end = max((segment.next_offset for segment in one.segments if segment.state == SEALED_STATE), default=0)
+        sealed_end = max(
+            (segment.next_offset for segment in partition.segments if segment.state == SEALED_STATE), default=0
+        )
         ours = [step for step in steps if role_of(snapshot) == LEADER or step.job == VACUUM]  # what runs on this topic
         worries = partition_worries(numbers, ours, last_stable, sealed_end, now_ms)
-        views.append(PartitionView(numbers, one.strip(most_blocks), steps, worries))
+        views.append(PartitionView(numbers, partition.strip(most_blocks), steps, worries))
     effective, sources = config.effective(), config.sources()
     names = [*SETTINGS, *(name for name in sorted(snapshot.config) if name not in SETTINGS)]
     settings = [(name, effective[name], sources[name]) for name in names]
@@ -262,21 +264,21 @@ class _Partition:
         )
 
     def _compact(self) -> StepView:
-        one = self.forecast.compact.get(self.row)
-        if one is None:
+        candidate = self.forecast.compact.get(self.row)
+        if candidate is None:
             return StepView(COMPACT, "nothing: no segment is sealed")
         least = self.config.min_cleanable_dirty_ratio
-        sizes = f"{human_bytes(one.cleanable_bytes)} cleanable beside {human_bytes(one.clean_bytes)} clean"
-        if one.picked:
+        sizes = f"{human_bytes(candidate.cleanable_bytes)} cleanable beside {human_bytes(candidate.clean_bytes)} clean"
+        if candidate.picked:
             return StepView(
                 COMPACT,
-                f"now, by {one.reason}: {sizes}, ratio {ratio(one.ratio)}",
+                f"now, by {candidate.reason}: {sizes}, ratio {ratio(candidate.ratio)}",
                 due=True,
                 since_ms=int(self.forecast.max_lag_ms[self.row]),
             )
-        text = f"{one.reason}: {sizes}, ratio {ratio(one.ratio)}, wanted is more than {least:g}"
-        if not one.cleanable_bytes:
-            text = f"nothing is cleanable beside {human_bytes(one.clean_bytes)} clean"
+        text = f"{candidate.reason}: {sizes}, ratio {ratio(candidate.ratio)}, wanted is more than {least:g}"
+        if not candidate.cleanable_bytes:
+            text = f"nothing is cleanable beside {human_bytes(candidate.clean_bytes)} clean"
         if self.config.min_compaction_lag_ms:
             text += f"; min.compaction.lag.ms protects {duration(self.config.min_compaction_lag_ms)}"
         at_ms = int(self.forecast.max_lag_ms[self.row])

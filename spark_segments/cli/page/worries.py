@@ -20,32 +20,32 @@ def partition_worries(
     numbers: Mapping[str, Any], steps: Sequence[StepView], last_stable_offset: int, sealed_end: int, now_ms: int
 ) -> tuple[str, ...]:
     """Sentences about a partition. `sealed_end`: the next offset after its sealed segments."""
-    found = [
+    worries = [
         f"{step.job} has been due for {duration(now_ms - step.since_ms)}: does the job run?"
         for step in steps
         if step.due and now_ms - step.since_ms > OVERDUE_MS
     ]
     if numbers["chunks"] > MANY_CHUNKS:
-        found.append(f"{count(numbers['chunks'])} chunks: roll does not run, or appends are very small")
+        worries.append(f"{count(numbers['chunks'])} chunks: roll does not run, or appends are very small")
     if last_stable_offset < sealed_end:
-        found.append(
+        worries.append(
             f"an open transaction holds the last stable offset at {count(last_stable_offset)}: cleaning and "
             "read_committed readers go no further"
         )
-    return tuple(found)
+    return tuple(worries)
 
 
 def group_worries(lags: Iterable[GroupLag], now_ms: int) -> list[str]:
     """Sentences about groups whose readers stand still while there are records, or came too late for some."""
-    found = []
-    for one in lags:
-        name = f"group {one.group} in {one.topic}-{one.partition}"
-        if one.gone:
-            found.append(f"{name}: {count(one.gone)} offsets left the log before it read them")
-        if one.lag and now_ms - one.committed_ms > OVERDUE_MS:
-            still = duration(now_ms - one.committed_ms)
-            found.append(f"{name}: a lag of {count(one.lag)} offsets, and no commit for {still}")
-    return found
+    worries = []
+    for lag in lags:
+        name = f"group {lag.group} in {lag.topic}-{lag.partition}"
+        if lag.gone:
+            worries.append(f"{name}: {count(lag.gone)} offsets left the log before it read them")
+        if lag.lag and now_ms - lag.committed_ms > OVERDUE_MS:
+            still = duration(now_ms - lag.committed_ms)
+            worries.append(f"{name}: a lag of {count(lag.lag)} offsets, and no commit for {still}")
+    return worries
 
 
 def disk_worry(free_bytes: int, total_bytes: int) -> str | None:

@@ -5,8 +5,12 @@ from __future__ import annotations
 import contextlib
 import sys
 import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import Annotated, Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
 import typer
 
 from spark_segments.cli.options import (
@@ -19,7 +23,6 @@ from spark_segments.cli.options import (
     with_options,
 )
 from spark_segments.cli.output import Output, print_json, print_table
-from spark_segments.cli.records.appended import Appended
 from spark_segments.cli.records.input_rows import Format, Input
 from spark_segments.cli.records.record_text import Properties, PropertyOption
 from spark_segments.cli.records.value_text import (
@@ -30,7 +33,7 @@ from spark_segments.cli.records.value_text import (
     encoded,
     format_options,
 )
-from spark_segments.config import parse_overrides
+from spark_segments.config import TopicConfig, parse_overrides
 from spark_segments.errors import InvalidOptionError, TopicExistsError
 from spark_segments.log.appending.appender import ProducerOptions
 from spark_segments.log.manifest.transaction import checked
@@ -129,7 +132,7 @@ def append(
         with contextlib.suppress(TopicExistsError):  # another run of this job may create the topic at the same moment
             log.create_topic(topic, partitions, parse_overrides(config or []))
     log.topic(topic).target()  # raises where there is no such topic, before a schema is registered for it
-    appended = Appended(log.topic(topic).config, time.time_ns() // 1_000_000)
+    appended = _Appended(log.topic(topic).config, time.time_ns() // 1_000_000)
     rows = source.batches()
     if source.format is Format.TEXT and formats:
         rows = encoded(rows, TypedColumns(log.manifests).writers(topic, formats, {"key": None, "value": None}))
@@ -170,3 +173,32 @@ def _transaction(text: str | None) -> tuple[str, int] | None:
     txn = application, int(version)
     checked(txn)
     return txn
+
+
+@dataclass(slots=True)
+class _Appended:
+    """The rows that go by: how many there are, and how many are older than the topic's retention.ms."""
+
+    config: TopicConfig
+    now_ms: int
+    rows: int = 0
+    expired: int = 0
+
+    def counted(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """The batches, counted as they go by."""
+        for batch in batches:
+            self.rows += batch.num_rows
+            if self.config.delete and self.config.retention_ms >= 0 and "timestamp" in batch.schema.names:
+                oldest_us = (self.now_ms - self.config.retention_ms) * 1000
+                times = batch.column("timestamp").cast(pa.timestamp("us", tz="UTC"), safe=False).cast(pa.int64())
+                self.expired += pc.sum(pc.less(times, oldest_us)).as_py() or 0
+            yield batch
+
+    def warning(self) -> str | None:
+        """A line about the records that the next retain takes; None where there are none."""
+        if not self.expired:
+            return None
+        return (
+            f"{self.expired:,} of {self.rows:,} records are older than retention.ms: the next retain takes them once "
+            "their segments are rolled. segments topic alter --config retention.ms=… keeps them"
+        )

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import pyarrow as pa
 import typer
 
+from spark_segments.cli import completion
 from spark_segments.cli.arguments import timestamp_ms
 from spark_segments.cli.options import (
     FromTimeOption,
@@ -79,7 +80,12 @@ def consume(
     ] = "1s",
     group: Annotated[
         str | None,
-        typer.Option("--group", metavar="NAME", help="Begin at this group's positions, and commit what was printed."),
+        typer.Option(
+            "--group",
+            metavar="NAME",
+            autocompletion=completion.groups,
+            help="Begin at this group's positions, and commit what was printed.",
+        ),
     ] = None,
     template: Annotated[
         str | None,
@@ -205,7 +211,7 @@ def _ranges(
         return offsets_for_times(log.storage, snapshot, dict.fromkeys(bounds, timestamp_ms(time))) if time else {}
 
     starts, ends = firsts(from_time), firsts(to_time)
-    found, past = {}, []
+    ranges, past = {}, []
     for number in wanted:
         log_start, log_end = bounds[number]
         start = _start(offset, log_start, log_end)
@@ -214,14 +220,14 @@ def _ranges(
         end = log_end if end_offset is None else end_offset
         if to_time and (last := ends[number]) is not None:
             end = min(end, last[0])
-        found[number] = (start, end)
+        ranges[number] = (start, end)
         if start > log_end:
             past.append(f"{snapshot.topic}-{number} ends at {log_end}")
     if past:
         print(f"Offset {offset} is past the log end: {', '.join(past[:8])}", file=sys.stderr)
     if from_time and all(starts[number] is None for number in wanted):
         print(f"No record of {snapshot.topic} is of {from_time} or later", file=sys.stderr)
-    return found
+    return ranges
 
 
 def _times_of(offset: str, from_time: str | None, to_time: str | None) -> tuple[str | None, str | None, str]:

@@ -100,7 +100,7 @@ def _offsets_of(file: Path, topic: str) -> dict[int, int]:
     """{partition: offset} of one topic in the file that kafka-delete-records takes."""
     try:
         entries = json.loads(file.read_text())["partitions"]
-        found = {int(entry["partition"]): int(entry["offset"]) for entry in entries if entry["topic"] == topic}
+        offsets = {int(entry["partition"]): int(entry["offset"]) for entry in entries if entry["topic"] == topic}
         others = sorted({str(entry["topic"]) for entry in entries} - {topic})
     except (ValueError, KeyError, TypeError) as error:
         raise InvalidOptionError(
@@ -108,8 +108,8 @@ def _offsets_of(file: Path, topic: str) -> dict[int, int]:
             path=str(file),
             expected='{"partitions": [{"topic": "orders", "partition": 0, "offset": 100}], "version": 1}',
         ) from error
-    if not found:
+    if not offsets:
         raise InvalidOptionError(
             f"The file names no partition of topic {topic}", path=str(file), found=", ".join(others) or "no partition"
         )
-    return found
+    return offsets

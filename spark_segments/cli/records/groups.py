@@ -184,8 +184,8 @@ def reset(
     if sum(value is not None for value in (to, to_time, shift_by)) != 1:
         raise InvalidOptionError("Where does the group go on?", expected="one of --to, --to-time and --shift-by")
     log = location.open()
-    found = log.group(group)
-    positions = found.positions() if create else _positions(log, found)
+    handle = log.group(group)
+    positions = handle.positions() if create else _positions(log, handle)
     snapshot = log.topic(topic).snapshot
     bounds = offset_bounds(snapshot)
     chosen = sorted(bounds if partitions is None else numbers(partitions))
@@ -211,7 +211,7 @@ def reset(
     confirm(f"Move {len(moves)} positions of group {group}?", yes)
     # Against the positions that were shown: a reader that commits meanwhile is told of, not overwritten.
     state = {one: PartitionState.of(snapshot, one) for one in chosen}
-    found.commit(positions, {topic: {one: state[one].position(targets[one][0]) for one in chosen}})
+    handle.commit(positions, {topic: {one: state[one].position(targets[one][0]) for one in chosen}})
 
 
 @with_options
@@ -224,9 +224,9 @@ def delete(location: LogOptions, group: GroupArgument, dry_run: DryRunOption = F
     Example: segments groups delete /data/log billing --yes
     """
     log = location.open()
-    found = log.group(group)
+    handle = log.group(group)
     try:
-        positions = _positions(log, found)
+        positions = _positions(log, handle)
         text = f"{len(positions)} positions in {', '.join(sorted({topic for topic, _ in positions}))}"
     except SegmentsError as error:
         if isinstance(error, InvalidOptionError):
@@ -236,7 +236,7 @@ def delete(location: LogOptions, group: GroupArgument, dry_run: DryRunOption = F
         print(f"Group {group} would forget {text}.")
         return
     confirm(f"Group {group} forgets {text}. Go on?", yes)
-    found.delete()
+    handle.delete()
     print(f"Deleted group {group}.")
 
 

@@ -338,14 +338,14 @@ def _files(path: str) -> list[str]:
         return [path]
     if "://" in path:
         raise InvalidOptionError("Files are read here", expected="files of this machine", found=path, hint=_HINT)
-    found = []
+    files = []
     for name in sorted(glob.glob(path)):
         inside = sorted(Path(name).rglob("*")) if os.path.isdir(name) else [Path(name)]
         within = [one for one in inside if one.is_file()]
-        found += [str(one) for one in within if not _is_hidden(one.relative_to(Path(name).parent))]
-    if not found:
+        files += [str(one) for one in within if not _is_hidden(one.relative_to(Path(name).parent))]
+    if not files:
         raise InvalidOptionError("There is nothing to append", expected="a file, a directory or a pattern", found=path)
-    return found
+    return files
 
 
 def _is_hidden(path: Path) -> bool:

@@ -84,9 +84,9 @@ def guessed(log: LogDir, topic: str, formats: Mapping[str, str]) -> tuple[dict[s
     """
     from spark_segments.values.wire import looks_like
 
-    found, said = dict(formats), []
+    guesses, said = dict(formats), []
     for column in COLUMNS:
-        if f"{column}.format" in found:
+        if f"{column}.format" in guesses:
             continue
         values = _first(log, topic, column)
         names = {looks_like(one)[0] for one in values}
@@ -98,11 +98,11 @@ def guessed(log: LogDir, topic: str, formats: Mapping[str, str]) -> tuple[dict[s
             if hint is not None:
                 said.append(f"{column}s look like {shown}. {hint}")
         if name in (*_NUMBERS, *_REGISTERED.values()):
-            found |= {f"{column}.format": name, f"{column}.errors": "null", f"{column}.raw.column": f"{column}.raw"}
+            guesses |= {f"{column}.format": name, f"{column}.errors": "null", f"{column}.raw.column": f"{column}.raw"}
             if name in _REGISTERED.values():
-                found.setdefault(REGISTRY, "_schemas")
+                guesses.setdefault(REGISTRY, "_schemas")
             said.append(f"{column}s look like {shown}: read as {name}. --{column}-format says otherwise")
-    return found, said
+    return guesses, said
 
 
 def _first(log: LogDir, topic: str, column: str) -> list[bytes]:
@@ -170,7 +170,7 @@ def _typed(array: pa.BinaryArray, writer: Encoder) -> pa.Array:
     from spark_segments.values.text.json_read import from_text, read_json
     from spark_segments.values.undecodable import Undecodable
 
-    kind, there = writer.codec.type, array.drop_null()
+    kind, filled = writer.codec.type, array.drop_null()
 
     def read(rows: pa.BinaryArray) -> pa.Array:
         if pa.types.is_nested(kind):
@@ -178,9 +178,9 @@ def _typed(array: pa.BinaryArray, writer: Encoder) -> pa.Array:
         return rows if pa.types.is_binary(kind) else from_text(read_text(rows), kind)
 
     try:
-        made = read(there)
+        made = read(filled)
     except Undecodable as error:
-        at, error = first_undecodable(there, read, error)
+        at, error = first_undecodable(filled, read, error)
         place = pc.indices_nonzero(array.is_valid())[at].as_py()
         raise ValueFormatError(
             f"A {writer.chosen.column} to be written as {writer.chosen.format} is not its text",

@@ -119,28 +119,28 @@ def _print(topics: Sequence[tuple[Snapshot, TopicConfig]], output: Output, *, si
     if output is Output.JSON:
         print_json(described[0] if single else described)
         return
-    for one, (_, config) in zip(described, topics, strict=True):
+    for topic, (_, config) in zip(described, topics, strict=True):
         sources = config.sources()
-        shared = one["shared"]
-        own = [f"{name}={value}" for name, value in one["config"].items() if sources[name] != "default"]
-        line = f"Topic: {one['topic']}  TopicId: {one['topic_id']}  Version: {one['version']}"
+        shared = topic["shared"]
+        own = [f"{name}={value}" for name, value in topic["config"].items() if sources[name] != "default"]
+        line = f"Topic: {topic['topic']}  TopicId: {topic['topic_id']}  Version: {topic['version']}"
         line += f"  Configs: {', '.join(own) or '-'}"
         if shared["objects"]:
             line += f"  Shared: {shared['objects']} objects, {human_bytes(shared['size_bytes'])}"
         print_text(escaped(line, one_line=True))
-        states = one.get("states", {})
+        states = topic.get("states", {})
         if states.get(ROLE) == FOLLOWER:
             print(f"Follower of {states[SOURCE_URI]}, at its version {states[SOURCE_VERSION]}")
         elif states.get(ROLE) == FENCED:
             print(f"Fenced: the topic in {states.get(LEADER_URI)} was promoted in its place")
-        rows = [row | {"size_bytes": Bytes(row["size_bytes"])} for row in one["partitions"]]
+        rows = [row | {"size_bytes": Bytes(row["size_bytes"])} for row in topic["partitions"]]
         if output is Output.TEXT and sys.stdout.isatty():
             print_table([*SHORT.values()], ([row[name] for name in SHORT] for row in rows))
         else:
             print_table(list(rows[0]), (list(row.values()) for row in rows))
-        for hole in one["holes"]:
-            print(f"Hole: {shown_hole({'topic': one['topic'], **hole})}")
-        for part in one["captured"]:
+        for hole in topic["holes"]:
+            print(f"Hole: {shown_hole({'topic': topic['topic'], **hole})}")
+        for part in topic["captured"]:
             late = "; a capture came later than delete.retention.ms" if part["late"] else ""
             at = f"{datetime.fromtimestamp(part['at_ms'] / 1000, UTC):%Y-%m-%d %H:%M:%S}Z"
             print(f"Captured: partition {part['partition']}, {part['lag']} behind, all was here at {at}{late}")

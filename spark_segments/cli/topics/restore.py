@@ -19,7 +19,7 @@ from spark_segments.cli.options import (
     YesOption,
     with_options,
 )
-from spark_segments.cli.output import Output, print_json, print_table
+from spark_segments.cli.output import Output, print_json, print_table, print_text
 from spark_segments.log.manifest.erasures import Erasure
 from spark_segments.log.report import Report
 from spark_segments.maintenance.removal.restore import restore as job
@@ -72,7 +72,7 @@ def restore(
         forget_transactions=forget_transactions, including_erased=including_erased,
     )  # fmt: skip
     if not dry_run and asks(yes) and (leaving := _offsets(work(dry_run=True), "leaving")):
-        confirm(f"Restore version {version} of {topic}?", yes, lambda: print(_leaving(leaving)))
+        confirm(f"Restore version {version} of {topic}?", yes, lambda: print_text(_leaving(leaving)))
     report = work(dry_run=dry_run)
     details = report.details
     if details["expired_records"]:
@@ -110,19 +110,19 @@ def _leaving(leaving: list[tuple[int, int, int]]) -> str:
 def _print_text(topic: str, report: Report) -> None:
     details = report.details
     if report.dry_run:
-        print(f"Version {details['version']} of {topic} can be restored. The offsets would be:")
+        print_text(f"Version {details['version']} of {topic} can be restored. The offsets would be:")
     columns = ["partition", "log_start_offset", "log_end_offset"]
     print_table(columns, ([line[name] for name in columns] for line in report.partitions))
     leaving, returning = _offsets(report, "leaving"), _offsets(report, "returning")
     if report.dry_run and leaving:
-        print(_leaving(leaving))
+        print_text(_leaving(leaving))
     if report.dry_run and returning:
         print("Records that would return:")
         print_table(["partition", "first_offset", "last_offset"], map(list, returning))
     if details["transactions"]:
         forgotten = details["transactions_forgotten"]
         again = "can be sent again" if forgotten else "add nothing if repeated (--forget-transactions)"
-        print(f"\nTransactions above version {details['version']}, which {again}:")
+        print_text(f"\nTransactions above version {details['version']}, which {again}:")
         print_table(
             ["app_id", "versions", "kept_version"],
             ([one["app_id"], _ranges(one["versions"]), one["kept_version"]] for one in details["transactions"]),
