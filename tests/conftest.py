@@ -68,7 +68,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         with sail_session(tmp_path_factory.mktemp("sail")) as remote:
             yield remote  # type: ignore[misc]
         return
-    from spark_segments.spark.session import spark_session
+    from spark_segments import spark_session
 
     session = spark_session(
         "tests",

@@ -160,3 +160,45 @@ def test_a_place_in_a_file_is_a_byte_position(name: str) -> None:
         if type(node) in kinds
     }
     assert "position" not in words, f"{name}, line {words['position']}: a reader's position, or a byte_position?"
+
+
+PASSING = {"one", "found", "there"}
+SCOPES = (ast.FunctionDef, ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+
+
+def _bound(scope: ast.AST) -> set[str]:
+    names, waiting = set(), [*ast.iter_child_nodes(scope)]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.arg) or (isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)):
+            names.add(node.arg if isinstance(node, ast.arg) else node.id)
+        waiting += [] if isinstance(node, SCOPES) else ast.iter_child_nodes(node)
+    return names
+
+
+def _uses(
+    node: ast.AST, scopes: dict[str, ast.AST], counters: frozenset[ast.AST]
+) -> Iterator[tuple[str, ast.AST, int, bool]]:
+    """(name, scope that binds it, line, whether it is bound there) for each place of a passing name."""
+    if isinstance(node, SCOPES):
+        bound = _bound(node)
+        told = PASSING - {"found"} if "expected" in bound else PASSING  # what an error expected, and what it found
+        scopes = {name: scope for name, scope in scopes.items() if name not in bound}
+        scopes |= dict.fromkeys(bound & told, node)
+    name = getattr(node, {ast.Name: "id", ast.arg: "arg"}.get(type(node), ""), "")
+    if name in scopes:
+        is_bound = isinstance(node, ast.arg) or (isinstance(node.ctx, ast.Store) and node not in counters)
+        yield name, scopes[name], node.lineno, is_bound
+    for child in ast.iter_child_nodes(node):
+        yield from _uses(child, scopes, counters)
+
+
+# In a kernel a name is a register: what it holds is said where it is declared.
+@pytest.mark.parametrize("name", [name for name in LAYERED if "kernels" not in name])
+def test_one_found_and_there_are_read_within_five_lines(name: str) -> None:
+    tree = ast.parse(MODULES[name].read_text())
+    counters = frozenset(node.target for node in ast.walk(tree) if isinstance(node, ast.AugAssign))
+    begins: dict[tuple[str, ast.AST], int] = {}
+    for word, scope, line, is_bound in sorted(_uses(tree, {}, counters), key=lambda use: use[2]):
+        begin = begins[word, scope] = line if is_bound else begins.get((word, scope), line)
+        assert line - begin <= 5, f"{name}, line {line}: {word} is from line {begin}. Say what it is"

@@ -18,8 +18,7 @@ from pathlib import Path
 
 from spark_segments import LogDir
 from spark_segments.errors import SegmentsError
-from spark_segments.log.verification.verify import verify
-from spark_segments.maintenance import roll, vacuum
+from spark_segments.maintenance import roll, vacuum, verify
 from tests.durability.disk import Disk
 
 TOPIC = "orders"

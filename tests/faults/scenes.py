@@ -15,9 +15,7 @@ import pyarrow as pa
 
 from spark_segments import LogDir
 from spark_segments.errors import SegmentsError
-from spark_segments.log.verification.verify import verify
-from spark_segments.maintenance import compact, retain, roll, vacuum
-from spark_segments.maintenance.erasure.erase import erase
+from spark_segments.maintenance import compact, erase, retain, roll, vacuum, verify
 from tests.maintenance.appending import DAY_MS, records
 
 Contents = dict[str, dict[tuple[int, int], bytes]]

@@ -9,8 +9,7 @@ from unittest import mock
 import pytest
 
 from spark_segments import LogDir
-from spark_segments.maintenance import compact, retain, roll, vacuum
-from spark_segments.maintenance.removal.restore import restore
+from spark_segments.maintenance import compact, restore, retain, roll, vacuum
 from tests.faults.scenes import PARTITIONS, assert_clean, contents, spread
 from tests.maintenance.appending import DAY_MS, records
 

@@ -371,11 +371,11 @@ MUTANTS = (
         "vacuum",
         "files are deleted before any row says so",
         "maintenance/removal/vacuum.py",
-        "    _despite_others(lambda: manifest.commit(change, deleted=True))\n"
-        "    _, rows = _latest_rows(manifest)\n"
+        "    done = _despite_others(claim)\n"
+        "    rows = seen[0] if done.change is None else _latest_rows(manifest)[1]\n"
         '    return in_log_order(rows.filter(pc.equal(rows.column("state"), DELETING))), rows\n',
-        "    snapshot, rows = _latest_rows(manifest)\n"
-        "    return in_log_order(_expired(log, snapshot, rows, now_ms)), rows\n",
+        "    latest, rows = _latest_rows(manifest)\n"
+        "    return in_log_order(_expired(log, latest.snapshot, rows, now_ms)), rows\n",
         "tests/maintenance/test_vacuum.py::test_a_crash_leaves_rows_that_say_what_is_to_be_done",
     ),
     Mutant(
@@ -398,8 +398,8 @@ MUTANTS = (
         "vacuum",
         "versions go by the delay before it was raised",
         "maintenance/removal/vacuum.py",
-        "_longest_delay_ms(log, manifest.snapshot(deleted=True))",
-        "_longest_delay_ms(log, snapshot)",
+        "_longest_delay_ms(log, manifest.log.state_after(state).snapshot)",
+        "_longest_delay_ms(log, state.snapshot)",
         "tests/maintenance/test_vacuum.py::test_a_delay_that_is_raised_while_files_are_deleted_keeps_the_versions_of_the_manifest",
     ),
     Mutant(
@@ -470,7 +470,7 @@ MUTANTS = (
         "import",
         "a file may be another one than was listed",
         "log/kafka/listing.py",
-        "    if found.version != info.version:\n",
+        "    if later.version != info.version:\n",
         "    if False:\n",
         "tests/log/test_running_broker.py::test_a_partition_that_changes_in_each_attempt_is_left_to_the_next_run",
     ),
@@ -526,7 +526,7 @@ MUTANTS = (
         "import",
         "a topic with another id passes for a copy of the directory",
         "log/kafka/import_plan.py",
-        "    if found.topic_id not in (ZERO_TOPIC_ID, current.topic_id):\n",
+        "    if kafka.topic_id not in (ZERO_TOPIC_ID, current.topic_id):\n",
         "    if False:\n",
         "tests/log/test_kafka_import.py::test_a_topic_with_another_id_is_refused",
     ),
@@ -534,7 +534,7 @@ MUTANTS = (
         "import",
         "other records in a batch of the same offsets are the same",
         "log/difference.py",
-        "    found += _other_records(mine, theirs_left)\n",
+        "    differing += _other_records(mine, theirs_left)\n",
         "",
         "tests/log/test_repeated_import.py::test_other_records_in_a_cleaned_batch_are_found",
     ),
@@ -640,7 +640,7 @@ MUTANTS = (
         "mirror",
         "a jump over a restore uses a path again that a vacuum may yet delete",
         "maintenance/mirroring/topic_mirror.py",
-        "            one = replace(one, returned=_returned(leader, follower, one.snapshot, lineage))\n",
+        "            wanted = replace(wanted, returned=_returned(leader, follower, wanted.snapshot, lineage))\n",
         "            pass\n",
         "tests/maintenance/mirroring/test_mirror.py::test_a_slow_vacuum_does_not_delete_what_a_restore_has_brought_back",
     ),
@@ -770,7 +770,7 @@ MUTANTS = (
         "groups",
         "a number whose file is gone is given again",
         "log/groups/group.py",
-        "        if there.newest > made.number:\n",
+        "        if files_there.newest > made.number:\n",
         "        if False:\n",
         "tests/log/groups/test_positions.py::test_a_number_whose_file_is_gone_is_given_to_nobody_again",
     ),

@@ -9,8 +9,7 @@ from spark_segments.errors import UnknownTopicError
 from spark_segments.log.kafka.directory import KafkaDirectory
 from spark_segments.log.kafka.transfer import export_all
 from spark_segments.log.manifests import Manifests
-from spark_segments.log.verification.verify import verify
-from spark_segments.maintenance import compact, retain, roll, vacuum
+from spark_segments.maintenance import compact, retain, roll, vacuum, verify
 from tests.maintenance.long_runs.scenario import DEFAULTS
 from tests.simulation.judge import view
 from tests.simulation.scenario import TOPICS, Simulation

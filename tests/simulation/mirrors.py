@@ -8,9 +8,7 @@ from spark_segments.errors import LogDirError, UnknownTopicError
 from spark_segments.log.manifest.change import MIRROR
 from spark_segments.log.manifest.states import SOURCE_VERSION
 from spark_segments.log.manifests import Manifests
-from spark_segments.log.verification.verify import verify
-from spark_segments.maintenance import vacuum
-from spark_segments.maintenance.mirroring.mirror import mirror
+from spark_segments.maintenance import mirror, vacuum, verify
 from spark_segments.maintenance.promotion.demote import demote_topic
 from tests.maintenance.long_runs.scenario import DEFAULTS
 from tests.simulation.delta import DeltaLogs, Landed

@@ -18,8 +18,7 @@ from spark_segments.errors import (
 )
 from spark_segments.log.kafka.directory import KafkaDirectory
 from spark_segments.log.kafka.transfer import import_all
-from spark_segments.maintenance.erasure.erase import erase
-from spark_segments.maintenance.removal.restore import restore
+from spark_segments.maintenance import erase, restore
 from tests.log.kafka_side import KafkaSide
 from tests.maintenance.long_runs.model import KafkaStep
 from tests.maintenance.long_runs.scenario import DEFAULTS, kafka_record, kafka_steps

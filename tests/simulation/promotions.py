@@ -13,8 +13,7 @@ import pyarrow as pa
 from spark_segments import LogDir
 from spark_segments.errors import LogDirError, NotLeaderError, UnknownTopicError
 from spark_segments.log.manifest.states import FOLLOWER, LEADER, role_of
-from spark_segments.log.verification.verify import verify
-from spark_segments.maintenance.mirroring.mirror import mirror
+from spark_segments.maintenance import mirror, verify
 from spark_segments.maintenance.promotion.demote import demote_topic
 from spark_segments.maintenance.promotion.promote import promote_topic
 from tests.simulation.groups import commit, read_on

@@ -18,7 +18,7 @@ from spark_segments.errors import (
     UnknownTopicError,
 )
 from spark_segments.log.manifests import Manifests
-from spark_segments.log.report import Report
+from spark_segments.maintenance import Report
 from spark_segments.storage import Storage
 from tests.log.kafka_side import TOPIC as IMPORTED
 from tests.maintenance.long_runs.scenario import DEFAULTS

@@ -15,8 +15,7 @@ from spark_segments.log.kafka import importing
 from spark_segments.log.manifest.rows import Partition, segments_of
 from spark_segments.log.manifest.topic_row import FIRST_FORMAT_VERSION
 from spark_segments.log.marker import mark
-from spark_segments.log.verification.verify import verify
-from spark_segments.maintenance import vacuum
+from spark_segments.maintenance import vacuum, verify
 from spark_segments.maintenance.removal.files_of_rows import SUFFIXES
 from tests.simulation.delta import DeltaLogs
 from tests.simulation.environment import simulated

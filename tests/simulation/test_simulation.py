@@ -92,7 +92,7 @@ def test_files_that_vacuum_deletes_too_early_are_found(monkeypatch: pytest.Monke
         return rows.filter(pc.is_in(rows.column("state"), pa.array(OUT_OF_LOG)))
 
     monkeypatch.setattr(vacuum_module, "expired_rows", rows_out_of_the_log)
-    assert _found("hours after it was superseded", 300, first=12)
+    assert _found("hours after it was superseded", 300, first=44)
 
 
 @pytest.mark.slow

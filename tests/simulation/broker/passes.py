@@ -25,7 +25,7 @@ from spark_segments.log.kafka.transfer import import_all
 from spark_segments.log.manifest.holes import holes_of
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.partitions import offset_bounds
-from spark_segments.log.verification.verify import verify
+from spark_segments.maintenance import verify
 from spark_segments.storage import Storage
 from spark_segments.storage.filesystem import Found
 from spark_segments.storage.local import LocalFiles
