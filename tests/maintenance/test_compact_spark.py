@@ -22,6 +22,7 @@ from spark_segments.maintenance.compaction.round import CleanerSettings
 from spark_segments.maintenance.compaction.round_tasks import RoundTasks
 from spark_segments.storage import Storage
 from tests.maintenance.appending import contents, live
+from tests.maintenance.upkeep import all_records, assert_maintained, busy_log
 
 NOW_MS = 1_700_000_000_000
 
@@ -47,6 +48,12 @@ def test_spark_compacts_as_one_process_does(spark, log, tmp_path):
     assert 0 < there["records_out"] < there["records_in"]
     for topic in ("prices", "stock"):
         assert contents(log, topic) == contents(copy, topic)
+    assert verify(log, deep=True).ok
+
+
+def test_a_session_maintains_a_log(spark, log):
+    before = all_records(busy_log(log))
+    assert_maintained(log, [report.to_dict() for report in log.maintain(spark=spark)], before)
     assert verify(log, deep=True).ok
 
 

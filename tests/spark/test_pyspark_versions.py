@@ -1,4 +1,7 @@
-"""Which PySpark the package takes, and what it says of others. `python -m tests.spark.versions` runs with them."""
+"""Which PySpark the package takes, what it does with the oldest and the newest, and what it says of others.
+
+`python -m tests.spark.versions` runs all of Spark's tests with each.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ import pytest
 from spark_segments.errors import UnsupportedSparkError
 from spark_segments.spark import NEWEST, OLDEST, supported
 from tests.conftest import ROOT
-from tests.spark.versions import VERSIONS
+from tests.spark.versions import SHORT, VERSIONS
 
 
 @pytest.mark.parametrize("version", ["3.5.9", "4.4.0.dev0", "5.0.0"])
@@ -31,7 +34,24 @@ def test_the_range_is_that_of_the_extra_and_each_minor_version_is_run():
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     assert f"pyspark>={OLDEST[0]}.{OLDEST[1]},<{NEWEST[0]}.{NEWEST[1] + 1}" in extras["spark"]
     run = [supported(version) for version in VERSIONS]
+    assert run == sorted(run)
     assert sorted(set(run)) == [(4, minor) for minor in range(OLDEST[1], NEWEST[1] + 1)]
+
+
+@pytest.mark.network
+@pytest.mark.spark
+@pytest.mark.parametrize(
+    "version",
+    # Groups of their own: one of them need not wait for the other, nor for this PySpark's tests.
+    [pytest.param(one, marks=pytest.mark.xdist_group(f"pyspark-{one}")) for one in (VERSIONS[0], VERSIONS[-1])],
+)
+def test_the_oldest_and_the_newest_write_read_stream_and_maintain(version, tmp_path: Path):
+    """Where pip cannot install it, this fails with what pip says."""
+    command = [sys.executable, "-m", "tests.spark.versions", "--version", version, "--short"]
+    variables = os.environ | {"TMPDIR": str(tmp_path), "PYTEST_ADDOPTS": "-p no:cacheprovider"}
+    done = subprocess.run(command, cwd=ROOT, env=variables, capture_output=True, text=True)
+    assert done.returncode == 0, (done.stdout + done.stderr)[-5000:]
+    assert f"{len(SHORT)} passed" in done.stdout, done.stdout[-5000:]
 
 
 def test_an_older_pyspark_is_one_error_of_the_import_and_of_doctor(tmp_path: Path):

@@ -1,8 +1,9 @@
-"""python -m tests.spark.versions [--version V ...] [--folder DIR] [-- pytest's arguments]: runs Spark's tests with
-other versions of PySpark, each in an environment of its own: the connector's matrix, streams with kills, and each job.
+"""python -m tests.spark.versions [--version V ...] [--short] [--folder DIR] [-- pytest's arguments]: runs Spark's tests
+with other versions of PySpark, each in an environment of its own: the connector's matrix, streams with kills, and each
+job.
 
 It says what it does as it goes. An environment has that PySpark and borrows every other library of this one. It takes
-500 MB; with --folder it stays there for the next run.
+500 MB; with --folder it stays there for the next run. With --short it runs a test of each thing that a user does.
 """
 
 from __future__ import annotations
@@ -30,6 +31,17 @@ PATHS = (
     "tests/test_execution.py",
     "tests/test_examples.py::test_a_standalone_cluster_appends_and_maintains",
 )
+
+SHORT = (
+    "tests/spark/test_writer.py::test_what_spark_writes_decodes_elsewhere[zstd]",
+    "tests/spark/test_writer.py::test_a_read_of_what_was_written_is_the_same",
+    "tests/spark/test_catalog.py::test_a_table_made_without_columns_keeps_its_options",
+    "tests/spark/test_latest.py::test_the_frame_is_the_newest_record_of_each_key",
+    "tests/spark/streams/test_streams_in_spark.py::test_a_crash_between_plan_and_commit_of_batch_0_loses_nothing[earliest]",
+    "tests/spark/streams/test_sink_queries.py::test_a_restarted_query_replays_its_last_batch_and_adds_nothing",
+    "tests/maintenance/test_compact_spark.py::test_a_session_maintains_a_log",
+)
+"""Write, read, SQL, view=latest, a stream from a topic and one to a topic over restarts, maintain."""
 
 HERE = "--here"
 """The first argument of a run of pytest in an environment."""
@@ -92,7 +104,10 @@ def environment(folder: Path, version: str) -> Path:
     with (folder / f"{version}.txt").open("w") as said:  # pip prints hundreds of lines where an index is a folder
         pip = [sys.executable, "-m", "pip", "--python", python]
         install = [*pip, "install", "--no-deps", "--no-compile", f"pyspark=={version}"]
-        subprocess.run(install, check=True, stdout=said, stderr=subprocess.STDOUT)
+        code = subprocess.run(install, stdout=said, stderr=subprocess.STDOUT).returncode
+    if code:
+        last = "\n".join((folder / f"{version}.txt").read_text().splitlines()[-10:])
+        sys.exit(f"PySpark {version}: pip did not install it ({code})\n{last}")
     [packages] = (folder / version).glob("lib/python*/site-packages")
     libraries = [path for path in sys.path if path.endswith("site-packages")]
     (packages / "borrowed.pth").write_text("".join(f"{path}\n" for path in libraries))
@@ -120,9 +135,11 @@ def tested(python: Path, version: str, arguments: list[str]) -> bool:
 def main(given: list[str]) -> int:
     parser = argparse.ArgumentParser(description="Runs Spark's tests with other versions of PySpark.")
     parser.add_argument("--version", action="append", help=f"one or several; by default {', '.join(VERSIONS)}")
+    parser.add_argument("--short", action="store_true", help="a test of each thing that a user does: a minute")
     parser.add_argument("--folder", type=Path, help="where environments stay")
     cut = given.index("--") if "--" in given else len(given)
     arguments, tests = parser.parse_args(given[:cut]), given[cut + 1 :]
+    tests = [*(SHORT if arguments.short else ()), *tests]
     with tempfile.TemporaryDirectory() as temporary:
         folder = (arguments.folder or Path(temporary)).absolute()
         folder.mkdir(parents=True, exist_ok=True)
