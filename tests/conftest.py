@@ -37,7 +37,8 @@ settings.load_profile("repeatable")
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Marks tests `spark` that use its fixture or have it for a parameter, and `slow` that read a large directory.
 
-    A test that is neither spark, nor network, nor slow is `fast`.
+    A test that is neither spark, nor network, nor slow is `fast`. Tests that share what a module makes once, or the
+    browser, run in one process of pytest-xdist: each process would make its own.
     """
     for item in items:
         parameters = getattr(getattr(item, "callspec", None), "params", {})
@@ -50,8 +51,20 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.xdist_group("spark"))  # one process of pytest-xdist, so one session
         elif item.get_closest_marker("spark") and not item.get_closest_marker("xdist_group"):
             item.add_marker(pytest.mark.xdist_group("spark-processes"))  # one after the other
+        elif not item.get_closest_marker("xdist_group") and (shared := shared_by(item)):
+            item.add_marker(pytest.mark.xdist_group(shared))
         if not any(item.get_closest_marker(name) for name in ("spark", "network", "slow")):
             item.add_marker("fast")
+
+
+def shared_by(item: pytest.Item) -> str | None:
+    """What a test shares with others: the browser, or what its module makes once."""
+    if not isinstance(item, pytest.Function):
+        return None
+    if "browser" in item.fixturenames:
+        return "browser"
+    definitions = item._fixtureinfo.name2fixturedefs.values()
+    return item.module.__name__ if any(found[-1].scope == "module" for found in definitions) else None
 
 
 @pytest.fixture(scope="session")

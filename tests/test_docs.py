@@ -189,6 +189,10 @@ def test_every_column_of_the_manifest_is_specified(kind: str) -> None:
     assert all(specified[field.name] == field.type for field in SCHEMAS[kind] if field.name not in nested)
 
 
+# With all that needs a browser, which is installed once, and so is the site made once.
+SITE = pytest.mark.xdist_group("browser")
+
+
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The site as `mkdocs build --strict` makes it: a warning is an error."""
@@ -199,6 +203,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return target
 
 
+@SITE
 @pytest.mark.slow
 def test_the_reference_names_every_setting_command_and_error(site: Path) -> None:
     pages = {name: (site / "reference" / f"{name}.html").read_text() for name in ("settings", "commands", "errors")}
@@ -210,6 +215,7 @@ def test_the_reference_names_every_setting_command_and_error(site: Path) -> None
         assert f"segments {command}" in pages["commands"]
 
 
+@SITE
 @pytest.mark.slow
 def test_the_site_fetches_nothing_from_elsewhere(site: Path) -> None:
     for page in site.rglob("*.html"):
@@ -231,6 +237,7 @@ FIRST_RESULT = """new Promise((done) => {
 })"""
 
 
+@SITE
 @pytest.mark.slow
 def test_the_search_of_a_folder_finds_the_page_first(site: Path, tmp_path: Path) -> None:
     wanted = {"delete topic": "restore", "reset offsets": "groups", "kafka-consumer-groups": "groups"}
@@ -245,6 +252,7 @@ def test_the_search_of_a_folder_finds_the_page_first(site: Path, tmp_path: Path)
         browser.close()
 
 
+@SITE
 @pytest.mark.slow
 def test_no_line_of_code_is_cut_on_a_phone(site: Path, tmp_path: Path) -> None:
     cut = "[...document.querySelectorAll('pre > code')].filter((one) => one.scrollWidth > one.clientWidth + 1).length"
