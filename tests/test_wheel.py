@@ -79,7 +79,9 @@ def _borrowing(folder: Path, requirement: str) -> Path:
 def _run(python: Path, *arguments: str, code: int = 0, directory: Path | None = None, **variables: str) -> str:
     """What a process of the environment prints, standard error included."""
     left_out = ("PYTHON", "SPARK", "PYSPARK")
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(left_out)} | variables
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(left_out)}
+    # What a user does not have, and says nothing of Spark: how its JVM compiles (tests/conftest.py).
+    environment |= {"SPARK_SUBMIT_OPTS": os.environ["SPARK_SUBMIT_OPTS"]} | variables
     done = subprocess.run(
         [python, *arguments],
         cwd=directory or python.parent,
