@@ -15,7 +15,8 @@ class Window:
     """Bytes of a file, and the batches in them to use: all or some of the batches that a scan of `data` found.
 
     `data[0]` is byte `byte_position` of the file `path`. The positions of `batches` count from the file's start. An
-    offset in the bytes plus `offset_shift` is the offset in the log.
+    offset in the bytes plus `offset_shift` is the offset in the log. `pieces`: `data` is put together of pieces of the
+    file, one behind the other; two int64[], where each begins in the file, in order, and in `data`.
     """
 
     data: Any  # bytes-like
@@ -23,11 +24,16 @@ class Window:
     byte_position: int = 0
     path: str = ""
     offset_shift: int = 0
+    pieces: tuple[np.ndarray, np.ndarray] | None = None
 
     @property
     def starts(self) -> np.ndarray:
         """int64[]: where each batch begins in `data`."""
         values: np.ndarray = self.batches.byte_position - self.byte_position
+        if self.pieces is not None:
+            positions, places = self.pieces
+            rows = np.searchsorted(positions, self.batches.byte_position, side="right") - 1
+            values = self.batches.byte_position - (positions - places)[rows]
         return values
 
     def with_batches(self, batches: BatchTable) -> Window:

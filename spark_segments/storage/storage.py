@@ -141,17 +141,29 @@ class Storage:
 
     # Reading
 
-    def read(self, path: str, offset: int = 0, length: int | None = None, *, writable: bool = False) -> pa.Buffer:
+    def read(
+        self,
+        path: str,
+        offset: int = 0,
+        length: int | None = None,
+        *,
+        writable: bool = False,
+        ranges: Sequence[tuple[int, int]] = (),
+    ) -> pa.Buffer:
         """Bytes [offset, offset + length) of a file, or up to its end without `length`, by one positional read.
 
         The result is shorter, or empty, where the file ends earlier. A file that has grown since an earlier read shows
-        its new bytes. With `writable` the caller may write to the returned memory, which nobody else uses.
+        its new bytes. With `writable` the caller may write to the returned memory, which nobody else uses. `ranges`
+        [start, end) of the file, which rise, are read in place of those bytes, and come one behind the other.
         """
         if offset < 0 or (length is not None and length < 0):
             raise InvalidOptionError(
                 "The offset or the length is negative", path=path, expected="≥ 0", found=(offset, length)
             )
-        data = self._retried(path, lambda files, full: files.read(full, offset, length))
+        if ranges:
+            data = self._retried(path, lambda files, full: _read_ranges(files, full, ranges))
+        else:
+            data = self._retried(path, lambda files, full: files.read(full, offset, length))
         if writable:
             return data if data.is_mutable else pa.py_buffer(bytearray(data))
         return pa.py_buffer(memoryview(data).toreadonly()) if data.is_mutable else data
@@ -401,6 +413,12 @@ class WriteStream:
             return
         with contextlib.suppress(OSError):  # the first error is the one to show
             getattr(self._file, "abandon", self._file.close)()
+
+
+def _read_ranges(files: FileSystem, path: str, ranges: Sequence[tuple[int, int]]) -> pa.Buffer:
+    if isinstance(files, LocalFiles):
+        return files.read_ranges(path, ranges)
+    return pa.py_buffer(b"".join(files.read(path, start, end - start) for start, end in ranges))
 
 
 def _cause(error: BaseException, hidden: Callable[[str], str]) -> BaseException | None:

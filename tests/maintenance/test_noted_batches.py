@@ -10,12 +10,12 @@ import pytest
 
 from spark_segments import LogDir
 from spark_segments.maintenance import compact, roll
-from spark_segments.maintenance.compaction.noted_batches import LEAST_GAP_BYTES
+from spark_segments.maintenance.compaction.noted_batches import LEAST_STORE_GAP_BYTES
 
 NOW_MS = 1_700_000_000_000
 LATER_MS = 10 * 24 * 3_600_000
 VALUE_BYTES = 1000
-ROWS = 4 * LEAST_GAP_BYTES // VALUE_BYTES
+ROWS = 4 * LEAST_STORE_GAP_BYTES // VALUE_BYTES
 
 
 def _append(log: LogDir, keys: list[str]) -> None:

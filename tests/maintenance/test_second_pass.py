@@ -55,12 +55,13 @@ LATER_MS = 10 * 86_400_000
 
 @contextlib.contextmanager
 def small_windows(size: int) -> Iterator[None]:
-    """Windows of about `size` bytes, and every group is large."""
+    """Windows of about `size` bytes, no gap is too small to be passed over, and every group is large."""
     with contextlib.ExitStack() as patched:
         for module in (walk, second_pass, reader):
             patched.enter_context(mock.patch.object(module, "WINDOW_BYTES", size))
         patched.enter_context(mock.patch.object(reader, "FIRST_WINDOW_BYTES", size))
         patched.enter_context(mock.patch.object(second_pass, "WAITING_BYTES", 2 * size))
+        patched.enter_context(mock.patch.object(second_pass, "LEAST_GAP_BYTES", 1))
         patched.enter_context(mock.patch.object(round_tasks, "MIN_SLICE_BYTES", 1))
         patched.enter_context(mock.patch.object(plan, "LARGE_PARTITION_BYTES", 0))
         patched.enter_context(mock.patch.object(plan, "LARGE_SHARE", 0))
@@ -131,7 +132,10 @@ def test_threads_leave_the_bytes_of_one_thread(
             cleaning = CleanerSettings(TOPIC, TOPIC_ID, {}, now_ms, map_bytes, 0.9)
             work = RoundPlan(cleaning, config, row, rows, dirty, bound)
             found = RoundTasks(threads, map_bytes, map_bytes)(storage, work)
-            with mock.patch.object(plan, "LARGE_PARTITION_BYTES", 1 << 40):
+            with (
+                mock.patch.object(plan, "LARGE_PARTITION_BYTES", 1 << 40),
+                mock.patch.object(second_pass, "LEAST_GAP_BYTES", 1 << 40),
+            ):
                 expected = RoundTasks(threads, map_bytes, map_bytes)(storage, work)
             assert described(storage, found) == described(storage, expected)
             if map_bytes == MIB:  # maps of slices are full at other records than a single map
@@ -288,7 +292,7 @@ def work_on(log: LogDir, segment: Segment, first_dirty_offset: int = 0) -> Round
 def test_windows_wait_in_bounded_memory_however_slow_the_writer_is(prices, monkeypatch):
     window_bytes, threads = 400, 3
     sizes, used, most_bytes = list[int](), 0, 0
-    windows, add = second_pass.windows, group_rewrite.GroupRewrite.add
+    windows, add = second_pass.windows_in, group_rewrite.GroupRewrite.add
 
     def counted(*arguments: Any, **options: Any) -> Iterator[Window]:
         for window in windows(*arguments, **options):
@@ -303,7 +307,7 @@ def test_windows_wait_in_bounded_memory_however_slow_the_writer_is(prices, monke
         most_bytes = max(most_bytes, sum(sizes[used:]))
         add(self, segment, cleaned)
 
-    monkeypatch.setattr(second_pass, "windows", counted)
+    monkeypatch.setattr(second_pass, "windows_in", counted)
     monkeypatch.setattr(group_rewrite.GroupRewrite, "add", slow)
     with small_windows(window_bytes):
         RoundTasks(threads, MIB, MIB)(prices.storage, work_on(prices, live(prices, TOPIC)[0]))

@@ -345,6 +345,14 @@ MUTANTS = (
     ),
     Mutant(
         "compact",
+        "batches that are passed over change nothing",
+        "maintenance/compaction/second_pass.py",
+        "        yield None, None, passed\n",
+        "        pass\n",
+        "tests/maintenance/test_noted_batches.py::test_bytes_without_a_live_record_are_read_once",
+    ),
+    Mutant(
+        "compact",
         "nobody checks the CRCs of what threads clean",
         "maintenance/compaction/second_pass.py",
         "    if check_crc:\n",

@@ -169,7 +169,7 @@ def _open_wrapper(window: Window, row: int, check_crc: bool = True) -> _Wrapper:
         int(batches.attributes[row]),
     )
     codec = attributes & CODEC_MASK
-    start = byte_position - window.byte_position
+    start = int(window.starts[row])
     columns = _MessageColumns.empty(1)
     _, _, problem = kernels.read_columns(view, start, start + int(batches.size[row]), 0, False, -1, *columns.arrays)
     if problem:

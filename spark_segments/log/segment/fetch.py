@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+from bisect import bisect_right
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cache
 from typing import Protocol
@@ -33,8 +34,9 @@ class Read(Protocol):
 
 
 @contextlib.contextmanager
-def fetch_ahead(storage: Storage, path: str, end: int) -> Iterator[Read]:
-    """The function to read a file with, forward as a rule. Nothing from byte `end` on is fetched ahead.
+def fetch_ahead(storage: Storage, path: str, *ends: int) -> Iterator[Read]:
+    """The function to read a file with, forward as a rule. Nothing is fetched ahead over one of the bytes `ends`, which
+    rise, and nothing from the last of them on.
 
     Raises what `read_file` raises. Up to MOST_BLOCKS blocks of BLOCK_BYTES wait in memory. A reader that stops early
     has fetched a few times as much as it has read, at most.
@@ -46,7 +48,7 @@ def fetch_ahead(storage: Storage, path: str, end: int) -> Iterator[Read]:
 
         yield read
         return
-    ahead = _Ahead(storage, path, end)
+    ahead = _Ahead(storage, path, ends)
     try:
         yield ahead.read
     finally:
@@ -63,8 +65,9 @@ class _Block:
 class _Ahead:
     """The blocks of a file that are fetched or being fetched, in their order and without gaps."""
 
-    def __init__(self, storage: Storage, path: str, end: int) -> None:
-        self._storage, self._path, self._end = storage, path, end
+    def __init__(self, storage: Storage, path: str, ends: Sequence[int]) -> None:
+        self._storage, self._path, self._ends = storage, path, ends
+        self._end = ends[-1]  # of what may be fetched ahead
         self._blocks: deque[_Block] = deque()
         self._last = range(0)  # the bytes of the read before
         self._block_bytes = self._depth = 0
@@ -74,6 +77,7 @@ class _Ahead:
         asked = range(byte_position, byte_position + length)
         goes_on = byte_position > self._last.start and byte_position in range(self._last.start, self._last.stop + 1)
         self._last = asked
+        self._end = self._ends[min(bisect_right(self._ends, byte_position), len(self._ends) - 1)]
         if not goes_on or asked.stop > self._end:
             if not goes_on:
                 self.close()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -16,10 +16,18 @@ from spark_segments.storage import Storage
 
 
 def read_file(
-    storage: Storage, path: str, offset: int = 0, length: int | None = None, *, writable: bool = False
+    storage: Storage,
+    path: str,
+    offset: int = 0,
+    length: int | None = None,
+    *,
+    writable: bool = False,
+    ranges: Sequence[tuple[int, int]] = (),
 ) -> pa.Buffer:
     """As `Storage.read`. Raises MissingFileError where the file is gone."""
     try:
+        if ranges:
+            return storage.read(path, writable=writable, ranges=ranges)
         return storage.read(path, offset, length, writable=writable)
     except FileNotFoundError as error:
         raise missing_file(storage.location(path)) from error

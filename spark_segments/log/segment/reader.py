@@ -20,7 +20,8 @@ from spark_segments.format.window import Window
 from spark_segments.log.manifest.rows import Segment
 from spark_segments.log.segment.fetch import fetch_ahead
 from spark_segments.log.segment.files import read_file, read_index, read_time_index
-from spark_segments.log.segment.walk import BORDER_BYTES, WINDOW_BYTES, walk
+from spark_segments.log.segment.ranges import Ranges
+from spark_segments.log.segment.walk import BORDER_BYTES, WINDOW_BYTES, WalkStep, walk
 from spark_segments.storage import Storage
 
 FIRST_WINDOW_BYTES = 256 << 10
@@ -146,14 +147,7 @@ def windows(
     CorruptBatchError where the bytes are damaged or end too early, MissingFileError where the file is gone.
     """
     path, end = segment.path, segment.end_position
-    if abs(segment.offset_shift) > LARGEST_SHIFT:
-        raise LogDirError(
-            "A row of the manifest says offsets that no log has",
-            path=path,
-            expected="offsets from 0 to 2**62",
-            found=f"{segment.base_offset}, and {segment.file_base_offset} in the file",
-            hint="Run segments verify",
-        )
+    _check_shift(segment)
     fetched_end = end if end_position is None else min(end, end_position + BORDER_BYTES)
     with fetch_ahead(storage, path, fetched_end) as read:
         for step in walk(
@@ -166,15 +160,42 @@ def windows(
             offset_shift=segment.offset_shift,
             check_crc=check_crc,
         ):
-            if step.is_short:
-                raise step.too_short(end)
-            if len(step.window.batches):
-                yield with_first_offsets(step.window)
-            if step.error is not None:
-                step.error.hint = step.error.hint or RESTORE
-                raise step.error
-            if step.is_last:
-                raise step.cut(end)
+            yield from _windows_of(step, end)
+
+
+def windows_in(storage: Storage, segment: Segment, ranges: Ranges, *, check_crc: bool = True) -> Iterator[Window]:
+    """As `windows`, the batches in ranges of a segment's file: what lies between them is not read."""
+    path, size = segment.path, ranges.size
+    _check_shift(segment)
+    with ranges.reader(storage, path, segment.end_position) as read:
+        for step in walk(read, path, size, offset_shift=segment.offset_shift, check_crc=check_crc):
+            with ranges.errors():
+                found = list(_windows_of(step, size))
+            yield from map(ranges.in_file, found)
+
+
+def _check_shift(segment: Segment) -> None:
+    if abs(segment.offset_shift) > LARGEST_SHIFT:
+        raise LogDirError(
+            "A row of the manifest says offsets that no log has",
+            path=segment.path,
+            expected="offsets from 0 to 2**62",
+            found=f"{segment.base_offset}, and {segment.file_base_offset} in the file",
+            hint="Run segments verify",
+        )
+
+
+def _windows_of(step: WalkStep, log_bytes: int) -> Iterator[Window]:
+    """The window of a step, where it has batches. Raises CorruptBatchError where the walk cannot go on."""
+    if step.is_short:
+        raise step.too_short(log_bytes)
+    if len(step.window.batches):
+        yield with_first_offsets(step.window)
+    if step.error is not None:
+        step.error.hint = step.error.hint or RESTORE
+        raise step.error
+    if step.is_last:
+        raise step.cut(log_bytes)
 
 
 @dataclass(frozen=True, slots=True)

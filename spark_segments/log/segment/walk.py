@@ -38,19 +38,23 @@ class WalkStep:
 
     def too_short(self, log_bytes: int) -> CorruptBatchError:
         """The error of a file that ended within the read, though the log says that it has `log_bytes`."""
-        file_bytes = self.window.byte_position + self.read_bytes
-        return _ended("The file is shorter than the log says", self.window, file_bytes, log_bytes, file_bytes)
+        return too_short(self.window.path, log_bytes, self.window.byte_position + self.read_bytes)
 
     def cut(self, log_bytes: int) -> CorruptBatchError:
         """The error of a batch that goes beyond the `log_bytes` of the file."""
         left = log_bytes - self.end_position
-        return _ended("A record batch is cut", self.window, self.end_position, self.needed_bytes, left)
+        return _ended("A record batch is cut", self.window.path, self.end_position, self.needed_bytes, left)
 
 
-def _ended(message: str, window: Window, byte_position: int, expected: int, found: int) -> CorruptBatchError:
+def too_short(path: str, log_bytes: int, file_bytes: int) -> CorruptBatchError:
+    """The error of a file that ends at `file_bytes`, though the log says that it has `log_bytes`."""
+    return _ended("The file is shorter than the log says", path, file_bytes, log_bytes, file_bytes)
+
+
+def _ended(message: str, path: str, byte_position: int, expected: int, found: int) -> CorruptBatchError:
     return CorruptBatchError(
         message,
-        path=window.path,
+        path=path,
         byte_position=byte_position,
         expected=f"{expected} bytes",
         found=f"{found} bytes",

@@ -6,7 +6,7 @@ and looks up no key of theirs. A segment that is not noted, or not whole, is rea
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -17,12 +17,16 @@ from spark_segments.format.cleaner.clean import CleanerStats
 from spark_segments.format.cleaner.live_records import LiveRecords
 from spark_segments.format.window import Window
 from spark_segments.log.manifest.rows import Segment
+from spark_segments.log.segment.ranges import Ranges
 
 LEAST_MEMORY_BYTES = 1 << 20
 MEMORY_SHARE = 1 / 8  # of the map's memory: for the notes, and once more for the bits of the live records
 
-LEAST_GAP_BYTES = 2 << 20
-"""The least bytes between two parts of a segment that are read apart: a part of its own costs a window."""
+LEAST_GAP_BYTES = 64 << 10
+LEAST_STORE_GAP_BYTES = 2 << 20
+"""The least bytes between two ranges of a segment that are read apart, of a local file and of an object: a range of its
+own costs a call, or a request.
+"""
 
 
 def memory_for_notes(map_bytes: int) -> int:
@@ -54,17 +58,6 @@ class BatchNotes:
         """The notes of neighbouring parts, in order."""
         found = list(parts)
         return cls(*(np.concatenate([getattr(part, name) for part in found]) for name in cls.__slots__))
-
-
-@dataclass(frozen=True, slots=True)
-class SegmentPart:
-    """Bytes [start_position, end_position) of a segment that the second pass reads, and the batches before them that it
-    passes over.
-    """
-
-    start_position: int
-    end_position: int
-    passed: CleanerStats
 
 
 @dataclass(slots=True)
@@ -127,23 +120,24 @@ class NotedBatches:
         return notes if adjoin else None
 
 
-def parts_to_read(notes: BatchNotes, live: LiveRecords) -> Iterator[SegmentPart]:
-    """The parts of a segment that the second pass reads, in order; the last may be empty."""
+def ranges_to_read(notes: BatchNotes, live: LiveRecords, least_gap_bytes: int) -> tuple[Ranges | None, CleanerStats]:
+    """(what the second pass reads of a segment, if anything; what becomes of the batches that it passes over).
+
+    It reads over gaps of less than `least_gap_bytes`.
+    """
     counts = live.counts_between(notes.base_offset, notes.last_offset)
     rows = np.flatnonzero(notes.needed | (counts != 0))
+    if not len(rows):
+        return None, _passed(notes, np.ones(len(counts), np.bool_))
     ends = notes.byte_position + notes.size
-    after = 0
-    if len(rows):
-        far = notes.byte_position[rows[1:]] - ends[rows[:-1]] >= LEAST_GAP_BYTES
-        firsts = rows[np.concatenate(([True], far))]
-        lasts = rows[np.concatenate((far, [True]))]
-        firsts[0] = 0 if notes.byte_position[firsts[0]] < LEAST_GAP_BYTES else firsts[0]
-        for first, last in zip(firsts.tolist(), lasts.tolist(), strict=True):
-            yield SegmentPart(int(notes.byte_position[first]), int(ends[last]), _passed(notes, after, first))
-            after = last + 1
-    if after < len(ends):
-        end = int(ends[-1])
-        yield SegmentPart(end, end, _passed(notes, after, len(ends)))
+    far = notes.byte_position[rows[1:]] - ends[rows[:-1]] >= least_gap_bytes
+    firsts = rows[np.concatenate(([True], far))]
+    lasts = rows[np.concatenate((far, [True]))]
+    firsts[0] = 0 if notes.byte_position[firsts[0]] < least_gap_bytes else firsts[0]
+    edges = np.zeros(len(counts) + 1, np.int64)
+    edges[firsts] += 1
+    edges[lasts + 1] -= 1
+    return Ranges(notes.byte_position[firsts], ends[lasts]), _passed(notes, np.cumsum(edges[:-1]) == 0)
 
 
 def plain_batches(notes: BatchNotes, batches: BatchTable) -> np.ndarray:
@@ -152,9 +146,12 @@ def plain_batches(notes: BatchNotes, batches: BatchTable) -> np.ndarray:
     return values
 
 
-def _passed(notes: BatchNotes, first: int, last: int) -> CleanerStats:
-    """What becomes of the batches of rows [first, last), none of which has a live record."""
-    records, rows = int(notes.count[first:last].sum()), slice(first, last)
+def _passed(notes: BatchNotes, rows: np.ndarray) -> CleanerStats:
+    """What becomes of the batches of `rows` (bool[n]), none of which has a live record."""
+    records = int(notes.count[rows].sum())
     return CleanerStats(
-        records_read=records, superseded=records, batches_read=last - first, bytes_read=int(notes.size[rows].sum())
+        records_read=records,
+        superseded=records,
+        batches_read=int(np.count_nonzero(rows)),
+        bytes_read=int(notes.size[rows].sum()),
     )

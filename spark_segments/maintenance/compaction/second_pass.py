@@ -7,7 +7,7 @@ of the transactions before it. So what they leave is what a single thread leaves
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -20,10 +20,16 @@ from spark_segments.format.cleaner.transactions import CleanedTransactions
 from spark_segments.format.window import Window
 from spark_segments.log.manifest.rows import Segment
 from spark_segments.log.reading.ahead import read_ahead
-from spark_segments.log.segment.reader import windows
+from spark_segments.log.segment.reader import windows, windows_in
 from spark_segments.log.segment.walk import WINDOW_BYTES
 from spark_segments.maintenance.compaction.group_rewrite import named
-from spark_segments.maintenance.compaction.noted_batches import NotedBatches, parts_to_read, plain_batches
+from spark_segments.maintenance.compaction.noted_batches import (
+    LEAST_GAP_BYTES,
+    LEAST_STORE_GAP_BYTES,
+    NotedBatches,
+    plain_batches,
+    ranges_to_read,
+)
 from spark_segments.storage import Storage
 
 WAITING_BYTES = 2 * WINDOW_BYTES
@@ -102,14 +108,10 @@ def _clean(
 
 
 def _check_crcs(window: Window) -> None:
-    batches = window.batches
-    scan = scan_batches(
-        window.data,
-        file_position=window.byte_position,
-        path=window.path,
-        limit_bytes=int(batches.byte_position[-1] + batches.size[-1]) - window.byte_position,
-    )
+    batches, starts = window.batches, window.starts
+    scan = scan_batches(window.data, path=window.path, limit_bytes=int(starts[-1] + batches.size[-1]))
     if scan.error is not None:
+        scan.error.byte_position = int(batches.byte_position[len(scan.batches)])
         scan.error.hint = RESTORE
         raise scan.error
 
@@ -117,20 +119,17 @@ def _check_crcs(window: Window) -> None:
 def _steps(
     storage: Storage, segment: Segment, live: LiveRecords, noted: NotedBatches, *, check_crc: bool
 ) -> Iterator[tuple[Window | None, np.ndarray | None, CleanerStats]]:
-    """(a window of a segment, its plain batches, the batches passed over before it), in order."""
+    """(a window of a segment, its plain batches, batches that are passed over), in order. What is passed over comes
+    first: the other batches must be written then.
+    """
     notes = noted.whole(segment) if live.end_offset >= segment.next_offset else None
     if notes is None:
         for window in windows(storage, segment, check_crc=check_crc):
             yield window, None, CleanerStats()
         return
-    for part in parts_to_read(notes, live):
-        if part.passed.records_read:
-            yield None, None, part.passed
-        for window in windows(
-            storage,
-            replace(segment, log_bytes=part.end_position),  # a batch ends there: nothing beyond it is read
-            part.start_position,
-            first_window_bytes=WINDOW_BYTES,
-            check_crc=check_crc,
-        ):
+    ranges, passed = ranges_to_read(notes, live, LEAST_GAP_BYTES if storage.is_local else LEAST_STORE_GAP_BYTES)
+    if passed.records_read:
+        yield None, None, passed
+    if ranges is not None:
+        for window in windows_in(storage, segment, ranges, check_crc=check_crc):
             yield window, plain_batches(notes, window.batches), CleanerStats()
