@@ -118,6 +118,7 @@ def killed_and_ended(directory: Path, kills: int, seed: int, environment: Mappin
             if to_be_killed and run.wait(choose.uniform(0, took[job])) is None:
                 kind = run.kill(choose)
                 counts[f"killed {job}, {kind}"] += kind is not None
+                print(", ".join(f"{count} {name}" for name, count in sorted(counts.items())), flush=True)
             code = run.wait()
             if code == 0:
                 took[job] = time.monotonic() - started
