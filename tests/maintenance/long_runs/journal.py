@@ -12,8 +12,9 @@ import pyarrow as pa
 
 from spark_segments import LogDir
 from spark_segments.log.manifest.change import Change, ChangeWriter, partition_rows
-from spark_segments.log.manifest.delta.delta_log import CommitNote, commit_info
+from spark_segments.log.manifest.delta.delta_log import CommitNote, commit_info, paths_of
 from spark_segments.log.manifest.rows import REMOVED, segments_table
+from spark_segments.log.manifest.schemas import KIND, SEGMENT_KIND
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.manifest.topic_log import TopicLog
 from spark_segments.log.manifest.upkeep import MERGE
@@ -57,7 +58,8 @@ class Journal:
         def noted_commit(
             log: TopicLog, delta: Any, state: Any, files: Any, note: CommitNote, *others: Any, **options: Any
         ) -> Any:
-            self._note(note, *others)
+            if note.operation != MERGE:  # it follows another commit, whose plan is not its own
+                self._note(note, *others)
             return commit_on(log, delta, state, files, note, *others, **options)
 
         for owner, name, method in (
@@ -126,9 +128,14 @@ def commits_of(log: LogDir, topic: str, tried: dict[tuple[str, int], dict[str, A
     assert versions == list(range(len(versions))), "Delta's log is whole"
     found = []
     for version in versions:
-        info = commit_info(of_topic.delta.actions(version))
+        actions = of_topic.delta.actions(version)
+        info = commit_info(actions)
         line = tried.get((info["commitId"], int(info["attempt"])))
-        assert line is not None or info["change"] == MERGE, f"{topic}: nobody tried version {version}"
+        if info["change"] == MERGE:
+            touched = [path for action in ("add", "remove") for path in paths_of(actions, action)]
+            assert all(path.startswith(f"{KIND}={SEGMENT_KIND}/") for path in touched), f"{version} merges {touched}"
+        else:
+            assert line is not None, f"{topic}: nobody tried version {version}"
         found.append(Commit(version, info["timestamp"], info["change"], line))
     return found
 

@@ -127,7 +127,7 @@ class TopicModel:
             case "import":
                 if moved or segments:
                     self._import(self.kafka[intent["step"]], moved, segments)
-            case "roll" | "vacuum" | "merge-files":
+            case "roll" | "vacuum":
                 pass
             case other:
                 raise AssertionError(f"nobody does a {other} here")
