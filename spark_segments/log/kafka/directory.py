@@ -214,11 +214,13 @@ class KafkaDirectory:
         return Recovery(snapshot, {one.partition.partition: one for one in recovered}, changing)
 
     def _offsets(self, name: str, topic: str, notes: list[Note]) -> dict[int, int]:
-        """{partition: offset} of a checkpoint file of the log directory; as in Kafka, {} where it cannot be read."""
+        """{partition: offset} of a checkpoint file of the log directory; as in Kafka, {} where it is damaged."""
         try:
-            offsets = parse_offsets(self._above.read(name), path=name)
+            content = self._above.read(name)
         except FileNotFoundError:
             return {}
+        try:
+            offsets = parse_offsets(content, path=name)
         except SegmentsError as error:
             notes.append(Note(topic, None, name, f"{error.message}; the log is opened without it"))
             return {}

@@ -14,7 +14,7 @@ from itertools import pairwise
 
 from spark_segments.config import normal_overrides
 from spark_segments.config.table import KEYS
-from spark_segments.errors import CorruptBatchError, InvalidOptionError, SegmentsError
+from spark_segments.errors import CorruptBatchError, InvalidOptionError, SegmentsError, StorageError
 from spark_segments.format.batches import scan_batches
 from spark_segments.format.decoding.decode import decode_batches
 from spark_segments.format.window import Window
@@ -37,12 +37,15 @@ def imported_settings(
     source: KafkaDirectory, topics: Sequence[str], overrides: Mapping[str, str], *, keep_retention: bool
 ) -> dict[str, ImportedSettings]:
     """{topic: settings}. Records must not expire for having been imported: without `keep_retention`, retention.ms is -1
-    and Kafka's retention.bytes is left behind, unless `overrides` say otherwise.
+    and Kafka's retention.bytes is left behind, unless `overrides` say otherwise. Damaged settings are a warning; raises
+    StorageError where they cannot be read.
     """
     unread: str | None = None
     try:
         known = topic_configs(source.log_directory)
-    except (SegmentsError, OSError) as error:
+    except StorageError:
+        raise
+    except (SegmentsError, FileNotFoundError) as error:
         known, unread = None, str(error)
     settings = {}
     for topic in topics:

@@ -287,8 +287,9 @@ class _Directory:
         info = self.files.get(PARTITION_METADATA_FILE)
         if info is None:
             return None
+        content = self.storage.read(info.path)
         try:
-            return parse_partition_metadata(self.storage.read(info.path), path=info.path)
+            return parse_partition_metadata(content, path=info.path)
         except SegmentsError as error:
             self.note(info, f"{error.message}; the topic id is not known")
             return None
@@ -301,8 +302,9 @@ class _Directory:
         info = self.files.get(name)
         if info is None:
             return ()
+        content = self.storage.read(info.path)
         try:
-            return parse_leader_epochs(self.storage.read(info.path), path=info.path)
+            return parse_leader_epochs(content, path=info.path)
         except SegmentsError as error:
             self.note(info, f"{error.message}; leader epochs are taken from the log")
             return ()

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from spark_segments import LogDir
+from spark_segments.errors import StorageError
 from spark_segments.format.batches import scan_batches
 from spark_segments.format.sidecars.producer_state import (
     ProducerEntry,
@@ -69,6 +70,20 @@ def test_checkpoints_that_do_not_parse_are_left_aside_and_noted(tmp_path):
         "leader-epoch-checkpoint",
         "partition.metadata",
     }
+
+
+@pytest.mark.parametrize("file", ["log-start-offset-checkpoint", "cleaner-offset-checkpoint"])
+def test_checkpoints_that_cannot_be_read_are_an_error_of_the_store(file, tmp_path):
+    """Without them, records below Kafka's log start would be in the log."""
+    shutil.copytree(golden_dir("plain-0"), tmp_path / "kafka" / "plain-0")
+    log = LogDir.open(str(tmp_path / "kafka"))
+    (tmp_path / "kafka" / file).mkdir()  # a file that is there and cannot be read, whoever reads
+    with pytest.raises(StorageError, match=f"file system failed.*{file}"):
+        log.topic("plain").offsets()
+    target = LogDir.create(str(tmp_path / "log"))
+    with pytest.raises(StorageError, match="file system failed"):
+        target.import_kafka(str(tmp_path / "kafka"))
+    assert target.topics() == []
 
 
 def test_what_lies_after_the_cut_leaves_the_leader_epochs(plain):
