@@ -7,7 +7,8 @@ import shutil
 import tarfile
 import tempfile
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from random import Random
 
@@ -50,6 +51,16 @@ def _mutated_json(data: bytes, random: Random) -> bytes:
     _change(value, random)
     lines[at] = json.dumps(value)
     return "\n".join(lines).encode()
+
+
+@contextmanager
+def _rows_from_files() -> Iterator[None]:
+    """Within its block rows are read from their files. What this process keeps of rows is as before behind it."""
+    kept, row_files._cache = row_files._cache, row_files._RowCache(1)
+    try:
+        yield
+    finally:
+        row_files._cache = kept
 
 
 _TEXTS = ["", "..", "../../x", "/etc/passwd", "%2e%2e%2fx", "a\0b", "9" * 30]
@@ -101,8 +112,8 @@ def recovery_copies() -> Run:
     indexes = [path for path in files if path.startswith("_recovery/") and path.endswith(".json")]
     others = [path for path in files if path.startswith("_recovery/")]
 
+    @_rows_from_files()
     def run(random: Random) -> None:
-        row_files._cache = row_files._RowCache(1)
         path = random.choice(indexes if random.random() < 0.7 else others)
         data = _mutated_json(files[path], random) if path.endswith(".json") else mutated(files[path], random)
         read_recovery_copy(storage_of({**files, path: data}), TOPIC)
@@ -116,8 +127,8 @@ def rows_of_parquet() -> Run:
     parquet = {path: data for path, data in files.items() if path.startswith(f"{prefix}kind=")}
     kinds = {path: path.removeprefix(f"{prefix}kind=").partition("/")[0] for path in parquet}
 
+    @_rows_from_files()
     def run(random: Random) -> None:
-        row_files._cache = row_files._RowCache(1)
         path = random.choice(list(parquet))
         data = parquet[path]
         if random.random() < 0.5:  # Parquet's metadata are at the end
@@ -138,8 +149,8 @@ def delta_logs() -> Run:
     in_log = [path for path in paths if "/_delta_log/" in path]
     lay_out = _Directory(files)
 
+    @_rows_from_files()
     def run(random: Random) -> None:
-        row_files._cache = row_files._RowCache(1)
         path = random.choice(in_log if random.random() < 0.7 else paths)
         data = _mutated_json(files[path], random) if path.endswith(".json") else mutated(files[path], random)
         root = lay_out({path: data})
