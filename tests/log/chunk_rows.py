@@ -6,10 +6,9 @@ import itertools
 import time
 from pathlib import Path
 
-from spark_segments.log.manifest.delta.delta_log import DeltaLog, OpenDeltaLog
-from spark_segments.log.manifest.manifest import Manifest
-from spark_segments.log.manifest.rows import Partition, Segment
 from spark_segments.storage import FileSystem, Storage
+from tests.manifest_rows import Manifest, Partition, Segment
+from tests.opened import DeltaLog, OpenDeltaLog
 
 TOPIC = "orders"
 TOPIC_ID = "AAAAAAAAAAAAAAAAAAAAAQ"

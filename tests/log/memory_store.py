@@ -17,12 +17,12 @@ import pyarrow.parquet as pq
 from spark_segments import LogDir
 from spark_segments.errors import StorageError
 from spark_segments.log.manifest.delta.actions import Action, added_file, decoded
-from spark_segments.log.manifest.delta.delta_log import DeltaLog, log_files
+from spark_segments.log.manifest.delta.delta_log import log_files
 from spark_segments.log.manifest.delta.delta_rs import OpenedTable
-from spark_segments.log.manifests import Manifests
 from spark_segments.log.marker import mark
 from spark_segments.storage import Storage
 from spark_segments.storage.filesystem import Found, Names
+from tests.opened import DeltaLog, opened
 
 _LISTINGS = 5
 
@@ -108,7 +108,7 @@ def memory_log(path: str) -> LogDir:
     """An empty log directory in memory."""
     storage = Storage(path, filesystem=MemoryFiles())
     mark(storage)
-    return LogDir(Manifests(storage, open_delta_log=functools.partial(DeltaLog, open_table=replayed)))
+    return opened(storage, open_delta_log=functools.partial(DeltaLog, open_table=replayed))
 
 
 def replayed(storage: Storage, directory: str, version: int | None) -> OpenedTable:

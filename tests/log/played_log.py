@@ -19,6 +19,24 @@ from spark_segments.log.manifest.delta.delta_rs import OpenTable, open_table
 from spark_segments.log.manifest.row_files import FileChange
 from spark_segments.storage import FileInfo, Storage
 
+__all__ = [
+    "NO_TABLE",
+    "CommitFailedError",
+    "CommitNote",
+    "FileChange",
+    "Late",
+    "LogFiles",
+    "OpenTable",
+    "Play",
+    "PlayedLog",
+    "TableVersion",
+    "VersionTakenError",
+    "committed_but_reply_lost",
+    "lost_race",
+    "open_table",
+    "store_failed",
+]
+
 Go = Callable[[], Any]
 """Makes the call as it is. A happening may keep it for later, or never call it."""
 

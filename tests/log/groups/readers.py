@@ -6,10 +6,21 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from spark_segments import LogDir
-from spark_segments.log.groups.group import Group, Positions
-from spark_segments.log.manifests import Manifests
-from spark_segments.storage import Storage
+from spark_segments.log.groups.group import Group, Positions, all_groups, check_position
 from spark_segments.storage.local import LocalFiles
+from tests.opened import opened
+
+__all__ = [
+    "STORE",
+    "Group",
+    "PlayedFiles",
+    "Positions",
+    "all_groups",
+    "check_position",
+    "group_at_store",
+    "lost_reply",
+    "moved",
+]
 
 STORE = "s3://bucket/log"
 """An object store for `PlayedFiles`: paths below it are files below the working directory."""
@@ -43,4 +54,4 @@ def lost_reply(create: Callable[[], None]) -> None:
 
 def group_at_store(*creations: Callable[[Callable[[], None]], None], group: str = "audit") -> Group:
     """A group on an object store of its own reader."""
-    return LogDir(Manifests(Storage(STORE, filesystem=PlayedFiles(*creations)))).group(group)
+    return opened(STORE, PlayedFiles(*creations)).group(group)

@@ -11,10 +11,32 @@ import pyarrow as pa
 from spark_segments import LogDir
 from spark_segments.log.manifest.delta.delta_log import DeltaLog
 from spark_segments.log.manifest.rows import partitions_of
-from spark_segments.log.manifests import Manifests
 from spark_segments.maintenance import mirror, verify
 from spark_segments.maintenance.mirroring.topic_mirror import TopicMirror
-from spark_segments.storage import Storage
+from spark_segments.maintenance.promotion.demote import demote_topic
+from spark_segments.maintenance.promotion.promote import STEPS, promotable_topics, promote_topic
+from tests.opened import opened
+
+__all__ = [
+    "LATER_MS",
+    "STEPS",
+    "TOPIC",
+    "TopicMirror",
+    "add",
+    "assert_equal",
+    "contents",
+    "demote_topic",
+    "epochs",
+    "followed",
+    "in_step",
+    "led",
+    "mirrored_again",
+    "numbers",
+    "played",
+    "promotable_topics",
+    "promote_topic",
+    "taken_away",
+]
 
 TOPIC = "orders"
 LATER_MS = 2_000_000_000_000
@@ -84,7 +106,7 @@ def taken_away(log: LogDir) -> Path:
 
 def played(log: LogDir, play: object = DeltaLog) -> LogDir:
     """The same log directory over a Delta log whose outcomes a test plays."""
-    return LogDir(Manifests(Storage(log.uri), open_delta_log=play))
+    return opened(log.uri, open_delta_log=play)
 
 
 def mirrored_again(leader: LogDir, follower: LogDir) -> str | None:

@@ -1,0 +1,69 @@
+"""Rows of a topic's manifest: those of a log, those that a test writes by itself, and commits of them by hand.
+
+What the face says of them is in `Topic.describe` and `Topic.history`; which files hold which records is here.
+"""
+
+from __future__ import annotations
+
+from spark_segments import LogDir
+from spark_segments.log.appending.offset_assignment import commit_append
+from spark_segments.log.manifest import row_files
+from spark_segments.log.manifest.change import Change
+from spark_segments.log.manifest.manifest import Manifest
+from spark_segments.log.manifest.rows import (
+    CHUNK,
+    SEALED,
+    SEGMENT_SCHEMA,
+    Partition,
+    Segment,
+    partitions_of,
+    partitions_table,
+    segments_of,
+    segments_table,
+)
+from spark_segments.log.manifest.snapshot import SegmentRows, Snapshot, in_log_order
+from spark_segments.log.manifest.topic_row import TopicRow, topic_of, topic_table
+from spark_segments.log.manifest.transaction import Transaction
+
+__all__ = [
+    "CHUNK",
+    "SEALED",
+    "SEGMENT_SCHEMA",
+    "Change",
+    "Manifest",
+    "Partition",
+    "Segment",
+    "SegmentRows",
+    "Snapshot",
+    "TopicRow",
+    "Transaction",
+    "commit_append",
+    "every_row",
+    "forget_rows",
+    "in_log_order",
+    "live_rows",
+    "partitions_of",
+    "partitions_table",
+    "segments_of",
+    "segments_table",
+    "topic_of",
+    "topic_table",
+]
+
+
+def live_rows(log: LogDir, topic: str) -> list[Segment]:
+    """The segments and chunks that are in the log of a topic now, partition by partition, by offset."""
+    return segments_of(log.topic(topic).snapshot.live)
+
+
+def every_row(log: LogDir, topic: str) -> list[Segment]:
+    """All rows of segments of a topic, deleted or not: those too that wait for vacuum."""
+    return segments_of(log.topic(topic).manifest.snapshot(deleted=True).source.read(None))
+
+
+def forget_rows() -> None:
+    """Empties what this process keeps of rows: they are read from files again. Rows in memory would prove nothing."""
+    cache = row_files._cache
+    with cache._lock:
+        cache._rows.clear()
+        cache._bytes = 0
