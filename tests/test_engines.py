@@ -20,13 +20,10 @@ import pytest
 
 from spark_segments import LogDir, ProducerOptions, spark_session
 from spark_segments.duckdb import TopicDatabase
-from spark_segments.format.layout import RECORD_SCHEMA
-from spark_segments.log.kafka.directory import KafkaDirectory
-from spark_segments.log.manifests import Manifests
 from spark_segments.maintenance import compact, retain, roll
 from spark_segments.polars import scan_topic
-from spark_segments.storage import Storage
 from tests.golden_files import GOLDEN
+from tests.segment_bytes import RECORD_SCHEMA
 from tests.spark.sail_server import sail_session
 
 if TYPE_CHECKING:
@@ -71,7 +68,7 @@ def assert_same(log: LogDir, topic: str, view: str | None, isolation_level: str)
 @pytest.mark.slow
 @pytest.mark.parametrize("isolation_level", ["read_uncommitted", "read_committed"])
 def test_engines_agree_on_golden_directories(isolation_level):
-    log = LogDir(Manifests(Storage(str(GOLDEN), {}), kafka=KafkaDirectory(Storage(str(GOLDEN), {}))))
+    log = LogDir.open(str(GOLDEN))
     topics = log.topics()
     assert len(topics) > 15
     for topic in topics:

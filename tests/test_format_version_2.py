@@ -13,10 +13,9 @@ import pytest
 from spark_segments import LogDir
 from spark_segments.errors import TransactionOrderError
 from spark_segments.log.manifest.recovery_copy import read_recovery_copy
-from spark_segments.log.manifest.rows import Segment, segments_of
-from spark_segments.log.manifest.transaction import Transaction
 from spark_segments.maintenance import compact, retain, roll, vacuum, verify
 from tests.golden_files import GOLDEN, golden_dir
+from tests.manifest_rows import Segment, Transaction, every_row
 from tests.specification_reader import KafkaPartition, ManagedLog
 from tests.witness import Witness, newest, read
 
@@ -34,7 +33,7 @@ def witness(tmp_path: Path) -> LogDir:
 
 def _rows(log: LogDir, topic: str) -> list[Segment]:
     """All rows, also those of a deleted topic of the same name."""
-    return segments_of(log.topic(topic).manifest.snapshot(deleted=True).source.read(None))
+    return every_row(log, topic)
 
 
 def test_it_holds_what_format_2_has(witness: LogDir) -> None:

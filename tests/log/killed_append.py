@@ -11,9 +11,9 @@ import numpy as np
 import pyarrow as pa
 
 from spark_segments import LogDir
-from spark_segments.log.manifest.manifest import Manifest
 from spark_segments.storage import Storage, WriteStream
 from tests.log.killed_import import Steps
+from tests.manifest_rows import Manifest
 
 
 def main(log_dir: str, topic: str, last: str) -> None:

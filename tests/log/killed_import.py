@@ -13,8 +13,8 @@ from collections.abc import Callable
 from typing import Any
 
 from spark_segments import LogDir
-from spark_segments.log.manifest.manifest import Manifest
 from spark_segments.storage import Storage, WriteStream
+from tests.manifest_rows import Manifest
 
 
 class Steps:

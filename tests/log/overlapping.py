@@ -11,12 +11,11 @@ from pathlib import Path
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from crc32c import crc32c
 
-from spark_segments.format.batches import scan_batches
 from spark_segments.format.sidecars.checkpoints import offsets_bytes
-from spark_segments.format.sidecars.index import rebuild
 from tests.format.legacy_messages import message, wrapper
 from tests.golden_files import expected_batches, expected_records, golden_dir
 from tests.log.golden_reads import Record, as_records
+from tests.segment_bytes import batches_of, rebuild
 
 TOPIC = "prices"
 
@@ -97,7 +96,7 @@ def write_partition(
         stem = directory / f"{segment.base:020d}"
         stem.with_suffix(".log").write_bytes(data)
         if indexes:
-            index, time_index = rebuild(scan_batches(data).batches, segment.base, interval_bytes=1)
+            index, time_index = rebuild(batches_of(data), segment.base, interval_bytes=1)
             stem.with_suffix(".index").write_bytes(index)
             stem.with_suffix(".timeindex").write_bytes(time_index)
     if log_start:

@@ -10,14 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_segments.errors import CorruptBatchError
-from spark_segments.format.batches import BatchTable, scan_batches
-from spark_segments.format.encoding.encode import encode_records
-from spark_segments.format.sidecars.index import rebuild
-from spark_segments.log.manifest.rows import Segment
 from spark_segments.log.segment.copying import copy_batches
 from spark_segments.log.segment.limits import SegmentLimits
 from spark_segments.log.segment.writer import ChunkWriter, SegmentWriter
 from spark_segments.storage import Storage
+from tests.manifest_rows import Segment
+from tests.segment_bytes import BatchTable, encode_records, rebuild, scan_batches
 
 TIME_MS = 1_700_000_000_000
 LIMITS = SegmentLimits(1 << 20, index_interval_bytes=300, segment_index_bytes=4096)

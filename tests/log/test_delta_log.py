@@ -10,26 +10,16 @@ import pytest
 from deltalake import DeltaTable, Schema
 from deltalake.transaction import create_table_with_add_actions
 
-from spark_segments import LogDir
 from spark_segments.errors import TopicExistsError
-from spark_segments.log.manifest.delta.delta_log import (
-    FENCED,
-    NO_TABLE,
-    CommitFailedError,
-    CommitNote,
-    DeltaLog,
-    OpenDeltaLog,
-    VersionTakenError,
-    commit_info,
-)
-from spark_segments.log.manifest.delta.delta_rs import open_table
-from spark_segments.log.manifest.row_files import FileChange, RowFile, RowFiles
+from spark_segments.log.manifest.delta.delta_log import FENCED, commit_info
+from spark_segments.log.manifest.row_files import RowFile, RowFiles
 from spark_segments.log.manifest.schemas import table_schema
-from spark_segments.log.manifest.topic_row import TopicRow, topic_table
-from spark_segments.log.manifests import Manifests
 from spark_segments.maintenance import compact, retain, roll, vacuum
 from spark_segments.storage import Storage
 from tests.log.memory_store import replayed
+from tests.log.played_log import NO_TABLE, CommitFailedError, CommitNote, FileChange, VersionTakenError, open_table
+from tests.manifest_rows import TopicRow, topic_table
+from tests.opened import DeltaLog, OpenDeltaLog, opened
 from tests.s3_server import BUCKET
 from tests.store_proxy import Request, store_proxy
 
@@ -102,7 +92,7 @@ def test_an_earlier_version_stays_as_it_was_until_its_files_are_deleted(delta, f
 
 @pytest.mark.slow
 def test_a_log_directory_lives_on_any_of_them(storage, open_delta_log):
-    log = LogDir(Manifests(storage, open_delta_log=open_delta_log))
+    log = opened(storage, open_delta_log=open_delta_log)
     log.create_topic("orders", config={"cleanup.policy": "compact", "segment.bytes": "2000"})
     with pytest.raises(TopicExistsError):
         log.create_topic("orders")

@@ -12,12 +12,10 @@ import pytest
 from spark_segments import LogDir
 from spark_segments.errors import StorageError, UnknownOutcomeError
 from spark_segments.log.manifest import commit as commit_module
-from spark_segments.log.manifests import Manifests
-from spark_segments.storage import Storage
 from spark_segments.storage.filesystem import WritableFile
-from spark_segments.storage.local import LocalFiles
 from tests.log.played_log import Play, store_failed
 from tests.maintenance.appending import records
+from tests.opened import LocalFiles, opened
 
 PARTITIONS = 10
 
@@ -58,7 +56,7 @@ def rows(count: int, partitions: int) -> pa.Table:
 @pytest.mark.parametrize("left", [0, 1, 2, 3, 7, 20])
 def test_an_append_that_the_disk_has_no_room_for_leaves_no_file(log, partitions, left, number):
     before = files(log)
-    full = LogDir(Manifests(Storage(log.uri, filesystem=FullAfter(left, number)), defaults=log.defaults))
+    full = opened(log, FullAfter(left, number))
     with pytest.raises(StorageError, match=rf"{os.strerror(number)}.*Free space there, or raise the quota"):
         full.topic("orders").append(rows(4000, partitions))
     assert files(log) == before
@@ -81,5 +79,5 @@ def test_the_files_of_a_commit_whose_outcome_is_unknown_stay(log):
     play = Play()
     play.commits(*[store_failed] * commit_module.FAILURES)
     with pytest.raises(UnknownOutcomeError):
-        LogDir(Manifests(log.storage, open_delta_log=play)).topic("orders").append(rows(400, PARTITIONS))
+        opened(log, open_delta_log=play).topic("orders").append(rows(400, PARTITIONS))
     assert len(files(log)) > len(before)

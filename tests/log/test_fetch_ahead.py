@@ -14,7 +14,7 @@ from spark_segments.errors import MissingFileError, StorageError
 from spark_segments.log.segment import fetch
 from spark_segments.log.segment.fetch import fetch_ahead
 from spark_segments.storage import Storage
-from spark_segments.storage.local import LocalFiles
+from tests.opened import LocalFiles
 
 CONTENT = bytes(number % 251 for number in range(10_000))
 

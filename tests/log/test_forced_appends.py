@@ -14,14 +14,11 @@ from spark_segments import LogDir
 from spark_segments.errors import LogDirError, StorageError, UnknownOutcomeError
 from spark_segments.log.appending.appender import Appender
 from spark_segments.log.manifest import manifest as manifest_module
-from spark_segments.log.manifest.delta.delta_log import CommitNote, DeltaLog, VersionTakenError
-from spark_segments.log.manifest.row_files import FileChange
-from spark_segments.log.manifests import Manifests
 from spark_segments.maintenance import mirror, roll
 from spark_segments.storage import Storage
-from spark_segments.storage.local import LocalFiles
 from tests.log.kafka_side import KafkaSide
-from tests.log.played_log import Play, committed_but_reply_lost
+from tests.log.played_log import CommitNote, FileChange, Play, VersionTakenError, committed_but_reply_lost
+from tests.opened import DeltaLog, LocalFiles, opened
 
 FORCED = {"flush.messages": "1"}
 MONTH_MS = 30 * 24 * 3_600_000
@@ -48,7 +45,7 @@ class WatchedDisk(LocalFiles):
 def open_watched(root: Path, play: Play | None = None) -> tuple[LogDir, WatchedDisk]:
     disk = WatchedDisk()
     storage = Storage(str(root), filesystem=disk)
-    return (LogDir(Manifests(storage)) if play is None else LogDir(Manifests(storage, open_delta_log=play))), disk
+    return (opened(storage) if play is None else opened(storage, open_delta_log=play)), disk
 
 
 @pytest.fixture
@@ -109,7 +106,7 @@ def test_without_the_setting_nothing_is_forced(root):
 
 def test_a_file_of_defaults_sets_it_for_its_processes(root):
     disk = WatchedDisk()
-    log = LogDir(Manifests(Storage(str(root), filesystem=disk), defaults={"flush.messages": "1"}))
+    log = opened(root, disk, defaults={"flush.messages": "1"})
     log.create_topic("orders", 1)
     log.topic("orders").append(rows("a"))
     assert [path for path in disk.forced if path.endswith("00000000000000000001.json")]

@@ -11,13 +11,11 @@ import pytest
 
 from spark_segments import LogDir
 from spark_segments.errors import InvalidOptionError
-from spark_segments.format.sidecars.txn_index import parse_txn_index, txn_index_bytes
 from spark_segments.log.reading.isolation import load_aborted, transaction_indexes
-from spark_segments.log.reading.plan import Selection
-from spark_segments.log.reading.scan import Scan
 from spark_segments.maintenance import verify
 from tests.golden_files import expected_records, golden_dir
 from tests.log.golden_reads import Record, as_records, read_one_by_one, records_of
+from tests.segment_bytes import parse_txn_index, txn_index_bytes
 
 TRANSACTIONAL = [
     "txn-0",
@@ -67,9 +65,9 @@ def test_committed_records_are_those_of_kafka(name):
 @pytest.mark.parametrize("size", [1, 997, 4096, 30000])
 def test_ranges_cut_at_any_byte_give_every_committed_record_once(name, size):
     log = LogDir.open(str(golden_dir(name)))
-    snapshot = log.topic(topic_of(name)).snapshot
-    size = max(size, int(snapshot.live.column("log_bytes").to_numpy().sum()) // 400)
-    parts = list(Scan.of(log.storage, snapshot, selection=Selection(isolation="read_committed")).parts(size))
+    topic = log.topic(topic_of(name))
+    size = max(size, int(topic.snapshot.live.column("log_bytes").to_numpy().sum()) // 400)
+    parts = list(topic.scan(isolation="read_committed").parts(size))
     assert read_one_by_one(log, pickle.loads(pickle.dumps(parts))) == committed_records(name)
 
 

@@ -14,8 +14,6 @@ import pytest
 
 from spark_segments import LogDir, ProducerOptions
 from spark_segments.errors import LogDirError, SegmentsError, UnknownTopicError
-from spark_segments.format.batches import scan_batches
-from spark_segments.format.layout import HEADERS_TYPE
 from spark_segments.format.sidecars.checkpoints import (
     CLEANER_OFFSETS_FILE,
     LOG_START_OFFSETS_FILE,
@@ -28,7 +26,6 @@ from spark_segments.log.kafka.exporting import export_topics
 from spark_segments.log.kafka.transfer import import_all
 from spark_segments.maintenance import compact, roll, verify
 from spark_segments.storage import Storage
-from spark_segments.storage.local import LocalFiles
 from tests.golden_files import CLEAN_DIRECTORIES, GOLDEN, golden_dir
 from tests.log.golden_reads import records_of
 from tests.log.kafka_copies import (
@@ -41,6 +38,8 @@ from tests.log.kafka_copies import (
 )
 from tests.log.kafka_side import KafkaSide
 from tests.maintenance.appending import records
+from tests.opened import LocalFiles
+from tests.segment_bytes import HEADERS_TYPE, batches_of
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)
@@ -196,7 +195,7 @@ def test_other_clients_read_compacted_topics_with_gaps_and_empty_batches(log, tm
     assert rows == as_decoded(log, "own", 0)
     assert [offset for offset, *_ in rows] == [*range(150, 300), 301]
     logs = files(tmp_path / "out" / "own-0", ".log").values()
-    counts = [count for content in logs for count in scan_batches(content).batches.count.tolist()]
+    counts = [count for content in logs for count in batches_of(content).count.tolist()]
     assert counts[-2:] == [0, 1]
 
 

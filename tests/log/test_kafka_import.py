@@ -13,8 +13,6 @@ import pytest
 
 from spark_segments import LogDir, ProducerOptions
 from spark_segments.errors import InvalidOptionError, LogDirError, UnknownTopicError
-from spark_segments.format.batches import scan_batches
-from spark_segments.format.sidecars.index import rebuild
 from spark_segments.log.groups.kafka_groups import groups_of_records
 from spark_segments.maintenance import mirror, retain, roll, vacuum, verify
 from tests.conftest import ROOT
@@ -33,6 +31,7 @@ from tests.log.kafka_copies import assert_same_partition, import_golden, topic_o
 from tests.log.overlapping import TOPIC, Batch, SegmentOf, served, write_partition
 from tests.log.test_overlaps import each
 from tests.maintenance.appending import records
+from tests.segment_bytes import batches_of, rebuild
 from tests.simulation.broker.disk import ABORT, COMMIT, PlayedBatch
 
 DAY_MS = 86_400_000
@@ -251,7 +250,7 @@ def test_a_segment_with_offsets_beyond_an_int32_is_read_and_not_imported(log, tm
     segments = [each(0, [0, 1, 2, far - 1, far, far + 5]), each(far + 9, [far + 9])]
     directory = write_partition(tmp_path / "kafka", segments, indexes=False)
     if indexes:
-        batches = scan_batches((directory / f"{0:020d}.log").read_bytes()).batches
+        batches = batches_of((directory / f"{0:020d}.log").read_bytes())
         index, time_index = rebuild(batches.take(slice(4)), 0, interval_bytes=1)
         (directory / f"{0:020d}.index").write_bytes(index)
         (directory / f"{0:020d}.timeindex").write_bytes(time_index)

@@ -11,10 +11,7 @@ import pytest
 from spark_segments import LogDir, ProducerOptions
 from spark_segments.errors import InvalidOptionError
 from spark_segments.format.cleaner.latest_keys import KeyShare, LatestKeys
-from spark_segments.log.partitions import offset_bounds
 from spark_segments.log.reading.latest import read_latest
-from spark_segments.log.reading.plan import Selection
-from spark_segments.log.reading.scan import Scan
 from spark_segments.maintenance import compact, roll
 from tests.golden_files import GOLDEN
 from tests.maintenance.test_compact_golden import STEPS
@@ -121,8 +118,7 @@ def test_a_range_has_the_newest_of_its_own_records(log):
 def test_keys_that_fit_no_map_are_reduced_share_by_share(log):
     histories = Histories(log, "orders", 7, partitions=3)
     histories.run(steps=10)
-    snapshot = log.topic("orders").snapshot
-    parts = Scan.of(log.storage, snapshot, selection=Selection(tuple(COLUMNS), view="latest")).parts()
+    parts = log.topic("orders").scan(columns=COLUMNS, view="latest").parts()
     smallest = [record for part in parts for record in rows(read_latest(log.storage, part, map_bytes=24 * 6))]
     assert smallest == newest(histories.appended)
 
@@ -192,13 +188,11 @@ def test_only_the_dirty_head_is_read_for_its_keys(log):
     histories = Histories(log, "orders", 3, partitions=2)
     histories.append()
     histories.clean_all()
-    snapshot = log.topic("orders").snapshot
-    bounds = offset_bounds(snapshot)
-    clean = list(Scan.of(log.storage, snapshot, selection=Selection(view="latest")).parts())
+    bounds = log.topic("orders").offsets()
+    clean = list(log.topic("orders").scan(view="latest").parts())
     assert clean and all(part.head == () for part in clean)
     log.topic("orders").append(pa.table({"partition": pa.array([1], pa.int32()), "key": [b"k0"], "value": [b"new"]}))
-    snapshot = log.topic("orders").snapshot
-    parts = Scan.of(log.storage, snapshot, selection=Selection(view="latest")).parts()
+    parts = log.topic("orders").scan(view="latest").parts()
     heads = {part.partition: part.head for part in parts}
     assert heads.pop(0, ()) == ()
     assert [(one.start_offset, one.end_offset) for one in heads[1]] == [(bounds[1][1], bounds[1][1] + 1)]

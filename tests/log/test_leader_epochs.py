@@ -9,11 +9,10 @@ import pyarrow as pa
 import pytest
 
 from spark_segments import LogDir
-from spark_segments.format.batches import scan_batches
-from spark_segments.log.manifest.change import Change
-from spark_segments.log.manifest.rows import Partition
 from spark_segments.log.segment.leader_epochs import LeaderEpochs
 from spark_segments.maintenance import roll
+from tests.manifest_rows import Change, Partition
+from tests.segment_bytes import batches_of
 
 LATER_MS = 2_000_000_000_000
 
@@ -32,7 +31,7 @@ def log(tmp_path) -> LogDir:
 
 
 def epochs(data: pa.Buffer | bytes) -> list[tuple[int, int]]:
-    batches = scan_batches(data).batches
+    batches = batches_of(data)
     return list(zip(batches.base_offset.tolist(), batches.leader_epoch.tolist(), strict=True))
 
 

@@ -19,12 +19,12 @@ from spark_segments.errors import (
     TopicExistsError,
     UnknownTopicError,
 )
-from spark_segments.log.manifest.change import Change
-from spark_segments.log.manifests import Manifests
 from spark_segments.log.marker import MARKER
 from spark_segments.maintenance import verify
 from tests import golden_files
 from tests.log.played_log import Play
+from tests.manifest_rows import Change
+from tests.opened import opened
 
 TIME_US = 1_700_000_000_000_000
 
@@ -311,7 +311,7 @@ def test_what_moves_a_log_start_takes_the_other_offsets_along(log):
 
 def test_delete_records_answers_though_the_log_cannot_be_read_any_more(log):
     play = Play()
-    log = LogDir(Manifests(log.storage, open_delta_log=play))
+    log = opened(log, open_delta_log=play)
     log.create_topic("orders")
     log.topic("orders").append(rows(10))
 

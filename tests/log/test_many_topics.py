@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from spark_segments import LogDir
 from spark_segments.errors import UnknownTopicError
 from spark_segments.log import manifests
 from spark_segments.log.manifest.row_files import COLUMN_BYTES, _RowCache
-from spark_segments.log.manifest.rows import SEGMENT_SCHEMA, segments_table
-from spark_segments.log.manifests import Manifests
 from spark_segments.storage import Storage
 from tests.log.chunk_rows import new_chunk
 from tests.log.played_log import Play
+from tests.manifest_rows import SEGMENT_SCHEMA, segments_table
+from tests.opened import opened
 
 
 def test_an_error_names_the_first_topics_and_opens_no_others(log, monkeypatch):
@@ -22,7 +21,7 @@ def test_an_error_names_the_first_topics_and_opens_no_others(log, monkeypatch):
     log.delete_topic("a")
     play = Play()
     with pytest.raises(UnknownTopicError, match=r"There are: b, c$"):
-        LogDir(Manifests(log.storage, open_delta_log=play)).topic("z").offsets()
+        opened(log, open_delta_log=play).topic("z").offsets()
     assert set(play.opened) == {"z", "a", "b", "c", "d"}
 
 

@@ -12,12 +12,12 @@ import pytest
 from spark_segments import LogDir
 from spark_segments.errors import MissingFileError, SegmentsError
 from spark_segments.log.kafka import importing
-from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.manifests import Manifests
 from spark_segments.maintenance import roll, vacuum, verify
 from spark_segments.storage import Storage
 from tests.golden_files import golden_dir
 from tests.maintenance.appending import GOLDEN_MS, append_one_by_one, records, topic_with
+from tests.manifest_rows import Snapshot
 
 DELAY_MS = 60_000
 

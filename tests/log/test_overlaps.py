@@ -15,13 +15,12 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from spark_segments import LogDir
-from spark_segments.format.batches import scan_batches
 from spark_segments.log.findings import WARNING
-from spark_segments.log.reading.scan import Scan
 from spark_segments.maintenance import verify
 from tests.golden_files import LEGACY_DIRECTORIES, expected_records, golden_dir
 from tests.log.golden_reads import Record, as_records, read_one_by_one, records_of, tree
 from tests.log.overlapping import TOPIC, Batch, SegmentOf, crashed_in_swap, served, write_partition
+from tests.segment_bytes import batches_of
 
 CRASHES = [
     ("latest-price/before-clean/latest-price-0", "latest-price/after-clean-1/latest-price-0"),
@@ -286,8 +285,7 @@ def test_wherever_a_read_begins_it_gives_what_the_walk_from_the_log_start_gives(
             assert records_of(log.topic(TOPIC).scan(offsets=(begin, None)).batches()) == expected
             committed = log.topic(TOPIC).scan(offsets=(begin, None), isolation="read_committed").batches()
             assert records_of(committed) == expected
-        snapshot = log.topic(TOPIC).snapshot
-        assert read_one_by_one(log, Scan.of(log.storage, snapshot).parts(150)) == records
+        assert read_one_by_one(log, log.topic(TOPIC).scan().parts(150)) == records
         for target_ms in (0, 7, 14, 20):
             first = next(((one[1], one[2]) for one in records if one[2] >= target_ms), None)
             assert log.topic(TOPIC).offsets_for_times(target_ms) == {0: first}
@@ -314,7 +312,7 @@ def test_committed_reads_pass_an_overlap_of_transactional_segments(batches, log,
     shutil.copytree(golden_dir("txn-0"), directory)
     first, second, *_ = sorted(directory.glob("*.log"))
     content = second.read_bytes()
-    table = scan_batches(content).batches
+    table = batches_of(content)
     end = int(table.byte_position[batches]) if batches < len(table) else len(content)
     with open(first, "ab") as file:
         file.write(content[:end])

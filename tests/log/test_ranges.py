@@ -11,12 +11,12 @@ import pytest
 
 from spark_segments import LogDir, ProducerOptions
 from spark_segments.errors import CorruptBatchError
-from spark_segments.format.window import Window
-from spark_segments.log.manifest.rows import Segment
 from spark_segments.log.segment.ranges import Ranges
 from spark_segments.log.segment.reader import windows, windows_in
 from spark_segments.storage import Storage
-from spark_segments.storage.local import LocalFiles
+from tests.manifest_rows import Segment
+from tests.opened import LocalFiles
+from tests.segment_bytes import Window
 
 
 class StoreFiles(LocalFiles):

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 
 from spark_segments import LogDir, ProducerOptions
 from spark_segments.errors import CorruptBatchError, InvalidOptionError
-from spark_segments.format.layout import RECORD_SCHEMA
 from spark_segments.log.reading import read, scan
 from spark_segments.log.reading.ahead import read_ahead
+from tests.segment_bytes import RECORD_SCHEMA
 
 
 def batch(number: int, rows: int = 1) -> pa.RecordBatch:

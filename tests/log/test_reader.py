@@ -12,11 +12,8 @@ from hypothesis import strategies as st
 
 from spark_segments import LogDir, ProducerOptions
 from spark_segments.errors import CorruptBatchError, InvalidOptionError
-from spark_segments.format.layout import RECORD_SCHEMA
-from spark_segments.log.kafka.directory import KafkaDirectory
-from spark_segments.log.manifests import Manifests
-from spark_segments.storage import Storage
 from tests.golden_files import GOLDEN
+from tests.segment_bytes import RECORD_SCHEMA
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 VIEWS = pa.schema([one.with_type(pa.binary_view()) if one.name == "value" else one for one in RECORD_SCHEMA])
@@ -124,7 +121,7 @@ def test_the_latest_view_streams_with_views_of_values(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("isolation_level", ["read_uncommitted", "read_committed"])
 def test_golden_directories_stream_as_they_are_read(isolation_level):
-    log = LogDir(Manifests(Storage(str(GOLDEN), {}), kafka=KafkaDirectory(Storage(str(GOLDEN), {}))))
+    log = LogDir.open(str(GOLDEN))
     topics = log.topics()
     assert {"legacy-v0", "legacy-v1", "txn", "mixed"} <= set(topics)
     for topic in topics:

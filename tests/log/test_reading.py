@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_segments import LogDir, ProducerOptions
-from spark_segments.log.partitions import offset_bounds
-from spark_segments.log.reading.plan import PARALLEL_TASKS, Selection, pack
-from spark_segments.log.reading.scan import Scan, read
+from spark_segments.log.reading.plan import PARALLEL_TASKS, pack
 from spark_segments.storage import Storage
+from tests.log.golden_reads import read_part
+from tests.opened import opened
 
 appends = st.lists(st.lists(st.integers(-1, 50), min_size=1, max_size=40), min_size=1, max_size=6)
 
@@ -50,9 +50,6 @@ def written(uri: str, batches: list[list[int]], batch_bytes: int) -> tuple[LogDi
     return log, [time for timestamps in batches for time in timestamps]
 
 
-OFFSETS = Selection(("offset",))
-
-
 @pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(batches=appends, batch_bytes=st.integers(70, 400), target=st.integers(-2, 52), start=st.integers(0, 250))
@@ -63,9 +60,6 @@ def test_a_time_is_found_as_a_full_scan_finds_it(batches, batch_bytes, target, s
         log.topic("t").delete_records({0: start})
         found = next(((n, time) for n, time in enumerate(timestamps) if n >= start and time >= target), None)
         assert log.topic("t").offsets_for_times(target) == {0: found}
-
-
-OFFSETS = Selection(("offset",))
 
 
 @pytest.mark.slow
@@ -80,12 +74,11 @@ OFFSETS = Selection(("offset",))
 def test_ranges_put_together_read_each_record_once(batches, batch_bytes, start, count, max_bytes):
     with tempfile.TemporaryDirectory() as directory:
         log, timestamps = written(directory + "/log", batches, batch_bytes)
-        snapshot = log.topic("t").snapshot
-        parts = list(Scan(log.storage, snapshot, {0: (start, start + count)}, OFFSETS).parts(max_bytes))
+        parts = list(log.topic("t").scan(offsets=(start, start + count), columns=["offset"]).parts(max_bytes))
         tasks = pack(parts, 1 << 22)
         assert [one for task in tasks for one in task] == parts
         offsets = [
-            offset for part in parts for batch in read(log.storage, part) for offset in batch.column(0).to_pylist()
+            offset for part in parts for batch in read_part(log.storage, part) for offset in batch.column(0).to_pylist()
         ]
         assert offsets == list(range(start, min(start + count, len(timestamps))))
 
@@ -97,9 +90,11 @@ def test_the_end_of_a_large_partition_is_read_without_its_beginning(tmp_path):
     value = pa.array([np.random.default_rng(1).bytes(1024)] * 60_000, pa.binary())
     log.topic("t").append(pa.table({"value": value}))
     storage = CountingStorage(log.uri)
-    snapshot = log.topic("t").snapshot
-    (_, end) = offset_bounds(snapshot)[0]
-    batches = Scan(storage, snapshot, {0: (end - 10, end)}).batches()
+    topic = opened(storage).topic("t")
+    ((_, end),) = topic.offsets().values()
+    _ = topic.snapshot.segments
+    storage.log_bytes = storage.reads = 0
+    batches = topic.scan(offsets=(end - 10, end)).batches()
     assert [row for batch in batches for row in batch.column("offset").to_pylist()] == list(range(end - 10, end))
     assert storage.log_bytes < 1 << 20
     assert storage.reads <= 3
@@ -110,15 +105,14 @@ def test_one_large_segment_is_read_by_many_tasks_each_its_share(tmp_path):
     log.create_topic("t", config={"segment.bytes": str(64 << 20), "compression.type": "uncompressed"})
     value = pa.array([np.random.default_rng(1).bytes(1024)] * 60_000, pa.binary())
     log.topic("t").append(pa.table({"value": value}))
-    snapshot = log.topic("t").snapshot
-    ((_, end),) = offset_bounds(snapshot).values()
-    parts = list(Scan.of(log.storage, snapshot, selection=OFFSETS).parts(8 << 20))
+    ((_, end),) = log.topic("t").offsets().values()
+    parts = list(log.topic("t").scan(columns=["offset"]).parts(8 << 20))
     assert len({part.segment.path for part in parts}) == 1
     assert [len(task) for task in pack(parts, 8 << 20)] == [1] * 8
     offsets: list[int] = []
     for part in parts:
         storage = CountingStorage(log.uri)
-        offsets += [row for batch in read(storage, part) for row in batch[0].to_pylist()]
+        offsets += [row for batch in read_part(storage, part) for row in batch[0].to_pylist()]
         assert storage.log_bytes < part.size_bytes + (1 << 20)
     assert offsets == list(range(end))
 
@@ -129,8 +123,7 @@ def many_partitions(tmp_path_factory):
     log.create_topic("t", partitions=1000)
     numbers = pa.array(np.repeat(np.arange(1000, dtype=np.int32), 3))
     log.topic("t").append(pa.table({"value": pa.array([b"v"] * 3000), "partition": numbers}))
-    snapshot = log.topic("t").snapshot
-    return list(Scan.of(log.storage, snapshot).parts())
+    return list(log.topic("t").scan().parts())
 
 
 def test_a_thousand_small_partitions_are_few_tasks(many_partitions):

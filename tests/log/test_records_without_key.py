@@ -10,8 +10,8 @@ import pytest
 from spark_segments import LogDir
 from spark_segments.errors import InvalidRecordError
 from spark_segments.log.appending.appender import Appender
-from spark_segments.log.manifests import Manifests
 from tests.log.played_log import Play
+from tests.opened import opened
 
 TIME_US = 1_700_000_000_000_000
 
@@ -114,7 +114,7 @@ def test_a_topic_that_becomes_compacted_between_the_write_and_the_commit_refuses
 
 def test_a_topic_that_becomes_compacted_between_two_tries_of_the_commit_refuses_them(log):
     play = Play()
-    log = LogDir(Manifests(log.storage, open_delta_log=play))
+    log = opened(log, open_delta_log=play)
     log.create_topic("prices")
 
     def altered_first(go):

@@ -13,9 +13,6 @@ from _pytest.mark import ParameterSet
 
 from spark_segments import LogDir
 from spark_segments.errors import LogDirError, SegmentsError
-from spark_segments.format.batches import scan_batches
-from spark_segments.format.patch import rebase
-from spark_segments.log.appending.offset_assignment import commit_append
 from spark_segments.log.segment.limits import SegmentLimits
 from spark_segments.log.segment.shared_object import SharedObjectWriter
 from spark_segments.maintenance import compact, restore, retain, roll, verify
@@ -26,6 +23,8 @@ from tests.log.kafka_copies import import_golden, topic_of
 from tests.log.kafka_side import TOPIC, KafkaSide
 from tests.log.test_kafka_import import growing
 from tests.maintenance.appending import records
+from tests.manifest_rows import commit_append
+from tests.segment_bytes import batches_of, rebase
 
 CHAINS = {
     "latest-price": ["before-clean", "after-clean-1"]
@@ -121,7 +120,7 @@ def test_old_magics_are_followed_over_rolls(log, tmp_path, name, rolled):
     shutil.copytree(golden_dir(name), directory)
     last = max(directory.glob("*.log"))
     content = last.read_bytes()
-    positions = scan_batches(content).batches.byte_position
+    positions = batches_of(content).byte_position
     for path in [*directory.glob("*.index"), *directory.glob("*.timeindex"), *directory.glob("*.snapshot")]:
         path.unlink()
     last.write_bytes(content[: positions[len(positions) // 2]])
@@ -313,11 +312,11 @@ def test_a_segment_that_was_rolled_there_follows_one_that_is_active_here(log, tm
 def append_shared(log: LogDir, data: bytes) -> None:
     """Appends a batch of Kafka's as the run of a shared object, as a merge of small chunks leaves it."""
     buffer = np.frombuffer(data, np.uint8).copy()
-    rebase(buffer, scan_batches(buffer).batches, -int.from_bytes(data[:8]), None)
+    rebase(buffer, batches_of(buffer), -int.from_bytes(data[:8]), None)
     limits, topic_id = SegmentLimits.of(log.topic(TOPIC).config), log.topic(TOPIC).snapshot.topic_id
     with SharedObjectWriter(log.storage, TOPIC, topic_id, limits) as writer:
         writer.begin(0, log.storage.now_ms())
-        writer.append(buffer, scan_batches(buffer).batches)
+        writer.append(buffer, batches_of(buffer))
         chunks = writer.close()
     commit_append(log.topic(TOPIC).manifest, chunks)
 

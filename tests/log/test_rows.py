@@ -6,20 +6,20 @@ import dataclasses
 
 import pyarrow as pa
 
-from spark_segments.log.manifest.rows import (
-    PARTITION_SCHEMA,
+from spark_segments.log.manifest.rows import PARTITION_SCHEMA, removed_rows, row_keys
+from spark_segments.log.manifest.schemas import file_rows, rows_in_file, table_schema
+from tests.manifest_rows import (
     SEGMENT_SCHEMA,
     Partition,
     Segment,
+    TopicRow,
     partitions_of,
     partitions_table,
-    removed_rows,
-    row_keys,
     segments_of,
     segments_table,
+    topic_of,
+    topic_table,
 )
-from spark_segments.log.manifest.schemas import file_rows, rows_in_file, table_schema
-from spark_segments.log.manifest.topic_row import TopicRow, topic_of, topic_table
 
 CHUNK = Segment(
     topic_id="t",

@@ -18,9 +18,7 @@ from spark_segments import LogDir
 from spark_segments.errors import FormatVersionError, OffsetOutOfRangeError
 from spark_segments.log.kafka.directory import KafkaDirectory, committed_directory
 from spark_segments.log.kafka.transfer import import_all
-from spark_segments.log.manifest.change import Change
 from spark_segments.log.manifest.holes import REMOVED_BEFORE, Hole, holes_of, with_holes
-from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.verification.gaps import MESSAGE
 from spark_segments.maintenance import Report, mirror, verify
 from spark_segments.spark.offsets import offset_ranges
@@ -28,8 +26,9 @@ from spark_segments.spark.options import read_options
 from spark_segments.spark.streams.data_loss import DataLoss
 from spark_segments.spark.streams.stream_topics import StreamTopics
 from spark_segments.storage import Storage
-from spark_segments.storage.local import LocalFiles
 from tests.golden_files import GOLDEN
+from tests.manifest_rows import Change, Snapshot
+from tests.opened import LocalFiles
 from tests.simulation.broker.disk import ABORT, PlayedDisk, PlayedPartition
 
 

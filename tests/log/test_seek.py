@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import struct
 from itertools import pairwise
+from typing import Any
 
 import crc32c
 import numpy as np
@@ -15,14 +16,11 @@ import pyarrow as pa
 import pytest
 
 from spark_segments import LogDir
-from spark_segments.log.manifest.rows import SEALED, SEGMENT_SCHEMA, Partition
-from spark_segments.log.manifest.snapshot import Snapshot
-from spark_segments.log.reading.plan import Selection
-from spark_segments.log.reading.scan import Scan
-from spark_segments.log.reading.times import offsets_for_times
 from spark_segments.storage import Storage
 from tests.format.twin_encode import Record
 from tests.format.twin_encode import batch_bytes as encoded
+from tests.manifest_rows import SEALED, SEGMENT_SCHEMA, Partition
+from tests.opened import opened
 
 TOPIC_ID = "AAAAAAAAAAAAAAAAAAAAAQ"
 SEGMENTS = 100
@@ -55,6 +53,8 @@ class MadeUpPartition(Storage):
 
     def read(self, path, offset=0, length=None, *, writable=False):
         name, _, suffix = path.rpartition("/")[2].partition(".made-up.")
+        if not suffix:  # of the manifest
+            return super().read(path, offset, length)
         data = {"log": self._log, "index": self._index, "timeindex": self._time_index}[suffix](
             int(name) // RECORDS, offset, length
         )
@@ -97,12 +97,13 @@ def storage(tmp_path, request) -> MadeUpPartition:
 
 
 @pytest.fixture
-def snapshot(storage) -> Snapshot:
-    log = LogDir.create(storage.uri)
-    log.topic("orders").manifest.create(
-        TOPIC_ID, {}, [Partition(TOPIC_ID, 0, log_end_offset=storage.end)], segment_rows(storage)
-    )
-    return log.topic("orders").snapshot
+def topic(storage) -> Any:
+    """The topic with its rows in memory."""
+    LogDir.create(storage.uri)
+    topic = opened(storage).topic("orders")
+    topic.manifest.create(TOPIC_ID, {}, [Partition(TOPIC_ID, 0, log_end_offset=storage.end)], segment_rows(storage))
+    _ = topic.snapshot.segments
+    return topic
 
 
 def segment_rows(storage: MadeUpPartition) -> pa.Table:
@@ -149,14 +150,14 @@ def places(storage: MadeUpPartition) -> list[int]:
     return sorted({*anywhere, *borders, *batches, storage.end - 1})
 
 
-def test_an_offset_is_read_with_two_small_reads(storage, snapshot):
-    both = Selection(("offset", "timestamp"))
-    assert sum(snapshot.live.column("log_bytes").to_pylist()) > 99.9 * 2**30
+def test_an_offset_is_read_with_two_small_reads(storage, topic):
+    both = ["offset", "timestamp"]
+    assert sum(topic.snapshot.live.column("log_bytes").to_pylist()) > 99.9 * 2**30
     for offset in places(storage):
         storage.reads.clear()
         found = [
             row
-            for batch in Scan(storage, snapshot, {0: (offset, offset + 1)}, both).batches(1)
+            for batch in topic.scan(offsets=(offset, offset + 1), columns=both).batches(1)
             for row in zip(batch["offset"].to_pylist(), batch["timestamp"].cast("int64").to_pylist(), strict=True)
         ]
         assert found == [(offset, storage.timestamp(offset) * 1000)]
@@ -165,26 +166,26 @@ def test_an_offset_is_read_with_two_small_reads(storage, snapshot):
 
 
 @pytest.mark.slow
-def test_a_time_is_found_with_three_small_reads(storage, snapshot):
+def test_a_time_is_found_with_three_small_reads(storage, topic):
     for offset in places(storage):
         target_ms = START_MS + offset
         on_time = offset if storage.timestamp(offset) == target_ms else (offset // RECORDS + 1) * RECORDS
         expected = (on_time, storage.timestamp(on_time)) if on_time < storage.end else None
         storage.reads.clear()
-        assert offsets_for_times(storage, snapshot, {0: target_ms}) == {0: expected}
+        assert topic.offsets_for_times(target_ms) == {0: expected}
         assert len(storage.reads) <= 3, (offset, storage.reads)
         assert max(storage.reads, default=0) <= SMALL_BYTES
 
 
-def test_times_beyond_both_ends_open_no_segment_but_the_first(storage, snapshot):
-    assert offsets_for_times(storage, snapshot, {0: START_MS + storage.end}) == {0: None}
+def test_times_beyond_both_ends_open_no_segment_but_the_first(storage, topic):
+    assert topic.offsets_for_times(START_MS + storage.end) == {0: None}
     assert storage.reads == []
-    assert offsets_for_times(storage, snapshot, {0: 0}) == {0: (0, START_MS)}
+    assert topic.offsets_for_times(0) == {0: (0, START_MS)}
     assert len(storage.reads) <= 3
 
 
-def test_segments_meet(storage, snapshot):
+def test_segments_meet(storage, topic):
     """What this test makes up is a log: no gap between one segment and the next."""
-    rows = snapshot.live.select(["base_offset", "next_offset"]).to_pylist()
+    rows = topic.snapshot.live.select(["base_offset", "next_offset"]).to_pylist()
     assert len(rows) == SEGMENTS
     assert all(one["next_offset"] == other["base_offset"] for one, other in pairwise(rows))

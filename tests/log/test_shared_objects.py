@@ -17,17 +17,15 @@ from spark_segments import LogDir, ProducerOptions
 from spark_segments.errors import CorruptBatchError, InvalidOptionError, SegmentsError
 from spark_segments.format.shared_object import RUN_DTYPE, TRAILER_BYTES, footer_bytes, footer_size, parse_footer
 from spark_segments.log.appending.appender import Appender
-from spark_segments.log.appending.offset_assignment import commit_append
 from spark_segments.log.dump import dump_entries
 from spark_segments.log.dump.text import dump_text
-from spark_segments.log.manifest.change import Change
-from spark_segments.log.manifest.rows import Segment, segments_of
-from spark_segments.log.manifests import Manifests
 from spark_segments.log.segment.shared_object import read_footer
 from spark_segments.maintenance import erase, mirror, vacuum, verify
 from spark_segments.storage import Storage, WriteStream
 from tests.clock import store_clock
 from tests.log.verification.topics import repaired
+from tests.manifest_rows import Change, Segment, commit_append, live_rows
+from tests.opened import opened
 from tests.specification_reader import ManagedLog
 
 PARTITIONS = 12
@@ -61,7 +59,7 @@ def append(log: LogDir, records: list[tuple[int, int]], **options: int) -> None:
 
 
 def live(log: LogDir) -> list[Segment]:
-    return segments_of(log.topic("orders").snapshot.live)
+    return live_rows(log, "orders")
 
 
 def contents(log: LogDir, **where: object) -> list[dict]:
@@ -172,7 +170,7 @@ def test_a_topic_of_the_longest_name_shares_objects_as_others_do(log, tmp_path, 
     name = "t" * length
     log.create_topic(name, PARTITIONS, {"file.delete.delay.ms": "0"})
     log.topic(name).append(table(spread(120)))
-    [path] = {row.path for row in segments_of(log.topic(name).snapshot.live)}
+    [path] = {row.path for row in live_rows(log, name)}
     assert path.startswith(f"{name}-shared/" if length == 248 else f"{name}-s/")
     assert_sound(log)
     stray = path.replace(".log", "00.log")
@@ -225,7 +223,7 @@ def test_a_partition_is_read_by_two_range_reads_an_object_at_most(tmp_path, star
     assert {row.is_shared for row in live(log)} == {True}
     storage = CountingStorage(log.uri)
     where = {} if start is None else {"offsets": (start, None)}
-    counted = LogDir(Manifests(storage))
+    counted = opened(storage)
     storage.reads.clear()
     rows = contents(counted, partition=3, **where)
     assert len(rows) == 5000 - (start or 0)

@@ -12,11 +12,11 @@ import pyarrow as pa
 import pytest
 
 from spark_segments import LogDir
-from spark_segments.log.manifest import row_files
 from spark_segments.log.reading import read as reading
 from spark_segments.log.segment import walk
 from spark_segments.maintenance import compact, retain, roll, vacuum, verify
 from tests.maintenance.appending import DAY_MS
+from tests.manifest_rows import forget_rows
 from tests.s3_server import BUCKET
 from tests.store_proxy import StoreProxy, store_proxy
 
@@ -37,14 +37,13 @@ def uri(tmp_path: Path) -> str:
 class Requests:
     """What a fresh process asks of the store: of the files of the log, and of the manifest."""
 
-    def __init__(self, uri: str, proxy: StoreProxy, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.uri, self.proxy, self._monkeypatch = uri, proxy, monkeypatch
+    def __init__(self, uri: str, proxy: StoreProxy) -> None:
+        self.uri, self.proxy = uri, proxy
         self.log: Counter[str] = Counter()
         self.manifest: Counter[str] = Counter()
 
     def of(self, work: Callable[[LogDir], object]) -> Requests:
-        cache = row_files._RowCache(row_files.CACHE_BYTES)
-        self._monkeypatch.setattr(row_files, "_cache", cache)
+        forget_rows()
         log = LogDir.open(self.uri, self.proxy.options)
         log.storage.now_ms()  # read once a minute
         before = len(self.proxy.requests)
@@ -60,9 +59,9 @@ class Requests:
 
 
 @pytest.fixture
-def requests(uri: str, proxy: StoreProxy, monkeypatch: pytest.MonkeyPatch) -> Requests:
+def requests(uri: str, proxy: StoreProxy) -> Requests:
     LogDir.create(uri, proxy.options).create_topic("orders", PARTITIONS, {"compression.type": "uncompressed"})
-    return Requests(uri, proxy, monkeypatch)
+    return Requests(uri, proxy)
 
 
 def rows(partitions: int, count: int = 40, size: int = 10) -> pa.Table:

@@ -6,13 +6,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from spark_segments import LogDir
 from spark_segments.errors import CommitConflictError, InvalidOptionError, UnknownTopicError
 from spark_segments.log.appending.appender import Chunks
-from spark_segments.log.appending.offset_assignment import commit_append
-from spark_segments.log.manifests import Manifests
 from tests.log.chunk_rows import new_chunk, new_manifest
 from tests.log.played_log import Play
+from tests.manifest_rows import commit_append
+from tests.opened import opened
 
 ROWS = pa.table({"key": ["a", "b"], "value": ["1", "2"]})
 LARGEST = 2**63 - 1
@@ -21,7 +20,7 @@ LARGEST = 2**63 - 1
 @pytest.mark.parametrize("version", [LARGEST + 1, 10**30, -1, 1.5, "7"])
 def test_a_version_that_the_log_cannot_keep_is_refused_before_anything_is_written(log, version):
     play = Play()
-    log = LogDir(Manifests(log.storage, open_delta_log=play))
+    log = opened(log, open_delta_log=play)
     log.create_topic("orders")
     with pytest.raises(InvalidOptionError, match=f"transaction of app.*from 0 to {LARGEST}, found {version}"):
         log.topic("orders").append(ROWS, txn=("app", version))

@@ -18,12 +18,10 @@ from spark_segments.errors import (
     TopicExistsError,
     UnknownTopicError,
 )
-from spark_segments.log.manifest import row_files
-from spark_segments.log.manifest.change import Change
-from spark_segments.log.manifest.topic_row import TopicRow
-from spark_segments.log.manifests import Manifests
 from spark_segments.maintenance import compact, retain, roll, vacuum
 from tests.log.played_log import Play
+from tests.manifest_rows import Change, TopicRow, forget_rows
+from tests.opened import opened
 
 DAY_MS = 24 * 60 * 60 * 1000
 
@@ -68,18 +66,14 @@ def records(count: int = 3) -> pa.Table:
     return pa.table({"value": [f"value-{number}".encode() for number in range(count)]})
 
 
-def forget_rows(monkeypatch) -> None:
-    monkeypatch.setattr(row_files, "_cache", row_files._RowCache(row_files.CACHE_BYTES))
-
-
 @pytest.fixture(params=DAMAGES, ids=lambda damage: damage.__name__)
-def damaged(request, log, monkeypatch) -> LogDir:
+def damaged(request, log) -> LogDir:
     """A log directory with the topics bad, which is damaged, and good."""
     for topic in ("bad", "good"):
         log.create_topic(topic)
         log.topic(topic).append(records())
     request.param(log)
-    forget_rows(monkeypatch)
+    forget_rows()
     return log
 
 
@@ -103,7 +97,7 @@ def test_it_is_listed_and_others_are_made_and_read(damaged):
         damaged.topic("bad").offsets()
 
 
-def test_a_name_that_collides_with_it_is_refused(log, monkeypatch):
+def test_a_name_that_collides_with_it_is_refused(log):
     log.create_topic("a.b")
     log.delete_topic("a.b")
     log.create_topic("a_b")  # a deleted topic, whose table lives on, is in nobody's way
@@ -111,7 +105,7 @@ def test_a_name_that_collides_with_it_is_refused(log, monkeypatch):
     log.create_topic("a.b")
     for path in directory(log, "a.b").glob("kind=topic/*"):
         path.write_bytes(b"not Parquet")
-    forget_rows(monkeypatch)
+    forget_rows()
     with pytest.raises(InvalidOptionError, match=r"collides with the topic a\.b"):
         log.create_topic("a_b")
 
@@ -192,12 +186,12 @@ def test_damage_after_a_repair_is_no_deletion(log):
     assert files(log) == before
 
 
-def test_a_topic_whose_segment_rows_are_damaged_is_deleted_by_force(log, monkeypatch):
+def test_a_topic_whose_segment_rows_are_damaged_is_deleted_by_force(log):
     log.create_topic("bad")
     log.topic("bad").append(records())
     for path in directory(log).glob("kind=segment/*"):
         path.write_bytes(b"not Parquet")
-    forget_rows(monkeypatch)
+    forget_rows()
     with pytest.raises(LogDirError):
         log.delete_topic("bad")
     assert log.topics() == ["bad"]
@@ -237,7 +231,7 @@ def test_force_deletes_a_good_topic_as_ever(log):
 
 def test_a_topic_is_made_without_a_look_at_the_manifests_of_others(log):
     play = Play()
-    log = LogDir(Manifests(log.storage, open_delta_log=play))
+    log = opened(log, open_delta_log=play)
     for number in range(5):
         log.create_topic(f"topic-{number}")
     assert [play.opened.count(f"topic-{number}") for number in range(5)] == [1] * 5
@@ -245,7 +239,7 @@ def test_a_topic_is_made_without_a_look_at_the_manifests_of_others(log):
 
 def test_every_access_opens_the_table_once_and_an_append_not_even_that(log):
     play = Play()
-    log = LogDir(Manifests(log.storage, open_delta_log=play))
+    log = opened(log, open_delta_log=play)
     log.create_topic("orders")
     log.create_topic("prices")
     play.opened.clear()
@@ -268,7 +262,7 @@ def test_every_access_opens_the_table_once_and_an_append_not_even_that(log):
 
 def test_an_append_after_an_append_opens_no_table_unless_another_commit_came_between(log):
     play = Play()
-    log, other = LogDir(Manifests(log.storage, open_delta_log=play)), LogDir(Manifests(log.storage))
+    log, other = opened(log, open_delta_log=play), opened(log)
     log.create_topic("orders")
     log.topic("orders").append(records(1))
     play.opened.clear()

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from spark_segments.log.manifest.manifest import Manifest
 from tests.log.chunk_rows import new_manifest
 from tests.log.played_log import Play
+from tests.manifest_rows import Manifest
 
 
 @pytest.fixture

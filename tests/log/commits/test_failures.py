@@ -9,16 +9,14 @@ import pytest
 
 from spark_segments import LogDir
 from spark_segments.errors import StorageError, UnknownOutcomeError
-from spark_segments.log.appending.offset_assignment import commit_append
 from spark_segments.log.manifest import commit as commit_module
-from spark_segments.log.manifest.delta.delta_log import CommitFailedError
-from spark_segments.log.manifest.manifest import Manifest
 from spark_segments.storage import Storage, local
 from spark_segments.storage.filesystem import WritableFile
-from spark_segments.storage.local import LocalFiles
 from tests.log.chunk_rows import TOPIC, new_chunk, new_manifest
 from tests.log.commits.whole_log import assert_log_is_whole
-from tests.log.played_log import Late, lost_race, store_failed
+from tests.log.played_log import CommitFailedError, Late, lost_race, store_failed
+from tests.manifest_rows import Manifest, commit_append
+from tests.opened import LocalFiles
 
 
 class FullDisk(LocalFiles):

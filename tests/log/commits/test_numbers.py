@@ -8,13 +8,12 @@ import pytest
 
 from spark_segments import LogDir
 from spark_segments.errors import InvalidOptionError, StorageError, UnknownOutcomeError
-from spark_segments.log.manifest.change import Change
 from spark_segments.log.manifest.delta import delta_rs
-from spark_segments.log.manifest.delta.delta_log import COMMIT_LOG_MS, SURE_SECONDS, TRUSTED_SECONDS, DeltaLog
-from spark_segments.log.manifests import Manifests
+from spark_segments.log.manifest.delta.delta_log import COMMIT_LOG_MS, SURE_SECONDS, TRUSTED_SECONDS
 from spark_segments.log.marker import mark
-from spark_segments.storage import Storage
 from tests.log.memory_store import MemoryFiles, replayed
+from tests.manifest_rows import Change
+from tests.opened import DeltaLog, opened
 
 PLAIN = partial(DeltaLog, open_table=replayed)
 
@@ -59,7 +58,7 @@ def files() -> PlayedFiles:
 
 
 def open_log(files: MemoryFiles) -> LogDir:
-    return LogDir(Manifests(Storage("s3://bucket/log", filesystem=files), open_delta_log=PLAIN))
+    return opened("s3://bucket/log", files, open_delta_log=PLAIN)
 
 
 @pytest.fixture

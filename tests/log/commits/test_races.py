@@ -11,17 +11,14 @@ from pathlib import Path
 import pytest
 
 from spark_segments.errors import CommitConflictError, TopicExistsError
-from spark_segments.log.appending.offset_assignment import commit_append
 from spark_segments.log.manifest import commit as commit_module
 from spark_segments.log.manifest import row_files
-from spark_segments.log.manifest.delta.delta_log import CommitNote, DeltaLog
-from spark_segments.log.manifest.manifest import Change, Manifest
-from spark_segments.log.manifest.row_files import FileChange
-from spark_segments.log.manifest.rows import Partition
 from spark_segments.storage import Storage
 from tests.log.chunk_rows import TOPIC, TOPIC_ID, new_chunk, new_manifest, new_partitions
 from tests.log.commits.whole_log import assert_log_is_whole
-from tests.log.played_log import Play
+from tests.log.played_log import CommitNote, FileChange, Play
+from tests.manifest_rows import Change, Manifest, Partition, commit_append
+from tests.opened import DeltaLog
 
 _processes = multiprocessing.get_context("spawn")
 

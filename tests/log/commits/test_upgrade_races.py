@@ -9,15 +9,13 @@ import pytest
 from deltalake import DeltaTable
 
 from spark_segments import LogDir
-from spark_segments.log.appending.offset_assignment import commit_append
-from spark_segments.log.manifest.manifest import Manifest
-from spark_segments.log.manifest.rows import Partition
-from spark_segments.log.manifests import Manifests
 from spark_segments.maintenance import compact, retain, roll, vacuum, verify
 from spark_segments.storage import Storage
 from tests.log.chunk_rows import new_chunk, new_manifest
 from tests.log.commits.whole_log import assert_log_is_whole
 from tests.log.played_log import Play, committed_but_reply_lost
+from tests.manifest_rows import Manifest, Partition, commit_append
+from tests.opened import opened
 
 CONFIG = {"segment.bytes": "2000", "file.delete.delay.ms": "0", "retention.ms": "-1", "cleanup.policy": "compact"}
 LATER_MS = 2_000_000_000_000
@@ -32,7 +30,7 @@ def play() -> Play:
 def log(tmp_path, play) -> LogDir:
     """A log directory with topic orders of version 1: chunks of records whose keys repeat."""
     LogDir.create(str(tmp_path))
-    log = LogDir(Manifests(Storage(str(tmp_path)), open_delta_log=play))
+    log = opened(tmp_path, open_delta_log=play)
     partitions = [Partition("AAAAAAAAAAAAAAAAAAAAAQ", number) for number in range(2)]
     log.topic("orders").manifest.create("AAAAAAAAAAAAAAAAAAAAAQ", CONFIG, partitions, format_version=1)
     for number in range(30):

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from spark_segments.log.manifest.manifest import Manifest
-from spark_segments.log.manifest.rows import Segment
+from tests.manifest_rows import Manifest, Segment
 
 
 def assert_log_is_whole(manifest: Manifest) -> dict[int, list[Segment]]:

@@ -14,13 +14,11 @@ from deltalake import DeltaTable
 
 from spark_segments import LogDir, Position
 from spark_segments.errors import CommitConflictError, StorageError
-from spark_segments.log.groups.group import all_groups
 from spark_segments.log.groups.old_table import end_old_table, read_old_table
-from spark_segments.log.manifests import Manifests
 from spark_segments.maintenance import vacuum
-from spark_segments.storage import Storage
-from spark_segments.storage.local import LocalFiles
 from tests.golden_files import GOLDEN
+from tests.log.groups.readers import all_groups
+from tests.opened import LocalFiles, opened
 
 LONG = "Name_with.all-signs" + "x" * 230
 """A group whose id has all characters that an id could have then, and as many."""
@@ -64,7 +62,7 @@ def test_they_are_read_where_nothing_can_be_written(old):
 
         create = replace = delete = stream
 
-    assert found(LogDir(Manifests(Storage(old.uri, filesystem=ReadOnly())))) == expected(old)
+    assert found(opened(old.uri, ReadOnly())) == expected(old)
 
 
 def test_the_first_commit_converts_a_group_and_leaves_the_others(old):
@@ -102,7 +100,7 @@ def test_who_still_writes_the_table_cannot_go_on_from_it(old):
     assert DeltaTable(str(path)).file_uris() == [] and DeltaTable(str(path)).version() == 46
 
 
-def test_a_commit_to_the_table_that_came_first_is_converted_too(old, monkeypatch):
+def test_a_commit_to_the_table_that_came_first_is_converted_too(old):
     """A process of the older version committed between the look and the last version of the table."""
     path = Path(old.uri, "_groups", "once")
     rows = pq.read_table(next(path.glob("*.parquet"))).to_pylist()
@@ -117,7 +115,7 @@ def test_a_commit_to_the_table_that_came_first_is_converted_too(old, monkeypatch
                 (path / "_delta_log" / f"{1:020d}.json").write_text(json.dumps(action))
             super().create(target, data, is_forced=is_forced)
 
-    raced = LogDir(Manifests(Storage(old.uri, filesystem=Raced()))).group("once")
+    raced = opened(old.uri, Raced()).group("once")
     with pytest.raises(CommitConflictError, match="expected offset 7, found offset 9"):
         raced.commit(began, {"orders": {2: 8}})
     assert group.positions().offsets == {"orders": {2: 9}}

@@ -22,10 +22,9 @@ from spark_segments.errors import (
     UnknownTopicError,
 )
 from spark_segments.log.groups import group as group_module
-from spark_segments.log.groups.group import check_position
 from spark_segments.log.groups.group_files import KEPT, TRIM_EVERY
-from spark_segments.log.manifest.change import Change
-from tests.log.groups.readers import group_at_store, lost_reply, moved
+from tests.log.groups.readers import check_position, group_at_store, lost_reply, moved
+from tests.manifest_rows import Change
 
 AT = Position(5, "id")
 """A position for groups whose topics are not there."""
@@ -59,7 +58,7 @@ def test_a_group_begins_without_positions_and_keeps_what_is_committed(orders):
     assert dict(there.group("other").positions()) == {}
 
 
-def test_a_position_keeps_the_metadata_of_its_reader_and_when_it_was_committed(orders, monkeypatch):
+def test_a_position_keeps_the_metadata_of_its_reader_and_when_it_was_committed(orders):
     snapshot = orders.topic("orders").snapshot
     done = orders.group("audit").commit(
         orders.group("audit").positions(), {"orders": {0: Position.at(snapshot, 0, 3, "host-7 é")}}

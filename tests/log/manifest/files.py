@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 
-from spark_segments.log.manifest import row_files
-from spark_segments.log.manifest.manifest import Manifest
+from tests.manifest_rows import Manifest
 
 DAY_MS = 24 * 60 * 60 * 1000
 
@@ -26,8 +25,3 @@ def make_older(manifest: Manifest, age_ms: int, paths: list[str] | None = None) 
         if paths is None or info.path in paths:
             seconds = (info.mtime_ms - age_ms) / 1000
             os.utime(storage.location(info.path), (seconds, seconds))
-
-
-def forget_cached_rows(monkeypatch) -> None:
-    """Rows that are still in memory would prove nothing about files."""
-    monkeypatch.setattr(row_files, "_cache", row_files._RowCache(row_files.CACHE_BYTES))

@@ -9,14 +9,12 @@ import time
 import pytest
 
 from spark_segments.errors import CommitConflictError, SegmentsError, UnknownTopicError
-from spark_segments.log.appending.offset_assignment import commit_append
 from spark_segments.log.manifest import row_files
-from spark_segments.log.manifest.manifest import Change, Manifest
-from spark_segments.log.manifest.rows import Partition
 from spark_segments.log.manifest.upkeep import OLDEST_CHUNK_MS
 from spark_segments.storage import Storage
 from tests.log.chunk_rows import TOPIC, TOPIC_ID, new_chunk, new_partitions
 from tests.log.manifest.files import offsets, segment_files
+from tests.manifest_rows import Change, Manifest, Partition, commit_append
 
 # Appending
 

@@ -9,13 +9,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from spark_segments.errors import FormatVersionError, NotLeaderError, SegmentsError
-from spark_segments.log.appending.offset_assignment import commit_append
-from spark_segments.log.manifest.change import Change
-from spark_segments.log.manifest.manifest import Manifest, Upgrade
-from spark_segments.log.manifest.rows import segments_of
-from spark_segments.log.manifest.transaction import Transaction
+from spark_segments.log.manifest.manifest import Upgrade
 from tests.log.chunk_rows import TOPIC_ID, new_chunk, new_manifest, new_partitions
-from tests.log.manifest.files import forget_cached_rows
+from tests.manifest_rows import Change, Manifest, Transaction, commit_append, forget_rows, segments_of
 
 OLD_COLUMNS = (
     *("topic_id", "partition", "base_offset", "next_offset", "path", "file_base_offset"),
@@ -73,7 +69,7 @@ def test_a_topic_of_version_1_is_written_as_version_1(old):
     assert not {"position", "index_position", "states", "application_id"} & set(table_columns(old))
 
 
-def test_vacuum_marks_rows_of_version_1_in_the_old_way(old, monkeypatch):
+def test_vacuum_marks_rows_of_version_1_in_the_old_way(old):
     commit_append(old, [new_chunk()])
     old.commit(lambda snapshot: Change("retain", replace=[snapshot.live_of(0)[0].removed(5)]))
     old.commit(
@@ -81,7 +77,7 @@ def test_vacuum_marks_rows_of_version_1_in_the_old_way(old, monkeypatch):
             "vacuum", replace=[dataclasses.replace(row, state="deleting") for row in segments_of(snapshot.segments)]
         )
     )
-    forget_cached_rows(monkeypatch)
+    forget_rows()
     [row] = segments_of(old.snapshot().segments)
     assert (row.state, row.removed_ms) == ("deleting", -1)
     [file] = [file for file in old.log.state().files if file.kind == "segment"]
@@ -139,13 +135,13 @@ def test_an_upgraded_topic_takes_what_needs_version_2(old):
     assert (first.byte_position, first.is_shared, [row.byte_position for row in others]) == (0, False, [0, 100])
 
 
-def test_transactions_of_version_1_are_known_after_the_upgrade(old, monkeypatch):
+def test_transactions_of_version_1_are_known_after_the_upgrade(old):
     commit_append(old, [new_chunk()], ("app", 7))
     old.merge_files()  # a checkpoint, which has the transactions of the commits before it
     commit_append(old, [new_chunk()], ("later", 3))
     old.commit(lambda _: Change("restore", transactions=[Transaction("forgotten", -1)]))
     old.upgrade()
-    forget_cached_rows(monkeypatch)
+    forget_rows()
     state = old.state()
     assert {one.application: one.version for one in state.last_transactions()} == {
         "app": 7,

@@ -9,13 +9,11 @@ import shutil
 import pytest
 
 from spark_segments.errors import LogDirError
-from spark_segments.log.appending.offset_assignment import commit_append
-from spark_segments.log.manifest.change import Change
-from spark_segments.log.manifest.manifest import CHECKPOINT_VERSIONS, Manifest
+from spark_segments.log.manifest.manifest import CHECKPOINT_VERSIONS
 from spark_segments.log.manifest.recovery_copy import COPIES_KEPT, read_recovery_copy
 from spark_segments.log.manifest.upkeep import ORPHAN_AGE_MS
 from tests.log.chunk_rows import TOPIC, new_chunk, new_manifest, new_partitions
-from tests.log.manifest.files import forget_cached_rows
+from tests.manifest_rows import Change, Manifest, commit_append, forget_rows
 
 DIRECTORY = f"_recovery/{TOPIC}"
 
@@ -35,20 +33,20 @@ def copies(manifest: Manifest) -> list[int]:
     return sorted(int(name.removesuffix(".json")) for name in names if name.endswith(".json"))
 
 
-def lose_the_manifest(manifest: Manifest, monkeypatch) -> None:
+def lose_the_manifest(manifest: Manifest) -> None:
     shutil.rmtree(manifest.storage.location("_manifest"))
-    forget_cached_rows(monkeypatch)
+    forget_rows()
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("format_version", [1, 2])
-def test_a_copy_says_what_the_manifest_said_once_that_is_lost(tmp_path, monkeypatch, format_version):
+def test_a_copy_says_what_the_manifest_said_once_that_is_lost(tmp_path, format_version):
     manifest = new_manifest(tmp_path, format_version=format_version)
     busy(manifest)
     state = manifest.state()
     said, transactions = state.snapshot, state.last_transactions()
     rows = said.source.read(None).sort_by("path").combine_chunks()
-    lose_the_manifest(manifest, monkeypatch)
+    lose_the_manifest(manifest)
 
     copy = read_recovery_copy(manifest.storage, TOPIC)
 
@@ -60,13 +58,13 @@ def test_a_copy_says_what_the_manifest_said_once_that_is_lost(tmp_path, monkeypa
     assert len(copy.transactions) == 4
 
 
-def test_a_copy_has_the_rows_that_a_deleted_topic_left(manifest, monkeypatch):
+def test_a_copy_has_the_rows_that_a_deleted_topic_left(manifest):
     commit_append(manifest, [new_chunk()])
     manifest.delete()
     manifest.create("second", {}, new_partitions(2, "second"))
     manifest.merge_files()
     leftovers = manifest.snapshot().leftovers
-    lose_the_manifest(manifest, monkeypatch)
+    lose_the_manifest(manifest)
     copy = read_recovery_copy(manifest.storage, TOPIC).snapshot
     assert copy.leftovers.equals(leftovers) and copy.leftovers.num_rows == 1
     assert (copy.topic_id, dict(copy.deleted_topics)) == ("second", {leftovers["topic_id"][0].as_py(): ""})
@@ -119,13 +117,13 @@ def test_a_crash_while_a_copy_is_written_leaves_the_one_before(manifest, monkeyp
 
 
 @pytest.mark.slow
-def test_a_copy_that_lacks_a_file_is_passed_over(manifest, monkeypatch):
+def test_a_copy_that_lacks_a_file_is_passed_over(manifest):
     busy(manifest)
     manifest.commit(lambda _: Change("alter", config={"retention.ms": "9"}))
     manifest.merge_files()
     [newest] = [file for file in manifest.log.state().files if file.kind == "topic"]
     manifest.storage.delete(f"{DIRECTORY}/{newest.path}")
-    forget_cached_rows(monkeypatch)
+    forget_rows()
     assert read_recovery_copy(manifest.storage, TOPIC).snapshot.version == CHECKPOINT_VERSIONS
 
 

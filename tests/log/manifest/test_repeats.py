@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from spark_segments.errors import TransactionOrderError
-from spark_segments.log.manifest.transaction import Transaction, is_repeat
+from spark_segments.log.manifest.transaction import is_repeat
+from tests.manifest_rows import Transaction
 
 
 def batch(number, query="q1", *, application=None):

@@ -10,14 +10,21 @@ import pytest
 from deltalake import DeltaTable
 
 from spark_segments.errors import InvalidOptionError
-from spark_segments.log.appending.offset_assignment import commit_append
 from spark_segments.log.manifest import row_files
-from spark_segments.log.manifest.manifest import Change, Manifest
-from spark_segments.log.manifest.rows import SEGMENT_SCHEMA, Partition, segments_of, segments_table
 from spark_segments.log.reading.plan import EVERYTHING, planned_parts
 from spark_segments.storage import Storage
 from tests.log.chunk_rows import TOPIC, TOPIC_ID, new_chunk, new_manifest
-from tests.log.manifest.files import DAY_MS, forget_cached_rows
+from tests.log.manifest.files import DAY_MS
+from tests.manifest_rows import (
+    SEGMENT_SCHEMA,
+    Change,
+    Manifest,
+    Partition,
+    commit_append,
+    forget_rows,
+    segments_of,
+    segments_table,
+)
 
 
 def test_a_snapshot_stays_what_it_was_whatever_comes_after(manifest):
@@ -78,26 +85,26 @@ def reads(monkeypatch) -> list[str]:
     return found
 
 
-def test_some_partitions_are_read_from_the_files_that_may_hold_them(many_files, reads, monkeypatch):
+def test_some_partitions_are_read_from_the_files_that_may_hold_them(many_files, reads):
     snapshot = many_files.snapshot()
-    forget_cached_rows(monkeypatch)
+    forget_rows()
     reads.clear()
     assert segments_of(snapshot.load_segments([2])) == ROWS[200:300]
     assert len(reads) == 1
 
 
-def test_a_read_of_a_partition_takes_the_rows_of_that_partition_alone(many_files, reads, monkeypatch):
+def test_a_read_of_a_partition_takes_the_rows_of_that_partition_alone(many_files, reads):
     snapshot = many_files.snapshot()
-    forget_cached_rows(monkeypatch)
+    forget_rows()
     reads.clear()
     assert [one.segment for one in planned_parts(snapshot, {2: (500, 530)}, EVERYTHING)] == ROWS[250:253]
     assert len(reads) == 1
 
 
-def test_a_snapshot_that_has_its_rows_reads_none_of_them_again(many_files, reads, monkeypatch):
+def test_a_snapshot_that_has_its_rows_reads_none_of_them_again(many_files, reads):
     snapshot = many_files.snapshot()
     assert snapshot.live.num_rows == len(ROWS)
-    forget_cached_rows(monkeypatch)
+    forget_rows()
     reads.clear()
     assert [one.segment for one in planned_parts(snapshot, {2: (500, 530)}, EVERYTHING)] == ROWS[250:253]
     assert snapshot.narrowed({2}) is snapshot

@@ -7,14 +7,11 @@ import dataclasses
 import pytest
 
 from spark_segments.errors import CommitConflictError, LogDirError, TopicExistsError, UnknownTopicError
-from spark_segments.log.appending.offset_assignment import commit_append
-from spark_segments.log.manifest.manifest import Change, Manifest
-from spark_segments.log.manifest.rows import SEGMENT_SCHEMA, Partition, segments_of
-from spark_segments.log.manifest.topic_row import TopicRow
 from spark_segments.storage import Storage
 from tests.clock import store_clock
 from tests.log.chunk_rows import TOPIC, TOPIC_ID, new_chunk, new_manifest, new_partitions
 from tests.log.manifest.files import offsets
+from tests.manifest_rows import SEGMENT_SCHEMA, Change, Manifest, Partition, TopicRow, commit_append, segments_of
 
 
 @pytest.mark.rule("W21")

@@ -9,14 +9,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from spark_segments.errors import InvalidOptionError
-from spark_segments.log.appending.offset_assignment import commit_append
 from spark_segments.log.manifest import manifest as manifest_module
 from spark_segments.log.manifest import row_files
 from spark_segments.log.manifest.delta.delta_log import openable
-from spark_segments.log.manifest.manifest import CHECKPOINT_VERSIONS, Change, Manifest
-from spark_segments.log.manifest.rows import segments_table
+from spark_segments.log.manifest.manifest import CHECKPOINT_VERSIONS
 from tests.log.chunk_rows import new_chunk, new_manifest
-from tests.log.manifest.files import DAY_MS, forget_cached_rows, make_older, segment_files
+from tests.log.manifest.files import DAY_MS, make_older, segment_files
+from tests.manifest_rows import Change, Manifest, commit_append, forget_rows, segments_table
 
 
 @pytest.mark.slow
@@ -65,7 +64,7 @@ def test_vacuum_keeps_what_readers_of_the_last_day_may_need(manifest):
     assert [manifest.snapshot(version).live.num_rows for version in range(4)] == [0, 1, 2, 3]
 
 
-def test_vacuum_takes_versions_that_were_superseded_before_the_retention(manifest, monkeypatch):
+def test_vacuum_takes_versions_that_were_superseded_before_the_retention(manifest):
     for _ in range(3):
         commit_append(manifest, [new_chunk()])
     manifest.merge_files()
@@ -84,7 +83,7 @@ def test_vacuum_takes_versions_that_were_superseded_before_the_retention(manifes
     assert manifest.snapshot(kept).live.num_rows == 4
     with pytest.raises(InvalidOptionError, match="not there"):
         manifest.snapshot(1)
-    forget_cached_rows(monkeypatch)
+    forget_rows()
     assert last == {0: (40, 49)}
     assert manifest.snapshot().live.num_rows == 5
     assert commit_append(manifest, [new_chunk()], ("app", 1)) == {0: (50, 59)}
@@ -99,11 +98,11 @@ def test_vacuum_takes_files_of_lost_tries_by_the_clock_of_the_store_alone(manife
     assert manifest.drop_old_versions(DAY_MS, 0).paths == [lost]
 
 
-def test_vacuum_keeps_old_files_that_are_still_named(manifest, monkeypatch):
+def test_vacuum_keeps_old_files_that_are_still_named(manifest):
     commit_append(manifest, [new_chunk()])
     make_older(manifest, 100 * DAY_MS)
     manifest.drop_old_versions(0, time.time_ns() // 1_000_000)
-    forget_cached_rows(monkeypatch)
+    forget_rows()
     assert manifest.snapshot().live.num_rows == 1
 
 

@@ -22,15 +22,11 @@ import pyarrow as pa
 
 from spark_segments import LogDir, ProducerOptions
 from spark_segments.errors import InvalidOptionError, LogDirError, UnknownTopicError
-from spark_segments.log.manifest import row_files
-from spark_segments.log.manifest.rows import partitions_of, segments_of
-from spark_segments.log.manifest.snapshot import Snapshot
-from spark_segments.log.manifests import Manifests
 from spark_segments.log.rebuild.rebuild import rebuild_manifest
 from spark_segments.maintenance import Report, compact, restore, retain, roll, vacuum
-from spark_segments.storage import Storage
-from spark_segments.storage.local import LocalFiles
 from tests.log.rebuild.lost import TOPIC, WEEKS_MS
+from tests.manifest_rows import Snapshot, forget_rows, partitions_of, segments_of
+from tests.opened import LocalFiles, opened
 
 STEPS = ("append", "roll", "compact", "delete", "retain", "vacuum", "restore", "again", "merge")
 
@@ -192,9 +188,9 @@ def lose(root: Path, random: Random) -> str:
 
 def rebuilt(root: Path) -> tuple[Rows, Report]:
     """What the rebuilt manifest says, and the report."""
-    row_files._cache = row_files._RowCache(row_files.CACHE_BYTES)  # rows in memory would prove nothing
+    forget_rows()  # rows in memory would prove nothing
     report = rebuild_manifest(LogDir.open(str(root)), TOPIC)
-    row_files._cache = row_files._RowCache(row_files.CACHE_BYTES)
+    forget_rows()
     return said(LogDir.open(str(root))), report
 
 
@@ -236,7 +232,7 @@ def _killed(history: History, root: Path, seed: int) -> str:
     random, moment = history.random, history.random.choice(("commit", "made"))
     steps, keys = list(history.steps), dict(history.keys)
     files = DyingFiles(moment, random.randint(0, 2))
-    log, history.log = history.log, LogDir(Manifests(Storage(str(root), filesystem=files)))
+    log, history.log = history.log, opened(root, files)
     try:
         history.step()
         died = ""

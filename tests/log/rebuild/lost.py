@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from spark_segments import LogDir, ProducerOptions
 from spark_segments.maintenance import roll, vacuum, verify
-from tests.log.manifest.files import forget_cached_rows
+from tests.manifest_rows import forget_rows
 
 TOPIC = "orders"
 WEEKS_MS = 60 * 24 * 60 * 60 * 1000
@@ -67,9 +67,9 @@ def records(log: LogDir) -> list[tuple[int, int, bytes]]:
     ]
 
 
-def again(log: LogDir, monkeypatch) -> LogDir:
+def again(log: LogDir) -> LogDir:
     """The log directory as another process opens it: without rows in memory."""
-    forget_cached_rows(monkeypatch)
+    forget_rows()
     return LogDir.open(log.uri)
 
 
@@ -104,16 +104,16 @@ def all_files(log: LogDir) -> dict[str, str]:
     }
 
 
-def is_usable(log: LogDir, monkeypatch) -> None:
+def is_usable(log: LogDir) -> None:
     """Appends, reads, verifies, rolls and vacuums; then all records are still there."""
-    log = again(log, monkeypatch)
+    log = again(log)
     assert verify(log, topics=[TOPIC], deep=True).findings == []
     before = numbers(log)
     append(log, 900, 6)
     roll(log, topics=[TOPIC], now_ms=log.storage.now_ms() + WEEKS_MS)
     assert not [line for line in vacuum(log, topics=[TOPIC]).to_dict()["partitions"] if "error" in line]
     vacuum(log, topics=[TOPIC], now_ms=log.storage.now_ms() + WEEKS_MS)
-    log = again(log, monkeypatch)
+    log = again(log)
     assert numbers(log) == [*before, *range(900, 906)]
     assert verify(log, topics=[TOPIC], deep=True).findings == []
 

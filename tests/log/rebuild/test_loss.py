@@ -13,13 +13,13 @@ import pytest
 
 from spark_segments import LogDir
 from spark_segments.errors import LogDirError, SegmentsError, StorageError
-from spark_segments.log.manifest.delta.delta_log import DeltaLog
 from spark_segments.log.rebuild.rebuild import rebuild_manifest
 from spark_segments.storage import Storage
 from spark_segments.storage.scratch import scratch_directory
 from tests.faults.scenes import file_size_limit
 from tests.log.chunk_rows import new_partitions
 from tests.log.rebuild.lost import TOPIC, again, all_files, append, commit_file, copy, lose_manifest, new_log
+from tests.opened import DeltaLog
 
 pytestmark = pytest.mark.slow
 
@@ -34,7 +34,7 @@ def test_a_manifest_that_can_be_read_is_left_alone(tmp_path):
     assert all_files(log) == before
 
 
-def test_a_deleted_topic_is_not_rebuilt(tmp_path, monkeypatch):
+def test_a_deleted_topic_is_not_rebuilt(tmp_path):
     log = new_log(tmp_path)
     append(log, 0)
     log.delete_topic(TOPIC)
@@ -42,16 +42,16 @@ def test_a_deleted_topic_is_not_rebuilt(tmp_path, monkeypatch):
     copy_of_deleted.merge_files()
     lose_manifest(log)
     with pytest.raises(LogDirError, match="was deleted"):
-        rebuild_manifest(again(log, monkeypatch), TOPIC)
+        rebuild_manifest(again(log), TOPIC)
 
 
-def test_a_topic_that_was_deleted_by_force_is_not_rebuilt(tmp_path, monkeypatch):
+def test_a_topic_that_was_deleted_by_force_is_not_rebuilt(tmp_path):
     log = new_log(tmp_path)
     append(log, 0)
     copy(log)
     for path in (tmp_path / "_manifest" / TOPIC).glob("kind=*/*.parquet"):
         path.write_bytes(b"no Parquet")
-    log = again(log, monkeypatch)
+    log = again(log)
     log.topic(TOPIC).manifest.delete_by_force()
     with pytest.raises(LogDirError, match="deleted by force"):
         rebuild_manifest(log, TOPIC)
@@ -62,7 +62,7 @@ def test_a_store_that_fails_has_lost_nothing(tmp_path, monkeypatch, part):
     log = new_log(tmp_path)
     append(log, 0)
     copy(log)
-    log = again(log, monkeypatch)
+    log = again(log)
     before, read = all_files(log), Storage.read
 
     def failing(storage, path, *args, **more):
@@ -82,7 +82,7 @@ def test_a_store_that_fails_for_delta_rs_alone_has_lost_nothing(tmp_path, monkey
     log = new_log(tmp_path)
     append(log, 0)
     copy(log)
-    log = again(log, monkeypatch)
+    log = again(log)
     before, opened = all_files(log), DeltaLog.open
 
     def failing(delta_log, version=None):
@@ -115,7 +115,7 @@ def be_an_older_package(monkeypatch):
 def test_an_older_package_does_not_rebuild_a_manifest_of_a_newer_format(tmp_path, monkeypatch):
     log, _ = upgraded_since_the_copy(tmp_path)
     be_an_older_package(monkeypatch)
-    log = again(log, monkeypatch)
+    log = again(log)
     before = all_files(log)
     with pytest.raises(LogDirError, match="newer version of this package"):
         rebuild_manifest(log, TOPIC)
@@ -129,7 +129,7 @@ def test_an_older_package_does_not_cut_a_damaged_manifest_back_to_its_own_format
     for checkpoint in (tmp_path / "_manifest" / TOPIC / "_delta_log").glob("*.parquet"):
         checkpoint.write_bytes(b"no Parquet")
     be_an_older_package(monkeypatch)
-    log = again(log, monkeypatch)
+    log = again(log)
     before = all_files(log)
     with pytest.raises(LogDirError, match="newer version of this package"):
         rebuild_manifest(log, TOPIC)

@@ -16,13 +16,10 @@ from spark_segments.errors import (
     SegmentsError,
     UnknownOutcomeError,
 )
-from spark_segments.log.groups.group import check_position
-from spark_segments.log.manifest.change import Change
 from spark_segments.log.manifest.delta.delta_log import FENCED
 from spark_segments.log.rebuild.rebuild import open_damaged, rebuild_manifest
 from spark_segments.maintenance import verify
-from tests.log.groups.readers import moved
-from tests.log.manifest.files import forget_cached_rows
+from tests.log.groups.readers import check_position, moved
 from tests.log.rebuild.lost import (
     TOPIC,
     again,
@@ -38,25 +35,26 @@ from tests.log.rebuild.lost import (
     numbers,
     records,
 )
+from tests.manifest_rows import Change, forget_rows
 from tests.s3_server import BUCKET
 
 pytestmark = pytest.mark.slow
 
 
 @pytest.mark.parametrize("lose", [lose_manifest, lose_delta_log])
-def test_a_topic_is_what_its_copy_says(tmp_path, monkeypatch, lose):
+def test_a_topic_is_what_its_copy_says(tmp_path, lose):
     log = new_log(tmp_path)
     append(log, 0)
     append(log, 10)
     before, version = log.topic(TOPIC).snapshot, copy(log)
     expected = records(log)
     lose(log)
-    log = again(log, monkeypatch)
+    log = again(log)
     files = files_of_the_log(log)
 
     report = rebuild_manifest(log, TOPIC)
 
-    found = again(log, monkeypatch).topic(TOPIC).snapshot
+    found = again(log).topic(TOPIC).snapshot
     assert (report.details["copy_version"], report.details["known_version"], report.details["unnamed_files"]) == (
         version,
         version,
@@ -70,17 +68,17 @@ def test_a_topic_is_what_its_copy_says(tmp_path, monkeypatch, lose):
     assert records(log) == expected
     assert files_of_the_log(log) == files
     assert report.details["not_known"] == []
-    is_usable(log, monkeypatch)
+    is_usable(log)
 
 
-def test_a_dry_run_changes_nothing(tmp_path, monkeypatch):
+def test_a_dry_run_changes_nothing(tmp_path):
     log = new_log(tmp_path)
     append(log, 0)
     version = copy(log)
     append(log, 10)
     forget_notes(log)
     lose_manifest(log)
-    log = again(log, monkeypatch)
+    log = again(log)
     before = all_files(log)
     report = rebuild_manifest(log, TOPIC, dry_run=True)
     assert all_files(log) == before
@@ -90,7 +88,7 @@ def test_a_dry_run_changes_nothing(tmp_path, monkeypatch):
     )
 
 
-def test_a_group_that_read_further_is_stopped(tmp_path, monkeypatch):
+def test_a_group_that_read_further_is_stopped(tmp_path):
     log = new_log(tmp_path, partitions=1)
     append(log, 0)
     copy(log)
@@ -98,7 +96,7 @@ def test_a_group_that_read_further_is_stopped(tmp_path, monkeypatch):
     moved(log, "readers", {TOPIC: {0: 20}})
     forget_notes(log)
     lose_manifest(log)
-    log = again(log, monkeypatch)
+    log = again(log)
     report = rebuild_manifest(log, TOPIC)
     assert [(one["group"], one["partition"], one["offset"]) for one in report.details["groups"]] == [("readers", 0, 20)]
     assert any("groups have read" in sentence for sentence in report.details["not_known"])
@@ -108,7 +106,7 @@ def test_a_group_that_read_further_is_stopped(tmp_path, monkeypatch):
 
 
 @pytest.mark.rule("W20")
-def test_a_writer_that_read_the_lost_manifest_adds_nothing_in_silence(tmp_path, monkeypatch):
+def test_a_writer_that_read_the_lost_manifest_adds_nothing_in_silence(tmp_path):
     log = new_log(tmp_path, partitions=1)
     append(log, 0)
     copy(log)
@@ -117,26 +115,26 @@ def test_a_writer_that_read_the_lost_manifest_adds_nothing_in_silence(tmp_path, 
     manifest = log.topic(TOPIC).manifest
     state = manifest.state()
     lose_manifest(log)
-    rebuild_manifest(again(log, monkeypatch), TOPIC)
+    rebuild_manifest(again(log), TOPIC)
 
     def add_nothing(snapshot):
         return Change("alter", config={"retention.ms": "5"}) if snapshot.topic_id == state.snapshot.topic_id else None
 
     with pytest.raises((UnknownOutcomeError, CommitConflictError)):
         manifest.commit(add_nothing, state=state)
-    log = again(log, monkeypatch)
+    log = again(log)
     assert log.topic(TOPIC).snapshot.config == {}
-    is_usable(log, monkeypatch)
+    is_usable(log)
 
 
-def test_a_log_directory_that_lost_all_manifests_is_rebuilt_topic_by_topic(tmp_path, monkeypatch):
+def test_a_log_directory_that_lost_all_manifests_is_rebuilt_topic_by_topic(tmp_path):
     log = new_log(tmp_path)
     append(log, 0)
     copy(log)
     shutil.rmtree(tmp_path / "_manifest")
     log = open_damaged(str(tmp_path))
     rebuild_manifest(log, TOPIC)
-    log = again(log, monkeypatch)  # opens: the marker is there again
+    log = again(log)  # opens: the marker is there again
     assert log.topics() == [TOPIC] and numbers(log) == [*range(10)]
 
 
@@ -160,22 +158,22 @@ def log_with_a_killed_rebuild(tmp_path, monkeypatch):
     append(log, 0)
     version = copy(log)
     lose_manifest(log)
-    log = again(log, monkeypatch)
+    log = again(log)
     kill_a_rebuild(log, monkeypatch)
     return log, version
 
 
 def test_a_rebuild_that_was_killed_is_done_again(tmp_path, monkeypatch):
     log, version = log_with_a_killed_rebuild(tmp_path, monkeypatch)
-    log = again(log, monkeypatch)
+    log = again(log)
     with pytest.raises(SegmentsError):
         _ = log.topic(TOPIC).snapshot
     report = rebuild_manifest(log, TOPIC)
     assert report.details["version"] == version + 2 * (FENCED + 2)
-    assert numbers(again(log, monkeypatch)) == [*range(10)]
+    assert numbers(again(log)) == [*range(10)]
 
 
-def test_a_follower_keeps_its_leaders_id(tmp_path, monkeypatch):
+def test_a_follower_keeps_its_leaders_id(tmp_path):
     log = new_log(tmp_path)
     append(log, 0)
 
@@ -187,13 +185,13 @@ def test_a_follower_keeps_its_leaders_id(tmp_path, monkeypatch):
     copy(log)
     forget_notes(log)
     lose_manifest(log)
-    log = again(log, monkeypatch)
+    log = again(log)
     assert rebuild_manifest(log, TOPIC).details["topic_id"] == before == log.topic(TOPIC).snapshot.topic_id
     assert log.topic(TOPIC).snapshot.states == {"role": "follower"}
 
 
 @pytest.mark.parametrize("lost", ["manifest", "Delta's log"])
-def test_a_manifest_on_an_object_store_is_made_anew(tmp_path, s3_options, monkeypatch, lost):
+def test_a_manifest_on_an_object_store_is_made_anew(tmp_path, s3_options, lost):
     log = LogDir.create(f"s3://{BUCKET}/{tmp_path.name}/log", s3_options)
     log.create_topic(TOPIC, partitions=2)
     append(log, 0)
@@ -201,7 +199,7 @@ def test_a_manifest_on_an_object_store_is_made_anew(tmp_path, s3_options, monkey
     append(log, 10)
     prefix = f"_manifest/{TOPIC}" + ("/_delta_log" if lost == "Delta's log" else "")
     log.storage.delete([info.path for info in log.storage.list(prefix, recursive=True)])
-    forget_cached_rows(monkeypatch)
+    forget_rows()
     log = LogDir.open(log.uri, s3_options)
     report = rebuild_manifest(log, TOPIC)
     log = LogDir.open(log.uri, s3_options)
@@ -211,7 +209,7 @@ def test_a_manifest_on_an_object_store_is_made_anew(tmp_path, s3_options, monkey
     assert verify(log, topics=[TOPIC], deep=True).findings == []
 
 
-def test_a_cut_file_stays_in_the_log(tmp_path, monkeypatch):
+def test_a_cut_file_stays_in_the_log(tmp_path):
     """A file that is cut says nothing about retention: its records are missing, and the log begins where it did."""
     log = new_log(tmp_path, partitions=1)
     append(log, 0)
@@ -220,7 +218,7 @@ def test_a_cut_file_stays_in_the_log(tmp_path, monkeypatch):
     first = log.topic(TOPIC).snapshot.live_of(0)[0]
     os.truncate(tmp_path / first.path, first.log_bytes - 1)
     lose_manifest(log)
-    log = again(log, monkeypatch)
+    log = again(log)
     report = rebuild_manifest(log, TOPIC)
     assert log.topic(TOPIC).offsets() == {0: (0, 20)}
     assert report.details["missing_files"] == [
@@ -233,5 +231,5 @@ def test_a_cut_file_stays_in_the_log(tmp_path, monkeypatch):
 
 def test_versions_that_a_killed_rebuild_took_are_no_lost_commits(tmp_path, monkeypatch):
     log, version = log_with_a_killed_rebuild(tmp_path, monkeypatch)
-    report = rebuild_manifest(again(log, monkeypatch), TOPIC, dry_run=True)
+    report = rebuild_manifest(again(log), TOPIC, dry_run=True)
     assert (report.details["known_version"], report.details["lost_versions"]) == (version, 0)

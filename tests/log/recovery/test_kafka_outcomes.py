@@ -11,11 +11,10 @@ from pathlib import Path
 import pytest
 
 from spark_segments import LogDir
-from spark_segments.format.batches import scan_batches
-from spark_segments.format.sidecars.index import rebuild
 from tests.golden_files import GOLDEN, damaged_dir, expected_records, golden_dir
 from tests.log.golden_reads import as_records, records_of, tree
 from tests.log.recovery.damage import LAST
+from tests.segment_bytes import batches_of, rebuild
 
 DAMAGES = [
     "torn-tail",
@@ -89,7 +88,7 @@ def test_of_a_damaged_directory_only_true_index_entries_are_used(name, tmp_path)
     for row in LogDir.open(str(directory)).topic("plain").snapshot.live_of(0):
         for path, used in ((row.index_path, row.index_bytes), (row.time_index_path, row.time_index_bytes)):
             size, digest = files[path]  # as Kafka's recovery rebuilt it
-            batches = scan_batches((directory / row.path).read_bytes()[: row.log_bytes]).batches
+            batches = batches_of((directory / row.path).read_bytes()[: row.log_bytes])
             rebuilt = rebuild(batches, row.base_offset)[path.endswith(".timeindex")]
             assert (len(rebuilt), hashlib.sha256(rebuilt).hexdigest()[:16]) == (size, digest)
             if used:
@@ -178,7 +177,7 @@ def test_a_split_that_was_cut_short_is_undone_or_finished(plain, phase):
     of_old, of_first, of_second, is_split = SPLITS[phase]
     old = plain / f"{690:020d}.log"
     content = old.read_bytes()
-    batches = scan_batches(content).batches
+    batches = batches_of(content)
     middle = len(batches) // 2
     cut, second_base = int(batches.byte_position[middle]), int(batches.base_offset[middle])
     for path in plain.glob(f"{690:020d}.*index"):

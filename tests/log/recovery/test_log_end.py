@@ -8,14 +8,13 @@ import numpy as np
 import pytest
 
 from spark_segments import LogDir
-from spark_segments.format.batches import scan_batches
-from spark_segments.format.layout import HEADER_STRUCT
 from spark_segments.log.kafka.recovery import next_offset_of
 from spark_segments.log.segment import walk
 from spark_segments.storage import FileInfo, Storage
 from tests.golden_files import expected_records, golden_dir
 from tests.log.golden_reads import as_records, records_of
 from tests.log.recovery.damage import LAST, damage
+from tests.segment_bytes import HEADER_STRUCT, batches_of
 
 
 def test_a_first_segment_that_is_damaged_from_its_first_byte_leaves_an_empty_log(plain):
@@ -29,7 +28,7 @@ def test_a_first_segment_that_is_damaged_from_its_first_byte_leaves_an_empty_log
 
 def test_offsets_that_fall_end_the_log(plain):
     """The base offset lies outside the CRC, so that only its neighbours show that it is wrong."""
-    batches = scan_batches((plain / "00000000000000001392.log").read_bytes()).batches
+    batches = batches_of((plain / "00000000000000001392.log").read_bytes())
     damage(
         plain, "00000000000000001392.log", int(batches.byte_position[3]), int(batches.base_offset[1]).to_bytes(8, "big")
     )
@@ -49,7 +48,7 @@ def test_an_offset_below_the_name_of_its_file_ends_the_log(plain):
 
 def test_a_segment_that_overlaps_the_one_before_is_read_from_where_that_one_ends(plain):
     content = (plain / "00000000000000000690.log").read_bytes()
-    batches = scan_batches(content).batches
+    batches = batches_of(content)
     twice = int(batches.byte_position[4])
     with open(plain / "00000000000000000000.log", "ab") as file:
         file.write(content[:twice])
@@ -125,7 +124,7 @@ def test_damaged_messages_of_the_old_magics_end_the_log_too(name, seed, tmp_path
     directory = tmp_path / name
     shutil.copytree(golden_dir(name), directory)
     chosen = sorted(directory.glob("*.log"))[seed % 2]
-    batches = scan_batches(chosen.read_bytes()).batches
+    batches = batches_of(chosen.read_bytes())
     bad = 5 + 11 * seed
     damage(directory, chosen.name, int(batches.byte_position[bad] + batches.size[bad] - 2), b"\xa5")
     topic = name.rpartition("-")[0]

@@ -10,18 +10,17 @@ import pytest
 
 from spark_segments import LogDir
 from spark_segments.errors import StorageError
-from spark_segments.format.batches import scan_batches
 from spark_segments.format.sidecars.producer_state import (
     ProducerEntry,
     parse_producer_snapshot,
     producer_snapshot_bytes,
 )
 from spark_segments.log.kafka import segment_scan
-from spark_segments.log.reading.scan import Scan
 from tests.format.twin_encode import Record, batch_bytes
 from tests.golden_files import damaged_dir, expected_records, golden_dir
 from tests.log.golden_reads import as_records, read_one_by_one, records_of
 from tests.log.recovery.damage import LAST, damage
+from tests.segment_bytes import batches_of
 
 
 @pytest.mark.slow
@@ -42,8 +41,7 @@ def test_without_an_index_a_range_begins_where_the_scan_has_seen_a_batch(tmp_pat
     directory = damaged_dir("missing-index", tmp_path)
     monkeypatch.setattr(segment_scan, "STAND_IN_INTERVAL_BYTES", 5000)
     log = LogDir.open(str(directory))
-    snapshot = log.topic("plain").snapshot
-    parts = list(Scan.of(log.storage, snapshot).parts(7000))
+    parts = list(log.topic("plain").scan().parts(7000))
     without = [one for one in parts if one.segment.path == "00000000000000002773.log"]
     assert len(without) > 5
     assert all(one.start_position - one.look_up.byte_position < 7000 for one in without)
@@ -121,7 +119,7 @@ def test_entries_for_what_a_broker_has_just_written_are_none(plain):
     """The directory is listed before the indexes are read: a broker that runs goes on writing to both."""
     file = plain / f"{LAST}.log"
     content = file.read_bytes()
-    last = int(scan_batches(content).batches.byte_position[-1])
+    last = int(batches_of(content).byte_position[-1])
     file.write_bytes(content[:last])
     log = LogDir.open(str(plain))
     list_files = log.storage.list

@@ -10,12 +10,12 @@ from pathlib import Path
 import crc32c
 
 from spark_segments import LogDir
-from spark_segments.format.batches import BatchTable, scan_batches
 from spark_segments.format.sidecars.index import OFFSET_ENTRY, TIME_ENTRY
 from spark_segments.format.sidecars.txn_index import TXN_ENTRY
-from spark_segments.log.manifest.rows import Segment
 from tests.golden_files import expected_records
 from tests.log.verification.topics import Place, overwrite, segment
+from tests.manifest_rows import Segment
+from tests.segment_bytes import BatchTable, scan_batches
 
 
 def batches_of(path: Path) -> BatchTable:

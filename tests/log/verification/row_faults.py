@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 
-from spark_segments.log.manifest.rows import Partition, Segment
 from tests.log.verification.topics import NOW_MS
+from tests.manifest_rows import Partition, Segment
 
 RowFault = Callable[[list[Segment], list[Partition]], tuple[str | None, int | None]]
 ROW_FAULTS: dict[str, tuple[str, RowFault, bool]] = {}

@@ -7,10 +7,7 @@ import dataclasses
 import pytest
 
 from spark_segments import LogDir
-from spark_segments.format.sidecars.txn_index import AbortedTransactions
 from spark_segments.log.findings import Finding
-from spark_segments.log.manifest.rows import partitions_of, partitions_table, segments_of, segments_table
-from spark_segments.log.manifest.snapshot import SegmentRows
 from spark_segments.log.verification.keys import KeysTask, verify_keys
 from spark_segments.maintenance import Report, verify
 from tests.golden_files import expected_records, golden_dir
@@ -18,6 +15,8 @@ from tests.log.golden_reads import as_records, tree
 from tests.log.verification.file_faults import FILE_FAULTS
 from tests.log.verification.row_faults import ROW_FAULTS
 from tests.log.verification.topics import has
+from tests.manifest_rows import SegmentRows, partitions_of, partitions_table, segments_of, segments_table
+from tests.segment_bytes import AbortedTransactions
 
 
 @pytest.mark.slow

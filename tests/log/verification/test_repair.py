@@ -9,7 +9,6 @@ import pytest
 
 from spark_segments import LogDir
 from spark_segments.errors import CorruptBatchError, LogDirError
-from spark_segments.format.sidecars.txn_index import AbortedTransactions
 from spark_segments.log.segment.limits import SegmentLimits
 from spark_segments.log.verification.repair import Rebuild, rebuild_sidecars
 from spark_segments.maintenance import verify
@@ -17,6 +16,7 @@ from tests.golden_files import golden_dir
 from tests.log.golden_reads import records_of, tree
 from tests.log.verification.file_faults import FILE_FAULTS
 from tests.log.verification.topics import has, repaired, segment
+from tests.segment_bytes import AbortedTransactions
 
 SIDECAR_FAULTS = [
     "a missing offset index",

@@ -8,10 +8,10 @@ import pytest
 
 from spark_segments import LogDir
 from spark_segments.errors import UnknownTopicError
-from spark_segments.log.manifest.rows import partitions_of, partitions_table
 from spark_segments.maintenance import verify
 from tests.golden_files import golden_dir
 from tests.log.verification.topics import segment
+from tests.manifest_rows import partitions_of, partitions_table
 
 
 def test_an_unknown_topic_is_an_error_and_no_finding(log):
