@@ -10,14 +10,12 @@ import numpy as np
 import pyarrow as pa
 
 from spark_segments import LogDir, ProducerOptions
-from spark_segments.format.batches import scan_batches
-from spark_segments.format.patch import rebase
 from spark_segments.log.appending.appender import Appender
-from spark_segments.log.appending.offset_assignment import commit_append
-from spark_segments.log.manifest.rows import Segment
 from spark_segments.log.segment.limits import SegmentLimits
 from spark_segments.log.segment.writer import SegmentWriter
 from tests.golden_files import log_files
+from tests.manifest_rows import Segment, commit_append
+from tests.segment_bytes import batches_of, rebase
 
 DAY_MS = 86_400_000
 # Records of the golden directories are from the first minutes after this moment, which is long ago for `created_ms`.
@@ -29,7 +27,7 @@ def golden_batches(name: str) -> list[bytes]:
     batches = []
     for path in log_files(name):
         data = path.read_bytes()
-        found = scan_batches(data).batches
+        found = batches_of(data)
         ends = found.byte_position + found.size
         batches += [data[start:end] for start, end in zip(found.byte_position.tolist(), ends.tolist(), strict=True)]
     return batches
@@ -43,7 +41,7 @@ def append_batches(
     chunks = []
     for data in batches:
         buffer = np.frombuffer(data, np.uint8).copy()
-        rebase(buffer, scan_batches(buffer).batches, -int.from_bytes(data[:8]), leader_epoch)
+        rebase(buffer, batches_of(buffer), -int.from_bytes(data[:8]), leader_epoch)
         writer = SegmentWriter(
             log.storage,
             topic,
@@ -51,7 +49,7 @@ def append_batches(
             0,
             limits=SegmentLimits.of(config),
         )
-        writer.append(buffer, scan_batches(buffer).batches)
+        writer.append(buffer, batches_of(buffer))
         chunks.append(writer.close(topic_id=topic_id, created_ms=log.storage.now_ms()))
     commit_append(log.topic(topic).manifest, chunks)
     return chunks
@@ -116,7 +114,7 @@ def batch_headers(log: LogDir, segments: Iterable[Segment]) -> list[tuple]:
     """What every batch's header says, offsets as the log's; without what rolling writes: base offset and epoch."""
     found = []
     for segment in segments:
-        batches = scan_batches(log.storage.read(segment.path)).batches
+        batches = batches_of(log.storage.read(segment.path))
         names = [one.name for one in dataclasses.fields(batches) if one.name not in ("byte_position", "leader_epoch")]
         columns = {name: getattr(batches, name) for name in names}
         columns["base_offset"] = columns["base_offset"] + segment.offset_shift

@@ -25,11 +25,11 @@ import pyarrow as pa
 from spark_segments import LogDir
 from spark_segments.errors import TopicExistsError, UnknownTopicError
 from spark_segments.log.kafka import importing
-from spark_segments.log.manifest.delta.delta_log import DeltaLog
 from spark_segments.maintenance import compact, restore, retain, roll, vacuum, verify
 from spark_segments.storage import Storage, WriteStream
 from tests.log.kafka_side import KafkaSide
 from tests.maintenance.appending import contents, records
+from tests.opened import DeltaLog
 
 JOBS = {"roll": roll, "retain": retain, "compact": compact, "vacuum": vacuum}
 IMPORT = "import"  # the only action of several commits

@@ -8,8 +8,17 @@ from typing import Any
 import pyarrow as pa
 
 from spark_segments.config import TopicConfig, topic_config
-from spark_segments.log.manifest.rows import CHUNK, SEALED, Partition, Segment, partitions_table, segments_table
-from spark_segments.log.manifest.snapshot import SegmentRows, Snapshot, in_log_order
+from tests.manifest_rows import (
+    CHUNK,
+    SEALED,
+    Partition,
+    Segment,
+    SegmentRows,
+    Snapshot,
+    in_log_order,
+    partitions_table,
+    segments_table,
+)
 
 TOPIC = "orders"
 TOPIC_ID = "AAAAAAAAAAAAAAAAAAAAAQ"

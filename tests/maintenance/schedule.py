@@ -12,14 +12,14 @@ import pytest
 
 from spark_segments import LogDir
 from spark_segments.format import window
-from spark_segments.format.batches import scan_batches
 from spark_segments.format.decoding.decode import decode_batches
-from spark_segments.log.manifest.rows import Segment, segments_of
 from spark_segments.maintenance import compact, retain, roll, vacuum
 from spark_segments.maintenance.explanation.explain import explain_record
 from spark_segments.maintenance.explanation.record_explanation import NOT_WRITTEN, Explanation, TimeBounds
 from spark_segments.storage import Storage
 from tests.maintenance.appending import append_one_by_one, topic_with, under_policy
+from tests.manifest_rows import Segment, segments_of
+from tests.segment_bytes import batches_of
 
 START_MS = 1_000_000
 TOPIC = "orders"
@@ -207,7 +207,7 @@ def _or_never(at_ms: int | None) -> float:
 
 def _offsets_in(log: LogDir, segment: Segment) -> set[int]:
     data = np.frombuffer(log.storage.read(segment.path).to_pybytes(), np.uint8)
-    batches = scan_batches(data).batches
+    batches = batches_of(data)
     decoded = decode_batches(
         window.Window(data, batches, offset_shift=segment.offset_shift),
         topic=TOPIC,

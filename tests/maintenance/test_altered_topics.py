@@ -9,10 +9,10 @@ from unittest import mock
 import pytest
 
 from spark_segments import LogDir
-from spark_segments.log.manifest.manifest import Manifest
 from spark_segments.maintenance import Report, compact, roll, verify
 from spark_segments.maintenance.compaction import partition_cleaner
 from tests.maintenance.appending import DAY_MS, GOLDEN_MS, append_one_by_one, contents, live, records, topic_with
+from tests.manifest_rows import Manifest
 
 ROLL = sys.modules["spark_segments.maintenance.rolling.roll"]
 CONFIG = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": 0}

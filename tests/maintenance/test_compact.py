@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 from spark_segments import LogDir
 from spark_segments.config import topic_config
-from spark_segments.log.manifest.rows import CHUNK, SEALED, Partition, Segment, partitions_table, segments_table
 from spark_segments.maintenance import compact, retain, roll
 from spark_segments.maintenance.compaction import round_tasks
 from spark_segments.maintenance.compaction.partition_cleaner import clean_partition
@@ -22,6 +21,7 @@ from spark_segments.maintenance.compaction.plan import groups, plan_compaction
 from spark_segments.maintenance.compaction.round import CleanerSettings
 from spark_segments.maintenance.compaction.round_tasks import RoundTasks
 from tests.maintenance.appending import under_policy
+from tests.manifest_rows import CHUNK, SEALED, Partition, Segment, partitions_table, segments_table
 
 START_MS = 1_700_000_000_000
 RETENTION_MS = 1000

@@ -9,7 +9,6 @@ import pyarrow as pa
 import pytest
 
 from spark_segments import LogDir
-from spark_segments.format.batches import scan_batches
 from spark_segments.log.segment import reader
 from spark_segments.maintenance import compact, retain, roll, verify
 from tests.golden_files import golden_dir
@@ -17,6 +16,7 @@ from tests.log.golden_reads import records_of
 from tests.log.overlapping import TOPIC, Batch, SegmentOf, write_partition
 from tests.log.test_overlaps import each, record
 from tests.maintenance.appending import DAY_MS, GOLDEN_MS, contents, live, topic_with
+from tests.segment_bytes import batches_of
 
 CONFIG = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0"}
 
@@ -46,9 +46,7 @@ def test_segments_of_all_three_magics_are_cleaned_as_one_log(log, tmp_path, code
     assert [(one[4], one[5]) for one in after[:-1]] == [
         (one[4], one[5]) for one in sorted(newest.values(), key=lambda one: one[1])
     ]
-    assert {
-        int(magic) for row in live(log, TOPIC) for magic in scan_batches(log.storage.read(row.path)).batches.magic
-    } == {2}
+    assert {int(magic) for row in live(log, TOPIC) for magic in batches_of(log.storage.read(row.path)).magic} == {2}
     assert verify(log, deep=True).findings == []
 
 
@@ -98,7 +96,7 @@ def test_cleaned_files_are_as_large_as_what_is_in_them_where_the_source_was_allo
     rows = live(log, TOPIC)
     assert [one["offset"] for one in contents(log, TOPIC)] == [2, 3, 4, 5]
     for one in rows:
-        batches = scan_batches(log.storage.read(one.path)).batches
+        batches = batches_of(log.storage.read(one.path))
         assert Path(log.storage.location(one.path)).stat().st_size == int(batches.size.sum()) < 1000
 
 

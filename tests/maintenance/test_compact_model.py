@@ -16,11 +16,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from spark_segments import LogDir
-from spark_segments.log.manifest.manifest import Manifest
 from spark_segments.maintenance import compact, retain, roll, vacuum, verify
 from spark_segments.storage import Storage
 from tests.maintenance.appending import DAY_MS, contents, live, under_policy
 from tests.maintenance.plain_partition import PlainPartition, Record, Rules
+from tests.manifest_rows import Manifest
 
 START_MS = 1_700_000_000_000
 NEVER_MS = 2**63 - 1

@@ -10,11 +10,11 @@ import pyarrow as pa
 import pytest
 
 from spark_segments import LogDir
-from spark_segments.log.manifest.manifest import Change, Manifest
 from spark_segments.log.manifest.upkeep import OLDEST_CHUNK_MS
 from spark_segments.maintenance import compact, restore, retain, roll, verify
 from spark_segments.storage import Storage
 from tests.maintenance.appending import DAY_MS, GOLDEN_MS, contents, live, topic_with
+from tests.manifest_rows import Change, Manifest
 
 CONFIG = {"cleanup.policy": "compact,delete", "retention.ms": -1, "min.cleanable.dirty.ratio": 0}
 

@@ -8,16 +8,15 @@ from unittest import mock
 import pytest
 
 from spark_segments import LogDir
-from spark_segments.log.manifest.delta.delta_log import CommitFailedError
-from spark_segments.log.manifest.manifest import Manifest
-from spark_segments.log.manifests import Manifests
 from spark_segments.log.segment.copying import copy_batches
 from spark_segments.log.segment.limits import SegmentLimits
 from spark_segments.log.verification.repair import commit_repairs
 from spark_segments.maintenance import compact, restore, retain, roll
 from spark_segments.storage import Storage
-from tests.log.played_log import Play
+from tests.log.played_log import CommitFailedError, Play
 from tests.maintenance.appending import DAY_MS, GOLDEN_MS, append_one_by_one, live, records, topic_with
+from tests.manifest_rows import Manifest
+from tests.opened import opened
 
 HOUR_MS = 3_600_000
 CONFIG = {
@@ -125,6 +124,6 @@ def test_each_try_of_a_commit_looks_at_the_clock(orders, clock, work):
     if work is do_retain:  # it is altered first
         play.commits(lambda go: go())
     play.commits(fails)
-    work(LogDir(Manifests(orders.storage, defaults=orders.defaults, open_delta_log=play)), clock.now_ms)
+    work(opened(orders, open_delta_log=play), clock.now_ms)
     assert play.calls["commit_on"] > (2 if work is do_retain else 1)
     assert removed_times(orders, before) == {clock.now_ms}

@@ -16,13 +16,11 @@ from hypothesis import strategies as st
 
 from spark_segments import LogDir, ProducerOptions
 from spark_segments.errors import InvalidOptionError, LogDirError, SegmentsError
-from spark_segments.log.manifest.change import Change
-from spark_segments.log.manifest.manifest import Manifest
-from spark_segments.log.manifest.rows import segments_of
 from spark_segments.maintenance import compact, erase, retain, roll, vacuum, verify
 from spark_segments.maintenance.erasure.copies import key_account
 from tests.golden_files import GOLDEN
 from tests.maintenance.appending import DAY_MS, contents, live
+from tests.manifest_rows import Change, Manifest, live_rows
 
 NOW_MS = 1_700_000_000_000
 LATER_MS = 2_000_000_000_000  # long after any test runs: what is active is idle then
@@ -239,7 +237,7 @@ def secret_among_many(log: LogDir, policy: str = "delete") -> list[dict]:
 
 
 def objects_in_log(log: LogDir) -> set[str]:
-    return {row.path for row in segments_of(log.topic("t").snapshot.live) if row.is_shared}
+    return {row.path for row in live_rows(log, "t") if row.is_shared}
 
 
 @pytest.mark.slow

@@ -9,13 +9,12 @@ import pytest
 
 from spark_segments import LogDir
 from spark_segments.cli import main
-from spark_segments.log.manifest import row_files
-from spark_segments.log.manifest.delta.delta_log import CommitFailedError
-from spark_segments.log.manifests import Manifests
 from spark_segments.maintenance import Report, compact, retain, roll, vacuum
 from tests.clock import store_clock
-from tests.log.played_log import Play
+from tests.log.played_log import CommitFailedError, Play
 from tests.maintenance.appending import DAY_MS, GOLDEN_MS, append_one_by_one, contents, live, records, topic_with
+from tests.manifest_rows import forget_rows
+from tests.opened import opened
 
 DAMAGED = 1
 COPIES = sys.modules["spark_segments.maintenance.rolling.copies"]
@@ -108,7 +107,7 @@ def test_an_error_of_programming_is_raised(orders, monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("damaged", ["_delta_log/00000000000000000001.json", "kind=segment"])
-def test_a_topic_whose_manifest_is_damaged_stops_no_job_of_the_others(tmp_path, monkeypatch, damaged):
+def test_a_topic_whose_manifest_is_damaged_stops_no_job_of_the_others(tmp_path, damaged):
     config = {"segment.bytes": 2000, "retention.ms": -1, "retention.bytes": 4000, "cleanup.policy": "compact,delete"}
     uri = str(tmp_path / "log")
     for topic in ("broken", "orders"):
@@ -119,7 +118,7 @@ def test_a_topic_whose_manifest_is_damaged_stops_no_job_of_the_others(tmp_path, 
     path = tmp_path / "log" / "_manifest" / "broken" / damaged
     for one in [*path.glob("*.parquet")] or [path]:
         one.write_bytes(one.read_bytes()[:100])
-    monkeypatch.setattr(row_files, "_cache", row_files._RowCache(0))  # of what this process has written
+    forget_rows()  # of what this process has written
     log = LogDir.open(uri)
     for days, job in enumerate((roll, retain, compact, vacuum)):
         now_ms = GOLDEN_MS + days * DAY_MS
@@ -145,7 +144,7 @@ def test_a_commit_that_fails_stops_no_job_of_the_other_topics(orders):
 
     play = Play()
     play.always("commit_on", fails)
-    report = roll(LogDir(Manifests(orders.storage, defaults=orders.defaults, open_delta_log=play)), now_ms=GOLDEN_MS)
+    report = roll(opened(orders, open_delta_log=play), now_ms=GOLDEN_MS)
     assert [(line["topic"], line["action"]) for line in report.partitions] == [
         *[("orders", "failed")] * 3,
         ("payments", "roll"),

@@ -9,8 +9,6 @@ import pytest
 
 from spark_segments import LogDir
 from spark_segments.config import topic_config
-from spark_segments.format.batches import scan_batches
-from spark_segments.log.manifest.manifest import Change
 from spark_segments.maintenance import compact, roll, verify
 from spark_segments.maintenance.compaction import group_rewrite
 from spark_segments.maintenance.compaction.plan import groups
@@ -24,6 +22,8 @@ from tests.maintenance.appending import (
     topic_with,
 )
 from tests.maintenance.rows import row, run
+from tests.manifest_rows import Change
+from tests.segment_bytes import batches_of
 
 CONFIG = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": 0}
 
@@ -67,7 +67,7 @@ def test_batches_without_a_leader_epoch_get_the_partitions_and_others_keep_their
 
 def epochs(log: LogDir) -> list[list[int]]:
     """The leader epochs of the batches of each segment."""
-    return [scan_batches(log.storage.read(one.path)).batches.leader_epoch.tolist() for one in live(log, "orders")]
+    return [batches_of(log.storage.read(one.path)).leader_epoch.tolist() for one in live(log, "orders")]
 
 
 @pytest.mark.parametrize(

@@ -17,8 +17,6 @@ from hypothesis import strategies as st
 from spark_segments import LogDir
 from spark_segments.config import topic_config
 from spark_segments.errors import InvalidOptionError, StorageError
-from spark_segments.log.manifest.rows import SEALED, Segment
-from spark_segments.log.manifests import Manifests
 from spark_segments.maintenance import Report, retain, roll, vacuum
 from spark_segments.maintenance.retention.max_bytes import plan_max_bytes, topic_sizes, with_max_bytes
 from spark_segments.maintenance.retention.plan import REASONS, plan_retention
@@ -26,6 +24,8 @@ from tests.log.played_log import Play
 from tests.log_copies import copy_of
 from tests.maintenance.appending import DAY_MS, append_one_by_one, contents, live, records, topic_with
 from tests.maintenance.rows import chunk, row, run, table
+from tests.manifest_rows import SEALED, Segment
+from tests.opened import opened
 
 RETAIN = sys.modules["spark_segments.maintenance.retention.retain"]
 NOW_MS = 1000
@@ -348,7 +348,7 @@ def test_a_run_that_meets_another_half_way_takes_the_rest_and_no_more(full, monk
         play = Play()
         play.commits(lambda go: go())  # the first topic's; none after it
         play.always("commit_on", fails)
-        played = LogDir(Manifests(full.storage, defaults=full.defaults, open_delta_log=play))
+        played = opened(full, open_delta_log=play)
         report = retain(played, now_ms=LATER_MS, max_bytes=limit)
         assert [line["topic"] for line in report.failed] == ["payments"]
         assert report.to_dict()["details"]["live_bytes"] == sizes(full)[0]

@@ -13,16 +13,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_segments import LogDir
-from spark_segments.format.batches import BatchTable, scan_batches
-from spark_segments.format.encoding.encode import encode_records
 from spark_segments.format.rolling import segment_jitter_ms
-from spark_segments.log.manifest.rows import Segment
 from spark_segments.log.segment.writer import SegmentWriter
 from spark_segments.maintenance.rolling.plan import RollRules, plan_roll
 from spark_segments.maintenance.rolling.planned_segments import plan_segments
 from spark_segments.storage import Storage
 from tests.maintenance.appending import DAY_MS, append_in_batches, append_one_by_one, live, records, topic_with
 from tests.maintenance.rows import TOPIC, TOPIC_ID, table
+from tests.manifest_rows import Segment
+from tests.segment_bytes import BatchTable, batches_of, encode_records
 
 NEVER_MS = 10**15
 
@@ -79,7 +78,7 @@ def write_chunks(storage: Storage, rules: RollRules, chunks: list[list[Batch]], 
         for batch in chunk:
             data = np.frombuffer(encoded(batch), np.uint8).copy()
             data[:8] = np.frombuffer(writer.next_offset.to_bytes(8), np.uint8)
-            writer.append(data, scan_batches(data).batches)
+            writer.append(data, batches_of(data))
         written = writer.close(topic_id=TOPIC_ID, created_ms=0)
         rows.append(written.at(start))
         start = rows[-1].next_offset
@@ -169,7 +168,7 @@ def test_pieces_follow_each_other_and_hold_whole_batches(chunks, rules):
 
 
 def headers(storage: Storage, row: Segment) -> BatchTable:
-    return scan_batches(storage.read(row.path)).batches
+    return batches_of(storage.read(row.path))
 
 
 def rules_of(log: LogDir) -> RollRules:

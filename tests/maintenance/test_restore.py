@@ -9,15 +9,14 @@ import pytest
 
 from spark_segments import LogDir
 from spark_segments.errors import ErasedRecordsError, InvalidOptionError, LogDirError, StorageError, UnknownTopicError
-from spark_segments.log.manifest import row_files
-from spark_segments.log.manifest.rows import Partition
-from spark_segments.log.manifests import Manifests
 from spark_segments.maintenance import Report, compact, erase, restore, retain, roll, vacuum, verify
 from spark_segments.storage import Storage
 from tests.clock import store_clock
 from tests.golden_files import golden_dir
 from tests.log.played_log import Play
 from tests.maintenance.appending import DAY_MS, GOLDEN_MS, append_one_by_one, contents, live, records, topic_with
+from tests.manifest_rows import Partition, forget_rows
+from tests.opened import opened
 
 RESTORE = sys.modules["spark_segments.maintenance.removal.restore"]
 VACUUM = sys.modules["spark_segments.maintenance.removal.vacuum"]
@@ -66,7 +65,7 @@ def test_a_clock_that_fails_after_the_commit_is_no_error_of_a_restore(orders, mo
         raise StorageError("The file system failed", path=storage.location("_clock"))
 
     play.commits(lambda go: (go(), monkeypatch.setattr(Storage, "now_ms", failed))[0])
-    restored = restore(LogDir(Manifests(Storage(orders.uri), open_delta_log=play)), topics=["orders"], version=wanted)
+    restored = restore(opened(orders.uri, open_delta_log=play), topics=["orders"], version=wanted)
     assert bounds(restored) == {0: (0, 60)} and restored.partitions[0]["leaving"] == [40, 60]
     monkeypatch.undo()
     assert contents(orders, "orders") == before
@@ -291,7 +290,7 @@ def test_a_version_whose_transactions_vacuum_takes_meanwhile_is_not_restored(sen
         there = {file.path for file in manifest.log.open().files}
         gone = [file.path for file in manifest.log.open(wanted).files if file.path not in there]
         log.storage.delete(f"{manifest.log.directory}/{path}" for path in gone if path.startswith("kind=transaction"))
-        monkeypatch.setattr(row_files, "_cache", row_files._RowCache(0))
+        forget_rows()
 
     monkeypatch.setattr(RESTORE, "_check_files", vacuumed)
     before = version(log)

@@ -15,8 +15,6 @@ from hypothesis import strategies as st
 from spark_segments import LogDir
 from spark_segments.config import TopicConfig, topic_config
 from spark_segments.errors import LogDirError, UnknownTopicError
-from spark_segments.log.appending.offset_assignment import commit_append
-from spark_segments.log.manifest.rows import SEALED, Segment
 from spark_segments.maintenance import retain, roll
 from spark_segments.maintenance.retention.plan import plan_retention
 from tests.golden_files import expected_records, golden_dir, log_files
@@ -33,6 +31,7 @@ from tests.maintenance.appending import (
     under_policy,
 )
 from tests.maintenance.rows import chunk, row, run, table
+from tests.manifest_rows import SEALED, Segment, commit_append
 
 NOW_MS = 1000
 REASONS = ["log_start_offset", "retention.bytes", "retention.ms"]

@@ -8,9 +8,6 @@ import pytest
 from aiokafka.record.memory_records import MemoryRecords
 
 from spark_segments import LogDir
-from spark_segments.format.batches import scan_batches
-from spark_segments.format.sidecars.index import parse_offset_index
-from spark_segments.format.sidecars.txn_index import parse_txn_index
 from spark_segments.maintenance import roll
 from tests.format.test_rolling import CONFIGS, DEFAULTS, ROLLED_BY_THE_RULE
 from tests.golden_files import expected_records, golden_dir, log_files
@@ -26,6 +23,7 @@ from tests.maintenance.appending import (
     live,
     topic_with,
 )
+from tests.segment_bytes import batches_of, parse_offset_index, parse_txn_index
 
 KEYS = {
     "segment_bytes": "segment.bytes",
@@ -85,7 +83,7 @@ def test_segments_are_kafkas_and_no_byte_of_a_batch_changes(log, name):
 
 
 def batch_rows(data: bytes) -> list[tuple]:
-    batches = scan_batches(data).batches
+    batches = batches_of(data)
     columns = (
         batches.base_offset,
         batches.size,
@@ -146,12 +144,12 @@ def test_batches_without_a_leader_epoch_get_the_partitions(log):
     topic_with(log, "orders", {"segment.bytes": 16384})
     append_batches(log, "orders", golden_batches("canary-0")[:300], leader_epoch=-1)
     append_batches(log, "orders", golden_batches("plain-0")[:100])  # with epochs of their own
-    own = [scan_batches(data).batches.leader_epoch[0] for data in golden_batches("plain-0")[:100]]
+    own = [batches_of(data).leader_epoch[0] for data in golden_batches("plain-0")[:100]]
     roll(log, now_ms=GOLDEN_MS)
     found = [
         epoch
         for segment in live(log, "orders")
-        for epoch in scan_batches(file_bytes(log, segment)[0]).batches.leader_epoch.tolist()
+        for epoch in batches_of(file_bytes(log, segment)[0]).leader_epoch.tolist()
     ]
     epoch = log.topic("orders").snapshot.partition(0).leader_epoch
     assert found == [epoch] * 300 + own
@@ -186,7 +184,5 @@ def test_an_imported_active_segment_keeps_its_transactions_when_it_is_cut(log, t
         assert (index.last_offset >= segment.base_offset).all() and (index.last_offset < segment.next_offset).all()
     assert records_of(log.topic("txn").scan(isolation="read_committed").batches()) == committed
     assert contents(log, "txn", include_control=True) == everything
-    epochs = [
-        epoch for segment in rolled for epoch in scan_batches(file_bytes(log, segment)[0]).batches.leader_epoch.tolist()
-    ]
-    assert set(epochs) == set(scan_batches(log.storage.read(imported.path)).batches.leader_epoch.tolist())
+    epochs = [epoch for segment in rolled for epoch in batches_of(file_bytes(log, segment)[0]).leader_epoch.tolist()]
+    assert set(epochs) == set(batches_of(log.storage.read(imported.path)).leader_epoch.tolist())

@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 from spark_segments import LogDir
 from spark_segments.format.cleaner.layout import BYTES_PER_SLOT
 from spark_segments.format.cleaner.offset_map import OffsetMap
-from spark_segments.format.window import Window
 from spark_segments.log.manifest.upkeep import ORPHAN_AGE_MS
 from spark_segments.log.segment.reader import windows
 from spark_segments.maintenance import compact, roll, vacuum, verify
@@ -35,6 +34,7 @@ from spark_segments.maintenance.compaction.round_tasks import ONE_TASK, RoundTas
 from tests import golden_files
 from tests.maintenance.appending import contents, live, under_policy
 from tests.maintenance.rows import run
+from tests.segment_bytes import Window
 
 COMPACT = sys.modules["spark_segments.maintenance.compaction.compact"]
 NOW_MS = 1_700_000_000_000

@@ -25,10 +25,7 @@ from spark_segments import LogDir, ProducerOptions
 from spark_segments.config import topic_config
 from spark_segments.errors import CorruptBatchError
 from spark_segments.format.decoding import record_sections
-from spark_segments.format.window import Window
-from spark_segments.log.manifest.rows import SEALED, Partition, Segment
 from spark_segments.log.manifest.upkeep import ORPHAN_AGE_MS
-from spark_segments.log.manifests import Manifests
 from spark_segments.log.segment import reader, walk
 from spark_segments.log.segment.limits import SegmentLimits
 from spark_segments.log.segment.writer import SegmentWriter
@@ -38,7 +35,6 @@ from spark_segments.maintenance.compaction.noted_batches import NotedBatches
 from spark_segments.maintenance.compaction.round import CleanerSettings, RoundPlan, RoundResult
 from spark_segments.maintenance.compaction.round_tasks import ONE_TASK, RoundTasks
 from spark_segments.storage import Storage
-from spark_segments.storage.local import LocalFiles
 from tests.format.test_clean_model import RETENTION_MS, START_MS, batches_of_a_round, extend
 from tests.format.written_log import Log
 from tests.log.overlapping import TOPIC as KAFKA_TOPIC
@@ -47,6 +43,9 @@ from tests.log.test_overlaps import each
 from tests.maintenance.appending import contents, live
 from tests.maintenance.rows import TOPIC_ID, run
 from tests.maintenance.test_compact_directories import keyed
+from tests.manifest_rows import SEALED, Partition, Segment
+from tests.opened import LocalFiles, opened
+from tests.segment_bytes import Window
 
 TOPIC = "prices"
 MIB = 1 << 20
@@ -257,7 +256,7 @@ def test_a_process_that_dies_at_any_change_of_a_file_leaves_the_old_log_or_the_n
         compact(whole)
         while is_dead:
             copy = shutil.copytree(tmp_path / "log", tmp_path / f"copy-{changes}")
-            dying = LogDir(Manifests(Storage(str(copy), filesystem=Dying(changes)), defaults=prices.defaults))
+            dying = opened(copy, Dying(changes), defaults=prices.defaults)
             is_dead = False
             try:
                 compact(dying)

@@ -16,12 +16,7 @@ import pytest
 
 from spark_segments import LogDir
 from spark_segments.errors import LogDirError, SegmentsError
-from spark_segments.format.batches import scan_batches
-from spark_segments.format.patch import rebase
 from spark_segments.log.appending.appender import Appender
-from spark_segments.log.appending.offset_assignment import commit_append
-from spark_segments.log.manifest.change import Change
-from spark_segments.log.manifest.rows import SEALED, Segment, partitions_of, segments_of
 from spark_segments.log.manifest.upkeep import ORPHAN_AGE_MS
 from spark_segments.log.segment.limits import SegmentLimits
 from spark_segments.log.segment.shared_object import SharedObjectWriter
@@ -42,6 +37,8 @@ from tests.maintenance.appending import (
     records,
     topic_with,
 )
+from tests.manifest_rows import SEALED, Change, Segment, commit_append, live_rows, partitions_of
+from tests.segment_bytes import batches_of, rebase
 
 PARTITIONS = 12
 OWN_FILES = "spark_segments.log.appending.appender.FEWEST_RUNS"
@@ -55,7 +52,7 @@ def append(log: LogDir, *, first: int = 0, count: int = 3, partitions: int = PAR
 
 
 def rows_of(log: LogDir) -> list[Segment]:
-    return segments_of(log.topic("orders").snapshot.live)
+    return live_rows(log, "orders")
 
 
 def objects(log: LogDir) -> set[str]:
@@ -91,11 +88,11 @@ def test_runs_of_kafkas_batches_roll_to_kafkas_files_byte_for_byte(log, name):
     append_batches(log, "alone", golden_batches(name))
     for data in golden_batches(name):
         buffer = np.frombuffer(data, np.uint8).copy()
-        rebase(buffer, scan_batches(buffer).batches, -int.from_bytes(data[:8]), None)
+        rebase(buffer, batches_of(buffer), -int.from_bytes(data[:8]), None)
         with SharedObjectWriter(log.storage, "orders", topic_id, limits) as writer:
             for number in range(2):
                 writer.begin(number, log.storage.now_ms())
-                writer.append(buffer, scan_batches(buffer).batches)
+                writer.append(buffer, batches_of(buffer))
             chunks = writer.close()
         commit_append(log.topic("orders").manifest, chunks)
     roll(log, now_ms=log.storage.now_ms() + 30 * DAY_MS)

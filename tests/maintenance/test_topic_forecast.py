@@ -12,14 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_segments.config import TopicConfig
-from spark_segments.log.manifest.rows import Partition, segments_of
-from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.maintenance.compaction.plan import plan_compaction
 from spark_segments.maintenance.explanation.topic_forecast import NEVER, forecast_topic
 from spark_segments.maintenance.removal.vacuum import expired_rows
 from spark_segments.maintenance.retention.plan import plan_retention
 from spark_segments.maintenance.rolling.plan import IDLE, RollRules, plan_roll
 from tests.maintenance.rows import TOPIC_ID, row, snapshot, table
+from tests.manifest_rows import Partition, Snapshot, segments_of
 
 times = st.integers(0, 60) | st.just(-1)
 parts = st.tuples(

@@ -10,13 +10,10 @@ import pytest
 
 from spark_segments import LogDir
 from spark_segments.errors import LogDirError
-from spark_segments.log.appending.offset_assignment import commit_append
-from spark_segments.log.manifest.change import Change
-from spark_segments.log.manifest.manifest import Manifest
-from spark_segments.log.manifest.rows import Segment, segments_of
 from spark_segments.log.manifest.upkeep import ORPHAN_AGE_MS
 from spark_segments.maintenance import restore, vacuum
 from tests.log.chunk_rows import new_chunk
+from tests.manifest_rows import Change, Manifest, Segment, commit_append, segments_of
 
 VACUUM = sys.modules["spark_segments.maintenance.removal.vacuum"]
 REMOVED_MS = 1_700_000_000_000

@@ -11,13 +11,14 @@ from typing import Any
 import pyarrow as pa
 
 from spark_segments import LogDir
-from spark_segments.log.manifest.change import Change, ChangeWriter, partition_rows
-from spark_segments.log.manifest.delta.delta_log import CommitNote, commit_info, paths_of
-from spark_segments.log.manifest.rows import REMOVED, segments_table
+from spark_segments.log.manifest.change import ChangeWriter, partition_rows
+from spark_segments.log.manifest.delta.delta_log import commit_info, paths_of
+from spark_segments.log.manifest.rows import REMOVED
 from spark_segments.log.manifest.schemas import KIND, SEGMENT_KIND
-from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.manifest.topic_log import TopicLog
 from spark_segments.log.manifest.upkeep import MERGE
+from tests.log.played_log import CommitNote
+from tests.manifest_rows import Change, Snapshot, segments_table
 
 
 class Notes:

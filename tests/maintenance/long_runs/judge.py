@@ -12,7 +12,6 @@ from typing import Any
 import pyarrow as pa
 
 from spark_segments import LogDir
-from spark_segments.log.manifest.rows import segments_of
 from spark_segments.maintenance import compact, roll, vacuum, verify
 from spark_segments.maintenance.removal.files_of_rows import SUFFIXES
 from tests.maintenance.appending import DAY_MS
@@ -20,6 +19,7 @@ from tests.maintenance.long_runs.actors import Run, view
 from tests.maintenance.long_runs.journal import Commit, commits_of, read_notes, tries
 from tests.maintenance.long_runs.model import KafkaStep, TopicModel
 from tests.maintenance.long_runs.scenario import IMPORTED, TOPICS, WRITERS, Record, kafka_record, kafka_steps
+from tests.manifest_rows import every_row
 
 CLOCKS_MS = 2000
 """How far the time of a commit may be from the moment when others see it."""
@@ -183,7 +183,7 @@ def left_behind(log: LogDir) -> list[str]:
     for topic in TOPICS:
         if not log.topic(topic).manifest.log.versions():
             continue
-        for segment in segments_of(log.topic(topic).manifest.snapshot(deleted=True).source.read(None)):
+        for segment in every_row(log, topic):
             named |= {segment.stem + suffix for suffix in SUFFIXES}
     for directory in log.storage.directories(""):
         if re.fullmatch(rf"({'|'.join(TOPICS)})-\d+", directory):

@@ -10,11 +10,10 @@ from spark_segments import LogDir
 from spark_segments.config import topic_config
 from spark_segments.errors import SegmentsError
 from spark_segments.log.description import describe
-from spark_segments.log.manifest.rows import partitions_of, segments_of
-from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.manifest.states import SOURCE_VERSION
 from spark_segments.maintenance import mirror, verify
 from tests.maintenance.appending import records, topic_with
+from tests.manifest_rows import Snapshot, partitions_of, segments_of
 
 TOPIC = "orders"
 

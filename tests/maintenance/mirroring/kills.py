@@ -25,11 +25,11 @@ import pyarrow as pa
 from spark_segments import LogDir
 from spark_segments.errors import InvalidOptionError, LogDirError, UnknownTopicError
 from spark_segments.log.manifest.manifest import MANIFEST_DIRECTORY
-from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.manifest.states import SOURCE_VERSION
 from spark_segments.maintenance import compact, mirror, restore, retain, roll, vacuum
 from tests.maintenance.crashes import Countdown
 from tests.maintenance.mirroring.followers import assert_in_step, state_of, transactions
+from tests.manifest_rows import Snapshot
 
 MIRRORS = 2
 LIFE = 150

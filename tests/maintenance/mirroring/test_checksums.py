@@ -113,7 +113,7 @@ def test_a_file_that_cannot_be_read_is_not_called_missing(follower, listed, monk
     assert "does not answer" in str(finding.found)
 
 
-def test_a_list_is_gone_through_once_for_all_topics(follower, listed, monkeypatch):
+def test_a_list_is_gone_through_once_for_all_topics(follower, listed):
     class Counted(dict):
         times = 0
 

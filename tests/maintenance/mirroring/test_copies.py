@@ -9,8 +9,6 @@ import pytest
 
 from spark_segments import LogDir
 from spark_segments.errors import StorageError
-from spark_segments.log.manifest.manifest import Manifest
-from spark_segments.log.manifest.rows import segments_of
 from spark_segments.log.manifest.states import SOURCE_VERSION
 from spark_segments.maintenance import mirror, roll, vacuum
 from spark_segments.maintenance.mirroring import topic_mirror
@@ -26,6 +24,7 @@ from tests.maintenance.mirroring.followers import (
     led,
     mirrored,
 )
+from tests.manifest_rows import Manifest, live_rows
 
 
 @pytest.fixture
@@ -81,16 +80,14 @@ def test_files_of_a_killed_run_that_vacuum_may_take_are_not_used(leader, followe
     later_ms = follower.storage.now_ms() + 6 * DAY_MS
     with mock.patch("spark_segments.storage.Storage.now_ms", lambda _: later_ms):
         mirrored(leader, follower)
-    assert not {str(path.relative_to(follower.uri)) for path in old} & {
-        row.path for row in segments_of(follower.topic(TOPIC).snapshot.live)
-    }
+    assert not {str(path.relative_to(follower.uri)) for path in old} & {row.path for row in live_rows(follower, TOPIC)}
 
 
 def test_a_damaged_batch_of_the_leader_stops_the_topic_and_not_the_others(leader, follower):
     leader.create_topic("prices")
     mirrored(leader, follower)
     appended(leader, 10)
-    row = segments_of(leader.topic(TOPIC).snapshot.live)[-1]
+    row = live_rows(leader, TOPIC)[-1]
     path = Path(leader.uri, row.path)
     content = bytearray(path.read_bytes())
     content[-1] ^= 1

@@ -12,16 +12,14 @@ import pytest
 from spark_segments import LogDir
 from spark_segments.errors import ErasedRecordsError
 from spark_segments.log.manifest.erasures import erasures_of
-from spark_segments.log.manifests import Manifests
 from spark_segments.maintenance import erase, restore, roll, vacuum
 from spark_segments.maintenance.erasure.copies import key_account
 from spark_segments.maintenance.mirroring import topic_mirror
-from spark_segments.maintenance.promotion.promote import promote_topic
-from spark_segments.storage import Storage
-from spark_segments.storage.local import LocalFiles
 from tests.clock import store_clock
 from tests.maintenance.appending import DAY_MS
 from tests.maintenance.mirroring.followers import TOPIC, appended, assert_in_step, followers_of, led, mirrored
+from tests.maintenance.promotion.copies import promote_topic
+from tests.opened import LocalFiles, opened
 
 SECRET = b"a secret of ada"
 
@@ -106,7 +104,7 @@ def test_the_account_at_the_leader_names_its_followers_and_theirs_names_their_fi
 
 
 def test_a_leader_that_takes_no_note_is_mirrored_with_a_warning(leader):
-    source = LogDir(Manifests(Storage(leader.uri, filesystem=NoNotes())))
+    source = opened(leader.uri, NoNotes())
     follower = followers_of(leader)
     report = mirrored(source, follower)
     assert_in_step(leader, follower)

@@ -8,13 +8,11 @@ from unittest import mock
 import pytest
 
 from spark_segments import LogDir
-from spark_segments.log.groups.group import Group
 from spark_segments.maintenance import mirror
 from spark_segments.maintenance.mirroring import mirror as mirroring
-from spark_segments.maintenance.mirroring.topic_mirror import TopicMirror
-from spark_segments.maintenance.promotion.promote import promote_topic
-from tests.log.groups.readers import moved
+from tests.log.groups.readers import Group, moved
 from tests.maintenance.mirroring.followers import TOPIC, appended, followers_of, led, mirrored
+from tests.maintenance.promotion.copies import TopicMirror, promote_topic
 
 
 @pytest.fixture

@@ -13,15 +13,12 @@ import pytest
 
 from spark_segments import LogDir
 from spark_segments.errors import LogDirError, StorageError, UnknownTopicError
-from spark_segments.log.manifest.rows import Partition, segments_of
 from spark_segments.log.manifest.states import SOURCE_COMMIT_ID, SOURCE_URI, SOURCE_VERSION
 from spark_segments.maintenance import compact, erase, restore, retain, roll, vacuum
 from spark_segments.maintenance.mirroring import mirror as mirroring
 from spark_segments.maintenance.mirroring.leader import Leader
 from spark_segments.maintenance.mirroring.mirror import lags
 from spark_segments.maintenance.mirroring.plan import LeaderVersion
-from spark_segments.maintenance.mirroring.topic_mirror import TopicMirror
-from spark_segments.maintenance.promotion.promote import promote_topic
 from tests.maintenance.appending import DAY_MS
 from tests.maintenance.mirroring.followers import (
     TOPIC,
@@ -35,7 +32,9 @@ from tests.maintenance.mirroring.followers import (
     past_state,
     transactions,
 )
+from tests.maintenance.promotion.copies import TopicMirror, promote_topic
 from tests.maintenance.slow_vacuum import SlowVacuum
+from tests.manifest_rows import Partition, live_rows, segments_of
 
 VACUUM = sys.modules["spark_segments.maintenance.removal.vacuum"]
 
@@ -210,7 +209,7 @@ def test_only_topics_of_the_patterns_are_mirrored(leader, follower):
 def test_removed_files_stay_for_the_followers_own_delay(leader, follower):
     appended_often(leader)
     mirrored(leader, follower)
-    before = segments_of(follower.topic(TOPIC).snapshot.live)
+    before = live_rows(follower, TOPIC)
     _roll(leader)
     vacuum(leader, now_ms=later(leader))
     assert not any(leader.storage.exists(row.path) for row in before)
@@ -229,7 +228,7 @@ def test_what_a_restore_brings_back_is_there_though_the_followers_vacuum_took_it
     appended_often(leader)
     version = leader.topic(TOPIC).snapshot.version
     mirrored(leader, follower)
-    before = segments_of(follower.topic(TOPIC).snapshot.live)
+    before = live_rows(follower, TOPIC)
     _roll(leader)
     mirrored(leader, follower)
     if vacuumed == "in part":
@@ -240,7 +239,7 @@ def test_what_a_restore_brings_back_is_there_though_the_followers_vacuum_took_it
     restore(leader, topics=[TOPIC], version=version)
     mirrored(leader, follower)
     assert_in_step(leader, follower, same_paths=vacuumed == "not at all")
-    after = segments_of(follower.topic(TOPIC).snapshot.live)
+    after = live_rows(follower, TOPIC)
     # A path that a vacuum may yet delete is not used again.
     assert {row.path for row in after}.isdisjoint(row.path for row in before) == (vacuumed != "not at all")
     assert not vacuum(follower, now_ms=later(follower)).failed
@@ -282,7 +281,7 @@ def test_a_slow_vacuum_does_not_delete_what_a_restore_has_brought_back(leader, f
     assert_in_step(source, follower, same_paths=False)
     appended(leader, 3, first=39, partition=1)
     in_step()
-    mine, theirs = (segments_of(log.topic(TOPIC).snapshot.live)[-1] for log in (follower, source))
+    mine, theirs = (live_rows(log, TOPIC)[-1] for log in (follower, source))
     assert mine == theirs  # what was never here has its leader's path
 
 
@@ -338,7 +337,7 @@ def test_runs_of_shared_objects_are_mirrored_with_their_objects(log):
         log.topic(TOPIC).append(pa.table({"value": values, "partition": pa.array([*range(12)] * 2, pa.int32())}))
         if number == 1:
             mirrored(log, follower)
-    assert all(row.is_shared for row in segments_of(log.topic(TOPIC).snapshot.live))
+    assert all(row.is_shared for row in live_rows(log, TOPIC))
     mirrored(log, follower)
     assert_in_step(log, follower)
     _roll(log)

@@ -16,9 +16,16 @@ from typing import Any
 from spark_segments import LogDir
 from spark_segments.errors import NotLeaderError
 from spark_segments.maintenance import roll
-from spark_segments.maintenance.promotion.demote import demote_topic
-from spark_segments.maintenance.promotion.promote import promote_topic
-from tests.maintenance.promotion.copies import TOPIC, add, assert_equal, epochs, in_step, numbers
+from tests.maintenance.promotion.copies import (
+    TOPIC,
+    add,
+    assert_equal,
+    demote_topic,
+    epochs,
+    in_step,
+    numbers,
+    promote_topic,
+)
 
 LONGEST_SECONDS = 0.8  # a step takes about half of it on a quiet machine
 LATER_MS = 3_600_000

@@ -10,28 +10,27 @@ import pytest
 from spark_segments import LogDir
 from spark_segments.errors import DivergedLogError, NotLeaderError, OffsetOutOfRangeError
 from spark_segments.log.divergence import Tail
-from spark_segments.log.groups.group import check_position
-from spark_segments.log.manifest.rows import segments_of
 from spark_segments.maintenance import roll, vacuum, verify
 from spark_segments.maintenance.promotion.cut import cut_off
-from spark_segments.maintenance.promotion.demote import demote_topic
-from spark_segments.maintenance.promotion.promote import promote_topic
-from tests.log.groups.readers import moved
+from tests.log.groups.readers import check_position, moved
 from tests.log.played_log import Play
 from tests.maintenance.promotion.copies import (
     LATER_MS,
     TOPIC,
     add,
     assert_equal,
+    demote_topic,
     epochs,
     followed,
     in_step,
     mirrored_again,
     numbers,
     played,
+    promote_topic,
     taken_away,
 )
 from tests.maintenance.slow_vacuum import SlowVacuum
+from tests.manifest_rows import segments_of
 
 
 @pytest.fixture

@@ -8,11 +8,10 @@ from spark_segments import LogDir
 from spark_segments.errors import DivergedLogError, NotLeaderError, TopicExistsError, UnknownTopicError
 from spark_segments.log.kafka import importing
 from spark_segments.maintenance import compact, erase, restore, retain, roll, vacuum, verify
-from spark_segments.maintenance.promotion.promote import promote_topic
 from tests.log import kafka_side
 from tests.log.kafka_side import KafkaSide
 from tests.log.played_log import Late, Play, committed_but_reply_lost
-from tests.maintenance.promotion.copies import LATER_MS, TOPIC, add, followed, numbers, played
+from tests.maintenance.promotion.copies import LATER_MS, TOPIC, add, followed, numbers, played, promote_topic
 
 OPERATIONS = {
     "append": lambda log: add(log, [1]),

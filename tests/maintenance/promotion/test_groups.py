@@ -8,12 +8,9 @@ from pathlib import Path
 import pytest
 
 from spark_segments.log.groups import group as groups_module
-from spark_segments.log.groups.group import Group, check_position
-from spark_segments.maintenance.promotion.demote import demote_topic
 from spark_segments.maintenance.promotion.group_positions import copy_positions
-from spark_segments.maintenance.promotion.promote import promote_topic
-from tests.log.groups.readers import moved
-from tests.maintenance.promotion.copies import TOPIC
+from tests.log.groups.readers import Group, check_position, moved
+from tests.maintenance.promotion.copies import TOPIC, demote_topic, promote_topic
 
 
 class Clock:

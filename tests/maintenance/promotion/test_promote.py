@@ -20,31 +20,32 @@ from spark_segments.errors import (
     SegmentsError,
     StorageError,
 )
-from spark_segments.format.batches import scan_batches
-from spark_segments.log.groups.group import check_position
-from spark_segments.log.manifest.rows import Partition
-from spark_segments.log.manifests import Manifests
 from spark_segments.log.rebuild.rebuild import rebuild_manifest
 from spark_segments.maintenance import roll
-from spark_segments.maintenance.promotion.demote import demote_topic
-from spark_segments.maintenance.promotion.promote import STEPS, promotable_topics, promote_topic
 from spark_segments.storage import Storage
-from tests.log.groups.readers import moved
+from tests.log.groups.readers import check_position, moved
 from tests.log.played_log import Play
 from tests.maintenance.promotion.copies import (
     LATER_MS,
+    STEPS,
     TOPIC,
     add,
     assert_equal,
+    demote_topic,
     epochs,
     followed,
     in_step,
     mirrored_again,
     numbers,
     played,
+    promotable_topics,
+    promote_topic,
     taken_away,
 )
+from tests.manifest_rows import Partition
+from tests.opened import opened
 from tests.s3_server import BUCKET
+from tests.segment_bytes import batches_of
 
 
 class Killed(BaseException):
@@ -68,7 +69,7 @@ def test_batches_carry_the_epoch_of_the_leader_that_took_them(leader, follower):
     add(follower, [10])
     roll(follower, now_ms=LATER_MS)
     [segment] = follower.topic(TOPIC).snapshot.live_of(0)
-    batches = scan_batches(follower.storage.read(segment.path)).batches
+    batches = batches_of(follower.storage.read(segment.path))
     found = list(zip(batches.base_offset.tolist(), batches.leader_epoch.tolist(), strict=True))
     assert found == [(0, 0), (6, 0), (10, 1)]
 
@@ -325,7 +326,7 @@ def test_a_leader_in_an_object_store_is_fenced_there(tmp_path, s3_options):
     play = Play()
     play.commits(lambda go: (promote_topic(follower, TOPIC, storage_options=s3_options), go()))
     with pytest.raises(NotLeaderError, match=follower.uri):
-        add(LogDir(Manifests(leader.storage, open_delta_log=play)), [4])
+        add(opened(leader, open_delta_log=play), [4])
     add(follower, [5])
     assert numbers(follower) == [0, 1, 2, 3, 5]
     demote_topic(leader, TOPIC, follower)

@@ -11,9 +11,15 @@ import pytest
 from spark_segments import LogDir
 from spark_segments.errors import DivergedLogError
 from spark_segments.maintenance import compact, restore, roll, vacuum
-from spark_segments.maintenance.promotion.demote import demote_topic
-from spark_segments.maintenance.promotion.promote import promote_topic
-from tests.maintenance.promotion.copies import LATER_MS, TOPIC, assert_equal, contents, in_step
+from tests.maintenance.promotion.copies import (
+    LATER_MS,
+    TOPIC,
+    assert_equal,
+    contents,
+    demote_topic,
+    in_step,
+    promote_topic,
+)
 
 CONFIG = {
     "cleanup.policy": "compact,delete",
