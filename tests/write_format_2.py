@@ -18,13 +18,12 @@ import pyarrow as pa
 from spark_segments import LogDir, ProducerOptions
 from spark_segments.errors import StorageError
 from spark_segments.log.appending.appender import Appender
-from spark_segments.log.manifest.change import Change
 from spark_segments.log.manifest.states import FENCE_TOKEN, LEADER, PROMOTE, ROLE, ROLE_EPOCH
-from spark_segments.log.manifest.transaction import Transaction
 from spark_segments.maintenance import compact, retain, roll, vacuum
 from tests.clock import store_clock
 from tests.golden_files import golden_dir
 from tests.log.kafka_side import KafkaSide
+from tests.manifest_rows import Change, Transaction
 from tests.witness import ISOLATION_LEVELS, Witness, read
 
 START_MS = 1_750_000_000_000

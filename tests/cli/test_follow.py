@@ -16,8 +16,8 @@ from spark_segments import LogDir
 from spark_segments.cli import interrupts
 from spark_segments.cli.records.follow import Follower, GroupReader, consume_rounds
 from spark_segments.errors import CommitConflictError, LogDirError, MissingFileError, OffsetOutOfRangeError
-from spark_segments.log.manifest.change import Change
 from spark_segments.maintenance import compact, retain, roll, vacuum
+from tests.manifest_rows import Change
 
 
 @pytest.fixture

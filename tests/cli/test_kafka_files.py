@@ -8,8 +8,8 @@ import pytest
 
 from spark_segments import LogDir
 from spark_segments.cli.interrupts import commits_told
-from spark_segments.log.manifest.rows import segments_of
 from tests.golden_files import GOLDEN, damaged_dir, expected_batches, expected_records, golden_dir, text
+from tests.manifest_rows import segments_of
 
 SUFFIXES = (".log", ".index", ".timeindex", ".snapshot", ".txnindex")
 

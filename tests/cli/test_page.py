@@ -21,7 +21,6 @@ from spark_segments.cli.page.words import duration, iso, moment, ratio, relative
 from spark_segments.config import topic_config
 from spark_segments.log.groups.lag import GroupLag
 from spark_segments.log.history import Size
-from spark_segments.log.manifest.rows import Partition
 from spark_segments.maintenance import compact, retain, roll
 from tests.cli.page_parser import PageParser
 from tests.cli.page_topics import DAY_MS, HOUR_MS, NOW_MS, partition, thousand_partitions
@@ -29,6 +28,7 @@ from tests.golden_files import GOLDEN
 from tests.log_copies import copy_of
 from tests.maintenance.appending import records
 from tests.maintenance.rows import TOPIC_ID, snapshot
+from tests.manifest_rows import Partition
 
 NAMES = [
     "partition", "log_start_offset", "log_end_offset", "segments", "chunks", "records", "size_bytes", "dirty_ratio",

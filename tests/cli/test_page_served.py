@@ -27,11 +27,11 @@ from spark_segments.cli.page.render import page as front_page
 from spark_segments.cli.page.serve import server
 from spark_segments.cli.page.worries import OVERDUE_MS, group_worries
 from spark_segments.log.groups.lag import group_lags
-from spark_segments.log.manifests import Manifests
 from tests.cli.page_parser import PageParser
 from tests.golden_files import GOLDEN
 from tests.log.groups.readers import moved
 from tests.log.played_log import Play
+from tests.opened import opened
 
 TIME_MS = 1_700_000_000_000
 ATTACK = "<script>alert('x')</script>\"&"
@@ -325,7 +325,7 @@ def test_pages_together_show_every_partition_once(wide: LogDir, most: dict) -> N
 
 def test_a_page_opens_the_manifests_of_what_it_shows(wide: LogDir) -> None:
     play = Play()
-    read_topics(LogDir(Manifests(wide.storage, open_delta_log=play)), Begin("b"), most_partitions=2)
+    read_topics(opened(wide, open_delta_log=play), Begin("b"), most_partitions=2)
     assert set(play.opened) == {"b"}
 
 

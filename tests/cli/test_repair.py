@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from spark_segments.cli import main
-from tests.log.manifest.files import forget_cached_rows
 from tests.log.rebuild.lost import TOPIC, all_files, append, copy, forget_notes, lose_manifest, new_log, notes, numbers
+from tests.manifest_rows import forget_rows
 
 pytestmark = pytest.mark.slow
 
@@ -87,7 +87,7 @@ def test_it_does_not_ask_where_the_topic_keeps_its_id(tmp_path, capsys, monkeypa
     copy(log)
     for path in Path(tmp_path, "_manifest", TOPIC, "kind=segment").glob("*.parquet"):
         path.write_bytes(b"no Parquet")
-    forget_cached_rows(monkeypatch)
+    forget_rows()
     monkeypatch.setattr("sys.stdin", Terminal(""))  # an answer would end the command
     segments("verify", log.uri, TOPIC, "--repair")
     printed = capsys.readouterr()

@@ -16,7 +16,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 from spark_segments import LogDir
-from spark_segments.log.manifest import row_files
 from tests.faults.scenes import (
     READS,
     WRITES,
@@ -29,6 +28,7 @@ from tests.faults.scenes import (
     outcome,
     prepared,
 )
+from tests.manifest_rows import forget_rows
 
 DISK_BYTES = 64 << 20
 FREE_BYTES = [*range(0, 64 << 10, 4 << 10), *range(64 << 10, 512 << 10, 64 << 10)]
@@ -84,7 +84,7 @@ def _prepared(directory: Path) -> LogDir:
 
 
 def _check(name: str, log: LogDir, error: str | None, before: dict, *words: str) -> None:
-    row_files._cache = row_files._RowCache(0)  # what is there is read from the disk
+    forget_rows()  # what is there is read from the disk
     if error is not None:
         assert_clear(error, *words)
         assert_unchanged(name, log, before, error)

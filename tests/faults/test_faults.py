@@ -14,7 +14,6 @@ import pytest
 
 from spark_segments import LogDir
 from spark_segments.errors import StorageError
-from spark_segments.log.manifests import Manifests
 from tests.faults.scenes import (
     READS,
     WRITES,
@@ -29,6 +28,7 @@ from tests.faults.scenes import (
     prepared,
     readable_by_all,
 )
+from tests.opened import opened
 
 pytestmark = pytest.mark.slow
 
@@ -97,15 +97,15 @@ def test_files_that_may_not_be_read_are_one_clear_error(made: LogDir, open_direc
             path.chmod(0)
     with not_root():
         if name == "verify":
-            report = READS[name](LogDir(Manifests(log.storage)))
+            report = READS[name](opened(log))
             errors = [f"{one} in {log.storage.location(one.path)}" for one in report.findings]
         elif name == "plan":
-            reports = READS[name](LogDir(Manifests(log.storage)))
+            reports = READS[name](opened(log))
             assert all([line["topic"] for line in one.failed] == ["orders", "prices"] for one in reports)
             errors = [line["error"] for one in reports for line in one.failed]
         else:
             with pytest.raises(StorageError) as raised:
-                READS[name](LogDir(Manifests(log.storage)))
+                READS[name](opened(log))
             errors = [str(raised.value)]
     assert len(errors) == {"verify": 2, "plan": 8}.get(name, 1)
     for error in errors:

@@ -21,15 +21,12 @@ from spark_segments.errors import (
     SegmentsError,
     UnknownTopicError,
 )
-from spark_segments.format.batches import scan_batches
 from spark_segments.format.buffers import byte_view
 from spark_segments.format.shared_object import RUN_DTYPE, footer_bytes
 from spark_segments.format.sidecars.index import offset_index_bytes, parse_offset_index
 from spark_segments.format.single_batch import batch_from, made_batch
 from spark_segments.format.window import Window
 from spark_segments.log.manifest import row_files
-from spark_segments.log.manifest.rows import Partition, Segment, partitions_table, segments_table
-from spark_segments.log.manifest.snapshot import SegmentRows, Snapshot
 from spark_segments.log.reading import read
 from spark_segments.log.reading.plan import Selection
 from spark_segments.log.reading.scan import Scan
@@ -38,6 +35,8 @@ from spark_segments.storage import Storage
 from tests.golden_files import golden_dir
 from tests.hostile.memory_files import storage_of
 from tests.hostile.targets.sidecars import segment_files
+from tests.manifest_rows import Partition, Segment, SegmentRows, Snapshot, partitions_table, segments_table
+from tests.segment_bytes import batches_of
 
 
 def test_a_footer_whose_topic_id_is_no_text():
@@ -191,6 +190,6 @@ def test_a_batch_whose_times_sum_up_to_more_than_64_bits_is_not_trimmed():
     records = b"".join(bytes([12, 0, 10, 2 * delta, 1, 0, 0]) for delta in range(2))  # 5 ms after the base
     last = {"base_offset": 0, "last_offset": 1, "leader_epoch": 0}
     data = byte_view(made_batch(records, 2, base_timestamp=2**63 - 1, max_timestamp=2**63 - 1, **last))
-    window = Window(data, scan_batches(data, path="x.log").batches, path="x.log")
+    window = Window(data, batches_of(data, path="x.log"), path="x.log")
     with pytest.raises(CorruptBatchError, match=r"timestamp is beyond 64 bits in x\.log at position 0"):
         batch_from(window, 1)

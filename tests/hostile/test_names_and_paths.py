@@ -13,12 +13,12 @@ import pytest
 
 from spark_segments import LogDir
 from spark_segments.errors import LogDirError, SegmentsError
-from spark_segments.log.manifest.change import Change
 from spark_segments.log.manifest.recovery_copy import read_recovery_copy
 from spark_segments.log.rebuild.rebuild import rebuild_manifest
 from spark_segments.maintenance import compact, retain, roll, vacuum, verify
 from tests.golden_files import golden_dir
 from tests.log.rebuild.lost import TOPIC, again, append, copy, lose_manifest, new_log
+from tests.manifest_rows import Change
 
 NAMES = [
     "..",
@@ -95,7 +95,7 @@ def _raised(faults: list) -> None:
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_paths_of_rows(place, path, monkeypatch):
+def test_paths_of_rows(place, path):
     log = new_log(place / "log", partitions=1)
     append(log, 0)
 
@@ -107,7 +107,7 @@ def test_paths_of_rows(place, path, monkeypatch):
         return Change("append", add=[hostile, gone], partitions=[partition])
 
     log.topic(TOPIC).manifest.commit(change)
-    log = again(log, monkeypatch)
+    log = again(log)
     with pytest.raises((SegmentsError, FileNotFoundError)):
         list(log.topic(TOPIC).scan().batches())
     assert verify(log, topics=[TOPIC], deep=True).errors
@@ -122,7 +122,7 @@ def test_paths_of_rows(place, path, monkeypatch):
 
 
 @pytest.mark.parametrize("path", [one.replace(".log", ".parquet") for one in PATHS])
-def test_paths_in_commits(place, path, monkeypatch):
+def test_paths_in_commits(place, path):
     """A file of rows outside would be read as rows of the topic."""
     log = new_log(place / "log", partitions=1)
     append(log, 0)
@@ -136,14 +136,14 @@ def test_paths_in_commits(place, path, monkeypatch):
         if "add" in line and line["add"]["partitionValues"]["kind"] == "segment":
             line["add"]["path"] = path.replace("/outside", f"{place}/outside") if path[0] in "/f" else f"../../{path}"
     commit.write_text("\n".join(map(json.dumps, lines)))
-    log = again(log, monkeypatch)
+    log = again(log)
     with pytest.raises(SegmentsError):
         list(log.topic(TOPIC).scan().batches())
     assert "SECRET" not in str(log.topic(TOPIC).manifest.history())
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_paths_in_recovery_copies(place, path, monkeypatch):
+def test_paths_in_recovery_copies(place, path):
     log = new_log(place / "log", partitions=1)
     append(log, 0)
     version = copy(log)
@@ -153,7 +153,7 @@ def test_paths_in_recovery_copies(place, path, monkeypatch):
         file["path"] = path
     index.write_text(json.dumps(content))
     lose_manifest(log)
-    log = again(log, monkeypatch)
+    log = again(log)
     with pytest.raises(LogDirError, match="no recovery copy"):
         read_recovery_copy(log.storage, TOPIC)
     with pytest.raises(LogDirError, match="no recovery copy"):
@@ -219,7 +219,7 @@ def test_topics_named_by_checkpoints(place, topic):
     assert is_untouched(place)
 
 
-def test_rows_of_a_manifest_are_no_others_topics(place, monkeypatch):
+def test_rows_of_a_manifest_are_no_others_topics(place):
     """A row may name a file of another topic of the log directory: verify says so, and vacuum does not delete it."""
     log = new_log(place / "log", partitions=1)
     log.create_topic("other")
@@ -232,7 +232,7 @@ def test_rows_of_a_manifest_are_no_others_topics(place, monkeypatch):
         return Change("append", add=[dataclasses.replace(row, path=victim.path, state="removed", removed_ms=5)])
 
     log.topic(TOPIC).manifest.commit(change)
-    log = again(log, monkeypatch)
+    log = again(log)
     vacuum(log, now_ms=log.storage.now_ms() + 10**11)
     assert (place / "log" / victim.path).exists()
     assert pq is not None

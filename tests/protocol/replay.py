@@ -10,10 +10,7 @@ from functools import partial
 
 from spark_segments import LogDir
 from spark_segments.log.manifest import commit as commit_module
-from spark_segments.log.manifest.change import Change
-from spark_segments.log.manifest.delta.delta_log import DeltaLog, OpenDeltaLog
 from spark_segments.log.manifest.states import FENCED, PROMOTE, ROLE
-from spark_segments.log.manifests import Manifests
 from spark_segments.log.marker import mark
 from spark_segments.maintenance import roll
 from spark_segments.maintenance.compaction.partition_cleaner import clean_partition
@@ -21,6 +18,8 @@ from spark_segments.maintenance.compaction.round import CleanerSettings, RoundPl
 from spark_segments.maintenance.compaction.round_tasks import ONE_TASK
 from spark_segments.storage import Storage
 from tests.log.memory_store import MemoryFiles, replayed
+from tests.manifest_rows import Change
+from tests.opened import DeltaLog, OpenDeltaLog, opened
 from tests.protocol.explore import Trace
 from tests.protocol.model import (
     ACKNOWLEDGED,
@@ -77,7 +76,7 @@ class Theatre:
 
     @staticmethod
     def log(store: MemoryFiles, open_delta_log: OpenDeltaLog = _PLAIN) -> LogDir:
-        return LogDir(Manifests(Storage("s3://theatre/log", filesystem=store), open_delta_log=open_delta_log))
+        return opened("s3://theatre/log", store, open_delta_log=open_delta_log)
 
     def play(self, scenario: Scenario, trace: Trace) -> None:
         """Plays a path of the model. Raises AssertionError at the first step where the code does otherwise."""

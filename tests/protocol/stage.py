@@ -11,10 +11,10 @@ import threading
 from collections.abc import Callable, Mapping
 
 from spark_segments.errors import SegmentsError, StorageError, UnknownOutcomeError
-from spark_segments.log.manifest.delta.delta_log import CommitFailedError, CommitNote, DeltaLog, TableVersion
-from spark_segments.log.manifest.row_files import FileChange
 from spark_segments.storage import Storage
 from tests.log.memory_store import replayed
+from tests.log.played_log import CommitFailedError, CommitNote, FileChange, TableVersion
+from tests.opened import DeltaLog
 from tests.protocol.model import DEAD, REFUSED, UNKNOWN
 
 SEND, READ, DONE = "send", "read", "done"

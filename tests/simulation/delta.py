@@ -13,12 +13,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from spark_segments.log.manifest.delta.actions import Action, CommitNote, added_file, commit_info, decoded, paths_of
-from spark_segments.log.manifest.delta.delta_log import NO_TABLE, DeltaLog
 from spark_segments.log.manifest.delta.delta_rs import Moment, TableVersion
-from spark_segments.log.manifest.row_files import FileChange
 from spark_segments.log.manifest.topic_row import FIRST_FORMAT_VERSION, FORMAT_VERSION
 from spark_segments.storage import Storage
 from tests.log.memory_store import replayed
+from tests.log.played_log import NO_TABLE, FileChange
+from tests.opened import DeltaLog
 from tests.simulation.store import Store
 from tests.simulation.world import Process, Violation
 

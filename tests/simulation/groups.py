@@ -15,11 +15,11 @@ import pyarrow as pa
 
 from spark_segments import LogDir, Position
 from spark_segments.errors import OffsetOutOfRangeError
-from spark_segments.log.groups.group import Positions
 from spark_segments.log.groups.group_files import GROUPS_DIRECTORY, GroupCommit, Rows, group_of, parsed
-from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.positions import TopicPartition
+from tests.log.groups.readers import Positions
 from tests.maintenance.long_runs.scenario import Record
+from tests.manifest_rows import Snapshot
 from tests.simulation.judge import view
 from tests.simulation.readers import attempt_read, log_bounds
 from tests.simulation.scenario import IMPORTED, WRITTEN, Simulation

@@ -19,14 +19,16 @@ import pyarrow.parquet as pq
 
 from spark_segments import LogDir
 from spark_segments.log.manifest import schemas
-from spark_segments.log.manifest.delta.delta_log import MANIFEST_DIRECTORY, NO_TABLE, TableVersion
+from spark_segments.log.manifest.delta.delta_log import MANIFEST_DIRECTORY
 from spark_segments.log.manifest.row_files import RowFile, _RowCache
 from spark_segments.log.manifest.rows import OUT_OF_LOG
-from spark_segments.log.manifest.topic_row import FIRST_FORMAT_VERSION, topic_of
+from spark_segments.log.manifest.topic_row import FIRST_FORMAT_VERSION
 from spark_segments.log.manifest.upkeep import MERGE
+from tests.log.played_log import NO_TABLE, TableVersion
 from tests.maintenance.long_runs.journal import Commit
 from tests.maintenance.long_runs.model import KafkaStep, PartitionModel
 from tests.maintenance.long_runs.scenario import Record, digest
+from tests.manifest_rows import topic_of
 from tests.simulation.delta import Landed
 from tests.simulation.model import AppendIntent, SimulatedTopic, TopicAt
 from tests.simulation.store import Store

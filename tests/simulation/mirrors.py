@@ -7,10 +7,10 @@ from spark_segments import LogDir
 from spark_segments.errors import LogDirError, UnknownTopicError
 from spark_segments.log.manifest.change import MIRROR
 from spark_segments.log.manifest.states import SOURCE_VERSION
-from spark_segments.log.manifests import Manifests
 from spark_segments.maintenance import mirror, vacuum, verify
-from spark_segments.maintenance.promotion.demote import demote_topic
 from tests.maintenance.long_runs.scenario import DEFAULTS
+from tests.maintenance.promotion.copies import demote_topic
+from tests.opened import opened
 from tests.simulation.delta import DeltaLogs, Landed
 from tests.simulation.groups import GroupJudge
 from tests.simulation.judge import MOVED, view
@@ -35,7 +35,7 @@ class Follower:
     def open(self) -> LogDir:
         """The follower's log directory, as a process opens it that has just begun."""
         storage = self._simulation.storage(FOLLOWER_URI)
-        return LogDir(Manifests(storage, defaults=DEFAULTS, open_delta_log=self.logs))
+        return opened(storage, defaults=DEFAULTS, open_delta_log=self.logs)
 
     def landed(self, landed: Landed) -> None:
         """A commit of the follower is there. Raises where it is not what the leader was."""

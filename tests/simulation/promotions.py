@@ -14,8 +14,7 @@ from spark_segments import LogDir
 from spark_segments.errors import LogDirError, NotLeaderError, UnknownTopicError
 from spark_segments.log.manifest.states import FOLLOWER, LEADER, role_of
 from spark_segments.maintenance import mirror, verify
-from spark_segments.maintenance.promotion.demote import demote_topic
-from spark_segments.maintenance.promotion.promote import promote_topic
+from tests.maintenance.promotion.copies import demote_topic, promote_topic
 from tests.simulation.groups import commit, read_on
 from tests.simulation.judge import MOVED, view
 from tests.simulation.scenario import COMMON, Simulation

@@ -17,11 +17,11 @@ from spark_segments.errors import (
     UnknownOutcomeError,
     UnknownTopicError,
 )
-from spark_segments.log.manifests import Manifests
 from spark_segments.maintenance import Report
 from spark_segments.storage import Storage
 from tests.log.kafka_side import TOPIC as IMPORTED
 from tests.maintenance.long_runs.scenario import DEFAULTS
+from tests.opened import opened
 from tests.simulation.delta import DeltaLogs
 from tests.simulation.judge import MOVED, Judge
 from tests.simulation.store import Store
@@ -115,7 +115,7 @@ class Simulation:
 
     def open(self) -> LogDir:
         """The log directory, as a process opens it that has just begun."""
-        return LogDir(Manifests(self.storage(), defaults=DEFAULTS, open_delta_log=self.logs))
+        return opened(self.storage(), defaults=DEFAULTS, open_delta_log=self.logs)
 
     def storage(self, uri: str = URI) -> Storage:
         return Storage(uri, filesystem=self.store)

@@ -12,11 +12,11 @@ from typing import IO, Any
 
 from spark_segments import LogDir
 from spark_segments.log.kafka import importing
-from spark_segments.log.manifest.rows import Partition, segments_of
 from spark_segments.log.manifest.topic_row import FIRST_FORMAT_VERSION
 from spark_segments.log.marker import mark
 from spark_segments.maintenance import vacuum, verify
 from spark_segments.maintenance.removal.files_of_rows import SUFFIXES
+from tests.manifest_rows import Partition, segments_of
 from tests.simulation.delta import DeltaLogs
 from tests.simulation.environment import simulated
 from tests.simulation.faults import drawn, shown

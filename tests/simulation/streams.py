@@ -7,8 +7,8 @@ from __future__ import annotations
 from typing import Any
 
 from spark_segments.log.appending.appender import Appender, Chunks
-from spark_segments.log.manifest.transaction import Transaction
 from tests.maintenance.long_runs.scenario import Record
+from tests.manifest_rows import Transaction
 from tests.simulation.judge import view
 from tests.simulation.model import AppendIntent
 from tests.simulation.readers import attempt_read

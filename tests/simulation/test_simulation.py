@@ -16,12 +16,12 @@ from spark_segments.log.groups import group as groups
 from spark_segments.log.manifest import commit as commits
 from spark_segments.log.manifest.change import ChangeWriter
 from spark_segments.log.manifest.rows import OUT_OF_LOG
-from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.manifest.topic_log import TopicLog
 from spark_segments.maintenance.removal import vacuum as vacuum_module
 from spark_segments.maintenance.tables import table as table_module
 from spark_segments.maintenance.tables.position import NO_POSITION
 from tests.conftest import ROOT
+from tests.manifest_rows import Snapshot
 from tests.simulation.judge import Judge
 from tests.simulation.simulation import run
 

@@ -7,10 +7,9 @@ import itertools
 import pytest
 
 from spark_segments.errors import InvalidOptionError, OffsetOutOfRangeError, UnknownTopicError
-from spark_segments.log.manifest.rows import Partition, partitions_table, segments_table
-from spark_segments.log.manifest.snapshot import SegmentRows, Snapshot
 from spark_segments.spark.offsets import OffsetRange, offset_ranges, split, topic_names
 from spark_segments.spark.options import Topics, read_options
+from tests.manifest_rows import Partition, SegmentRows, Snapshot, partitions_table, segments_table
 
 # {(topic, partition): [(offset, timestamp)]}
 TIMES = {("orders", 0): [(10, 1000), (20, 2000)], ("orders", 1): [(0, 1500)]}

@@ -7,12 +7,9 @@ import pytest
 from pyspark.errors import PySparkException
 
 from spark_segments import LogDir
-from spark_segments.format.layout import RECORD_SCHEMA
-from spark_segments.log.kafka.directory import KafkaDirectory
-from spark_segments.log.manifests import Manifests
 from spark_segments.maintenance import compact, retain, roll, table, vacuum
-from spark_segments.storage import Storage
 from tests.golden_files import GOLDEN
+from tests.segment_bytes import RECORD_SCHEMA
 from tests.spark.sail_server import sail_session
 
 pytestmark = pytest.mark.spark
@@ -39,7 +36,7 @@ def in_order(table: pa.Table) -> pa.Table:
 
 @pytest.mark.parametrize("isolation_level", ["read_uncommitted", "read_committed"])
 def test_golden_directories_read_as_without_spark(sail, isolation_level):
-    log = LogDir(Manifests(Storage(str(GOLDEN), {}), kafka=KafkaDirectory(Storage(str(GOLDEN), {}))))
+    log = LogDir.open(str(GOLDEN))
     for topic in log.topics():
         expected = pa.Table.from_batches(
             list(log.topic(topic).scan(isolation=isolation_level).batches()), RECORD_SCHEMA

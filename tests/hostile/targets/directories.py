@@ -10,8 +10,6 @@ from typing import Any
 from spark_segments.format.sidecars.checkpoints import leader_epochs_bytes, offsets_bytes, partition_metadata_bytes
 from spark_segments.log.findings import Findings
 from spark_segments.log.kafka.directory import KafkaDirectory
-from spark_segments.log.manifest.rows import Partition, Segment, partitions_table, segments_table
-from spark_segments.log.manifest.snapshot import SegmentRows, Snapshot
 from spark_segments.log.reading.plan import Selection
 from spark_segments.log.reading.scan import Scan, read
 from spark_segments.log.verification.manifest_rows import check_files, check_rows
@@ -22,6 +20,7 @@ from tests.hostile.mutations import mutated, mutated_text
 from tests.hostile.targets import Run
 from tests.hostile.targets.batches import sealed
 from tests.hostile.targets.sidecars import segment_files
+from tests.manifest_rows import Partition, Segment, SegmentRows, Snapshot, partitions_table, segments_table
 
 _NAMES = ["..", "../x", "orders-99999999999", "orders-٣", "orders--1", "a/b-0", "%2e%2e-0", "x\0-0", "-0", "orders-00",
           "orders-0-delete", "orders-0.swap", "0" * 300]  # fmt: skip

@@ -16,9 +16,7 @@ from spark_segments import LogDir, Position
 from spark_segments.log.groups import group as group_module
 from spark_segments.log.manifest import row_files
 from spark_segments.log.manifest.delta.delta_log import manifest_directory
-from spark_segments.log.manifest.manifest import Manifest
 from spark_segments.log.manifest.recovery_copy import read_recovery_copy
-from spark_segments.log.manifests import Manifests
 from spark_segments.log.rebuild.playback import known_topic
 from spark_segments.storage import Storage
 from tests.golden_files import GOLDEN
@@ -26,11 +24,13 @@ from tests.hostile.memory_files import storage_of
 from tests.hostile.mutations import mutated
 from tests.hostile.targets import Run
 from tests.log.chunk_rows import TOPIC, TOPIC_ID, new_chunk, new_manifest
+from tests.manifest_rows import Manifest
+from tests.opened import opened
 
 
 def _files(versions: int = 5) -> dict[str, bytes]:
     """The files of a small topic with a checkpoint and a recovery copy."""
-    from spark_segments.log.appending.offset_assignment import commit_append
+    from tests.manifest_rows import commit_append
 
     with tempfile.TemporaryDirectory() as directory:
         manifest = new_manifest(Path(directory))
@@ -200,7 +200,7 @@ def positions_of_groups() -> Run:
             there[path] = body + (b'\n{"crc32":%d}\n' % zlib.crc32(body) if random.random() < 0.8 else end + check)
         if random.random() < 0.1:
             there[path.rpartition("/")[0] + "/99999999999999999999.json"] = there.pop(path)
-        log = LogDir(Manifests(storage_of(there)))
+        log = opened(storage_of(there))
         found = log.group("once" if is_old else "audit")
         log.groups()
         found.left_behind()

@@ -38,7 +38,6 @@ from spark_segments.format.sidecars.producer_state import (
 from spark_segments.format.sidecars.txn_index import AbortedTransactions, parse_txn_index, txn_index_bytes
 from spark_segments.log.dump import dump_json
 from spark_segments.log.dump.text import dump_text
-from spark_segments.log.manifest.rows import Segment
 from spark_segments.log.reading.plan import Part, Selection
 from spark_segments.log.reading.read import read_part
 from spark_segments.log.segment.reader import locate, seek_time
@@ -50,6 +49,8 @@ from tests.hostile.memory_files import storage_of
 from tests.hostile.mutations import mutated
 from tests.hostile.targets import Run
 from tests.hostile.targets.batches import batches_of_all_kinds
+from tests.manifest_rows import Segment
+from tests.segment_bytes import batches_of
 
 _FAR = [-(2**31), -1, 0, 1, 50, 2**31 - 1, 2**31, 2**62]
 
@@ -127,7 +128,7 @@ def checkpoints() -> Run:
 def segment_files(count: int = 200) -> tuple[dict[str, bytes], Segment, list[int]]:
     data = b"".join(batch_bytes([Record(b"%d" % number * 8, timestamp=1000 * number + 5)], base_offset=number)
                     for number in range(count))  # fmt: skip
-    batches = scan_batches(data).batches
+    batches = batches_of(data)
     index, time_index = rebuild(batches, 0, interval_bytes=400)
     stem = f"orders-0/{0:020d}.{'ab' * 16}"
     files = {f"{stem}.log": data, f"{stem}.index": index, f"{stem}.timeindex": time_index}

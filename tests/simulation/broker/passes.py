@@ -23,13 +23,13 @@ from spark_segments.log.kafka import directory
 from spark_segments.log.kafka.directory import committed_directory
 from spark_segments.log.kafka.transfer import import_all
 from spark_segments.log.manifest.holes import holes_of
-from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.partitions import offset_bounds
 from spark_segments.maintenance import verify
 from spark_segments.storage import Storage
 from spark_segments.storage.filesystem import Found
-from spark_segments.storage.local import LocalFiles
 from tests.log.kafka_side import Record
+from tests.manifest_rows import Snapshot
+from tests.opened import LocalFiles
 from tests.simulation.broker.disk import PlayedDisk, PlayedPartition
 from tests.simulation.environment import Inline, in_order
 

@@ -10,9 +10,17 @@ from pyspark.errors import StreamingQueryException
 from spark_segments import LogDir
 from spark_segments.errors import OffsetOutOfRangeError
 from spark_segments.maintenance import roll
-from spark_segments.maintenance.promotion.demote import demote_topic
-from spark_segments.maintenance.promotion.promote import promote_topic
-from tests.maintenance.promotion.copies import LATER_MS, TOPIC, add, assert_equal, followed, in_step, led
+from tests.maintenance.promotion.copies import (
+    LATER_MS,
+    TOPIC,
+    add,
+    assert_equal,
+    demote_topic,
+    followed,
+    in_step,
+    led,
+    promote_topic,
+)
 from tests.spark.streams.conftest import numbers
 from tests.spark.streams.in_process_query import Killed, Query
 

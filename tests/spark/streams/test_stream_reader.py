@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 
 from spark_segments.errors import InvalidOptionError, OffsetOutOfRangeError, UnknownTopicError
-from spark_segments.log.manifest.change import Change
 from spark_segments.maintenance import compact, roll
+from tests.manifest_rows import Change
 from tests.spark import in_process
 from tests.spark.streams.conftest import T0, numbers, rows
 from tests.spark.streams.in_process_query import Killed, PlainQuery, Query
