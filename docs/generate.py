@@ -1,16 +1,17 @@
 """The parts of the reference that the code knows best: settings, commands and errors, written as Markdown.
 
 MkDocs calls `on_page_markdown` (mkdocs.yml, `hooks`). A line `<!-- generated: settings -->` in a page becomes the table
-of settings, and so on for every name in GENERATED. Nothing here starts Spark.
+of settings, and so on for every name in GENERATED; `::: CLASS` shows the members that FACE gives. Nothing here starts
+Spark.
 """
 
 from __future__ import annotations
 
 import inspect
+import pkgutil
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -24,13 +25,14 @@ from spark_segments.config.table import KEYS, SERVER_KEYS
 from spark_segments.config.values import DOUBLE_MAX, LONG_MAX, Setting, render_value
 
 _PLACE = re.compile(r"^<!-- generated: (?P<name>[a-z-]+) -->$", re.MULTILINE)
+_SHOWN = re.compile(r"^::: (?P<owner>[\w.]+)$", re.MULTILINE)
 _SENTENCE = re.compile(r"(?<=\.) (?=[A-Z`])")
 _NEVER = {str(LONG_MAX): "9223372036854775807 (no limit)", str(DOUBLE_MAX): "no limit"}
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
     """The page with every generated part in its place. KeyError where a page asks for a part that there is not."""
-    return _PLACE.sub(lambda match: GENERATED[match["name"]](), markdown)
+    return _SHOWN.sub(_with_members, _PLACE.sub(lambda match: GENERATED[match["name"]](), markdown))
 
 
 def settings() -> str:
@@ -66,37 +68,34 @@ def error_classes() -> str:
 
 FACE: dict[str, tuple[str, ...]] = {
     "spark_segments.LogDir": (
-        *("create", "open", "uri", "is_kafka", "defaults", "topics", "topic", "create_topic", "delete_topic"),
+        *("create", "open", "uri", "topics", "topic", "create_topic", "delete_topic"),
         *("group", "groups", "registry", "maintain", "import_kafka", "export_kafka"),
     ),
     "spark_segments.log.topic.Topic": (
-        *("version", "config", "offsets", "offsets_for_times", "describe", "history", "explain", "verify", "scan"),
-        *("append", "alter", "upgrade", "delete_records"),
+        *("version", "snapshot", "config", "offsets", "offsets_for_times", "describe", "history", "explain", "verify"),
+        *("scan", "append", "alter", "upgrade", "delete_records"),
     ),
-    "spark_segments.log.reading.scan.Scan": (
-        *("columns", "schema", "select", "parts", "batches"),
-        *("to_reader", "to_table", "to_pandas", "to_polars", "to_duckdb"),
-    ),
+    "spark_segments.log.reading.scan.Scan": ("batches", "to_reader", "to_table", "to_pandas"),
     "spark_segments.log.groups.group.Group": ("positions", "commit", "reset", "delete"),
-    "spark_segments.log.groups.group.Positions": ("offsets",),
+    "spark_segments.log.groups.group.Positions": ("offsets", "starts"),
+    "spark_segments.Position": ("at",),
     "spark_segments.maintenance": (
-        *("roll", "retain", "compact", "vacuum", "erase", "restore"),
-        *("mirror", "promote", "demote", "verify"),
+        *("roll", "retain", "compact", "vacuum", "table", "erase", "restore"),
+        *("mirror", "promote", "demote", "verify", "Report"),
     ),
-    "spark_segments.kafka_protocol": ("capture", "replay"),
-    "spark_segments": ("spark_session", "lag", "progress_bar"),
+    "spark_segments.kafka_protocol": ("capture", "CaptureOptions", "replay", "ReplayOptions"),
+    "spark_segments": ("ProducerOptions", "spark_session", "lag", "progress_bar"),
     "spark_segments.polars": ("scan_topic",),
-    "spark_segments.duckdb": ("TopicDatabase",),
+    "spark_segments.duckdb.TopicDatabase": ("sql",),
 }
-"""The public names of the Python face, by what they are of."""
+"""The public names of the Python face, by the class or the module that has them: the only list of them."""
 
 
 def face() -> str:
     """Every public name of the Python face, with the first sentence of its docstring."""
     lines = ["| Name | What it is |", "|---|---|"]
     for owner, names in FACE.items():
-        home, _, last = owner.rpartition(".")
-        of = getattr(import_module(home), last) if last.istitle() or last == "LogDir" else import_module(owner)
+        of = pkgutil.resolve_name(owner)
         prefix = f"{of.__name__}." if inspect.isclass(of) else ""
         for name in names:
             found = inspect.getattr_static(of, name, None) or getattr(of, name)
@@ -113,6 +112,11 @@ GENERATED: dict[str, Callable[[], str]] = {
     "errors": error_classes,
     "face": face,
 }
+
+
+def _with_members(shown: re.Match[str]) -> str:
+    names = FACE.get(shown["owner"])
+    return shown[0] if names is None else f"{shown[0]}\n    options:\n      members: [{', '.join(names)}]"
 
 
 def _setting_table(rows: Iterable[Setting]) -> str:

@@ -61,7 +61,7 @@ def test_only_the_columns_of_a_query_are_read(log, monkeypatch):
     reader = Scan.to_reader
     monkeypatch.setattr(Scan, "to_reader", lambda scan, threads=None: asked.append(scan) or reader(scan, threads))
     rows(log, "SELECT max(timestamp) FROM orders WHERE partition = 1")
-    assert [set(scan.columns) for scan in asked] == [{"timestamp", "partition"}]
+    assert [set(scan.schema.names) for scan in asked] == [{"timestamp", "partition"}]
 
 
 @pytest.mark.slow

@@ -111,7 +111,7 @@ def test_conditions_choose_what_is_read(log, monkeypatch):
         "value"
     ).collect()
     assert asked[-1].offsets == {1: (90, 100)}
-    assert set(asked[-1].columns) == {"value", "partition", "offset", "key"}
+    assert set(asked[-1].schema.names) == {"value", "partition", "offset", "key"}
     frame.filter(pl.col("timestamp") >= ZERO + dt.timedelta(milliseconds=59)).collect()
     firsts = log.topic("t").offsets_for_times(59)
     assert asked[-1].offsets == {number: (first[0], 100) for number, first in firsts.items() if first}

@@ -60,7 +60,7 @@ class TopicTable:
 
     @property
     def columns(self) -> list[str]:
-        return self.scan.columns
+        return list(self.scan.schema.names)
 
     def project(self, names: frozenset[str]) -> None:
         """Reads only these columns from now on, where it has any of them. All others are null: nobody looks at them."""

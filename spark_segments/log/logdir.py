@@ -180,9 +180,10 @@ class LogDir(Prints):
         these jobs and before vacuum, with {topic} in it. `spark_segments.maintenance` has each job by itself, and the
         others.
         """
-        from spark_segments.maintenance import maintain
+        from spark_segments.maintenance.in_order import jobs_in_order
 
-        return maintain(self, topics=topics, spark=spark, dry_run=dry_run, progress=progress, table_uri=table_uri)
+        jobs = jobs_in_order(table_uri)
+        return [job(self, topics=topics, spark=spark, dry_run=dry_run, progress=progress) for job in jobs]
 
     # Kafka's directories
 

@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from spark_segments.log.verification.verify import verify
     from spark_segments.maintenance.compaction.compact import compact
     from spark_segments.maintenance.erasure.erase import erase
-    from spark_segments.maintenance.in_order import maintain
     from spark_segments.maintenance.mirroring.mirror import mirror
     from spark_segments.maintenance.promotion.demote import demote
     from spark_segments.maintenance.promotion.promote import promote
@@ -28,7 +27,6 @@ __all__ = [
     "compact",
     "demote",
     "erase",
-    "maintain",
     "mirror",
     "promote",
     "restore",
@@ -44,7 +42,6 @@ _HOME = {
     "compact": "spark_segments.maintenance.compaction.compact",
     "demote": "spark_segments.maintenance.promotion.demote",
     "erase": "spark_segments.maintenance.erasure.erase",
-    "maintain": "spark_segments.maintenance.in_order",
     "mirror": "spark_segments.maintenance.mirroring.mirror",
     "promote": "spark_segments.maintenance.promotion.promote",
     "restore": "spark_segments.maintenance.removal.restore",

@@ -72,7 +72,7 @@ def _frames(
     batch_size: int | None,
 ) -> Iterator[pl.DataFrame]:
     """The frames that Polars asks for: the first `n_rows` rows, of them those that satisfy the predicate."""
-    names = with_columns if with_columns is not None else scan.columns
+    names = with_columns if with_columns is not None else scan.schema.names
     used = names if predicate is None else [*names, *predicate.meta.root_names()]
     # The first rows of a range are not the first rows of the topic.
     bounds = Bounds() if predicate is None or n_rows is not None else bounds_of(predicate)

@@ -23,9 +23,7 @@ from spark_segments.quantities import Bytes
 from spark_segments.storage import Storage
 
 if TYPE_CHECKING:
-    import duckdb
     import pandas as pd
-    import polars as pl
 
     from spark_segments.log.reading.latest import LatestPart
     from spark_segments.log.typed.columns import Columns
@@ -78,11 +76,6 @@ class Scan(Prints):
             }
         chosen = {number: bounds for number, bounds in offsets.items() if partition is None or number == partition}
         return cls(storage, snapshot, chosen, selection, decoders)
-
-    @property
-    def columns(self) -> list[str]:
-        """The names of the columns, as they come."""
-        return list(self.schema.names)
 
     @property
     def schema(self) -> pa.Schema:
@@ -161,25 +154,10 @@ class Scan(Prints):
         """All records in memory, as a data frame of pandas."""
         return self.to_table().to_pandas()
 
-    def to_polars(self) -> pl.DataFrame:
-        """All records in memory, as a data frame of Polars. `spark_segments.polars.scan_topic` gives a lazy one."""
-        import polars as pl
-
-        frame = pl.from_arrow(self.to_table())
-        assert isinstance(frame, pl.DataFrame)
-        return frame
-
-    def to_duckdb(self, connection: duckdb.DuckDBPyConnection | None = None) -> duckdb.DuckDBPyRelation:
-        """The records as a relation of DuckDB, read once, as a query of it asks for them."""
-        import duckdb
-
-        reader = self.to_reader()
-        return duckdb.from_arrow(reader) if connection is None else connection.from_arrow(reader)
-
     def _printed(self) -> Printed:
         chosen, said = self.selection, {"topic": self.snapshot.topic, "version": self.snapshot.version}
         said |= {"view": chosen.view} if chosen.view is not None else {}
-        facts = said | {"isolation": chosen.isolation, "columns": ", ".join(self.columns)}
+        facts = said | {"isolation": chosen.isolation, "columns": ", ".join(self.schema.names)}
         rows = [
             [number, max(start, first), min(end, last), Bytes(_file_bytes(self.snapshot, number, start, end))]
             for number, (first, last) in sorted(readable_bounds(self.snapshot, chosen.isolation).items())
