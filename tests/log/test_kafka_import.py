@@ -220,7 +220,7 @@ def test_a_flipped_byte_is_refused(log, tmp_path):
     with pytest.raises(LogDirError, match="recovery=kafka") as error:
         log.import_kafka(str(damaged_dir("flipped-byte", tmp_path)))
     assert "00000000000000002773.log: 32793 bytes from position 31654" in str(error.value)
-    assert log.topics() == []
+    assert log.topics() == [] and list(Path(log.uri).rglob("*.log")) == []
 
 
 def test_a_flipped_byte_is_cut_where_that_is_asked_for(log, tmp_path):

@@ -261,6 +261,40 @@ def test_a_run_with_nothing_to_do_reads_no_segment(disk, log):
     assert log.topic("orders").snapshot.version == version
 
 
+def test_an_import_reads_each_byte_of_a_log_once(disk, log):
+    partition = filled(disk.partitions["orders", 0], 4)
+    files = WatchedFiles("nothing")
+    import_all(
+        KafkaDirectory(Storage(str(disk.root), filesystem=files)),
+        log.storage,
+        ["orders"],
+        log.manifests.manifest,
+        {},
+        {},
+    )
+    sizes = {path.name: path.stat().st_size for path in partition.directory.glob("*.log")}
+    assert {name: size for name, size in files.bytes_read.items() if name.endswith(".log")} == sizes
+    assert offsets(log, "orders") == list(partition.history) and is_sound(log)
+
+
+@pytest.mark.parametrize("suffix", [".log", ".index"])
+def test_copies_of_what_changed_meanwhile_are_deleted(disk, log, suffix):
+    partition = filled(disk.partitions["prices", 0], 4)
+    disk.write_checkpoints()
+
+    def clean() -> None:
+        partition.clean()
+        partition.settle()
+
+    for times in (1, 2, 3):
+        copied(disk, log, "prices", WatchedFiles(suffix, clean, times=times))
+        partition.append()
+        disk.settle()
+    named = {path for path in log.topic("prices").snapshot.segments.column("path").to_pylist()}
+    assert {str(path.relative_to(log.uri)) for path in Path(log.uri).glob("prices-0/*.log")} == named
+    assert is_sound(log)
+
+
 def test_a_run_reads_only_segments_that_are_not_here(disk, log):
     partition = filled(disk.partitions["orders", 0], 4)
     disk.settle()

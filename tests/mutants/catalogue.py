@@ -476,6 +476,14 @@ MUTANTS = (
     ),
     Mutant(
         "import",
+        "copies of a partition that is refused, or that changed, stay",
+        "log/kafka/early_copies.py",
+        "            self._target.delete(sorted(self._made))\n",
+        "            pass\n",
+        "tests/log/test_running_broker.py::test_copies_of_what_changed_meanwhile_are_deleted",
+    ),
+    Mutant(
+        "import",
         "a file may be another one than was listed",
         "log/kafka/listing.py",
         "    if later.version != info.version:\n",

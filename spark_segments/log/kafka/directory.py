@@ -25,6 +25,7 @@ from spark_segments.format.sidecars.checkpoints import (
     REPLICATION_OFFSETS_FILE,
     parse_offsets,
 )
+from spark_segments.log.kafka.early_copies import EarlyCopies
 from spark_segments.log.kafka.leftovers import file_name, is_log_name, is_tiered_name
 from spark_segments.log.kafka.listing import ChangingPartitionError
 from spark_segments.log.kafka.partition import (
@@ -154,10 +155,14 @@ class KafkaDirectory:
             return self._snapshots[topic]
 
     def recover(
-        self, topic: str, partitions: Collection[int] | None = None, copied: Mapping[int, Copied] | None = None
+        self,
+        topic: str,
+        partitions: Collection[int] | None = None,
+        copied: Mapping[int, Copied] | None = None,
+        copies: EarlyCopies | None = None,
     ) -> Recovery:
         """Scans a topic as it is now: these partitions of it, or all. A partition that is `copied` whole is left out,
-        and of others only what is not is scanned. Raises UnknownTopicError.
+        and of others only what is not is scanned, and may be copied meanwhile (`copies`). Raises UnknownTopicError.
         """
         sources = self._sources.get(topic)
         if sources is None:
@@ -180,7 +185,7 @@ class KafkaDirectory:
             high_watermark = None if marks is None else marks.get((topic, number), 0)
             checkpoints = Checkpoints(starts.get(number, 0), cleaned.get(number), high_watermark)
             try:
-                return recover_partition(self._storage, source, checkpoints, (copied or {}).get(number))
+                return recover_partition(self._storage, source, checkpoints, (copied or {}).get(number), copies)
             except ChangingPartitionError as error:
                 changing[number] = error
                 return None

@@ -38,7 +38,7 @@ class SegmentCopy:
     """A segment to be copied: `row` as found in Kafka's directory, from `base_offset` on where that is above its base.
 
     `aborted`: the aborted transactions that a scan found, where the segment's .txnindex is missing or wrong.
-    `replaces`: the rows here that the copy replaces.
+    `replaces`: the rows here that the copy replaces. `log_copy`: the path here of a copy of the segment's .log.
     """
 
     topic: str
@@ -47,6 +47,7 @@ class SegmentCopy:
     base_offset: int
     aborted: AbortedTransactions | None = None
     replaces: tuple[Segment, ...] = ()
+    log_copy: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

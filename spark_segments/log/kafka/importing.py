@@ -26,6 +26,7 @@ from spark_segments.format.sidecars.txn_index import AbortedTransactions, parse_
 from spark_segments.log.bins import in_bins
 from spark_segments.log.difference import Comparison
 from spark_segments.log.kafka.directory import KafkaDirectory, KafkaSnapshot, Recovery
+from spark_segments.log.kafka.early_copies import EarlyCopies
 from spark_segments.log.kafka.import_landing import IMPORT, Landing
 from spark_segments.log.kafka.import_plan import (
     PartitionPlan,
@@ -94,7 +95,8 @@ class _Copy:
 
     def _copy(self, task: SegmentCopy) -> Segment:
         row = dataclasses.replace(task.row, topic_id=task.topic_id)
-        is_rewritten = max(task.base_offset, row.base_offset) > row.name_offset or _is_legacy(self.source, row)
+        is_legacy = task.log_copy is None and _is_legacy(self.source, row)
+        is_rewritten = is_legacy or max(task.base_offset, row.base_offset) > row.name_offset
         if is_rewritten or not _has_indexes(self.source, row):
             # A part of a file, old messages, or a file without usable indexes: its batches are copied and indexed anew.
             copied = copy_batches(
@@ -112,7 +114,7 @@ class _Copy:
             if is_rewritten and task.aborted is None:
                 return copied
             return _with_transactions(self.source, self.target, row, copied, task.aborted)
-        return _copied(self.source, self.target, task.topic, row, task.aborted)
+        return _copied(self.source, self.target, task, row)
 
 
 def import_topic(
@@ -181,10 +183,15 @@ class _Import:
         pending: set[int] | None = None
         while pending is None or pending:
             current = self._current()
-            recovery = self.source.recover(self.topic, pending, self._copied(current))
-            self._note_changes(recovery.changing)
-            if recovery.partitions:
-                self._import(recovery, current)
+            # On Spark, executors copy: this process examines all files, and has no time for their copies.
+            early = EarlyCopies(self.copy.target, self.topic, 0 if self.spark is not None else WAVE_BYTES)
+            try:
+                recovery = self.source.recover(self.topic, pending, self._copied(current), early)
+                self._note_changes(recovery.changing)
+                if recovery.partitions:
+                    self._import(recovery, current, early)
+            finally:
+                early.discard()
             pending = {number for number, tries in self.left.items() if tries < _ATTEMPTS} | self._rescans(recovery)
 
     def _rescans(self, recovery: Recovery) -> set[int]:
@@ -212,7 +219,7 @@ class _Import:
             for row in partitions_of(current.partitions)
         }
 
-    def _import(self, recovery: Recovery, current: Snapshot | None) -> None:
+    def _import(self, recovery: Recovery, current: Snapshot | None, early: EarlyCopies) -> None:
         kafka = self._checked(recovery, recovery.snapshot)
         if not kafka.partitions.num_rows:
             return
@@ -236,7 +243,7 @@ class _Import:
                 plans[number] = plan
         gaps = {number: tuple(one.found.gaps) for number, one in recovery.partitions.items()}
         landing = Landing(self.manifest, kafka, current, plans, gaps, frozenset(self.made))
-        done = self._copy_waves(recovery, landing, plans)
+        done = self._copy_waves(recovery, landing, plans, early)
         for number in done:
             self.left.pop(number, None)
         self.holes += landing.holes
@@ -315,7 +322,9 @@ class _Import:
         self._note_changes(changed)
         return good
 
-    def _copy_waves(self, recovery: Recovery, landing: Landing, plans: Mapping[int, PartitionPlan]) -> set[int]:
+    def _copy_waves(
+        self, recovery: Recovery, landing: Landing, plans: Mapping[int, PartitionPlan], early: EarlyCopies
+    ) -> set[int]:
         """Copies and commits, wave by wave. Returns the partitions that were as they were listed to the end."""
         good = set(plans)
         total = sum(_size(task) for plan in plans.values() for task in plan.tasks)
@@ -327,7 +336,11 @@ class _Import:
 
         waves = list(_waves(plans)) or [[]]
         for wave in waves:
-            tasks = [task for task in wave if task.row.partition in good]
+            tasks = [
+                dataclasses.replace(task, log_copy=early.of(task.row.path, task.row.log_bytes))
+                for task in wave
+                if task.row.partition in good
+            ]
             at_a_time = self.copy.at_a_time
             rows = try_tasks(self.copy, tasks, self.spark, progress=note, at_a_time=at_a_time, size=_size)
             finished += sum(map(_size, wave))
@@ -347,6 +360,7 @@ class _Import:
                 for task, row in zip(tasks, rows, strict=True)
                 if task.row.partition in good and isinstance(row, Segment)
             ]
+            early.keep([row.path for _, row in copies])
             landing.commit(copies, good, last=wave is waves[-1])
             for task, row in copies:
                 self.left.pop(task.row.partition, None)
@@ -433,13 +447,16 @@ def _waves(plans: Mapping[int, PartitionPlan]) -> Iterator[list[SegmentCopy]]:
         yield [task for _, task in wave]
 
 
-def _copied(source: Storage, target: Storage, topic: str, row: Segment, aborted: AbortedTransactions | None) -> Segment:
+def _copied(source: Storage, target: Storage, task: SegmentCopy, row: Segment) -> Segment:
     """The segment as it is: its .log up to where recovery ends it, and its sidecars."""
-    stem = segment_stem(topic, row.partition, row.name_offset)
-    copy_log(source, row, target, stem + LOG_SUFFIX, unique=True)
+    if task.log_copy is None:
+        stem = segment_stem(task.topic, row.partition, row.name_offset)
+        copy_log(source, row, target, stem + LOG_SUFFIX, unique=True)
+    else:
+        stem = task.log_copy.removesuffix(LOG_SUFFIX)
     copy_file(source, row.index_path, target, stem + INDEX_SUFFIX, row.index_bytes, unique=True)
     copy_file(source, row.time_index_path, target, stem + TIME_INDEX_SUFFIX, row.time_index_bytes, unique=True)
-    return _with_transactions(source, target, row, dataclasses.replace(row, path=stem + LOG_SUFFIX), aborted)
+    return _with_transactions(source, target, row, dataclasses.replace(row, path=stem + LOG_SUFFIX), task.aborted)
 
 
 def _with_transactions(

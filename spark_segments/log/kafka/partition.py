@@ -23,6 +23,7 @@ from spark_segments.format.sidecars.producer_state import (
     parse_producer_snapshot,
     producer_snapshot_bytes,
 )
+from spark_segments.log.kafka.early_copies import EarlyCopies
 from spark_segments.log.kafka.leftovers import base_offset, choose_files, file_name, is_log_name, is_tiered_name
 from spark_segments.log.kafka.listing import ChangingPartitionError, Listing
 from spark_segments.log.kafka.recovered import Cut, Note, PartitionFiles, Recovered
@@ -87,15 +88,19 @@ class RecoveredPartition:
 
 
 def recover_partition(
-    storage: Storage, source: PartitionSource, checkpoints: Checkpoints, copied: Copied | None = None
+    storage: Storage,
+    source: PartitionSource,
+    checkpoints: Checkpoints,
+    copied: Copied | None = None,
+    copies: EarlyCopies | None = None,
 ) -> RecoveredPartition | None:
-    """Recovers a partition; None where all of it is `copied`. Raises ChangingPartitionError where a running broker
-    changed its files in each of some attempts.
+    """Recovers a partition; None where all of it is `copied`. `copies` get what is scanned of segments that are not.
+    Raises ChangingPartitionError where a running broker changed its files in each of some attempts.
     """
     changed: str | None = None
     for _ in range(_ATTEMPTS):
         try:
-            directory = _Directory(storage, source, checkpoints)
+            directory = _Directory(storage, source, checkpoints, copies)
             if copied is not None and directory.is_copied(copied):
                 return None
             done = directory.recover(copied)
@@ -120,6 +125,7 @@ class _Directory:
     storage: Storage
     source: PartitionSource
     checkpoints: Checkpoints
+    copies: EarlyCopies | None
     logs: list[tuple[int, FileInfo]] = field(init=False)
     files: dict[str, FileInfo] = field(init=False)  # by name
     notes: list[Note] = field(default_factory=list)
@@ -224,13 +230,13 @@ class _Directory:
         number = 0 if copied is None or self.is_tiered else self._scan_from(copied)
         state = self._snapshot_at(self.logs[number][0]) if number else None
         if state is not None and self._leader_epochs():
-            done = self._recover(number, tuple(parse_producer_snapshot(state)))
+            done = self._recover(number, tuple(parse_producer_snapshot(state)), copied)
             is_short = (self.checkpoints.first_dirty_offset or 0) > done.partition.log_end_offset
             if not done.found.cuts and not done.found.overlaps and not is_short:
                 return done
-        return self._recover(0, self._producers_at_start(copied))
+        return self._recover(0, self._producers_at_start(copied), copied)
 
-    def _recover(self, number: int, producers: tuple[ProducerEntry, ...]) -> RecoveredPartition:
+    def _recover(self, number: int, producers: tuple[ProducerEntry, ...], copied: Copied | None) -> RecoveredPartition:
         """Recovers the log from the segment of this number on."""
         log_start_offset = self.checkpoints.log_start_offset
         first_dirty_offset = self.checkpoints.first_dirty_offset
@@ -251,6 +257,8 @@ class _Directory:
             log_start_offset=log_start_offset,
             leader_epochs=self._leader_epochs(),
             producers=producers,
+            copies=self.copies,
+            copied_end=0 if copied is None else copied.partition.log_end_offset,
         )
         if first_dirty_offset is not None or recovered.was_cleaned:
             recovered.gaps.clear()  # the cleaner made them

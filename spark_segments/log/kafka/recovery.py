@@ -15,6 +15,7 @@ from bisect import bisect_right
 from dataclasses import replace
 
 from spark_segments.format.sidecars.producer_state import ProducerEntry, ProducerState
+from spark_segments.log.kafka.early_copies import EarlyCopies
 from spark_segments.log.kafka.recovered import Cut, Overlap, PartitionFiles, Recovered
 from spark_segments.log.kafka.segment_scan import SegmentScan, scan_windows
 from spark_segments.log.manifest.rows import CHUNK, Segment
@@ -28,8 +29,11 @@ def recover(
     log_start_offset: int = 0,
     leader_epochs: tuple[tuple[int, int], ...] = (),
     producers: tuple[ProducerEntry, ...] = (),
+    copies: EarlyCopies | None = None,
+    copied_end: int = 0,
 ) -> Recovered:
     """Scans a partition. `leader_epochs`: those of its checkpoint; `producers`: the state before its first segment.
+    `copies` are made of segments that can have offsets at or above `copied_end` and the log start, if of any.
 
     Raises FileNotFoundError for a file that is gone by the time it is read: the directory is in use, list it again.
     """
@@ -44,8 +48,11 @@ def recover(
             continue
         start_offset = max(base_offset, next_offset)
         end_offset = bases[begin] if number < begin else None
-        limit = files.end_offset if number + 1 == len(bases) else None
-        scan = SegmentScan(storage, files, base_offset, info, state, recovered, start_offset, end_offset, limit)
+        is_last = number + 1 == len(bases)
+        limit = files.end_offset if is_last else None
+        is_new = is_last or bases[number + 1] > max(copied_end, log_start_offset)
+        copy = copies if is_new and start_offset == base_offset and end_offset is None else None
+        scan = SegmentScan(storage, files, base_offset, info, state, recovered, start_offset, end_offset, limit, copy)
         segment = scan.run()
         if scan.first_offset < start_offset:
             last_offset = min(start_offset, scan.next_offset) - 1

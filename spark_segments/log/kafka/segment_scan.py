@@ -5,6 +5,7 @@ The scan collects the figures of the segment's row and of its partition; recover
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 
@@ -20,13 +21,14 @@ from spark_segments.format.sidecars.index import parse_offset_index, parse_time_
 from spark_segments.format.sidecars.producer_state import CompletedTransaction, ProducerState, aborted_transactions
 from spark_segments.format.sidecars.txn_index import AbortedTransactions, parse_txn_index
 from spark_segments.format.window import Window
+from spark_segments.log.kafka.early_copies import EarlyCopies
 from spark_segments.log.kafka.recovered import CUT_SHORT, Note, PartitionFiles, Recovered
 from spark_segments.log.manifest.rows import SEALED, Segment
 from spark_segments.log.segment.fetch import fetch_ahead
 from spark_segments.log.segment.figures import SegmentFigures
 from spark_segments.log.segment.sidecar_check import OffsetIndexCheck, TimeIndexCheck
 from spark_segments.log.segment.walk import walk
-from spark_segments.storage import FileInfo, Storage
+from spark_segments.storage import FileInfo, Storage, WriteStream
 
 STAND_IN_INTERVAL_BYTES = 256 << 10
 """Bytes between entries of an index in memory: upper bound on the bytes a look-up scans before its target."""
@@ -69,7 +71,8 @@ class SegmentScan:
     """Scans a .log and checks its sidecars; adds its findings about the partition to `recovered`.
 
     A batch is in the log if it has offsets at or above `start_offset` and ends below `end_offset` and `limit`. What
-    follows the batches below `limit` is not looked at: a broker may be writing it.
+    follows the batches below `limit` is not looked at: a broker may be writing it. `copies` get the bytes of the log,
+    if these can be the copy's: the indexes must be there, and batches of magic 2.
     """
 
     def __init__(
@@ -83,8 +86,10 @@ class SegmentScan:
         start_offset: int,
         end_offset: int | None = None,
         limit: int | None = None,
+        copies: EarlyCopies | None = None,
     ) -> None:
         self._storage = storage
+        self._copies = copies
         self._files = files
         self._info = info
         self._state = state
@@ -117,18 +122,31 @@ class SegmentScan:
 
     def run(self) -> Segment:
         """Scans the file and returns its row. Where the log ends before the file does, `problem` then says why."""
-        windows = () if self._is_at_limit else scan_windows(self._storage, self._info)
-        for scanned in windows:
-            self.problem = scanned.problem
-            self._add(scanned)
-            if self._is_at_limit:
-                self.problem = None
-            if self.problem is not None or self.ended or self._is_at_limit:
-                break
+        with contextlib.ExitStack() as stack:
+            copy: WriteStream | None = None
+            for scanned in () if self._is_at_limit else scan_windows(self._storage, self._info):
+                self.problem = scanned.problem
+                begin, window = self.log_bytes, scanned.window
+                self._add(scanned)
+                if begin == 0:
+                    copy = self._begun_copy(window, stack)
+                if copy is not None:
+                    low, high = begin - window.byte_position, self.log_bytes - window.byte_position
+                    copy.write(memoryview(window.data)[low:high])
+                if self._is_at_limit:
+                    self.problem = None
+                if self.problem is not None or self.ended or self._is_at_limit:
+                    break
         self._row = replace(self._row, **asdict(self._figures))
         self._check_indexes()
         self._check_transactions()
         return self._row
+
+    def _begun_copy(self, first: Window, stack: contextlib.ExitStack) -> WriteStream | None:
+        has_indexes = self._index is not None and self._time_index is not None
+        if self._copies is None or not has_indexes or not self.log_bytes or first.batches.magic[0] < 2:
+            return None
+        return stack.enter_context(self._copies.copy(self._files.partition, self._base_offset, self._info))
 
     @property
     def _is_at_limit(self) -> bool:
