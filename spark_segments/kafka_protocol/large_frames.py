@@ -2,54 +2,89 @@
 
 from __future__ import annotations
 
+import ssl
 from functools import partial
 from typing import Any
 
+import pyarrow as pa
 from kafka import errors
 from kafka.net.connection import KafkaConnection
 from kafka.net.transport import KafkaTCPTransport
 from kafka.protocol.parser import KafkaProtocol
 
-_PIECE_BYTES = 1 << 20
+_BEGIN_BYTES = 1 << 16  # of a frame, read before its size is known
+_RECORD_BYTES = 1 << 14  # of TLS at the most. Where one is read in part, no selector tells of the rest
+_NOTHING_YET = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 
 def take_large_frames(connection: KafkaConnection) -> None:
-    """From now on the connection reads 1 MiB at a time (by TLS as before), and copies a frame as rarely as it can."""
+    """From now on the connection reads a frame into the memory where it stays."""
     if type(connection.parser) is KafkaProtocol:
         connection.parser.__class__ = _Frames
-    if type(connection.transport) is KafkaTCPTransport:
-        connection.transport._sock_recv = partial(_received, connection.transport)
-
-
-class _Frames(KafkaProtocol):  # type: ignore[misc]
-    def receive_bytes(self, data: bytes) -> list[Any]:
-        return list(super().receive_bytes(memoryview(data)))
-
-    def _process_response(self, read_buffer: bytearray) -> Any:
-        return super()._process_response(_Frame(read_buffer))
+        begin = memoryview(bytearray(_BEGIN_BYTES))
+        connection.transport._sock_recv = partial(_received, connection.transport, connection.parser, begin)
 
 
 class _Frame:
-    """A whole frame, read without a copy."""
+    """A frame of an answer of `size` bytes, `got` of which are here. It is read without a copy.
 
-    def __init__(self, data: bytearray) -> None:
-        self._data, self._at = memoryview(data), 0
+    `data`: where they are, with room for what a TLS record has behind them.
+    """
+
+    def __init__(self, size: int) -> None:
+        self.size, self.got, self._at = size, 0, 0
+        self.data = memoryview(pa.allocate_buffer(size + _RECORD_BYTES)).cast("B")  # Arrow's pool keeps its pages
 
     def read(self, size: int | None = None) -> memoryview:
         begin = self._at
-        self._at = len(self._data) if size is None else min(len(self._data), begin + size)
-        return self._data[begin : self._at]
+        self._at = self.size if size is None else min(self.size, begin + size)
+        return self.data[begin : self._at]
 
     def seek(self, place: int) -> None:
         self._at = place
 
 
-def _received(transport: KafkaTCPTransport) -> tuple[bytes, Exception | None]:
+class _Frames(KafkaProtocol):  # type: ignore[misc]
+    _rbuffer: _Frame | None
+    """The frame under way. None while its size is."""
+
+    def receive_bytes(self, data: Any) -> list[Any]:
+        """The answers that end here. `data`: what came; it may lie where the frame's next bytes go."""
+        rest, answers = memoryview(data), []
+        while len(rest):
+            frame = self._rbuffer
+            if frame is None:
+                count = min(len(rest), 4 - self._header.tell())
+                self._header.write(rest[:count])
+                if self._header.tell() == 4:
+                    size = int.from_bytes(self._header, "big", signed=True)
+                    self._validate_frame_size(size)
+                    frame = self._rbuffer = _Frame(size)
+            else:
+                count = min(len(rest), frame.size - frame.got)
+                if rest.obj is not frame.data.obj:
+                    frame.data[frame.got : frame.got + count] = rest[:count]
+                frame.got += count
+            rest = rest[count:]
+            if frame is not None and frame.got == frame.size:
+                self._reset_buffer()
+                answers.append(self._process_response(frame))
+        return answers
+
+
+def _received(transport: KafkaTCPTransport, parser: KafkaProtocol, begin: memoryview) -> tuple[Any, Exception | None]:
     """What is there, and why nothing will be: as the transport's own `_sock_recv`."""
+    frame = parser._rbuffer
+    room = begin if frame is None else frame.data[frame.got :]
+    got = 0
     try:
-        data = transport._sock.recv(_PIECE_BYTES)
-    except (BlockingIOError, InterruptedError):
-        return b"", None
+        while len(room) - got >= _RECORD_BYTES:
+            count = transport._sock.recv_into(room[got:])
+            if not count:
+                return b"", errors.KafkaConnectionError("socket disconnected")
+            got += count
+    except _NOTHING_YET:
+        pass
     except OSError as error:
         return b"", errors.KafkaConnectionError(error)
-    return data, None if data else errors.KafkaConnectionError("socket disconnected")
+    return room[:got], None

@@ -73,7 +73,7 @@ class Fetched:
     error: int
     high_watermark: int
     log_start_offset: int
-    records: bytes
+    records: Any  # bytes-like
     parted: tuple[int, int] | None
     version: int
 
@@ -202,7 +202,7 @@ class SourceCluster:
                 parting = getattr(partition, "diverging_epoch", None)
                 parted = None if parting is None or parting.end_offset < 0 else (parting.epoch, parting.end_offset)
                 start = getattr(partition, "log_start_offset", -1)
-                records = bytes(partition.records or b"")
+                records = partition.records or b""
                 fetched[partition.partition_index] = Fetched(
                     partition.error_code, partition.high_watermark, start, records, parted, answer.API_VERSION
                 )

@@ -32,6 +32,7 @@ from spark_segments.maintenance import roll, verify
 from tests.golden_files import CLEAN_DIRECTORIES, golden_dir
 from tests.kafka_protocol.fetching import fetched_batches
 from tests.kafka_protocol.played import FAULTS, Fault, PlayedViews, bad_crc, playing
+from tests.kafka_protocol.serving import self_signed, serving
 from tests.log.memory_store import memory_log
 
 
@@ -141,10 +142,14 @@ def test_groups_come_with_their_topics(source: LogDir, log: LogDir) -> None:
     assert positions.starts(log.topic("orders").snapshot) == {0: 9, 1: 20}
 
 
-def test_answers_of_many_megabytes_are_taken(source: LogDir, log: LogDir) -> None:
-    source.topic("orders").append([{"value": "x" * 3_000_000, "partition": 0} for _ in range(2)])
-    with playing(Views(source)) as address:
-        capture(log, address)
+@pytest.mark.parametrize("is_encrypted", [False, True])
+def test_answers_of_many_megabytes_are_taken(source: LogDir, log: LogDir, tmp_path: Path, is_encrypted: bool) -> None:
+    source.topic("orders").alter({"compression.type": "uncompressed"})
+    source.topic("orders").append([{"value": "x" * 500_000, "partition": 0} for _ in range(30)])
+    certificate, tls = self_signed(tmp_path)
+    config = {"security.protocol": "SSL", "ssl.ca.location": str(certificate)} if is_encrypted else {}
+    with serving(source, tls=tls if is_encrypted else None) as server:
+        capture(log, f"127.0.0.1:{server.port}", options=CaptureOptions(client_config=config))
     assert batches(log, "orders", 0) == batches(source, "orders", 0)
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import datetime
-import ipaddress
 import shutil
 import socket
 import ssl
@@ -22,11 +20,6 @@ import kafka
 import pytest
 from confluent_kafka import KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec, ResourceType
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
-from cryptography.x509.oid import NameOID
 
 from spark_segments import LogDir
 from spark_segments.errors import InvalidOptionError
@@ -36,7 +29,7 @@ from spark_segments.kafka_protocol.server import Server
 from spark_segments.kafka_protocol.views import Views
 from tests.golden_files import CLEAN_DIRECTORIES, LEGACY_DIRECTORIES, expected_records, golden_dir, queries
 from tests.kafka_protocol.requests import request
-from tests.kafka_protocol.serving import consumer, expected, records, serving, text
+from tests.kafka_protocol.serving import consumer, expected, records, self_signed, serving, text
 from tests.s3_server import BUCKET
 
 NAMES = [
@@ -310,27 +303,6 @@ def test_a_client_reads_over_tls(tmp_path: Path) -> None:
         reader = {"security.protocol": "SSL", "ssl.ca.location": str(certificate)}
         for _ in range(2):  # the second time what was read is known, and may not be sent from its file
             assert [row[0] for row in records(server, "large", 0, **reader)] == list(range(100))
-
-
-def self_signed(directory: Path) -> tuple[Path, ssl.SSLContext]:
-    """A certificate for 127.0.0.1, and a server's context with it."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "127.0.0.1")])
-    now = datetime.datetime.now(datetime.UTC)
-    certificate = (
-        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(days=1))
-        .not_valid_after(now + datetime.timedelta(days=1))
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), critical=False)
-        .sign(key, hashes.SHA256())
-    )
-    there, secret = directory / "certificate.pem", directory / "key.pem"
-    there.write_bytes(certificate.public_bytes(Encoding.PEM))
-    secret.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    context.load_cert_chain(there, secret)
-    return there, context
 
 
 @pytest.mark.parametrize("is_encrypted", [False, True])
