@@ -37,15 +37,14 @@ def mirror(
     groups: bool = False,
     checksums: Path | None = None,
 ) -> Report:
-    """Makes topics of `log` what the topics of these names in `leader` are, commit by commit, up to the versions that
-    are the newest when it comes to them.
+    """Makes topics of `log` what the topics of these names in `leader` are, commit by commit, up to the newest.
 
     `topics`: names or patterns (`orders*`) of those to mirror, all without any. Topics are made, altered, deleted and
     made again as they were at the leader; offsets, topic ids, paths and settings are the leader's. A topic of `log`
     is at every moment a past state of the leader. A run that was killed is run again, and several may run at once.
 
     `groups`: the positions of all groups in these topics are mirrored, too, in place of those that groups of the same
-    names have at `target`. A group whose positions cannot be mirrored is a warning: they are as they were at `target`.
+    names have in `log`. A group whose positions cannot be mirrored is a warning: they are as they were in `log`.
 
     `checksums`: a file for the list of the checksums of all files of these followers, which `segments verify --against`
     checks. Where the list of an earlier run is in it, the files in that are not read again.

@@ -103,7 +103,9 @@ def demote(
     progress: Callable[[int, int], None] | None = None,
     cut: bool = False,
 ) -> Report:
-    """Makes topics followers of those in `leader`, each as `demote_topic` does; by default all that are fenced.
+    """Makes former leaders in `log` followers of the topics of their names in `leader`.
+
+    `topics`: names or patterns; without any, all that are fenced. `cut` cuts the records that the leader does not have.
 
     A topic's line in the report has what a `Demotion` says. A topic that fails has its error there, and the others go
     on. Raises InvalidOptionError where no topic is to be demoted.

@@ -130,8 +130,11 @@ def promote(
     storage_options: Mapping[str, str] | None = None,
     force: bool = False,
 ) -> Report:
-    """Makes topics the leaders, each as `promote_topic` does; all that are followers, or whose promotion has begun,
-    where none is named.
+    """Makes followers in `log` the leaders of their topics, and fences the leaders before them.
+
+    `topics`: names or patterns; without any, all that are followers, or whose promotion has begun. `former`: the log
+    directory of the former leader, by default the one that is mirrored. `force` promotes without what only the former
+    leader has, where that is needed.
 
     A topic's line in the report has what a `Promotion` says. A topic that fails has its error there, and the others go
     on. Raises InvalidOptionError where no topic is to be promoted.
