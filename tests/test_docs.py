@@ -295,6 +295,13 @@ def test_the_page_of_python_shows_the_face() -> None:
     assert sorted(shown) == sorted(face | {"spark_segments.duckdb.result.Result"})  # what TopicDatabase.sql gives
 
 
+def test_the_changelog_and_the_recipe_have_the_version() -> None:
+    headings = re.findall(r"^## (.+)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    recipe = re.search(r'^  version: "(.+)"$', (ROOT / "conda" / "recipe.yaml").read_text(), re.MULTILINE)
+    assert headings[:2] == ["Unreleased", spark_segments.__version__]
+    assert recipe is not None and recipe[1] == spark_segments.__version__
+
+
 def _commands(text: str) -> Iterator[list[str]]:
     """The words of each `segments` command in the blocks of a page that are no code."""
     for block in re.findall(r"^ *```(?:console|bash|sh)?\n(.*?)^ *```$", text, re.MULTILINE | re.DOTALL):
