@@ -334,6 +334,11 @@ class Replay:
                     f"topic {topic.target} has records that no replay {self._name} has sent, or its offsets "
                     "were forgotten there (offsets.retention.minutes): delete it, or --rename"
                 )
+        if self._options.idempotent and topic.new_ends.keys() < topic.ends.keys():
+            yield (
+                f"topic {topic.target} has positions of the replay {self._name} without the log end there: they are of "
+                "transactions, or the cluster keeps no metadata of positions: take transactions, or --name and --rename"
+            )
         if config.get("message.timestamp.type") == "LogAppendTime":
             yield f"topic {topic.target} has message.timestamp.type=LogAppendTime, which replaces the times of records"
         if topic.name in self._checked:

@@ -1,4 +1,4 @@
-"""Another client's raw fetch, by kio: the batches of a partition as a broker gives them."""
+"""Another client's raw fetch, by kio: the batches of a partition as a broker gives them; and those in a log here."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from datetime import timedelta
 from kio.schema.fetch.v11 import request, response
 from kio.serial import entity_reader, entity_writer
 
+from spark_segments import LogDir
 from spark_segments.format.batches import scan_batches
 
 
@@ -44,6 +45,12 @@ def fetched_batches(address: str, topic: str, partition: int) -> bytes:
             )
             offset = int(batches.last_offset[-1]) + 1
     return found
+
+
+def kept_batches(log: LogDir, topic: str, partition: int) -> bytes:
+    """The bytes of a partition's files, in order."""
+    rows = log.topic(topic).snapshot.live_of(partition)
+    return b"".join(log.storage.read(row.path, row.byte_position, row.log_bytes).to_pybytes() for row in rows)
 
 
 def _request(topic: str, partition: int, offset: int) -> bytes:

@@ -1,4 +1,5 @@
-"""python -m tests.kafka_protocol.kills --capture N --moved N --replay N --golden N [--seed S]: killed at any moment.
+"""python -m tests.kafka_protocol.kills --capture N --moved N --replay N --golden N --idempotent N [--seed S]: killed at
+any moment.
 
 A producer writes to a broker without pause, also in transactions, while `segments capture` is killed again and again,
 and appends and rolls of another topic go on beside it; then `segments replay` of what was captured is killed. Whatever
@@ -7,7 +8,8 @@ the replayed topic once, in its partition and order, by librdkafka's consumer an
 
 With `--moved`, captures are killed whose cluster is three brokers that go down and whose partitions move from one to
 another. With `--golden`, topics that Kafka wrote are replayed into a cluster and captured from there, both killed: what
-is captured is what Kafka's own reader says of its files, but for the offsets.
+is captured is what Kafka's own reader says of its files, but for the offsets. With `--idempotent`, replays without
+transactions are killed, into a cluster that has seen all they sent before the next one begins.
 """
 
 from __future__ import annotations
@@ -36,11 +38,12 @@ from spark_segments.kafka_protocol.source import SourceCluster
 from spark_segments.maintenance import roll, verify
 from tests.golden_files import CLEAN_DIRECTORIES, expected_records, golden_dir
 from tests.kafka_protocol.broker import running_broker
-from tests.kafka_protocol.fetching import fetched_batches
+from tests.kafka_protocol.fetching import fetched_batches, kept_batches
 from tests.kafka_protocol.moving_cluster import BROKER_SETTINGS, MovingCluster, moving_cluster
 from tests.kafka_protocol.serving import expected, text
 
 _TOPIC, PARTITIONS = "orders", 3
+_PROGRAM, _PROGRAM_WITHOUT_SETTINGS = "spark_segments", "tests.kafka_protocol.without_settings"
 _RECORD = ("timestamp", "key", "value", "headers")
 _RECORD_BYTES = 18  # of keys and values, as they are produced
 
@@ -51,11 +54,15 @@ def main() -> int:
     parser.add_argument("--moved", type=int, default=10)
     parser.add_argument("--replay", type=int, default=10)
     parser.add_argument("--golden", type=int, default=14)
+    parser.add_argument("--idempotent", type=int, default=10)
     parser.add_argument("--seed", type=int, default=1)
     arguments = parser.parse_args()
     chance = random.Random(arguments.seed)
-    _golden(arguments.golden, chance)
-    _moved(arguments.moved, chance)
+    for run in (_golden, _moved, _idempotent):
+        if count := getattr(arguments, run.__name__.removeprefix("_")):
+            run(count, chance)
+    if not arguments.capture and not arguments.replay:
+        return 0
     with tempfile.TemporaryDirectory() as directory, running_broker(Path(directory, "broker")) as address:
         log = LogDir.create(f"{directory}/log")
         log.create_topic("beside")
@@ -160,6 +167,29 @@ def _moved(count: int, chance: random.Random) -> None:
         )
 
 
+def _idempotent(count: int, chance: random.Random) -> None:
+    """Replays without transactions: librdkafka's brokers keep the metadata of positions, and say where a log ends.
+
+    They take a batch that a producer repeats for another one; none of their connections is cut here.
+    """
+    with tempfile.TemporaryDirectory() as directory, moving_cluster(1) as cluster:
+        log = LogDir.create(f"{directory}/log")
+        log.create_topic(_TOPIC, PARTITIONS)
+        rows = [{"value": f"value {number:020}", "partition": chance.randrange(PARTITIONS)} for number in range(50_000)]
+        log.topic(_TOPIC).append(rows)
+        cluster.make("copy", PARTITIONS)
+        command = ["replay", log.uri, cluster.addresses[0], "--topic", _TOPIC, "--rename", f"{_TOPIC}=copy"]
+        command += ["--idempotent"]
+        rate = str(len(rows) * len("value ") * 5 // count)  # a second of work a run
+        killed = 0
+        for _ in range(count):
+            killed += _killed([*command, "--max-rate", rate], 1, chance, lambda: None, _PROGRAM_WITHOUT_SETTINGS)
+            time.sleep(0.5)  # what was on its way arrives
+        _run(command, _PROGRAM_WITHOUT_SETTINGS)
+        records = sent_once(log, cluster.addresses[0], _TOPIC)
+        print(f"idempotent: {killed} of {count} runs killed at work, {records} records once", flush=True)
+
+
 def _move(cluster: MovingCluster, ended: threading.Event, seed: int, moves: list[int]) -> None:
     """Each half second another broker leads a partition; now and then one is down meanwhile. All is well at the end."""
     chance = random.Random(seed)
@@ -188,11 +218,13 @@ def _produce_plain(servers: str, ended: threading.Event, seed: int) -> None:
     assert not producer.flush(60), "records that no broker took"
 
 
-def _killed(command: list[str], count: int, chance: random.Random, beside: Callable[[], object]) -> int:
+def _killed(
+    command: list[str], count: int, chance: random.Random, beside: Callable[[], object], program: str = _PROGRAM
+) -> int:
     """Starts a command so often, kills it within three seconds, and says how often it was still at work."""
     killed = 0
     for _ in range(count):
-        process = subprocess.Popen([sys.executable, "-m", "spark_segments", *command], stdout=subprocess.DEVNULL)
+        process = subprocess.Popen([sys.executable, "-m", program, *command], stdout=subprocess.DEVNULL)
         beside()
         time.sleep(chance.uniform(0.3, 3))
         killed += process.poll() is None
@@ -201,8 +233,8 @@ def _killed(command: list[str], count: int, chance: random.Random, beside: Calla
     return killed
 
 
-def _run(command: list[str]) -> None:
-    subprocess.run([sys.executable, "-m", "spark_segments", *command], stdout=subprocess.DEVNULL, check=True)
+def _run(command: list[str], program: str = _PROGRAM) -> None:
+    subprocess.run([sys.executable, "-m", program, *command], stdout=subprocess.DEVNULL, check=True)
 
 
 def _append(log: LogDir) -> None:
@@ -234,11 +266,9 @@ def _produce(address: str, ended: threading.Event, seed: int) -> None:
 def _compared(log: LogDir, address: str) -> int:
     """Compares each batch here with what the broker gives another client; how many there are."""
     assert not verify(log, deep=True).findings
-    snapshot = log.topic(_TOPIC).snapshot
     count = 0
     for number in range(PARTITIONS):
-        files = (log.storage.read(row.path, row.byte_position, row.log_bytes) for row in snapshot.live_of(number))
-        here = _hashes(b"".join(data.to_pybytes() for data in files))
+        here = _hashes(kept_batches(log, _TOPIC, number))
         there = _hashes(fetched_batches(address, _TOPIC, number))
         parted = next((pair for pair in zip(here, there, strict=False) if pair[0] != pair[1]), "none")
         assert here == there, f"{_TOPIC}-{number}: {len(here)} here, {len(there)} there, the first other: {parted}"
@@ -259,13 +289,13 @@ def _aborted(address: str, topic: str, partition: int) -> set[int]:
     open_offsets: dict[int, list[int]] = {}
     aborted: set[int] = set()
     ends = table.byte_position + table.size
-    columns = (table.producer_id, table.is_control, table.base_offset, table.last_offset, ends)
-    for producer, is_control, base, last, end in zip(*(one.tolist() for one in columns), strict=True):
+    columns = (table.producer_id, table.is_transactional, table.is_control, table.base_offset, table.last_offset, ends)
+    for producer, is_transactional, is_control, base, last, end in zip(*(one.tolist() for one in columns), strict=True):
         if is_control:
             offsets = open_offsets.pop(producer, [])
             (kind,) = struct.unpack_from(">h", data, end - 10)  # before a value of 6 bytes and no headers
             aborted |= {*offsets} if kind == 0 else set()
-        else:
+        elif is_transactional:
             open_offsets.setdefault(producer, []).extend(range(base, last + 1))
     assert not any(open_offsets.values()), "a transaction has not ended"
     return aborted

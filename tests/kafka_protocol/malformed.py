@@ -19,7 +19,7 @@ from contextlib import suppress
 from spark_segments.errors import SegmentsError
 from spark_segments.kafka_protocol import CaptureOptions, capture
 from spark_segments.kafka_protocol.views import Views
-from tests.kafka_protocol.fetching import fetched_batches
+from tests.kafka_protocol.fetching import fetched_batches, kept_batches
 from tests.kafka_protocol.mutated import mutated
 from tests.kafka_protocol.played import playing
 from tests.log.memory_store import memory_log
@@ -72,10 +72,8 @@ def _captured(address: str, whole: dict[int, bytes], chance: random.Random) -> s
     took = time.monotonic() - begun
     assert took < _LONGEST_SECONDS, f"it took {took:.0f} s"
     for number, data in whole.items() if log.topics() else ():
-        snapshot = log.topic(_TOPIC).snapshot
-        if number < snapshot.partitions.num_rows:
-            files = (log.storage.read(row.path, row.byte_position, row.log_bytes) for row in snapshot.live_of(number))
-            here = b"".join(file.to_pybytes() for file in files)
+        if number < log.topic(_TOPIC).snapshot.partitions.num_rows:
+            here = kept_batches(log, _TOPIC, number)
             assert data.startswith(here), f"{_TOPIC}-{number} has {len(here)} bytes that the broker has not"
     return end
 

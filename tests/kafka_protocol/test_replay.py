@@ -241,6 +241,16 @@ def test_records_that_others_wrote_there_are_refused(
         replay(log, broker, [name], options)
 
 
+@pytest.mark.parametrize("was_idempotent", [False, True])
+def test_without_transactions_a_position_has_the_log_end_there(
+    broker: str, log: LogDir, name: str, was_idempotent: bool
+) -> None:
+    replay(log, broker, [name], ReplayOptions(name=name, idempotent=was_idempotent))
+    append(log, name, range(40, 60))
+    with pytest.raises(InvalidOptionError, match="without the log end there"):  # which this broker forgets
+        replay(log, broker, [name], ReplayOptions(name=name, idempotent=True))
+
+
 def test_a_record_that_cannot_be_sent_as_it_is_ends_the_replay(broker: str, log: LogDir, name: str) -> None:
     log.topic(name).append([{"value": "of 1970", "partition": 0, "timestamp": 0}])
     with pytest.raises(InvalidRecordError, match=f"{name}-0 at offset 20"):
