@@ -15,11 +15,15 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
 
 from spark_segments import LogDir
 from spark_segments.cli import COMMANDS
 from spark_segments.maintenance import roll
 from tests.conftest import ROOT
+from tests.kafka_protocol.broker import running_broker
+from tests.kafka_protocol.fetching import fetched_batches, kept_batches
 from tests.maintenance.upkeep import all_records, assert_compacted, assert_maintained, assert_vacuumed, busy_log
 
 AIRFLOW_PYTHON = Path(os.environ.get("AIRFLOW_ENVIRONMENT", ROOT / ".venv-airflow")) / "bin" / "python"
@@ -108,13 +112,22 @@ def test_the_program_on_sail_compacts_and_merges(run, tmp_path: Path) -> None:
 
 @pytest.mark.spark
 @pytest.mark.slow
-def test_a_standalone_cluster_appends_and_maintains(run, tmp_path: Path) -> None:
-    environment = {"JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1"}  # nine JVMs, each for seconds
-    printed = run("cluster/run.py", str(tmp_path / "log"), "append", "maintain", environment=environment)
+def test_a_standalone_cluster_appends_maintains_and_captures(run, tmp_path: Path) -> None:
+    environment = {"JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1"}  # twelve JVMs, each for seconds
+    with running_broker(tmp_path / "broker") as address:
+        admin, producer = (kind({"bootstrap.servers": address}) for kind in (AdminClient, Producer))
+        admin.create_topics([NewTopic("payments", 3)])["payments"].result(20)
+        for number in range(3000):
+            producer.produce("payments", f"{number}", partition=number % 3)
+        producer.flush(30)
+        jobs = ["append", "maintain", f"capture={address}"]
+        printed = run("cluster/run.py", str(tmp_path / "log"), *jobs, environment=environment)
+        there = [fetched_batches(address, "payments", number) for number in range(3)]
     reports = {report["job"]: report for report in map(json.loads, printed.splitlines())}
-    assert list(reports) == ["append", "roll", "retain", "compact", "vacuum"]
+    assert list(reports) == ["append", "roll", "retain", "compact", "vacuum", "capture"]
     assert sum(line["last_offset"] - line["first_offset"] + 1 for line in reports["append"]["partitions"]) == 20_000
     log = LogDir.open(str(tmp_path / "log"))
+    assert [kept_batches(log, "payments", number) for number in range(3)] == there and all(there)
     left = all_records(log)["orders"]
     dropped = {reason: count for report in reports.values() for reason, count in report.get("dropped", {}).items()}
     assert dropped.keys() == {"retention.bytes", "superseded"} and sum(dropped.values()) == 20_000 - len(left)

@@ -1,5 +1,6 @@
 """A Spark standalone cluster of a master and two workers on this machine, and the jobs on it: append, roll, retain,
-compact, vacuum, maintain, or those that are named.
+compact, vacuum, maintain, or those that are named. A job capture=BOOTSTRAP captures the topics of a running Kafka
+cluster.
 
 python examples/cluster/run.py [--packed] LOG_DIR [JOB…]
 
@@ -56,7 +57,9 @@ def main(arguments: list[str]) -> None:
         append += [text for name, value in TOPIC.items() for text in ("--config", f"{name}={value}")]
         with cluster(Path(work)) as master:
             for job in jobs or ["append", "roll", "retain", "compact", "vacuum", "maintain"]:
-                submit(master, settings, job, log_dir, *(append if job == "append" else []))
+                job, _, servers = job.partition("=")
+                more = {"append": append, "capture": ["--once"]}.get(job, [])
+                submit(master, settings, job, *filter(None, [servers, log_dir]), *more)
 
 
 def order(number: int) -> dict[str, object]:
@@ -69,7 +72,7 @@ def pack_environment(work: Path) -> str:
     started = time.monotonic()
     venv.create(environment, with_pip=True)
     quiet = ["-q", "--disable-pip-version-check"]
-    subprocess.run([environment / "bin" / "pip", "install", *quiet, f"{ROOT}[cli]", "venv-pack==0.2.0"], check=True)
+    subprocess.run([environment / "bin" / "pip", "install", *quiet, f"{ROOT}[kafka]", "venv-pack==0.2.0"], check=True)
     installed = time.monotonic()
     subprocess.run(
         [environment / "bin" / "venv-pack", "-q", "-p", environment, "-o", path, "--exclude", "*/tests/*"], check=True

@@ -29,7 +29,7 @@ PATHS = (
     "tests/maintenance/test_compact_spark.py",
     "tests/maintenance/test_table.py",
     "tests/test_execution.py",
-    "tests/test_examples.py::test_a_standalone_cluster_appends_and_maintains",
+    "tests/test_examples.py::test_a_standalone_cluster_appends_maintains_and_captures",
 )
 
 SHORT = (
