@@ -68,16 +68,19 @@ def error_classes() -> str:
 
 FACE: dict[str, tuple[str, ...]] = {
     "spark_segments.LogDir": (
-        *("create", "open", "uri", "topics", "topic", "create_topic", "delete_topic"),
+        *("create", "open", "topics", "topic", "create_topic", "delete_topic"),
         *("group", "groups", "registry", "maintain", "import_kafka", "export_kafka"),
     ),
     "spark_segments.log.topic.Topic": (
         *("version", "snapshot", "config", "offsets", "offsets_for_times", "describe", "history", "explain", "verify"),
         *("scan", "append", "alter", "upgrade", "delete_records"),
     ),
-    "spark_segments.log.reading.scan.Scan": ("batches", "to_reader", "to_table", "to_pandas"),
+    "spark_segments.log.reading.scan.Scan": (
+        *("batches", "to_reader", "to_table"),
+        *("to_pandas", "to_polars", "to_duckdb"),
+    ),
     "spark_segments.log.groups.group.Group": ("positions", "commit", "reset", "delete"),
-    "spark_segments.log.groups.group.Positions": ("offsets", "starts"),
+    "spark_segments.log.groups.group": ("Positions",),
     "spark_segments.Position": ("at",),
     "spark_segments.maintenance": (
         *("roll", "retain", "compact", "vacuum", "table", "erase", "restore"),

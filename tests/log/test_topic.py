@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 
-import duckdb
-import polars
 import pyarrow as pa
 import pytest
 
@@ -67,8 +65,8 @@ def test_all_forms_of_a_scan_have_the_same_rows(log):
     scan = log.topic("orders").scan(partition=0, offsets=(1, None), columns=["offset", "value"])
     rows = [{"offset": 1, "value": b"2"}, {"offset": 2, "value": b"3"}]
     assert scan.to_table().to_pylist() == scan.to_reader().read_all().to_pylist() == rows
-    assert scan.to_pandas().to_dict("records") == polars.from_arrow(scan.to_table()).to_dicts() == rows
-    assert duckdb.from_arrow(scan.to_reader()).fetchall() == [(1, b"2"), (2, b"3")]
+    assert scan.to_pandas().to_dict("records") == scan.to_polars().to_dicts() == rows
+    assert scan.to_duckdb().fetchall() == [(1, b"2"), (2, b"3")]
     assert log.topic("orders").scan(offsets={0: (0, 1)}).to_table()["value"].to_pylist() == [b"1"]
 
 

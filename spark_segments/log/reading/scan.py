@@ -23,7 +23,9 @@ from spark_segments.quantities import Bytes
 from spark_segments.storage import Storage
 
 if TYPE_CHECKING:
+    import duckdb
     import pandas as pd
+    import polars as pl
 
     from spark_segments.log.reading.latest import LatestPart
     from spark_segments.log.typed.columns import Columns
@@ -153,6 +155,21 @@ class Scan(Prints):
     def to_pandas(self) -> pd.DataFrame:
         """All records in memory, as a data frame of pandas."""
         return self.to_table().to_pandas()
+
+    def to_polars(self) -> pl.DataFrame:
+        """All records in memory, as a data frame of Polars. `spark_segments.polars.scan_topic` gives a lazy one."""
+        import polars as pl
+
+        frame = pl.from_arrow(self.to_table())
+        assert isinstance(frame, pl.DataFrame)
+        return frame
+
+    def to_duckdb(self, connection: duckdb.DuckDBPyConnection | None = None) -> duckdb.DuckDBPyRelation:
+        """The records as a relation of DuckDB, read once, as a query of it asks for them."""
+        import duckdb
+
+        reader = self.to_reader()
+        return duckdb.from_arrow(reader) if connection is None else connection.from_arrow(reader)
 
     def _printed(self) -> Printed:
         chosen, said = self.selection, {"topic": self.snapshot.topic, "version": self.snapshot.version}
