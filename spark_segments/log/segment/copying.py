@@ -11,8 +11,9 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pyarrow as pa
 
-from spark_segments.errors import RESTORE, CorruptBatchError, SegmentsError
+from spark_segments.errors import RESTORE, CorruptBatchError
 from spark_segments.format.batches import BatchTable, scan_batches
+from spark_segments.format.kernels.crc32c import crc32c
 from spark_segments.format.legacy.upconvert import as_magic_2
 from spark_segments.format.patch import rebase
 from spark_segments.format.sidecars.txn_index import AbortedTransactions
@@ -25,7 +26,7 @@ from spark_segments.log.segment.leader_epochs import LeaderEpochs
 from spark_segments.log.segment.limits import SegmentLimits
 from spark_segments.log.segment.reader import locate, windows
 from spark_segments.log.segment.shared_object import SharedObjectWriter
-from spark_segments.log.segment.walk import WINDOW_BYTES
+from spark_segments.log.segment.walk import WINDOW_BYTES, too_short
 from spark_segments.log.segment.writer import SegmentWriter, count_tombstones
 from spark_segments.storage import Storage
 
@@ -241,23 +242,21 @@ def copy_log(
         )
 
 
-def copy_file(
-    source: Storage, path: str, target: Storage, target_path: str, size: int, *, unique: bool = False
-) -> None:
-    """Copies the first `size` bytes of a file, in pieces. Raises SegmentsError where the file has become shorter.
+def copy_file(source: Storage, path: str, target: Storage, target_path: str, size: int, *, unique: bool = False) -> int:
+    """Copies the first `size` bytes of a file, in pieces. Returns the CRC-32C of what was read.
 
-    `unique`: no other file ever has the name of the copy (see `Storage.stream`).
+    `unique`: no other file ever has the name of the copy (see `Storage.stream`). Raises CorruptBatchError where the
+    file is shorter, MissingFileError where it is gone; then there is no copy.
     """
-    with target.stream(target_path, unique=unique) as stream, fetch_ahead(source, path, size) as read:
-        for byte_position in range(0, size, COPY_BYTES):
-            length = min(COPY_BYTES, size - byte_position)
-            data = read(byte_position, length)
-            if data.size != length:
-                raise SegmentsError(
-                    "The file became shorter while it was copied",
-                    path=path,
-                    byte_position=byte_position,
-                    expected=length,
-                    found=data.size,
-                )
-            stream.write(data)
+    crc = 0
+    with fetch_ahead(source, path, size) as read:
+        first = read(0, min(COPY_BYTES, size)) if size else b""
+        with target.stream(target_path, unique=unique) as stream:
+            for byte_position in range(0, size, COPY_BYTES):
+                length = min(COPY_BYTES, size - byte_position)
+                data = read(byte_position, length) if byte_position else first
+                if len(data) != length:
+                    raise too_short(path, size, byte_position + len(data))
+                stream.write(data)
+                crc = crc32c(data, crc)
+    return crc

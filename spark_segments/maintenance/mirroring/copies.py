@@ -1,12 +1,13 @@
-"""Copying the files of a leader's rows: each to a new file here, read back and compared with what was read there.
+"""Copying the files of a leader's rows: each to a new file here, compared with what was read there.
 
-Every batch of a copy is checked by its CRC, so damage at the leader stops a mirror and does not travel. A copy that an
+Every batch is checked by its CRC, so damage at the leader stops a mirror and does not travel. A copy that an
 earlier run finished, and did not commit, is checked the same and used; what it left unfinished is vacuum's.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -20,8 +21,8 @@ from spark_segments.log.kafka.partition import PRODUCER_SNAPSHOT_SUFFIX
 from spark_segments.log.manifest.rows import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX, Segment
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.manifest.upkeep import OLDEST_CHUNK_MS
-from spark_segments.log.segment.copying import COPY_BYTES
-from spark_segments.log.segment.files import missing_file, read_file
+from spark_segments.log.segment.copying import copy_file
+from spark_segments.log.segment.files import missing_file
 from spark_segments.log.segment.reader import windows
 from spark_segments.log.segment.walk import WINDOW_BYTES
 from spark_segments.log.verification.checksums import FileChecksum, crc_of_file
@@ -126,35 +127,52 @@ class Copier:
         """Copies to `path`. Raises FileExistsError where there is any of the files."""
         copied = []
         for source_path, target_path, size in self._files(files, path):
-            read = self._copy_file(source_path, target_path, size)
-            damage: CorruptBatchError | None = None
-            written: int | None
             try:
-                written = self._checked(target_path, size, files.rows)
+                if source_path == files.path and not files.rows[0].is_shared:
+                    crc = self._copy_log(files.rows[0], target_path)
+                else:
+                    crc = self._copy_file(source_path, target_path, size)
+                if source_path != files.path or not self.target.is_local:
+                    self._compare(source_path, target_path, size, crc)
+                if files.rows[0].is_shared:
+                    self._checked(target_path, size, files.rows)
             except CorruptBatchError as error:
-                damage, written = error, self._crc_of_all(target_path, size)
-            if written != read:
-                raise SegmentsError(
-                    "A copy is not what was read",
-                    path=self.target.location(target_path),
-                    expected=f"CRC-32C {read:08x} of {self.source.location(source_path)}",
-                    found="a shorter file" if written is None else f"{written:08x}",
-                    hint="Run the mirror again: it copies the file to another path. The store or the machine that "
-                    "copied it may be at fault",
-                )
-            if damage is not None:
-                damage.path = self.source.location(source_path)
-                damage.hint = "The follower stays as it is. Run segments verify --deep on the leader"
-                raise damage
-            copied.append(FileChecksum(target_path, size, written))
+                error.path = self.source.location(source_path)
+                error.hint = "The follower stays as it is. Run segments verify --deep on the leader"
+                raise
+            copied.append(FileChecksum(target_path, size, crc))
         return CopiedSet(files.path, path, tuple(copied), sum(file.size for file in copied))
 
-    def _crc_of_all(self, path: str, size: int) -> int | None:
-        """The CRC-32C of a file here, None where it is shorter than `size`."""
+    def _copy_log(self, row: Segment, target_path: str) -> int:
+        """Copies a .log, every batch of which is checked before it is written. Returns the CRC-32C of what was read."""
+        crc, pieces = 0, windows(self.source, row, first_window_bytes=WINDOW_BYTES)
+        first = list(itertools.islice(pieces, 1))  # where the file is gone, none is made
+        with self.target.stream(target_path) as stream:
+            for window in itertools.chain(first, pieces):
+                data = memoryview(window.data)[: int(window.batches.size.sum())]
+                stream.write(data)
+                crc = crc32c(data, crc)
+        return crc
+
+    def _compare(self, source_path: str, target_path: str, size: int, read: int) -> None:
+        """Reads a copy back and raises SegmentsError where it is not what was read.
+
+        What a store has is known by reading it. A .log on this machine would come back from the memory of the operating
+        system, which has what was written: its batches were checked before.
+        """
         try:
-            return crc_of_file(self.target, path, size)
+            written = f"{crc_of_file(self.target, target_path, size):08x}"
         except CorruptBatchError:
-            return None
+            written = "a shorter file"
+        if written != f"{read:08x}":
+            raise SegmentsError(
+                "A copy is not what was read",
+                path=self.target.location(target_path),
+                expected=f"CRC-32C {read:08x} of {self.source.location(source_path)}",
+                found=written,
+                hint="Run the mirror again: it copies the file to another path. The store or the machine that "
+                "copied it may be at fault",
+            )
 
     def _finished(self, files: FileSet) -> CopiedSet | None:
         """The copy that an earlier run has finished at the leader's path; None where it is not whole, or so old that
@@ -203,24 +221,7 @@ class Copier:
 
     def _copy_file(self, source_path: str, target_path: str, size: int) -> int:
         """Copies the first `size` bytes of a file. Returns the CRC-32C of what was read."""
-        first = read_file(self.source, source_path, 0, min(COPY_BYTES, size)) if size else b""
-        crc = 0
-        with self.target.stream(target_path) as stream:
-            for byte_position in range(0, size, COPY_BYTES):
-                length = min(COPY_BYTES, size - byte_position)
-                data = read_file(self.source, source_path, byte_position, length) if byte_position else first
-                if len(data) != length:
-                    raise CorruptBatchError(
-                        "The file is shorter than the log says",
-                        path=self.source.location(source_path),
-                        byte_position=byte_position + len(data),
-                        expected=f"{size} bytes",
-                        found=f"{byte_position + len(data)} bytes",
-                        hint="Run segments verify on the leader",
-                    )
-                stream.write(data)
-                crc = crc32c(data, crc)
-        return crc
+        return copy_file(self.source, source_path, self.target, target_path, size)
 
     def _checked(self, path: str, size: int, rows: Sequence[Segment], *, whole: bool = False) -> int:
         """The CRC-32C of a file here. Raises CorruptBatchError where it has batches that are damaged or, for `whole`,
