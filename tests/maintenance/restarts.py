@@ -18,7 +18,7 @@ from tests.maintenance.long_runs.processes import Processes, make_log
 def run(directory: Path, trials: int, *, delay_ms: int = 20_000, seed: int = 1) -> dict[str, Any]:
     """Has so many processes killed. Raises AssertionError where the log is not as it has to be then."""
     started = time.monotonic()
-    chosen = Run(str(directory / "log"), str(directory / "notes"), seed, delay_ms, None, dies=True)
+    chosen = Run(str(directory / "log"), str(directory / "notes"), seed, delay_ms, dies=True)
     log = make_log(chosen)
     killed: Counter[str] = Counter()
     with Processes(chosen) as processes:

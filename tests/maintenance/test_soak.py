@@ -10,7 +10,7 @@ from tests.maintenance.mirroring import kills
 
 @pytest.mark.slow
 def test_everything_done_at_once_to_a_log_loses_and_doubles_nothing(tmp_path):
-    figures = soak.run(tmp_path, seconds=10)
+    figures = soak.run(tmp_path, seconds=6)
     assert figures["appends_answered"] > 0 and figures["reads"] > 0 and figures["imports_done"] > 0
     assert figures["runs_of_jobs"].keys() == {"roll", "retain", "compact", "vacuum"}
 

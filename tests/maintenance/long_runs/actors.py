@@ -38,7 +38,7 @@ ACTORS = (*WRITERS, "reader", "operator", "importer", *(f"{job}-{number}" for jo
 
 @dataclass(frozen=True)
 class Run:
-    """What all processes know. `deadline`: by time.monotonic(), when they end by themselves; None for never.
+    """What all processes know. They end by themselves once `end` was called.
 
     `delay_ms`: file.delete.delay.ms, in which a reader has to be done. `dies`: whether processes kill themselves.
     """
@@ -47,14 +47,20 @@ class Run:
     directory: str
     seed: int
     delay_ms: int
-    deadline: float | None
     dies: bool
 
     def notes(self, actor: str) -> Notes:
         return Notes(Path(self.directory) / f"{actor}.jsonl")
 
     def is_on(self) -> bool:
-        return self.deadline is None or time.monotonic() < self.deadline
+        return not self._ended.exists()
+
+    def end(self) -> None:
+        self._ended.touch()
+
+    @property
+    def _ended(self) -> Path:
+        return Path(self.directory) / "ended"
 
 
 def act(run: Run, actor: str, life: int) -> None:

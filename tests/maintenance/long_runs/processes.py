@@ -55,13 +55,21 @@ class Processes:
 
     def wait_for_killed(self) -> list[str]:
         """The actors that have been killed since."""
-        ended = wait([process.sentinel for process in self._running.values()], timeout=120)
-        assert ended, "nobody has anything to do"
+        sentinels, ended, noted = [process.sentinel for process in self._running.values()], [], -1
+        while not ended:
+            ended = wait(sentinels, timeout=60)
+            before, noted = noted, sum(path.stat().st_size for path in Path(self._run.directory).iterdir())
+            assert ended or noted > before, "nobody has anything to do"
         killed = [actor for actor, process in self._running.items() if process.sentinel in ended]
         for actor in killed:
             self._running[actor].join()
             assert self._running[actor].exitcode == -signal.SIGKILL, self.errors()
         return killed
+
+    def check(self) -> None:
+        """Raises AssertionError where one has failed."""
+        ended = [actor for actor, process in self._running.items() if process.exitcode is not None]
+        assert not ended, (ended, self.errors())
 
     def join(self) -> None:
         """Waits until all have ended by themselves. Raises AssertionError as soon as one fails."""

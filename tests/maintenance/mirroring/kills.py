@@ -25,10 +25,9 @@ import pyarrow as pa
 from spark_segments import LogDir
 from spark_segments.errors import InvalidOptionError, LogDirError, UnknownTopicError
 from spark_segments.log.manifest.manifest import MANIFEST_DIRECTORY
-from spark_segments.log.manifest.states import SOURCE_VERSION
 from spark_segments.maintenance import compact, mirror, restore, retain, roll, vacuum
 from tests.maintenance.crashes import Countdown
-from tests.maintenance.mirroring.followers import assert_in_step, state_of, transactions
+from tests.maintenance.mirroring.followers import SOURCE_VERSION, assert_in_step, state_of, transactions
 from tests.manifest_rows import Snapshot
 
 MIRRORS = 2
@@ -176,7 +175,9 @@ def check(leader: Leader, follower: LogDir) -> int:
 
 
 def run(directory: Path, trials: int, *, seed: int = 1) -> dict[str, Any]:
-    """Has so many mirrors killed. Raises AssertionError where a follower is not as it has to be at any moment."""
+    """Has so many mirrors killed, and looks at the follower three times as often at least. Raises AssertionError where
+    it is not as it has to be at any moment.
+    """
     started = time.monotonic()
     random_ = random.Random(seed)
     leader = Leader(str(directory / "leader"), random_)
@@ -187,7 +188,7 @@ def run(directory: Path, trials: int, *, seed: int = 1) -> dict[str, Any]:
     running: list[Any] = []
     kills = lives = checks = 0
     try:
-        while kills < trials:
+        while kills < trials or checks < 3 * trials:
             while len(running) < MIRRORS:
                 lives += 1
                 life = (leader.log.uri, follower.uri, seed * 1_000_000 + lives, str(notes))

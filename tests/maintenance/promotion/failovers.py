@@ -16,6 +16,7 @@ from typing import Any
 from spark_segments import LogDir
 from spark_segments.errors import NotLeaderError
 from spark_segments.maintenance import roll
+from tests.maintenance.crashes import Countdown
 from tests.maintenance.promotion.copies import (
     TOPIC,
     add,
@@ -27,31 +28,41 @@ from tests.maintenance.promotion.copies import (
     promote_topic,
 )
 
-LONGEST_SECONDS = 0.8  # a step takes about half of it on a quiet machine
+# After so many writes, deletions and commits a step is killed, at the latest: what it does, it begins anew each time.
+MOMENTS = 12
+# What the writer may send beside a step, however slow that is: a mirror takes each number by itself.
+NUMBERS = 20
 LATER_MS = 3_600_000
 
 
-def write(places: tuple[str, str], acknowledged: str, stop: Any) -> None:
+def write(places: tuple[str, str], acknowledged: str, stop: Any, may_send: Any) -> None:
     """A writer: sends each number, as a transaction, until either place has taken it, and notes that it was told so."""
     logs = [LogDir.open(place) for place in places]
+    number, has_leave = 0, False
     with Path(acknowledged).open("w") as notes:
-        number = 0
         while not stop.is_set():
-            for log in logs:
-                try:
-                    add(log, [number], txn=("writer", number))
-                except NotLeaderError:
-                    continue
-                notes.write(f"{number}\n")
-                notes.flush()
-                number += 1
-                break
-            else:
+            has_leave = has_leave or may_send.acquire(timeout=0.1)
+            if not has_leave:
+                continue
+            if not any(_is_taken(log, number) for log in logs):
                 time.sleep(0.01)  # a promotion is under way
+                continue
+            notes.write(f"{number}\n")
+            notes.flush()
+            number, has_leave = number + 1, False
 
 
-def step(name: str, old: str, new: str) -> None:
-    """A process that is to be killed."""
+def _is_taken(log: LogDir, number: int) -> bool:
+    try:
+        add(log, [number], txn=("writer", number))
+    except NotLeaderError:
+        return False
+    return True
+
+
+def step(name: str, old: str, new: str, fatal: int | None, delay_seconds: float) -> None:
+    """A process that kills itself, a moment after so many writes, deletions and commits have begun."""
+    Countdown(fatal, delay_seconds)
     there, here = LogDir.open(old), LogDir.open(new)
     if name == "promote":
         promote_topic(here, TOPIC, old)
@@ -69,16 +80,16 @@ def run(directory: Path, trials: int, *, seed: int = 1) -> dict[str, Any]:
     old, new = (LogDir.create(str(directory / name)) for name in ("one", "other"))
     old.create_topic(TOPIC, 1, {"retention.ms": "-1", "segment.ms": str(LATER_MS)})
     in_step(old, new)
-    stop = context.Event()
+    stop, may_send = context.Event(), context.Semaphore(NUMBERS)
     acknowledged = directory / "acknowledged"
-    writer = context.Process(target=write, args=((old.uri, new.uri), str(acknowledged), stop))
+    writer = context.Process(target=write, args=((old.uri, new.uri), str(acknowledged), stop, may_send))
     writer.start()
     killed: Counter[str] = Counter()
     failovers = 0
     try:
         while killed.total() < trials:
             for name in ("promote", "demote", "mirror"):
-                killed[name] += _until_done(context, random_, name, old.uri, new.uri)
+                killed[name] += _until_done(context, random_, name, (old.uri, new.uri), may_send)
             _roll(new)
             old, new = new, old
             failovers += 1
@@ -97,15 +108,16 @@ def run(directory: Path, trials: int, *, seed: int = 1) -> dict[str, Any]:
     return {"seed": seed, "failovers": failovers, "kills": killed.total(), "killed": dict(killed), "numbers": len(told)}
 
 
-def _until_done(context: Any, random_: random.Random, name: str, old: str, new: str) -> int:
+def _until_done(context: Any, random_: random.Random, name: str, places: tuple[str, str], may_send: Any) -> int:
     """Runs a step again and again until it was not killed. Returns how often it was."""
     kills = 0
     while True:
-        process = context.Process(target=step, args=(name, old, new))
+        fatal = random_.randint(1, MOMENTS * 2**kills) if random_.random() < 0.7 else None
+        delay_seconds = random_.choice([0, random_.uniform(0, 0.05)])
+        process = context.Process(target=step, args=(name, *places, fatal, delay_seconds))
         process.start()
-        if random_.random() < 0.7:
-            process.join(random_.uniform(0.02, LONGEST_SECONDS * 1.3**kills))
-            process.kill()
+        for _ in range(NUMBERS):
+            may_send.release()
         process.join()
         assert process.exitcode in (0, -signal.SIGKILL), f"{name} failed"
         if process.exitcode == 0:
