@@ -3,14 +3,28 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from unittest import mock
 
 from spark_segments.storage import Storage
 
+ORPHAN_AGE_MS = 7 * 24 * 60 * 60 * 1000
+"""From when on vacuum deletes a file that no row names, as docs/format/writing.md has it."""
+
+OLDEST_CHUNK_MS = ORPHAN_AGE_MS // 2
+"""How old a file may be whose rows are committed, as W14 has it."""
+
 
 @contextlib.contextmanager
-def store_clock(now_ms: int) -> Iterator[None]:
-    """While it lasts, the store's clock stands at `now_ms`."""
-    with mock.patch.object(Storage, "now_ms", lambda _: now_ms):
+def store_clock(now_ms: int | Callable[[], int]) -> Iterator[None]:
+    """While it lasts, the store's clock stands at `now_ms`, or says what `now_ms` returns."""
+    with mock.patch.object(Storage, "now_ms", lambda _: now_ms() if callable(now_ms) else now_ms):
+        yield
+
+
+@contextlib.contextmanager
+def played_time(of: str, time: object) -> Iterator[None]:
+    """While it lasts, `time` is what a part of the package knows of this machine's time: commits, tables or groups."""
+    places = {"commits": "manifest.commit", "tables": "manifest.delta.delta_rs", "groups": "groups.group"}
+    with mock.patch(f"spark_segments.log.{places[of]}.time", time):
         yield

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ from hypothesis import Phase, settings
 from spark_segments import LogDir
 from tests.golden_files import LARGE_DIRECTORIES
 from tests.s3_server import s3_server
+from tests.small_limits import Limits, small_limits
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -106,6 +108,13 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 def log(tmp_path: Path) -> LogDir:
     """An empty log directory."""
     return LogDir.create(str(tmp_path / "log"))
+
+
+@pytest.fixture
+def limits() -> Iterator[Limits]:
+    """Makes limits of the package small until the test ends: `limits(MIN_SLICE_BYTES=1)`."""
+    with contextlib.ExitStack() as lasting:
+        yield lambda **values: lasting.enter_context(small_limits(**values))
 
 
 @pytest.fixture(scope="session")

@@ -17,12 +17,12 @@ import pyarrow as pa
 
 from spark_segments import LogDir, ProducerOptions
 from spark_segments.errors import StorageError
-from spark_segments.log.appending.appender import Appender
 from spark_segments.log.manifest.states import FENCE_TOKEN, LEADER, PROMOTE, ROLE, ROLE_EPOCH
 from spark_segments.maintenance import compact, retain, roll, vacuum
 from tests.clock import store_clock
 from tests.golden_files import golden_dir
 from tests.log.kafka_side import KafkaSide
+from tests.maintenance.appending import Appender
 from tests.manifest_rows import Change, Transaction
 from tests.witness import ISOLATION_LEVELS, Witness, read
 

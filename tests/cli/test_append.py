@@ -13,7 +13,6 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from spark_segments import LogDir
-from spark_segments.cli.records import input_rows
 
 DAY_MS = 86_400_000
 MOMENT = datetime.datetime(2026, 3, 1, 12, tzinfo=datetime.UTC)
@@ -99,8 +98,8 @@ def test_a_part_of_a_record_may_come_late(run, segments, uri, tmp_path):
     assert records(uri) == [(None, b"a"), (b"k", b"b"), (b"a", b"a"), (b"b", b"b")]
 
 
-def test_an_object_without_a_value_is_named_by_its_place_in_the_file(run, segments, uri, tmp_path, monkeypatch):
-    monkeypatch.setattr(input_rows, "BLOCK_BYTES", 64)
+def test_an_object_without_a_value_is_named_by_its_place_in_the_file(run, segments, uri, tmp_path, limits):
+    limits(INPUT_BLOCK_BYTES=64)
     segments("topic", "create", uri, "orders")
     (tmp_path / "a.json").write_text('{"value": "a"}\n\n' * 20 + '{"key": "k"}\n')
     ran = run("append", uri, "orders", "--input", tmp_path / "a.json")

@@ -12,6 +12,7 @@ from spark_segments import LogDir
 from tests.cli.conftest import Segments
 from tests.log.test_store_life import PLANTED, assert_without_secrets
 from tests.s3_server import BUCKET
+from tests.small_limits import Limits
 from tests.store_proxy import REFUSE, store_proxy
 
 COMMANDS = (
@@ -37,12 +38,12 @@ def test_no_command_shows_credentials(
     run: Segments,
     s3_options: Mapping[str, str],
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    limits: Limits,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level("INFO")
     caplog.set_level("DEBUG", "spark_segments")
-    monkeypatch.setattr("spark_segments.storage.storage.ATTEMPTS", 1)
+    limits(STORE_ATTEMPTS=1)
     uri = f"s3a://{BUCKET}/{tmp_path.name}/log"
     with store_proxy({**s3_options, **PLANTED}) as proxy:
         log = LogDir.create(uri, proxy.options)

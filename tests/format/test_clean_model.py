@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from unittest import mock
 
 import pytest
 from hypothesis import given, settings
@@ -18,6 +17,7 @@ from tests.format.directory_cleaner import clean_log
 from tests.format.plain_decode import PlainBatch, plain_batches
 from tests.format.twin_encode import ABORT, COMMIT, Record
 from tests.format.written_log import Log
+from tests.small_limits import small_limits
 
 START_MS = 1_700_000_000_000
 RETENTION_MS = 1000
@@ -102,7 +102,7 @@ def comparable(batches: list[PlainBatch]) -> list[PlainBatch]:
     part_bytes=st.sampled_from([1, 100, record_sections.TARGET_BYTES]),
 )
 def test_every_round_leaves_what_the_rules_say(rounds, max_keys, batches_a_call, live, codec, part_bytes):
-    with mock.patch.object(record_sections, "TARGET_BYTES", part_bytes):
+    with small_limits(SECTION_BYTES=part_bytes):
         check_rounds(rounds, max_keys=max_keys, batches_a_call=batches_a_call, live=live, codec=codec)
 
 

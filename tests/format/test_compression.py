@@ -295,17 +295,16 @@ def test_arbitrary_bytes_are_one_clear_error(codec):
 
 
 @pytest.mark.parametrize("codec", [GZIP, LZ4, ZSTD], ids=named)
-def test_no_more_is_decompressed_than_the_limit(codec, monkeypatch):
-    monkeypatch.setattr(compression, "MIN_DECOMPRESSED_LIMIT", 1_000_000)
-    monkeypatch.setattr(compression, "MAX_RATIO", 2)
+def test_no_more_is_decompressed_than_the_limit(codec, limits):
+    limits(MIN_DECOMPRESSED_LIMIT=1_000_000, MAX_RATIO=2)
     assert len(back(codec, compress(codec, bytes(1_000_000)))) == 1_000_000
     for size in (1_000_001, 20_000_000):
         with pytest.raises(CorruptBatchError, match="more than 1000000 bytes"):
             back(codec, compress(codec, bytes(size)))
 
 
-def test_a_gzip_trailer_that_lies_takes_no_more_than_the_limit(monkeypatch):
-    monkeypatch.setattr(compression, "MAX_DECOMPRESSED_LIMIT", 1_000_000)
+def test_a_gzip_trailer_that_lies_takes_no_more_than_the_limit(limits):
+    limits(MAX_DECOMPRESSED_LIMIT=1_000_000)
     bomb = compress(GZIP, bytes(50_000_000)).to_pybytes()
     tracemalloc.start()
     try:

@@ -106,10 +106,10 @@ def test_columns_come_as_asked_for():
                     for offset in range(first, last + 1)]  # fmt: skip
 
 
-def test_parts_are_of_about_the_target_size_and_steps_do_not_show(monkeypatch):
+def test_parts_are_of_about_the_target_size_and_steps_do_not_show(limits):
     data = next(log_files("legacy-v1-0")).read_bytes()
     whole = decoded(data)
-    monkeypatch.setattr(legacy, "STEP_MESSAGES", 3)
+    limits(STEP_MESSAGES=3)
     parts = list(decode_batches(Window(data, scan_batches(data).batches), topic="t", partition=0, target_bytes=5000))
     assert [record for part in parts for record in part.to_pylist()] == whole
     assert len(parts) > 3 and max(part.nbytes for part in parts) < 10_000

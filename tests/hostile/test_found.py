@@ -36,7 +36,7 @@ from tests.golden_files import golden_dir
 from tests.hostile.memory_files import storage_of
 from tests.hostile.targets.sidecars import segment_files
 from tests.manifest_rows import Partition, Segment, SegmentRows, Snapshot, partitions_table, segments_table
-from tests.segment_bytes import batches_of
+from tests.segment_bytes import scan_batches
 
 
 def test_a_footer_whose_topic_id_is_no_text():
@@ -73,8 +73,8 @@ def test_an_index_that_leads_behind_the_offset_passes_over_no_record():
 
 @pytest.mark.parametrize("entry", [0, 2, 9, 20])
 @pytest.mark.parametrize(("offsets_off", "bytes_off"), [(-3, 0), (15, 0), (0, -40), (0, 40)])
-def test_an_index_that_lies_takes_no_record_from_a_read_in_pieces(monkeypatch, entry, offsets_off, bytes_off):
-    monkeypatch.setattr(read, "PIECE_BYTES", 1500)
+def test_an_index_that_lies_takes_no_record_from_a_read_in_pieces(limits, entry, offsets_off, bytes_off):
+    limits(PIECE_BYTES=1500)
     files, row, _ = segment_files()
     offsets, positions = (column.copy() for column in parse_offset_index(files[row.index_path]))
     offsets[entry:] += offsets_off
@@ -190,6 +190,6 @@ def test_a_batch_whose_times_sum_up_to_more_than_64_bits_is_not_trimmed():
     records = b"".join(bytes([12, 0, 10, 2 * delta, 1, 0, 0]) for delta in range(2))  # 5 ms after the base
     last = {"base_offset": 0, "last_offset": 1, "leader_epoch": 0}
     data = byte_view(made_batch(records, 2, base_timestamp=2**63 - 1, max_timestamp=2**63 - 1, **last))
-    window = Window(data, batches_of(data, path="x.log"), path="x.log")
+    window = Window(data, scan_batches(data, path="x.log").batches, path="x.log")
     with pytest.raises(CorruptBatchError, match=r"timestamp is beyond 64 bits in x\.log at position 0"):
         batch_from(window, 1)

@@ -68,6 +68,12 @@ class Play:
         """What happens at the next commits on top of a version."""
         self.next("commit_on", *happenings)
 
+    def before_commits(self, *works: Callable[[], object] | None) -> Play:
+        """What is done when the next commits have been put together, before they reach the store; None: nothing."""
+        for work in works:
+            self.commits(lambda go, work=work: (work() if work is not None else None, go())[1])
+        return self
+
     def always(self, call: str, happening: Callable[[str, Go], Any] | None) -> None:
         """What happens, by topic, at every call of this name once `next` has run out; None: nothing any more."""
         if happening is None:

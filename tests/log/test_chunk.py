@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from spark_segments.errors import CorruptBatchError
 from spark_segments.log.segment.copying import copy_batches
-from spark_segments.log.segment.limits import SegmentLimits
-from spark_segments.log.segment.writer import ChunkWriter, SegmentWriter
+from spark_segments.log.segment.writer import ChunkWriter
 from spark_segments.storage import Storage
+from tests.maintenance.appending import SegmentLimits, SegmentWriter
 from tests.manifest_rows import Segment
 from tests.segment_bytes import BatchTable, encode_records, rebuild, scan_batches
 

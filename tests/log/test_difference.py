@@ -144,10 +144,10 @@ def test_records_that_the_leader_has_let_go_are_not_the_leaders_for_that(log):
 
 
 @pytest.mark.parametrize("name", [name for name in CLEAN_DIRECTORIES if "clean" not in name and "broker" not in name])
-def test_small_windows_find_what_large_ones_do(log, monkeypatch, name):
+def test_small_windows_find_what_large_ones_do(log, limits, name):
     """Windows of the two sides end at different offsets."""
     import_golden(log, name)
     kafka = LogDir.open(str(golden_dir(name)))
-    monkeypatch.setattr(difference, "WINDOW_BYTES", 700)
+    limits(WINDOW_BYTES=700)
     ours = history(log, topic_of(name))
     assert compare(ours, history(kafka, topic_of(name))) == Comparison(None, True)

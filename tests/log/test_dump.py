@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_segments.format.sidecars.index import offset_index_bytes, time_index_bytes
-from spark_segments.log.dump import DumpOptions, dump_entries, dump_json, entry, log_file
+from spark_segments.log.dump import DumpOptions, dump_entries, dump_json, log_file
 from spark_segments.log.dump.text import dump_text, java_text
 from spark_segments.storage import Storage
 from tests.golden_files import (
@@ -121,10 +121,9 @@ def test_a_large_log_is_read_in_windows():
     assert files.largest_read <= log_file.WINDOW_BYTES < len(log) * 60 / 3
 
 
-def test_a_batch_larger_than_a_window_is_read_whole(monkeypatch):
+def test_a_batch_larger_than_a_window_is_read_whole(limits):
     whole = lines(plain(), f"{FIRST}.log")
-    monkeypatch.setattr(log_file, "WINDOW_BYTES", 100)
-    monkeypatch.setattr(log_file, "GROUP_BYTES", 10)
+    limits(DUMP_WINDOW_BYTES=100, DUMP_GROUP_BYTES=10)
     assert lines(plain(), f"{FIRST}.log") == whole
 
 
@@ -201,8 +200,8 @@ def test_false_entries_of_indexes_are_told():
     ]
 
 
-def test_complaints_are_bounded(monkeypatch):
-    monkeypatch.setattr(entry, "MOST_COMPLAINTS", 3)
+def test_complaints_are_bounded(limits):
+    limits(MOST_COMPLAINTS=3)
     source, paths = files_of(golden_dir("bigcompact-none/clean-2/bigcompact-0"))
     told = lines(source, paths[1])
     at = told.index(f"Non-consecutive offsets in {paths[1]}")

@@ -63,9 +63,9 @@ def test_an_append_that_the_disk_has_no_room_for_leaves_no_file(log, partitions,
     assert log.topic("orders").append(rows(10, partitions))
 
 
-def test_an_object_that_was_finished_goes_too(log, monkeypatch):
+def test_an_object_that_was_finished_goes_too(log, limits):
     """The rows are wrong after an object was written for those before them."""
-    monkeypatch.setattr("spark_segments.log.appending.appender.WAITING_BYTES", 10_000)
+    limits(WAITING_BYTES=10_000)
     before = files(log)
     bad = rows(400, PARTITIONS).set_column(3, "partition", pa.array([PARTITIONS] * 400, pa.int32()))
     with pytest.raises(ValueError, match="no such partition"):

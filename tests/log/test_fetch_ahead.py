@@ -46,8 +46,8 @@ class AtOnce:
 
 
 @pytest.fixture
-def files(tmp_path, monkeypatch) -> StoreFiles:
-    monkeypatch.setattr(fetch, "BLOCK_BYTES", 1000)
+def files(tmp_path, monkeypatch, limits) -> StoreFiles:
+    limits(BLOCK_BYTES=1000)
     monkeypatch.setattr(fetch, "_pool", AtOnce)
     monkeypatch.setattr(Storage, "retry_backoff_seconds", 0)
     (tmp_path / "0.log").write_bytes(CONTENT)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from spark_segments.errors import CorruptBatchError
 from spark_segments.log.segment.figures import SegmentBuilder, SegmentFigures, figures_of_runs
-from spark_segments.log.segment.limits import SegmentLimits
+from tests.maintenance.appending import SegmentLimits
 from tests.segment_bytes import BatchTable
 
 DELETE_HORIZON = 0x40

@@ -12,12 +12,11 @@ import pytest
 
 from spark_segments import LogDir
 from spark_segments.errors import LogDirError, StorageError, UnknownOutcomeError
-from spark_segments.log.appending.appender import Appender
-from spark_segments.log.manifest import manifest as manifest_module
 from spark_segments.maintenance import mirror, roll
 from spark_segments.storage import Storage
 from tests.log.kafka_side import KafkaSide
 from tests.log.played_log import CommitNote, FileChange, Play, VersionTakenError, committed_but_reply_lost
+from tests.maintenance.appending import Appender
 from tests.opened import DeltaLog, LocalFiles, opened
 
 FORCED = {"flush.messages": "1"}
@@ -124,8 +123,8 @@ def test_what_a_job_writes_is_forced_before_the_log_consists_of_it(root):
     assert written <= set(disk.forced)
 
 
-def test_a_checkpoint_of_a_forced_topic_is_forced_before_its_pointer(root, monkeypatch):
-    monkeypatch.setattr(manifest_module, "CHECKPOINT_VERSIONS", 3)
+def test_a_checkpoint_of_a_forced_topic_is_forced_before_its_pointer(root, limits):
+    limits(CHECKPOINT_VERSIONS=3)
     log, disk = open_watched(root)
     log.create_topic("orders", 1, FORCED)
     for value in "abcdefg":

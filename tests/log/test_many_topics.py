@@ -5,17 +5,16 @@ from __future__ import annotations
 import pytest
 
 from spark_segments.errors import UnknownTopicError
-from spark_segments.log import manifests
 from spark_segments.log.manifest.row_files import COLUMN_BYTES, _RowCache
-from spark_segments.storage import Storage
 from tests.log.chunk_rows import new_chunk
 from tests.log.played_log import Play
 from tests.manifest_rows import SEGMENT_SCHEMA, segments_table
 from tests.opened import opened
+from tests.played_files import PlayedFiles
 
 
-def test_an_error_names_the_first_topics_and_opens_no_others(log, monkeypatch):
-    monkeypatch.setattr(manifests, "NAMED_TOPICS", 2)
+def test_an_error_names_the_first_topics_and_opens_no_others(log, limits):
+    limits(NAMED_TOPICS=2)
     for name in "abcdef":
         log.create_topic(name)
     log.delete_topic("a")
@@ -25,11 +24,11 @@ def test_an_error_names_the_first_topics_and_opens_no_others(log, monkeypatch):
     assert set(play.opened) == {"z", "a", "b", "c", "d"}
 
 
-def test_a_name_that_no_other_can_collide_with_is_made_without_a_look_at_the_others(log, monkeypatch):
-    def directories(storage, path=""):
+def test_a_name_that_no_other_can_collide_with_is_made_without_a_look_at_the_others(log):
+    def directories(path, go):
         raise AssertionError("a listing of all topics")
 
-    monkeypatch.setattr(Storage, "directories", directories)
+    log = opened(log, PlayedFiles(directories=directories))
     log.create_topic("orders")
     with pytest.raises(AssertionError, match="a listing"):
         log.create_topic("all.orders")

@@ -68,10 +68,10 @@ def one_segment(log: LogDir) -> Segment:
 
 
 @pytest.mark.parametrize("window_bytes", [1, 700, 2000, 1 << 20])
-def test_the_batches_in_ranges_are_those_of_the_segment(log, monkeypatch, window_bytes):
+def test_the_batches_in_ranges_are_those_of_the_segment(log, limits, window_bytes):
     segment = one_segment(log)
     ranges, wanted = every_third(log.storage, segment)
-    monkeypatch.setattr("spark_segments.log.segment.walk.WINDOW_BYTES", window_bytes)
+    limits(WINDOW_BYTES=window_bytes)
     assert len(wanted) > 20
     assert parts(windows_in(log.storage, segment, ranges)) == wanted
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from spark_segments import LogDir, ProducerOptions
 from spark_segments.errors import CorruptBatchError, InvalidOptionError
-from spark_segments.log.reading import read, scan
+from spark_segments.log.reading import scan
 from spark_segments.log.reading.ahead import read_ahead
 from tests.segment_bytes import RECORD_SCHEMA
 
@@ -170,16 +170,16 @@ def cut_log(tmp_path_factory) -> LogDir:
 @pytest.mark.parametrize("threads", [2, 5])
 @pytest.mark.parametrize("view", [None, "latest"])
 @pytest.mark.parametrize("topic", ["one", "three"])
-def test_threads_read_what_one_thread_reads(cut_log, topic, view, threads, monkeypatch):
-    monkeypatch.setattr(read, "PIECE_BYTES", 700)  # of a file: pieces begin and end within batches
+def test_threads_read_what_one_thread_reads(cut_log, topic, view, threads, limits):
+    limits(PIECE_BYTES=700)  # of a file: pieces begin and end within batches
     for bounds in ((None, None), (0, 10), (123, 456), (299, 301), (800, 10_000), (10_000, None)):
         plain = list(cut_log.topic(topic).scan(offsets=bounds, view=view).batches())
         ahead = list(cut_log.topic(topic).scan(offsets=bounds, view=view).batches(threads))
         assert pa.Table.from_batches(ahead, RECORD_SCHEMA) == pa.Table.from_batches(plain, RECORD_SCHEMA)
 
 
-def test_a_read_of_few_offsets_with_threads_reads_few_bytes(cut_log, monkeypatch):
-    monkeypatch.setattr(read, "PIECE_BYTES", 700)
+def test_a_read_of_few_offsets_with_threads_reads_few_bytes(cut_log, monkeypatch, limits):
+    limits(PIECE_BYTES=700)
     pieces = []
     monkeypatch.setattr(scan, "read_part", lambda storage, part: pieces.append(part) or iter([]))
     list(cut_log.topic("one").scan(partition=0, offsets=(400, 410)).batches(threads=2))

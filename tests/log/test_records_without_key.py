@@ -9,8 +9,8 @@ import pytest
 
 from spark_segments import LogDir
 from spark_segments.errors import InvalidRecordError
-from spark_segments.log.appending.appender import Appender
 from tests.log.played_log import Play
+from tests.maintenance.appending import Appender
 from tests.opened import opened
 
 TIME_US = 1_700_000_000_000_000

@@ -13,7 +13,6 @@ from _pytest.mark import ParameterSet
 
 from spark_segments import LogDir
 from spark_segments.errors import LogDirError, SegmentsError
-from spark_segments.log.segment.limits import SegmentLimits
 from spark_segments.log.segment.shared_object import SharedObjectWriter
 from spark_segments.maintenance import compact, restore, retain, roll, verify
 from tests.golden_files import GOLDEN, LEGACY_DIRECTORIES, expected_records, golden_dir
@@ -22,7 +21,7 @@ from tests.log.golden_reads import as_records, records_of, tree
 from tests.log.kafka_copies import import_golden, topic_of
 from tests.log.kafka_side import TOPIC, KafkaSide
 from tests.log.test_kafka_import import growing
-from tests.maintenance.appending import records
+from tests.maintenance.appending import SegmentLimits, records
 from tests.manifest_rows import commit_append
 from tests.segment_bytes import batches_of, rebase
 

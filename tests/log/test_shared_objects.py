@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import tempfile
 from pathlib import Path
-from unittest import mock
 
 import numpy as np
 import pyarrow as pa
@@ -16,16 +16,18 @@ from hypothesis import strategies as st
 from spark_segments import LogDir, ProducerOptions
 from spark_segments.errors import CorruptBatchError, InvalidOptionError, SegmentsError
 from spark_segments.format.shared_object import RUN_DTYPE, TRAILER_BYTES, footer_bytes, footer_size, parse_footer
-from spark_segments.log.appending.appender import Appender
 from spark_segments.log.dump import dump_entries
 from spark_segments.log.dump.text import dump_text
 from spark_segments.log.segment.shared_object import read_footer
 from spark_segments.maintenance import erase, mirror, vacuum, verify
-from spark_segments.storage import Storage, WriteStream
+from spark_segments.storage import Storage
 from tests.clock import store_clock
 from tests.log.verification.topics import repaired
+from tests.maintenance.appending import Appender
 from tests.manifest_rows import Change, Segment, commit_append, live_rows
 from tests.opened import opened
+from tests.played_files import PlayedFiles
+from tests.small_limits import small_limits
 from tests.specification_reader import ManagedLog
 
 PARTITIONS = 12
@@ -121,7 +123,7 @@ def test_a_topic_of_version_1_has_files_of_its_own(log):
 
 @pytest.mark.slow
 def test_many_objects_of_one_task_keep_the_order_of_its_rows(log):
-    with mock.patch("spark_segments.log.appending.appender.WAITING_BYTES", 3000):
+    with small_limits(WAITING_BYTES=3000):
         target = log.topic("orders").target()
         with Appender(log.storage, lambda _: target, topic="orders", buffer_bytes=1000) as appender:
             for batch in table(spread(600)).to_batches():
@@ -135,17 +137,24 @@ def test_many_objects_of_one_task_keep_the_order_of_its_rows(log):
     assert_sound(log)
 
 
-def test_a_task_that_fails_in_mid_object_deletes_it(log, monkeypatch):
-    write = WriteStream.write
+def test_a_task_that_fails_in_mid_object_deletes_it(log):
+    class Full:
+        """A file that takes a thousand bytes."""
 
-    def full(stream: WriteStream, data: object) -> int:
-        if stream.bytes_written > 1000:
-            raise SegmentsError("no space left")
-        return write(stream, data)
+        def __init__(self, file) -> None:
+            self._file, self.bytes_written = file, 0
 
-    monkeypatch.setattr(WriteStream, "write", full)
+        def __getattr__(self, name: str):
+            return getattr(self._file, name)
+
+        def write(self, data) -> None:
+            if self.bytes_written > 1000:
+                raise OSError(errno.ENOSPC, "no space left")
+            self._file.write(data)
+            self.bytes_written += memoryview(data).nbytes
+
     with pytest.raises(SegmentsError, match="no space left"):
-        append(log, spread(600))
+        append(opened(log, PlayedFiles(stream=lambda path, go: Full(go()))), spread(600))
     assert data_files(log) == []
 
 
@@ -247,9 +256,7 @@ def test_any_offset_and_any_time_is_found_as_in_a_list(appends, start, count, ta
         log = LogDir.create(directory + "/log")
         log.create_topic("orders", 9, {"index.interval.bytes": "100"})
         model: list[int] = []
-        fewest = mock.patch("spark_segments.log.appending.appender.FEWEST_RUNS", 1)
-        whole = mock.patch("spark_segments.log.segment.reader.SMALL_RUN_BYTES", 0)
-        with fewest, whole:
+        with small_limits(FEWEST_RUNS=1, SMALL_RUN_BYTES=0):
             for rows in appends:
                 append(log, rows)
                 model += [time_ms for number, time_ms in rows if number == partition]

@@ -13,12 +13,12 @@ import pytest
 
 from spark_segments import LogDir
 from spark_segments.errors import StorageError
-from spark_segments.log.manifest.upkeep import ORPHAN_AGE_MS
 from spark_segments.maintenance import vacuum, verify
 from spark_segments.storage import Storage
-from tests.clock import store_clock
+from tests.clock import ORPHAN_AGE_MS, store_clock
 from tests.log.store_life import Life
 from tests.s3_server import BUCKET
+from tests.small_limits import Limits
 from tests.store_proxy import (
     HALF_REPLY,
     HANG_UP,
@@ -137,9 +137,9 @@ def test_a_listing_whose_reply_is_cut_is_asked_for_again(uri: str, proxy: StoreP
 
 @pytest.mark.slow
 def test_a_store_that_throttles_all_along_is_one_clear_error_and_changes_nothing(
-    uri: str, proxy: StoreProxy, monkeypatch: pytest.MonkeyPatch
+    uri: str, proxy: StoreProxy, limits: Limits
 ) -> None:
-    monkeypatch.setattr("spark_segments.storage.storage.ATTEMPTS", 1)
+    limits(STORE_ATTEMPTS=1)
     log = LogDir.create(uri, proxy.options)
     log.create_topic("orders")
     log.topic("orders").append(pa.table({"value": [b"tea"]}))

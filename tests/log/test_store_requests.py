@@ -12,12 +12,12 @@ import pyarrow as pa
 import pytest
 
 from spark_segments import LogDir
-from spark_segments.log.reading import read as reading
 from spark_segments.log.segment import walk
 from spark_segments.maintenance import compact, retain, roll, vacuum, verify
 from tests.maintenance.appending import DAY_MS
 from tests.manifest_rows import forget_rows
 from tests.s3_server import BUCKET
+from tests.small_limits import Limits
 from tests.store_proxy import StoreProxy, store_proxy
 
 PARTITIONS = 20
@@ -120,17 +120,16 @@ def test_a_seek_and_a_read_of_ten_records_is_a_look_into_the_index_and_a_range(r
     assert int(read[1]) - int(read[0]) < 512 << 10
 
 
-def test_a_scan_reads_by_large_ranges_and_lists_nothing(requests: Requests, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reading, "PIECE_BYTES", 700_000)
+def test_a_scan_reads_by_large_ranges_and_lists_nothing(requests: Requests, limits: Limits) -> None:
+    limits(PIECE_BYTES=700_000)
     append(requests, 1, count=3000, size=1000)
     requests.of(lambda log: log.topic("orders").scan().to_reader(threads=4).read_all())
     # The .index, and the .log's 3.0 MB in five pieces, the first in three ranges: so first records come soon.
     assert requests.log == {"GET": 1 + 5 + 2}
 
 
-def test_a_scan_by_one_thread_fetches_ahead(requests: Requests, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("spark_segments.log.segment.walk.WINDOW_BYTES", 1 << 20)
-    monkeypatch.setattr("spark_segments.log.segment.fetch.BLOCK_BYTES", 1 << 20)
+def test_a_scan_by_one_thread_fetches_ahead(requests: Requests, limits: Limits) -> None:
+    limits(WINDOW_BYTES=1 << 20, BLOCK_BYTES=1 << 20)
     append(requests, 1, count=3000, size=1000)
     requests.of(lambda log: list(log.topic("orders").scan().batches()))
     assert requests.log["GET"] <= 6

@@ -6,15 +6,16 @@ import pyarrow as pa
 import pytest
 
 from spark_segments.errors import InvalidOptionError
-from spark_segments.storage import Storage
+from tests.clock import store_clock
 
 NOW_MS = 1_700_000_000_000
 LIMITS = {"message.timestamp.before.max.ms": "5000", "message.timestamp.after.max.ms": "1000"}
 
 
 @pytest.fixture(autouse=True)
-def fixed_clock(monkeypatch):
-    monkeypatch.setattr(Storage, "now_ms", lambda self: NOW_MS)
+def fixed_clock():
+    with store_clock(NOW_MS):
+        yield
 
 
 def rows(*times_ms: int | None) -> pa.Table:

@@ -12,7 +12,6 @@ import os
 import random
 import shutil
 import signal
-import sys
 import threading
 import time
 from collections import Counter
@@ -24,12 +23,12 @@ import pyarrow as pa
 
 from spark_segments import LogDir
 from spark_segments.errors import TopicExistsError, UnknownTopicError
-from spark_segments.log.kafka import importing
 from spark_segments.maintenance import compact, restore, retain, roll, vacuum, verify
 from spark_segments.storage import Storage, WriteStream
 from tests.log.kafka_side import KafkaSide
 from tests.maintenance.appending import contents, records
 from tests.opened import DeltaLog
+from tests.small_limits import small_limits
 
 JOBS = {"roll": roll, "retain": retain, "compact": compact, "vacuum": vacuum}
 IMPORT = "import"  # the only action of several commits
@@ -52,8 +51,8 @@ POLICIES = {
 
 
 def import_again(log: LogDir) -> None:
-    importing.WAVE_BYTES = 500  # several commits
-    log.import_kafka(str(Path(log.uri).parent / "kafka"))
+    with small_limits(IMPORT_WAVE_BYTES=500):  # several commits
+        log.import_kafka(str(Path(log.uri).parent / "kafka"))
 
 
 def delete(log: LogDir) -> None:
@@ -168,13 +167,9 @@ class Countdown:
 def run_counted(uri: str, job: str, fatal: int | None, delay_seconds: float, count: str) -> None:
     """What a process does that is to be killed, or to write down how often it might be."""
     # Small waves, so that there is much to be interrupted.
-    modules = (
-        sys.modules["spark_segments.maintenance.rolling.roll"],
-        sys.modules["spark_segments.maintenance.removal.vacuum"],
-    )
-    modules[0].WAVE_PARTITIONS, modules[1].SEGMENTS_A_WAVE, modules[1].SEGMENTS_A_TASK = 1, 20, 3
-    countdown = Countdown(fatal, delay_seconds)
-    do(uri, job)
+    with small_limits(ROLL_WAVE_PARTITIONS=1, SEGMENTS_A_WAVE=20, SEGMENTS_A_TASK=3):
+        countdown = Countdown(fatal, delay_seconds)
+        do(uri, job)
     Path(count).write_text(str(countdown.begun))
 
 

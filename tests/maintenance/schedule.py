@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
-import pytest
 
 from spark_segments import LogDir
 from spark_segments.format import window
@@ -16,7 +16,7 @@ from spark_segments.format.decoding.decode import decode_batches
 from spark_segments.maintenance import compact, retain, roll, vacuum
 from spark_segments.maintenance.explanation.explain import explain_record
 from spark_segments.maintenance.explanation.record_explanation import NOT_WRITTEN, Explanation, TimeBounds
-from spark_segments.storage import Storage
+from tests.clock import store_clock
 from tests.maintenance.appending import append_one_by_one, topic_with, under_policy
 from tests.manifest_rows import Segment, segments_of
 from tests.segment_bytes import batches_of
@@ -52,6 +52,17 @@ class Told:
         assert self.earliest_ms <= now_ms <= self.latest_ms, (what, now_ms - START_MS, self)
 
 
+@contextlib.contextmanager
+def scheduled(
+    log: LogDir, config: Mapping[str, object], every_ms: int, ago_ms: Mapping[str, int] | None = None
+) -> Iterator[Schedule]:
+    """A schedule whose clock is the store's as long as it lasts."""
+    made: list[Schedule] = []
+    with store_clock(lambda: made[0].now_ms if made else START_MS):
+        made.append(Schedule(log, config, every_ms, ago_ms))
+        yield made[0]
+
+
 class Schedule:
     """Runs each job at most `every_ms` after it last ran, which was `ago_ms` before all begins.
 
@@ -65,10 +76,8 @@ class Schedule:
         log: LogDir,
         config: Mapping[str, object],
         every_ms: int,
-        monkeypatch: pytest.MonkeyPatch,
         ago_ms: Mapping[str, int] | None = None,
     ) -> None:
-        monkeypatch.setattr(Storage, "now_ms", lambda storage: self.now_ms)
         self.log = log
         self.every_ms = every_ms
         self.now_ms = START_MS

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 from unittest import mock
 
 import pytest
@@ -11,10 +12,12 @@ import pytest
 from spark_segments import LogDir
 from spark_segments.maintenance import Report, compact, roll, verify
 from spark_segments.maintenance.compaction import partition_cleaner
+from tests.log.played_log import Play
 from tests.maintenance.appending import DAY_MS, GOLDEN_MS, append_one_by_one, contents, live, records, topic_with
-from tests.manifest_rows import Manifest
+from tests.opened import opened
 
 ROLL = sys.modules["spark_segments.maintenance.rolling.roll"]
+ONE_THREAD = {"log.cleaner.threads": "1"}
 CONFIG = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": 0}
 NOW_MS = GOLDEN_MS + DAY_MS
 TO_KEEP = [
@@ -35,18 +38,12 @@ def orders(log) -> LogDir:
     return log
 
 
-def before_a_commit(number: int, work: Callable[[], object]):
-    """Does `work` before the commit of this number that a job makes."""
-    commit = Manifest.commit
-    commits = []
-
-    def commit_late(manifest: Manifest, *arguments, **options):
-        commits.append(1)
-        if len(commits) == number:
-            work()
-        return commit(manifest, *arguments, **options)
-
-    return mock.patch.object(Manifest, "commit", commit_late)
+def opened_to_meet(
+    log: LogDir, work: Callable[[], object], *, number: int = 1, defaults: Mapping[str, str] | None = None
+) -> LogDir:
+    """The log directory for a job that meets what `work` does before its commit of this number."""
+    play = Play().before_commits(*[None] * (number - 1), work)
+    return opened(log.storage, open_delta_log=play, defaults=defaults)
 
 
 def actions(report: Report) -> dict[int | None, str]:
@@ -60,8 +57,8 @@ def offsets(log: LogDir, partition: int) -> list[int]:
 @pytest.mark.parametrize("config", TO_KEEP)
 def test_a_round_that_the_topic_does_not_allow_any_more_does_not_land(orders, config):
     orders.topic("orders").alter({"delete.retention.ms": "0"})
-    with before_a_commit(1, lambda: orders.topic("orders").alter(config)):
-        report = compact(LogDir.open(orders.uri, defaults={"log.cleaner.threads": "1"}), now_ms=NOW_MS)
+    altered = opened_to_meet(orders, lambda: orders.topic("orders").alter(config), defaults=ONE_THREAD)
+    report = compact(altered, now_ms=NOW_MS)
     assert actions(report)[0] == "lost to another job"
     assert offsets(orders, 0) == [*range(40)]
     assert orders.topic("orders").snapshot.partition(0).first_dirty_offset == 0
@@ -78,7 +75,7 @@ def test_a_partition_whose_turn_comes_after_the_topic_was_altered_is_left_as_it_
             orders.topic("orders").alter(config)
         return clean_partition(*arguments, **options)
 
-    one_thread = LogDir.open(orders.uri, defaults={"log.cleaner.threads": "1"})
+    one_thread = LogDir.open(orders.uri, defaults=ONE_THREAD)
     with mock.patch.object(
         sys.modules["spark_segments.maintenance.compaction.compact"], "clean_partition", altered_before_the_second
     ):
@@ -91,9 +88,10 @@ def test_a_partition_whose_turn_comes_after_the_topic_was_altered_is_left_as_it_
 
 
 def test_a_later_round_goes_by_the_configuration_that_it_begins_with(orders):
-    small = LogDir.open(orders.uri, defaults={"log.cleaner.threads": "1", "log.cleaner.dedupe.buffer.size": "72"})
-    with before_a_commit(2, lambda: orders.topic("orders").alter({"cleanup.policy": "delete"})):
-        report = compact(small, now_ms=NOW_MS, max_partitions=1)
+    small = ONE_THREAD | {"log.cleaner.dedupe.buffer.size": "72"}
+    to_delete = partial(orders.topic("orders").alter, {"cleanup.policy": "delete"})
+    altered = opened_to_meet(orders, to_delete, number=2, defaults=small)
+    report = compact(altered, now_ms=NOW_MS, max_partitions=1)
     (line,) = report.partitions
     assert (line["action"], line["rounds"]) == ("lost to another job", 1)
     first_dirty = orders.topic("orders").snapshot.partition(line["partition"]).first_dirty_offset
@@ -102,21 +100,19 @@ def test_a_later_round_goes_by_the_configuration_that_it_begins_with(orders):
 
 @pytest.mark.parametrize("config", [{"retention.ms": "1000"}, {"delete.retention.ms": "0"}, {"segment.bytes": "5000"}])
 def test_a_change_that_takes_no_right_away_undoes_no_round(orders, config):
-    with before_a_commit(1, lambda: orders.topic("orders").alter(config)):
-        report = compact(orders, now_ms=NOW_MS)
+    report = compact(opened_to_meet(orders, lambda: orders.topic("orders").alter(config)), now_ms=NOW_MS)
     assert actions(report) == {0: "compact", 1: "compact"}
     assert offsets(orders, 0) == offsets(orders, 1) == [*range(33, 40)]
     assert verify(orders, deep=True).ok
 
 
 @pytest.mark.slow
-def test_a_later_wave_rolls_by_the_configuration_that_it_begins_with(log, monkeypatch):
+def test_a_later_wave_rolls_by_the_configuration_that_it_begins_with(log, limits):
     topic_with(log, "orders", {"segment.bytes": 2000}, partitions=3)
     for number in range(3):
         append_one_by_one(log, "orders", records(40), partition=number)
-    monkeypatch.setattr(ROLL, "WAVE_PARTITIONS", 1)
-    with before_a_commit(1, lambda: log.topic("orders").alter({"segment.bytes": "3000"})):
-        report = roll(log, now_ms=GOLDEN_MS)
+    limits(ROLL_WAVE_PARTITIONS=1)
+    report = roll(opened_to_meet(log, lambda: log.topic("orders").alter({"segment.bytes": "3000"})), now_ms=GOLDEN_MS)
     assert actions(report) == {0: "roll", 1: "roll", 2: "roll"}
     for number, limit in ((0, 2000), (1, 3000), (2, 3000)):
         sealed = [row.log_bytes for row in live(log, "orders", number) if row.state == "sealed"]
@@ -125,13 +121,12 @@ def test_a_later_wave_rolls_by_the_configuration_that_it_begins_with(log, monkey
 
 
 @pytest.mark.slow
-def test_a_topic_that_is_to_keep_its_segments_whole_is_rolled_no_further(log, monkeypatch):
+def test_a_topic_that_is_to_keep_its_segments_whole_is_rolled_no_further(log, limits):
     topic_with(log, "orders", {"segment.bytes": 2000}, partitions=2)
     for number in range(2):
         append_one_by_one(log, "orders", records(40), partition=number)
-    monkeypatch.setattr(ROLL, "WAVE_PARTITIONS", 1)
-    monkeypatch.setattr("spark_segments.maintenance.rolling.plan.MERGE_CHUNKS", 100)
-    with before_a_commit(1, lambda: log.topic("orders").alter({"segment.bytes": str(1 << 30)})):
-        report = roll(log, now_ms=GOLDEN_MS)
+    limits(ROLL_WAVE_PARTITIONS=1, MERGE_CHUNKS=100)
+    altered = opened_to_meet(log, lambda: log.topic("orders").alter({"segment.bytes": str(1 << 30)}))
+    report = roll(altered, now_ms=GOLDEN_MS)
     assert actions(report) == {0: "roll"}
     assert {row.state for row in live(log, "orders", 1)} == {"chunk"}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import tempfile
 import threading
-from unittest import mock
 
 import pyarrow as pa
 import pytest
@@ -15,13 +14,10 @@ from hypothesis import strategies as st
 from spark_segments import LogDir
 from spark_segments.config import topic_config
 from spark_segments.maintenance import compact, retain, roll
-from spark_segments.maintenance.compaction import round_tasks
-from spark_segments.maintenance.compaction.partition_cleaner import clean_partition
-from spark_segments.maintenance.compaction.plan import groups, plan_compaction
-from spark_segments.maintenance.compaction.round import CleanerSettings
-from spark_segments.maintenance.compaction.round_tasks import RoundTasks
 from tests.maintenance.appending import under_policy
+from tests.maintenance.rounds import CleanerSettings, RoundTasks, clean_partition, groups, plan_compaction
 from tests.manifest_rows import CHUNK, SEALED, Partition, Segment, partitions_table, segments_table
+from tests.small_limits import small_limits
 
 START_MS = 1_700_000_000_000
 RETENTION_MS = 1000
@@ -60,7 +56,7 @@ def compacted(log: LogDir, now_ms: int, map_bytes: int, tasks: int = 1) -> None:
     sealing = CleanerSettings("t", snapshot.topic_id, log.defaults, now_ms, map_bytes, 0.9)
     slice_bytes = 48 if map_bytes < 4096 else map_bytes // 2
     clean_round = RoundTasks(tasks, slice_bytes, max(slice_bytes, map_bytes // 2))
-    with mock.patch.object(round_tasks, "MIN_SLICE_BYTES", 1):
+    with small_limits(MIN_SLICE_BYTES=1):
         result = clean_partition(log.storage, sealing, 0, log.topic("t").offsets()[0][1], clean_round=clean_round)
     assert result.error is None
 

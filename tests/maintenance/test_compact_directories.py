@@ -143,9 +143,8 @@ def test_a_damaged_header_or_a_length_beyond_the_file_replaces_nothing(log, dama
 
 
 @pytest.mark.slow
-def test_reads_that_hold_only_what_goes_are_passed(log, monkeypatch):
-    monkeypatch.setattr(reader, "WINDOW_BYTES", 200)
-    monkeypatch.setattr(reader.windows, "__kwdefaults__", {**reader.windows.__kwdefaults__, "first_window_bytes": 200})
+def test_reads_that_hold_only_what_goes_are_passed(log, limits):
+    limits(WINDOW_BYTES=200, FIRST_WINDOW_BYTES=200)
     topic_with(log, "t", CONFIG)
     for number in range(30):
         log.topic("t").append(pa.table({"key": [b"a"], "value": [b"%d" % number * 20]}))

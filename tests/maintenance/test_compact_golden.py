@@ -10,8 +10,6 @@ import pytest
 from spark_segments import LogDir
 from spark_segments.log.segment.reader import windows
 from spark_segments.maintenance import compact, roll
-from spark_segments.maintenance.compaction import plan as compact_plan
-from spark_segments.maintenance.compaction import round_tasks
 from tests import golden_files
 from tests.maintenance.appending import DAY_MS, append_batches, golden_batches
 
@@ -49,12 +47,11 @@ def clean_time_ms(name: str, after: str) -> int:
 
 
 @pytest.fixture(params=["one task", "many tasks"])
-def defaults(request, monkeypatch) -> dict[str, str]:
+def defaults(request, limits) -> dict[str, str]:
     """Configuration under which a partition is cleaned by one task, or by as many as there may be."""
     if request.param == "one task":
         return {}
-    monkeypatch.setattr(compact_plan, "LARGE_PARTITION_BYTES", 0)
-    monkeypatch.setattr(round_tasks, "MIN_SLICE_BYTES", 1)
+    limits(LARGE_PARTITION_BYTES=0, MIN_SLICE_BYTES=1)
     return {"log.cleaner.threads": "3"}
 
 

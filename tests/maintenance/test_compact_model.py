@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import tempfile
 from collections.abc import Sequence
-from unittest import mock
 
 import pyarrow as pa
 import pytest
@@ -17,10 +16,12 @@ from hypothesis import strategies as st
 
 from spark_segments import LogDir
 from spark_segments.maintenance import compact, retain, roll, vacuum, verify
-from spark_segments.storage import Storage
+from tests.clock import store_clock
+from tests.log.played_log import Play
 from tests.maintenance.appending import DAY_MS, contents, live, under_policy
 from tests.maintenance.plain_partition import PlainPartition, Record, Rules
-from tests.manifest_rows import Manifest
+from tests.opened import opened
+from tests.small_limits import small_limits
 
 START_MS = 1_700_000_000_000
 NEVER_MS = 2**63 - 1
@@ -93,7 +94,7 @@ class Work:
             "timestamp": pa.array([self.now_ms] * len(keys), pa.timestamp("ms", "UTC")),
             "partition": pa.array([0] * len(rows) + [1], pa.int32()),
         }
-        fewest = mock.patch("spark_segments.log.appending.appender.FEWEST_RUNS", 1 if shared else 3)
+        fewest = small_limits(FEWEST_RUNS=1 if shared else 3)
         with fewest, under_policy(self.log, "t", "delete") if None in keys else contextlib.nullcontext():
             self.log.topic("t").append(pa.table(table))
         self.model.append(rows, self.now_ms)
@@ -127,16 +128,8 @@ class Work:
         picked = any(line["action"] == "compact" for line in plan)
         assert picked == is_due or is_due is None
         assert [line["first_uncleanable_offset"] for line in plan] in ([], [bound])
-        commit = Manifest.commit
-        waiting = [meanwhile] if meanwhile else []
-
-        def commit_late(manifest: Manifest, *arguments, **options):
-            if waiting:
-                self.append(waiting.pop())
-            return commit(manifest, *arguments, **options)
-
-        with mock.patch.object(Manifest, "commit", commit_late):
-            lines = [line for line in compact(log).partitions if line["partition"] == 0]
+        play = Play().before_commits(*[lambda: self.append(meanwhile)] * bool(meanwhile))
+        lines = [line for line in compact(opened(log, open_delta_log=play)).partitions if line["partition"] == 0]
         assert [line["action"] for line in lines] == ["compact"] * picked
         if picked:
             self.model.clean(bound, self.now_ms)
@@ -179,7 +172,7 @@ def cleaned_every(pause_ms: int, *values: bytes | None) -> list[tuple]:
 def test_a_log_is_what_the_rules_leave_whatever_is_done_to_it(rules, segment_bytes, compression, steps):
     with tempfile.TemporaryDirectory() as directory:
         work = Work(directory, rules, segment_bytes, compression)
-        with mock.patch.object(Storage, "now_ms", lambda _: work.now_ms):
+        with store_clock(lambda: work.now_ms):
             for pause_ms, (name, *values) in steps:
                 work.now_ms += pause_ms
                 getattr(work, name)(*values)

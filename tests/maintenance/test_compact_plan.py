@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import pytest
 
 from spark_segments.config import topic_config
-from spark_segments.maintenance.compaction.plan import NOT_DIRTY, CompactionCandidate, groups, plan_compaction
+from tests.maintenance.rounds import NOT_DIRTY, CompactionCandidate, groups, plan_compaction
 from tests.maintenance.rows import chunk, partition_row, row, run, table
 from tests.manifest_rows import Partition, Segment, partitions_table
 

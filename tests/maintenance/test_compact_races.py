@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from unittest import mock
 
 import pyarrow as pa
 import pytest
 
 from spark_segments import LogDir
-from spark_segments.log.manifest.upkeep import OLDEST_CHUNK_MS
 from spark_segments.maintenance import compact, restore, retain, roll, verify
-from spark_segments.storage import Storage
+from tests.clock import OLDEST_CHUNK_MS, store_clock
+from tests.log.played_log import Play
 from tests.maintenance.appending import DAY_MS, GOLDEN_MS, contents, live, topic_with
-from tests.manifest_rows import Change, Manifest
+from tests.manifest_rows import Change
+from tests.opened import opened
+from tests.played_files import PlayedFiles
 
 CONFIG = {"cleanup.policy": "compact,delete", "retention.ms": -1, "min.cleanable.dirty.ratio": 0}
 
@@ -40,16 +41,7 @@ def bounds(log: LogDir) -> list[tuple[int, int]]:
 
 def compact_while(log: LogDir, work: Callable[[], object]) -> dict:
     """The report's line of a compaction that meets what `work` did when it comes to commit."""
-    commit = Manifest.commit
-    waiting = [work]
-
-    def commit_late(manifest: Manifest, *arguments, **options):
-        if waiting:
-            waiting.pop()()
-        return commit(manifest, *arguments, **options)
-
-    with mock.patch.object(Manifest, "commit", commit_late):
-        (line,) = compact(log, now_ms=GOLDEN_MS).partitions
+    (line,) = compact(opened(log, open_delta_log=Play().before_commits(work)), now_ms=GOLDEN_MS).partitions
     return line
 
 
@@ -76,18 +68,9 @@ def test_what_another_compaction_has_done_is_left_to_it(sealed):
 
 
 def test_a_later_round_that_another_compaction_was_quicker_with_is_left_to_it(sealed):
-    small = LogDir.open(sealed.uri, defaults={"log.cleaner.dedupe.buffer.size": "72"})
-    commit = Manifest.commit
-    commits = []
-
-    def commit_late(manifest: Manifest, *arguments, **options):
-        commits.append(1)
-        if len(commits) == 2:
-            compact(sealed, now_ms=GOLDEN_MS)
-        return commit(manifest, *arguments, **options)
-
-    with mock.patch.object(Manifest, "commit", commit_late):
-        (line,) = compact(small, now_ms=GOLDEN_MS).partitions
+    play = Play().before_commits(None, lambda: compact(sealed, now_ms=GOLDEN_MS))
+    small = opened(sealed.storage, open_delta_log=play, defaults={"log.cleaner.dedupe.buffer.size": "72"})
+    (line,) = compact(small, now_ms=GOLDEN_MS).partitions
     assert (line["action"], line["rounds"]) == ("lost to another job", 1)
     assert line["records_in"] == line["records_out"] + sum(line["dropped"].values())
     assert left(sealed) == ["2:a 2", "5:d 1", "6:b ", "7:c 2", "8:a 9"]
@@ -173,8 +156,13 @@ def test_a_topic_made_again_meanwhile_is_not_touched(sealed):
 def test_files_that_are_too_old_by_the_commit_are_not_named(sealed):
     rows, now_ms = live(sealed, "t"), sealed.storage.now_ms()
     clock = [now_ms]
-    with mock.patch.object(Storage, "now_ms", lambda _: clock[0]):
-        line = compact_while(sealed, lambda: clock.__setitem__(0, now_ms + OLDEST_CHUNK_MS + 1))
+
+    def asleep(_: str, go):
+        clock[0] = now_ms + OLDEST_CHUNK_MS + 1
+        return go()
+
+    with store_clock(lambda: clock[0]):
+        (line,) = compact(opened(sealed, PlayedFiles(stream=asleep)), now_ms=GOLDEN_MS).partitions
     assert line["action"] == "failed" and "too old" in line["error"]
     assert live(sealed, "t") == rows
 

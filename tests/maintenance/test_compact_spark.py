@@ -14,14 +14,10 @@ import pyarrow as pa
 from spark_segments import LogDir
 from spark_segments.format.cleaner.layout import BYTES_PER_SLOT
 from spark_segments.maintenance import compact, roll, verify
-from spark_segments.maintenance.compaction import plan as compact_plan
-from spark_segments.maintenance.compaction import round_tasks
 from spark_segments.maintenance.compaction.map_file import SUFFIX, MapFile
-from spark_segments.maintenance.compaction.partition_cleaner import clean_partition
-from spark_segments.maintenance.compaction.round import CleanerSettings
-from spark_segments.maintenance.compaction.round_tasks import RoundTasks
 from spark_segments.storage import Storage
 from tests.maintenance.appending import contents, live
+from tests.maintenance.rounds import CleanerSettings, RoundTasks, clean_partition
 from tests.maintenance.upkeep import all_records, assert_maintained, busy_log
 
 NOW_MS = 1_700_000_000_000
@@ -57,9 +53,8 @@ def test_a_session_maintains_a_log(spark, log):
     assert verify(log, deep=True).ok
 
 
-def test_spark_compacts_a_large_partition_by_many_tasks(spark, log, tmp_path, monkeypatch):
-    monkeypatch.setattr(compact_plan, "LARGE_PARTITION_BYTES", 0)
-    monkeypatch.setattr(round_tasks, "MIN_SLICE_BYTES", 1)
+def test_spark_compacts_a_large_partition_by_many_tasks(spark, log, tmp_path, monkeypatch, limits):
+    limits(LARGE_PARTITION_BYTES=0, MIN_SLICE_BYTES=1)
     merged: list[str] = []
     pieces = MapFile.pieces
 
@@ -77,9 +72,9 @@ def test_spark_compacts_a_large_partition_by_many_tasks(spark, log, tmp_path, mo
     assert verify(log, deep=True).ok
 
 
-def test_the_map_of_a_task_that_does_not_fit_is_left_to_a_further_round(spark, log, tmp_path, monkeypatch):
+def test_the_map_of_a_task_that_does_not_fit_is_left_to_a_further_round(spark, log, tmp_path, limits):
     """Of 400 keys, each half of the dirty head has 300, and the map holds 330."""
-    monkeypatch.setattr(round_tasks, "MIN_SLICE_BYTES", 1)
+    limits(MIN_SLICE_BYTES=1)
     log.create_topic("prices", 1, {"cleanup.policy": "compact", "segment.bytes": "4000"})
     for turn in range(5):
         keys = [f"k{(100 * turn + number) % 400}" for number in range(200)]
@@ -99,9 +94,9 @@ def test_the_map_of_a_task_that_does_not_fit_is_left_to_a_further_round(spark, l
     assert verify(log, deep=True).ok
 
 
-def test_a_group_that_is_most_of_the_work_is_cleaned_by_threads_of_one_task(spark, log, tmp_path, monkeypatch):
+def test_a_group_that_is_most_of_the_work_is_cleaned_by_threads_of_one_task(spark, log, tmp_path, monkeypatch, limits):
     """The session has two slots: the partition is one group of several segments."""
-    monkeypatch.setattr(compact_plan, "LARGE_PARTITION_BYTES", 0)
+    limits(LARGE_PARTITION_BYTES=0)
     threads: list[int] = []
     planned = RoundTasks._rewriting_tasks
 

@@ -9,12 +9,11 @@ import pytest
 
 from spark_segments import LogDir
 from spark_segments.log.segment.copying import copy_batches
-from spark_segments.log.segment.limits import SegmentLimits
 from spark_segments.log.verification.repair import commit_repairs
 from spark_segments.maintenance import compact, restore, retain, roll
-from spark_segments.storage import Storage
+from tests.clock import store_clock
 from tests.log.played_log import CommitFailedError, Play
-from tests.maintenance.appending import DAY_MS, GOLDEN_MS, append_one_by_one, live, records, topic_with
+from tests.maintenance.appending import DAY_MS, GOLDEN_MS, SegmentLimits, append_one_by_one, live, records, topic_with
 from tests.manifest_rows import Manifest
 from tests.opened import opened
 
@@ -37,7 +36,7 @@ class Clock:
 @pytest.fixture
 def clock(log) -> Iterator[Clock]:
     clock = Clock(log.storage.now_ms())
-    with mock.patch.object(Storage, "now_ms", lambda _: clock.now_ms):
+    with store_clock(lambda: clock.now_ms):
         yield clock
 
 

@@ -7,7 +7,6 @@ import dataclasses
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from unittest import mock
 
 import pyarrow as pa
 import pytest
@@ -19,8 +18,11 @@ from spark_segments.errors import InvalidOptionError, LogDirError, SegmentsError
 from spark_segments.maintenance import compact, erase, retain, roll, vacuum, verify
 from spark_segments.maintenance.erasure.copies import key_account
 from tests.golden_files import GOLDEN
+from tests.log.played_log import Play
 from tests.maintenance.appending import DAY_MS, contents, live
-from tests.manifest_rows import Change, Manifest, live_rows
+from tests.manifest_rows import Change, live_rows
+from tests.opened import opened
+from tests.small_limits import small_limits
 
 NOW_MS = 1_700_000_000_000
 LATER_MS = 2_000_000_000_000  # long after any test runs: what is active is idle then
@@ -56,27 +58,25 @@ def files_with(log: LogDir, data: bytes) -> list[str]:
     return sorted(str(path.relative_to(log.uri)) for path in files if data in path.read_bytes())
 
 
-@contextlib.contextmanager
-def interrupted(commits: int) -> Iterator[None]:
-    """Within, every commit after so many raises an error."""
-    commit, left = Manifest.commit, [None] * commits
+class Killed(BaseException):
+    """The process died."""
 
-    def commit_or_die(manifest: Manifest, plan, **options):
-        if not left:
-            raise RuntimeError("killed")
-        left.pop()
-        return commit(manifest, plan, **options)
 
-    with mock.patch.object(Manifest, "commit", commit_or_die):
-        yield
+def interrupted(log: LogDir, commits: int) -> LogDir:
+    """The log directory for a job that dies at the commit after so many."""
+
+    def die(_: str, go):
+        raise Killed
+
+    play = Play().before_commits(*[None] * commits)
+    play.always("commit_on", die)
+    return opened(log, open_delta_log=play)
 
 
 @contextlib.contextmanager
 def objects_of(fewest_runs: int) -> Iterator[None]:
     """Within, so many runs are enough for a shared object."""
-    with contextlib.ExitStack() as stack:
-        for module in ("log.appending.appender", "maintenance.rolling.copies"):
-            stack.enter_context(mock.patch(f"spark_segments.{module}.FEWEST_RUNS", fewest_runs))
+    with small_limits(FEWEST_RUNS=fewest_runs):
         yield
 
 
@@ -129,8 +129,8 @@ def test_only_records_of_the_keys_go_and_all_others_stay_where_they_are(
         assert (log.topic("t").snapshot.version, contents(log, "t")) == (version, there)
 
         if commits is not None:
-            with contextlib.suppress(RuntimeError), interrupted(commits):
-                erase(log, topics=["t"], keys=sorted(erased), now_ms=NOW_MS, history=history)
+            with contextlib.suppress(Killed):
+                erase(interrupted(log, commits), topics=["t"], keys=sorted(erased), now_ms=NOW_MS, history=history)
             assert [one for one in contents(log, "t") if one["key"] not in erased] == [
                 one for one in there if one["key"] not in erased
             ]
@@ -263,8 +263,8 @@ def test_no_partition_keeps_a_shared_object_that_has_the_key(log: LogDir, policy
 def test_a_run_that_no_row_names_any_more_is_found_by_the_next_erasure(log: LogDir, history: bool) -> None:
     """The first erasure is killed before other partitions' runs are copied, and vacuum drops the rows of the keys."""
     bobs = secret_among_many(log)
-    with pytest.raises(RuntimeError, match="killed"), interrupted(2):
-        erase(log, topics=["t"], keys=[b"ada"])
+    with pytest.raises(Killed):
+        erase(interrupted(log, 2), topics=["t"], keys=[b"ada"])
     vacuum(log, now_ms=log.storage.now_ms() + 2000)
     account = key_account(log, "t", b"ada")
     assert (
@@ -351,18 +351,11 @@ def test_a_dry_run_names_what_would_go_and_changes_nothing(log: LogDir) -> None:
     assert (log.topic("t").snapshot.version, contents(log, "t")) == before
 
 
-def test_what_another_job_replaced_meanwhile_is_erased_in_a_further_round(log: LogDir, monkeypatch) -> None:
+def test_what_another_job_replaced_meanwhile_is_erased_in_a_further_round(log: LogDir) -> None:
     topic(log)
     append(log, [(0, b"ada", b"1"), (0, b"bob", b"2"), (1, b"ada", b"3")])
-    commit, waiting = Manifest.commit, [seal]
-
-    def commit_late(manifest: Manifest, plan, **options):
-        if waiting:
-            waiting.pop()(log)
-        return commit(manifest, plan, **options)
-
-    monkeypatch.setattr(Manifest, "commit", commit_late)
-    report = erase(log, topics=["t"], keys=[b"ada"])
+    play = Play().before_commits(lambda: seal(log))
+    report = erase(opened(log, open_delta_log=play), topics=["t"], keys=[b"ada"])
     assert report.dropped == {"erased": 2}
     assert [(one["key"], one["offset"]) for one in contents(log, "t")] == [(b"bob", 1)]
     assert faults(log) == []

@@ -16,7 +16,7 @@ from tests.clock import store_clock
 from tests.golden_files import golden_dir
 from tests.maintenance.appending import append_one_by_one, records, topic_with
 from tests.maintenance.explained import NOW_MS
-from tests.maintenance.schedule import JOBS, START_MS, TOPIC, Schedule, Written
+from tests.maintenance.schedule import JOBS, START_MS, TOPIC, Written, scheduled
 
 
 def test_one_is_found_by_its_time(log):
@@ -43,26 +43,26 @@ def test_what_is_asked_has_to_be_one_record(log):
         LogDir.open(str(golden_dir("broker-data"))).topic("canary").explain(0, 0)
 
 
-def test_a_schedule_that_comes_as_late_as_it_may_meets_the_latest_moments(log, monkeypatch):
+def test_a_schedule_that_comes_as_late_as_it_may_meets_the_latest_moments(log):
     """To the ms of each job: one that ran a ms before it was due is as late as it can be."""
     settings = {"segment.ms": 100, "retention.ms": 30, "file.delete.delay.ms": 70}
-    schedule = Schedule(log, settings, 60, monkeypatch)
-    schedule.append([Written()])
-    schedule.explain()
-    rolled_ms = START_MS + 100 + 60
-    retained_ms = rolled_ms - 1 + 60
-    deleted_ms = retained_ms + 70 + 60
-    for job, ran_ms, runs_ms in (
-        ("roll", START_MS + 100, rolled_ms),
-        ("retain", rolled_ms - 1, retained_ms),
-        ("vacuum", retained_ms + 70, deleted_ms),
-    ):
-        for at_ms in (ran_ms, runs_ms):
-            schedule.ran_ms = dict.fromkeys(schedule.ran_ms, at_ms)
-            schedule.wait(at_ms)
-            schedule.run(job)
-    assert schedule.in_files == set()
-    assert (schedule.leaves[0].latest_ms, schedule.deleted[0].latest_ms) == (retained_ms + 2, deleted_ms + 3)
+    with scheduled(log, settings, 60) as schedule:
+        schedule.append([Written()])
+        schedule.explain()
+        rolled_ms = START_MS + 100 + 60
+        retained_ms = rolled_ms - 1 + 60
+        deleted_ms = retained_ms + 70 + 60
+        for job, ran_ms, runs_ms in (
+            ("roll", START_MS + 100, rolled_ms),
+            ("retain", rolled_ms - 1, retained_ms),
+            ("vacuum", retained_ms + 70, deleted_ms),
+        ):
+            for at_ms in (ran_ms, runs_ms):
+                schedule.ran_ms = dict.fromkeys(schedule.ran_ms, at_ms)
+                schedule.wait(at_ms)
+                schedule.run(job)
+        assert schedule.in_files == set()
+        assert (schedule.leaves[0].latest_ms, schedule.deleted[0].latest_ms) == (retained_ms + 2, deleted_ms + 3)
 
 
 @pytest.mark.slow
@@ -127,8 +127,10 @@ events = st.lists(
 )
 def test_what_is_told_comes_true_whatever_is_appended_and_whenever_the_jobs_run(config, every_ms, ago, timed, happens):
     ago_ms = {job: int(share * every_ms) for job, share in ago.items()}
-    with tempfile.TemporaryDirectory() as directory, pytest.MonkeyPatch.context() as monkeypatch:
-        schedule = Schedule(LogDir.create(directory + "/log"), config, every_ms, monkeypatch, ago_ms)
+    with (
+        tempfile.TemporaryDirectory() as directory,
+        scheduled(LogDir.create(directory + "/log"), config, every_ms, ago_ms) as schedule,
+    ):
         for wait_ms, what in happens:
             schedule.wait(schedule.now_ms + wait_ms)
             if isinstance(what, str):

@@ -222,13 +222,12 @@ def test_a_partition_that_roll_fails_with_leaves_no_files(orders, session):
 
 
 @pytest.mark.parametrize("by_tasks", [False, True])
-def test_a_partition_that_compact_fails_with_leaves_no_files(orders, session, by_tasks, monkeypatch):
+def test_a_partition_that_compact_fails_with_leaves_no_files(orders, session, by_tasks, limits):
     roll(orders, now_ms=GOLDEN_MS)
     segment = live(orders, "orders", DAMAGED)[2]
     flip(path_of(orders, segment.path), segment.log_bytes - 1)
     if by_tasks:
-        monkeypatch.setattr(PLAN, "LARGE_PARTITION_BYTES", 0)
-        monkeypatch.setattr(PLAN, "LARGE_SHARE", 0)
+        limits(LARGE_PARTITION_BYTES=0, LARGE_SHARE=0)
     before = {path for path in files(orders) if path.startswith("orders-1/")}
     small = LogDir.open(orders.uri, defaults={"log.cleaner.threads": "2"})
     assert actions(compact(small, spark=session, now_ms=GOLDEN_MS, force=True))[DAMAGED] == "failed"

@@ -10,8 +10,6 @@ import pytest
 from spark_segments import LogDir
 from spark_segments.config import topic_config
 from spark_segments.maintenance import compact, roll, verify
-from spark_segments.maintenance.compaction import group_rewrite
-from spark_segments.maintenance.compaction.plan import groups
 from tests.maintenance.appending import (
     DAY_MS,
     GOLDEN_MS,
@@ -21,6 +19,7 @@ from tests.maintenance.appending import (
     records,
     topic_with,
 )
+from tests.maintenance.rounds import groups
 from tests.maintenance.rows import row, run
 from tests.manifest_rows import Change
 from tests.segment_bytes import batches_of
@@ -88,14 +87,14 @@ def test_groups_have_offsets_that_fit_an_index_entry(last_offset, sizes):
 
 
 @pytest.mark.slow
-def test_a_group_that_outgrows_a_file_becomes_several(log, monkeypatch):
+def test_a_group_that_outgrows_a_file_becomes_several(log, limits):
     topic_with(log, "orders", CONFIG)
     for name in "abcd":
         log.topic("orders").append(with_own_keys(name))
         seal(log)
     log.topic("orders").append(with_own_keys("e"))
     newest = {one["key"]: one for one in contents(log, "orders", offsets=(None, 40))}
-    monkeypatch.setattr(group_rewrite, "LARGEST_FILE_BYTES", 1500)
+    limits(LARGEST_FILE_BYTES=1500)
     compact(log, now_ms=GOLDEN_MS)
     rows = live(log, "orders")
     assert [(one.base_offset, one.next_offset) for one in rows] == [(0, 20), (20, 30), (30, 40), (40, 50)]

@@ -11,6 +11,8 @@ import pytest
 from spark_segments import LogDir
 from spark_segments.maintenance import compact, roll
 from spark_segments.maintenance.compaction.noted_batches import LEAST_STORE_GAP_BYTES
+from tests.opened import opened
+from tests.played_files import PlayedFiles
 
 NOW_MS = 1_700_000_000_000
 LATER_MS = 10 * 24 * 3_600_000
@@ -40,18 +42,16 @@ def _segment(log: LogDir):
     return log.topic("t").snapshot.live_of(0)[0]
 
 
-def test_bytes_without_a_live_record_are_read_once(log, monkeypatch):
+def test_bytes_without_a_live_record_are_read_once(log):
     segment, read_bytes = _segment(log), 0
-    read = type(log.storage).read
 
-    def counted(storage, path, offset=0, length=None, **options):
+    def counted(path, go):
         nonlocal read_bytes
-        found = read(storage, path, offset, length, **options)
-        read_bytes += found.size if path == segment.path else 0
+        found = go()
+        read_bytes += found.size if path.endswith(segment.path) else 0
         return found
 
-    monkeypatch.setattr(type(log.storage), "read", counted)
-    report = compact(log).to_dict()
+    report = compact(opened(log, PlayedFiles(read=counted))).to_dict()
     assert segment.log_bytes < read_bytes < 1.5 * segment.log_bytes
     assert (report["records_in"], report["records_out"]) == (ROWS + 201, 201)
     assert report["dropped"] == {"superseded": ROWS}
@@ -75,28 +75,26 @@ def test_a_damaged_batch_that_would_be_passed_over_stops_the_compaction(log, tmp
 
 
 @pytest.mark.slow
-def test_a_byte_that_a_single_read_gets_wrong_is_never_written(log, tmp_path, monkeypatch):
+def test_a_byte_that_a_single_read_gets_wrong_is_never_written(log, tmp_path):
     segment, before = _segment(log), _kept(log)
-    read = type(log.storage).read
     reads = wrong = 0
 
-    def flipped(storage, path, offset=0, length=None, **options):
+    def flipped(path, go):
         nonlocal reads
-        found = read(storage, path, offset, length, **options)
-        reads += path == segment.path
-        if path != segment.path or reads != wrong:
+        found = go()
+        reads += path.endswith(segment.path)
+        if not path.endswith(segment.path) or reads != wrong:
             return found
         data = bytearray(found)
         data[-VALUE_BYTES // 2] ^= 1  # of the last value that was read
         return pa.py_buffer(data)
 
     noticed = 0
-    monkeypatch.setattr(type(log.storage), "read", flipped)
     while reads >= wrong:
         wrong += 1
         reads = 0
         shutil.copytree(tmp_path / "log", tmp_path / str(wrong))
-        copy = LogDir.open(str(tmp_path / str(wrong)), defaults={"log.cleaner.threads": "1"})
+        copy = opened(tmp_path / str(wrong), PlayedFiles(read=flipped), defaults={"log.cleaner.threads": "1"})
         failed = compact(copy).failed
         noticed += bool(failed)
         assert "CRC" in str(failed) if failed else len(_kept(copy)) == 202

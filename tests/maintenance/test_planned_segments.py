@@ -14,11 +14,18 @@ from hypothesis import strategies as st
 
 from spark_segments import LogDir
 from spark_segments.format.rolling import segment_jitter_ms
-from spark_segments.log.segment.writer import SegmentWriter
 from spark_segments.maintenance.rolling.plan import RollRules, plan_roll
 from spark_segments.maintenance.rolling.planned_segments import plan_segments
 from spark_segments.storage import Storage
-from tests.maintenance.appending import DAY_MS, append_in_batches, append_one_by_one, live, records, topic_with
+from tests.maintenance.appending import (
+    DAY_MS,
+    SegmentWriter,
+    append_in_batches,
+    append_one_by_one,
+    live,
+    records,
+    topic_with,
+)
 from tests.maintenance.rows import TOPIC, TOPIC_ID, table
 from tests.manifest_rows import Segment
 from tests.segment_bytes import BatchTable, batches_of, encode_records

@@ -17,6 +17,7 @@ from tests.log.played_log import Play
 from tests.maintenance.appending import DAY_MS, GOLDEN_MS, append_one_by_one, contents, live, records, topic_with
 from tests.manifest_rows import Partition, forget_rows
 from tests.opened import opened
+from tests.played_files import PlayedFiles
 
 RESTORE = sys.modules["spark_segments.maintenance.removal.restore"]
 VACUUM = sys.modules["spark_segments.maintenance.removal.vacuum"]
@@ -165,7 +166,7 @@ def test_what_vacuum_has_taken_cannot_be_restored(orders):
     assert contents(orders, "orders") == before
 
 
-def test_what_vacuum_is_about_to_take_cannot_be_restored(orders, monkeypatch):
+def test_what_vacuum_is_about_to_take_cannot_be_restored(orders):
     """A restore between the mark and the deletion would bring back rows whose files are about to go."""
     wanted = version(orders)
     with store_clock(GOLDEN_MS):
@@ -177,8 +178,7 @@ def test_what_vacuum_is_about_to_take_cannot_be_restored(orders, monkeypatch):
             restore(orders, topics=["orders"], version=wanted)
         tried.append(True)
 
-    monkeypatch.setattr(VACUUM, "_delete", restore_first)
-    vacuum(orders, now_ms=GOLDEN_MS + DELAY_MS + 1)
+    vacuum(opened(orders, PlayedFiles(delete=restore_first)), now_ms=GOLDEN_MS + DELAY_MS + 1)
     assert tried
 
 
@@ -356,8 +356,8 @@ def test_a_restore_that_brings_no_file_back_may_go_beyond_an_erasure(orders):
     assert contents(orders, "orders") == before
 
 
-def test_a_topic_remembers_that_it_erased_however_often_it_did(orders, monkeypatch):
-    monkeypatch.setattr("spark_segments.log.manifest.erasures.MOST_ERASURES", 2)
+def test_a_topic_remembers_that_it_erased_however_often_it_did(orders, limits):
+    limits(MOST_ERASURES=2)
     wanted = version(orders)
     for number in range(5):
         erase(orders, topics=["orders"], keys=[b"%d" % number])

@@ -11,13 +11,14 @@ import pytest
 
 from spark_segments import LogDir
 from spark_segments.log.segment.copying import copy_batches
-from spark_segments.log.segment.limits import SegmentLimits
 from spark_segments.maintenance import restore, roll, verify
-from spark_segments.storage import Storage
+from tests.clock import store_clock
 from tests.golden_files import golden_dir
+from tests.log.played_log import Play
 from tests.maintenance.appending import (
     DAY_MS,
     GOLDEN_MS,
+    SegmentLimits,
     append_in_batches,
     append_one_by_one,
     contents,
@@ -25,6 +26,8 @@ from tests.maintenance.appending import (
     records,
     topic_with,
 )
+from tests.opened import opened
+from tests.played_files import PlayedFiles
 
 ROLL = sys.modules["spark_segments.maintenance.rolling.roll"]
 
@@ -91,13 +94,13 @@ def test_a_rolled_segment_is_as_old_as_its_newest_chunk(log):
 
 
 @pytest.mark.parametrize("timed", [True, False])
-def test_merging_puts_off_no_roll_by_the_clock_but_of_records_without_timestamps(log, monkeypatch, timed):
+def test_merging_puts_off_no_roll_by_the_clock_but_of_records_without_timestamps(log, timed):
     start_ms = log.storage.now_ms()
     topic_with(log, "orders", {"segment.ms": DAY_MS})
     for hour in range(8):
         now_ms = start_ms + hour * 3_600_000
-        monkeypatch.setattr(Storage, "now_ms", lambda self, now_ms=now_ms: now_ms)
-        append_one_by_one(log, "orders", records(1, time_ms=now_ms if timed else -1))
+        with store_clock(now_ms):
+            append_one_by_one(log, "orders", records(1, time_ms=now_ms if timed else -1))
     roll(log, now_ms=now_ms)
     assert states(log) == ["chunk"]
     # Retention goes by the moment of the last append where there are no timestamps: so that is what is kept there.
@@ -125,31 +128,22 @@ def test_a_dry_run_opens_no_segment_and_says_why(log, monkeypatch):
     assert log.topic("orders").snapshot.version == version
 
 
-def meanwhile(monkeypatch: pytest.MonkeyPatch, work) -> None:
-    """Has `work` done after the job has copied, before it commits."""
-    copied = ROLL.copied
-
-    def run(*arguments, **options):
-        done = copied(*arguments, **options)
-        monkeypatch.setattr(ROLL, "copied", copied)
-        work()
-        return done
-
-    monkeypatch.setattr(ROLL, "copied", run)
+def roll_meanwhile(log: LogDir, work, now_ms: int = GOLDEN_MS) -> list[dict]:
+    """The report's lines of a roll that has `work` done after it has copied, before it commits."""
+    return roll(opened(log, open_delta_log=Play().before_commits(work)), now_ms=now_ms).partitions
 
 
-def test_records_appended_meanwhile_follow_what_was_rolled(log, monkeypatch):
+def test_records_appended_meanwhile_follow_what_was_rolled(log):
     topic_with(log, "orders", {"segment.bytes": 2000})
     append_one_by_one(log, "orders", records(40))
-    meanwhile(monkeypatch, lambda: append_one_by_one(log, "orders", records(5, first=40)))
-    (line,) = roll(log, now_ms=GOLDEN_MS).partitions
+    (line,) = roll_meanwhile(log, lambda: append_one_by_one(log, "orders", records(5, first=40)))
     assert line["action"] == "roll" and line["records_in"] == line["records_out"]
     assert [int(one["value"].split()[0]) for one in contents(log, "orders")] == list(range(45))
     assert_sound(log)
 
 
 @pytest.mark.slow
-def test_a_partition_that_another_job_rolled_meanwhile_is_left_to_it(log, monkeypatch):
+def test_a_partition_that_another_job_rolled_meanwhile_is_left_to_it(log):
     topic_with(log, "orders", {"segment.bytes": 2000}, partitions=2)
     append_one_by_one(log, "orders", records(40), partition=0)
     before = contents(log, "orders")
@@ -158,23 +152,21 @@ def test_a_partition_that_another_job_rolled_meanwhile_is_left_to_it(log, monkey
         roll(log, now_ms=GOLDEN_MS)
         append_one_by_one(log, "orders", records(40), partition=1)
 
-    meanwhile(monkeypatch, other)
-    (line,) = roll(log, now_ms=GOLDEN_MS).partitions
+    (line,) = roll_meanwhile(log, other)
     assert (line["action"], line["records_in"]) == ("lost to another job", 0)
     assert contents(log, "orders", partition=0) == before
     assert_sound(log)
 
 
-def test_chunks_that_a_restore_brings_back_meanwhile_do_not_come_below_a_sealed_segment(log, monkeypatch):
+def test_chunks_that_a_restore_brings_back_meanwhile_do_not_come_below_a_sealed_segment(log):
     topic_with(log, "orders", {"segment.bytes": 2000})
     log.topic("orders").append(records(14))
     log.topic("orders").append(records(6, first=14))
     before, wanted = contents(log, "orders"), log.topic("orders").snapshot.version
     roll(log, now_ms=GOLDEN_MS)
     assert states(log) == ["sealed", "chunk"]
-    meanwhile(monkeypatch, lambda: restore(log, topics=["orders"], version=wanted))
     later_ms = log.storage.now_ms() + 8 * DAY_MS
-    (line,) = roll(log, now_ms=later_ms).partitions
+    (line,) = roll_meanwhile(log, lambda: restore(log, topics=["orders"], version=wanted), later_ms)
     assert line["action"] == "lost to another job"
     assert states(log) == ["chunk", "chunk"]
     log.topic("orders").append(records(2, first=20))
@@ -183,7 +175,7 @@ def test_chunks_that_a_restore_brings_back_meanwhile_do_not_come_below_a_sealed_
     assert_sound(log)
 
 
-def test_a_topic_made_again_meanwhile_is_not_touched(log, monkeypatch):
+def test_a_topic_made_again_meanwhile_is_not_touched(log):
     topic_with(log, "orders", {"segment.bytes": 2000})
     append_one_by_one(log, "orders", records(40))
 
@@ -192,19 +184,18 @@ def test_a_topic_made_again_meanwhile_is_not_touched(log, monkeypatch):
         topic_with(log, "orders", {})
         append_one_by_one(log, "orders", records(3))
 
-    meanwhile(monkeypatch, other)
-    (line,) = roll(log, now_ms=GOLDEN_MS).partitions
+    (line,) = roll_meanwhile(log, other)
     assert line["action"] == "lost to another job"
     assert len(contents(log, "orders")) == 3 and states(log) == ["chunk"] * 3
 
 
 @pytest.mark.slow
-def test_a_job_that_is_stopped_keeps_the_waves_that_it_has_done(log, monkeypatch):
+def test_a_job_that_is_stopped_keeps_the_waves_that_it_has_done(log, limits):
     topic_with(log, "orders", {"segment.bytes": 2000}, partitions=5)
     for number in range(5):
         append_one_by_one(log, "orders", records(40), partition=number)
     before = contents(log, "orders")
-    monkeypatch.setattr(ROLL, "WAVE_PARTITIONS", 2)
+    limits(ROLL_WAVE_PARTITIONS=2)
 
     class Stopped(Exception):
         pass
@@ -226,13 +217,18 @@ def test_a_job_that_is_stopped_keeps_the_waves_that_it_has_done(log, monkeypatch
     assert_sound(log)
 
 
-def test_files_that_are_too_old_are_not_committed(log, monkeypatch):
+def test_files_that_are_too_old_are_not_committed(log):
     """The machine was asleep between copying and committing, and vacuum elsewhere was not."""
     topic_with(log, "orders", {"segment.bytes": 2000})
     append_one_by_one(log, "orders", records(40))
-    now_ms = log.storage.now_ms()
-    meanwhile(monkeypatch, lambda: monkeypatch.setattr(Storage, "now_ms", lambda self: now_ms + 8 * DAY_MS))
-    (line,) = roll(log, now_ms=GOLDEN_MS).failed
+    clock = [log.storage.now_ms()]
+
+    def asleep(_: str, go):
+        clock[0] += 8 * DAY_MS
+        return go()
+
+    with store_clock(lambda: clock[0]):
+        (line,) = roll(opened(log, PlayedFiles(stream=asleep)), now_ms=GOLDEN_MS).failed
     assert "too old" in line["error"]
     assert states(log) == ["chunk"] * 40
 

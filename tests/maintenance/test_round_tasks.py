@@ -17,22 +17,24 @@ from hypothesis import strategies as st
 from spark_segments import LogDir
 from spark_segments.format.cleaner.layout import BYTES_PER_SLOT
 from spark_segments.format.cleaner.offset_map import OffsetMap
-from spark_segments.log.manifest.upkeep import ORPHAN_AGE_MS
 from spark_segments.log.segment.reader import windows
 from spark_segments.maintenance import compact, roll, vacuum, verify
-from spark_segments.maintenance.compaction import plan as compact_plan
 from spark_segments.maintenance.compaction import round as round_module
-from spark_segments.maintenance.compaction import round_tasks
 from spark_segments.maintenance.compaction.map_file import read_map, write_map
-from spark_segments.maintenance.compaction.partition_cleaner import PartitionResult, clean_partition
-from spark_segments.maintenance.compaction.plan import count_large
-from spark_segments.maintenance.compaction.round import (
-    CleanerSettings,
-    RoundPlan,
-)
-from spark_segments.maintenance.compaction.round_tasks import ONE_TASK, RoundTasks, rewriting_tasks, slices
 from tests import golden_files
+from tests.clock import ORPHAN_AGE_MS
 from tests.maintenance.appending import contents, live, under_policy
+from tests.maintenance.rounds import (
+    ONE_TASK,
+    CleanerSettings,
+    PartitionResult,
+    RoundPlan,
+    RoundTasks,
+    clean_partition,
+    count_large,
+    rewriting_tasks,
+    slices,
+)
 from tests.maintenance.rows import run
 from tests.segment_bytes import Window
 
@@ -70,8 +72,8 @@ def clean_by(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("tasks", [2, 7, 100])
-def test_many_tasks_do_what_one_does(prices, tmp_path, monkeypatch, tasks):
-    monkeypatch.setattr(round_tasks, "MIN_SLICE_BYTES", 1)
+def test_many_tasks_do_what_one_does(prices, tmp_path, limits, tasks):
+    limits(MIN_SLICE_BYTES=1)
     copy = LogDir.open(str(shutil.copytree(tmp_path / "log", tmp_path / "copy")))
     found = clean_by(prices, tasks)
     (expected,) = compact(copy, now_ms=NOW_MS).partitions
@@ -98,10 +100,10 @@ def test_many_tasks_do_what_one_does(prices, tmp_path, monkeypatch, tasks):
     ],
 )
 def test_what_does_not_fit_the_maps_is_read_by_one_task_or_left_to_a_further_round(
-    prices, monkeypatch, map_entries, slice_entries, merged_entries, in_one_round
+    prices, limits, map_entries, slice_entries, merged_entries, in_one_round
 ):
     """There are 83 keys in the dirty head."""
-    monkeypatch.setattr(round_tasks, "MIN_SLICE_BYTES", 1)
+    limits(MIN_SLICE_BYTES=1)
     before = contents(prices, "prices")
     newest = {row["key"]: row for row in before if row["key"] is not None and row["offset"] < 1000}
     map_bytes, slice_bytes, merged_bytes = [
@@ -138,9 +140,9 @@ def files(log: LogDir) -> list[tuple[int, bytes, bytes | None]]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("tasks", [2, 3, 100])
-def test_many_tasks_leave_the_same_bytes_of_transactions_as_one(transactions, tmp_path, monkeypatch, tasks):
+def test_many_tasks_leave_the_same_bytes_of_transactions_as_one(transactions, tmp_path, limits, tasks):
     """Also in a second cleaning, whose dirty head has none, and in which markers go whose transactions are gone."""
-    monkeypatch.setattr(round_tasks, "MIN_SLICE_BYTES", 1)
+    limits(MIN_SLICE_BYTES=1)
     copy = LogDir.open(str(shutil.copytree(tmp_path / "log", tmp_path / "copy")))
     day_ms = 86_400_000
     for turn, now_ms in enumerate((NOW_MS, NOW_MS + 2 * day_ms, NOW_MS + 4 * day_ms)):
@@ -162,8 +164,8 @@ def test_many_tasks_leave_the_same_bytes_of_transactions_as_one(transactions, tm
 
 
 @pytest.mark.slow
-def test_markers_that_only_the_clean_tail_has_are_followed_from_the_start_of_the_log(transactions, monkeypatch):
-    monkeypatch.setattr(round_tasks, "MIN_SLICE_BYTES", 1)
+def test_markers_that_only_the_clean_tail_has_are_followed_from_the_start_of_the_log(transactions, limits):
+    limits(MIN_SLICE_BYTES=1)
     first_dirty = transactions.topic("txnc").offsets()[0][1]
     transactions.topic("txnc").append(
         pa.table({"key": [f"new-{number % 7}" for number in range(40)], "value": ["v"] * 40})
@@ -188,8 +190,8 @@ def test_markers_that_only_the_clean_tail_has_are_followed_from_the_start_of_the
     assert found[0] == found[1] != []
 
 
-def test_more_about_transactions_than_memory_holds_is_left_to_one_task(transactions, monkeypatch):
-    monkeypatch.setattr(compact_plan, "LARGE_PARTITION_BYTES", 0)
+def test_more_about_transactions_than_memory_holds_is_left_to_one_task(transactions, monkeypatch, limits):
+    limits(LARGE_PARTITION_BYTES=0)
     before = live(transactions, "txnc")
     work = RoundPlan(
         settings_of(transactions, "txnc"),
@@ -282,9 +284,8 @@ def test_a_map_in_a_file_is_the_same_map_and_what_is_left_of_it_goes_with_vacuum
     assert not prices.storage.exists(file.path)
 
 
-def test_a_damaged_segment_leaves_the_partition_as_it_was(prices, monkeypatch):
-    monkeypatch.setattr(round_tasks, "MIN_SLICE_BYTES", 1)
-    monkeypatch.setattr(compact_plan, "LARGE_PARTITION_BYTES", 0)
+def test_a_damaged_segment_leaves_the_partition_as_it_was(prices, limits):
+    limits(MIN_SLICE_BYTES=1, LARGE_PARTITION_BYTES=0)
     log = LogDir.open(prices.uri, defaults={"log.cleaner.threads": "2"})
     before = live(log, "prices")
     path = Path(log.uri) / before[3].path

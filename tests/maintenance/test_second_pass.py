@@ -4,16 +4,15 @@ failure.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
 import tempfile
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import numpy as np
 import pyarrow as pa
@@ -25,46 +24,35 @@ from spark_segments import LogDir, ProducerOptions
 from spark_segments.config import topic_config
 from spark_segments.errors import CorruptBatchError
 from spark_segments.format.decoding import record_sections
-from spark_segments.log.manifest.upkeep import ORPHAN_AGE_MS
-from spark_segments.log.segment import reader, walk
-from spark_segments.log.segment.limits import SegmentLimits
-from spark_segments.log.segment.writer import SegmentWriter
 from spark_segments.maintenance import compact, roll, vacuum, verify
-from spark_segments.maintenance.compaction import group_rewrite, plan, round_tasks, second_pass
+from spark_segments.maintenance.compaction import group_rewrite, second_pass
 from spark_segments.maintenance.compaction.noted_batches import NotedBatches
-from spark_segments.maintenance.compaction.round import CleanerSettings, RoundPlan, RoundResult
-from spark_segments.maintenance.compaction.round_tasks import ONE_TASK, RoundTasks
 from spark_segments.storage import Storage
+from tests.clock import ORPHAN_AGE_MS
 from tests.format.test_clean_model import RETENTION_MS, START_MS, batches_of_a_round, extend
 from tests.format.written_log import Log
 from tests.log.overlapping import TOPIC as KAFKA_TOPIC
 from tests.log.overlapping import SegmentOf, write_partition
 from tests.log.test_overlaps import each
-from tests.maintenance.appending import contents, live
+from tests.maintenance.appending import SegmentLimits, SegmentWriter, contents, live
+from tests.maintenance.rounds import ONE_TASK, CleanerSettings, RoundPlan, RoundResult, RoundTasks
 from tests.maintenance.rows import TOPIC_ID, run
 from tests.maintenance.test_compact_directories import keyed
 from tests.manifest_rows import SEALED, Partition, Segment
 from tests.opened import LocalFiles, opened
+from tests.played_files import PlayedFiles
 from tests.segment_bytes import Window
+from tests.small_limits import small_limits
 
 TOPIC = "prices"
 MIB = 1 << 20
 LATER_MS = 10 * 86_400_000
 
 
-@contextlib.contextmanager
-def small_windows(size: int) -> Iterator[None]:
+def small_windows(size: int) -> AbstractContextManager[None]:
     """Windows of about `size` bytes, no gap is too small to be passed over, and every group is large."""
-    with contextlib.ExitStack() as patched:
-        for module in (walk, second_pass, reader):
-            patched.enter_context(mock.patch.object(module, "WINDOW_BYTES", size))
-        patched.enter_context(mock.patch.object(reader, "FIRST_WINDOW_BYTES", size))
-        patched.enter_context(mock.patch.object(second_pass, "WAITING_BYTES", 2 * size))
-        patched.enter_context(mock.patch.object(second_pass, "LEAST_GAP_BYTES", 1))
-        patched.enter_context(mock.patch.object(round_tasks, "MIN_SLICE_BYTES", 1))
-        patched.enter_context(mock.patch.object(plan, "LARGE_PARTITION_BYTES", 0))
-        patched.enter_context(mock.patch.object(plan, "LARGE_SHARE", 0))
-        yield
+    windows = {"WINDOW_BYTES": size, "FIRST_WINDOW_BYTES": size, "WINDOWS_WAITING_BYTES": 2 * size}
+    return small_limits(**windows, LEAST_GAP_BYTES=1, MIN_SLICE_BYTES=1, LARGE_PARTITION_BYTES=0, LARGE_SHARE=0)
 
 
 def written(storage: Storage, log: Log, rows: list[Segment]) -> list[Segment]:
@@ -119,8 +107,7 @@ def test_threads_leave_the_bytes_of_one_thread(
     with (
         tempfile.TemporaryDirectory() as directory,
         small_windows(window_bytes),
-        mock.patch.object(record_sections, "TARGET_BYTES", part_bytes),
-        mock.patch.object(group_rewrite, "LARGEST_FILE_BYTES", largest_bytes),
+        small_limits(SECTION_BYTES=part_bytes, LARGEST_FILE_BYTES=largest_bytes),
     ):
         storage = Storage(directory)
         for steps, later_ms in rounds:
@@ -131,10 +118,7 @@ def test_threads_leave_the_bytes_of_one_thread(
             cleaning = CleanerSettings(TOPIC, TOPIC_ID, {}, now_ms, map_bytes, 0.9)
             work = RoundPlan(cleaning, config, row, rows, dirty, bound)
             found = RoundTasks(threads, map_bytes, map_bytes)(storage, work)
-            with (
-                mock.patch.object(plan, "LARGE_PARTITION_BYTES", 1 << 40),
-                mock.patch.object(second_pass, "LEAST_GAP_BYTES", 1 << 40),
-            ):
+            with small_limits(LARGE_PARTITION_BYTES=1 << 40, LEAST_GAP_BYTES=1 << 40):
                 expected = RoundTasks(threads, map_bytes, map_bytes)(storage, work)
             assert described(storage, found) == described(storage, expected)
             if map_bytes == MIB:  # maps of slices are full at other records than a single map
@@ -179,26 +163,26 @@ def prices(tmp_path) -> LogDir:
 
 
 @pytest.mark.slow
-def test_a_byte_that_the_second_reading_gets_wrong_leaves_no_file_and_no_thread(prices, monkeypatch):
+def test_a_byte_that_the_second_reading_gets_wrong_leaves_no_file_and_no_thread(prices):
     (segment, _), before = live(prices, TOPIC), files(prices)
-    read, reads, wrong, noticed = Storage.read, 0, 0, 0
+    reads, wrong, noticed = 0, 0, 0
 
-    def flipped(storage: Storage, path: str, offset: int = 0, length: int | None = None, **options: Any) -> pa.Buffer:
+    def flipped(path: str, go: Callable[[], pa.Buffer]) -> pa.Buffer:
         nonlocal reads
-        found = read(storage, path, offset, length, **options)
-        reads += path == segment.path
-        if path != segment.path or reads != wrong:
+        found = go()
+        reads += path.endswith(segment.path)
+        if not path.endswith(segment.path) or reads != wrong:
             return found
         data = bytearray(found)
         data[len(data) // 2] ^= 1
         return pa.py_buffer(data)
 
-    monkeypatch.setattr(Storage, "read", flipped)
+    misread = opened(prices, PlayedFiles(read=flipped))
     # A slice for the first pass: one thread reads at a time, so that readings can be counted.
-    with small_windows(2000), mock.patch.object(round_tasks, "MIN_SLICE_BYTES", MIB):
+    with small_windows(2000), small_limits(MIN_SLICE_BYTES=MIB):
         while True:
             wrong, reads = wrong + 1, 0
-            failed = compact(prices).failed
+            failed = compact(misread).failed
             if reads < wrong:
                 break
             noticed += 1

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-from unittest import mock
 
 import numpy as np
 import pyarrow as pa
@@ -16,18 +15,17 @@ import pytest
 
 from spark_segments import LogDir
 from spark_segments.errors import LogDirError, SegmentsError
-from spark_segments.log.appending.appender import Appender
-from spark_segments.log.manifest.upkeep import ORPHAN_AGE_MS
-from spark_segments.log.segment.limits import SegmentLimits
 from spark_segments.log.segment.shared_object import SharedObjectWriter
 from spark_segments.maintenance import compact, restore, retain, roll, vacuum, verify
 from spark_segments.maintenance.rolling.plan import MERGE_CHUNKS, SHARED_OBJECT
-from tests.clock import store_clock
+from tests.clock import ORPHAN_AGE_MS, store_clock
 from tests.conftest import ROOT
 from tests.golden_files import log_files
 from tests.maintenance.appending import (
     DAY_MS,
     GOLDEN_MS,
+    Appender,
+    SegmentLimits,
     append_batches,
     append_one_by_one,
     contents,
@@ -39,9 +37,11 @@ from tests.maintenance.appending import (
 )
 from tests.manifest_rows import SEALED, Change, Segment, commit_append, live_rows, partitions_of
 from tests.segment_bytes import batches_of, rebase
+from tests.small_limits import small_limits
 
 PARTITIONS = 12
-OWN_FILES = "spark_segments.log.appending.appender.FEWEST_RUNS"
+OWN_FILES = 1 << 30
+"""So many runs as no append has."""
 
 
 def append(log: LogDir, *, first: int = 0, count: int = 3, partitions: int = PARTITIONS, topic: str = "orders") -> None:
@@ -132,12 +132,12 @@ def test_an_export_is_the_same_with_and_without_shared_objects(orders, tmp_path)
     with store_clock(GOLDEN_MS):
         for turn in range(12):
             append(orders, first=100 * turn)
-            with mock.patch(OWN_FILES, 1 << 30):
+            with small_limits(FEWEST_RUNS=OWN_FILES):
                 append(orders, first=100 * turn, topic="plain")
         assert named_objects(orders) and not any(row.is_shared for row in live(orders, "plain"))
         roll(orders)
         append(orders, first=5000)
-        with mock.patch(OWN_FILES, 1 << 30):
+        with small_limits(FEWEST_RUNS=OWN_FILES):
             append(orders, first=5000, topic="plain")
     roll(orders, now_ms=GOLDEN_MS + 30 * DAY_MS)
     assert {row.state for row in rows_of(orders)} == {SEALED}
@@ -194,9 +194,8 @@ def test_idle_partitions_do_not_keep_an_object(orders):
 
 
 @pytest.mark.slow
-def test_a_topic_has_no_more_chunks_than_the_bound_after_a_roll(orders, monkeypatch):
-    plan = "spark_segments.maintenance.rolling.plan.MOST_CHUNKS"
-    monkeypatch.setattr(plan, 4 * PARTITIONS)
+def test_a_topic_has_no_more_chunks_than_the_bound_after_a_roll(orders, limits):
+    limits(MOST_CHUNKS=4 * PARTITIONS)
     for turn in range(40):
         append(orders, first=1000 * turn, count=1 + turn % 3)
         if turn % 5 == 4:

@@ -12,11 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_segments.config import TopicConfig
-from spark_segments.maintenance.compaction.plan import plan_compaction
 from spark_segments.maintenance.explanation.topic_forecast import NEVER, forecast_topic
 from spark_segments.maintenance.removal.vacuum import expired_rows
 from spark_segments.maintenance.retention.plan import plan_retention
 from spark_segments.maintenance.rolling.plan import IDLE, RollRules, plan_roll
+from tests.maintenance.rounds import plan_compaction
 from tests.maintenance.rows import TOPIC_ID, row, snapshot, table
 from tests.manifest_rows import Partition, Snapshot, segments_of
 

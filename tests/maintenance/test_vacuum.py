@@ -5,28 +5,31 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from spark_segments import LogDir
 from spark_segments.errors import CommitConflictError, LogDirError, SegmentsError, StorageError, UnknownTopicError
-from spark_segments.log.appending.appender import Appender
 from spark_segments.log.manifest.recovery_copy import read_recovery_copy
-from spark_segments.log.manifest.upkeep import ORPHAN_AGE_MS
 from spark_segments.maintenance import compact, retain, roll, vacuum, verify
 from spark_segments.storage import Storage
-from tests.clock import store_clock
+from tests.clock import ORPHAN_AGE_MS, store_clock
 from tests.golden_files import golden_dir
+from tests.log.played_log import Play
 from tests.maintenance.appending import (
     DAY_MS,
     GOLDEN_MS,
+    Appender,
     append_one_by_one,
     contents,
     live,
     records,
     topic_with,
 )
+from tests.opened import opened
+from tests.played_files import PlayedFiles
 
 VACUUM = sys.modules["spark_segments.maintenance.removal.vacuum"]
 DELAY_MS = 60_000
@@ -161,22 +164,24 @@ def test_a_file_that_is_committed_after_the_listing_stays(log, monkeypatch):
     assert len(contents(log, "orders")) == 43
 
 
-class Crash(Exception):
-    pass
+class Crash(BaseException):
+    """The process died."""
 
 
-@pytest.mark.parametrize("step", ["_delete", "_drop"])
-def test_a_crash_leaves_rows_that_say_what_is_to_be_done(log, monkeypatch, step):
+@pytest.mark.parametrize("step", ["before the files", "before the rows"])
+def test_a_crash_leaves_rows_that_say_what_is_to_be_done(log, step):
     rolled_topic(log)
     before = contents(log, "orders")
 
     def crash(*_):
         raise Crash
 
-    with monkeypatch.context() as patched:
-        patched.setattr(VACUUM, step, crash)
-        with pytest.raises(Crash):
-            vacuum(log, now_ms=GOLDEN_MS + DELAY_MS + 1)
+    if step == "before the files":
+        dying = opened(log, PlayedFiles(delete=crash))
+    else:
+        dying = opened(log, open_delta_log=Play().before_commits(None, crash))
+    with pytest.raises(Crash):
+        vacuum(dying, now_ms=GOLDEN_MS + DELAY_MS + 1)
     assert contents(log, "orders") == before
     # Even when the clock says that it is too early: the files may be gone already.
     (line,) = vacuum(log, now_ms=GOLDEN_MS).partitions
@@ -302,12 +307,9 @@ def test_topics_are_looked_up_and_kafkas_directories_refused(log):
 
 
 @pytest.mark.slow
-def test_many_files_go_in_waves_of_one_commit_each(log, monkeypatch):
+def test_many_files_go_in_waves_of_one_commit_each(log, limits):
     rolled_topic(log, partitions=3)
-    monkeypatch.setattr(VACUUM, "SEGMENTS_A_WAVE", 50)
-    monkeypatch.setattr(VACUUM, "SEGMENTS_A_TASK", 7)
-    monkeypatch.setattr(VACUUM, "DIRECTORIES_A_WAVE", 2)
-    monkeypatch.setattr(VACUUM, "DIRECTORIES_A_TASK", 1)
+    limits(SEGMENTS_A_WAVE=50, SEGMENTS_A_TASK=7, DIRECTORIES_A_WAVE=2, DIRECTORIES_A_TASK=1)
     make_orphan(log, "orders-2/lost.log", ORPHAN_AGE_MS + 60_000)
     before = contents(log, "orders")
     lines = vacuum(log, now_ms=GOLDEN_MS + DELAY_MS + 1).partitions
@@ -322,39 +324,31 @@ def test_many_files_go_in_waves_of_one_commit_each(log, monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_vacuum_that_fails_in_a_later_wave_reports_the_waves_before(log, monkeypatch):
+def test_a_vacuum_that_fails_in_a_later_wave_reports_the_waves_before(log, limits):
     rolled_topic(log, partitions=3)
-    monkeypatch.setattr(VACUUM, "SEGMENTS_A_WAVE", REMOVED)
-    drop, waves = VACUUM._drop, []
+    limits(SEGMENTS_A_WAVE=REMOVED)
 
-    def fails_at_the_third(*arguments):
-        waves.append(1)
-        if len(waves) == 3:
-            raise StorageError("The disk is gone")
-        drop(*arguments)
+    def gone(*_):
+        raise StorageError("The disk is gone")
 
-    monkeypatch.setattr(VACUUM, "_drop", fails_at_the_third)
-    report = vacuum(log, now_ms=GOLDEN_MS + DELAY_MS + 1)
+    play = Play().before_commits(None, None, None)  # all rows are claimed, and those of two waves dropped
+    play.always("commit_on", gone)
+    limits(COMMIT_FAILURES=1, COMMIT_PAUSE_SECONDS=0.0)
+    report = vacuum(opened(log, open_delta_log=play), now_ms=GOLDEN_MS + DELAY_MS + 1)
     assert [(line["partition"], line["removed_segments"]) for line in report.partitions[:-1]] == [
         (0, REMOVED),
         (1, REMOVED),
     ]
     assert [(line["topic"], line["partition"]) for line in report.failed] == [("orders", None)]
-    monkeypatch.undo()
     (rest,) = vacuum(log, now_ms=GOLDEN_MS + DELAY_MS + 1).partitions
     assert (rest["partition"], rest["removed_segments"]) == (2, REMOVED)
 
 
-def test_a_delay_that_is_raised_before_the_files_are_claimed_is_respected(log, monkeypatch):
+def test_a_delay_that_is_raised_before_the_files_are_claimed_is_respected(log):
     rolled_topic(log)
-    there, claim = files(log), VACUUM._claim
-
-    def altered_first(*arguments):
-        log.topic("orders").alter({"file.delete.delay.ms": str(DAY_MS)})
-        return claim(*arguments)
-
-    monkeypatch.setattr(VACUUM, "_claim", altered_first)
-    assert vacuum(log, now_ms=GOLDEN_MS + DELAY_MS + 1).partitions == []
+    there = files(log)
+    play = Play().before_commits(partial(log.topic("orders").alter, {"file.delete.delay.ms": str(DAY_MS)}))
+    assert vacuum(opened(log, open_delta_log=play), now_ms=GOLDEN_MS + DELAY_MS + 1).partitions == []
     assert files(log) == there
 
 
@@ -382,7 +376,7 @@ def test_a_directory_of_no_topic_is_nobodys_business(log, tmp_path):
 
 
 @pytest.mark.slow
-def test_another_vacuum_at_any_moment_leaves_nothing_undone(log, tmp_path, monkeypatch):
+def test_another_vacuum_at_any_moment_leaves_nothing_undone(log, tmp_path):
     """A second vacuum runs from start to end between any two requests of the first."""
     for topic in ("orders", "payments"):
         rolled_topic(log, topic)
@@ -393,26 +387,20 @@ def test_another_vacuum_at_any_moment_leaves_nothing_undone(log, tmp_path, monke
     before, now_ms = contents(log, "orders"), log.storage.now_ms() + DAY_MS
     requests, moment = 0, 0
 
-    def overlapped(name: str):
-        method = getattr(Storage, name)
+    def overlapped(_: object, go):
+        nonlocal requests
+        requests += 1
+        if requests == moment:
+            assert vacuum(LogDir.open(str(copy)), now_ms=now_ms).failed == []
+        return go()
 
-        def with_another(storage, *arguments, **options):
-            nonlocal requests
-            requests += 1
-            if requests == moment:
-                assert vacuum(LogDir.open(storage.uri), now_ms=now_ms).failed == []
-            return method(storage, *arguments, **options)
-
-        return with_another
-
-    for name in ("read", "list", "delete", "write"):
-        monkeypatch.setattr(Storage, name, overlapped(name))
+    files = PlayedFiles(read=overlapped, list=overlapped, delete=overlapped, stream=overlapped, create=overlapped)
     while requests >= moment:
         requests, moment = 0, moment + 7 if moment else 1
         copy = tmp_path / f"copy-{moment}"
         shutil.copytree(log.uri.removeprefix("file://"), copy)
+        assert vacuum(opened(copy, files), now_ms=now_ms).failed == []
         mine = LogDir.open(str(copy))
-        assert vacuum(mine, now_ms=now_ms).failed == []
         for topic in ("orders", "payments"):
             left = mine.storage.list(f"{topic}-0")
             assert {file.path for file in left} == named(mine, topic)

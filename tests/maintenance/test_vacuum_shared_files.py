@@ -10,10 +10,13 @@ import pytest
 
 from spark_segments import LogDir
 from spark_segments.errors import LogDirError
-from spark_segments.log.manifest.upkeep import ORPHAN_AGE_MS
 from spark_segments.maintenance import restore, vacuum
+from tests.clock import ORPHAN_AGE_MS
 from tests.log.chunk_rows import new_chunk
+from tests.log.played_log import Play
 from tests.manifest_rows import Change, Manifest, Segment, commit_append, segments_of
+from tests.opened import opened
+from tests.played_files import PlayedFiles
 
 VACUUM = sys.modules["spark_segments.maintenance.removal.vacuum"]
 REMOVED_MS = 1_700_000_000_000
@@ -83,34 +86,34 @@ def test_a_dry_run_deletes_nothing(shared):
 
 
 @pytest.mark.parametrize("place", ["before the files", "before the rows"])
-def test_of_two_vacuums_at_once_one_deletes_the_file(shared, monkeypatch, place):
+def test_of_two_vacuums_at_once_one_deletes_the_file(shared, place):
     """The rows of a file leave the log one after the other, and each vacuum claims one of them."""
     first, second = of(shared, FIRST)
     remove(shared.topic("orders").manifest, first)
-    name = {"before the files": "_delete", "before the rows": "_drop"}[place]
-    go_on = getattr(VACUUM, name)
+    waiting = [second]
 
-    def overtaken(*args):
-        monkeypatch.setattr(VACUUM, name, go_on)
-        remove(shared.topic("orders").manifest, second)
-        vacuum(shared, now_ms=LATER_MS)
-        go_on(*args)
+    def overtaken() -> None:
+        if waiting:
+            remove(shared.topic("orders").manifest, waiting.pop())
+            vacuum(shared, now_ms=LATER_MS)
 
-    monkeypatch.setattr(VACUUM, name, overtaken)
-    vacuum(shared, now_ms=LATER_MS)
+    if place == "before the files":
+        vacuum(opened(shared, PlayedFiles(delete=lambda paths, go: (overtaken(), go())[1])), now_ms=LATER_MS)
+    else:  # the first commit claims the rows, the second drops them
+        vacuum(opened(shared, open_delta_log=Play().before_commits(None, overtaken)), now_ms=LATER_MS)
+    assert not waiting
     assert there(shared) == {SECOND} and of(shared, FIRST) == []
     assert len(of(shared, SECOND)) == 2
 
 
-def test_a_crash_between_file_and_rows_leaves_rows_that_the_next_vacuum_takes(shared, monkeypatch):
+def test_a_crash_between_file_and_rows_leaves_rows_that_the_next_vacuum_takes(shared):
     remove(shared.topic("orders").manifest, *of(shared, FIRST))
 
     def crash(*_):
         raise KeyboardInterrupt
 
-    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-        patched.setattr(VACUUM, "_drop", crash)
-        vacuum(shared, now_ms=LATER_MS)
+    with pytest.raises(KeyboardInterrupt):
+        vacuum(opened(shared, open_delta_log=Play().before_commits(None, crash)), now_ms=LATER_MS)
     assert there(shared) == {SECOND}
     assert [(row.state, row.removed_ms) for row in of(shared, FIRST)] == [("deleting", REMOVED_MS)] * 2
     vacuum(shared, now_ms=LATER_MS)

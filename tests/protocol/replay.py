@@ -9,15 +9,12 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from spark_segments import LogDir
-from spark_segments.log.manifest import commit as commit_module
 from spark_segments.log.manifest.states import FENCED, PROMOTE, ROLE
 from spark_segments.log.marker import mark
 from spark_segments.maintenance import roll
-from spark_segments.maintenance.compaction.partition_cleaner import clean_partition
-from spark_segments.maintenance.compaction.round import CleanerSettings, RoundPlan, RoundResult
-from spark_segments.maintenance.compaction.round_tasks import ONE_TASK
 from spark_segments.storage import Storage
 from tests.log.memory_store import MemoryFiles, replayed
+from tests.maintenance.rounds import ONE_TASK, CleanerSettings, RoundPlan, RoundResult, clean_partition
 from tests.manifest_rows import Change
 from tests.opened import DeltaLog, OpenDeltaLog, opened
 from tests.protocol.explore import Trace
@@ -35,6 +32,7 @@ from tests.protocol.model import (
 from tests.protocol.scenarios import TOPIC, Scenario
 from tests.protocol.stage import DONE, READ, SEND, Actor, Outcome, StagedLogs
 from tests.protocol.state import State
+from tests.small_limits import small_limits
 
 NAME = "orders"
 _MONTH_MS = 30 * 24 * 3_600_000
@@ -47,12 +45,8 @@ _PLAIN = partial(DeltaLog, open_table=replayed)
 @contextmanager
 def without_waiting() -> Iterator[None]:
     """The protocol of the package with the model's number of tries, and without its pauses."""
-    before = commit_module.FAILURES, commit_module.FIRST_PAUSE_SECONDS
-    commit_module.FAILURES, commit_module.FIRST_PAUSE_SECONDS = FAILURES, 0.0
-    try:
+    with small_limits(COMMIT_FAILURES=FAILURES, COMMIT_PAUSE_SECONDS=0.0):
         yield
-    finally:
-        commit_module.FAILURES, commit_module.FIRST_PAUSE_SECONDS = before
 
 
 @dataclass

@@ -6,9 +6,9 @@ from __future__ import annotations
 from spark_segments import LogDir
 from spark_segments.errors import LogDirError, UnknownTopicError
 from spark_segments.log.manifest.change import MIRROR
-from spark_segments.log.manifest.states import SOURCE_VERSION
 from spark_segments.maintenance import mirror, vacuum, verify
 from tests.maintenance.long_runs.scenario import DEFAULTS
+from tests.maintenance.mirroring.followers import SOURCE_VERSION
 from tests.maintenance.promotion.copies import demote_topic
 from tests.opened import opened
 from tests.simulation.delta import DeltaLogs, Landed

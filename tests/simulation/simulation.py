@@ -11,7 +11,6 @@ from dataclasses import asdict, dataclass
 from typing import IO, Any
 
 from spark_segments import LogDir
-from spark_segments.log.kafka import importing
 from spark_segments.log.manifest.topic_row import FIRST_FORMAT_VERSION
 from spark_segments.log.marker import mark
 from spark_segments.maintenance import vacuum, verify
@@ -33,6 +32,7 @@ from tests.simulation.streams import SINK, stream
 from tests.simulation.tables import TableJudge, keep_tables, tables_in
 from tests.simulation.world import HOUR_US, START_US, Host, Process, Violation, World
 from tests.simulation.writers import write
+from tests.small_limits import small_limits
 
 HOSTS = 2
 DAY_US = 24 * HOUR_US
@@ -102,12 +102,11 @@ def run(seed: int, commits: int, trace: IO[str] | None = None) -> Outcome:
     groups = GroupJudge(store, ROOT)
     simulation = Simulation(world, store, logs, judge, hosts, Pace(seed, START_US))
     tables = TableJudge(simulation)
-    wave_bytes, importing.WAVE_BYTES = importing.WAVE_BYTES, WAVE_BYTES
     level = logging.root.manager.disable
     logging.disable(logging.CRITICAL)  # the product's warnings of damage, which is the store's here
     violation: str | None = None
     try:
-        with simulated(world, store), tables_in(simulation):
+        with simulated(world, store), tables_in(simulation), small_limits(IMPORT_WAVE_BYTES=WAVE_BYTES):
             judge.log = simulation.open()
             judge.caches = [host.cache for host in hosts]
             simulation.follower = Follower(simulation)
@@ -124,7 +123,6 @@ def run(seed: int, commits: int, trace: IO[str] | None = None) -> Outcome:
     except Exception as error:
         violation = f"{type(error).__name__}: {error}" + _where(error)
     finally:
-        importing.WAVE_BYTES = wave_bytes
         logging.disable(level)
     return Outcome(
         seed,

@@ -6,7 +6,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from spark_segments.log.appending.appender import Appender, Chunks
+from spark_segments.log.appending.appender import Chunks
+from tests.maintenance.appending import Appender
 from tests.maintenance.long_runs.scenario import Record
 from tests.manifest_rows import Transaction
 from tests.simulation.judge import view

@@ -190,8 +190,8 @@ def test_a_kafka_directory_is_not_written_to(spark, tmp_path):
         frame.write.format("segments").mode("append").option("topic", "orders").save(str(tmp_path))
 
 
-def test_very_many_small_chunks_are_told_of_once(spark, log, caplog, monkeypatch):
-    monkeypatch.setattr(row_writer, "MANY_CHUNKS", 4)
+def test_very_many_small_chunks_are_told_of_once(spark, log, caplog, limits):
+    limits(MANY_CHUNKS=4)
     log.create_topic("orders", partitions=2)
     append(spark.range(0, 40, 1, 2).selectExpr("concat('k', id) as key", "'v' as value"), log)
     segments = tuple(log.topic("orders").snapshot.live_of(0) + log.topic("orders").snapshot.live_of(1))

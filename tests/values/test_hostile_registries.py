@@ -19,9 +19,9 @@ from pathlib import Path
 import pytest
 
 from spark_segments.errors import InvalidOptionError, RegistryError
-from spark_segments.values.registries import http
 from spark_segments.values.registries.opening import open_registry
 from spark_segments.values.registries.registry import RecordsRegistry, Registry, Schema
+from tests.small_limits import Limits
 
 SECRET = "user:correct-horse-battery"
 
@@ -72,8 +72,8 @@ def of_body(body: bytes, status: str = "200 OK") -> Server:
 
 
 @pytest.fixture(autouse=True)
-def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http, "FIRST_WAIT_SECONDS", 0.001)
+def hurried(limits: Limits) -> None:
+    limits(REGISTRY_WAIT_SECONDS=0.001)
 
 
 NONSENSE = {
@@ -154,8 +154,8 @@ def test_what_a_server_refuses_is_not_asked_again() -> None:
 @pytest.mark.parametrize(
     "head", [b"", b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n"], ids=["its head", "its body"]
 )
-def test_an_answer_of_a_byte_now_and_then_has_a_deadline(head: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http, "MOST_SECONDS", 1.0)
+def test_an_answer_of_a_byte_now_and_then_has_a_deadline(head: bytes, limits: Limits) -> None:
+    limits(REGISTRY_SECONDS=1.0)
     ended = threading.Event()
 
     def drip(connection: socket.socket, path: str) -> None:

@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
 from typing import Any
-from unittest import mock
 from urllib.parse import quote
 
 import pyarrow as pa
@@ -22,6 +21,7 @@ import pyarrow as pa
 from tests.hostile.mutations import mutated, mutated_text
 from tests.hostile.targets import Run
 from tests.hostile.targets.texts import WORDS
+from tests.small_limits import small_limits
 
 AVRO = json.dumps(
     {
@@ -150,7 +150,6 @@ def _server(answers: list[bytes]) -> Iterator[str]:
 
 
 def registry_answers() -> Run:
-    from spark_segments.values.registries import http
     from spark_segments.values.registries.opening import open_registry
     from spark_segments.values.registries.registry import RecordsRegistry, Registry, Schema
 
@@ -176,7 +175,7 @@ def registry_answers() -> Run:
         way = random.random()
         if way < 0.5:
             answers[0] = _answer(random)
-            with mock.patch.multiple(http, ATTEMPTS=2, FIRST_WAIT_SECONDS=0.0, MOST_SECONDS=5.0):
+            with small_limits(REGISTRY_ATTEMPTS=2, REGISTRY_WAIT_SECONDS=0.0, REGISTRY_SECONDS=5.0):
                 use(open_registry(address), random)
         elif way < 0.75:
             for name, text in (("7.avsc", AVRO), ("8.avsc", AVRO), ("subjects.json", SUBJECTS)):

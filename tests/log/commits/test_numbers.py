@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import partial
 
 import pytest
 
 from spark_segments import LogDir
 from spark_segments.errors import InvalidOptionError, StorageError, UnknownOutcomeError
-from spark_segments.log.manifest.delta import delta_rs
 from spark_segments.log.manifest.delta.delta_log import COMMIT_LOG_MS, SURE_SECONDS, TRUSTED_SECONDS
 from spark_segments.log.marker import mark
+from tests.clock import played_time
 from tests.log.memory_store import MemoryFiles, replayed
 from tests.manifest_rows import Change
 from tests.opened import DeltaLog, opened
@@ -46,10 +47,10 @@ class PlayedFiles(MemoryFiles):
 
 
 @pytest.fixture
-def time(monkeypatch) -> PlayedTime:
+def time() -> Iterator[PlayedTime]:
     played = PlayedTime()
-    monkeypatch.setattr(delta_rs, "time", played)
-    return played
+    with played_time("tables", played):
+        yield played
 
 
 @pytest.fixture
@@ -162,18 +163,20 @@ def test_what_an_open_process_trusts_is_looked_up_before_an_error_is_said_of_it(
     assert values(files) == ["d"]
 
 
-def test_a_version_that_a_listing_lacks_and_the_store_refuses_is_not_called_gone(files, log, monkeypatch):
+def test_a_version_that_a_listing_lacks_and_the_store_refuses_is_not_called_gone(files, log):
     version = log.topic("orders").version
     newest = f"{version:020d}.json"
-    listed, read = files.list, files.read
 
-    def refused(path, offset, length):
-        if path.endswith(newest):
-            raise StorageError("503", path=path)
-        return read(path, offset, length)
+    class Refusing(MemoryFiles):
+        def read(self, path, offset, length):
+            if path.endswith(newest):
+                raise StorageError("503", path=path)
+            return super().read(path, offset, length)
 
-    monkeypatch.setattr(files, "read", refused)
-    monkeypatch.setattr(files, "list", lambda *of: [one for one in listed(*of) if not one[0].endswith(newest)])
+        def list(self, path, recursive):
+            return [one for one in super().list(path, recursive) if not one[0].endswith(newest)]
+
+    files = Refusing(files.files)
     with pytest.raises(StorageError, match="503"):
         open_log(files).topic("orders", version=version).offsets()
     with pytest.raises(InvalidOptionError, match=f"Version {version + 1} of topic orders is not there"):

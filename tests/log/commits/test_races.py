@@ -11,8 +11,6 @@ from pathlib import Path
 import pytest
 
 from spark_segments.errors import CommitConflictError, TopicExistsError
-from spark_segments.log.manifest import commit as commit_module
-from spark_segments.log.manifest import row_files
 from spark_segments.storage import Storage
 from tests.log.chunk_rows import TOPIC, TOPIC_ID, new_chunk, new_manifest, new_partitions
 from tests.log.commits.whole_log import assert_log_is_whole
@@ -167,8 +165,8 @@ def test_a_topic_made_again_between_two_tries_refuses_the_append(manifest, play)
 
 
 @pytest.mark.slow
-def test_a_commit_that_always_comes_second_gives_up_in_the_end(manifest, play, monkeypatch):
-    monkeypatch.setattr(commit_module, "TRIES", 4)
+def test_a_commit_that_always_comes_second_gives_up_in_the_end(manifest, play, limits):
+    limits(COMMIT_TRIES=4)
     rival = DeltaLog(manifest.storage, TOPIC)
 
     def overtaken(go) -> None:
@@ -201,8 +199,8 @@ def test_a_writer_killed_between_files_and_commit_leaves_the_log_as_it_was(tmp_p
     assert commit_append(manifest, [new_chunk()]) == {0: (10, 19)}
 
 
-def test_what_a_try_wrote_for_unchanged_files_serves_the_next_try(tmp_path, play, monkeypatch):
-    monkeypatch.setitem(row_files.ROWS_A_FILE, "segment", 100)
+def test_what_a_try_wrote_for_unchanged_files_serves_the_next_try(tmp_path, play, limits):
+    limits(SEGMENT_ROWS_A_FILE=100)
     manifest = Manifest(Storage(str(tmp_path)), TOPIC, play)
     segments = [new_chunk(number, 10).at(base) for number in range(4) for base in range(0, 1000, 10)]
     ends = [Partition(TOPIC_ID, number, log_end_offset=1000) for number in range(4)]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 
-from spark_segments.log.manifest import commit as commit_module
 from spark_segments.log.manifest.commit import BETWEEN_TURNS_SECONDS, LONGEST_TURN_SECONDS
+from tests.clock import played_time
 from tests.maintenance.appending import records
 
 
@@ -25,10 +27,10 @@ class PlayedTime:
 
 
 @pytest.fixture
-def time(monkeypatch) -> PlayedTime:
+def time() -> Iterator[PlayedTime]:
     played = PlayedTime()
-    monkeypatch.setattr(commit_module, "time", played)
-    return played
+    with played_time("commits", played):
+        yield played
 
 
 def append_every(log, time: PlayedTime, seconds: float, count: int) -> None:

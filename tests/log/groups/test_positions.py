@@ -21,7 +21,6 @@ from spark_segments.errors import (
     UnknownOutcomeError,
     UnknownTopicError,
 )
-from spark_segments.log.groups import group as group_module
 from spark_segments.log.groups.group_files import KEPT, TRIM_EVERY
 from tests.log.groups.readers import check_position, group_at_store, lost_reply, moved
 from tests.manifest_rows import Change
@@ -40,10 +39,10 @@ def orders(log):
 
 
 @pytest.fixture
-def store(tmp_path, monkeypatch):
+def store(tmp_path, monkeypatch, limits):
     """A directory that plays an object store."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(group_module, "_LONGEST_PAUSE_SECONDS", 0)
+    limits(GROUP_PAUSE_SECONDS=0)
     return tmp_path / "bucket" / "log" / "_groups" / "audit"
 
 
@@ -154,14 +153,14 @@ def test_a_commit_whose_reply_was_lost_knows_nothing_of_what_others_committed_si
         group.commit(done, {"orders": {0: Position(9, "id")}})
 
 
-def test_the_last_try_is_looked_for_too(store, monkeypatch):
-    monkeypatch.setattr(group_module, "_TRIES", 1)
+def test_the_last_try_is_looked_for_too(store, limits):
+    limits(GROUP_TRIES=1)
     group = group_at_store(lost_reply)
     assert group.commit(group.positions(), {"orders": {0: AT}}).offsets == {"orders": {0: 5}}
 
 
-def test_a_commit_that_may_still_come_is_told_to_be_unknown_and_comes_once(store, monkeypatch):
-    monkeypatch.setattr(group_module, "_TRIES", 3)
+def test_a_commit_that_may_still_come_is_told_to_be_unknown_and_comes_once(store, limits):
+    limits(GROUP_TRIES=3)
     late = []
 
     def sent(create):
@@ -177,7 +176,7 @@ def test_a_commit_that_may_still_come_is_told_to_be_unknown_and_comes_once(store
         late[0]()
 
 
-def test_a_plan_with_nothing_to_do_while_a_try_may_still_happen_is_not_believed(store, monkeypatch):
+def test_a_plan_with_nothing_to_do_while_a_try_may_still_happen_is_not_believed(store, limits):
     """The plan was to change something when it was first called, and what that try does is there sooner or later."""
     late = []
 
@@ -185,7 +184,7 @@ def test_a_plan_with_nothing_to_do_while_a_try_may_still_happen_is_not_believed(
         late.append(create)
         raise OSError("timed out")
 
-    monkeypatch.setattr(group_module, "_TRIES", 3)
+    limits(GROUP_TRIES=3)
     first = group_at_store()
     first.commit(first.positions(), {"orders": {0: AT}})
     plans = iter([{}, None, None, None])
@@ -211,7 +210,7 @@ def test_a_number_whose_file_is_gone_is_given_to_nobody_again(store):
     assert group.commit(positions, {"orders": {1: AT}}).number == positions.number + 1
 
 
-def test_a_late_creation_of_a_number_that_is_gone_changes_nothing(store, monkeypatch):
+def test_a_late_creation_of_a_number_that_is_gone_changes_nothing(store, limits):
     """A write that a store carries out hours late, when all that tells of its number is gone."""
     late = []
 
@@ -219,7 +218,7 @@ def test_a_late_creation_of_a_number_that_is_gone_changes_nothing(store, monkeyp
         late.append(create)
         raise OSError("timed out")
 
-    monkeypatch.setattr(group_module, "_TRIES", 1)
+    limits(GROUP_TRIES=1)
     with pytest.raises(UnknownOutcomeError):
         group = group_at_store(sent)
         group.commit(group.positions(), {"orders": {0: AT}})

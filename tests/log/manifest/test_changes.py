@@ -9,9 +9,8 @@ import time
 import pytest
 
 from spark_segments.errors import CommitConflictError, SegmentsError, UnknownTopicError
-from spark_segments.log.manifest import row_files
-from spark_segments.log.manifest.upkeep import OLDEST_CHUNK_MS
 from spark_segments.storage import Storage
+from tests.clock import OLDEST_CHUNK_MS
 from tests.log.chunk_rows import TOPIC, TOPIC_ID, new_chunk, new_partitions
 from tests.log.manifest.files import offsets, segment_files
 from tests.manifest_rows import Change, Manifest, Partition, commit_append
@@ -107,8 +106,8 @@ def test_replaced_and_dropped_rows_change_and_all_others_stay(manifest):
     assert snapshot.segments.num_rows == 3
 
 
-def test_only_the_files_that_hold_a_row_are_written_again(tmp_path, monkeypatch):
-    monkeypatch.setitem(row_files.ROWS_A_FILE, "segment", 100)
+def test_only_the_files_that_hold_a_row_are_written_again(tmp_path, limits):
+    limits(SEGMENT_ROWS_A_FILE=100)
     manifest = Manifest(Storage(str(tmp_path)), TOPIC)
     segments = [new_chunk(number, 10).at(base) for number in range(4) for base in range(0, 1000, 10)]
     ends = [Partition(TOPIC_ID, number, log_end_offset=1000) for number in range(4)]

@@ -11,9 +11,11 @@ import pytest
 from spark_segments.errors import LogDirError
 from spark_segments.log.manifest.manifest import CHECKPOINT_VERSIONS
 from spark_segments.log.manifest.recovery_copy import COPIES_KEPT, read_recovery_copy
-from spark_segments.log.manifest.upkeep import ORPHAN_AGE_MS
+from spark_segments.storage import Storage
+from tests.clock import ORPHAN_AGE_MS
 from tests.log.chunk_rows import TOPIC, new_chunk, new_manifest, new_partitions
 from tests.manifest_rows import Change, Manifest, commit_append, forget_rows
+from tests.played_files import PlayedFiles
 
 DIRECTORY = f"_recovery/{TOPIC}"
 
@@ -100,19 +102,17 @@ def test_a_copy_takes_only_files_that_are_not_there_yet(manifest):
 
 
 @pytest.mark.slow
-def test_a_crash_while_a_copy_is_written_leaves_the_one_before(manifest, monkeypatch):
+def test_a_crash_while_a_copy_is_written_leaves_the_one_before(manifest):
     busy(manifest)
     manifest.commit(lambda _: Change("alter", config={"retention.ms": "9"}))
-    replace = type(manifest.storage).replace
 
-    def killed(storage, path, data):
-        if path.endswith(".json") and path.startswith("_recovery/"):
+    def killed(path, go):
+        if path.endswith(".json") and "/_recovery/" in path:
             raise KeyboardInterrupt
-        replace(storage, path, data)
+        go()
 
-    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-        patched.setattr(type(manifest.storage), "replace", killed)
-        manifest.merge_files()
+    with pytest.raises(KeyboardInterrupt):
+        Manifest(Storage(manifest.storage.uri, filesystem=PlayedFiles(replace=killed)), TOPIC).merge_files()
     assert read_recovery_copy(manifest.storage, TOPIC).snapshot.version == CHECKPOINT_VERSIONS
 
 
@@ -128,11 +128,11 @@ def test_a_copy_that_lacks_a_file_is_passed_over(manifest):
 
 
 @pytest.mark.slow
-def test_a_copy_that_cannot_be_written_fails_no_commit(manifest, monkeypatch):
+def test_a_copy_that_cannot_be_written_fails_no_commit(tmp_path):
     def refused(*_):
         raise PermissionError("read-only")
 
-    monkeypatch.setattr(type(manifest.storage), "replace", refused)
+    manifest = new_manifest(tmp_path, filesystem=PlayedFiles(replace=refused))
     busy(manifest)
     assert manifest.snapshot().version == CHECKPOINT_VERSIONS and copies(manifest) == []
 

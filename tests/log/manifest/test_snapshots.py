@@ -10,7 +10,6 @@ import pytest
 from deltalake import DeltaTable
 
 from spark_segments.errors import InvalidOptionError
-from spark_segments.log.manifest import row_files
 from spark_segments.log.reading.plan import EVERYTHING, planned_parts
 from spark_segments.storage import Storage
 from tests.log.chunk_rows import TOPIC, TOPIC_ID, new_chunk, new_manifest
@@ -25,6 +24,7 @@ from tests.manifest_rows import (
     segments_of,
     segments_table,
 )
+from tests.played_files import PlayedFiles
 
 
 def test_a_snapshot_stays_what_it_was_whatever_comes_after(manifest):
@@ -60,10 +60,10 @@ def test_earlier_versions_can_be_read(manifest):
 
 
 @pytest.fixture
-def many_files(tmp_path, monkeypatch) -> Manifest:
+def many_files(tmp_path, limits, files) -> Manifest:
     """Four partitions whose rows lie in a file each, none of which was read."""
-    monkeypatch.setitem(row_files.ROWS_A_FILE, "segment", 100)
-    manifest = Manifest(Storage(str(tmp_path)), TOPIC)
+    limits(SEGMENT_ROWS_A_FILE=100)
+    manifest = Manifest(Storage(str(tmp_path), filesystem=files), TOPIC)
     manifest.create(TOPIC_ID, {}, [Partition(TOPIC_ID, number, log_end_offset=1000) for number in range(4)], ROWS)
     return manifest
 
@@ -72,43 +72,39 @@ ROWS = [new_chunk(number, 10).at(base) for number in range(4) for base in range(
 
 
 @pytest.fixture
-def reads(monkeypatch) -> list[str]:
-    """The paths that a storage reads from now on."""
-    found: list[str] = []
-    original = Storage.read
-
-    def read(storage, path, *rest, **options):
-        found.append(path)
-        return original(storage, path, *rest, **options)
-
-    monkeypatch.setattr(Storage, "read", read)
-    return found
+def files() -> PlayedFiles:
+    return PlayedFiles()
 
 
-def test_some_partitions_are_read_from_the_files_that_may_hold_them(many_files, reads):
+def reads(files: PlayedFiles) -> list[str]:
+    """The paths that were read."""
+    return [path for call, path in files.calls if call == "read"]
+
+
+def test_some_partitions_are_read_from_the_files_that_may_hold_them(many_files, files):
     snapshot = many_files.snapshot()
     forget_rows()
-    reads.clear()
+    files.calls.clear()
     assert segments_of(snapshot.load_segments([2])) == ROWS[200:300]
-    assert len(reads) == 1
+    assert len(reads(files)) == 1
 
 
-def test_a_read_of_a_partition_takes_the_rows_of_that_partition_alone(many_files, reads):
+def test_a_read_of_a_partition_takes_the_rows_of_that_partition_alone(many_files, files):
     snapshot = many_files.snapshot()
     forget_rows()
-    reads.clear()
+    files.calls.clear()
     assert [one.segment for one in planned_parts(snapshot, {2: (500, 530)}, EVERYTHING)] == ROWS[250:253]
-    assert len(reads) == 1
+    assert len(reads(files)) == 1
 
 
-def test_a_snapshot_that_has_its_rows_reads_none_of_them_again(many_files, reads):
+def test_a_snapshot_that_has_its_rows_reads_none_of_them_again(many_files, files):
     snapshot = many_files.snapshot()
     assert snapshot.live.num_rows == len(ROWS)
     forget_rows()
-    reads.clear()
+    files.calls.clear()
     assert [one.segment for one in planned_parts(snapshot, {2: (500, 530)}, EVERYTHING)] == ROWS[250:253]
     assert snapshot.narrowed({2}) is snapshot
-    assert reads == []
+    assert reads(files) == []
 
 
 def test_rows_come_in_the_order_of_the_log_whatever_the_order_of_commits(tmp_path):

@@ -10,7 +10,6 @@ import pytest
 
 from spark_segments.errors import InvalidOptionError
 from spark_segments.log.manifest import manifest as manifest_module
-from spark_segments.log.manifest import row_files
 from spark_segments.log.manifest.delta.delta_log import openable
 from spark_segments.log.manifest.manifest import CHECKPOINT_VERSIONS
 from tests.log.chunk_rows import new_chunk, new_manifest
@@ -19,8 +18,8 @@ from tests.manifest_rows import Change, Manifest, commit_append, forget_rows, se
 
 
 @pytest.mark.slow
-def test_the_table_merges_its_files_and_keeps_its_content(manifest, monkeypatch):
-    monkeypatch.setattr(manifest_module, "MERGE_VERSIONS", 10)
+def test_the_table_merges_its_files_and_keeps_its_content(manifest, limits):
+    limits(MERGE_VERSIONS=10)
     chunks = [new_chunk(number % 3) for number in range(23)]
     for chunk in chunks:
         commit_append(manifest, [chunk])
@@ -32,8 +31,8 @@ def test_the_table_merges_its_files_and_keeps_its_content(manifest, monkeypatch)
         assert snapshot.live_of(number) == [chunk.at(10 * place) for place, chunk in enumerate(mine)]
 
 
-def test_a_merge_that_fails_does_not_fail_the_commit(manifest, monkeypatch):
-    monkeypatch.setattr(manifest_module, "MERGE_VERSIONS", 1)
+def test_a_merge_that_fails_does_not_fail_the_commit(manifest, monkeypatch, limits):
+    limits(MERGE_VERSIONS=1)
 
     def fail(log):
         raise OSError("no space left")
@@ -42,8 +41,8 @@ def test_a_merge_that_fails_does_not_fail_the_commit(manifest, monkeypatch):
     assert commit_append(manifest, [new_chunk()]) == {0: (0, 9)}
 
 
-def test_overlapping_files_are_sorted_into_one_order_when_asked(tmp_path, monkeypatch):
-    monkeypatch.setitem(row_files.ROWS_A_FILE, "segment", 4)
+def test_overlapping_files_are_sorted_into_one_order_when_asked(tmp_path, limits):
+    limits(SEGMENT_ROWS_A_FILE=4)
     manifest = new_manifest(tmp_path, partitions=4)
     for _ in range(4):
         commit_append(manifest, [new_chunk(number) for number in range(4)])

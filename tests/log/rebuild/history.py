@@ -22,9 +22,8 @@ import pyarrow as pa
 
 from spark_segments import LogDir, ProducerOptions
 from spark_segments.errors import InvalidOptionError, LogDirError, UnknownTopicError
-from spark_segments.log.rebuild.rebuild import rebuild_manifest
 from spark_segments.maintenance import Report, compact, restore, retain, roll, vacuum
-from tests.log.rebuild.lost import TOPIC, WEEKS_MS
+from tests.log.rebuild.lost import TOPIC, WEEKS_MS, rebuild_manifest
 from tests.manifest_rows import Snapshot, forget_rows, partitions_of, segments_of
 from tests.opened import LocalFiles, opened
 

@@ -13,13 +13,23 @@ import pytest
 
 from spark_segments import LogDir
 from spark_segments.errors import LogDirError, SegmentsError, StorageError
-from spark_segments.log.rebuild.rebuild import rebuild_manifest
-from spark_segments.storage import Storage
 from spark_segments.storage.scratch import scratch_directory
 from tests.faults.scenes import file_size_limit
 from tests.log.chunk_rows import new_partitions
-from tests.log.rebuild.lost import TOPIC, again, all_files, append, commit_file, copy, lose_manifest, new_log
-from tests.opened import DeltaLog
+from tests.log.played_log import Play
+from tests.log.rebuild.lost import (
+    TOPIC,
+    again,
+    all_files,
+    append,
+    commit_file,
+    copy,
+    lose_manifest,
+    new_log,
+    rebuild_manifest,
+)
+from tests.opened import opened
+from tests.played_files import PlayedFiles
 
 pytestmark = pytest.mark.slow
 
@@ -58,41 +68,37 @@ def test_a_topic_that_was_deleted_by_force_is_not_rebuilt(tmp_path):
 
 
 @pytest.mark.parametrize("part", ["_delta_log/", "kind=segment/"])
-def test_a_store_that_fails_has_lost_nothing(tmp_path, monkeypatch, part):
+def test_a_store_that_fails_has_lost_nothing(tmp_path, part):
     log = new_log(tmp_path)
     append(log, 0)
     copy(log)
     log = again(log)
-    before, read = all_files(log), Storage.read
+    before = all_files(log)
 
-    def failing(storage, path, *args, **more):
-        if part in path and path.startswith("_manifest/"):
-            raise StorageError("The file system failed (SLOW_DOWN)", path=path)
-        return read(storage, path, *args, **more)
+    def failing(path, go):
+        if part in path and "/_manifest/" in path:
+            raise OSError("SLOW_DOWN")
+        return go()
 
-    with monkeypatch.context() as patched:
-        patched.setattr(Storage, "read", failing)
-        with pytest.raises(StorageError, match="SLOW_DOWN"):
-            rebuild_manifest(log, TOPIC)
+    with pytest.raises(StorageError, match="SLOW_DOWN"):
+        rebuild_manifest(opened(log, PlayedFiles(read=failing)), TOPIC)
     assert all_files(log) == before
 
 
-def test_a_store_that_fails_for_delta_rs_alone_has_lost_nothing(tmp_path, monkeypatch):
+def test_a_store_that_fails_for_delta_rs_alone_has_lost_nothing(tmp_path):
     """It has other clients and other retries: files that a plain read gives are judged by their bytes."""
     log = new_log(tmp_path)
     append(log, 0)
     copy(log)
     log = again(log)
-    before, opened = all_files(log), DeltaLog.open
+    before, play = all_files(log), Play()
 
-    def failing(delta_log, version=None):
-        if delta_log._storage.uri == log.uri:
-            raise StorageError("The manifest cannot be opened: connection reset", path=log.uri)
-        return opened(delta_log, version)
+    def failing(topic, go):
+        raise StorageError("The manifest cannot be opened: connection reset", path=log.uri)
 
-    monkeypatch.setattr(DeltaLog, "open", failing)
+    play.always("open", failing)
     with pytest.raises(StorageError, match="connection reset"):
-        rebuild_manifest(log, TOPIC)
+        rebuild_manifest(opened(log, open_delta_log=play), TOPIC)
     assert all_files(log) == before
 
 

@@ -13,7 +13,6 @@ import pytest
 from spark_segments import LogDir
 from spark_segments.errors import LogDirError, SegmentsError
 from spark_segments.log.manifest.delta.delta_log import FENCED
-from spark_segments.log.rebuild.rebuild import rebuild_manifest
 from spark_segments.maintenance import vacuum
 from tests.log.chunk_rows import new_partitions
 from tests.log.groups.readers import check_position, moved
@@ -30,6 +29,7 @@ from tests.log.rebuild.lost import (
     new_log,
     notes,
     numbers,
+    rebuild_manifest,
     records,
 )
 from tests.manifest_rows import Change

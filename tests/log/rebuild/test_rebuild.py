@@ -17,7 +17,6 @@ from spark_segments.errors import (
     UnknownOutcomeError,
 )
 from spark_segments.log.manifest.delta.delta_log import FENCED
-from spark_segments.log.rebuild.rebuild import open_damaged, rebuild_manifest
 from spark_segments.maintenance import verify
 from tests.log.groups.readers import check_position, moved
 from tests.log.rebuild.lost import (
@@ -33,9 +32,13 @@ from tests.log.rebuild.lost import (
     lose_manifest,
     new_log,
     numbers,
+    open_damaged,
+    rebuild_manifest,
     records,
 )
 from tests.manifest_rows import Change, forget_rows
+from tests.opened import opened
+from tests.played_files import PlayedFiles
 from tests.s3_server import BUCKET
 
 pytestmark = pytest.mark.slow
@@ -138,33 +141,31 @@ def test_a_log_directory_that_lost_all_manifests_is_rebuilt_topic_by_topic(tmp_p
     assert log.topics() == [TOPIC] and numbers(log) == [*range(10)]
 
 
-def kill_a_rebuild(log, monkeypatch) -> None:
+def kill_a_rebuild(log) -> None:
     """Ends a rebuild before its checkpoint is there."""
-    create = type(log.storage).create
 
-    def killed(storage, path, data, **options):
+    def killed(path, go):
         if path.endswith("checkpoint.parquet"):
             raise KeyboardInterrupt
-        create(storage, path, data, **options)
+        go()
 
-    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-        patched.setattr(type(log.storage), "create", killed)
-        rebuild_manifest(log, TOPIC)
+    with pytest.raises(KeyboardInterrupt):
+        rebuild_manifest(opened(log, PlayedFiles(create=killed)), TOPIC)
 
 
-def log_with_a_killed_rebuild(tmp_path, monkeypatch):
+def log_with_a_killed_rebuild(tmp_path):
     """A log of ten records whose manifest is lost, and the version that was its last."""
     log = new_log(tmp_path)
     append(log, 0)
     version = copy(log)
     lose_manifest(log)
     log = again(log)
-    kill_a_rebuild(log, monkeypatch)
+    kill_a_rebuild(log)
     return log, version
 
 
-def test_a_rebuild_that_was_killed_is_done_again(tmp_path, monkeypatch):
-    log, version = log_with_a_killed_rebuild(tmp_path, monkeypatch)
+def test_a_rebuild_that_was_killed_is_done_again(tmp_path):
+    log, version = log_with_a_killed_rebuild(tmp_path)
     log = again(log)
     with pytest.raises(SegmentsError):
         _ = log.topic(TOPIC).snapshot
@@ -229,7 +230,7 @@ def test_a_cut_file_stays_in_the_log(tmp_path):
     assert any("gone or cut" in sentence for sentence in report.details["not_known"])
 
 
-def test_versions_that_a_killed_rebuild_took_are_no_lost_commits(tmp_path, monkeypatch):
-    log, version = log_with_a_killed_rebuild(tmp_path, monkeypatch)
+def test_versions_that_a_killed_rebuild_took_are_no_lost_commits(tmp_path):
+    log, version = log_with_a_killed_rebuild(tmp_path)
     report = rebuild_manifest(again(log), TOPIC, dry_run=True)
     assert (report.details["known_version"], report.details["lost_versions"]) == (version, 0)

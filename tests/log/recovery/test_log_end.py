@@ -9,7 +9,6 @@ import pytest
 
 from spark_segments import LogDir
 from spark_segments.log.kafka.recovery import next_offset_of
-from spark_segments.log.segment import walk
 from spark_segments.storage import FileInfo, Storage
 from tests.golden_files import expected_records, golden_dir
 from tests.log.golden_reads import as_records, records_of
@@ -72,8 +71,8 @@ def test_a_log_that_ends_before_its_log_start_begins_anew_there(tmp_path):
     assert list(log.topic("plain").scan().batches()) == []
 
 
-def test_a_batch_larger_than_the_window_is_scanned_whole(plain, monkeypatch):
-    monkeypatch.setattr(walk, "WINDOW_BYTES", 100)
+def test_a_batch_larger_than_the_window_is_scanned_whole(plain, limits):
+    limits(WINDOW_BYTES=100)
     log = LogDir.open(str(plain))
     assert log.topic("plain").snapshot.report.cuts == ()
     assert log.topic("plain").snapshot.report.notes == ()

@@ -15,7 +15,6 @@ from spark_segments.format.sidecars.producer_state import (
     parse_producer_snapshot,
     producer_snapshot_bytes,
 )
-from spark_segments.log.kafka import segment_scan
 from tests.format.twin_encode import Record, batch_bytes
 from tests.golden_files import damaged_dir, expected_records, golden_dir
 from tests.log.golden_reads import as_records, read_one_by_one, records_of
@@ -37,9 +36,9 @@ def test_the_indexes_of_a_swap_file_are_used(tmp_path):
     assert log.topic("plain").offsets_for_times(row.max_timestamp_ms)[0] is not None
 
 
-def test_without_an_index_a_range_begins_where_the_scan_has_seen_a_batch(tmp_path, monkeypatch):
+def test_without_an_index_a_range_begins_where_the_scan_has_seen_a_batch(tmp_path, limits):
     directory = damaged_dir("missing-index", tmp_path)
-    monkeypatch.setattr(segment_scan, "STAND_IN_INTERVAL_BYTES", 5000)
+    limits(STAND_IN_INTERVAL_BYTES=5000)
     log = LogDir.open(str(directory))
     parts = list(log.topic("plain").scan().parts(7000))
     without = [one for one in parts if one.segment.path == "00000000000000002773.log"]

@@ -9,13 +9,13 @@ import pytest
 
 from spark_segments import LogDir
 from spark_segments.errors import CorruptBatchError, LogDirError
-from spark_segments.log.segment.limits import SegmentLimits
 from spark_segments.log.verification.repair import Rebuild, rebuild_sidecars
 from spark_segments.maintenance import verify
 from tests.golden_files import golden_dir
 from tests.log.golden_reads import records_of, tree
 from tests.log.verification.file_faults import FILE_FAULTS
 from tests.log.verification.topics import has, repaired, segment
+from tests.maintenance.appending import SegmentLimits
 from tests.segment_bytes import AbortedTransactions
 
 SIDECAR_FAULTS = [

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -27,8 +26,8 @@ def damaged(request, directory: Path) -> LogDir:
 
 
 @pytest.fixture
-def small_waves(monkeypatch) -> None:
-    monkeypatch.setattr(import_module("spark_segments.log.verification.deep"), "SEGMENTS_A_WAVE", 1)
+def small_waves(limits) -> None:
+    limits(VERIFY_SEGMENTS_A_WAVE=1)
 
 
 def found(report: Report) -> tuple[list[str], int, int]:

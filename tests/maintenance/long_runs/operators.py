@@ -18,7 +18,6 @@ from spark_segments.errors import (
     TopicExistsError,
     UnknownTopicError,
 )
-from spark_segments.log.kafka import importing
 from spark_segments.maintenance import restore
 from tests.log.kafka_side import KafkaSide
 from tests.maintenance.long_runs.journal import Journal, Notes
@@ -31,6 +30,7 @@ from tests.maintenance.long_runs.scenario import (
     WRITTEN,
     kafka_steps,
 )
+from tests.small_limits import small_limits
 
 if TYPE_CHECKING:
     from tests.maintenance.long_runs.actors import Run
@@ -113,7 +113,6 @@ def _restore(log: LogDir, topic: str, version: int, notes: Notes, journal: Journ
 
 def import_again(run: Run, notes: Notes, journal: Journal, random_: random.Random) -> None:
     """Imports a directory that grows and is cleaned, over and over; one whose records differ is begun anew."""
-    importing.WAVE_BYTES = WAVE_BYTES
     steps = kafka_steps(run.seed, Path(run.directory) / "kafka")
     step = max([0, *(line["step"] for line in notes.lines if "step" in line)])
     kafka = _at(steps, step + 1)
@@ -126,9 +125,9 @@ def import_again(run: Run, notes: Notes, journal: Journal, random_: random.Rando
         notes.write(step=step)
         journal.intent = {"step": step}
         try:
-            [done] = log.import_kafka(
-                kafka.write(), config=IMPORT_CONFIG | {"file.delete.delay.ms": str(run.delay_ms)}
-            ).partitions
+            with small_limits(IMPORT_WAVE_BYTES=WAVE_BYTES):
+                config = IMPORT_CONFIG | {"file.delete.delay.ms": str(run.delay_ms)}
+                [done] = log.import_kafka(kafka.write(), config=config).partitions
         except LogDirError as error:
             assert "holds other records" in str(error), error
             notes.write(refused="import", at_ms=time.time_ns() // 1_000_000)

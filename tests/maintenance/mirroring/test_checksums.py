@@ -128,8 +128,8 @@ def test_a_list_is_gone_through_once_for_all_topics(follower, listed):
 
 
 @pytest.mark.parametrize("bytes_at_a_time", [4, 10, 1 << 20])
-def test_the_checksum_of_a_file_that_is_too_short_is_an_error(follower, monkeypatch, bytes_at_a_time):
-    monkeypatch.setattr(checksums, "READ_BYTES", bytes_at_a_time)
+def test_the_checksum_of_a_file_that_is_too_short_is_an_error(follower, limits, bytes_at_a_time):
+    limits(READ_BYTES=bytes_at_a_time)
     follower.storage.write("some/file", b"0123456789")
     assert checksums.crc_of_file(follower.storage, "some/file", 10) == crc32c.crc32c(b"0123456789")
     with pytest.raises(

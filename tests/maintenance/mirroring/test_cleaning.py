@@ -14,11 +14,10 @@ import pyarrow as pa
 import pytest
 
 from spark_segments import LogDir
-from spark_segments.log.manifest.states import SOURCE_VERSION
 from spark_segments.maintenance import compact, roll
 from tests import golden_files
 from tests.maintenance.appending import DAY_MS, contents, topic_with
-from tests.maintenance.mirroring.followers import assert_in_step, followers_of, mirrored
+from tests.maintenance.mirroring.followers import SOURCE_VERSION, assert_in_step, followers_of, mirrored
 
 pytestmark = pytest.mark.slow
 
@@ -35,10 +34,10 @@ TRANSACTIONAL = "txnc"
 
 
 @pytest.fixture(params=["steps", "jump"])
-def way(request, monkeypatch) -> str:
+def way(request, limits) -> str:
     """The follower takes the leader's commits one by one, or all as one difference."""
     if request.param == "jump":
-        monkeypatch.setattr("spark_segments.maintenance.mirroring.topic_mirror.MOST_STEPS", 0)
+        limits(MOST_STEPS=0)
     return request.param
 
 

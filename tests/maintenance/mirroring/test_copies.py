@@ -9,13 +9,13 @@ import pytest
 
 from spark_segments import LogDir
 from spark_segments.errors import StorageError
-from spark_segments.log.manifest.states import SOURCE_VERSION
 from spark_segments.maintenance import mirror, roll, vacuum
-from spark_segments.maintenance.mirroring import topic_mirror
-from spark_segments.maintenance.mirroring.copies import Copier
 from spark_segments.maintenance.mirroring.leader import Leader
+from tests.clock import store_clock
+from tests.log.played_log import Play
 from tests.maintenance.appending import DAY_MS
 from tests.maintenance.mirroring.followers import (
+    SOURCE_VERSION,
     TOPIC,
     appended,
     appended_often,
@@ -24,7 +24,9 @@ from tests.maintenance.mirroring.followers import (
     led,
     mirrored,
 )
-from tests.manifest_rows import Manifest, live_rows
+from tests.manifest_rows import live_rows
+from tests.opened import opened
+from tests.played_files import PlayedFiles
 
 
 @pytest.fixture
@@ -42,8 +44,9 @@ def follower(leader) -> LogDir:
 
 def copy_without_commit(leader: LogDir, follower: LogDir) -> None:
     """As a mirror that is killed before its commit."""
-    with mock.patch.object(Manifest, "create_by", side_effect=StorageError("killed")):
-        assert mirror(follower, leader=leader).failed
+    play = Play()
+    play.always("create", lambda topic, go: (_ for _ in ()).throw(StorageError("killed")))
+    assert mirror(opened(follower, open_delta_log=play), leader=leader).failed
 
 
 def logs(log: LogDir) -> list[Path]:
@@ -78,7 +81,7 @@ def test_files_of_a_killed_run_that_vacuum_may_take_are_not_used(leader, followe
     copy_without_commit(leader, follower)
     old = logs(follower)
     later_ms = follower.storage.now_ms() + 6 * DAY_MS
-    with mock.patch("spark_segments.storage.Storage.now_ms", lambda _: later_ms):
+    with store_clock(later_ms):
         mirrored(leader, follower)
     assert not {str(path.relative_to(follower.uri)) for path in old} & {row.path for row in live_rows(follower, TOPIC)}
 
@@ -101,34 +104,29 @@ def test_a_damaged_batch_of_the_leader_stops_the_topic_and_not_the_others(leader
 
 
 def test_a_copy_that_is_not_what_was_read_is_found(leader, follower):
-    copy = Copier._copy_file
+    class Zeros:
+        """A file of as many bytes as are written to it, all of them zero."""
 
-    def flipped(copier: Copier, source_path: str, target_path: str, size: int) -> int:
-        crc = copy(copier, source_path, target_path, size)
-        if target_path.endswith(".index") and size:
-            path = Path(copier.target.location(target_path))
-            path.write_bytes(bytes(size))
-        return crc
+        def __init__(self, file) -> None:
+            self._file = file
 
-    with mock.patch.object(Copier, "_copy_file", flipped):
-        (line,) = mirror(follower, leader=leader).failed
+        def __getattr__(self, name: str):
+            return getattr(self._file, name)
+
+        def write(self, data) -> None:
+            self._file.write(bytes(memoryview(data).nbytes))
+
+    files = PlayedFiles(stream=lambda path, go: Zeros(go()) if path.endswith(".index") else go())
+    (line,) = mirror(opened(follower, files), leader=leader).failed
     assert "A copy is not what was read" in line["error"]
     mirrored(leader, follower)
     assert_in_step(leader, follower, same_paths=False)
 
 
 def test_of_two_mirrors_at_once_both_end_in_step(leader, follower):
-    run = topic_mirror.TopicMirror._commit
-    waiting = [1]
-
-    def after_another(one: topic_mirror.TopicMirror, *arguments):
-        if waiting:
-            waiting.pop()
-            mirrored(leader, follower)
-        return run(one, *arguments)
-
-    with mock.patch.object(topic_mirror.TopicMirror, "_commit", after_another):
-        mirrored(leader, follower)
+    play = Play()
+    play.next("create", lambda go: (mirrored(leader, follower), go())[1])
+    mirrored(leader, opened(follower, open_delta_log=play))
     assert_in_step(leader, follower)
     assert follower.topic(TOPIC).snapshot.version == 0
 
@@ -158,18 +156,16 @@ def test_files_that_go_at_the_leader_while_they_are_copied_make_it_jump(leader, 
     mirrored(leader, follower)
     for number in range(4):
         appended(leader, 5, first=5 * number)
-    copy = Copier.__call__
     waiting = [1]
 
-    def vacuumed(copier: Copier, sets):
+    def vacuumed(_, go):
         if waiting:
             waiting.pop()
             roll(leader, now_ms=leader.storage.now_ms() + 8 * DAY_MS)
             vacuum(leader, now_ms=leader.storage.now_ms() + 8 * DAY_MS)
-        return copy(copier, sets)
+        return go()
 
-    with mock.patch.object(Copier, "__call__", vacuumed):
-        report = mirrored(leader, follower)
+    report = mirrored(leader, opened(follower, PlayedFiles(stream=vacuumed)))
     assert report["details"]["jumps"] == 1
     assert_in_step(leader, follower, same_paths=False)  # who knows the leader's old rows no more takes own paths
 
@@ -178,13 +174,9 @@ def test_a_vacuum_of_the_follower_between_plan_and_commit_is_no_harm(leader, fol
     mirrored(leader, follower)
     roll(leader, now_ms=leader.storage.now_ms() + 8 * DAY_MS)
     appended(leader, 5)
-    run = topic_mirror.TopicMirror._commit
-
-    def after_vacuum(one: topic_mirror.TopicMirror, *arguments):
-        vacuum(follower, now_ms=follower.storage.now_ms() + 8 * DAY_MS)
-        return run(one, *arguments)
-
-    with mock.patch.object(topic_mirror.TopicMirror, "_commit", after_vacuum):
-        mirrored(leader, follower)
+    later_ms = follower.storage.now_ms() + 8 * DAY_MS
+    play = Play().before_commits(*[lambda: vacuum(follower, now_ms=later_ms)] * 4)
+    mirrored(leader, opened(follower, open_delta_log=play))
+    assert play.calls["commit_on"]
     assert_in_step(leader, follower)
     assert int(follower.topic(TOPIC).snapshot.states[SOURCE_VERSION]) == leader.topic(TOPIC).snapshot.version

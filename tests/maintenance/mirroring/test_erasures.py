@@ -14,7 +14,6 @@ from spark_segments.errors import ErasedRecordsError
 from spark_segments.log.manifest.erasures import erasures_of
 from spark_segments.maintenance import erase, restore, roll, vacuum
 from spark_segments.maintenance.erasure.copies import key_account
-from spark_segments.maintenance.mirroring import topic_mirror
 from tests.clock import store_clock
 from tests.maintenance.appending import DAY_MS
 from tests.maintenance.mirroring.followers import TOPIC, appended, assert_in_step, followers_of, led, mirrored
@@ -50,9 +49,9 @@ def follower(leader) -> LogDir:
 
 
 @pytest.fixture(params=[False, True], ids=["step by step", "in a jump"])
-def jumps(request, monkeypatch) -> bool:
+def jumps(request, limits) -> bool:
     if request.param:
-        monkeypatch.setattr(topic_mirror, "MOST_STEPS", 0)
+        limits(MOST_STEPS=0)
     return request.param
 
 

@@ -6,14 +6,13 @@ import errno
 import shutil
 import sys
 from pathlib import Path
-from unittest import mock
 
 import pyarrow as pa
 import pytest
 
 from spark_segments import LogDir
 from spark_segments.errors import LogDirError, StorageError, UnknownTopicError
-from spark_segments.log.manifest.states import SOURCE_COMMIT_ID, SOURCE_URI, SOURCE_VERSION
+from spark_segments.log.manifest.states import SOURCE_COMMIT_ID, SOURCE_URI
 from spark_segments.maintenance import compact, erase, restore, retain, roll, vacuum
 from spark_segments.maintenance.mirroring import mirror as mirroring
 from spark_segments.maintenance.mirroring.leader import Leader
@@ -21,6 +20,7 @@ from spark_segments.maintenance.mirroring.mirror import lags
 from spark_segments.maintenance.mirroring.plan import LeaderVersion
 from tests.maintenance.appending import DAY_MS
 from tests.maintenance.mirroring.followers import (
+    SOURCE_VERSION,
     TOPIC,
     appended,
     appended_often,
@@ -35,6 +35,9 @@ from tests.maintenance.mirroring.followers import (
 from tests.maintenance.promotion.copies import TopicMirror, promote_topic
 from tests.maintenance.slow_vacuum import SlowVacuum
 from tests.manifest_rows import Partition, live_rows, segments_of
+from tests.opened import opened
+from tests.played_files import PlayedFiles
+from tests.small_limits import small_limits
 
 VACUUM = sys.modules["spark_segments.maintenance.removal.vacuum"]
 
@@ -154,7 +157,7 @@ CHANGES = {
 
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES.keys())
 @pytest.mark.parametrize("jump", [False, True], ids=["steps", "jump"])
-def test_what_happens_to_the_leader_happens_to_the_follower(leader, follower, change, jump, monkeypatch):
+def test_what_happens_to_the_leader_happens_to_the_follower(leader, follower, change, jump, limits):
     for number in range(4):
         appended(leader, 20, first=20 * number)
     _roll(leader)
@@ -162,7 +165,7 @@ def test_what_happens_to_the_leader_happens_to_the_follower(leader, follower, ch
     mirrored(leader, follower)
     change(leader)
     if jump:
-        monkeypatch.setattr("spark_segments.maintenance.mirroring.topic_mirror.MOST_STEPS", 0)
+        limits(MOST_STEPS=0)
     mirrored(leader, follower)
     assert_in_step(leader, follower)
     appended(leader, 3, first=83)
@@ -232,8 +235,8 @@ def test_what_a_restore_brings_back_is_there_though_the_followers_vacuum_took_it
     _roll(leader)
     mirrored(leader, follower)
     if vacuumed == "in part":
-        with mock.patch.object(VACUUM, "_delete", side_effect=StorageError("killed")):
-            assert vacuum(follower, now_ms=later(follower)).failed
+        killed = PlayedFiles(delete=lambda paths, go: (_ for _ in ()).throw(OSError("killed")))
+        assert vacuum(opened(follower, killed), now_ms=later(follower)).failed
     elif vacuumed == "whole":
         assert not vacuum(follower, now_ms=later(follower)).failed
     restore(leader, topics=[TOPIC], version=version)
@@ -251,7 +254,7 @@ def test_what_a_restore_brings_back_is_there_though_the_followers_vacuum_took_it
 
 @pytest.mark.parametrize("jump", [False, True], ids=["steps", "jump"])
 @pytest.mark.parametrize("through", ["a leader", "a follower"])
-def test_a_slow_vacuum_does_not_delete_what_a_restore_has_brought_back(leader, follower, monkeypatch, jump, through):
+def test_a_slow_vacuum_does_not_delete_what_a_restore_has_brought_back(leader, follower, limits, jump, through):
     """Its row is gone by then: another vacuum has dropped it."""
     leader.topic(TOPIC).alter({"file.delete.delay.ms": "0"})
     source = leader if through == "a leader" else followers_of(leader, "between")
@@ -275,7 +278,7 @@ def test_a_slow_vacuum_does_not_delete_what_a_restore_has_brought_back(leader, f
     if source is not leader:
         mirrored(leader, source)
     if jump:
-        monkeypatch.setattr("spark_segments.maintenance.mirroring.topic_mirror.MOST_STEPS", 0)
+        limits(MOST_STEPS=0)
     mirrored(source, follower)
     slow.goes_on()
     assert_in_step(source, follower, same_paths=False)
@@ -307,7 +310,7 @@ def test_the_versions_that_vacuum_took_at_the_leader_are_jumped_over(leader, fol
     for number in range(25):
         appended(leader, 2, first=2 * number)
     _roll(leader)
-    with mock.patch("spark_segments.log.manifest.upkeep.COMMIT_LOG_MS", -DAY_MS):
+    with small_limits(COMMIT_LOG_MS=-DAY_MS):
         vacuum(leader, now_ms=later(leader))
     report = mirrored(leader, follower)
     assert (report["details"]["commits"], report["details"]["jumps"]) == (1, 1)

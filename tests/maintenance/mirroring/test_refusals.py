@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
-from unittest import mock
 
 import pyarrow as pa
 import pytest
@@ -23,6 +22,7 @@ from tests.maintenance.mirroring.followers import (
     led,
     mirrored,
 )
+from tests.small_limits import small_limits
 
 
 @pytest.fixture
@@ -128,7 +128,7 @@ def test_a_leader_that_went_back_is_refused_though_it_has_forgotten_which_commit
     for number in range(25):
         appended(backup, 2, first=100 + 2 * number)
     roll(backup, now_ms=backup.storage.now_ms() + 8 * DAY_MS)
-    with mock.patch("spark_segments.log.manifest.upkeep.COMMIT_LOG_MS", -DAY_MS):
+    with small_limits(COMMIT_LOG_MS=-DAY_MS):
         assert not vacuum(backup, now_ms=backup.storage.now_ms() + 8 * DAY_MS).failed
     assert "from offset 90 of orders-0 on" in failure(backup, follower)
     assert follower.topic(TOPIC).offsets()[0] == (0, 95)

@@ -185,9 +185,7 @@ def test_a_follower_of_a_leader_that_was_cut_is_refused_until_it_is_cut_too(part
 
 
 @pytest.mark.parametrize("jump", [False, True], ids=["steps", "jump"])
-def test_the_records_of_a_follower_are_kept_though_its_leader_was_cut_and_has_grown_beyond_them(
-    parted, monkeypatch, jump
-):
+def test_the_records_of_a_follower_are_kept_though_its_leader_was_cut_and_has_grown_beyond_them(parted, limits, jump):
     leader, new = parted
     further = followed(leader, "further")
     demote_topic(leader, TOPIC, new, cut=True)
@@ -195,12 +193,12 @@ def test_the_records_of_a_follower_are_kept_though_its_leader_was_cut_and_has_gr
     in_step(new, leader)
     assert leader.topic(TOPIC).offsets()[0][1] > further.topic(TOPIC).offsets()[0][1]
     if jump:
-        monkeypatch.setattr("spark_segments.maintenance.mirroring.topic_mirror.MOST_STEPS", 0)
+        limits(MOST_STEPS=0)
     assert "from offset 10 of orders-0 on" in mirrored_again(leader, further)
     assert numbers(further) == [*range(10), 77, 78, 79]
 
 
-def test_a_jump_keeps_records_that_two_leaders_took_in_the_same_epoch(leader, follower, monkeypatch):
+def test_a_jump_keeps_records_that_two_leaders_took_in_the_same_epoch(leader, follower, limits):
     """Each was promoted by force, and neither could know of the other."""
     other = followed(leader, "other")
     taken_away(leader)
@@ -212,7 +210,7 @@ def test_a_jump_keeps_records_that_two_leaders_took_in_the_same_epoch(leader, fo
     promote_topic(other, TOPIC, follower, force=True)
     demote_topic(follower, TOPIC, other, cut=True)
     in_step(other, follower)
-    monkeypatch.setattr("spark_segments.maintenance.mirroring.topic_mirror.MOST_STEPS", 0)
+    limits(MOST_STEPS=0)
     assert "from offset 10 of orders-0 on" in mirrored_again(follower, further)
     assert numbers(further) == [*range(10), 88, 89]
 
@@ -234,7 +232,7 @@ def test_a_follower_that_has_parted_from_its_leader_is_not_promoted_and_nothing_
         add(leader, [100])
 
 
-def test_a_follower_that_lags_goes_along_with_a_leader_that_was_cut_above_it(leader, follower, monkeypatch):
+def test_a_follower_that_lags_goes_along_with_a_leader_that_was_cut_above_it(leader, follower, limits):
     lagging = followed(leader, "lagging")
     away = taken_away(leader)
     promote_topic(follower, TOPIC, force=True)
@@ -243,7 +241,7 @@ def test_a_follower_that_lags_goes_along_with_a_leader_that_was_cut_above_it(lea
     add(follower, [88, 89])
     demote_topic(leader, TOPIC, follower, cut=True)
     in_step(follower, leader)
-    monkeypatch.setattr("spark_segments.maintenance.mirroring.topic_mirror.MOST_STEPS", 0)
+    limits(MOST_STEPS=0)
     assert mirrored_again(leader, lagging) is None
     assert_equal(leader, lagging)
     assert numbers(lagging) == [*range(10), 88, 89]

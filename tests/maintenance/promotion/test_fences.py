@@ -6,7 +6,6 @@ import pytest
 
 from spark_segments import LogDir
 from spark_segments.errors import DivergedLogError, NotLeaderError, TopicExistsError, UnknownTopicError
-from spark_segments.log.kafka import importing
 from spark_segments.maintenance import compact, erase, restore, retain, roll, vacuum, verify
 from tests.log import kafka_side
 from tests.log.kafka_side import KafkaSide
@@ -139,9 +138,9 @@ def test_a_restore_of_a_version_before_the_fence_does_not_lift_it(leader, follow
             restore(leader, topics=[TOPIC], version=version)
 
 
-def test_an_import_in_its_midst_ends_at_the_fence(tmp_path, monkeypatch):
+def test_an_import_in_its_midst_ends_at_the_fence(tmp_path, monkeypatch, limits):
     """What it had committed before is at the new leader; the rest is nowhere."""
-    monkeypatch.setattr(importing, "WAVE_BYTES", 1)  # a commit for each segment
+    limits(IMPORT_WAVE_BYTES=1)  # a commit for each segment
     kafka = KafkaSide(tmp_path / "kafka")
     for _ in range(3):
         kafka.append([(b"a", True)] * 4)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from spark_segments.log.groups import group as groups_module
 from spark_segments.maintenance.promotion.group_positions import copy_positions
+from tests.clock import played_time
 from tests.log.groups.readers import Group, check_position, moved
 from tests.maintenance.promotion.copies import TOPIC, demote_topic, promote_topic
 
@@ -25,8 +26,9 @@ class Clock:
 
 
 @pytest.fixture(autouse=True)
-def clock(monkeypatch) -> None:
-    monkeypatch.setattr(groups_module, "time", Clock())
+def clock() -> Iterator[None]:
+    with played_time("groups", Clock()):
+        yield
 
 
 def test_groups_go_on_at_the_new_leader(leader, follower):

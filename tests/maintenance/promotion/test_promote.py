@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import shutil
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -20,11 +21,10 @@ from spark_segments.errors import (
     SegmentsError,
     StorageError,
 )
-from spark_segments.log.rebuild.rebuild import rebuild_manifest
 from spark_segments.maintenance import roll
-from spark_segments.storage import Storage
 from tests.log.groups.readers import check_position, moved
 from tests.log.played_log import Play
+from tests.log.rebuild.lost import rebuild_manifest
 from tests.maintenance.promotion.copies import (
     LATER_MS,
     STEPS,
@@ -44,6 +44,7 @@ from tests.maintenance.promotion.copies import (
 )
 from tests.manifest_rows import Partition
 from tests.opened import opened
+from tests.played_files import PlayedFiles
 from tests.s3_server import BUCKET
 from tests.segment_bytes import batches_of
 
@@ -226,23 +227,17 @@ def test_a_mirror_of_the_former_leader_does_not_touch_the_new_one(leader, follow
     assert numbers(follower) == list(range(11))
 
 
-def test_a_mirror_of_the_former_leader_compares_no_files_again_and_again(leader, follower, monkeypatch):
+def test_a_mirror_of_the_former_leader_compares_no_files_again_and_again(leader, follower):
     promote_topic(follower, TOPIC)
     add(follower, [10])
     roll(follower, now_ms=LATER_MS)
-    read, paths = Storage.read, []
-
-    def noted(storage, path, *place, **options):
-        paths.append(path)
-        return read(storage, path, *place, **options)
-
-    monkeypatch.setattr(Storage, "read", noted)
+    files = PlayedFiles()
     for _ in range(2):  # the former leader is fenced, and then follows
-        error = mirrored_again(leader, follower)
+        files.calls.clear()
+        error = mirrored_again(opened(leader, files), opened(follower, files))
         assert "leads in epoch 1 from offset 10 of orders-0 on" in error and f"--leader {follower.uri}" in error
-        assert not [path for path in paths if path.startswith(f"{TOPIC}-")]
+        assert files.calls and not [path for call, path in files.calls if call == "read" and f"/{TOPIC}-" in path]
         demote_topic(leader, TOPIC, follower)
-        paths.clear()
 
 
 def test_two_runs_of_a_promotion_are_one(leader, follower):
@@ -390,22 +385,20 @@ def test_a_leader_with_lost_files_is_replaced_by_force(leader, follower):
         check_position(follower.topic(TOPIC).snapshot, 0, follower.group("audit").positions()[TOPIC, 0], "audit")
 
 
-def test_force_is_no_leave_to_lose_what_the_place_here_has_no_room_for(leader, follower, monkeypatch):
+def test_force_is_no_leave_to_lose_what_the_place_here_has_no_room_for(leader, follower):
     """The former leader is in reach: an error of the disk here says nothing of it."""
     add(leader, [10])
-    stream = Storage.stream
 
-    def no_room(storage, path, **options):
-        if storage.uri == follower.uri and path.startswith(f"{TOPIC}-0/"):
-            raise StorageError("The file system failed (no space left)", path=storage.location(path))
-        return stream(storage, path, **options)
+    def no_room(path, go):
+        if f"/{TOPIC}-0/" in path:
+            raise OSError(errno.ENOSPC, "no space left")
+        return go()
 
-    with monkeypatch.context() as patched:
-        patched.setattr(Storage, "stream", no_room)
-        with pytest.raises(StorageError, match="no space left"):
-            promote_topic(follower, TOPIC, force=True)
-        with pytest.raises(NotLeaderError, match=r"Its promotion has begun"):
-            add(follower, [99])
+    full = opened(follower, PlayedFiles(stream=no_room))
+    with pytest.raises(StorageError, match="no space left"):
+        promote_topic(full, TOPIC, force=True)
+    with pytest.raises(NotLeaderError, match=r"Its promotion has begun"):
+        add(full, [99])
     assert not promote_topic(follower, TOPIC, force=True).warnings
     assert numbers(follower) == list(range(11))
 

@@ -1,0 +1,98 @@
+"""Limits of the package made small: what takes gigabytes, thousands of files or minutes to reach otherwise.
+
+No other constant of the package is changed by a test.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any, Protocol
+from unittest import mock
+
+_WINDOWS = ("log.segment.walk", "log.segment.reader", "maintenance.compaction.second_pass", "log.difference")
+_ROWS = "log.manifest.row_files"
+_SECOND_PASS = "maintenance.compaction.second_pass"
+_VACUUM = "maintenance.removal.vacuum"
+
+LIMITS: dict[str, tuple[str, ...]] = {
+    # Reading
+    "WINDOW_BYTES": tuple(f"{module}.WINDOW_BYTES" for module in _WINDOWS),
+    "FIRST_WINDOW_BYTES": (
+        "log.segment.reader.FIRST_WINDOW_BYTES",
+        "log.segment.reader.windows.__kwdefaults__:first_window_bytes",
+    ),
+    "PIECE_BYTES": ("log.reading.read.PIECE_BYTES",),
+    "BLOCK_BYTES": ("log.segment.fetch.BLOCK_BYTES",),
+    "SMALL_RUN_BYTES": ("log.segment.reader.SMALL_RUN_BYTES",),
+    "STAND_IN_INTERVAL_BYTES": ("log.kafka.segment_scan.STAND_IN_INTERVAL_BYTES",),
+    "DUMP_WINDOW_BYTES": ("log.dump.log_file.WINDOW_BYTES",),
+    "DUMP_GROUP_BYTES": ("log.dump.log_file.GROUP_BYTES",),
+    "MOST_COMPLAINTS": ("log.dump.entry.MOST_COMPLAINTS",),
+    "INPUT_BLOCK_BYTES": ("cli.records.input_rows.BLOCK_BYTES",),
+    # Writing
+    "WAITING_BYTES": ("log.appending.appender.WAITING_BYTES",),
+    "FEWEST_RUNS": ("log.appending.appender.FEWEST_RUNS", "maintenance.rolling.copies.FEWEST_RUNS"),
+    "MANY_CHUNKS": ("spark.row_writer.MANY_CHUNKS",),
+    "IMPORT_WAVE_BYTES": ("log.kafka.importing.WAVE_BYTES",),
+    "READ_BYTES": ("log.verification.checksums.READ_BYTES",),
+    # The manifest
+    "MERGE_VERSIONS": ("log.manifest.manifest.MERGE_VERSIONS",),
+    "CHECKPOINT_VERSIONS": ("log.manifest.manifest.CHECKPOINT_VERSIONS",),
+    "SEGMENT_ROWS_A_FILE": (f"{_ROWS}.ROWS_A_FILE:segment",),
+    "COMMIT_LOG_MS": ("log.manifest.upkeep.COMMIT_LOG_MS",),
+    "MOST_ERASURES": ("log.manifest.erasures.MOST_ERASURES",),
+    "NAMED_TOPICS": ("log.manifests.NAMED_TOPICS",),
+    # Jobs
+    "MIN_SLICE_BYTES": ("maintenance.compaction.round_tasks.MIN_SLICE_BYTES",),
+    "LARGE_PARTITION_BYTES": ("maintenance.compaction.plan.LARGE_PARTITION_BYTES",),
+    "LARGE_SHARE": ("maintenance.compaction.plan.LARGE_SHARE",),
+    "LARGEST_FILE_BYTES": ("maintenance.compaction.group_rewrite.LARGEST_FILE_BYTES",),
+    "WINDOWS_WAITING_BYTES": (f"{_SECOND_PASS}.WAITING_BYTES",),
+    "LEAST_GAP_BYTES": (f"{_SECOND_PASS}.LEAST_GAP_BYTES",),
+    "SECTION_BYTES": ("format.decoding.record_sections.TARGET_BYTES",),
+    "ROLL_WAVE_PARTITIONS": ("maintenance.rolling.roll.WAVE_PARTITIONS",),
+    "MOST_CHUNKS": ("maintenance.rolling.plan.MOST_CHUNKS",),
+    "MERGE_CHUNKS": ("maintenance.rolling.plan.MERGE_CHUNKS",),
+    "SEGMENTS_A_WAVE": (f"{_VACUUM}.SEGMENTS_A_WAVE",),
+    "SEGMENTS_A_TASK": (f"{_VACUUM}.SEGMENTS_A_TASK",),
+    "DIRECTORIES_A_WAVE": (f"{_VACUUM}.DIRECTORIES_A_WAVE",),
+    "DIRECTORIES_A_TASK": (f"{_VACUUM}.DIRECTORIES_A_TASK",),
+    "VERIFY_SEGMENTS_A_WAVE": ("log.verification.deep.SEGMENTS_A_WAVE",),
+    "MOST_STEPS": ("maintenance.mirroring.topic_mirror.MOST_STEPS",),
+    # How often, and how long, somebody tries again
+    "STORE_ATTEMPTS": ("storage.storage.ATTEMPTS",),
+    "COMMIT_FAILURES": ("log.manifest.commit.FAILURES",),
+    "COMMIT_PAUSE_SECONDS": ("log.manifest.commit.FIRST_PAUSE_SECONDS",),
+    "COMMIT_TRIES": ("log.manifest.commit.TRIES",),
+    "GROUP_TRIES": ("log.groups.group._TRIES",),
+    "GROUP_PAUSE_SECONDS": ("log.groups.group._LONGEST_PAUSE_SECONDS",),
+    "REGISTRY_ATTEMPTS": ("values.registries.http.ATTEMPTS",),
+    "REGISTRY_WAIT_SECONDS": ("values.registries.http.FIRST_WAIT_SECONDS",),
+    "REGISTRY_SECONDS": ("values.registries.http.MOST_SECONDS",),
+    "SIGNAL_AGAIN_SECONDS": ("cli.interrupts.AGAIN_SECONDS",),
+    # Formats
+    "STEP_MESSAGES": ("format.legacy.message_sets.STEP_MESSAGES",),
+    "MIN_DECOMPRESSED_LIMIT": ("format.compression.MIN_DECOMPRESSED_LIMIT",),
+    "MAX_DECOMPRESSED_LIMIT": ("format.compression.MAX_DECOMPRESSED_LIMIT",),
+    "MAX_RATIO": ("format.compression.MAX_RATIO",),
+}
+"""Where each limit is: a name of a module, or a key of a dictionary there."""
+
+
+class Limits(Protocol):
+    """The fixture `limits`: these limits of LIMITS have these values for the rest of the test."""
+
+    def __call__(self, **values: Any) -> None: ...
+
+
+@contextlib.contextmanager
+def small_limits(**values: Any) -> Iterator[None]:
+    """While it lasts, these limits of LIMITS have these values in this process."""
+    with contextlib.ExitStack() as patched:
+        for name, value in values.items():
+            for place in LIMITS[name]:
+                target, _, key = f"spark_segments.{place}".partition(":")
+                patch = mock.patch.dict(target, {key: value}) if key else mock.patch(target, value)
+                patched.enter_context(patch)
+        yield
