@@ -25,6 +25,7 @@ WRONG = [vector for vector in VECTORS if vector.findings]
 QUICK = [vector.name for vector in VECTORS if vector.log and vector.log.startswith("vectors/")]
 
 
+@pytest.mark.slow
 def test_this_package_reads_what_the_kit_asks() -> None:
     failures: list[str] = []
     outcomes = check_reader(GOLDEN, conformance_answers.answers, failures.append)
@@ -33,6 +34,7 @@ def test_this_package_reads_what_the_kit_asks() -> None:
     assert outcomes[UNSUPPORTED] == sum(len(vector.requests) for vector in VECTORS if vector.kafka)
 
 
+@pytest.mark.slow
 def test_the_reader_of_the_specification_reads_what_the_kit_asks() -> None:
     failures: list[str] = []
     outcomes = check_reader(GOLDEN, specification_reader.answers, failures.append)

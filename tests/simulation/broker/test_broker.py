@@ -27,6 +27,7 @@ def test_nothing_is_lost_unsaid_above_the_high_watermark_or_aborted() -> None:
     assert outcome.counts["records compared"] > 0 and outcome.counts["holes"] > 0
 
 
+@pytest.mark.slow
 def test_a_seed_has_the_same_events_every_time() -> None:
     first, second, other = run(3, 10), run(3, 10), run(4, 10)
     assert first.trace == second.trace != other.trace
