@@ -17,7 +17,7 @@ from dataclasses import replace
 from spark_segments.format.sidecars.producer_state import ProducerEntry, ProducerState
 from spark_segments.log.kafka.early_copies import EarlyCopies
 from spark_segments.log.kafka.recovered import Cut, Overlap, PartitionFiles, Recovered
-from spark_segments.log.kafka.segment_scan import SegmentScan, scan_windows
+from spark_segments.log.kafka.segment_scan import SegmentScan, span_of
 from spark_segments.log.manifest.rows import CHUNK, Segment
 from spark_segments.storage import FileInfo, Storage
 
@@ -80,20 +80,7 @@ def recover(
 
 def next_offset_of(storage: Storage, info: FileInfo, base_offset: int) -> int:
     """The offset after the last good batch of a .log, `base_offset` where it has none."""
-    return _span(storage, info, base_offset)[1]
-
-
-def _span(storage: Storage, info: FileInfo, base_offset: int) -> tuple[int, int, str | None]:
-    """(first offset, offset after the last, problem) of the good batches of a .log."""
-    first_offset = next_offset = base_offset
-    problem = None
-    for scan in scan_windows(storage, info):
-        batches = scan.window.batches
-        if len(batches):
-            first_offset = int(batches.base_offset[0]) if scan.window.byte_position == 0 else first_offset
-            next_offset = int(batches.last_offset[-1]) + 1
-        problem = scan.problem
-    return first_offset, next_offset, problem
+    return span_of(storage, info, base_offset)[1]
 
 
 def _append(recovered: Recovered, segment: Segment) -> None:
@@ -110,7 +97,7 @@ def _pass_over(
 ) -> None:
     """Reports the offsets of a segment, from `first_offset` on, that no read from the log start reaches."""
     base_offset, info = files.logs[number]
-    begin, end, problem = _span(storage, info, base_offset)
+    begin, end, problem = span_of(storage, info, base_offset)
     if end > base_offset or problem is not None:
         begin = max(begin, first_offset)
         last_offset = max(begin, end - 1)

@@ -1,4 +1,4 @@
-"""Scanning a .log that Kafka wrote, window by window, up to the first bytes that are no log, and checking its sidecars.
+"""The scan of a .log that Kafka wrote: its examination up to the first bytes that are no log, and that of its sidecars.
 
 The scan collects the figures of the segment's row and of its partition; recovery.py decides about the partition.
 """
@@ -6,11 +6,12 @@ The scan collects the figures of the segment's row and of its partition; recover
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from functools import partial
+from typing import TypeVar
 
 import numpy as np
-import pyarrow as pa
 
 from spark_segments.errors import CorruptBatchError
 from spark_segments.format.batches import BatchTable
@@ -24,10 +25,10 @@ from spark_segments.format.window import Window
 from spark_segments.log.kafka.early_copies import EarlyCopies
 from spark_segments.log.kafka.recovered import CUT_SHORT, Note, PartitionFiles, Recovered
 from spark_segments.log.manifest.rows import SEALED, Segment
+from spark_segments.log.segment.examination import Examination, from_offset, has_cleaned
 from spark_segments.log.segment.fetch import fetch_ahead
-from spark_segments.log.segment.figures import SegmentFigures
 from spark_segments.log.segment.sidecar_check import OffsetIndexCheck, TimeIndexCheck
-from spark_segments.log.segment.walk import walk
+from spark_segments.log.segment.walk import CUT, walk
 from spark_segments.storage import FileInfo, Storage, WriteStream
 
 STAND_IN_INTERVAL_BYTES = 256 << 10
@@ -35,36 +36,33 @@ STAND_IN_INTERVAL_BYTES = 256 << 10
 
 UNKNOWN_TOMBSTONES = -1
 
+Check = TypeVar("Check", OffsetIndexCheck, TimeIndexCheck)
+
 _MISSING = "missing; the log is read instead"
 
 
-@dataclass(frozen=True, slots=True)
-class Scanned:
-    """A window of a .log with its good batches, and the problem behind them that ended the scan, if any."""
+def _reason(fault: CorruptBatchError) -> str:
+    if fault.message == CUT:
+        return CUT_SHORT
+    text = fault.message[:1].lower() + fault.message[1:]
+    if fault.expected is not None or fault.found is not None:
+        text += f" (expected {fault.expected}, found {fault.found})"
+    return text
 
-    window: Window
-    problem: str | None
 
-
-def scan_windows(storage: Storage, info: FileInfo) -> Iterator[Scanned]:
-    """The good batches of a .log, window by window. A last window with a `problem` says why the rest is no log."""
+def span_of(storage: Storage, info: FileInfo, base_offset: int) -> tuple[int, int, str | None]:
+    """(first offset, offset after the last, problem) of the good batches of a .log, whatever their order."""
+    first_offset = next_offset = base_offset
     with fetch_ahead(storage, info.path, info.size) as read:
         for step in walk(read, info.path, info.size):
-            problem = None
-            if step.error is not None:
-                problem = _reason(step.error)
-            elif step.is_last and step.end_position + step.needed_bytes > info.size:
-                problem = CUT_SHORT
-            elif step.is_last:
-                problem = f"the file ended at {step.end_position + step.read_bytes} bytes, {info.size} were listed"
-            yield Scanned(step.window, problem)
-
-
-def _reason(error: CorruptBatchError) -> str:
-    text = error.message[:1].lower() + error.message[1:]
-    if error.expected is not None or error.found is not None:
-        text += f" (expected {error.expected}, found {error.found})"
-    return text
+            batches = step.window.batches
+            if len(batches):
+                first_offset = int(batches.base_offset[0]) if step.window.byte_position == 0 else first_offset
+                next_offset = int(batches.last_offset[-1]) + 1
+            fault = step.fault(info.size)
+            if fault is not None:
+                return first_offset, next_offset, _reason(fault)
+    return first_offset, next_offset, None
 
 
 class SegmentScan:
@@ -101,13 +99,14 @@ class SegmentScan:
         self._end_offset = end_offset
         self._limit = limit
         self.first_offset = start_offset  # of the file's batches, whether or not they are in the log
-        self.next_offset = base_offset  # after the file's last good batch
         self._reached = start_offset  # the first offset that the scan has not come to, or `limit`
         self.log_bytes = 0  # up to there
         self.ended = False  # whether batches at `end_offset` or above were left out
         self.problem: str | None = None
-        self._figures = SegmentFigures(start_offset, start_offset, tombstones=UNKNOWN_TOMBSTONES)
-        self._row = self._figures.row(
+        self._examination = Examination(
+            storage, info.path, info.size, name_offset=base_offset, start_offset=start_offset
+        )
+        self._row = self._examination.figures.row(
             topic_id=files.topic_id,
             partition=files.partition,
             path=info.path,
@@ -117,30 +116,37 @@ class SegmentScan:
             created_ms=info.mtime_ms,
             state=SEALED,
         )
-        self._index = self._open_index()
-        self._time_index = self._open_time_index()
+        self._index = self._open(self._row.index_path, parse_offset_index, OffsetIndexCheck)
+        self._time_index = self._open(self._row.time_index_path, parse_time_index, TimeIndexCheck)
 
     def run(self) -> Segment:
         """Scans the file and returns its row. Where the log ends before the file does, `problem` then says why."""
         with contextlib.ExitStack() as stack:
             copy: WriteStream | None = None
-            for scanned in () if self._is_at_limit else scan_windows(self._storage, self._info):
-                self.problem = scanned.problem
-                begin, window = self.log_bytes, scanned.window
-                self._add(scanned)
+            for window in () if self._is_at_limit else self._examination.windows(self._ends_log):
+                begin = self.log_bytes
+                self._add(window)
                 if begin == 0:
                     copy = self._begun_copy(window, stack)
                 if copy is not None:
                     low, high = begin - window.byte_position, self.log_bytes - window.byte_position
                     copy.write(memoryview(window.data)[low:high])
-                if self._is_at_limit:
-                    self.problem = None
                 if self.problem is not None or self.ended or self._is_at_limit:
                     break
-        self._row = replace(self._row, **asdict(self._figures))
+        self._row = replace(self._row, **asdict(self._examination.figures) | {"tombstones": UNKNOWN_TOMBSTONES})
         self._check_indexes()
         self._check_transactions()
         return self._row
+
+    @property
+    def next_offset(self) -> int:
+        """The offset after the file's last good batch."""
+        return self._examination.next_offset
+
+    def _ends_log(self, fault: CorruptBatchError, _: str) -> bool:
+        """The first fault ends the log, as in a broker that starts."""
+        self.problem = self.problem or _reason(fault)
+        return False
 
     def _begun_copy(self, first: Window, stack: contextlib.ExitStack) -> WriteStream | None:
         has_indexes = self._index is not None and self._time_index is not None
@@ -152,14 +158,13 @@ class SegmentScan:
     def _is_at_limit(self) -> bool:
         return self._limit is not None and self._reached >= self._limit
 
-    def _add(self, scanned: Scanned) -> None:
-        batches = self._before_end(self._rising(self._below_limit(scanned.window)))
-        batches = self._take_producers(scanned.window, batches)
+    def _add(self, window: Window) -> None:
+        batches = self._take_producers(window, self._before_end(self._below_limit(window)))
         if not len(batches):
             return
         if self.log_bytes == 0:
             self.first_offset = int(batches.base_offset[0])
-        self.next_offset = int(batches.last_offset[-1]) + 1
+        in_log = self._examination.add(batches, partial(self._records, window))
         self._reached = max(self._reached, self.next_offset)
         self.log_bytes = int(batches.byte_position[-1] + batches.size[-1])
         self._found.was_cleaned |= has_cleaned(batches)
@@ -168,13 +173,9 @@ class SegmentScan:
         if self._time_index is not None:
             self._time_index.add(batches)
         self._add_sparse(batches)
-        batches = from_offset(batches, self._start_offset)
-        if not len(batches):
-            return
-        epochs = self._found.leader_epochs
-        self._found.leader_epochs = leader_epochs_of(batches, epochs)
-        self._figures.add(batches, self._records(scanned.window, batches))
-        self._figures.log_bytes = self.log_bytes  # also of batches before the log
+        if len(in_log):
+            self._found.leader_epochs = leader_epochs_of(in_log, self._found.leader_epochs)
+            self._examination.figures.log_bytes = self.log_bytes  # also of batches before the log
 
     def _below_limit(self, window: Window) -> BatchTable:
         """The good batches of a window that end below `limit`.
@@ -192,14 +193,6 @@ class SegmentScan:
                 self._reached = self._limit
                 window = window.take(below)
         return window.batches
-
-    def _rising(self, batches: BatchTable) -> BatchTable:
-        """The batches before the first whose offset is not above the batch before (Kafka may find it by its index)."""
-        falls, errors = batches.falling(self.next_offset, self._info.path)
-        if not errors:
-            return batches
-        self.problem = _reason(errors[0])
-        return batches.take(slice(0, int(np.argmax(falls))))
 
     def _before_end(self, batches: BatchTable) -> BatchTable:
         """The batches that end below `end_offset`."""
@@ -297,32 +290,22 @@ class SegmentScan:
             self._note(info.path, str(error))
             return None
 
-    def _open_index(self) -> OffsetIndexCheck | None:
-        data = self._read_sidecar(self._row.index_path)
-        if data is None:
-            return None
-        try:
-            return OffsetIndexCheck(parse_offset_index(data, path=self._row.index_path), self._base_offset)
-        except CorruptBatchError as error:
-            self._note(self._row.index_path, f"{error.message}; the index is left aside")
-            return None
-
-    def _open_time_index(self) -> TimeIndexCheck | None:
-        data = self._read_sidecar(self._row.time_index_path)
-        if data is None:
-            return None
-        try:
-            return TimeIndexCheck(parse_time_index(data, path=self._row.time_index_path), self._base_offset)
-        except CorruptBatchError as error:
-            self._note(self._row.time_index_path, f"{error.message}; the index is left aside")
-            return None
-
-    def _read_sidecar(self, path: str) -> pa.Buffer | None:
+    def _open(
+        self,
+        path: str,
+        parse: Callable[..., tuple[np.ndarray, np.ndarray]],
+        check: Callable[[tuple[np.ndarray, np.ndarray], int], Check],
+    ) -> Check | None:
+        """The check of an index; None where it is missing or cannot be read."""
         info = self._sidecar(path)
         if info is None:
             self._note(path, _MISSING)
             return None
-        return self._storage.read(path, 0, info.size)
+        try:
+            return check(parse(self._storage.read(path, 0, info.size), path=path), self._base_offset)
+        except CorruptBatchError as error:
+            self._note(path, f"{error.message}; the index is left aside")
+            return None
 
     def _sidecar(self, path: str) -> FileInfo | None:
         return self._files.sidecars.get(path)
@@ -331,25 +314,12 @@ class SegmentScan:
         self._found.notes.append(Note(self._files.topic, self._files.partition, path, message))
 
 
-def has_cleaned(batches: BatchTable) -> bool:
-    """Whether a cleaner has removed records from any of the batches, or has given any a delete horizon."""
-    lacks = (batches.count <= batches.last_offset - batches.base_offset) & (batches.count != COUNT_UNKNOWN)
-    return bool(lacks.any() or batches.has_delete_horizon.any())
-
-
 def _shows_cleaner(batches: BatchTable, next_offset: int) -> bool:
     """Whether batches that are to begin at `next_offset` show that a cleaner was here: it leaves gaps."""
     if not len(batches) or (batches.count == COUNT_UNKNOWN).any():
         return False
     before = np.append(next_offset - 1, batches.last_offset[:-1])
     return has_cleaned(batches) or bool((batches.base_offset > before + 1).any())
-
-
-def from_offset(batches: BatchTable, start_offset: int) -> BatchTable:
-    """The batches that hold `start_offset` or come after it; all batches where they begin there."""
-    if not len(batches) or int(batches.base_offset[0]) >= start_offset:
-        return batches
-    return batches.take(batches.last_offset >= start_offset)
 
 
 def _agrees(said: AbortedTransactions, aborted: AbortedTransactions) -> bool:

@@ -191,11 +191,10 @@ def _windows_of(step: WalkStep, log_bytes: int) -> Iterator[Window]:
         raise step.too_short(log_bytes)
     if len(step.window.batches):
         yield with_first_offsets(step.window)
-    if step.error is not None:
-        step.error.hint = step.error.hint or RESTORE
-        raise step.error
-    if step.is_last:
-        raise step.cut(log_bytes)
+    fault = step.fault(log_bytes)
+    if fault is not None:
+        fault.hint = fault.hint or RESTORE
+        raise fault
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,8 @@ WINDOW_BYTES = 8 << 20
 BORDER_BYTES = 256 << 10
 """Bytes behind the end of a range that are read with it: the batch that begins before the end goes on there."""
 
+CUT = "A record batch is cut"
+
 
 @dataclass(frozen=True, slots=True)
 class WalkStep:
@@ -36,6 +38,14 @@ class WalkStep:
         """Whether the walk ends here for lack of good batches."""
         return self.error is not None or not len(self.window.batches)
 
+    def fault(self, log_bytes: int) -> CorruptBatchError | None:
+        """Why the walk over the `log_bytes` of a file ends at `end_position`; None where it does not."""
+        if self.error is not None:
+            return self.error
+        if self.is_short:
+            return self.too_short(log_bytes)
+        return self.cut(log_bytes) if self.is_last else None
+
     def too_short(self, log_bytes: int) -> CorruptBatchError:
         """The error of a file that ended within the read, though the log says that it has `log_bytes`."""
         return too_short(self.window.path, log_bytes, self.window.byte_position + self.read_bytes)
@@ -43,7 +53,7 @@ class WalkStep:
     def cut(self, log_bytes: int) -> CorruptBatchError:
         """The error of a batch that goes beyond the `log_bytes` of the file."""
         left = log_bytes - self.end_position
-        return _ended("A record batch is cut", self.window.path, self.end_position, self.needed_bytes, left)
+        return _ended(CUT, self.window.path, self.end_position, self.needed_bytes, left)
 
 
 def too_short(path: str, log_bytes: int, file_bytes: int) -> CorruptBatchError:

@@ -6,26 +6,22 @@ only several segments together can tell is put together from what this returns.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
 
 from spark_segments.errors import CorruptBatchError, SegmentsError
-from spark_segments.format.batches import BatchTable, scan_batches
+from spark_segments.format.batches import BatchTable
 from spark_segments.format.decoding.decode import decode_batches
 from spark_segments.format.sidecars.txn_index import AbortedTransactions, parse_txn_index
 from spark_segments.format.window import Window
 from spark_segments.log.appending.appender import NO_LEADER_EPOCH
 from spark_segments.log.findings import MOST_OF_A_KIND, Finding, Findings
-from spark_segments.log.kafka.segment_scan import from_offset, has_cleaned
 from spark_segments.log.manifest.rows import CHUNK, Segment
-from spark_segments.log.segment.fetch import fetch_ahead
-from spark_segments.log.segment.figures import SegmentFigures
+from spark_segments.log.segment.examination import Examination, has_cleaned
 from spark_segments.log.segment.leader_epochs import LeaderEpochs
 from spark_segments.log.segment.limits import SegmentLimits
-from spark_segments.log.segment.walk import WalkStep, walk
 from spark_segments.log.verification.indexes import IndexLook
 from spark_segments.log.verification.transactions import SegmentTransactions, TransactionEvents, events_of
 from spark_segments.storage import Storage
@@ -90,11 +86,18 @@ class _SegmentLook:
         self._segment = segment = task.segment
         self._findings = Findings(task.topic, segment.partition, segment.path)
         self._damaged = False
-        self._position = segment.byte_position
-        self._seen = SegmentFigures(segment.name_offset, segment.name_offset)  # in the file's own offsets
         # A row of Kafka's directory gives the figures of that part of the file that is in the log.
         self._start_offset = segment.file_base_offset if task.by_kafka else segment.name_offset
-        self._next_offset = segment.name_offset
+        self._examination = Examination(
+            storage,
+            segment.path,
+            segment.end_position,
+            name_offset=segment.name_offset,
+            start_offset=self._start_offset,
+            start_position=segment.byte_position,
+            offset_shift=segment.offset_shift,
+        )
+        self._seen = self._examination.figures
         self._last_record_offset = segment.name_offset - 1
         self._without_epoch = True
         self._events: list[TransactionEvents] = []
@@ -106,12 +109,17 @@ class _SegmentLook:
         index = self._read(segment.index_path, segment.index_bytes, segment.index_position or 0)
         time_index = self._read(segment.time_index_path, segment.time_index_bytes, segment.time_index_position)
         indexes = IndexLook(segment, self._task.limits, index, time_index, self._findings)
-        for window in self._windows():
-            self._add(window, indexes)
+        try:
+            for window in self._examination.windows(self._goes_on):
+                self._add(window, indexes)
+        except FileNotFoundError:
+            self._damage(
+                "The file is missing", self._examination.byte_position, f"{segment.end_position} bytes", "no file", "R6"
+            )
         if not self._damaged:
             self._check_row()
             if indexes.check_entries() and not self._task.by_kafka and self._seen.batches:
-                steps = self._walk(segment.byte_position, check_crc=False)
+                steps = self._examination.steps(segment.byte_position, check_crc=False)
                 indexes.check_rebuilt(self._seen.max_timestamp_ms, by_broker=not self._without_epoch, steps=steps)
         transactions = SegmentTransactions(
             segment.place, segment.txn_index_path, TransactionEvents.concatenate(self._events), self._said_aborted()
@@ -122,49 +130,12 @@ class _SegmentLook:
             self._findings.left_out,
             transactions,
             self._damaged,
-            self._position - segment.byte_position,
+            self._examination.byte_position - segment.byte_position,
             self._offsets,
             self._was_cleaned,
         )
 
-    # Bytes
-
-    def _windows(self) -> Iterator[Window]:
-        """Windows of good batches up to the end of the .log; bad batches are reported, not given."""
-        end = self._segment.end_position
-        while self._position < end:
-            try:
-                for step in self._walk(self._position):
-                    if len(step.window.batches):
-                        yield step.window
-                    self._position = step.end_position
-                    if step.error is not None:
-                        self._damage_of(step.error)
-                        size = _size_of_bad_batch(step)
-                        if not size:
-                            return  # where the next batch would begin is not known
-                        self._position += size
-                    elif step.is_short:
-                        self._damage_of(step.too_short(end), "R6")
-                        return
-                    elif step.is_last:
-                        self._damage_of(step.cut(end))
-                        return
-            except FileNotFoundError:
-                self._damage("The file is missing", self._position, f"{end} bytes", "no file", "R6")
-                return
-
-    def _walk(self, byte_position: int, *, check_crc: bool = True) -> Iterator[WalkStep]:
-        segment = self._segment
-        with fetch_ahead(self._storage, segment.path, segment.end_position) as read:
-            yield from walk(
-                read,
-                segment.path,
-                segment.end_position,
-                start_position=byte_position,
-                offset_shift=segment.offset_shift,
-                check_crc=check_crc,
-            )
+    # Faults
 
     def _damage(self, message: str, byte_position: int, expected: object, found: object, rule: str = "B13") -> None:
         self._damaged = True
@@ -172,24 +143,23 @@ class _SegmentLook:
 
     def _damage_of(self, error: SegmentsError, rule: str = "B13") -> None:
         message = error.message[:1].upper() + error.message[1:]
-        byte_position = self._position if error.byte_position is None else error.byte_position
+        byte_position = self._examination.byte_position if error.byte_position is None else error.byte_position
         self._damage(message, byte_position, error.expected, error.found, rule)
+
+    def _goes_on(self, fault: CorruptBatchError, rule: str) -> bool:
+        self._damage_of(fault, rule)
+        return True
 
     # Batches and records
 
     def _add(self, window: Window, indexes: IndexLook) -> None:
-        batches = self._rising(window.batches)
-        if not len(batches):
-            return
-        self._next_offset = int(batches.last_offset[-1]) + 1
-        in_log = from_offset(batches, self._start_offset)
-        self._note_offsets(in_log)
+        batches = window.batches
         self._check_range(batches)
+        tombstones, records = self._check_records(window)
+        in_log = self._examination.add(batches, lambda _: records)
+        self._seen.tombstones += tombstones if len(in_log) else 0
+        self._note_offsets(in_log)
         self._check_epochs(in_log)
-        tombstones, records = self._check_records(window.with_batches(batches))
-        if len(in_log):
-            self._seen.add(in_log, records)
-            self._seen.tombstones += tombstones
         try:
             indexes.add(batches)
         except CorruptBatchError as error:
@@ -211,13 +181,6 @@ class _SegmentLook:
             first = max(int(batches.base_offset[0]) + shift, segment.base_offset)
             first = first if self._offsets is None else self._offsets[0]
             self._offsets = first, min(int(batches.last_offset[-1]) + shift + 1, segment.next_offset)
-
-    def _rising(self, batches: BatchTable) -> BatchTable:
-        """The batches whose offsets are above all before them; nothing more is said of the others."""
-        falls, errors = batches.falling(self._next_offset, self._segment.path)
-        for error in errors:
-            self._damage_of(error, "B3")
-        return batches.take(~falls) if errors else batches
 
     def _check_range(self, batches: BatchTable) -> None:
         segment, shift = self._segment, self._segment.offset_shift
@@ -355,10 +318,3 @@ class _SegmentLook:
             self._findings.add_error(error, rebuilds=segment.place, rule="I7")
             return AbortedTransactions.of()
         return said.shifted(segment.offset_shift)
-
-
-def _size_of_bad_batch(step: WalkStep) -> int:
-    """How far to go on from a batch whose checksum fails while its header may be right; 0 where it cannot be."""
-    start = step.end_position - step.window.byte_position
-    scan = scan_batches(step.window.data.slice(start), check_crc=False, limit_bytes=1)
-    return int(scan.batches.size[0]) if len(scan.batches) else 0

@@ -1,0 +1,124 @@
+"""An examination of a segment's .log: its good batches, its figures, and its faults with their positions.
+
+Whether a fault ends the log, as for a broker that starts, or is a finding behind which a verification goes on, the
+caller says. sidecar_check.py holds the index entries against the same batches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from spark_segments.errors import CorruptBatchError
+from spark_segments.format.batches import BatchTable, scan_batches
+from spark_segments.format.layout import COUNT_UNKNOWN
+from spark_segments.format.window import Window
+from spark_segments.log.segment.fetch import fetch_ahead
+from spark_segments.log.segment.figures import SegmentFigures
+from spark_segments.log.segment.walk import WalkStep, walk
+from spark_segments.storage import Storage
+
+UNREADABLE, FALLING, SHORT = "B13", "B3", "R6"
+"""The rules of docs/format that the bytes of a .log break."""
+
+GoesOn = Callable[[CorruptBatchError, str], bool]
+"""Is given a fault and the rule that it breaks. Whether to go on behind it, where the next batch can be found."""
+
+
+class Examination:
+    """The bytes [start_position, end_position) of a file, whose batches are a segment.
+
+    `figures` are those of the batches that hold `start_offset` or come after it, at the offsets in the file.
+    """
+
+    def __init__(
+        self,
+        storage: Storage,
+        path: str,
+        end_position: int,
+        *,
+        name_offset: int,
+        start_offset: int,
+        start_position: int = 0,
+        offset_shift: int = 0,
+    ) -> None:
+        self._storage = storage
+        self._path = path
+        self._end_position = end_position
+        self._offset_shift = offset_shift
+        self._start_offset = start_offset
+        self.byte_position = start_position  # up to there the bytes were examined
+        self.next_offset = name_offset  # after the last batch that was added
+        self.figures = SegmentFigures(start_offset, start_offset)
+
+    def windows(self, goes_on: GoesOn) -> Iterator[Window]:
+        """The good batches with offsets above those that were added before, window by window. The caller adds them, or
+        the first of them, before it asks for more.
+
+        Raises FileNotFoundError where there is no file.
+        """
+        while self.byte_position < self._end_position:
+            for step in self.steps(self.byte_position):
+                window, rises = self._rising(step.window, goes_on)
+                if len(window.batches):
+                    yield window
+                self.byte_position = step.end_position
+                fault = step.fault(self._end_position)
+                if not rises:
+                    return
+                if fault is None:
+                    continue
+                bad_bytes = 0 if step.error is None else _size_of_bad_batch(step)
+                if not goes_on(fault, SHORT if step.is_short and step.error is None else UNREADABLE) or not bad_bytes:
+                    return
+                self.byte_position += bad_bytes
+
+    def steps(self, start_position: int, *, check_crc: bool = True) -> Iterator[WalkStep]:
+        """The walk from the batch at `start_position` on."""
+        with fetch_ahead(self._storage, self._path, self._end_position) as read:
+            yield from walk(
+                read,
+                self._path,
+                self._end_position,
+                start_position=start_position,
+                offset_shift=self._offset_shift,
+                check_crc=check_crc,
+            )
+
+    def _rising(self, window: Window, goes_on: GoesOn) -> tuple[Window, bool]:
+        """(the window without batches whose offsets are not above all before, whether to go on behind it)"""
+        falls, errors = window.batches.falling(self.next_offset, self._path)
+        if not errors:
+            return window, True
+        if all([goes_on(error, FALLING) for error in errors]):
+            return window.take(~falls), True
+        return window.take(slice(0, int(np.argmax(falls)))), False
+
+    def add(self, batches: BatchTable, count_records: Callable[[BatchTable], int]) -> BatchTable:
+        """Adds batches (one at least) of the last window. Returns those of the log, whose records are counted."""
+        self.next_offset = int(batches.last_offset[-1]) + 1
+        in_log = from_offset(batches, self._start_offset)
+        if len(in_log):
+            self.figures.add(in_log, count_records(in_log))
+        return in_log
+
+
+def from_offset(batches: BatchTable, start_offset: int) -> BatchTable:
+    """The batches that hold `start_offset` or come after it; all batches where they begin there."""
+    if not len(batches) or int(batches.base_offset[0]) >= start_offset:
+        return batches
+    return batches.take(batches.last_offset >= start_offset)
+
+
+def has_cleaned(batches: BatchTable) -> bool:
+    """Whether a cleaner has removed records from any of the batches, or has given any a delete horizon."""
+    lacks = (batches.count <= batches.last_offset - batches.base_offset) & (batches.count != COUNT_UNKNOWN)
+    return bool(lacks.any() or batches.has_delete_horizon.any())
+
+
+def _size_of_bad_batch(step: WalkStep) -> int:
+    """How far to go on from a batch whose checksum fails while its header may be right; 0 where it cannot be."""
+    start = step.end_position - step.window.byte_position
+    scan = scan_batches(step.window.data.slice(start), check_crc=False, limit_bytes=1)
+    return int(scan.batches.size[0]) if len(scan.batches) else 0
