@@ -152,6 +152,7 @@ class Copier:
                 data = memoryview(window.data)[: int(window.batches.size.sum())]
                 stream.write(data)
                 crc = crc32c(data, crc)
+            assert stream.bytes_written == row.log_bytes, "a walk goes through a .log to its end, or raises"
         return crc
 
     def _compare(self, source_path: str, target_path: str, size: int, read: int) -> None:
