@@ -168,7 +168,7 @@ def export(
 def _print(report: Report, log: LogDir, output: Output, metrics: Path | None) -> None:
     """Prints the report, and writes it as metrics."""
     if metrics is not None:
-        from spark_segments.maintenance.metrics.copy_metrics import write_copy_metrics
+        from spark_segments.maintenance.metrics import write_copy_metrics
 
         write_copy_metrics(metrics, log.uri, report.job, report.by_topic("records_in"), report.by_topic("bytes_in"))
     print_report(report.to_dict(), output)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -198,13 +197,9 @@ def run(
 def _write_metrics(
     path: Path, log: LogDir, reports: Sequence[Report], state: Sequence[tuple[Snapshot, TopicConfig]] = ()
 ) -> None:
-    from spark_segments.maintenance.metrics.job_metrics import job_metrics
-    from spark_segments.maintenance.metrics.log_metrics import log_metrics
-    from spark_segments.maintenance.metrics.openmetrics import openmetrics_text, write_metrics
+    from spark_segments.maintenance.metrics import job_metrics, log_metrics, write_metrics
 
-    now_ms = time.time_ns() // 1_000_000
-    families = job_metrics(log.uri, [report.to_dict() for report in reports], now_ms)
-    write_metrics(path, openmetrics_text([*families, *(log_metrics(log, state) if state else [])]))
+    write_metrics(path, [*job_metrics(log.uri, reports), *(log_metrics(log, state) if state else [])])
 
 
 def _exit(reports: Sequence[Report]) -> None:

@@ -166,10 +166,6 @@ def _print(report: Report, output: Output) -> None:
 
 
 def _write_metrics(path: Path, target: LogDir, report: Report) -> None:
-    from spark_segments.maintenance.metrics.job_metrics import job_metrics
-    from spark_segments.maintenance.metrics.mirror_metrics import mirror_metrics
-    from spark_segments.maintenance.metrics.openmetrics import openmetrics_text, write_metrics
+    from spark_segments.maintenance.metrics import mirror_metrics, write_metrics
 
-    found = report.to_dict()
-    families = job_metrics(target.uri, [found], time.time_ns() // 1_000_000) + mirror_metrics(target.uri, found)
-    write_metrics(path, openmetrics_text(families))
+    write_metrics(path, mirror_metrics(target.uri, report))

@@ -143,6 +143,6 @@ def _print(report: Report, output: Output) -> None:
 
 
 def _write_metrics(path: Path, uri: str, report: Report) -> None:
-    from spark_segments.maintenance.metrics.copy_metrics import write_copy_metrics
+    from spark_segments.maintenance.metrics import write_copy_metrics
 
     write_copy_metrics(path, uri, "replay", report.by_topic("records_out"), report.by_topic("bytes_out"))

@@ -112,8 +112,7 @@ def _report(server: Server, uri: str, metrics: Path | None, ended: threading.Eve
     """Writes the state of a server until it ends: as metrics every 15 seconds, as a line every minute with work."""
     import pyarrow
 
-    from spark_segments.maintenance.metrics.openmetrics import openmetrics_text, write_metrics
-    from spark_segments.maintenance.metrics.serve_metrics import serve_metrics
+    from spark_segments.maintenance.metrics import serve_metrics, write_metrics
 
     shown: dict[str, int] = {}
     for number in itertools.count(1):
@@ -122,7 +121,7 @@ def _report(server: Server, uri: str, metrics: Path | None, ended: threading.Eve
         state = server.state
         if metrics is not None:
             try:
-                write_metrics(metrics, openmetrics_text(serve_metrics(uri, state)))
+                write_metrics(metrics, serve_metrics(uri, state))
             except OSError as error:
                 print(f"The metrics could not be written: {error}", file=sys.stderr, flush=True)
         if is_last:
