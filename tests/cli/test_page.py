@@ -314,9 +314,9 @@ def test_growth_is_a_line_and_what_changed():
     assert "Growth" not in page("/log", [], NOW_MS)
 
 
-def test_a_page_without_worries_says_so():
+def test_a_page_without_warnings_says_so():
     assert "Nothing is late, and no fault is known." in page("/log", [], NOW_MS)
-    assert "Nothing is late" not in page("/log", [], NOW_MS, worries=["the disk is nearly full"])
+    assert "Nothing is late" not in page("/log", [], NOW_MS, warnings=["the disk is nearly full"])
 
 
 def test_groups_are_there_with_their_lag_the_furthest_first():

@@ -84,17 +84,17 @@ def test_axe_finds_no_violation_and_nothing_is_too_wide(browser: Browser, served
 
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
-def test_axe_finds_no_violation_in_a_page_of_worries(browser: Browser, axe, tmp_path: Path, dark) -> None:
+def test_axe_finds_no_violation_in_a_page_of_warnings(browser: Browser, axe, tmp_path: Path, dark) -> None:
     rows, last = partition(0, [1 << 20] * 3, [100] * 1001, first_ms=NOW_MS - 90 * DAY_MS, step_ms=HOUR_MS)
     made = snapshot("late", {"retention.ms": str(DAY_MS)}, rows, [last])
     lags = [GroupLag("a group with a name that is long", "late", 0, 5, 0, 1000, NOW_MS - HOUR_MS)]
-    worries = ["the disk is nearly full: 1 GiB of 100 GiB are free"]
-    text = page("/data/log", [made], NOW_MS, worries=worries, lags=lags)
+    warnings = ["the disk is nearly full: 1 GiB of 100 GiB are free"]
+    text = page("/data/log", [made], NOW_MS, warnings=warnings, lags=lags)
     (tmp_path / "page.html").write_text(text)
     with browser.open(tmp_path / "page.html", 390, dark=dark) as tab:
         tab.ask("document.querySelectorAll('details').forEach((one) => one.open = true)")
         assert violations(tab, axe) == []
-        told = tab.ask("[...document.querySelectorAll('.worries li')].map((one) => one.textContent)")
+        told = tab.ask("[...document.querySelectorAll('.warnings li')].map((one) => one.textContent)")
     assert told[0].startswith("the disk is nearly full")
     assert any(text.startswith("late-0: retain has been due for") for text in told)
     assert any(text.startswith("late-0: 1,001 chunks") for text in told)

@@ -22,10 +22,10 @@ from hypothesis import strategies as st
 from spark_segments import LogDir
 from spark_segments.cli.page import serve as serving
 from spark_segments.cli.page.browse import MOST_BYTES, _rows_with, browse
-from spark_segments.cli.page.log_state import Begin, TopicsShown, first_topics, read_topics
+from spark_segments.cli.page.log_state import Begin, TopicsShown, first_topics, group_warnings, read_topics
 from spark_segments.cli.page.render import page as front_page
 from spark_segments.cli.page.serve import server
-from spark_segments.cli.page.worries import OVERDUE_MS, group_worries
+from spark_segments.cli.page.view import OVERDUE_MS
 from spark_segments.log.groups.lag import group_lags
 from tests.cli.page_parser import PageParser
 from tests.golden_files import GOLDEN
@@ -267,11 +267,11 @@ def test_the_search_finds_the_rows_that_a_loop_finds(values: list[bytes | None],
 def test_a_group_that_stands_still_or_came_too_late_is_to_be_looked_into(orders: LogDir) -> None:
     moved(orders, "billing", {"orders": {0: 30}})
     [lag] = group_lags(map(orders.group, orders.groups()), [orders.topic("orders").snapshot])
-    assert group_worries([lag], lag.committed_ms + OVERDUE_MS) == []
-    [text] = group_worries([lag], lag.committed_ms + OVERDUE_MS + 1)
+    assert group_warnings([lag], lag.committed_ms + OVERDUE_MS) == []
+    [text] = group_warnings([lag], lag.committed_ms + OVERDUE_MS + 1)
     assert text == "group billing in orders-0: a lag of 90 offsets, and no commit for 1 d"
     orders.topic("orders").delete_records({0: 50})
-    [text] = group_worries(
+    [text] = group_warnings(
         group_lags(map(orders.group, orders.groups()), [orders.topic("orders").snapshot]), lag.committed_ms
     )
     assert text == "group billing in orders-0: 20 offsets left the log before it read them"

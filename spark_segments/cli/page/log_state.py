@@ -16,12 +16,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow.compute as pc
 
-from spark_segments.cli.page.worries import disk_worry, group_worries
+from spark_segments.cli.page.view import OVERDUE_MS
+from spark_segments.cli.page.words import count, duration
 from spark_segments.config import TopicConfig, topic_config
 from spark_segments.errors import SegmentsError, UnknownTopicError
 from spark_segments.log.groups.lag import GroupLag, group_lags
 from spark_segments.log.history import Size, sizes
 from spark_segments.log.manifest.snapshot import SegmentRows
+from spark_segments.quantities import human_bytes
 
 if TYPE_CHECKING:
     from spark_segments.log.logdir import LogDir
@@ -159,19 +161,42 @@ def growth(log: LogDir, snapshots: Sequence[Snapshot]) -> dict[str, list[Size]]:
     return {topic: several for topic, several in sizes_of.items() if len(several) > 1}
 
 
-def log_worries(log: LogDir, snapshots: Iterable[Snapshot], now_ms: int) -> tuple[list[str], list[GroupLag]]:
+def log_warnings(log: LogDir, snapshots: Iterable[Snapshot], now_ms: int) -> tuple[list[str], list[GroupLag]]:
     """Sentences about the log directory as a whole: its disk, and the groups that read these topics; and these groups'
     positions.
     """
     lags: list[GroupLag] = []
-    worries = []
+    warnings = []
     if "://" not in log.uri or log.uri.startswith("file://"):  # object stores have no end
         usage = shutil.disk_usage(Path(log.uri.removeprefix("file://")))
-        worry = disk_worry(usage.free, usage.total)
-        worries += [] if worry is None else [worry]
+        warning = disk_warning(usage.free, usage.total)
+        warnings += [] if warning is None else [warning]
     try:
         lags = group_lags(map(log.group, log.groups()), snapshots)
-        worries += group_worries(lags, now_ms)
+        warnings += group_warnings(lags, now_ms)
     except SegmentsError as error:
-        worries.append(f"the groups cannot be read: {error}")
-    return worries, lags
+        warnings.append(f"the groups cannot be read: {error}")
+    return warnings, lags
+
+
+LEAST_FREE_SHARE = 0.1
+
+
+def group_warnings(lags: Iterable[GroupLag], now_ms: int) -> list[str]:
+    """Sentences about groups whose readers stand still while there are records, or came too late for some."""
+    warnings = []
+    for lag in lags:
+        name = f"group {lag.group} in {lag.topic}-{lag.partition}"
+        if lag.gone:
+            warnings.append(f"{name}: {count(lag.gone)} offsets left the log before it read them")
+        if lag.lag and now_ms - lag.committed_ms > OVERDUE_MS:
+            still = duration(now_ms - lag.committed_ms)
+            warnings.append(f"{name}: a lag of {count(lag.lag)} offsets, and no commit for {still}")
+    return warnings
+
+
+def disk_warning(free_bytes: int, total_bytes: int) -> str | None:
+    """A sentence about a disk with little room; None where there is enough."""
+    if free_bytes >= LEAST_FREE_SHARE * total_bytes:
+        return None
+    return f"the disk is nearly full: {human_bytes(free_bytes)} of {human_bytes(total_bytes)} are free"

@@ -6,24 +6,26 @@ import base64
 import hashlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from functools import cache
 from html import escape
+from importlib.resources import files
+from string import Template
 from types import MappingProxyType
 from urllib.parse import urlencode
 
 from spark_segments import __version__
 from spark_segments.cli.page.log_state import TopicsShown
-from spark_segments.cli.page.steps import JOBS, StepView
 from spark_segments.cli.page.strip import ACTIVE, CLEAN, DIRTY, SEALED, Block, blocks_a_strip
-from spark_segments.cli.page.templates import page_file, page_template
-from spark_segments.cli.page.view import BlockView, PartitionView, TopicView, topic_view
-from spark_segments.cli.page.words import count, duration, human_bytes, iso, moment, plural, ratio, relative, when
+from spark_segments.cli.page.view import JOBS, BlockView, PartitionView, StepView, TopicView, topic_view
+from spark_segments.cli.page.words import count, duration, iso, moment, ratio, relative, when
 from spark_segments.config import TopicConfig
 from spark_segments.log.groups.lag import GroupLag
 from spark_segments.log.history import Size
 from spark_segments.log.manifest.snapshot import Snapshot
+from spark_segments.quantities import human_bytes, plural
 
 _WORDS = {CLEAN: "clean tail", DIRTY: "dirty head", SEALED: "sealed", ACTIVE: "active"}
-MOST_WORRIES = 50
+MOST_WARNINGS = 50
 MOST_GROUPS = 20
 MOST_DELETIONS = 20
 MOST_LINKS = 24
@@ -41,7 +43,7 @@ def page(
     *,
     kafka: bool = False,
     served: bool = False,
-    worries: Sequence[str] = (),
+    warnings: Sequence[str] = (),
     lags: Sequence[GroupLag] = (),
     grown: Mapping[str, Sequence[Size]] = MappingProxyType({}),
     part: TopicsShown | None = None,
@@ -49,13 +51,30 @@ def page(
     """The page of `topics` at `now_ms`. The same snapshots, settings and time give the same text.
 
     `kafka`: the topics are in Kafka's own directories, where their settings are unknown. `served`: the page has links
-    to the records, which a server answers. `worries`: what is wrong with the log directory as a whole. `lags`: the
+    to the records, which a server answers. `warnings`: what is wrong with the log directory as a whole. `lags`: the
     positions of the groups that read these topics. `grown`: sizes of topics over time, oldest first. `part`: which part
     of the log directory `topics` are, None where they are all that is asked for.
     """
     most_blocks = blocks_a_strip(sum(snapshot.partitions.num_rows for snapshot, _ in topics))
     views = [topic_view(snapshot, config, now_ms, most_blocks) for snapshot, config in topics]
-    return _page(uri, views, now_ms, kafka, served, worries, lags, grown, part)
+    merged = any(shown.block.segments > 1 for topic in views for one in topic.partitions for shown in one.strip)
+    return page_template("page.html").substitute(
+        uri=escape(uri),
+        now=moment(now_ms),
+        now_iso=iso(now_ms),
+        note=f'<p class="note">{escape(_KAFKA_NOTE)}</p>' if kafka else "",
+        totals=_totals(views),
+        part="" if part is None else _part(views, part, served),
+        merged="; hairlines beside each other are one block" if merged else "",
+        warnings=_warnings(views, warnings),
+        groups=_groups(lags, now_ms) + _growth(grown, now_ms) + _deletions(views, now_ms),
+        topics="\n".join(_topic(topic, now_ms, kafka, served) for topic in views) or "<p>There are no topics.</p>",
+        command="segments page" if served else "segments describe --html",
+        version=escape(__version__),
+        style=page_file("page.css"),
+        script=page_file("page.js"),
+        script_hash=script_hash(),
+    )
 
 
 def script_hash() -> str:
@@ -64,35 +83,16 @@ def script_hash() -> str:
     return f"sha256-{base64.b64encode(digest).decode()}"
 
 
-def _page(
-    uri: str,
-    topics: Sequence[TopicView],
-    now_ms: int,
-    kafka: bool,
-    served: bool,
-    worries: Sequence[str],
-    lags: Sequence[GroupLag],
-    grown: Mapping[str, Sequence[Size]],
-    part: TopicsShown | None,
-) -> str:
-    merged = any(shown.block.segments > 1 for topic in topics for one in topic.partitions for shown in one.strip)
-    return page_template("page.html").substitute(
-        uri=escape(uri),
-        now=moment(now_ms),
-        now_iso=iso(now_ms),
-        note=f'<p class="note">{escape(_KAFKA_NOTE)}</p>' if kafka else "",
-        totals=_totals(topics),
-        part="" if part is None else _part(topics, part, served),
-        merged="; hairlines beside each other are one block" if merged else "",
-        worries=_worries(topics, worries),
-        groups=_groups(lags, now_ms) + _growth(grown, now_ms) + _deletions(topics, now_ms),
-        topics="\n".join(_topic(topic, now_ms, kafka, served) for topic in topics) or "<p>There are no topics.</p>",
-        command="segments page" if served else "segments describe --html",
-        version=escape(__version__),
-        style=page_file("page.css"),
-        script=page_file("page.js"),
-        script_hash=script_hash(),
-    )
+@cache
+def page_file(name: str) -> str:
+    """The text of a file of this room."""
+    return (files(__package__) / name).read_text(encoding="utf-8")
+
+
+@cache
+def page_template(name: str) -> Template:
+    """A file of this room as a template."""
+    return Template(page_file(name))
 
 
 def _part(topics: Sequence[TopicView], part: TopicsShown, served: bool) -> str:
@@ -129,17 +129,17 @@ def _totals(topics: Sequence[TopicView]) -> str:
     return "\n".join(f"<div{kind}><dt>{label}</dt><dd>{text}</dd></div>" for label, text, kind in shown)
 
 
-def _worries(topics: Sequence[TopicView], worries: Sequence[str]) -> str:
+def _warnings(topics: Sequence[TopicView], warnings: Sequence[str]) -> str:
     """What somebody should look into, with links to the partitions; a sentence where there is nothing."""
-    lines = [f"<li>{escape(text)}</li>" for text in worries]
+    lines = [f"<li>{escape(text)}</li>" for text in warnings]
     for topic in topics:
         for one in topic.partitions:
             name = escape(f"{topic.described['topic']}-{one.numbers['partition']}")
-            lines += [f'<li><a href="#{name}">{name}</a>: {escape(text)}</li>' for text in one.worries]
+            lines += [f'<li><a href="#{name}">{name}</a>: {escape(text)}</li>' for text in one.warnings]
     if not lines:
         return '<p class="fine">Nothing is late, and no fault is known.</p>'
-    more = f"<li>… and {count(len(lines) - MOST_WORRIES) + ' more'}</li>" if len(lines) > MOST_WORRIES else ""
-    return f'<section class="worries"><h2>To look into</h2><ul>{"".join(lines[:MOST_WORRIES])}{more}</ul></section>'
+    more = f"<li>… and {count(len(lines) - MOST_WARNINGS) + ' more'}</li>" if len(lines) > MOST_WARNINGS else ""
+    return f'<section class="warnings"><h2>To look into</h2><ul>{"".join(lines[:MOST_WARNINGS])}{more}</ul></section>'
 
 
 def _groups(lags: Sequence[GroupLag], now_ms: int) -> str:
@@ -289,8 +289,8 @@ def _partition(topic: str, view: PartitionView, largest: int, least: float, now_
         start_text=count(numbers["log_start_offset"]),
         end_text=count(numbers["log_end_offset"]),
         dirty_ratio=_dirty_ratio(numbers["dirty_ratio"], least),
-        next=_next(view.due, next_step, now_ms, worrying=bool(view.worries)),
-        worries="".join(f'<dt>to look into</dt><dd class="worry">{escape(text)}</dd>' for text in view.worries),
+        next=_next(view.due, next_step, now_ms, is_warned=bool(view.warnings)),
+        warnings="".join(f'<dt>to look into</dt><dd class="warning">{escape(text)}</dd>' for text in view.warnings),
         browse=_browse(topic, numbers["partition"]) if served else "",
         age=_age(view.strip, now_ms),
         steps="\n".join(_step(step) for step in view.steps),
@@ -331,8 +331,8 @@ def _browse(topic: str, partition: int) -> str:
     return f'<p class="browse"><a href="/records?{query}">Look at the records of {name}</a></p>'
 
 
-def _next(due: Sequence[StepView], next_step: StepView | None, now_ms: int, *, worrying: bool) -> str:
-    mark = '<span class="worry">▲<span class="vh"> to look into: </span></span> ' if worrying else ""
+def _next(due: Sequence[StepView], next_step: StepView | None, now_ms: int, *, is_warned: bool) -> str:
+    mark = '<span class="warning">▲<span class="vh"> to look into: </span></span> ' if is_warned else ""
     if due:
         return f"{mark}now: " + ", ".join(f'<strong class="now">{step.job}</strong>' for step in due)
     if next_step is None:

@@ -7,8 +7,9 @@ from urllib.parse import urlencode
 
 from spark_segments import __version__
 from spark_segments.cli.page.browse import RecordPage, RecordRow, Shown, pretty
-from spark_segments.cli.page.templates import page_file, page_template
-from spark_segments.cli.page.words import count, human_bytes, iso, moment, plural
+from spark_segments.cli.page.render import page_file, page_template
+from spark_segments.cli.page.words import count, iso, moment
+from spark_segments.quantities import human_bytes, plural
 
 
 def records_page(uri: str, page: RecordPage, now_ms: int, notes: list[str]) -> str:

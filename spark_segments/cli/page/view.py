@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from spark_segments.cli.page.steps import COMPACT, RETAIN, ROLL, VACUUM, StepView
 from spark_segments.cli.page.strip import ACTIVE, CLEAN, DIRTY, SEALED, Block, blocks
-from spark_segments.cli.page.words import duration, human_bytes, plural, ratio, when
-from spark_segments.cli.page.worries import partition_worries
+from spark_segments.cli.page.words import count, duration, ratio, when
 from spark_segments.config import TopicConfig
 from spark_segments.log.description import describe
 from spark_segments.log.manifest.rows import SEALED as SEALED_STATE
@@ -21,6 +19,25 @@ from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.manifest.states import LEADER, role_of
 from spark_segments.maintenance.explanation.topic_forecast import NEVER, TopicForecast, forecast_topic
 from spark_segments.maintenance.retention.plan import RETENTION_MS
+from spark_segments.quantities import human_bytes, plural
+
+JOBS = ROLL, RETAIN, COMPACT, VACUUM = ("roll", "retain", "compact", "vacuum")
+
+
+@dataclass(frozen=True, slots=True)
+class StepView:
+    """The next action of a job on a partition.
+
+    `due`: the job acts now. `at_ms`: else the time at which it acts if nothing is appended, NEVER without such a time.
+    `since_ms`: since when it has been due, by the clock; NEVER where the clock has no part in it.
+    """
+
+    job: str
+    text: str
+    due: bool = False
+    at_ms: int = NEVER
+    since_ms: int = NEVER
+
 
 SETTINGS = (
     "cleanup.policy",
@@ -73,12 +90,12 @@ class Deletion:
 
 @dataclass(frozen=True, slots=True)
 class PartitionView:
-    """`numbers`: the partition's entry in `describe`. `worries`: what somebody should look into, a sentence each."""
+    """`numbers`: the partition's entry in `describe`. `warnings`: what somebody should look into, a sentence each."""
 
     numbers: dict[str, Any]
     strip: list[BlockView]
     steps: list[StepView]
-    worries: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
 
     @property
     def due(self) -> list[StepView]:
@@ -119,8 +136,8 @@ def topic_view(snapshot: Snapshot, config: TopicConfig, now_ms: int, most_blocks
             (segment.next_offset for segment in partition.segments if segment.state == SEALED_STATE), default=0
         )
         ours = [step for step in steps if role_of(snapshot) == LEADER or step.job == VACUUM]  # what runs on this topic
-        worries = partition_worries(numbers, ours, last_stable, sealed_end, now_ms)
-        views.append(PartitionView(numbers, partition.strip(most_blocks), steps, worries))
+        warnings = partition_warnings(numbers, ours, last_stable, sealed_end, now_ms)
+        views.append(PartitionView(numbers, partition.strip(most_blocks), steps, warnings))
     effective, sources = config.effective(), config.sources()
     names = [*SETTINGS, *(name for name in sorted(snapshot.config) if name not in SETTINGS)]
     settings = [(name, effective[name], sources[name]) for name in names]
@@ -293,3 +310,29 @@ class _Partition:
         if at_ms <= self.now_ms:
             return StepView(VACUUM, f"now: {text}", due=True, since_ms=at_ms)
         return StepView(VACUUM, f"{text}: from {when(at_ms, self.now_ms)}, by file.delete.delay.ms", at_ms=at_ms)
+
+
+OVERDUE_MS = 86_400_000
+"""A job that has been due for longer than a day is overdue: schedules run by the hour."""
+
+
+MANY_CHUNKS = 1000
+
+
+def partition_warnings(
+    numbers: Mapping[str, Any], steps: Sequence[StepView], last_stable_offset: int, sealed_end: int, now_ms: int
+) -> tuple[str, ...]:
+    """Sentences about a partition. `sealed_end`: the next offset after its sealed segments."""
+    warnings = [
+        f"{step.job} has been due for {duration(now_ms - step.since_ms)}: does the job run?"
+        for step in steps
+        if step.due and now_ms - step.since_ms > OVERDUE_MS
+    ]
+    if numbers["chunks"] > MANY_CHUNKS:
+        warnings.append(f"{count(numbers['chunks'])} chunks: roll does not run, or appends are very small")
+    if last_stable_offset < sealed_end:
+        warnings.append(
+            f"an open transaction holds the last stable offset at {count(last_stable_offset)}: cleaning and "
+            "read_committed readers go no further"
+        )
+    return tuple(warnings)

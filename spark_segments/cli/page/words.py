@@ -4,10 +4,6 @@ from __future__ import annotations
 
 import datetime
 
-from spark_segments.quantities import human_bytes, plural
-
-__all__ = ["UNITS", "count", "duration", "human_bytes", "iso", "moment", "plural", "ratio", "relative", "when"]
-
 UNITS = (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1000), ("ms", 1))
 _LAST_MS = 253_402_300_799_999  # the end of the year 9999
 
