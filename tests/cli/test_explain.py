@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from spark_segments import LogDir
-from spark_segments.cli.jobs.explain_text import exactly
+from spark_segments.cli.jobs.explain import exactly
 from spark_segments.maintenance import compact, retain, roll, vacuum
 from tests.clock import store_clock
 from tests.maintenance.appending import append_one_by_one, records, topic_with

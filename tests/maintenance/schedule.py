@@ -15,7 +15,7 @@ from spark_segments.format import window
 from spark_segments.format.decoding.decode import decode_batches
 from spark_segments.maintenance import compact, retain, roll, vacuum
 from spark_segments.maintenance.explanation.explain import explain_record
-from spark_segments.maintenance.explanation.record_explanation import NOT_WRITTEN, Explanation, TimeBounds
+from spark_segments.maintenance.explanation.record_explanation import Explanation, RecordState, TimeBounds
 from tests.clock import store_clock
 from tests.maintenance.appending import append_one_by_one, topic_with, under_policy
 from tests.manifest_rows import Segment, segments_of
@@ -184,7 +184,7 @@ class Schedule:
 
     def _note(self, offset: int, one: Explanation) -> None:
         if offset == len(self.timestamps):
-            assert one.state == NOT_WRITTEN
+            assert one.state == RecordState.NOT_WRITTEN
             return
         if one.segment is not None and offset not in self._records_of[one.segment.path]:
             assert self.config.compact  # cleaned away: the manifest does not tell

@@ -2,31 +2,19 @@
 
 from __future__ import annotations
 
-from spark_segments.maintenance.explanation.record_explanation import (
-    ACTIVE,
-    CLEANING,
-    GONE,
-    KEYS,
-    LOG_START,
-    NOT_WRITTEN,
-    RECORDS,
-    REMOVED,
-    SEALED,
-    TIMESTAMPS,
-    TimeBounds,
-)
+from spark_segments.maintenance.explanation.record_explanation import RecordState, TimeBounds, Wait
 from tests.maintenance.explained import DELAY_MS, EVERY_MS, NEVER, NOW_MS, after, explained, rules
 from tests.maintenance.rows import chunk, row
 
 
 def test_an_offset_that_is_not_given_out_yet_is_not_written():
     one = explained([row(0, 10), chunk(10, 20)], 20)
-    assert (one.state, one.steps, one.leaves_log, one.files_deleted) == (NOT_WRITTEN, (), None, None)
+    assert (one.state, one.steps, one.leaves_log, one.files_deleted) == (RecordState.NOT_WRITTEN, (), None, None)
 
 
 def test_an_offset_that_no_file_has_is_gone():
     one = explained([chunk(10, 20)], 9, log_start=10)
-    assert (one.state, one.steps, one.leaves_log, one.files_deleted) == (GONE, (), None, None)
+    assert (one.state, one.steps, one.leaves_log, one.files_deleted) == (RecordState.GONE, (), None, None)
 
 
 def test_what_has_left_the_log_waits_for_the_delay_of_its_last_file():
@@ -37,7 +25,7 @@ def test_what_has_left_the_log_waits_for_the_delay_of_its_last_file():
     ]
     one = explained([*rows, chunk(20, 30)], 5, log_start=20)
     freed_ms = NOW_MS - 5 + DELAY_MS + 1
-    assert (one.state, one.leaves_log, one.kept_by) == (REMOVED, None, ["file.delete.delay.ms"])
+    assert (one.state, one.leaves_log, one.kept_by) == (RecordState.REMOVED, None, ["file.delete.delay.ms"])
     assert one.files_deleted == TimeBounds(freed_ms, freed_ms + EVERY_MS)
     assert one.segment == rows[1]
 
@@ -49,7 +37,7 @@ def test_a_file_that_vacuum_has_begun_to_delete_may_be_gone_any_moment():
 
 def test_retention_ms_count_from_the_largest_timestamp_of_the_segment():
     one = explained([row(0, 10, max_timestamp_ms=NOW_MS - 300), chunk(10, 20)], retention_ms=1000)
-    assert (one.state, one.kept_by, one.waits_for) == (SEALED, ["retention.ms"], [])
+    assert (one.state, one.kept_by, one.waits_for) == (RecordState.SEALED, ["retention.ms"], [])
     assert one.leaves_log == TimeBounds(NOW_MS + 701, NOW_MS + 701 + EVERY_MS)
     assert one.files_deleted == after(NOW_MS + 701, NOW_MS + 701 + EVERY_MS)
     assert rules(one) == [("retain", "retention.ms"), ("vacuum", "file.delete.delay.ms")]
@@ -71,7 +59,11 @@ def test_what_retention_takes_now_goes_with_its_next_run():
 def test_retention_bytes_wait_for_so_many_to_be_appended():
     rows = [row(0, 10), row(10, 20), chunk(20, 30, log_bytes=300)]
     one = explained(rows, 15, retention_ms=-1, retention_bytes=1000)
-    assert (one.kept_by, one.waits_for, one.leaves_log) == (["retention.bytes"], [RECORDS], TimeBounds(NOW_MS, None))
+    assert (one.kept_by, one.waits_for, one.leaves_log) == (
+        ["retention.bytes"],
+        [Wait.RECORDS],
+        TimeBounds(NOW_MS, None),
+    )
     assert one.files_deleted == after(NOW_MS, None)
     assert one.steps[0].facts["more_bytes"] == 700
     one = explained(rows, 15, retention_ms=-1, retention_bytes=300)
@@ -97,7 +89,7 @@ def test_the_active_segment_has_to_be_rolled_first():
     chunks = [chunk(0, 10, max_timestamp_ms=NOW_MS - 50, created_ms=NOW_MS - 20)]
     one = explained(chunks, retention_ms=1000, segment_ms=200)
     assert rules(one) == [("roll", "active segment"), ("retain", "retention.ms"), ("vacuum", "file.delete.delay.ms")]
-    assert (one.state, one.kept_by) == (ACTIVE, ["active segment"])
+    assert (one.state, one.kept_by) == (RecordState.ACTIVE, ["active segment"])
     rolled_ms = NOW_MS - 20 + 201 + EVERY_MS
     assert one.steps[0].window == TimeBounds(NOW_MS, rolled_ms)
     # No record joins the segment that is more than segment.ms after its first one.
@@ -183,7 +175,7 @@ def test_a_cut_behind_a_full_chunk_seals_nothing_that_comes_after_it():
 def test_records_without_timestamps_leave_the_latest_moment_open():
     untimed = {"max_timestamp_ms": -1, "first_batch_max_timestamp_ms": -1, "created_ms": NOW_MS}
     one = explained([chunk(0, 10, **untimed)], retention_ms=1000, segment_ms=200)
-    assert (one.leaves_log, one.waits_for) == (TimeBounds(NOW_MS, None), [TIMESTAMPS])
+    assert (one.leaves_log, one.waits_for) == (TimeBounds(NOW_MS, None), [Wait.TIMESTAMPS])
     one = explained([chunk(0, 10, **untimed)], retention_ms=1000, segment_ms=200, now_ms=NOW_MS + 201)
     assert one.steps[0].window.latest_ms == NOW_MS + 201 + EVERY_MS
     one = explained([row(0, 10, **untimed), chunk(10, 20)], retention_ms=1000)
@@ -207,12 +199,12 @@ def test_jitter_only_brings_the_roll_forward():
 def test_what_lies_below_the_log_start_is_read_by_nobody_and_goes_with_its_segment():
     rows = [row(0, 10), row(10, 20), chunk(20, 30)]
     one = explained(rows, 5, log_start=15, retention_ms=-1)
-    assert (one.state, one.leaves_log, one.kept_by) == (SEALED, None, ["log_start_offset"])
+    assert (one.state, one.leaves_log, one.kept_by) == (RecordState.SEALED, None, ["log_start_offset"])
     assert one.files_deleted == after(NOW_MS, NOW_MS + EVERY_MS)
     assert explained(rows, 12, log_start=15, retention_ms=-1).files_deleted == NEVER
     one = explained(rows, 22, log_start=25, retention_ms=-1)
-    assert (one.state, one.leaves_log) == (ACTIVE, None)
-    assert (one.files_deleted, one.waits_for) == (after(NOW_MS, None), [LOG_START])
+    assert (one.state, one.leaves_log) == (RecordState.ACTIVE, None)
+    assert (one.files_deleted, one.waits_for) == (after(NOW_MS, None), [Wait.LOG_START])
 
 
 def test_older_files_with_the_record_are_counted():
@@ -225,7 +217,11 @@ def test_the_newest_of_a_key_stays_in_a_compacted_topic():
     rows = [row(0, 10, tombstones=2, delete_horizon_ms=NOW_MS + 7), row(10, 20), chunk(20, 30)]
     for offset, first_dirty, is_dirty in ((5, 10, False), (15, 10, True)):
         one = explained(rows, offset, first_dirty=first_dirty, cleanup_policy="compact", retention_ms=1)
-        assert (one.kept_by, one.waits_for, one.leaves_log) == (["newest of its key"], [KEYS], TimeBounds(NOW_MS, None))
+        assert (one.kept_by, one.waits_for, one.leaves_log) == (
+            ["newest of its key"],
+            [Wait.KEYS],
+            TimeBounds(NOW_MS, None),
+        )
         assert one.steps[0].facts["dirty"] is is_dirty
     facts = explained(rows, 5, first_dirty=10, cleanup_policy="compact").steps[0].facts
     assert (facts["tombstones"], facts["delete_horizon_ms"], facts["cleaned_by_ms"]) == (2, NOW_MS + 7, None)
@@ -281,7 +277,7 @@ def test_where_retention_works_too_nothing_says_by_when_cleaning_has_looked():
 def test_cleaning_may_join_segments_so_that_retention_waits_longer():
     rows = [row(0, 10, max_timestamp_ms=0), chunk(10, 20)]
     one = explained(rows, cleanup_policy="compact,delete", retention_ms=1000)
-    assert (one.leaves_log, one.waits_for) == (TimeBounds(NOW_MS, None), [CLEANING, KEYS])
+    assert (one.leaves_log, one.waits_for) == (TimeBounds(NOW_MS, None), [Wait.CLEANING, Wait.KEYS])
     one = explained(rows, cleanup_policy="compact,delete", retention_ms=1000, cleaner=False)
     assert (one.leaves_log, one.waits_for) == (TimeBounds(NOW_MS, NOW_MS + EVERY_MS), [])
     # What cleaning does to the first of these may let retention go on to the second.

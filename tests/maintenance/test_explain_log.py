@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from spark_segments import LogDir
 from spark_segments.errors import InvalidOptionError, LogDirError, UnknownTopicError
 from spark_segments.maintenance import compact, retain, roll, vacuum
-from spark_segments.maintenance.explanation.record_explanation import ACTIVE, GONE, NOT_WRITTEN, REMOVED
+from spark_segments.maintenance.explanation.record_explanation import RecordState
 from tests.clock import store_clock
 from tests.golden_files import golden_dir
 from tests.maintenance.appending import append_one_by_one, records, topic_with
@@ -23,10 +23,10 @@ def test_one_is_found_by_its_time(log):
     topic_with(log, TOPIC, {"retention.ms": 1000}, partitions=2)
     append_one_by_one(log, TOPIC, records(5, time_ms=NOW_MS, step_ms=10), partition=1)
     one = log.topic(TOPIC).explain(1, timestamp_ms=NOW_MS + 15, now_ms=NOW_MS)
-    assert (one.partition, one.offset, one.timestamp_ms, one.state) == (1, 2, NOW_MS + 20, ACTIVE)
+    assert (one.partition, one.offset, one.timestamp_ms, one.state) == (1, 2, NOW_MS + 20, RecordState.ACTIVE)
     late = log.topic(TOPIC).explain(1, timestamp_ms=NOW_MS + 41, now_ms=NOW_MS)
-    assert (late.offset, late.timestamp_ms, late.state) == (5, None, NOT_WRITTEN)
-    assert log.topic(TOPIC).explain(0, timestamp_ms=0, now_ms=NOW_MS).state == NOT_WRITTEN
+    assert (late.offset, late.timestamp_ms, late.state) == (5, None, RecordState.NOT_WRITTEN)
+    assert log.topic(TOPIC).explain(0, timestamp_ms=0, now_ms=NOW_MS).state == RecordState.NOT_WRITTEN
     assert log.topic(TOPIC).explain(1, 2, now_ms=NOW_MS).to_dict()["settings"]["retention.ms"] == "1000"
 
 
@@ -77,7 +77,7 @@ def test_jobs_that_run_all_the_time_meet_the_earliest_moments(log):
             with store_clock(at_ms):
                 job(log, now_ms=at_ms)
         assert log.topic(TOPIC).offsets()[0][0] == starts
-    for at_ms, state in ((deleted_ms - 1, REMOVED), (deleted_ms, GONE)):
+    for at_ms, state in ((deleted_ms - 1, RecordState.REMOVED), (deleted_ms, RecordState.GONE)):
         vacuum(log, now_ms=at_ms)
         assert log.topic(TOPIC).explain(0, 0, now_ms=at_ms).state == state
 

@@ -19,18 +19,9 @@ from spark_segments.cli.options import (
     with_options,
 )
 from spark_segments.cli.output import Output, print_report
-from spark_segments.cli.records.value_text import (
-    FormatPropertyOption,
-    KeyFormatOption,
-    RegistryOption,
-    ValueFormatOption,
-    ValueSchemaOption,
-    format_options,
-    unknown_property,
-)
+from spark_segments.cli.records.value_text import FormatOptions
 from spark_segments.config import parse_overrides
 from spark_segments.progress import progress_bar
-from spark_segments.values.options import OPTIONS
 
 
 @with_options
@@ -41,6 +32,7 @@ def table(
         str, typer.Argument(metavar="TABLE", help="The Delta table: a path or an s3://, gs://, abfs:// URI.")
     ],
     spark: SparkOptions,
+    values: FormatOptions,
     view: Annotated[
         str | None, typer.Option("--view", metavar="latest", help="Keep the newest record of each key alone.")
     ] = None,
@@ -50,11 +42,6 @@ def table(
     partition_by: Annotated[
         str | None, typer.Option("--partition-by", metavar="day", help="Partition the table by the day of timestamps.")
     ] = None,
-    key_format: KeyFormatOption = None,
-    value_format: ValueFormatOption = None,
-    value_schema: ValueSchemaOption = None,
-    schema_registry: RegistryOption = None,
-    properties: FormatPropertyOption = None,
     key: KeyOption = None,
     key_base64: Base64KeyOption = None,
     table_storage: Annotated[
@@ -81,14 +68,11 @@ def table(
     """
     from spark_segments.maintenance import table as job
 
-    formats, others = format_options(properties, key_format, value_format, value_schema, schema_registry)
-    for text in others:
-        raise unknown_property(text, OPTIONS)
     log = location.open()
     with progress_bar("table") as progress:
         report = job(
             log, topics=[topic], spark=spark.session("table"), dry_run=dry_run, progress=progress, now_ms=now_ms,
-            table_uri=table, view=view, archive=archive, partition_by=partition_by, formats=formats,
+            table_uri=table, view=view, archive=archive, partition_by=partition_by, formats=values.of_values(),
             keys=key_bytes(key, key_base64),
             table_options=None if table_storage is None else parse_overrides(table_storage),
         )  # fmt: skip

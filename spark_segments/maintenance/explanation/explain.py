@@ -25,24 +25,14 @@ from spark_segments.log.manifest.snapshot import SegmentRows, Snapshot
 from spark_segments.log.partitions import check_partition
 from spark_segments.log.topic import Topic
 from spark_segments.maintenance.explanation.record_explanation import (
-    ACTIVE,
-    ACTIVE_SEGMENT,
-    CLEANING,
     CLEANING_SETTINGS,
-    FILE_DELETE_DELAY_MS,
-    GONE,
-    KEYS,
-    LOG_START,
-    NEWEST_OF_KEY,
-    NOT_WRITTEN,
-    RECORDS,
-    REMOVED,
-    SEALED,
     SETTINGS,
-    TIMESTAMPS,
     Explanation,
+    RecordState,
+    Rule,
     Step,
     TimeBounds,
+    Wait,
 )
 from spark_segments.maintenance.explanation.roll_forecast import RollForecast, forecast_roll
 from spark_segments.maintenance.explanation.shared_objects import last_of, object_deleted
@@ -130,7 +120,8 @@ def _explained(
     names = [*SETTINGS, *(CLEANING_SETTINGS if config.compact else ())]
     effective = config.effective()
     in_force = {name: effective[name] for name in names}
-    made = Explanation(snapshot.topic, partition, offset, timestamp_ms, now_ms, every_ms, in_force, NOT_WRITTEN)
+    state = RecordState.NOT_WRITTEN
+    made = Explanation(snapshot.topic, partition, offset, timestamp_ms, now_ms, every_ms, in_force, state)
     numbers = snapshot.partition(partition)
     if offset >= numbers.log_end_offset:
         return made
@@ -146,11 +137,11 @@ def _explained(
         record = _Record(of_partition, config, numbers, offset, timestamp_ms, now_ms, every_ms, cleans)
         return record.explained(made, freed_ms)
     if not removed.num_rows:
-        return dataclasses.replace(made, state=GONE)
+        return dataclasses.replace(made, state=RecordState.GONE)
     last = segments_of(removed.slice(int(moments.argmax()), 1))[0]
     deleted = TimeBounds.of(freed_ms, freed_ms + every_ms)
-    steps = (Step("vacuum", FILE_DELETE_DELAY_MS, deleted),)
-    return dataclasses.replace(made, state=REMOVED, segment=last, steps=steps, files_deleted=deleted)
+    steps = (Step("vacuum", Rule.FILE_DELETE_DELAY_MS, deleted),)
+    return dataclasses.replace(made, state=RecordState.REMOVED, segment=last, steps=steps, files_deleted=deleted)
 
 
 def _that_have(rows: pa.Table, offset: int) -> pa.Table:
@@ -225,10 +216,10 @@ class _Record:
         )
         steps = [*self._roll(expected), *ways]
         if ways:
-            steps.append(Step("vacuum", FILE_DELETE_DELAY_MS, deleted))
+            steps.append(Step("vacuum", Rule.FILE_DELETE_DELAY_MS, deleted))
         return dataclasses.replace(
             made,
-            state=ACTIVE if expected.roll else SEALED,
+            state=RecordState.ACTIVE if expected.roll else RecordState.SEALED,
             segment=expected.segment,
             steps=tuple(steps),
             leaves_log=leaves if self.offset >= self.partition.log_start_offset else None,
@@ -287,9 +278,8 @@ class _Record:
             "segment_ms": self.rules.segment_ms,
             "log_bytes": int(self.live.slice(self.sealed_rows).column("log_bytes").to_numpy().sum()),
         }
-        yield Step(
-            "roll", ACTIVE_SEGMENT, window, None if window.latest_ms is not None else _missing(expected.roll), facts
-        )
+        waits_for = None if window.latest_ms is not None else _missing(expected.roll)
+        yield Step("roll", Rule.ACTIVE_SEGMENT, window, waits_for, facts)
 
     def _retention(self, expected: _SegmentForecast) -> Iterator[Step]:
         """The ways in which retention can remove the segment."""
@@ -298,10 +288,10 @@ class _Record:
             yield self._retain(reason, now_ms, self._by(now_ms), None, {"due": True})
             return
         if expected.roll is not None and self.offset < self.partition.log_start_offset:
-            yield Step("retain", BELOW_LOG_START, TimeBounds(now_ms, None), LOG_START)
+            yield Step("retain", BELOW_LOG_START, TimeBounds(now_ms, None), Wait.LOG_START)
         if config.delete and config.retention_bytes >= 0:
             more = {} if expected.roll else {"more_bytes": int(self.forecast.retain_bytes[expected.row])}
-            yield Step("retain", RETENTION_BYTES, TimeBounds(now_ms, None), RECORDS, more)
+            yield Step("retain", RETENTION_BYTES, TimeBounds(now_ms, None), Wait.RECORDS, more)
         earliest_ms, latest_ms = expected.retained_ms
         if config.delete and config.retention_ms >= 0 and earliest_ms < NEVER:
             latest_ms = self._by(max(latest_ms, expected.sealed_ms))
@@ -314,7 +304,7 @@ class _Record:
             # Cleaning may drop the record with the largest timestamp, and may join the segment with younger segments.
             earliest_ms, latest_ms = min(earliest_ms, self._first_cleaning_ms()), NEVER
         window = TimeBounds.of(max(earliest_ms, self.now_ms), latest_ms)
-        waits_for = None if window.latest_ms is not None else CLEANING if self.cleans else _missing(roll)
+        waits_for = None if window.latest_ms is not None else Wait.CLEANING if self.cleans else _missing(roll)
         return Step("retain", rule, window, waits_for, facts)
 
     def _largest(self, expected: _SegmentForecast) -> dict[str, Any]:
@@ -356,7 +346,7 @@ class _Record:
             "tombstones": expected.segment.tombstones,
             "delete_horizon_ms": expected.segment.delete_horizon_ms,
         }
-        yield Step("compact", NEWEST_OF_KEY, TimeBounds(max(earliest_ms, self.now_ms), None), KEYS, facts)
+        yield Step("compact", Rule.NEWEST_OF_KEY, TimeBounds(max(earliest_ms, self.now_ms), None), Wait.KEYS, facts)
 
 
 def _after(one: RollForecast, wait_ms: int, before_ms: int) -> tuple[int, int]:
@@ -368,6 +358,6 @@ def _after(one: RollForecast, wait_ms: int, before_ms: int) -> tuple[int, int]:
     return (max(before_ms, least_ms), max(before_ms, most_ms)) if wait_ms >= 0 else (before_ms, before_ms)
 
 
-def _missing(one: RollForecast | None) -> str:
+def _missing(one: RollForecast | None) -> Wait:
     """What must happen before a segment ends, if the passing of time alone does not end it."""
-    return TIMESTAMPS if one is None or one.most_ms >= NEVER else RECORDS
+    return Wait.TIMESTAMPS if one is None or one.most_ms >= NEVER else Wait.RECORDS

@@ -5,31 +5,42 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any
 
 from spark_segments.log.manifest.rows import Segment
 from spark_segments.maintenance.explanation.topic_forecast import NEVER
 
-# Where a record is.
-NOT_WRITTEN = "not written"  # its offset is not given out yet
-ACTIVE = "active"  # in the active segment
-SEALED = "sealed"  # in a segment that was rolled, or rewritten by cleaning since
-REMOVED = "removed"  # out of the log; a file still holds it, for readers that began before
-GONE = "gone"  # no file holds it
 
-# Rules that keep a record, beside those of retention.
-ACTIVE_SEGMENT = "active segment"
-NEWEST_OF_KEY = "newest of its key"
-FILE_DELETE_DELAY_MS = "file.delete.delay.ms"
+class RecordState(StrEnum):
+    """Where a record is."""
 
-# What a step may wait for, besides the clock.
-RECORDS = "records"  # more records must be appended
-KEYS = "keys"  # a newer record of its key must be cleaned with it
-CLEANING = "cleaning"  # it may join the segment with younger segments, and retention waits for those
-TIMESTAMPS = "timestamps"  # they are missing, or far ahead of the clock
-LOG_START = "log start"  # it must pass the end of the segment
+    NOT_WRITTEN = "not written"  # its offset is not given out yet
+    ACTIVE = "active"  # in the active segment
+    SEALED = "sealed"  # in a segment that was rolled, or rewritten by cleaning since
+    REMOVED = "removed"  # out of the log; a file still holds it, for readers that began before
+    GONE = "gone"  # no file holds it
 
-SETTINGS = ("cleanup.policy", "segment.bytes", "segment.ms", "retention.ms", "retention.bytes", FILE_DELETE_DELAY_MS)
+
+class Rule(StrEnum):
+    """The rules that keep a record, beside those of retention."""
+
+    ACTIVE_SEGMENT = "active segment"
+    NEWEST_OF_KEY = "newest of its key"
+    FILE_DELETE_DELAY_MS = "file.delete.delay.ms"
+
+
+class Wait(StrEnum):
+    """What a step may wait for, besides the clock."""
+
+    RECORDS = "records"  # more records must be appended
+    KEYS = "keys"  # a newer record of its key must be cleaned with it
+    CLEANING = "cleaning"  # it may join the segment with younger segments, and retention waits for those
+    TIMESTAMPS = "timestamps"  # they are missing, or far ahead of the clock
+    LOG_START = "log start"  # it must pass the end of the segment
+
+
+SETTINGS = ("cleanup.policy", "segment.bytes", "segment.ms", "retention.ms", "retention.bytes", "file.delete.delay.ms")
 CLEANING_SETTINGS = (
     "min.cleanable.dirty.ratio",
     "min.compaction.lag.ms",
@@ -68,7 +79,7 @@ class Step:
     job: str
     rule: str
     window: TimeBounds
-    waits_for: str | None = None
+    waits_for: Wait | None = None
     facts: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
@@ -93,7 +104,7 @@ class Explanation:
     now_ms: int
     every_ms: int
     settings: Mapping[str, str]
-    state: str
+    state: RecordState
     segment: Segment | None = None
     steps: tuple[Step, ...] = ()
     leaves_log: TimeBounds | None = None
@@ -105,7 +116,7 @@ class Explanation:
         return [step.rule for step in self.steps if step.job == self.steps[0].job]
 
     @property
-    def waits_for(self) -> list[str]:
+    def waits_for(self) -> list[Wait]:
         """What must happen besides the passing of time until no file holds the record. Empty if time is enough."""
         if self.files_deleted is None or self.files_deleted.latest_ms is not None:
             return []
