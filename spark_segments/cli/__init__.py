@@ -16,179 +16,149 @@ try:
 except ModuleNotFoundError as error:
     raise MissingExtraError("cli", "Commands", str(error.name)) from None
 
-from spark_segments.cli.lazy_commands import LazyCommand, group_of
+from spark_segments.cli.lazy_commands import group_of, panel
 from spark_segments.cli.output import errors_in_one_line
 
 # In the order of `segments --help`. The summary is the first paragraph of the function's docstring.
 COMMANDS = [
-    LazyCommand(
-        "topic",
-        "spark_segments.cli.topics.topic:app",
-        "Create, list, alter, upgrade, delete and restore topics; their history.",
+    *panel(
         "Topics",
+        ("topic", "topics.topic:app", "Create, list, alter, upgrade, delete and restore topics; their history."),
     ),
-    LazyCommand(
-        "offsets",
-        "spark_segments.cli.records.offsets:offsets",
-        "Prints topic:partition:offset lines: the log end, the log start, or the first offset not older than a time.",
+    *panel(
         "Records",
+        (
+            "offsets",
+            "records.offsets:offsets",
+            "Prints topic:partition:offset lines: the log end, the log start, or the first offset of a time or later.",
+        ),
+        ("groups", "records.groups:app", "List, show, reset and delete groups of readers."),
+        (
+            "append",
+            "records.append:append",
+            "Appends lines of text or JSON, CSV, Parquet or a Delta table, all in one commit.",
+        ),
+        (
+            "consume",
+            "records.consume:consume",
+            "Prints the records in the topic, partition by partition, by offset. With --follow it waits for more.",
+        ),
+        (
+            "sql",
+            "records.sql:sql",
+            "Runs a SQL query over topics, by DuckDB. A topic is a view; its newest records by key are <topic>$latest.",
+        ),
+        (
+            "delete-records",
+            "records.delete_records:delete_records",
+            "Moves the log start up. On a terminal it says how far, and asks first.",
+        ),
     ),
-    LazyCommand(
-        "groups",
-        "spark_segments.cli.records.groups:app",
-        "List, show, reset and delete groups of readers.",
-        "Records",
-    ),
-    LazyCommand(
-        "append",
-        "spark_segments.cli.records.append:append",
-        "Appends lines of text or JSON, CSV, Parquet or a Delta table, all in one commit.",
-        "Records",
-    ),
-    LazyCommand(
-        "consume",
-        "spark_segments.cli.records.consume:consume",
-        "Prints the records in the topic, partition by partition, by offset. With --follow it waits for more.",
-        "Records",
-    ),
-    LazyCommand(
-        "sql",
-        "spark_segments.cli.records.sql:sql",
-        "Runs a SQL query over topics, by DuckDB. A topic is a view, and its newest records by key are <topic>$latest.",
-        "Records",
-    ),
-    LazyCommand(
-        "delete-records",
-        "spark_segments.cli.records.delete_records:delete_records",
-        "Moves the log start up. On a terminal it says how far, and asks first.",
-        "Records",
-    ),
-    LazyCommand(
-        "roll",
-        "spark_segments.cli.jobs.maintenance:roll",
-        "Seals segments that are due by segment.bytes, segment.ms or a full index, and merges small chunks.",
+    *panel(
         "Maintenance",
+        (
+            "roll",
+            "jobs.maintenance:roll",
+            "Seals segments that are due by segment.bytes, segment.ms or a full index, and merges small chunks.",
+        ),
+        (
+            "retain",
+            "jobs.maintenance:retain",
+            "Takes whole segments out of the log by retention.ms and retention.bytes, oldest first.",
+        ),
+        (
+            "compact",
+            "jobs.maintenance:compact",
+            "Keeps the newest record of every key in the topics whose cleanup.policy has compact.",
+        ),
+        (
+            "vacuum",
+            "jobs.maintenance:vacuum",
+            "Deletes files that left the log long ago, files that no commit names, and old manifest files.",
+        ),
+        (
+            "erase",
+            "jobs.erase:erase",
+            "Erases the records of keys from a topic: no other record goes, and every offset stays.",
+        ),
+        (
+            "table",
+            "jobs.table:table",
+            "Keeps a Delta table beside a topic: its records as columns, for whatever reads Parquet.",
+        ),
+        ("maintain", "jobs.maintenance:maintain", "Runs all maintenance jobs in order: roll, retain, compact, vacuum."),
+        (
+            "mirror",
+            "jobs.mirror:mirror",
+            "Keeps topics of SOURCE in step in TARGET: commit by commit, with offsets, topic ids, paths and settings.",
+        ),
+        (
+            "promote",
+            "topics.roles:promote",
+            "Makes followers in LOG_DIR the leaders of their topics, and fences the leaders before them.",
+        ),
+        (
+            "demote",
+            "topics.roles:demote",
+            "Makes former leaders in LOG_DIR followers of the leaders that their topics have now.",
+        ),
     ),
-    LazyCommand(
-        "retain",
-        "spark_segments.cli.jobs.maintenance:retain",
-        "Takes whole segments out of the log by retention.ms and retention.bytes, oldest first.",
-        "Maintenance",
-    ),
-    LazyCommand(
-        "compact",
-        "spark_segments.cli.jobs.maintenance:compact",
-        "Keeps the newest record of every key in the topics whose cleanup.policy has compact.",
-        "Maintenance",
-    ),
-    LazyCommand(
-        "vacuum",
-        "spark_segments.cli.jobs.maintenance:vacuum",
-        "Deletes files that left the log long ago, files that no commit names, and old manifest files.",
-        "Maintenance",
-    ),
-    LazyCommand(
-        "erase",
-        "spark_segments.cli.jobs.erase:erase",
-        "Erases the records of keys from a topic: no other record goes, and every offset stays.",
-        "Maintenance",
-    ),
-    LazyCommand(
-        "table",
-        "spark_segments.cli.jobs.table:table",
-        "Keeps a Delta table beside a topic: its records as columns, for whatever reads Parquet.",
-        "Maintenance",
-    ),
-    LazyCommand(
-        "maintain",
-        "spark_segments.cli.jobs.maintenance:maintain",
-        "Runs all maintenance jobs in order: roll, retain, compact, vacuum.",
-        "Maintenance",
-    ),
-    LazyCommand(
-        "mirror",
-        "spark_segments.cli.jobs.mirror:mirror",
-        "Keeps topics of SOURCE in step in TARGET: commit by commit, with offsets, topic ids, paths and settings.",
-        "Maintenance",
-    ),
-    LazyCommand(
-        "promote",
-        "spark_segments.cli.topics.roles:promote",
-        "Makes followers in LOG_DIR the leaders of their topics, and fences the leaders before them.",
-        "Maintenance",
-    ),
-    LazyCommand(
-        "demote",
-        "spark_segments.cli.topics.roles:demote",
-        "Makes former leaders in LOG_DIR followers of the leaders that their topics have now.",
-        "Maintenance",
-    ),
-    LazyCommand(
-        "doctor",
-        "spark_segments.cli.doctor.doctor:doctor",
-        "Checks what usually goes wrong and says what to do: versions, kernels, Java, Spark's Pythons, the store.",
+    *panel(
         "Inspection",
+        (
+            "doctor",
+            "doctor.doctor:doctor",
+            "Checks what usually goes wrong and says what to do: versions, kernels, Java, Spark's Pythons, the store.",
+        ),
+        (
+            "describe",
+            "topics.describe:describe",
+            "Shows topics: settings; offsets, segments, records, bytes and dirty ratio of each partition.",
+        ),
+        (
+            "page",
+            "page.serve:page",
+            "Serves the page of a log directory, always current, with a browser for its records.",
+        ),
+        (
+            "explain",
+            "jobs.explain:explain",
+            "Says which rule keeps a record, what must happen before it goes, and when.",
+        ),
+        (
+            "verify",
+            "files.verify:verify",
+            "Looks for faults in the manifest, the files and their sizes, and with --deep in every byte.",
+        ),
+        ("dump", "files.dump:dump", "Prints .log, .index, .timeindex, .snapshot, .txnindex and checkpoint files."),
+        ("man", "manual:man", "Writes a man page for each command."),
     ),
-    LazyCommand(
-        "describe",
-        "spark_segments.cli.topics.describe:describe",
-        "Shows topics: settings; offsets, segments, records, bytes and dirty ratio of each partition.",
-        "Inspection",
-    ),
-    LazyCommand(
-        "page",
-        "spark_segments.cli.page.serve:page",
-        "Serves the page of a log directory, always current, with a browser for its records.",
-        "Inspection",
-    ),
-    LazyCommand(
-        "explain",
-        "spark_segments.cli.jobs.explain:explain",
-        "Says which rule keeps a record, what must happen before it goes, and when.",
-        "Inspection",
-    ),
-    LazyCommand(
-        "verify",
-        "spark_segments.cli.files.verify:verify",
-        "Looks for faults in the manifest, the files and their sizes, and with --deep in every byte.",
-        "Inspection",
-    ),
-    LazyCommand(
-        "dump",
-        "spark_segments.cli.files.dump:dump",
-        "Prints .log, .index, .timeindex, .snapshot, .txnindex and checkpoint files.",
-        "Inspection",
-    ),
-    LazyCommand("man", "spark_segments.cli.manual:man", "Writes a man page for each command.", "Inspection"),
-    LazyCommand(
-        "import",
-        "spark_segments.cli.files.kafka:import_",
-        "Copies topics from a Kafka log directory into LOG_DIR, which is created if it does not exist.",
+    *panel(
         "Kafka's directories",
+        (
+            "import",
+            "files.kafka:import_",
+            "Copies topics from a Kafka log directory into LOG_DIR, which is created if it does not exist.",
+        ),
+        ("export", "files.kafka:export", "Writes topics as partition directories that a Kafka broker serves."),
     ),
-    LazyCommand(
-        "export",
-        "spark_segments.cli.files.kafka:export",
-        "Writes topics as partition directories that a Kafka broker serves.",
-        "Kafka's directories",
-    ),
-    LazyCommand(
-        "serve",
-        "spark_segments.cli.kafka_protocol.serve:serve",
-        "Serves topics to Kafka's own clients, as a read-only cluster of one broker.",
+    *panel(
         "Kafka's protocol",
-    ),
-    LazyCommand(
-        "capture",
-        "spark_segments.cli.kafka_protocol.capture:capture",
-        "Copies topics of a running cluster into LOG_DIR, which is created if it does not exist.",
-        "Kafka's protocol",
-    ),
-    LazyCommand(
-        "replay",
-        "spark_segments.cli.kafka_protocol.replay:replay",
-        "Sends the committed records of topics to a running cluster, exactly once.",
-        "Kafka's protocol",
+        (
+            "serve",
+            "kafka_protocol.serve:serve",
+            "Serves topics to Kafka's own clients, as a read-only cluster of one broker.",
+        ),
+        (
+            "capture",
+            "kafka_protocol.capture:capture",
+            "Copies topics of a running cluster into LOG_DIR, which is created if it does not exist.",
+        ),
+        (
+            "replay",
+            "kafka_protocol.replay:replay",
+            "Sends the committed records of topics to a running cluster, exactly once.",
+        ),
     ),
 ]
 

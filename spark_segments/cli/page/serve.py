@@ -22,22 +22,12 @@ from spark_segments.cli.arguments import timestamp_ms
 from spark_segments.cli.interrupts import until_interrupted
 from spark_segments.cli.options import ConfiguredLogOptions, with_options
 from spark_segments.cli.page.browse import WHOLE_BYTES, browse
-from spark_segments.cli.page.log_state import TOPICS_A_PAGE, Begin, growth, log_worries, read_topics
+from spark_segments.cli.page.log_state import TOPICS_A_PAGE, Begin, growth, log_warnings, read_topics
 from spark_segments.cli.page.render import page as front_page
 from spark_segments.cli.page.render import script_hash
 from spark_segments.cli.page.render_records import error_page, record_page, records_page
-from spark_segments.cli.records.value_text import (
-    FormatPropertyOption,
-    KeyFormatOption,
-    RegistryOption,
-    ValueFormatOption,
-    ValueSchemaOption,
-    format_options,
-    guessed,
-    unknown_property,
-)
+from spark_segments.cli.records.value_text import FormatOptions, guessed
 from spark_segments.errors import InvalidOptionError, SegmentsError, UnknownTopicError, ValueFormatError
-from spark_segments.values.options import OPTIONS
 
 if TYPE_CHECKING:
     from spark_segments.log.logdir import LogDir
@@ -54,12 +44,8 @@ _GUESSES = 1000  # topics whose guessed formats are remembered
 @with_options
 def page(
     location: ConfiguredLogOptions,
+    values: FormatOptions,
     port: Annotated[int, typer.Option("--port", min=0, max=65535, help="The port; 0 takes any that is free.")] = 8765,
-    key_format: KeyFormatOption = None,
-    value_format: ValueFormatOption = None,
-    value_schema: ValueSchemaOption = None,
-    schema_registry: RegistryOption = None,
-    properties: FormatPropertyOption = None,
 ) -> None:
     """Serves the page of a log directory, always current, with a browser for its records.
 
@@ -71,10 +57,7 @@ def page(
 
     Example: segments page /data/log --port 8765
     """
-    formats, unknown = format_options(properties, key_format, value_format, value_schema, schema_registry)
-    if unknown:
-        raise unknown_property(unknown[0], OPTIONS)
-    with server(location.open(), port, formats) as made:
+    with server(location.open(), port, values.of_values()) as made:
         print(f"Serving {location.log_dir} at http://{LOOPBACK}:{made.server_port}/ until Ctrl-C", flush=True)
         with until_interrupted():
             made.serve_forever()
@@ -155,14 +138,14 @@ class Pages:
     def _front(self, query: Mapping[str, str]) -> Answer:
         now_ms = _now_ms()
         shown = read_topics(self.log, Begin(query.get("topic", ""), _number(query, "partition", 0)))
-        worries, lags = log_worries(self.log, [snapshot for snapshot, _ in shown.topics], now_ms)
+        warnings, lags = log_warnings(self.log, [snapshot for snapshot, _ in shown.topics], now_ms)
         text = front_page(
             self.log.uri,
             shown.topics,
             now_ms,
             kafka=self.log.is_kafka,
             served=True,
-            worries=[*worries, *shown.unreadable],
+            warnings=[*warnings, *shown.unreadable],
             lags=lags,
             grown=growth(self.log, [snapshot for snapshot, _ in shown.topics]),
             part=None if shown.is_all else shown,

@@ -24,15 +24,8 @@ from spark_segments.cli.options import (
 )
 from spark_segments.cli.output import Output, print_json, print_table
 from spark_segments.cli.records.input_rows import Format, Input
-from spark_segments.cli.records.record_text import Properties, PropertyOption
-from spark_segments.cli.records.value_text import (
-    KeyFormatOption,
-    RegistryOption,
-    ValueFormatOption,
-    ValueSchemaOption,
-    encoded,
-    format_options,
-)
+from spark_segments.cli.records.record_text import Properties
+from spark_segments.cli.records.value_text import ConsoleOptions, encoded
 from spark_segments.config import TopicConfig, parse_overrides
 from spark_segments.errors import InvalidOptionError, TopicExistsError
 from spark_segments.log.appending.appender import ProducerOptions
@@ -48,6 +41,7 @@ def _column_option(name: str, text: str) -> Any:
 def append(
     location: ConfiguredLogOptions,
     topic: TopicArgument,
+    values: ConsoleOptions,
     paths: Annotated[
         list[str] | None,
         typer.Option("--input", metavar="PATH", help="A file, a directory or a pattern; standard input by default."),
@@ -82,11 +76,6 @@ def append(
             "--txn", metavar="APP:VERSION", help="The job and the number of its run; a repeated run appends nothing."
         ),
     ] = None,
-    properties: PropertyOption = None,
-    key_format: KeyFormatOption = None,
-    value_format: ValueFormatOption = None,
-    value_schema: ValueSchemaOption = None,
-    schema_registry: RegistryOption = None,
     output: OutputOption = Output.TEXT,
     metrics: MetricsOption = None,
 ) -> None:
@@ -121,7 +110,7 @@ def append(
     started = time.monotonic()
     transaction = _transaction(txn)
     log = location.open() if partitions is None else location.create()
-    formats, texts = format_options(properties, key_format, value_format, value_schema, schema_registry)
+    formats, texts = values.split()
     columns = {"key": key_column, "value": value_column, "timestamp": timestamp_column, "partition": partition_column}
     source = Input.of(
         paths, file_format, parse_overrides(reader_option or []), columns, Properties.of(texts),
@@ -147,7 +136,7 @@ def append(
     if not repeated and (warning := appended.warning()) is not None:
         print(f"warning: {warning}", file=sys.stderr)
     if metrics is not None:
-        from spark_segments.maintenance.metrics.copy_metrics import write_copy_metrics
+        from spark_segments.maintenance.metrics import write_copy_metrics
 
         write_copy_metrics(metrics, log.uri, "append", {topic: records})
     if output is Output.JSON:

@@ -24,16 +24,9 @@ from spark_segments.cli.options import (
 from spark_segments.cli.output import Output
 from spark_segments.cli.records.follow import Follower, GroupReader, consume_rounds
 from spark_segments.cli.records.line_template import LineTemplate
-from spark_segments.cli.records.record_text import Properties, PropertyOption, write_records
+from spark_segments.cli.records.record_text import Properties, write_records
 from spark_segments.cli.records.tail import last_records
-from spark_segments.cli.records.value_text import (
-    KeyFormatOption,
-    RegistryOption,
-    ValueFormatOption,
-    ValueSchemaOption,
-    format_options,
-    guessed,
-)
+from spark_segments.cli.records.value_text import ConsoleOptions, guessed
 from spark_segments.errors import InvalidOptionError
 from spark_segments.log.partitions import offset_bounds
 from spark_segments.log.reading.ahead import reading_threads
@@ -49,6 +42,7 @@ if TYPE_CHECKING:
 def consume(
     location: LogOptions,
     topic: TopicArgument,
+    values: ConsoleOptions,
     partition: Annotated[int | None, typer.Option("--partition", help="Read this partition only.")] = None,
     offset: Annotated[
         str,
@@ -91,11 +85,6 @@ def consume(
         str | None,
         typer.Option("--template", "-f", metavar="TEXT", help="How a record is printed, in kcat's letters."),
     ] = None,
-    properties: PropertyOption = None,
-    key_format: KeyFormatOption = None,
-    value_format: ValueFormatOption = None,
-    value_schema: ValueSchemaOption = None,
-    schema_registry: RegistryOption = None,
     isolation_level: Annotated[
         str, typer.Option("--isolation-level", help="read_uncommitted or read_committed.")
     ] = "read_uncommitted",
@@ -148,9 +137,9 @@ def consume(
     if from_beginning and (offset != "beginning" or from_time or tail is not None):
         raise InvalidOptionError("The log start is not the only beginning", expected="one", found="--from-beginning")
     lines = None if template is None else LineTemplate.of(template)
-    if lines is not None and (properties or output is Output.JSON):
+    if lines is not None and (values.properties or output is Output.JSON):
         raise InvalidOptionError("Two options say how a record is printed", expected="-f, --property or --output json")
-    formats, properties = format_options(properties, key_format, value_format, value_schema, schema_registry)
+    formats, properties = values.split()
     shown = Properties.of(properties, ["print.json=true"] if output is Output.JSON else [])
     if not shown.flag("print.json"):  # JSON lines may be appended elsewhere: a guess would change their bytes
         formats, guesses = guessed(log, topic, formats)

@@ -11,7 +11,7 @@ import typer
 from spark_segments.cli.arguments import numbers, timestamp_ms
 from spark_segments.cli.completion import groups
 from spark_segments.cli.confirmation import confirm
-from spark_segments.cli.lazy_commands import LazyCommand, group_of
+from spark_segments.cli.lazy_commands import group_of, panel
 from spark_segments.cli.options import (
     DryRunOption,
     LogOptions,
@@ -29,20 +29,17 @@ from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.partitions import offset_bounds
 from spark_segments.log.positions import PartitionState, loss_at
 
-COMMANDS = [
-    LazyCommand("list", "spark_segments.cli.records.groups:list_groups", "Lists the groups that have positions."),
-    LazyCommand(
-        "show",
-        "spark_segments.cli.records.groups:show",
-        "Shows the positions of a group beside the log ends, and its lag.",
-    ),
-    LazyCommand(
+COMMANDS = panel(
+    "Commands",
+    ("list", "records.groups:list_groups", "Lists the groups that have positions."),
+    ("show", "records.groups:show", "Shows the positions of a group beside the log ends, and its lag."),
+    (
         "reset",
-        "spark_segments.cli.records.groups:reset",
+        "records.groups:reset",
         "Moves the positions of a group in a topic: to an offset, a time, or by a number of offsets.",
     ),
-    LazyCommand("delete", "spark_segments.cli.records.groups:delete", "Forgets all positions of a group."),
-]
+    ("delete", "records.groups:delete", "Forgets all positions of a group."),
+)
 
 app = typer.Typer(
     cls=group_of(

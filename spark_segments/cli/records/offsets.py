@@ -35,7 +35,7 @@ def offsets(
     ] = None,
     output: OutputOption = Output.TEXT,
 ) -> None:
-    """Prints topic:partition:offset lines: the log end, the log start, or the first offset not older than a time.
+    """Prints topic:partition:offset lines: the log end, the log start, or the first offset of a time or later.
 
     Example: segments offsets /data/log orders --time 2026-01-31T12:00:00Z
     """

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Annotated, BinaryIO
+from typing import BinaryIO
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import typer
 
 from spark_segments.cli.records.line_template import LineTemplate
 from spark_segments.cli.records.lines import (
@@ -27,10 +26,6 @@ from spark_segments.errors import InvalidOptionError
 from spark_segments.values.options import OPTIONS
 
 _NO_HEADERS = pa.scalar(b"NO_HEADERS", pa.large_binary())
-
-PropertyOption = Annotated[
-    list[str] | None, typer.Option("--property", metavar="NAME=VALUE", help="A property of Kafka's console tools.")
-]
 
 _DEFAULTS = {
     "parse.key": "false",

@@ -17,19 +17,10 @@ import typer
 
 from spark_segments.cli.options import LogOptions, with_options
 from spark_segments.cli.output import print_table
-from spark_segments.cli.records.record_text import PropertyOption
-from spark_segments.cli.records.value_text import (
-    KeyFormatOption,
-    RegistryOption,
-    ValueFormatOption,
-    ValueSchemaOption,
-    format_options,
-    unknown_property,
-)
+from spark_segments.cli.records.value_text import FormatOptions
 from spark_segments.errors import InvalidOptionError, escaped, escaped_json
 from spark_segments.log.cells import cell_of, finite, plain, rows_of
 from spark_segments.log.reading.isolation import READ_UNCOMMITTED
-from spark_segments.values.options import OPTIONS
 
 MOST_TEXT_ROWS = 1000
 """Rows of a table for people, which is laid out as a whole. Other outputs have no limit."""
@@ -48,11 +39,7 @@ class TableOutput(enum.StrEnum):
 def sql(
     location: LogOptions,
     query: Annotated[str, typer.Argument(help="A statement of DuckDB's SQL.", metavar="QUERY")],
-    key_format: KeyFormatOption = None,
-    value_format: ValueFormatOption = None,
-    value_schema: ValueSchemaOption = None,
-    schema_registry: RegistryOption = None,
-    properties: PropertyOption = None,
+    values: FormatOptions,
     isolation_level: Annotated[
         str, typer.Option("--isolation-level", help="read_uncommitted or read_committed.")
     ] = READ_UNCOMMITTED,
@@ -61,7 +48,7 @@ def sql(
     ] = False,
     output: Annotated[TableOutput, typer.Option("--output", help="How rows are printed.")] = TableOutput.TEXT,
 ) -> None:
-    """Runs a SQL query over topics, by DuckDB. A topic is a view, and its newest records by key are <topic>$latest.
+    """Runs a SQL query over topics, by DuckDB. A topic is a view; its newest records by key are <topic>$latest.
 
     The columns are key, value, topic, partition, offset, timestamp,
     timestampType and headers. "offset" is a word of SQL, so it stands in
@@ -80,10 +67,7 @@ def sql(
     """
     from spark_segments.duckdb import TopicDatabase
 
-    formats, others = format_options(properties, key_format, value_format, value_schema, schema_registry)
-    if others:
-        raise unknown_property(others[0], OPTIONS)
-    with TopicDatabase(location.open(), isolation=isolation_level, formats=formats, safe=safe) as database:
+    with TopicDatabase(location.open(), isolation=isolation_level, formats=values.of_values(), safe=safe) as database:
         result = database.sql(query)
         _WRITERS[output](result.schema, result.batches(), sys.stdout.buffer)
         sys.stdout.flush()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import difflib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import pyarrow as pa
@@ -18,50 +19,72 @@ if TYPE_CHECKING:
     from spark_segments.log.logdir import LogDir
     from spark_segments.values.batches import Encoder
 
-KeyFormatOption = Annotated[
-    str | None, typer.Option("--key-format", metavar="FORMAT", help="The format of keys: long, string, avro, …")
-]
-ValueFormatOption = Annotated[
-    str | None, typer.Option("--value-format", metavar="FORMAT", help="The format of values: json, avro, protobuf, …")
-]
-ValueSchemaOption = Annotated[
-    str | None,
-    typer.Option("--value-schema", metavar="SCHEMA", help="The schema of values: its text, its file, or DDL."),
-]
-RegistryOption = Annotated[
-    str | None,
-    typer.Option("--schema-registry", metavar="WHERE", help="The schema registry: http://…, a directory, or _schemas."),
-]
-FormatPropertyOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--property", metavar="NAME=VALUE", help="A further option of formats: value.subject, value.errors, …"
-    ),
-]
-
 GUESS_PARTITIONS = 8
 GUESS_ROWS = 100
 _REGISTERED = {"AVRO": "avro", "PROTOBUF": "protobuf", "JSON": "jsonschema"}
 _NUMBERS = ("short", "int", "long")
 
 
-def format_options(
-    properties: Sequence[str] | None,
-    key_format: str | None,
-    value_format: str | None,
-    value_schema: str | None,
-    registry: str | None,
-) -> tuple[dict[str, str], list[str]]:
-    """(options of the layer values, other properties) of a command."""
-    texts = list(properties or [])
-    formats = {}
-    for text in list(texts):
-        name, _, value = text.partition("=")
-        if name.lower() in OPTIONS:
-            formats[name.lower()] = value
-            texts.remove(text)
-    named = {"key.format": key_format, "value.format": value_format, "value.schema": value_schema, REGISTRY: registry}
-    return formats | {name: value for name, value in named.items() if value is not None}, texts
+@dataclass(frozen=True, slots=True)
+class FormatOptions:
+    """The formats of keys and values, and --property with further options of them."""
+
+    key_format: Annotated[
+        str | None, typer.Option("--key-format", metavar="FORMAT", help="The format of keys: long, string, avro, …")
+    ] = None
+    value_format: Annotated[
+        str | None,
+        typer.Option("--value-format", metavar="FORMAT", help="The format of values: json, avro, …"),
+    ] = None
+    value_schema: Annotated[
+        str | None,
+        typer.Option("--value-schema", metavar="SCHEMA", help="The schema of values: its text, its file, or DDL."),
+    ] = None
+    schema_registry: Annotated[
+        str | None,
+        typer.Option(
+            "--schema-registry", metavar="WHERE", help="The schema registry: http://…, a directory, or _schemas."
+        ),
+    ] = None
+    properties: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--property", metavar="NAME=VALUE", help="A further option of formats: value.subject, value.errors, …"
+        ),
+    ] = None
+
+    def split(self) -> tuple[dict[str, str], list[str]]:
+        """(options of the layer values, other properties)."""
+        formats, others = {}, []
+        for text in self.properties or []:
+            name, _, value = text.partition("=")
+            if name.lower() in OPTIONS:
+                formats[name.lower()] = value
+            else:
+                others.append(text)
+        named = {
+            "key.format": self.key_format,
+            "value.format": self.value_format,
+            "value.schema": self.value_schema,
+            REGISTRY: self.schema_registry,
+        }
+        return formats | {name: value for name, value in named.items() if value is not None}, others
+
+    def of_values(self) -> dict[str, str]:
+        """Options of the layer values. Raises InvalidOptionError for any other property."""
+        formats, others = self.split()
+        if others:
+            raise unknown_property(others[0], OPTIONS)
+        return formats
+
+
+@dataclass(frozen=True, slots=True)
+class ConsoleOptions(FormatOptions):
+    """As FormatOptions, with the properties of Kafka's console tools."""
+
+    properties: Annotated[
+        list[str] | None, typer.Option("--property", metavar="NAME=VALUE", help="A property of Kafka's console tools.")
+    ] = None
 
 
 def unknown_property(text: str, names: Iterable[str]) -> InvalidOptionError:

@@ -88,26 +88,25 @@ def describe(
             print(f"error: {name}: {error}", file=sys.stderr)
             failed = True
     if html is not None:
-        from spark_segments.cli.page.log_state import first_topics, growth, log_worries
+        from spark_segments.cli.page.log_state import first_topics, growth, log_warnings
         from spark_segments.cli.page.render import page
 
         # People compare a page with their own clock. The store's clock would also need a write to Kafka's directory.
         now_ms = time.time_ns() // 1_000_000 if now_ms is None else now_ms
         shown = first_topics(topics)
-        worries, lags = log_worries(log, [snapshot for snapshot, _ in shown.topics], now_ms)
+        warnings, lags = log_warnings(log, [snapshot for snapshot, _ in shown.topics], now_ms)
         part = None if shown.is_all else shown
         grown = growth(log, [snapshot for snapshot, _ in shown.topics])
         text = page(
-            log.uri, shown.topics, now_ms, kafka=log.is_kafka, worries=worries, lags=lags, grown=grown, part=part
+            log.uri, shown.topics, now_ms, kafka=log.is_kafka, warnings=warnings, lags=lags, grown=grown, part=part
         )
         html.write_text(text, encoding="utf-8")
         if output is not Output.JSON:
             print(f"Wrote {html}: {human_bytes(html.stat().st_size)}.")
     if metrics is not None:
-        from spark_segments.maintenance.metrics.log_metrics import log_metrics
-        from spark_segments.maintenance.metrics.openmetrics import openmetrics_text, write_metrics
+        from spark_segments.maintenance.metrics import log_metrics, write_metrics
 
-        write_metrics(metrics, openmetrics_text(log_metrics(log, topics)))
+        write_metrics(metrics, log_metrics(log, topics))
     if (html is None and metrics is None) or output is Output.JSON:
         _print(topics, output, single=topic is not None)
     if failed:
