@@ -14,7 +14,7 @@ from spark_segments import LogDir, ProducerOptions
 from spark_segments.errors import UnknownTopicError
 from spark_segments.log.reading.scan import Scan
 from spark_segments.polars import scan_topic
-from spark_segments.polars.predicate import Bounds, bounds_of
+from spark_segments.polars.scan import Bounds, bounds_of
 from tests.segment_bytes import RECORD_SCHEMA
 
 ZERO = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)

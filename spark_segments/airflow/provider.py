@@ -16,5 +16,5 @@ def get_provider_info() -> dict[str, Any]:
         "integrations": [{"integration-name": _INTEGRATION, "tags": ["software"]}],
         "operators": [{"integration-name": _INTEGRATION, "python-modules": ["spark_segments.airflow.operators"]}],
         "sensors": [{"integration-name": _INTEGRATION, "python-modules": ["spark_segments.airflow.sensors"]}],
-        "triggers": [{"integration-name": _INTEGRATION, "python-modules": ["spark_segments.airflow.triggers"]}],
+        "triggers": [{"integration-name": _INTEGRATION, "python-modules": ["spark_segments.airflow.sensors"]}],
     }

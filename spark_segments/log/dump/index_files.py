@@ -1,4 +1,6 @@
-"""Entries of offset and time indexes, each checked against the .log beside it, and of transaction indexes."""
+"""Entries of offset and time indexes, each checked against the .log beside it, of transaction indexes, of producer
+snapshots, and the text files beside segments.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +14,12 @@ from spark_segments.errors import CorruptBatchError
 from spark_segments.format.batches import scan_batches
 from spark_segments.format.buffers import byte_view
 from spark_segments.format.layout import LOG_OVERHEAD, NO_TIMESTAMP
+from spark_segments.format.sidecars.checkpoints import (
+    parse_leader_epochs,
+    parse_meta_properties,
+    parse_offsets,
+    parse_partition_metadata,
+)
 from spark_segments.format.sidecars.index import (
     OFFSET_ENTRY,
     TIME_ENTRY,
@@ -19,6 +27,7 @@ from spark_segments.format.sidecars.index import (
     position_for_offset,
     raw_entries,
 )
+from spark_segments.format.sidecars.producer_state import parse_producer_snapshot
 from spark_segments.format.sidecars.txn_index import TXN_ENTRY
 from spark_segments.format.window import Window
 from spark_segments.log.dump.entry import (
@@ -195,3 +204,41 @@ def _missing_log(path: str) -> Entry:
         "position": None,
         "message": f"No .log beside {path}: entries are not checked",
     }
+
+
+def dump_snapshot(source: DumpSource, path: str, options: DumpOptions) -> Iterator[Entry]:
+    for producer in parse_producer_snapshot(source.read(path), path=path):
+        has_data = producer.last_offset >= 0
+        yield {
+            "kind": "producer",
+            "producerId": producer.producer_id,
+            "producerEpoch": producer.producer_epoch,
+            "coordinatorEpoch": producer.coordinator_epoch,
+            "currentTxnFirstOffset": None
+            if producer.current_txn_first_offset < 0
+            else producer.current_txn_first_offset,
+            "timestamp": producer.timestamp,
+            "firstSequence": producer.first_sequence if has_data else None,
+            "lastSequence": producer.last_sequence if has_data else None,
+            "lastOffset": producer.last_offset if has_data else None,
+            "offsetDelta": producer.offset_delta if has_data else None,
+        }
+
+
+def dump_leader_epochs(source: DumpSource, path: str, options: DumpOptions) -> Iterator[Entry]:
+    for epoch, start_offset in parse_leader_epochs(source.read(path), path=path):
+        yield {"kind": "leader epoch", "epoch": epoch, "startOffset": start_offset}
+
+
+def dump_offsets(source: DumpSource, path: str, options: DumpOptions) -> Iterator[Entry]:
+    for (topic, partition), offset in parse_offsets(source.read(path), path=path).items():
+        yield {"kind": "checkpoint", "topic": topic, "partition": partition, "offset": offset}
+
+
+def dump_partition_metadata(source: DumpSource, path: str, options: DumpOptions) -> Iterator[Entry]:
+    yield {"kind": "partition metadata", "topicId": parse_partition_metadata(source.read(path), path=path)}
+
+
+def dump_meta_properties(source: DumpSource, path: str, options: DumpOptions) -> Iterator[Entry]:
+    for name, value in parse_meta_properties(source.read(path), path=path).items():
+        yield {"kind": "property", "name": name, "value": value}
