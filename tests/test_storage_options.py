@@ -12,10 +12,9 @@ import pytest
 
 from spark_segments.errors import InvalidOptionError, StorageError
 from spark_segments.storage import Storage
-from spark_segments.storage.clients import boto3_client_settings, open_store
+from spark_segments.storage.clients import boto3_client_settings, open_store, s3_client
 from spark_segments.storage.locations import parse_location
 from spark_segments.storage.options import KNOWN
-from spark_segments.storage.s3 import s3_client
 
 
 @pytest.fixture(autouse=True)

@@ -6,11 +6,13 @@ command line, and passes an object of the class to the command.
 
 from __future__ import annotations
 
+import base64
+import binascii
 import dataclasses
 import functools
 import inspect
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_type_hints
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from spark_segments.log.logdir import LogDir
+
 
 TopicArgument = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic.", autocompletion=completion.topics)]
 OptionalTopicArgument = Annotated[
@@ -211,3 +214,22 @@ def _declared(name: str, annotation: Any, default: Any) -> inspect.Parameter:
 
 def _is_argument(parameter: inspect.Parameter) -> bool:
     return any(isinstance(one, ArgumentInfo) for one in parameter.annotation.__metadata__)
+
+
+KeyOption = Annotated[
+    list[str] | None, typer.Option("--key", metavar="TEXT", help="A key, as UTF-8; may be given several times.")
+]
+Base64KeyOption = Annotated[
+    list[str] | None, typer.Option("--key-base64", metavar="BASE64", help="A key of any bytes; several times, too.")
+]
+
+
+def key_bytes(texts: Sequence[str] | None, encoded: Sequence[str] | None) -> list[bytes]:
+    """The keys of --key and --key-base64. Raises InvalidOptionError for text that is no base64."""
+    keys = [text.encode() for text in texts or []]
+    for text in encoded or []:
+        try:
+            keys.append(base64.b64decode(text, validate=True))
+        except binascii.Error as error:
+            raise InvalidOptionError("Not base64", expected="--key-base64 BASE64", found=text) from error
+    return keys

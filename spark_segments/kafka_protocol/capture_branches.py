@@ -11,10 +11,9 @@ from spark_segments.errors import (
     UnknownTopicError,
 )
 from spark_segments.log.logdir import LogDir
-from spark_segments.log.manifest.captured import GOES_ON_IN
 from spark_segments.log.manifest.change import Change
 from spark_segments.log.manifest.snapshot import Snapshot
-from spark_segments.log.manifest.states import check_role
+from spark_segments.log.manifest.states import GOES_ON_IN, check_role
 
 CAPTURE = "capture"
 """The operation of the commits."""

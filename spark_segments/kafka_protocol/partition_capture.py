@@ -34,9 +34,8 @@ from spark_segments.kafka_protocol.source import (
     error_of,
 )
 from spark_segments.log.kafka.segment_scan import UNKNOWN_TOMBSTONES
-from spark_segments.log.manifest.captured import Captured
-from spark_segments.log.manifest.holes import REMOVED_BEFORE, Hole
 from spark_segments.log.manifest.rows import Partition, Segment
+from spark_segments.log.manifest.states import REMOVED_BEFORE, Captured, Hole
 from spark_segments.log.segment.limits import SegmentLimits
 from spark_segments.log.segment.writer import MAX_RELATIVE_OFFSET, SegmentWriter
 from spark_segments.storage import Storage

@@ -31,8 +31,8 @@ from spark_segments.kafka_protocol.target import (
 )
 from spark_segments.log.groups.kafka_groups import chosen_groups
 from spark_segments.log.logdir import LogDir
-from spark_segments.log.manifest.holes import holes_in
 from spark_segments.log.manifest.snapshot import Snapshot
+from spark_segments.log.manifest.states import holes_in
 from spark_segments.log.partitions import offset_bounds
 from spark_segments.log.positions import PartitionState, Position, loss_at
 from spark_segments.log.reading.isolation import READ_COMMITTED

@@ -31,13 +31,18 @@ from spark_segments.kafka_protocol.partition_capture import (
 from spark_segments.kafka_protocol.source import EARLIEST, SourceCluster, SourceTopic, patient
 from spark_segments.log.kafka.imported_settings import kept_settings
 from spark_segments.log.logdir import LogDir
-from spark_segments.log.manifest.captured import SOURCE_TOPIC_ID, Captured, captured_of, with_captured
 from spark_segments.log.manifest.change import CREATE, Change
-from spark_segments.log.manifest.holes import with_holes
 from spark_segments.log.manifest.manifest import Manifest
 from spark_segments.log.manifest.rows import SEALED, Partition, Segment, partitions_of
 from spark_segments.log.manifest.snapshot import Snapshot
-from spark_segments.log.manifest.states import check_role
+from spark_segments.log.manifest.states import (
+    SOURCE_TOPIC_ID,
+    Captured,
+    captured_of,
+    check_role,
+    with_captured,
+    with_holes,
+)
 from spark_segments.log.manifest.topic_row import TopicRow
 from spark_segments.log.report import Report
 from spark_segments.log.segment.limits import SegmentLimits

@@ -9,10 +9,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_segments.config import TopicConfig
-from spark_segments.log.manifest.captured import captured_of
-from spark_segments.log.manifest.holes import holes_of
 from spark_segments.log.manifest.rows import CHUNK, SEALED
 from spark_segments.log.manifest.snapshot import Snapshot
+from spark_segments.log.manifest.states import captured_of, holes_of
 
 
 def describe(snapshot: Snapshot, config: TopicConfig) -> dict[str, Any]:

@@ -141,7 +141,7 @@ class LogDir(Prints):
 
     def registry(self, formats: Mapping[str, str]) -> Registry:
         """The schema registry that schema.registry names, by default the topic `_schemas` of this log directory."""
-        from spark_segments.log.typed.formats import TypedColumns
+        from spark_segments.log.typed import TypedColumns
 
         return TypedColumns(self.manifests).registry(formats)
 

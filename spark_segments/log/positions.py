@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from spark_segments.errors import OffsetOutOfRangeError
-from spark_segments.log.manifest.holes import Hole
 from spark_segments.log.manifest.rows import Partition
 from spark_segments.log.manifest.snapshot import Snapshot
+from spark_segments.log.manifest.states import Hole
 from spark_segments.log.segment.leader_epochs import LeaderEpochs
 
 TopicPartition = tuple[str, int]

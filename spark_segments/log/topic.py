@@ -184,7 +184,7 @@ class Topic(Prints):
         """What decodes the topic's keys and values by options such as value.format. Raises InvalidOptionError,
         RegistryError.
         """
-        from spark_segments.log.typed.formats import TypedColumns
+        from spark_segments.log.typed import TypedColumns
 
         return TypedColumns(self.manifests).readers(self.snapshot, formats)
 
@@ -245,7 +245,7 @@ class Topic(Prints):
         with Appender(self.manifests.storage, lambda _: target, topic=self.name, options=options) as appender:
             rows = record_batches(given, formats or {})
             if formats:
-                from spark_segments.log.typed.formats import TypedColumns
+                from spark_segments.log.typed import TypedColumns
 
                 rows = TypedColumns(self.manifests).encoded(self.name, rows, formats)
             for batch in rows:

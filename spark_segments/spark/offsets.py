@@ -12,8 +12,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from spark_segments.errors import InvalidOptionError, OffsetOutOfRangeError
-from spark_segments.log.manifest.holes import holes_in
 from spark_segments.log.manifest.snapshot import Snapshot
+from spark_segments.log.manifest.states import holes_in
 from spark_segments.log.partitions import check_partition, offset_bounds
 from spark_segments.log.reading.plan import readable_bounds
 from spark_segments.spark.option_values import TopicPartition

@@ -143,7 +143,7 @@ class Reader(Versioned, DataSourceReader):
 
     def _read(self, part: Part | LatestPart) -> Iterator[pa.RecordBatch]:
         """The batches of a part, with keys and values decoded where the topic has readers for them."""
-        from spark_segments.log.typed.columns import Columns
+        from spark_segments.values.batches import Columns
         from spark_segments.values.column_types import recast
 
         batches, readers = read(self._storage, part), self._value_readers.get(part.topic)

@@ -15,12 +15,12 @@ from pyspark.sql.types import BinaryType, StructField, StructType
 
 from spark_segments.errors import CommitConflictError, InvalidOptionError, InvalidRecordError, SegmentsError
 from spark_segments.execution import Versioned
-from spark_segments.log.appending.input_columns import WRITER_SCHEMA, check_columns
+from spark_segments.log.appending.caller_rows import WRITER_SCHEMA, check_columns
 from spark_segments.log.logdir import LogDir
 from spark_segments.log.manifest.transaction import Transaction
 from spark_segments.spark.options import WriteOptions
 from spark_segments.spark.worker import freeze_imports
-from spark_segments.values.spark_types import to_arrow_schema
+from spark_segments.values.spark_columns import to_arrow_schema
 
 if TYPE_CHECKING:
     from spark_segments.log.appending.appender import Chunks, Target
@@ -141,7 +141,7 @@ class RowWriter(Versioned):
         columns = [field for field in schema.fields if field.name in ("key", "value")]
         arrow = to_arrow_schema(StructType(columns))
         types = {field.name: field.type for field in arrow}
-        from spark_segments.log.typed.formats import TypedColumns
+        from spark_segments.log.typed import TypedColumns
 
         return TypedColumns(self._log_dir.manifests).writers(options.topic, options.formats, types)
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
@@ -183,3 +185,75 @@ def _check_endpoint(text: str, name: str, flag: str | None, settings: dict[str, 
     if scheme == "http" and flag is not None and not client["allow_http"]:
         raise InvalidOptionError(f"An endpoint without TLS needs the option {flag}=true", found=text)
     client["allow_http"] = client["allow_http"] or scheme == "http"
+
+
+@dataclass(frozen=True, slots=True)
+class Upload:
+    """An upload that was never ended: the path of its file relative to the root, when it was begun (store's clock)."""
+
+    path: str
+    upload_id: str
+    started_ms: int
+
+
+class S3Client:
+    """The client of a location. One object serves all threads."""
+
+    def __init__(self, location: Location, client: Any) -> None:
+        self._location = location
+        self._client = client
+        self._bucket, _, self._root = location.root.partition("/")
+
+    def unfinished_uploads(self) -> list[Upload]:
+        """The uploads below the root, in the order of their paths.
+
+        Raises StorageError where the store does not answer, or does not allow it.
+        """
+        prefix = f"{self._root}/" if self._root else ""
+        uploads = []
+        with self._failures():
+            pages = self._client.get_paginator("list_multipart_uploads").paginate(Bucket=self._bucket, Prefix=prefix)
+            for one in (one for page in pages for one in page.get("Uploads", [])):
+                started_ms = int(one["Initiated"].timestamp() * 1000)
+                uploads.append(Upload(one["Key"].removeprefix(prefix), one["UploadId"], started_ms))
+        return sorted(uploads, key=lambda upload: upload.path)
+
+    def abort_uploads(self, uploads: Iterable[Upload]) -> None:
+        """Takes the parts of uploads away. A writer that is still at it gets an error. Missing uploads are fine."""
+        with self._failures():
+            for one in uploads:
+                with contextlib.suppress(self._client.exceptions.NoSuchUpload):
+                    self._client.abort_multipart_upload(
+                        Bucket=self._bucket, Key=self._key(one.path), UploadId=one.upload_id
+                    )
+
+    def _key(self, path: str) -> str:
+        return self._location.join(path).partition("/")[2]
+
+    @contextlib.contextmanager
+    def _failures(self) -> Iterator[None]:
+        from botocore.exceptions import BotoCoreError, ClientError
+
+        try:
+            yield
+        except (BotoCoreError, ClientError) as error:
+            text = " ".join(self._location.hidden(str(error)).split())
+            raise StorageError(
+                f"Uploads that were never ended cannot be listed or aborted ({text})",
+                path=self._location.uri,
+                hint="Allow s3:ListBucketMultipartUploads and s3:AbortMultipartUpload, or give the bucket a lifecycle "
+                "rule that aborts such uploads",
+            ) from error
+
+
+def s3_client(location: Location) -> S3Client | None:
+    """The client of a location of S3; None where boto3 is not installed, or the options name a role to take on."""
+    try:
+        from botocore.config import Config
+    except ImportError:
+        return None
+    settings = boto3_client_settings(location)
+    if settings is None:
+        return None
+    made = boto3_session(location).client("s3", **settings | {"config": Config(**settings["config"])})
+    return S3Client(location, made)

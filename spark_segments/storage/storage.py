@@ -26,11 +26,11 @@ from typing import Any, TypeVar
 import pyarrow as pa
 
 from spark_segments.errors import InvalidOptionError, StorageError
+from spark_segments.storage.clients import S3Client, Upload, s3_client
 from spark_segments.storage.filesystem import FileSystem, Names, WritableFile
 from spark_segments.storage.local import LocalFiles, OpenFile
 from spark_segments.storage.locations import Location, parse_location
 from spark_segments.storage.objects import ObjectStore
-from spark_segments.storage.s3 import S3Client, Upload, s3_client
 
 ATTEMPTS = 5
 """Attempts of an idempotent operation on local files, in all. For object stores see objects.py."""

@@ -22,7 +22,7 @@ import pyarrow as pa
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 from spark_segments import LogDir
-from spark_segments.log.typed.formats import TypedColumns
+from spark_segments.log.typed import TypedColumns
 from spark_segments.values.protobuf import _compiled
 from spark_segments.values.registries.directory import DirectoryRegistry
 from spark_segments.values.registries.registry import Schema

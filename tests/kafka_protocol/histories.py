@@ -18,8 +18,8 @@ from functools import lru_cache
 
 from spark_segments import LogDir
 from spark_segments.kafka_protocol import capture, partition_capture, topic_capture
-from spark_segments.log.manifest.holes import holes_of
 from spark_segments.log.manifest.snapshot import Snapshot
+from spark_segments.log.manifest.states import holes_of
 from spark_segments.log.partitions import offset_bounds
 from spark_segments.maintenance import verify
 from tests.kafka_protocol.played import FAULTS, Fault, PlayedViews, playing

@@ -24,9 +24,9 @@ from spark_segments.kafka_protocol.capture_options import Divergence
 from spark_segments.kafka_protocol.client_settings import kafka_python_options
 from spark_segments.kafka_protocol.served import VERSIONS
 from spark_segments.kafka_protocol.views import Views
-from spark_segments.log.manifest.captured import captured_of, with_captured
 from spark_segments.log.manifest.change import Change
 from spark_segments.log.manifest.snapshot import Snapshot
+from spark_segments.log.manifest.states import captured_of, with_captured
 from spark_segments.log.reading.verbatim import PartitionLog
 from spark_segments.maintenance import roll, verify
 from tests.golden_files import CLEAN_DIRECTORIES, golden_dir

@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from spark_segments.cli.confirmation import confirm, print_way_back
-from spark_segments.cli.jobs.keys import Base64KeyOption, KeyOption, key_bytes
 from spark_segments.cli.jobs.maintenance import finish, run
 from spark_segments.cli.options import (
+    Base64KeyOption,
     ConfiguredLogOptions,
     JobOptions,
+    KeyOption,
     SparkOptions,
     YesOption,
+    key_bytes,
     with_options,
 )
 from spark_segments.cli.output import Output

@@ -10,8 +10,16 @@ from typing import Annotated
 import typer
 
 from spark_segments.cli.arguments import timestamp_ms
-from spark_segments.cli.jobs.keys import Base64KeyOption, KeyOption, key_bytes
-from spark_segments.cli.options import ConfiguredLogOptions, NowOption, OutputOption, TopicArgument, with_options
+from spark_segments.cli.options import (
+    Base64KeyOption,
+    ConfiguredLogOptions,
+    KeyOption,
+    NowOption,
+    OutputOption,
+    TopicArgument,
+    key_bytes,
+    with_options,
+)
 from spark_segments.cli.output import Output, print_json, print_text
 from spark_segments.cli.page.words import UNITS, duration, moment, when
 from spark_segments.errors import InvalidOptionError

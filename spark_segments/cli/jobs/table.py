@@ -6,16 +6,18 @@ from typing import Annotated
 
 import typer
 
-from spark_segments.cli.jobs.keys import Base64KeyOption, KeyOption, key_bytes
 from spark_segments.cli.jobs.maintenance import finish
 from spark_segments.cli.options import (
+    Base64KeyOption,
     ConfiguredLogOptions,
     DryRunOption,
+    KeyOption,
     MetricsOption,
     NowOption,
     OutputOption,
     SparkOptions,
     TopicArgument,
+    key_bytes,
     with_options,
 )
 from spark_segments.cli.output import Output, print_report

@@ -13,7 +13,7 @@ import pyarrow as pa
 from spark_segments.cli.records.value_text import textual
 from spark_segments.log.partitions import check_partition, offset_bounds
 from spark_segments.log.reading.times import offsets_for_times
-from spark_segments.log.typed.columns import Columns
+from spark_segments.values.batches import Columns
 
 if TYPE_CHECKING:
     from spark_segments.log.logdir import LogDir

@@ -22,10 +22,8 @@ from spark_segments.cli.options import (
     with_options,
 )
 from spark_segments.cli.output import Output
-from spark_segments.cli.records.follow import Follower, GroupReader, consume_rounds
-from spark_segments.cli.records.line_template import LineTemplate
-from spark_segments.cli.records.record_text import Properties, write_records
-from spark_segments.cli.records.tail import last_records
+from spark_segments.cli.records.follow import Follower, GroupReader, consume_rounds, last_records
+from spark_segments.cli.records.record_text import LineTemplate, Properties, write_records
 from spark_segments.cli.records.value_text import ConsoleOptions, guessed
 from spark_segments.errors import InvalidOptionError
 from spark_segments.log.partitions import offset_bounds

@@ -30,7 +30,7 @@ import pyarrow.parquet as pq
 from spark_segments.cli.records.record_text import Properties
 from spark_segments.errors import InvalidOptionError, reason_of
 from spark_segments.format.layout import HEADERS_TYPE
-from spark_segments.log.appending.input_columns import is_bytes
+from spark_segments.log.appending.caller_rows import is_bytes
 from spark_segments.log.reading.ahead import Piece, available_cores, read_ahead
 from spark_segments.values.text.base64 import decode
 from spark_segments.values.text.json_write import write_json

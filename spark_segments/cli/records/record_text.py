@@ -2,27 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import BinaryIO
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_segments.cli.records.line_template import LineTemplate
-from spark_segments.cli.records.lines import (
-    Shown,
-    as_bytes,
-    for_terminal,
-    header_texts,
-    join,
-    joined_lists,
-    pieces,
-    timestamps_ms,
-    write_lines,
-)
 from spark_segments.cli.records.value_text import textual, unknown_property
-from spark_segments.errors import InvalidOptionError
+from spark_segments.errors import InvalidOptionError, escaped_bytes
 from spark_segments.values.options import OPTIONS
 
 _NO_HEADERS = pa.scalar(b"NO_HEADERS", pa.large_binary())
@@ -164,3 +154,133 @@ def _member(name: str, values: pa.Array) -> list[pa.Array | bytes]:
     encoded = quoted(encode(pc.if_else(other, values, None)))
     names = pc.if_else(other, pa.scalar(f'"{name}_base64": '), pa.scalar(f'"{name}": '))
     return [names, pc.coalesce(texts, encoded).fill_null(b"null")]
+
+
+PIECE_BYTES = 4 << 20
+"""Bytes of records whose lines are made at a time, on average: a record batch may have a thousand times as many."""
+
+_BYTES = pa.large_binary()  # lines of a piece may be longer than offsets of 32 bits say
+_NOTHING = pa.scalar(b"", _BYTES)
+
+Shown = Callable[[pa.Array], pa.Array]
+"""How a column of a record is shown: as it is, or without what a terminal would obey."""
+
+
+def for_terminal(column: pa.Array) -> pa.LargeBinaryArray:
+    """The column's texts or bytes without what a terminal would obey."""
+    return pa.array([None if one is None else escaped_bytes(one) for one in as_bytes(column).to_pylist()], _BYTES)
+
+
+def as_bytes(column: pa.Array) -> pa.LargeBinaryArray:
+    """Bytes as they are, text as UTF-8, and numbers as text."""
+    return (column.cast(pa.string()) if pa.types.is_integer(column.type) else column).cast(_BYTES)
+
+
+def timestamps_ms(records: pa.RecordBatch) -> pa.Array:
+    return pc.divide(records["timestamp"].cast(pa.int64()), 1000)
+
+
+def header_texts(headers: pa.ListArray, between: bytes, null: bytes, shown: Shown = as_bytes) -> pa.LargeBinaryArray:
+    """The headers of each record, with commas between them."""
+    pairs = headers.flatten()
+    keys, values = shown(pairs.field("key")), shown(pairs.field("value"))
+    return joined_lists(headers, join([keys, between, values], len(pairs), null), b",")
+
+
+def joined_lists(lists: pa.ListArray, items: pa.LargeBinaryArray, between: bytes) -> pa.LargeBinaryArray:
+    """The items of each list as one, with bytes between them. `items`: those of all lists, one behind the other."""
+    if not len(items):
+        return pa.repeat(_NOTHING, len(lists))
+    ends = pc.cumulative_sum(pc.list_value_length(lists).cast(pa.int64()))
+    offsets = pa.concat_arrays([pa.array([0], pa.int64()), ends])
+    return pc.binary_join(pa.LargeListArray.from_arrays(offsets, items), pa.scalar(between, _BYTES))
+
+
+def join(parts: Sequence[pa.Array | bytes], rows: int, null: bytes = b"") -> pa.LargeBinaryArray:
+    """The parts of each row as one: a column's value, or the same bytes in all rows. `null` stands for nulls."""
+    columns = [pa.scalar(part, _BYTES) if isinstance(part, bytes) else as_bytes(part) for part in parts]
+    return pc.binary_join_element_wise(
+        *columns, pa.repeat(_NOTHING, rows), null_handling="replace", null_replacement=null
+    )
+
+
+def pieces(records: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """The batch in slices of about PIECE_BYTES."""
+    rows = max(1, records.num_rows * PIECE_BYTES // max(records.nbytes, 1))
+    for first in range(0, records.num_rows, rows):
+        yield records.slice(first, rows)
+
+
+def write_lines(stream: BinaryIO, lines: pa.LargeBinaryArray) -> None:
+    """Writes the lines, one behind the other, without a copy."""
+    if len(lines):
+        first, last = np.frombuffer(lines.buffers()[1], np.int64)[[lines.offset, lines.offset + len(lines)]].tolist()
+        stream.write(memoryview(lines.buffers()[2] or b"")[first:last])
+
+
+_PIECE = re.compile(r"%(?P<letter>.)|\\(?P<escape>x[0-9a-fA-F]{2}|.)|(?P<text>[^%\\]+)|(?P<rest>.)", re.DOTALL)
+_ESCAPES = {"n": b"\n", "r": b"\r", "t": b"\t", "0": b"\0", "\\": b"\\"}
+
+
+def _lengths(column: pa.Array) -> pa.Array:
+    return pc.binary_length(column).fill_null(-1)
+
+
+def _size_bytes(records: pa.RecordBatch) -> pa.Array:
+    """The values' lengths as four bytes each, the highest first."""
+    sizes = _lengths(records["value"]).to_numpy().astype(">i4")
+    return pa.Array.from_buffers(pa.binary(4), len(sizes), [None, pa.py_buffer(sizes)])
+
+
+# What kcat has, and %v and %V, which people expect for the value. Nulls are empty, of length -1.
+_LETTERS: dict[str, Callable[[pa.RecordBatch], pa.Array | bytes]] = {
+    "t": lambda records: records["topic"],
+    "p": lambda records: records["partition"],
+    "o": lambda records: records["offset"],
+    "T": timestamps_ms,
+    "k": lambda records: records["key"],
+    "K": lambda records: _lengths(records["key"]),
+    "s": lambda records: records["value"],
+    "S": lambda records: _lengths(records["value"]),
+    "v": lambda records: records["value"],
+    "V": lambda records: _lengths(records["value"]),
+    "R": _size_bytes,
+    "h": lambda records: header_texts(records["headers"], b"=", b"NULL"),
+    "%": lambda records: b"%",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class LineTemplate:
+    """The pieces of a template: literal bytes, and what is written of each record."""
+
+    pieces: tuple[bytes | Callable[[pa.RecordBatch], pa.Array | bytes], ...]
+
+    @classmethod
+    def of(cls, text: str) -> LineTemplate:
+        """Raises InvalidOptionError for a letter or an escape that does not exist."""
+        pieces: list[bytes | Callable[[pa.RecordBatch], pa.Array | bytes]] = []
+        for match in _PIECE.finditer(text):
+            letter, escape = match["letter"], match["escape"]
+            if letter in _LETTERS:
+                pieces.append(_LETTERS[letter])
+            elif escape is not None and escape[0] == "x" and len(escape) == 3:
+                pieces.append(bytes.fromhex(escape[1:]))
+            elif escape in _ESCAPES:
+                pieces.append(_ESCAPES[escape])
+            elif match["text"] is not None:
+                pieces.append(match["text"].encode())
+            else:
+                raise InvalidOptionError(
+                    f"The template has {match[0]!r}",
+                    expected=f"% and a letter of {', '.join(_LETTERS)}, or an escape: \\n \\r \\t \\0 \\\\ \\xFF",
+                    found=text,
+                )
+        return cls(tuple(pieces))
+
+    def parts(self, records: pa.RecordBatch, shown: Shown) -> list[pa.Array | bytes]:
+        """What a line consists of, as the template says; what is of the record as `shown` has it."""
+        return [
+            piece if isinstance(piece, bytes) else part if isinstance(part := piece(records), bytes) else shown(part)
+            for piece in self.pieces
+        ]

@@ -19,7 +19,7 @@ from spark_segments.cli.options import LogOptions, with_options
 from spark_segments.cli.output import print_table
 from spark_segments.cli.records.value_text import FormatOptions
 from spark_segments.errors import InvalidOptionError, escaped, escaped_json
-from spark_segments.log.cells import cell_of, finite, plain, rows_of
+from spark_segments.log.printing import cell_of, finite, plain, rows_of
 from spark_segments.log.reading.isolation import READ_UNCOMMITTED
 
 MOST_TEXT_ROWS = 1000

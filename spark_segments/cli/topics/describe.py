@@ -23,9 +23,16 @@ from spark_segments.cli.output import FAILED, Output, print_json, print_table, p
 from spark_segments.config import TopicConfig, topic_config
 from spark_segments.errors import SegmentsError, UnknownTopicError, escaped
 from spark_segments.log.description import describe as describe_topic
-from spark_segments.log.manifest.captured import is_captured
-from spark_segments.log.manifest.holes import other_states
-from spark_segments.log.manifest.states import FENCED, FOLLOWER, LEADER_URI, ROLE, SOURCE_URI, SOURCE_VERSION
+from spark_segments.log.manifest.states import (
+    FENCED,
+    FOLLOWER,
+    LEADER_URI,
+    ROLE,
+    SOURCE_URI,
+    SOURCE_VERSION,
+    is_captured,
+    other_states,
+)
 from spark_segments.quantities import Bytes, human_bytes
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from spark_segments.cli.options import (
     with_options,
 )
 from spark_segments.cli.output import Output, print_json, print_table, print_text
-from spark_segments.log.manifest.erasures import Erasure
+from spark_segments.log.manifest.states import Erasure
 from spark_segments.log.report import Report
 from spark_segments.maintenance.removal.restore import restore as job
 

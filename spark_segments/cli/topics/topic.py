@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 from typing import Annotated, Any
 
 import typer
 
 from spark_segments.cli.lazy_commands import group_of, panel
 from spark_segments.cli.options import LogOptions, OutputOption, TopicArgument, with_options
-from spark_segments.cli.output import Output, print_json, print_summary, print_table
+from spark_segments.cli.output import Output, ShownTime, print_json, print_summary, print_table, shown_change
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.quantities import Bytes, human_bytes, plural
 
@@ -103,3 +104,89 @@ def upgrade(
         verb = "Would upgrade" if dry_run else "Upgraded"
         print(f"{verb} topic {topic} from format version {done.from_version} to {done.to_version}.")
         print(f"Transactions of writers that go along: {done.transactions}.")
+
+
+PARTITIONS_SHOWN = 4
+COMMIT_COLUMNS = (
+    "version",
+    "time",
+    "job",
+    "records_in",
+    "records_out",
+    "bytes_in",
+    "bytes_out",
+    "log_start",
+    "log_end",
+)
+
+
+@with_options
+def history(
+    location: LogOptions,
+    topic: TopicArgument,
+    partition: Annotated[int | None, typer.Option("--partition", help="Show the offsets of this partition.")] = None,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=0, help="Show this number of commits; 0 for all.")] = 20,
+    output: OutputOption = Output.TEXT,
+) -> None:
+    """Shows the commits of a topic, newest first: when each job committed, and what it added and took.
+
+    A segment that a job rewrites counts as records out and as records in.
+    The offsets are those of each partition after the commit. What vacuum has
+    taken is shown as -. `topic restore` goes back to a version.
+
+    Example: segments topic history /data/log orders -n 5
+    """
+    commits = location.open().topic(topic).history(limit or None)
+    if output is Output.JSON:
+        print_json(
+            [
+                commit
+                | {
+                    "partitions": commit["partitions"]
+                    and [
+                        {"partition": number, "log_start_offset": start, "log_end_offset": end}
+                        for number, (start, end) in commit["partitions"].items()
+                        if partition in (None, number)
+                    ]
+                }
+                for commit in commits
+            ]
+        )
+        return
+    rows = []
+    for commit in commits:
+        bounds = [ends for number, ends in (commit["partitions"] or {}).items() if partition in (None, number)]
+        sizes = [None if commit[name] is None else Bytes(commit[name]) for name in ("bytes_in", "bytes_out")]
+        at_ms = commit["committed_ms"]
+        rows.append(
+            [
+                str(commit["version"]),
+                None if at_ms is None else ShownTime(at_ms),
+                commit["job"],
+                commit["records_in"],
+                commit["records_out"],
+                *sizes,
+                _offsets([start for start, _ in bounds]),
+                _offsets([end for _, end in bounds]),
+            ]
+        )
+    if output is not Output.TEXT or not sys.stdout.isatty():
+        print_table(COMMIT_COLUMNS, rows)
+        return
+    for row in rows:
+        row[3:] = [_changed("records", row[3], row[4]), _changed("bytes", row[5], row[6]), row[8]]
+    print_table([*COMMIT_COLUMNS[:3], "records", "bytes", "log_end"], rows)
+
+
+def _changed(name: str, added: int | None, taken: int | None) -> str | None:
+    """What a commit did to the topic: +10, −10, or what it made of the records that it took."""
+    if added is None or taken is None:
+        return None
+    if added and taken:
+        return shown_change(name, taken, added)
+    return f"−{shown_change(name, taken, taken)}" if taken else f"+{shown_change(name, added, added)}"
+
+
+def _offsets(offsets: list[int]) -> str | None:
+    more = ", …" if len(offsets) > PARTITIONS_SHOWN else ""
+    return ", ".join(map(str, offsets[:PARTITIONS_SHOWN])) + more if offsets else None

@@ -19,7 +19,7 @@ from spark_segments.format.encoding.arrow_buffers import RecordColumns
 from spark_segments.format.encoding.encode import Runs, encode_runs
 from spark_segments.format.encoding.partitioner import group_rows, murmur2_partitions
 from spark_segments.format.layout import CREATE_TIME, LOG_APPEND_TIME
-from spark_segments.log.appending.input_columns import check_columns, normalize
+from spark_segments.log.appending.caller_rows import check_columns, normalize
 from spark_segments.log.appending.record_rules import check_timestamps, compression, key_missing
 from spark_segments.log.appending.waiting import WaitingRun
 from spark_segments.log.manifest.rows import SHARED_FORMAT_VERSION, Segment

@@ -39,7 +39,6 @@ from spark_segments.log.kafka.import_plan import (
 from spark_segments.log.kafka.partition import PRODUCER_SNAPSHOT_SUFFIX, ZERO_TOPIC_ID, Copied, RecoveredPartition
 from spark_segments.log.kafka.recovered import CUT_SHORT, Cut
 from spark_segments.log.manifest.change import Change
-from spark_segments.log.manifest.holes import Hole
 from spark_segments.log.manifest.manifest import Manifest
 from spark_segments.log.manifest.rows import (
     CHUNK,
@@ -52,7 +51,7 @@ from spark_segments.log.manifest.rows import (
     partitions_table,
 )
 from spark_segments.log.manifest.snapshot import Snapshot
-from spark_segments.log.manifest.states import check_role
+from spark_segments.log.manifest.states import Hole, check_role
 from spark_segments.log.report import FAILED, Report
 from spark_segments.log.segment.copying import copy_batches, copy_file, copy_log
 from spark_segments.log.segment.limits import SegmentLimits

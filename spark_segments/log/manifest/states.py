@@ -1,14 +1,31 @@
-"""What a topic is among the topics that are mirrored from each other, and who may commit to it.
+"""The map `states` of a topic's row: what no setting says of the topic, and every writer keeps.
 
-The states lie in the topic's row, so that a fence is a commit like any other: of an append and a fence at the same
-time, either the append comes first, or its next try sees the fence.
+Its role among the topics that are mirrored from each other: a fence is a commit like any other, so that of an append
+and a fence at the same time, either the append comes first, or its next try sees the fence.
+
+The erasures that it remembers: when, as which version, of how many keys; never the keys. A restore asks for them, since
+the files of before an erasure stay until vacuum takes them. A mirror brings them, so that a follower's bytes go when
+the leader's do.
+
+Its holes (`holes.<partition>`): offsets that are missing though no policy took them. Whatever copies records from
+somewhere else can come too late, or find that records are missing there; the commit that takes the log over the missing
+offsets records them.
+
+How far partitions are behind the cluster that they are captured from (`captured.<partition>`).
 """
 
 from __future__ import annotations
 
+import dataclasses
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
 from spark_segments.errors import NotLeaderError
 from spark_segments.log.manifest.change import DEMOTE, MIRROR
 from spark_segments.log.manifest.snapshot import Snapshot
+from spark_segments.log.manifest.topic_row import FIRST_FORMAT_VERSION, TopicRow
 
 # The names of the states. A topic without a role stands alone, as a leader does.
 ROLE = "role"
@@ -23,7 +40,7 @@ SOURCE_VERSION = "source_version"  # of a follower: the last version of the lead
 SOURCE_COMMIT_ID = "source_commit_id"  # of a follower: the commit id of that version
 SOURCE_COMMITTED_MS = "source_committed_ms"  # of a follower: when the leader committed it
 DEMOTED = "demoted"  # "yes" for a follower that nobody has mirrored since it was demoted: its files may be the leader's
-ERASURES = "erasures"  # of any topic: the erasures that it remembers (erasures.py)
+ERASURES = "erasures"  # of any topic: the erasures that it remembers
 REBUILT_FROM = "rebuilt_from"  # ids, by commas, that the topic had before its manifest was rebuilt: in shared objects
 
 # Roles.
@@ -71,3 +88,180 @@ def check_role(snapshot: Snapshot, operation: str) -> None:
         found=role,
         hint=hints.get(role, "A newer spark-segments may know this role"),
     )
+
+
+MOST_ERASURES = 100
+"""How many a topic remembers. Beyond that the two oldest count as one, whose version is the later one's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Erasure:
+    """An erasure of `keys` keys (None: nobody knows how many), whose last commit in this manifest made `version`.
+
+    `erasure_id` is the same at the leader and at its followers. `history`: the files of earlier versions that have the
+    keys were deleted with it.
+    """
+
+    erasure_id: str
+    version: int
+    committed_ms: int
+    keys: int | None
+    history: bool = False
+
+    def __str__(self) -> str:
+        when = datetime.fromtimestamp(self.committed_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
+        return f"version {self.version} of {when} UTC ({'unknown' if self.keys is None else f'{self.keys:,}'} keys)"
+
+
+def erasures_of(snapshot: Snapshot) -> list[Erasure]:
+    """The erasures that the topic remembers, by version."""
+    found = [Erasure(**one) for one in json.loads(snapshot.states.get(ERASURES, "[]"))]
+    return sorted(found, key=lambda one: one.version)
+
+
+def noted(erasures: Iterable[Erasure]) -> dict[str, str]:
+    """The entry of the topic's states for these erasures; of those with the same id the last counts."""
+    kept = sorted({one.erasure_id: one for one in erasures}.values(), key=lambda one: one.version)
+    while len(kept) > MOST_ERASURES:
+        first, second = kept[:2]
+        keys = None if first.keys is None or second.keys is None else first.keys + second.keys
+        kept[:2] = [dataclasses.replace(second, keys=keys, history=first.history or second.history)]
+    return {ERASURES: json.dumps([dataclasses.asdict(one) for one in kept])} if kept else {}
+
+
+def with_erasure(snapshot: Snapshot, erasure: Erasure) -> TopicRow | None:
+    """The topic's row for the commit on top of `snapshot` that is part of an erasure. None in format version 1, which
+    has no place for it: there the commit's operation alone says that it erased.
+    """
+    if snapshot.format_version == FIRST_FORMAT_VERSION:
+        return None
+    erasure = dataclasses.replace(erasure, version=snapshot.version + 1)
+    states: Mapping[str, str] = snapshot.states
+    return dataclasses.replace(snapshot.topic_row, states={**states, **noted([*erasures_of(snapshot), erasure])})
+
+
+_HOLES = "holes."
+
+REMOVED_BEFORE = "the source had removed them before they were copied"
+MISSING_THERE = "the source has no segment of them"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Hole:
+    """Offsets [start_offset, end_offset) of a partition. `noticed_ms`: when, in ms since 1970; `reason`: a clause."""
+
+    partition: int
+    start_offset: int
+    end_offset: int
+    noticed_ms: int
+    reason: str
+
+    def __str__(self) -> str:
+        return f"offsets {self.start_offset} to {self.end_offset - 1} are missing: {self.reason}"
+
+    def to_dict(self) -> dict[str, int | str]:
+        """The hole as plain values, as for JSON."""
+        return dataclasses.asdict(self)
+
+
+def holes_of(states: Mapping[str, str]) -> list[Hole]:
+    """The holes of all partitions, by partition and offset. `states`: of the topic's row, or of its snapshot."""
+    return sorted(
+        Hole(int(name.removeprefix(_HOLES)), **fields)
+        for name, value in states.items()
+        if name.startswith(_HOLES)
+        for fields in json.loads(value)
+    )
+
+
+def holes_in(snapshot: Snapshot, partition: int, start_offset: int, end_offset: int) -> list[Hole]:
+    """The holes of a partition that have offsets in [start_offset, end_offset)."""
+    return [
+        hole
+        for hole in holes_of(snapshot.states)
+        if hole.partition == partition and hole.start_offset < end_offset and hole.end_offset > start_offset
+    ]
+
+
+def with_holes(snapshot: Snapshot, new: Sequence[Hole]) -> TopicRow:
+    """The topic's row with these holes, too. Of a partition that has new ones, holes below its log start are left out:
+    no read passes them any more.
+    """
+    states = dict(snapshot.states)
+    for partition in {hole.partition for hole in new}:
+        start = snapshot.partition(partition).log_start_offset
+        kept = [hole for hole in holes_of(states) if hole.partition == partition and hole.end_offset > start]
+        added = [hole for hole in new if hole.partition == partition]
+        states[f"{_HOLES}{partition}"] = _to_json(sorted({*kept, *added}))
+    return dataclasses.replace(snapshot.topic_row, states=states)
+
+
+def hole_states(states: Mapping[str, str]) -> dict[str, str]:
+    """The entries of `states` that are holes."""
+    return {name: value for name, value in states.items() if name.startswith(_HOLES)}
+
+
+def other_states(states: Mapping[str, str]) -> dict[str, str]:
+    """The entries of `states` that are no holes."""
+    return {name: value for name, value in states.items() if not name.startswith(_HOLES)}
+
+
+def _to_json(holes: Iterable[Hole]) -> str:
+    rows = [{name: value for name, value in hole.to_dict().items() if name != "partition"} for hole in holes]
+    return json.dumps(rows, separators=(",", ":"))
+
+
+_CAPTURED = "captured."
+
+GOES_ON_IN = "capture_goes_on_in"
+"""The state of a topic that is captured no more: the topic here that is, from the same topic of the cluster."""
+
+SOURCE_TOPIC_ID = "source_topic_id"
+"""The state of a topic that goes on for another: the id of the cluster's topic, where the cluster tells it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Captured:
+    """`at_ms`: when all that the cluster had of the partition was here last, at first when its capture began, in ms
+    since 1970; `high_watermark`: the cluster's, as it was seen last; `late`: whether a compacted partition was ever
+    away for longer than delete.retention.ms; `stable_end`: then, the first offset of a transaction that was open, None
+    where none was: its marker may be missing, so that the last stable offset stays here.
+    """
+
+    at_ms: int
+    high_watermark: int
+    late: bool = False
+    stable_end: int | None = None
+
+    def lag(self, log_end_offset: int) -> int:
+        """Offsets that the cluster had and that are not here."""
+        return max(0, self.high_watermark - log_end_offset)
+
+
+def captured_of(states: Mapping[str, str]) -> dict[int, Captured]:
+    """What was captured of partitions. `states`: of the topic's row, or of its snapshot."""
+    return {
+        int(name.removeprefix(_CAPTURED)): Captured(**json.loads(value))
+        for name, value in states.items()
+        if name.startswith(_CAPTURED)
+    }
+
+
+def captured_end(states: Mapping[str, str], partition: int) -> int:
+    """The offset below which a partition's batches are as a cluster sent them; 0 where it was not captured."""
+    value = states.get(f"{_CAPTURED}{partition}")
+    return 0 if value is None else Captured(**json.loads(value)).high_watermark
+
+
+def is_captured(name: str) -> bool:
+    """Whether a state of this name is of a capture."""
+    return name.startswith(_CAPTURED) or name in (GOES_ON_IN, SOURCE_TOPIC_ID)
+
+
+def with_captured(row: TopicRow, new: Mapping[int, Captured]) -> TopicRow:
+    """The topic's row with these entries."""
+    entries = {
+        f"{_CAPTURED}{number}": json.dumps(dataclasses.asdict(one), separators=(",", ":"))
+        for number, one in new.items()
+    }
+    return dataclasses.replace(row, states={**row.states, **entries})

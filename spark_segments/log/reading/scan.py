@@ -28,8 +28,7 @@ if TYPE_CHECKING:
     import polars as pl
 
     from spark_segments.log.reading.latest import LatestPart
-    from spark_segments.log.typed.columns import Columns
-    from spark_segments.values.batches import Decoder
+    from spark_segments.values.batches import Columns, Decoder
 
 Offsets = Mapping[int, tuple[int, int]]
 
@@ -186,7 +185,7 @@ class Scan(Prints):
     def _typed(self) -> Columns | None:
         if not self.decoders:
             return None
-        from spark_segments.log.typed.columns import Columns  # imports formats, which few reads need
+        from spark_segments.values.batches import Columns  # imports formats, which few reads need
 
         return Columns(self.selection.columns, self.decoders)
 

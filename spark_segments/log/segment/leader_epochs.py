@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from spark_segments.log.manifest.captured import captured_end
 from spark_segments.log.manifest.rows import Partition
 from spark_segments.log.manifest.snapshot import Snapshot
+from spark_segments.log.manifest.states import captured_end
 
 
 @dataclass(frozen=True, slots=True)

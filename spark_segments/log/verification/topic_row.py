@@ -10,10 +10,8 @@ import pyarrow.compute as pc
 
 from spark_segments.format.sidecars.checkpoints import is_topic_id
 from spark_segments.log.findings import WARNING, Findings
-from spark_segments.log.manifest.captured import captured_of
-from spark_segments.log.manifest.holes import holes_of
 from spark_segments.log.manifest.snapshot import Snapshot
-from spark_segments.log.manifest.states import FENCED, FOLLOWER, LEADER, role_of
+from spark_segments.log.manifest.states import FENCED, FOLLOWER, LEADER, captured_of, holes_of, role_of
 from spark_segments.log.manifest.topic_row import FIRST_FORMAT_VERSION
 from spark_segments.log.manifest.transaction import Transaction
 

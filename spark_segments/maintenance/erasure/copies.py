@@ -17,11 +17,10 @@ from spark_segments.log.logdir import LogDir
 from spark_segments.log.manifest.rows import CHUNK, OUT_OF_LOG, Segment, segments_of
 from spark_segments.log.manifest.snapshot import in_log_order
 from spark_segments.log.manifest.upkeep import ORPHAN_AGE_MS
-from spark_segments.maintenance.erasure.objects import unnamed_runs
-from spark_segments.maintenance.erasure.search import KeyRecords, search
+from spark_segments.maintenance.erasure.search import KeyRecords, search, unnamed_runs
 from spark_segments.maintenance.explanation.explain import explain_record
 from spark_segments.maintenance.explanation.record_explanation import TimeBounds
-from spark_segments.maintenance.explanation.shared_objects import last_of, object_deleted
+from spark_segments.maintenance.explanation.roll_forecast import last_of, object_deleted
 from spark_segments.maintenance.explanation.topic_forecast import vacuum_moments
 from spark_segments.maintenance.mirroring.known_followers import known_followers
 from spark_segments.maintenance.removal.vacuum import all_rows, deleted_topics

@@ -22,20 +22,25 @@ from spark_segments.errors import CommitConflictError, InvalidOptionError
 from spark_segments.execution import run_tasks
 from spark_segments.log.logdir import LogDir
 from spark_segments.log.manifest.change import ERASE, Change
-from spark_segments.log.manifest.erasures import Erasure, with_erasure
 from spark_segments.log.manifest.manifest import MANIFEST_DIRECTORY
 from spark_segments.log.manifest.rows import OUT_OF_LOG, REMOVED, Segment, partitions_of, segments_of
 from spark_segments.log.manifest.snapshot import Snapshot
-from spark_segments.log.manifest.states import check_role
+from spark_segments.log.manifest.states import Erasure, check_role, with_erasure
 from spark_segments.log.manifest.swap import RowSwap
 from spark_segments.log.manifest.topic_row import TopicRow
 from spark_segments.log.manifests import selected
 from spark_segments.log.partitions import offset_bounds
 from spark_segments.log.report import Report, first_and_last
 from spark_segments.log.segment.leader_epochs import LeaderEpochs
-from spark_segments.maintenance.erasure.objects import copied_out, unnamed_runs
-from spark_segments.maintenance.erasure.rewrite import ErasedSegment, discard_erased, erase_from_segment
-from spark_segments.maintenance.erasure.search import KeyRecords, search
+from spark_segments.maintenance.erasure.search import (
+    ErasedSegment,
+    KeyRecords,
+    copied_out,
+    discard_erased,
+    erase_from_segment,
+    search,
+    unnamed_runs,
+)
 from spark_segments.maintenance.removal.vacuum import all_rows, claimed_rows, vacuum
 from spark_segments.maintenance.selection import check_commit_age
 

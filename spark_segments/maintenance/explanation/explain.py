@@ -34,8 +34,7 @@ from spark_segments.maintenance.explanation.record_explanation import (
     TimeBounds,
     Wait,
 )
-from spark_segments.maintenance.explanation.roll_forecast import RollForecast, forecast_roll
-from spark_segments.maintenance.explanation.shared_objects import last_of, object_deleted
+from spark_segments.maintenance.explanation.roll_forecast import RollForecast, forecast_roll, last_of, object_deleted
 from spark_segments.maintenance.explanation.topic_forecast import (
     NEVER,
     TopicForecast,

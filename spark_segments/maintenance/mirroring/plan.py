@@ -23,8 +23,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_segments.log.manifest.change import MIRROR, Change
-from spark_segments.log.manifest.erasures import Erasure, erasures_of, noted
-from spark_segments.log.manifest.holes import hole_states, other_states
 from spark_segments.log.manifest.rows import (
     DELETING,
     LOG_SUFFIX,
@@ -46,6 +44,11 @@ from spark_segments.log.manifest.states import (
     SOURCE_COMMITTED_MS,
     SOURCE_URI,
     SOURCE_VERSION,
+    Erasure,
+    erasures_of,
+    hole_states,
+    noted,
+    other_states,
 )
 from spark_segments.log.manifest.topic_row import FORMAT_VERSION, TopicRow
 from spark_segments.log.manifest.transaction import Transaction

@@ -37,8 +37,7 @@ from spark_segments.log.manifest.states import (
 from spark_segments.log.manifest.transaction import FORGOTTEN, Transaction
 from spark_segments.log.manifests import selected
 from spark_segments.log.report import Report
-from spark_segments.maintenance.promotion.cut import cut_off, leaving_rows
-from spark_segments.maintenance.promotion.role_changes import demoted, fenced
+from spark_segments.maintenance.promotion.role_changes import cut_off, demoted, fenced, leaving_rows
 from spark_segments.maintenance.selection import check_commit_age, each_topic
 
 if TYPE_CHECKING:

@@ -18,9 +18,9 @@ from spark_segments.errors import LogDirError
 from spark_segments.log.reading.latest import LatestPart
 from spark_segments.log.reading.plan import Part
 from spark_segments.log.reading.scan import read
-from spark_segments.log.typed.columns import Columns
 from spark_segments.maintenance.tables.table_beside import DAY, DataFile
 from spark_segments.storage import Storage
+from spark_segments.values.batches import Columns
 
 ROW_GROUP_BYTES = 64 << 20
 """A file is written in groups of rows of so many bytes in memory, or of ROW_GROUP_ROWS."""

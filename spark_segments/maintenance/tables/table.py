@@ -23,8 +23,8 @@ from spark_segments.execution import run_tasks, task_slots
 from spark_segments.format.layout import RECORD_SCHEMA
 from spark_segments.log.bins import in_bins
 from spark_segments.log.logdir import LogDir
-from spark_segments.log.manifest.erasures import erasures_of
 from spark_segments.log.manifest.snapshot import Snapshot
+from spark_segments.log.manifest.states import erasures_of
 from spark_segments.log.manifests import selected
 from spark_segments.log.marker import check_apart
 from spark_segments.log.reading.isolation import READ_COMMITTED
@@ -35,7 +35,6 @@ from spark_segments.log.reading.plan import (
 from spark_segments.log.reading.plan import LATEST, Part, Selection, readable_bounds
 from spark_segments.log.reading.scan import Offsets, Scan
 from spark_segments.log.report import Report
-from spark_segments.log.typed.columns import Columns
 from spark_segments.maintenance.tables.position import (
     CLEANED,
     ERASED,
@@ -59,7 +58,7 @@ from spark_segments.maintenance.tables.rows import (
 )
 from spark_segments.maintenance.tables.table_beside import PARTITION_COLUMNS, DataFile, TableBeside, TableSettings
 from spark_segments.storage import Storage
-from spark_segments.values.batches import decode_batch
+from spark_segments.values.batches import Columns, decode_batch
 from spark_segments.values.options import REGISTRY
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from spark_segments.errors import InvalidOptionError, LogDirError, StorageError
 from spark_segments.log.manifest.delta.actions import encoded
-from spark_segments.log.manifest.delta.failures import reason
+from spark_segments.log.manifest.delta.delta_rs import reason
 from spark_segments.maintenance.tables.position import TablePositions
 from spark_segments.storage import Storage
 

@@ -8,8 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 from spark_segments.errors import UnknownTopicError
 from spark_segments.log.logdir import LogDir
 from spark_segments.log.manifest.delta.delta_log import MANIFEST_DIRECTORY
-from spark_segments.log.manifest.holes import holes_of
 from spark_segments.log.manifest.snapshot import Snapshot
+from spark_segments.log.manifest.states import holes_of
 from spark_segments.log.partitions import offset_bounds
 from spark_segments.log.positions import PartitionState
 from spark_segments.log.reading.plan import readable_bounds

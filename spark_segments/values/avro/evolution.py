@@ -14,8 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_segments.errors import InvalidOptionError
-from spark_segments.values.avro.default import default_array
-from spark_segments.values.avro.schema import Field, Node
+from spark_segments.values.avro.schema import Field, Node, default_array
 from spark_segments.values.undecodable import Undecodable
 
 Convert = Callable[[pa.Array], pa.Array]

@@ -15,8 +15,7 @@ import pyarrow.compute as pc
 from spark_segments.errors import InvalidOptionError, reason_of
 from spark_segments.values.avro import kernels
 from spark_segments.values.avro import operations as k
-from spark_segments.values.avro.default import default_array
-from spark_segments.values.avro.schema import Node
+from spark_segments.values.avro.schema import Node, default_array
 from spark_segments.values.column_types import valid_bits
 from spark_segments.values.undecodable import Undecodable
 

@@ -349,8 +349,7 @@ def is_harmless(text: str) -> bool:
 
 def terminal_output() -> Run:
     from spark_segments.cli.output import print_table
-    from spark_segments.cli.records.line_template import LineTemplate
-    from spark_segments.cli.records.record_text import Properties, write_records
+    from spark_segments.cli.records.record_text import LineTemplate, Properties, write_records
     from spark_segments.cli.records.sql import _WRITERS, TableOutput
     from spark_segments.errors import SegmentsError, escaped
     from spark_segments.format.layout import RECORD_SCHEMA

@@ -11,7 +11,7 @@ import pytest
 
 from spark_segments import LogDir
 from spark_segments.errors import ErasedRecordsError
-from spark_segments.log.manifest.erasures import erasures_of
+from spark_segments.log.manifest.states import erasures_of
 from spark_segments.maintenance import erase, restore, roll, vacuum
 from spark_segments.maintenance.erasure.copies import key_account
 from tests.clock import store_clock

@@ -43,17 +43,15 @@ from spark_segments.log.manifest.delta.actions import (
 )
 from spark_segments.log.manifest.delta.delta_rs import (
     NO_TABLE,
+    CommitFailedError,
+    CommitNotSentError,
     Moment,
     OpenTable,
     TableVersion,
-    made_checkpoint,
-    open_table,
-)
-from spark_segments.log.manifest.delta.failures import (
-    CommitFailedError,
-    CommitNotSentError,
     VersionTakenError,
     hint_after,
+    made_checkpoint,
+    open_table,
     reason,
 )
 from spark_segments.log.manifest.row_files import FileChange

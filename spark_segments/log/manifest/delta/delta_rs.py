@@ -7,6 +7,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -29,12 +30,38 @@ from spark_segments.log.manifest.delta.actions import (
     paths_of,
     rows_or_unknown,
 )
-from spark_segments.log.manifest.delta.failures import CommitFailedError, reason
 from spark_segments.log.manifest.row_files import STATISTICS, RowFile
 from spark_segments.log.manifest.schemas import KIND, table_schema
 from spark_segments.storage import Storage
 from spark_segments.storage.native import native
 from spark_segments.storage.scratch import scratch_directory
+
+_STACK = re.compile(r"\n+\s*(?:Backtrace:\s*|stack backtrace:\s*)?0: .*", re.DOTALL)
+_OPEN_FILES = re.compile(r"too many open files|os error 2[34]\b", re.IGNORECASE)
+_DRAWING = re.compile(r"\x1b\[[0-9;]*m|↳")
+
+
+class CommitFailedError(Exception):
+    """A commit was sent and got no good answer. It may have happened, or may happen yet."""
+
+
+class CommitNotSentError(CommitFailedError):
+    """The file system refused the commit: it has not happened and cannot happen any more."""
+
+
+class VersionTakenError(CommitFailedError):
+    """The version is taken: by another commit, or by this same commit where an earlier reply was lost."""
+
+
+def reason(error: BaseException | None) -> str:
+    """The error in a single line: delta-rs draws trees in colour, and adds a stack where RUST_BACKTRACE is set."""
+    text = _STACK.sub("", _DRAWING.sub("", str(error)))
+    return " ".join(text.split()) or type(error).__name__
+
+
+def hint_after(error: BaseException, hint: str) -> str:
+    """`hint`, save where the limit of open files was reached, of which delta-rs tells in its text alone."""
+    return "Raise the limit of open files (ulimit -n), then run it again" if _OPEN_FILES.search(str(error)) else hint
 
 
 @dataclass(frozen=True, slots=True)
