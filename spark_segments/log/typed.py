@@ -17,13 +17,7 @@ from spark_segments.log.manifests import Manifests
 from spark_segments.log.reading.plan import Selection
 from spark_segments.log.reading.scan import Scan
 from spark_segments.storage import Storage
-from spark_segments.values.batches import (
-    Decoder,
-    Encoder,
-    decoders,
-    encode_batch,
-    encoders,
-)
+from spark_segments.values.batches import Decoder, Encoder, decoders, encode_batch, encoders
 from spark_segments.values.options import COLUMNS, REGISTRY, ColumnFormat, column_formats
 from spark_segments.values.registries.directory import SUBJECTS
 from spark_segments.values.registries.opening import open_registry

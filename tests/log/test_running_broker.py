@@ -18,8 +18,6 @@ from spark_segments import LogDir
 from spark_segments.errors import FormatVersionError, OffsetOutOfRangeError
 from spark_segments.log.kafka.directory import KafkaDirectory, committed_directory
 from spark_segments.log.kafka.transfer import import_all
-from spark_segments.log.manifest.change import Change
-from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.manifest.states import REMOVED_BEFORE, Hole, holes_of, with_holes
 from spark_segments.log.verification.gaps import MESSAGE
 from spark_segments.maintenance import Report, mirror, verify

@@ -10,10 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from spark_segments.cli.options import (
-    OutputOption,
-    StorageOption,
-)
+from spark_segments.cli.options import OutputOption, StorageOption
 from spark_segments.cli.output import FOUND_FAULTS, Output
 from spark_segments.config import parse_overrides
 from spark_segments.errors import escaped, escaped_json

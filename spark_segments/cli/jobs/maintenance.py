@@ -9,12 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from spark_segments.cli.interrupts import commits_told
-from spark_segments.cli.options import (
-    ConfiguredLogOptions,
-    JobOptions,
-    SparkOptions,
-    with_options,
-)
+from spark_segments.cli.options import ConfiguredLogOptions, JobOptions, SparkOptions, with_options
 from spark_segments.cli.output import FAILED, print_report
 from spark_segments.config import TopicConfig, topic_config
 from spark_segments.progress import progress_bar

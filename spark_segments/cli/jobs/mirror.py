@@ -12,13 +12,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 
 from spark_segments.cli.interrupts import until_interrupted
-from spark_segments.cli.options import (
-    ConfiguredLogOptions,
-    MetricsOption,
-    OutputOption,
-    SparkOptions,
-    with_options,
-)
+from spark_segments.cli.options import ConfiguredLogOptions, MetricsOption, OutputOption, SparkOptions, with_options
 from spark_segments.cli.output import FAILED, Output, print_json, print_summary, print_table, tell
 from spark_segments.config import parse_overrides
 from spark_segments.errors import InvalidOptionError, SegmentsError

@@ -11,14 +11,7 @@ import typer
 
 from spark_segments.cli.arguments import timestamp_ms
 from spark_segments.cli.confirmation import confirm, print_way_back
-from spark_segments.cli.options import (
-    DryRunOption,
-    LogOptions,
-    OutputOption,
-    TopicArgument,
-    YesOption,
-    with_options,
-)
+from spark_segments.cli.options import DryRunOption, LogOptions, OutputOption, TopicArgument, YesOption, with_options
 from spark_segments.cli.output import Output, print_json
 from spark_segments.errors import InvalidOptionError
 

@@ -11,14 +11,7 @@ import typer
 
 from spark_segments.cli.arguments import timestamp_ms
 from spark_segments.cli.confirmation import asks, confirm
-from spark_segments.cli.options import (
-    DryRunOption,
-    LogOptions,
-    OutputOption,
-    TopicArgument,
-    YesOption,
-    with_options,
-)
+from spark_segments.cli.options import DryRunOption, LogOptions, OutputOption, TopicArgument, YesOption, with_options
 from spark_segments.cli.output import Output, print_json, print_table, print_text
 from spark_segments.log.manifest.states import Erasure
 from spark_segments.log.report import Report

@@ -15,14 +15,7 @@ from spark_segments.errors import RESTORE
 from spark_segments.format.decoding.decode import decode_batches
 from spark_segments.log.reading.isolation import load_aborted
 from spark_segments.log.reading.plan import BINARY_VIEW, Part, cut
-from spark_segments.log.segment.reader import (
-    LookUp,
-    first_read_bytes,
-    locate_position,
-    pieces_between,
-    seek,
-    windows,
-)
+from spark_segments.log.segment.reader import LookUp, first_read_bytes, locate_position, pieces_between, seek, windows
 from spark_segments.log.segment.walk import BORDER_BYTES, WINDOW_BYTES
 from spark_segments.storage import Storage
 

@@ -29,9 +29,7 @@ from spark_segments.log.manifests import selected
 from spark_segments.log.marker import check_apart
 from spark_segments.log.reading.isolation import READ_COMMITTED
 from spark_segments.log.reading.latest import LatestPart
-from spark_segments.log.reading.plan import (
-    DEFAULT_MAX_PARTITION_BYTES as TASK_BYTES,
-)
+from spark_segments.log.reading.plan import DEFAULT_MAX_PARTITION_BYTES as TASK_BYTES
 from spark_segments.log.reading.plan import LATEST, Part, Selection, readable_bounds
 from spark_segments.log.reading.scan import Offsets, Scan
 from spark_segments.log.report import Report

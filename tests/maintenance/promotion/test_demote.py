@@ -11,8 +11,6 @@ from spark_segments import LogDir
 from spark_segments.errors import DivergedLogError, NotLeaderError, OffsetOutOfRangeError
 from spark_segments.log.divergence import Tail
 from spark_segments.maintenance import roll, vacuum, verify
-from spark_segments.maintenance.promotion.demote import demote_topic
-from spark_segments.maintenance.promotion.promote import promote_topic
 from spark_segments.maintenance.promotion.role_changes import cut_off
 from tests.log.groups.readers import check_position, moved
 from tests.log.played_log import Play

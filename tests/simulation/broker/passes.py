@@ -22,7 +22,6 @@ from spark_segments.log.findings import ERROR
 from spark_segments.log.kafka import directory
 from spark_segments.log.kafka.directory import committed_directory
 from spark_segments.log.kafka.transfer import import_all
-from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.manifest.states import holes_of
 from spark_segments.log.partitions import offset_bounds
 from spark_segments.maintenance import verify
