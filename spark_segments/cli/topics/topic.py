@@ -23,7 +23,7 @@ COMMANDS = panel(
     ("delete", "topics.changes:delete", "Deletes a topic. On a terminal it says what is in it, and asks first."),
     (
         "history",
-        "topics.history:history",
+        "topics.topic:history",
         "Shows the commits of a topic, newest first: when each job committed, and what it added and took.",
     ),
     (

@@ -34,6 +34,7 @@ from spark_segments.log.manifest.rows import (
     partitions_table,
     row_keys,
     segments_table,
+    with_column,
 )
 from spark_segments.log.manifest.schemas import PARTITION_KIND, SEGMENT_KIND, TOPIC_KIND, TRANSACTION_KIND
 from spark_segments.log.manifest.snapshot import Snapshot, in_log_order, live_rows
@@ -389,7 +390,5 @@ def partition_rows(rows: Iterable[Partition] | pa.Table) -> pa.Table:
     """
     table = rows.cast(PARTITION_SCHEMA) if isinstance(rows, pa.Table) else partitions_table(rows)
     for name in ("first_dirty_offset", "last_stable_offset"):
-        column = PARTITION_SCHEMA.get_field_index(name)
-        raised = pc.max_element_wise(table.column(name), table.column("log_start_offset"))
-        table = table.set_column(column, PARTITION_SCHEMA.field(column), raised)
+        table = with_column(table, name, pc.max_element_wise(table.column(name), table.column("log_start_offset")))
     return table

@@ -236,12 +236,15 @@ def removed_rows(segments: pa.Table, removed_ms: int) -> pa.Table:
     `removed_ms` is the store's clock at the commit, read again for each try. The clock that a job plans by (`now_ms`)
     may lie in the past, and then readers would have no file.delete.delay.ms left.
     """
-    count = segments.num_rows
-    columns = {"state": pa.array([REMOVED], pa.string()), "removed_ms": pa.array([removed_ms], pa.int64())}
-    for name, value in columns.items():
-        column = SEGMENT_SCHEMA.get_field_index(name)
-        segments = segments.set_column(column, SEGMENT_SCHEMA.field(name), value.take(pa.repeat(0, count)))
+    for name, value in {"state": REMOVED, "removed_ms": removed_ms}.items():
+        segments = with_column(segments, name, pa.repeat(value, segments.num_rows))
     return segments
+
+
+def with_column(rows: pa.Table, name: str, values: pa.Array | pa.ChunkedArray) -> pa.Table:
+    """The rows with other values in a column."""
+    at = rows.schema.get_field_index(name)
+    return rows.set_column(at, rows.schema.field(at), values)
 
 
 def partitions_table(partitions: Iterable[Partition]) -> pa.Table:

@@ -11,7 +11,7 @@ import functools
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_segments.log.manifest.rows import DELETING, PARTITION_SCHEMA, REMOVED, SEGMENT_SCHEMA, STATES
+from spark_segments.log.manifest.rows import DELETING, PARTITION_SCHEMA, REMOVED, SEGMENT_SCHEMA, STATES, with_column
 from spark_segments.log.manifest.topic_row import (
     FIRST_FORMAT_VERSION,
     OLD_TOPIC_COLUMNS,
@@ -54,8 +54,8 @@ def file_rows(rows: pa.Table, kind: str, format_version: int) -> pa.Table:
         return rows
     deleting = pc.equal(rows.column("state"), DELETING)
     if pc.any(deleting).as_py():
-        rows = _with(rows, "state", pc.if_else(deleting, REMOVED, rows.column("state")))
-        rows = _with(rows, "removed_ms", pc.if_else(deleting, _OLD_DELETING_MS, rows.column("removed_ms")))
+        rows = with_column(rows, "state", pc.if_else(deleting, REMOVED, rows.column("state")))
+        rows = with_column(rows, "removed_ms", pc.if_else(deleting, _OLD_DELETING_MS, rows.column("removed_ms")))
     return rows.select(_OLD_SEGMENT_SCHEMA.names)
 
 
@@ -95,10 +95,5 @@ def _of_any_version(rows: pa.Table) -> pa.Table:
         rows = rows.append_column(SEGMENT_SCHEMA.field("index_position"), pa.nulls(rows.num_rows, pa.int64()))
     deleting = pc.fill_null(pc.equal(rows.column("removed_ms"), _OLD_DELETING_MS), False)
     if pc.any(deleting).as_py():
-        rows = _with(rows, "state", pc.if_else(deleting, DELETING, rows.column("state")))
+        rows = with_column(rows, "state", pc.if_else(deleting, DELETING, rows.column("state")))
     return rows
-
-
-def _with(rows: pa.Table, name: str, values: pa.Array | pa.ChunkedArray) -> pa.Table:
-    at = rows.schema.get_field_index(name)
-    return rows.set_column(at, rows.schema.field(at), values)

@@ -12,6 +12,7 @@ import contextlib
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
@@ -28,7 +29,7 @@ from spark_segments.log.manifest import forced_deletion
 from spark_segments.log.manifest.commit_notes import RECOVERY_DIRECTORY
 from spark_segments.log.manifest.manifest import MANIFEST_DIRECTORY, Change, Commit, Manifest
 from spark_segments.log.manifest.recovery_copy import drop_recovery_copies
-from spark_segments.log.manifest.rows import DELETING, OUT_OF_LOG, SEGMENT_SCHEMA, row_keys
+from spark_segments.log.manifest.rows import DELETING, OUT_OF_LOG, SEGMENT_SCHEMA, row_keys, with_column
 from spark_segments.log.manifest.snapshot import Snapshot, in_log_order
 from spark_segments.log.manifest.states import VACUUM
 from spark_segments.log.manifest.topic_log import TableState
@@ -60,6 +61,27 @@ THREADS = 16
 Spark plans a job for them, and a topic has no more tasks than that unless it is a large one."""
 
 
+@dataclass(frozen=True, slots=True)
+class _VacuumJob:
+    """A run of the job: where it works, the moment that decides over removed rows, and the report it fills."""
+
+    log: LogDir
+    spark: SparkSession | None
+    now_ms: int
+    report: Report
+    progress: Progress | None
+
+    def run(self, function: Callable[[Task], Result], tasks: Sequence[Task], progress: Progress | None) -> list[Result]:
+        """As `run_tasks`, for tasks that mostly wait for the store: up to THREADS tasks are done in this process."""
+        spark = self.spark if len(tasks) > THREADS else None
+        return run_tasks(function, tasks, spark, progress=progress, at_a_time=THREADS)
+
+    def delete(self, files: Sequence[str]) -> None:
+        """Deletes files of the log."""
+        step = SEGMENTS_A_TASK * len(SUFFIXES)
+        self.run(self.log.storage.delete, [files[start : start + step] for start in range(0, len(files), step)], None)
+
+
 def _list_old_files(storage: Storage, before_ms: int, directories: Sequence[str]) -> list[FileInfo]:
     """Task function: the files of some partition directories that are older than `before_ms`."""
     return [
@@ -89,9 +111,7 @@ def expired_rows(
 
 def claimed_rows(rows: pa.Table) -> pa.Table:
     """Removed rows, marked so that no restore takes them back and the next vacuum deletes their files."""
-    column = SEGMENT_SCHEMA.get_field_index("state")
-    marked = pa.repeat(pa.scalar(DELETING, pa.string()), rows.num_rows)
-    return rows.set_column(column, SEGMENT_SCHEMA.field(column), marked)
+    return with_column(rows, "state", pa.repeat(DELETING, rows.num_rows))
 
 
 def vacuum(
@@ -112,7 +132,7 @@ def vacuum(
     """
     log.manifests.check_writable()
     report = Report("vacuum", dry_run)
-    now_ms = log.storage.now_ms() if now_ms is None else now_ms
+    job = _VacuumJob(log, spark, log.storage.now_ms() if now_ms is None else now_ms, report, progress)
     directories = defaultdict(list)
     for directory in log.storage.directories():
         if (owner := _owner(directory)) is not None:
@@ -121,45 +141,45 @@ def vacuum(
     for name in names:
         is_named = topics is not None and name in topics
         try:
-            _vacuum_topic(log, spark, name, directories[name], now_ms, dry_run, report, progress, not is_named)
+            _vacuum_topic(job, name, directories[name], topic_optional=not is_named)
         except SegmentsError as error:
             if is_named and isinstance(error, UnknownTopicError):
                 raise
             report.fail(name, None, error)
     if topics is None:
-        _vacuum_groups(log, dry_run, report)
-    _abort_uploads(log, None if topics is None else {*names}, dry_run, report)
+        _vacuum_groups(job)
+    _abort_uploads(job, None if topics is None else {*names})
     return report.finish()
 
 
-def _vacuum_groups(log: LogDir, dry_run: bool, report: Report) -> None:
+def _vacuum_groups(job: _VacuumJob) -> None:
     """Deletes the files of groups that nobody needs any more."""
-    for group in all_groups(log.manifests):
+    for group in all_groups(job.log.manifests):
         try:
             files = group.left_behind()
-            if not dry_run:
-                log.storage.delete(file.path for file in files)
-            report.count(group_files=len(files))
+            if not job.report.dry_run:
+                job.log.storage.delete(file.path for file in files)
+            job.report.count(group_files=len(files))
         except SegmentsError as error:
-            report.warn(f"The files of group {group.id} were not looked at: {error}")
+            job.report.warn(f"The files of group {group.id} were not looked at: {error}")
 
 
-def _abort_uploads(log: LogDir, topics: set[str] | None, dry_run: bool, report: Report) -> None:
+def _abort_uploads(job: _VacuumJob, topics: set[str] | None) -> None:
     """Aborts what old writers have begun to upload and never ended: no row can ever name it, and no listing shows it.
 
     Without `topics`, that is all below the log directory. Where nobody can tell, the report has no such figure.
     """
     try:
-        found = log.storage.unfinished_uploads()
+        found = job.log.storage.unfinished_uploads()
         if found is None:
             return
-        before_ms = log.storage.now_ms() - ORPHAN_AGE_MS
+        before_ms = job.log.storage.now_ms() - ORPHAN_AGE_MS
         old = [one for one in found if one.started_ms < before_ms and (topics is None or _topic_of(one.path) in topics)]
-        report.count(unfinished_uploads=len(old))
-        if not dry_run:
-            log.storage.abort_uploads(old)
+        job.report.count(unfinished_uploads=len(old))
+        if not job.report.dry_run:
+            job.log.storage.abort_uploads(old)
     except SegmentsError as error:
-        report.warn(str(error))
+        job.report.warn(str(error))
 
 
 def _owner(directory: str) -> str | None:
@@ -178,17 +198,8 @@ def _topic_of(path: str) -> str | None:
     return rest.partition("/")[0] if directory in (MANIFEST_DIRECTORY, RECOVERY_DIRECTORY) else None
 
 
-def _vacuum_topic(
-    log: LogDir,
-    spark: SparkSession | None,
-    topic: str,
-    directories: Sequence[str],
-    now_ms: int,
-    dry_run: bool,
-    report: Report,
-    progress: Progress | None,
-    topic_optional: bool,
-) -> None:
+def _vacuum_topic(job: _VacuumJob, topic: str, directories: Sequence[str], *, topic_optional: bool) -> None:
+    log, now_ms, report = job.log, job.now_ms, job.report
     manifest = log.topic(topic).manifest
     try:
         state, rows = _latest_rows(manifest)
@@ -196,27 +207,27 @@ def _vacuum_topic(
         deleted_ms = manifest.log.deleted_by_force_ms()
         if deleted_ms is not None:
             if now_ms - deleted_ms > topic_config({}, log.defaults).file_delete_delay_ms:
-                _delete_unreadable(log, spark, manifest, directories, dry_run, report)
+                _delete_unreadable(job, manifest, directories)
         elif isinstance(error, UnknownTopicError) and topic_optional:
             # There are only files of a topic whose creation failed.
-            _note_manifest(report, manifest.drop_old_versions(ORPHAN_AGE_MS, now_ms, dry_run=dry_run))
+            _note_manifest(report, manifest.drop_old_versions(ORPHAN_AGE_MS, now_ms, dry_run=report.dry_run))
         else:
             raise
         return
     expired: list[pa.Table] = []
     stray: list[FileInfo] = []
     try:
-        if dry_run:
-            expired.append(_expired(log, state.snapshot, rows, now_ms))
+        if report.dry_run:
+            expired.append(_expired(job, state.snapshot, rows))
         else:
-            expired.extend(_delete_expired(log, spark, manifest, (state, rows), now_ms, progress))
+            expired.extend(_delete_expired(job, manifest, (state, rows)))
         for start in range(0, len(directories), DIRECTORIES_A_WAVE):
             wave = directories[start : start + DIRECTORIES_A_WAVE]
-            stray += _delete_orphans(log, spark, manifest, wave, dry_run, progress)
+            stray += _delete_orphans(job, manifest, wave)
     finally:  # the waves before an error are done
         _note(report, topic, pa.concat_tables([SEGMENT_SCHEMA.empty_table(), *expired]), stray)
     longest_ms = _longest_delay_ms(log, manifest.log.state_after(state).snapshot)
-    _note_manifest(report, manifest.drop_old_versions(longest_ms, now_ms, dry_run=dry_run))
+    _note_manifest(report, manifest.drop_old_versions(longest_ms, now_ms, dry_run=report.dry_run))
 
 
 def _longest_delay_ms(log: LogDir, snapshot: Snapshot) -> int:
@@ -233,69 +244,38 @@ def deleted_topics(log: LogDir, snapshot: Snapshot) -> dict[str, TopicConfig]:
     }
 
 
-def _expired(log: LogDir, snapshot: Snapshot, rows: pa.Table, now_ms: int) -> pa.Table:
-    config = topic_config(snapshot.config, log.defaults)
-    return expired_rows(rows, config, now_ms, deleted_topics(log, snapshot))
+def _expired(job: _VacuumJob, snapshot: Snapshot, rows: pa.Table) -> pa.Table:
+    config = topic_config(snapshot.config, job.log.defaults)
+    return expired_rows(rows, config, job.now_ms, deleted_topics(job.log, snapshot))
 
 
-def _delete_unreadable(
-    log: LogDir,
-    spark: SparkSession | None,
-    manifest: Manifest,
-    directories: Sequence[str],
-    dry_run: bool,
-    report: Report,
-) -> None:
+def _delete_unreadable(job: _VacuumJob, manifest: Manifest, directories: Sequence[str]) -> None:
     """Deletes all files of a topic that was deleted by force, its manifest last."""
+    log, report = job.log, job.report
     files = [file for directory in directories for file in log.storage.list(directory, recursive=True)]
     _note(report, manifest.topic, SEGMENT_SCHEMA.empty_table(), files)
     paths = forced_deletion.files_to_delete(log.storage, manifest.log.directory)
     report.count(manifest_files=len(paths))
-    if not dry_run:
-        _delete(log, spark, [file.path for file in files])
+    if not report.dry_run:
+        job.delete([file.path for file in files])
         drop_recovery_copies(log.storage, manifest.topic)
         for path in paths:
             log.storage.delete(path)
 
 
-def _delete_expired(
-    log: LogDir,
-    spark: SparkSession | None,
-    manifest: Manifest,
-    latest: tuple[TableState, pa.Table],
-    now_ms: int,
-    progress: Progress | None,
-) -> Iterator[pa.Table]:
+def _delete_expired(job: _VacuumJob, manifest: Manifest, latest: tuple[TableState, pa.Table]) -> Iterator[pa.Table]:
     """Deletes the files of expired rows, then the rows, wave by wave. Yields the rows of each wave that is done."""
-    rows, all_rows_then = _claim(log, manifest, latest, now_ms)
+    rows, all_rows_then = _claim(job, manifest, latest)
     for start in range(0, rows.num_rows, SEGMENTS_A_WAVE):
         wave = rows.slice(start, SEGMENTS_A_WAVE)
-        _delete(log, spark, files_to_delete(manifest.topic, wave, all_rows_then))
+        job.delete(files_to_delete(manifest.topic, wave, all_rows_then))
         _drop(manifest, wave)
         yield wave
-        if progress is not None:
-            progress(start + wave.num_rows, rows.num_rows)
+        if job.progress is not None:
+            job.progress(start + wave.num_rows, rows.num_rows)
 
 
-def _delete(log: LogDir, spark: SparkSession | None, files: Sequence[str]) -> None:
-    step = SEGMENTS_A_TASK * len(SUFFIXES)
-    tasks = [files[start : start + step] for start in range(0, len(files), step)]
-    _run_many(log.storage.delete, tasks, spark)
-
-
-def _run_many(
-    function: Callable[[Task], Result],
-    tasks: Sequence[Task],
-    spark: SparkSession | None,
-    progress: Progress | None = None,
-) -> list[Result]:
-    """As `run_tasks`, for tasks that mostly wait for the store: up to THREADS tasks are done in this process."""
-    return run_tasks(function, tasks, spark if len(tasks) > THREADS else None, progress=progress, at_a_time=THREADS)
-
-
-def _claim(
-    log: LogDir, manifest: Manifest, latest: tuple[TableState, pa.Table], now_ms: int
-) -> tuple[pa.Table, pa.Table]:
+def _claim(job: _VacuumJob, manifest: Manifest, latest: tuple[TableState, pa.Table]) -> tuple[pa.Table, pa.Table]:
     """Marks the expired rows as being deleted, in one commit, whose first try is on `latest`.
 
     Returns (these rows and the rows that were marked before, all rows of the manifest after the commit). Each further
@@ -306,7 +286,7 @@ def _claim(
 
     def change(current: Snapshot) -> Change | None:
         seen[:] = [latest[1] if current is latest[0].snapshot else all_rows(current)]
-        rows = _expired(log, current, seen[0], now_ms)
+        rows = _expired(job, current, seen[0])
         rows = rows.filter(pc.not_equal(rows.column("state"), DELETING))
         if rows.num_rows == 0:
             return None
@@ -334,20 +314,12 @@ def _drop(manifest: Manifest, rows: pa.Table) -> None:
     _despite_others(lambda: manifest.commit(change, deleted=True))
 
 
-def _delete_orphans(
-    log: LogDir,
-    spark: SparkSession | None,
-    manifest: Manifest,
-    directories: Sequence[str],
-    dry_run: bool,
-    progress: Progress | None,
-) -> list[FileInfo]:
+def _delete_orphans(job: _VacuumJob, manifest: Manifest, directories: Sequence[str]) -> list[FileInfo]:
     """Deletes the files in some directories that no row names, and returns them."""
-    before_ms = log.storage.now_ms() - ORPHAN_AGE_MS
+    before_ms = job.log.storage.now_ms() - ORPHAN_AGE_MS
     step = DIRECTORIES_A_TASK
     tasks = [directories[start : start + step] for start in range(0, len(directories), step)]
-    list_old = partial(_list_old_files, log.storage, before_ms)
-    listed = _run_many(list_old, tasks, spark, progress)
+    listed = job.run(partial(_list_old_files, job.log.storage, before_ms), tasks, job.progress)
     # List first, then read the manifest: a file that a commit names after the listing is too young to be in the list.
     old = [file for files in listed for file in files]
     if not old:
@@ -357,8 +329,8 @@ def _delete_orphans(
     # Rows of any partition may name a shared object.
     wanted = None if None in owners else partitions
     stray = orphans(old, _despite_others(lambda: manifest.snapshot(deleted=True).source.read(wanted)))
-    if not dry_run:
-        _delete(log, spark, [file.path for file in stray])
+    if not job.report.dry_run:
+        job.delete([file.path for file in stray])
     return stray
 
 

@@ -16,7 +16,7 @@ from spark_segments.config import topic_config
 from spark_segments.errors import InvalidOptionError, SegmentsError
 from spark_segments.log.logdir import LogDir
 from spark_segments.log.manifest.manifest import Change
-from spark_segments.log.manifest.rows import removed_rows
+from spark_segments.log.manifest.rows import removed_rows, with_column
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.report import Report
 from spark_segments.maintenance.retention.max_bytes import (
@@ -113,8 +113,7 @@ def _change(snapshot: Snapshot, expired: Expired, removed_ms: int) -> Change | N
     np.maximum.at(starts, owner, rows.column("next_offset").to_numpy())
     changed = np.unique(owner)
     moved = snapshot.partitions.take(changed)
-    column = moved.schema.get_field_index("log_start_offset")
-    moved = moved.set_column(column, moved.schema.field(column), pa.array(starts[changed]))
+    moved = with_column(moved, "log_start_offset", pa.array(starts[changed]))
     return Change("retain", replace=removed_rows(rows, removed_ms), partitions=moved)
 
 
