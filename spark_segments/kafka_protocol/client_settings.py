@@ -9,7 +9,7 @@ from typing import Any
 from kafka import errors
 from kafka.net.sasl.oauth import AbstractTokenProvider
 
-from spark_segments.config.properties import read_properties
+from spark_segments.config.rules import read_properties
 from spark_segments.errors import InvalidOptionError, SegmentsError
 from spark_segments.kafka_protocol.oauth_tokens import Tokens
 

@@ -6,16 +6,16 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from spark_segments.log.manifest.delta.delta_log import (
+from spark_segments.log.manifest.delta.actions import CommitNote
+from spark_segments.log.manifest.delta.delta_log import DeltaLog, LogFiles
+from spark_segments.log.manifest.delta.delta_rs import (
     NO_TABLE,
     CommitFailedError,
-    CommitNote,
-    DeltaLog,
-    LogFiles,
+    OpenTable,
     TableVersion,
     VersionTakenError,
+    open_table,
 )
-from spark_segments.log.manifest.delta.delta_rs import OpenTable, open_table
 from spark_segments.log.manifest.row_files import FileChange
 from spark_segments.storage import FileInfo, Storage
 

@@ -11,7 +11,8 @@ from deltalake import DeltaTable, Schema
 from deltalake.transaction import create_table_with_add_actions
 
 from spark_segments.errors import TopicExistsError
-from spark_segments.log.manifest.delta.delta_log import FENCED, commit_info
+from spark_segments.log.manifest.delta.actions import commit_info
+from spark_segments.log.manifest.delta.delta_log import FENCED
 from spark_segments.log.manifest.row_files import RowFile, RowFiles
 from spark_segments.log.manifest.schemas import table_schema
 from spark_segments.maintenance import compact, retain, roll, vacuum

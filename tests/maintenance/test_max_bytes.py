@@ -18,8 +18,8 @@ from spark_segments import LogDir
 from spark_segments.config import topic_config
 from spark_segments.errors import InvalidOptionError, StorageError
 from spark_segments.maintenance import Report, retain, roll, vacuum
-from spark_segments.maintenance.retention.max_bytes import plan_max_bytes, topic_sizes, with_max_bytes
 from spark_segments.maintenance.retention.plan import REASONS, plan_retention
+from spark_segments.maintenance.retention.retain import plan_max_bytes, topic_sizes, with_max_bytes
 from tests.log.played_log import Play
 from tests.log_copies import copy_of
 from tests.maintenance.appending import DAY_MS, append_one_by_one, contents, live, records, topic_with

@@ -28,7 +28,7 @@ COMMANDS = panel(
     ),
     (
         "restore",
-        "topics.restore:restore",
+        "topics.changes:restore",
         "Restores a topic's records to those of an earlier version, while its files still exist.",
     ),
 )

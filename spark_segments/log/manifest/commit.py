@@ -24,14 +24,9 @@ from spark_segments.errors import (
     UnknownTopicError,
 )
 from spark_segments.log.manifest.change import APPEND, Change, ChangeWriter, partition_rows
-from spark_segments.log.manifest.delta.delta_log import (
-    CommitNote,
-    CommitNotSentError,
-    DeltaLog,
-    TableVersion,
-    VersionTakenError,
-    reason,
-)
+from spark_segments.log.manifest.delta.actions import CommitNote
+from spark_segments.log.manifest.delta.delta_log import DeltaLog
+from spark_segments.log.manifest.delta.delta_rs import CommitNotSentError, TableVersion, VersionTakenError, reason
 from spark_segments.log.manifest.rows import partitions_of
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.manifest.states import check_role

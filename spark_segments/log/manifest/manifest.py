@@ -27,14 +27,9 @@ from spark_segments.errors import (
 from spark_segments.log.manifest import forced_deletion
 from spark_segments.log.manifest.change import CREATE, UPGRADE, Change
 from spark_segments.log.manifest.commit import Commit, Plan, Turn, commit
-from spark_segments.log.manifest.delta.delta_log import (
-    MANIFEST_DIRECTORY,
-    TRUSTED_SECONDS,
-    DeltaLog,
-    OpenDeltaLog,
-    TableVersion,
-    commit_info,
-)
+from spark_segments.log.manifest.delta.actions import commit_info
+from spark_segments.log.manifest.delta.delta_log import TRUSTED_SECONDS, DeltaLog, OpenDeltaLog
+from spark_segments.log.manifest.delta.delta_rs import TableVersion
 from spark_segments.log.manifest.rows import Partition, Segment, removed_rows
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.manifest.swap import RowSwap, live_by_identity, not_as_read, swapped
@@ -49,8 +44,6 @@ from spark_segments.log.manifest.upkeep import (
     merge_files,
 )
 from spark_segments.storage import Storage
-
-__all__ = ["MANIFEST_DIRECTORY", "Change", "Commit", "Manifest", "Snapshot"]
 
 MERGE_VERSIONS = 100
 """After how many versions the table's small files are merged."""

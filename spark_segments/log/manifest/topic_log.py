@@ -19,17 +19,9 @@ import pyarrow.compute as pc
 from spark_segments.config import topic_config
 from spark_segments.errors import InvalidOptionError, LogDirError, StorageError, UnknownOutcomeError, UnknownTopicError
 from spark_segments.log.manifest.commit_notes import NoteName, mark, note_file
-from spark_segments.log.manifest.delta.delta_log import (
-    NO_TABLE,
-    REBUILD_HINT,
-    CommitNote,
-    DeltaLog,
-    OpenDeltaLog,
-    TableVersion,
-    commit_info,
-    manifest_directory,
-    openable,
-)
+from spark_segments.log.manifest.delta.actions import REBUILD_HINT, CommitNote, commit_info
+from spark_segments.log.manifest.delta.delta_log import DeltaLog, OpenDeltaLog, manifest_directory, openable
+from spark_segments.log.manifest.delta.delta_rs import NO_TABLE, TableVersion
 from spark_segments.log.manifest.forced_deletion import deleted_by_force_ms
 from spark_segments.log.manifest.row_files import FileChange, NamedFile, RowFile, RowFiles, concat
 from spark_segments.log.manifest.rows import PARTITION_SCHEMA, SEGMENT_SCHEMA

@@ -12,15 +12,9 @@ from itertools import pairwise
 import pyarrow as pa
 
 from spark_segments.errors import InvalidOptionError, UnknownTopicError
-from spark_segments.log.manifest.delta.delta_log import (
-    COMMIT_LOG_MS,
-    CommitFailedError,
-    CommitNote,
-    LogFiles,
-    openable,
-    paths_of,
-    unbroken,
-)
+from spark_segments.log.manifest.delta.actions import CommitNote, paths_of
+from spark_segments.log.manifest.delta.delta_log import COMMIT_LOG_MS, LogFiles, openable, unbroken
+from spark_segments.log.manifest.delta.delta_rs import CommitFailedError
 from spark_segments.log.manifest.recovery_copy import list_copies, unneeded_copies, write_recovery_copy
 from spark_segments.log.manifest.row_files import ROWS_A_FILE, FileChange, RowFile, concat
 from spark_segments.log.manifest.schemas import KIND, SCHEMAS, SEGMENT_KIND

@@ -26,7 +26,8 @@ from spark_segments.log.manifest.commit_notes import (
     read_note,
     recovery_directory,
 )
-from spark_segments.log.manifest.delta.delta_log import REBUILD, LogFiles, commit_info, is_fence
+from spark_segments.log.manifest.delta.actions import REBUILD, commit_info, is_fence
+from spark_segments.log.manifest.delta.delta_log import LogFiles
 from spark_segments.log.manifest.recovery_copy import UNREADABLE, RecoveryCopy, read_recovery_copy, snapshot_of
 from spark_segments.log.manifest.row_files import RowFile, RowFiles, rows_of
 from spark_segments.log.manifest.schemas import KIND, SEGMENT_KIND

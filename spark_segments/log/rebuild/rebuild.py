@@ -23,15 +23,9 @@ from spark_segments.log.groups.group import all_groups
 from spark_segments.log.logdir import LogDir
 from spark_segments.log.manifest.change import Change, check
 from spark_segments.log.manifest.commit_notes import RECOVERY_DIRECTORY
-from spark_segments.log.manifest.delta.delta_log import (
-    FENCED,
-    REBUILD,
-    CommitFailedError,
-    CommitNote,
-    VersionTakenError,
-    hint_after,
-    reason,
-)
+from spark_segments.log.manifest.delta.actions import REBUILD, CommitNote
+from spark_segments.log.manifest.delta.delta_log import FENCED
+from spark_segments.log.manifest.delta.delta_rs import CommitFailedError, VersionTakenError, hint_after, reason
 from spark_segments.log.manifest.manifest import Manifest
 from spark_segments.log.manifest.recovery_copy import write_recovery_copy
 from spark_segments.log.manifest.row_files import FileChange

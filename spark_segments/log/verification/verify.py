@@ -17,7 +17,7 @@ from deltalake.exceptions import DeltaError
 from spark_segments.config import topic_config
 from spark_segments.errors import InvalidOptionError, LogDirError, MissingFileError, SegmentsError, UnknownTopicError
 from spark_segments.log.findings import WARNING, Findings
-from spark_segments.log.manifest.manifest import MANIFEST_DIRECTORY
+from spark_segments.log.manifest.delta.delta_log import MANIFEST_DIRECTORY
 from spark_segments.log.manifest.rows import LOG_SUFFIX
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.manifest.states import check_role, holes_of

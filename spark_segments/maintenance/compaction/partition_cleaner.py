@@ -14,7 +14,8 @@ from spark_segments.config import TopicConfig, topic_config
 from spark_segments.errors import SegmentsError, UnknownTopicError
 from spark_segments.execution import failure_of
 from spark_segments.format.cleaner.clean import CleanerStats
-from spark_segments.log.manifest.manifest import Change, Manifest
+from spark_segments.log.manifest.change import Change
+from spark_segments.log.manifest.manifest import Manifest
 from spark_segments.log.manifest.rows import Partition, Segment
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.manifest.swap import not_as_read

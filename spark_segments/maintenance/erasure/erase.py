@@ -22,7 +22,7 @@ from spark_segments.errors import CommitConflictError, InvalidOptionError
 from spark_segments.execution import run_tasks
 from spark_segments.log.logdir import LogDir
 from spark_segments.log.manifest.change import ERASE, Change
-from spark_segments.log.manifest.manifest import MANIFEST_DIRECTORY
+from spark_segments.log.manifest.delta.delta_log import MANIFEST_DIRECTORY
 from spark_segments.log.manifest.rows import OUT_OF_LOG, REMOVED, Segment, partitions_of, segments_of
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.manifest.states import Erasure, check_role, with_erasure

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from spark_segments.errors import InvalidOptionError, LogDirError
 from spark_segments.log.manifest.change import MIRROR, RESTORE
-from spark_segments.log.manifest.delta.delta_log import commit_info, paths_of
+from spark_segments.log.manifest.delta.actions import commit_info, paths_of
 from spark_segments.log.manifest.manifest import Manifest
 from spark_segments.log.manifest.row_files import RowFile, concat
 from spark_segments.log.manifest.schemas import KIND, SEGMENT_KIND, TOPIC_KIND

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from spark_segments.errors import LogDirError, SegmentsError, UnknownTopicError
 from spark_segments.execution import failure_of, run_tasks
 from spark_segments.log.logdir import LogDir
-from spark_segments.log.manifest.manifest import MANIFEST_DIRECTORY
+from spark_segments.log.manifest.delta.delta_log import MANIFEST_DIRECTORY
 from spark_segments.log.manifest.states import FOLLOWER, ROLE, SOURCE_URI
 from spark_segments.log.manifests import selected
 from spark_segments.log.report import Report

@@ -19,7 +19,7 @@ from spark_segments.config import topic_config
 from spark_segments.errors import DivergedLogError, NotLeaderError
 from spark_segments.log.divergence import Copy, Tail, check_same_topic, diverged, foreign_tails
 from spark_segments.log.logdir import LogDir
-from spark_segments.log.manifest.delta.delta_log import commit_info
+from spark_segments.log.manifest.delta.actions import commit_info
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.manifest.states import (
     FENCE_TOKEN,

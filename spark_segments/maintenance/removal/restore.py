@@ -24,8 +24,8 @@ from spark_segments.format.batches import scan_batches
 from spark_segments.format.single_batch import LARGEST_BATCH_OFFSETS, empty_batch
 from spark_segments.log.appending.appender import NO_LEADER_EPOCH
 from spark_segments.log.logdir import LogDir
-from spark_segments.log.manifest.change import CREATE, ERASE, RESTORE
-from spark_segments.log.manifest.manifest import Change, Manifest
+from spark_segments.log.manifest.change import CREATE, ERASE, RESTORE, Change
+from spark_segments.log.manifest.manifest import Manifest
 from spark_segments.log.manifest.rows import DELETING, Partition, Segment, partitions_of, removed_rows, row_keys
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.manifest.states import Erasure, check_role, erasures_of

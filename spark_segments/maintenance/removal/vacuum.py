@@ -26,8 +26,11 @@ from spark_segments.execution import run_tasks
 from spark_segments.log.groups.group import all_groups
 from spark_segments.log.logdir import LogDir
 from spark_segments.log.manifest import forced_deletion
+from spark_segments.log.manifest.change import Change
+from spark_segments.log.manifest.commit import Commit
 from spark_segments.log.manifest.commit_notes import RECOVERY_DIRECTORY
-from spark_segments.log.manifest.manifest import MANIFEST_DIRECTORY, Change, Commit, Manifest
+from spark_segments.log.manifest.delta.delta_log import MANIFEST_DIRECTORY
+from spark_segments.log.manifest.manifest import Manifest
 from spark_segments.log.manifest.recovery_copy import drop_recovery_copies
 from spark_segments.log.manifest.rows import DELETING, OUT_OF_LOG, SEGMENT_SCHEMA, row_keys, with_column
 from spark_segments.log.manifest.snapshot import Snapshot, in_log_order

@@ -12,8 +12,13 @@ from pathlib import Path
 from random import Random
 
 from spark_segments.cli.arguments import timestamp_ms
-from spark_segments.config.properties import read_properties
-from spark_segments.config.rules import normal_overrides, parse_overrides, topic_config, validate_topic_name
+from spark_segments.config.rules import (
+    normal_overrides,
+    parse_overrides,
+    read_properties,
+    topic_config,
+    validate_topic_name,
+)
 from spark_segments.config.table import KEYS
 from spark_segments.quantities import duration_ms, size_bytes
 from spark_segments.storage.locations import parse_location

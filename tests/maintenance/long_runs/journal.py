@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from spark_segments import LogDir
 from spark_segments.log.manifest.change import ChangeWriter, partition_rows
-from spark_segments.log.manifest.delta.delta_log import commit_info, paths_of
+from spark_segments.log.manifest.delta.actions import commit_info, paths_of
 from spark_segments.log.manifest.rows import REMOVED
 from spark_segments.log.manifest.schemas import KIND, SEGMENT_KIND
 from spark_segments.log.manifest.topic_log import TopicLog

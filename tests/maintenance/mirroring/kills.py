@@ -24,7 +24,7 @@ import pyarrow as pa
 
 from spark_segments import LogDir
 from spark_segments.errors import InvalidOptionError, LogDirError, UnknownTopicError
-from spark_segments.log.manifest.manifest import MANIFEST_DIRECTORY
+from spark_segments.log.manifest.delta.delta_log import MANIFEST_DIRECTORY
 from spark_segments.maintenance import compact, mirror, restore, retain, roll, vacuum
 from tests.maintenance.crashes import Countdown
 from tests.maintenance.mirroring.followers import SOURCE_VERSION, assert_in_step, state_of, transactions

@@ -22,9 +22,6 @@ import pyarrow.parquet as pq
 
 from spark_segments.errors import StorageError, UnknownOutcomeError
 from spark_segments.log.manifest.delta.actions import (
-    REBUILD,
-    REBUILD_FENCE,
-    REBUILD_HINT,
     Action,
     CommitNote,
     check_readable,
@@ -34,10 +31,8 @@ from spark_segments.log.manifest.delta.actions import (
     encoded,
     fence_action,
     file_actions,
-    is_fence,
     is_followed,
     note_action,
-    paths_of,
     table_actions,
     transaction_actions,
 )
@@ -49,40 +44,12 @@ from spark_segments.log.manifest.delta.delta_rs import (
     OpenTable,
     TableVersion,
     VersionTakenError,
-    hint_after,
     made_checkpoint,
     open_table,
     reason,
 )
 from spark_segments.log.manifest.row_files import FileChange
 from spark_segments.storage import FileInfo, Storage
-
-__all__ = [
-    "COMMIT_LOG_MS",
-    "FENCED",
-    "MANIFEST_DIRECTORY",
-    "NO_TABLE",
-    "REBUILD",
-    "REBUILD_FENCE",
-    "REBUILD_HINT",
-    "TRUSTED_SECONDS",
-    "CommitFailedError",
-    "CommitNotSentError",
-    "CommitNote",
-    "DeltaLog",
-    "LogFiles",
-    "OpenDeltaLog",
-    "TableVersion",
-    "VersionTakenError",
-    "commit_info",
-    "hint_after",
-    "is_fence",
-    "manifest_directory",
-    "openable",
-    "paths_of",
-    "reason",
-    "unbroken",
-]
 
 MANIFEST_DIRECTORY = "_manifest"
 
