@@ -6,8 +6,11 @@ import itertools
 import time
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from spark_segments.storage import FileSystem, Storage
-from tests.manifest_rows import Manifest, Partition, Segment
+from tests.manifest_rows import Manifest, Partition, Segment, Snapshot
 from tests.opened import DeltaLog, OpenDeltaLog
 
 TOPIC = "orders"
@@ -57,3 +60,9 @@ def new_manifest(
     rows = new_partitions(partitions)
     manifest.create(TOPIC_ID, {"retention.ms": "1000"}, rows, format_version=format_version)
     return manifest
+
+
+def leftovers(snapshot: Snapshot) -> pa.Table:
+    """Rows of deleted topics that had this name."""
+    rows = snapshot.source.read(None)
+    return rows.filter(pc.not_equal(rows.column("topic_id"), snapshot.topic_id))

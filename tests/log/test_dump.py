@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from spark_segments.format.sidecars.index import offset_index_bytes, time_index_bytes
 from spark_segments.log.dump import DumpOptions, dump_entries, dump_json, log_file
-from spark_segments.log.dump.text import dump_text, java_text
+from spark_segments.log.dump.text import java_text, text_of
 from spark_segments.storage import Storage
 from tests.golden_files import (
     CLEAN_DIRECTORIES,
@@ -68,13 +68,13 @@ def plain(**changes: bytes | None) -> Files:
 
 
 def lines(source, *paths: str, **options) -> list[str]:
-    return list(dump_text(source, paths, DumpOptions(**options)))
+    return list(text_of(dump_entries(source, paths, DumpOptions(**options))))
 
 
 @pytest.mark.parametrize("name", WITH_DUMP)
 def test_text_is_that_of_kafkas_tool(name):
     source, paths = files_of(golden_dir(name))
-    assert "".join(f"{line}\n" for line in dump_text(source, paths)) == text(name, "dump.txt")
+    assert "".join(f"{line}\n" for line in text_of(dump_entries(source, paths))) == text(name, "dump.txt")
 
 
 def test_all_but_the_largest_golden_directories_have_a_dump():
@@ -289,9 +289,9 @@ def test_options_leave_things_out():
     assert lines(plain(), f"{FIRST}.log", deep_iteration=False)[2:] == batches
     assert lines(plain(), f"{FIRST}.log", deep_iteration=False, max_bytes=1500)[2:] == batches[:2]
     whole = lines(plain(), f"{FIRST}.log")
-    without_data = list(dump_text(plain(), [f"{FIRST}.log"], print_data_log=False))
+    without_data = list(text_of(dump_entries(plain(), [f"{FIRST}.log"]), print_data_log=False))
     assert [line.split(" key:")[0].split(" payload:")[0] for line in whole] == without_data
-    only_data = list(dump_text(plain(), [f"{FIRST}.log"], skip_record_metadata=True))
+    only_data = list(text_of(dump_entries(plain(), [f"{FIRST}.log"]), skip_record_metadata=True))
     assert next(line for line in only_data if line.startswith("|")).startswith("| key: ")
 
 
@@ -327,5 +327,5 @@ def test_no_damage_ends_a_dump(data):
         for _ in range(data.draw(st.integers(0, 3))):
             content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
         contents[path] = bytes(content[: data.draw(st.integers(0, len(content)))])
-    for line in dump_text(Files(contents), list(contents)):
+    for line in text_of(dump_entries(Files(contents), list(contents))):
         assert isinstance(line, str)

@@ -17,7 +17,7 @@ from spark_segments import LogDir, ProducerOptions
 from spark_segments.errors import CorruptBatchError, InvalidOptionError, SegmentsError
 from spark_segments.format.shared_object import RUN_DTYPE, TRAILER_BYTES, footer_bytes, footer_size, parse_footer
 from spark_segments.log.dump import dump_entries
-from spark_segments.log.dump.text import dump_text
+from spark_segments.log.dump.text import text_of
 from spark_segments.log.segment.shared_object import read_footer
 from spark_segments.maintenance import erase, mirror, vacuum, verify
 from spark_segments.storage import Storage
@@ -383,7 +383,7 @@ def test_a_dump_shows_what_an_object_holds(log):
     ]
     assert sum(entry["kind"] == "record" for entry in entries) == 120
     assert not any(entry["kind"] in ("error", "invalid bytes") for entry in entries)
-    lines = list(dump_text(log.storage, [path]))
+    lines = list(text_of(dump_entries(log.storage, [path])))
     assert lines[2] == f"Shared object of topic id {log.topic('orders').snapshot.topic_id}: {PARTITIONS} runs"
     assert sum(line.startswith("Partition ") for line in lines) == PARTITIONS
 

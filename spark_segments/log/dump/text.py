@@ -8,34 +8,21 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator
 
-from spark_segments.log.dump import DumpOptions, DumpSource, Entry, dump_entries
+from spark_segments.log.dump import Entry
 
 # What Java's decoder takes for one malformed character and Python's for several: a surrogate in UTF-8, whole or cut.
 _SURROGATES = re.compile(rb"\xed[\xa0-\xbf][\x80-\xbf]?")
 _REPLACEMENT = "\ufffd".encode()
 
 
-def dump_text(
-    source: DumpSource,
-    paths: Iterable[str],
-    options: DumpOptions | None = None,
-    *,
-    print_data_log: bool = True,
-    skip_record_metadata: bool = False,
-) -> Iterator[str]:
-    """DumpLogSegments' output, line by line without line ends; a line has a newline inside where a value has one.
-
-    What Kafka's tool says of a file on stderr comes behind the file's own lines.
-    """
-    return text_of(
-        dump_entries(source, paths, options), print_data_log=print_data_log, skip_record_metadata=skip_record_metadata
-    )
-
-
 def text_of(
     entries: Iterable[Entry], *, print_data_log: bool = True, skip_record_metadata: bool = False
 ) -> Iterator[str]:
-    """The lines of a dump's entries; see dump_text."""
+    """DumpLogSegments' output of a dump's entries, line by line without line ends; a line has a newline inside where a
+    value has one.
+
+    What Kafka's tool says of a file on stderr comes behind the file's own lines.
+    """
     for entry in entries:
         if entry["kind"] == "record":
             yield _record(entry, print_data_log, skip_record_metadata)

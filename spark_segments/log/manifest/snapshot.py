@@ -143,12 +143,6 @@ class Snapshot:
         """The rows that are the log: all rows that are neither removed nor being deleted."""
         return live_rows(self.segments)
 
-    @cached_property
-    def leftovers(self) -> pa.Table:
-        """Rows of deleted topics that had this name. Only vacuum looks at them."""
-        rows = self.source.read(None)
-        return rows.filter(pc.not_equal(rows.column("topic_id"), self.topic_id))
-
     def load_segments(self, partitions: Collection[int] | None = None) -> pa.Table:
         """As `segments`, of these partitions only, read afresh from the files that can hold such rows."""
         rows = self.source.read(partitions)

@@ -79,14 +79,11 @@ class RolledPartition:
 
 @dataclass(frozen=True, slots=True)
 class _LastSegment:
-    """The last segment while chunks are added to it. `created_ms`: of its first chunk. `exact`: index entries are
-    counted.
-    """
+    """The last segment while chunks are added to it. `created_ms`: of its first chunk."""
 
     segment: OpenSegment
     created_ms: int
     largest_timestamp_ms: int = -1
-    exact: bool = True
 
 
 def plan_segments(
@@ -144,10 +141,10 @@ def _roll_offsets(storage: Storage, chunks: Sequence[Segment], rules: RollRules)
     offsets: list[int] = []
     # If an index may fill up, its exact entries decide: every batch is looked at, from the first one on.
     exact = sum(chunk.log_bytes for chunk in chunks) >= rules.full_index_bytes
-    last = _LastSegment(OpenSegment(chunks[0].base_offset), chunks[0].created_ms, exact=exact)
+    last = _LastSegment(OpenSegment(chunks[0].base_offset), chunks[0].created_ms)
     for chunk in chunks:
         if last.segment.size_bytes == 0:
-            last = _LastSegment(OpenSegment(chunk.base_offset), chunk.created_ms, exact=exact)
+            last = _LastSegment(OpenSegment(chunk.base_offset), chunk.created_ms)
         if fills_a_segment(chunk, rules):
             if last.segment.size_bytes:
                 offsets.append(chunk.base_offset)
@@ -155,7 +152,7 @@ def _roll_offsets(storage: Storage, chunks: Sequence[Segment], rules: RollRules)
             if chunk is chunks[-1]:
                 return offsets, whole
             offsets.append(chunk.next_offset)
-            last = _LastSegment(OpenSegment(chunk.next_offset), chunk.created_ms, exact=exact)
+            last = _LastSegment(OpenSegment(chunk.next_offset), chunk.created_ms)
         elif exact or _may_roll(_with_chunk(last, chunk), chunk, rules):
             found, last = _scan(storage, chunk, rules, last)
             offsets.extend(found)

@@ -36,8 +36,8 @@ from spark_segments.format.sidecars.producer_state import (
     producer_snapshot_bytes,
 )
 from spark_segments.format.sidecars.txn_index import AbortedTransactions, parse_txn_index, txn_index_bytes
-from spark_segments.log.dump import dump_json
-from spark_segments.log.dump.text import dump_text
+from spark_segments.log.dump import dump_entries, dump_json
+from spark_segments.log.dump.text import text_of
 from spark_segments.log.reading.plan import Part, Selection
 from spark_segments.log.reading.read import read_part
 from spark_segments.log.segment.reader import locate, seek_time
@@ -210,7 +210,7 @@ def dumps() -> Run:
             for entry in dump_json(source, [path]):
                 json.dumps(entry)
         else:
-            for line in dump_text(source, [path]):
+            for line in text_of(dump_entries(source, [path])):
                 assert isinstance(line, str)
 
     return run
