@@ -292,7 +292,9 @@ def test_the_page_of_python_shows_the_face() -> None:
     modules = {owner: names for owner, names in owners.items() if owner.rpartition(".")[2].islower()}
     face = {*owners.keys() - modules.keys(), *(f"{module}.{name}" for module in modules for name in modules[module])}
     shown = re.findall(r"^::: (\S+)$", (DOCS / "reference" / "python.md").read_text(), re.MULTILINE)
-    assert sorted(shown) == sorted(face | {"spark_segments.duckdb.topic_database.Result"})  # what TopicDatabase.sql gives
+    assert sorted(shown) == sorted(
+        face | {"spark_segments.duckdb.topic_database.Result"}
+    )  # what TopicDatabase.sql gives
 
 
 def test_the_changelog_and_the_recipe_have_the_version() -> None:

@@ -26,7 +26,7 @@ from spark_segments.cli.records.follow import Follower, GroupReader, consume_rou
 from spark_segments.cli.records.record_text import LineTemplate, Properties, write_records
 from spark_segments.cli.records.value_text import ConsoleOptions, guessed
 from spark_segments.errors import InvalidOptionError
-from spark_segments.log.partitions import offset_bounds
+from spark_segments.log.partitions import check_partition, offset_bounds
 from spark_segments.log.reading.ahead import reading_threads
 from spark_segments.log.reading.times import offsets_for_times
 from spark_segments.quantities import duration_ms
@@ -126,11 +126,9 @@ def consume(
     """
     log = location.open()
     snapshot = log.topic(topic, version).snapshot
-    bounds = offset_bounds(snapshot)
-    wanted = sorted(bounds) if partition is None else [partition]
+    wanted = sorted(offset_bounds(snapshot)) if partition is None else [partition]
     for number in wanted:
-        if number not in bounds:
-            raise InvalidOptionError(f"Topic {topic} has no such partition", expected=sorted(bounds), found=number)
+        check_partition(snapshot, number)
     from_time, to_time, offset = _times_of(offset, from_time, to_time)
     if from_beginning and (offset != "beginning" or from_time or tail is not None):
         raise InvalidOptionError("The log start is not the only beginning", expected="one", found="--from-beginning")

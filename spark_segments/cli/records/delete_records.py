@@ -14,6 +14,7 @@ from spark_segments.cli.confirmation import confirm, print_way_back
 from spark_segments.cli.options import DryRunOption, LogOptions, OutputOption, TopicArgument, YesOption, with_options
 from spark_segments.cli.output import Output, print_json
 from spark_segments.errors import InvalidOptionError
+from spark_segments.log.partitions import check_partition
 
 
 @with_options
@@ -51,8 +52,8 @@ def delete_records(
     """
     log = location.open()
     bounds = log.topic(topic).offsets()
-    if partition is not None and partition not in bounds:
-        raise InvalidOptionError(f"Topic {topic} has no such partition", expected=sorted(bounds), found=partition)
+    if partition is not None:
+        check_partition(log.topic(topic).snapshot, partition)
     chosen = list(bounds) if partition is None else [partition]
     if (before_offset is not None) + (before_time is not None) + (offset_json_file is not None) != 1:
         raise InvalidOptionError(

@@ -26,7 +26,7 @@ from spark_segments.errors import InvalidOptionError, OffsetOutOfRangeError, Seg
 from spark_segments.log.groups.group import Group, Positions
 from spark_segments.log.logdir import LogDir
 from spark_segments.log.manifest.snapshot import Snapshot
-from spark_segments.log.partitions import offset_bounds
+from spark_segments.log.partitions import check_partition, offset_bounds
 from spark_segments.log.positions import PartitionState, loss_at
 
 COMMANDS = panel(
@@ -186,8 +186,8 @@ def reset(
     snapshot = log.topic(topic).snapshot
     bounds = offset_bounds(snapshot)
     chosen = sorted(bounds if partitions is None else numbers(partitions))
-    if set(chosen) - bounds.keys():
-        raise InvalidOptionError(f"Topic {topic} has no such partition", expected=sorted(bounds), found=chosen)
+    for number in chosen:
+        check_partition(snapshot, number)
     if to_time is not None:
         targets = _targets_of_time(log, topic, timestamp_ms(to_time), bounds)
     elif shift_by is not None:

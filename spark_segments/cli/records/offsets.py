@@ -10,6 +10,7 @@ from spark_segments.cli.arguments import numbers, timestamp_ms
 from spark_segments.cli.options import LogOptions, OutputOption, TopicArgument, with_options
 from spark_segments.cli.output import Output, print_json
 from spark_segments.errors import InvalidOptionError
+from spark_segments.log.partitions import check_partition
 
 _KAFKAS_OWN = {
     text: name
@@ -39,7 +40,8 @@ def offsets(
 
     Example: segments offsets /data/log orders --time 2026-01-31T12:00:00Z
     """
-    bounds = location.open().topic(topic).offsets()
+    handle = location.open().topic(topic)
+    bounds = handle.offsets()
     if time in ("latest", "-1"):
         found: dict[int, int | None] = {number: end for number, (_, end) in bounds.items()}
     elif time in ("earliest", "-2"):
@@ -51,11 +53,11 @@ def offsets(
             found=time,
         )
     else:
-        answers = location.open().topic(topic).offsets_for_times(timestamp_ms(time))
+        answers = handle.offsets_for_times(timestamp_ms(time))
         found = {number: answer[0] if answer else None for number, answer in answers.items()}
     wanted = numbers(partitions) if partitions else set(found)
-    if wanted - set(found):
-        raise InvalidOptionError(f"Topic {topic} has no such partition", expected=sorted(found), found=sorted(wanted))
+    for number in sorted(wanted):
+        check_partition(handle.snapshot, number)
     rows = [(number, found[number]) for number in sorted(wanted)]
     if output is Output.JSON:
         print_json({"topic": topic, "partitions": [{"partition": number, "offset": at} for number, at in rows]})
