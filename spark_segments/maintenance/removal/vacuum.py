@@ -79,11 +79,6 @@ class _VacuumJob:
         spark = self.spark if len(tasks) > THREADS else None
         return run_tasks(function, tasks, spark, progress=progress, at_a_time=THREADS)
 
-    def delete(self, files: Sequence[str]) -> None:
-        """Deletes files of the log."""
-        step = SEGMENTS_A_TASK * len(SUFFIXES)
-        self.run(self.log.storage.delete, [files[start : start + step] for start in range(0, len(files), step)], None)
-
 
 def _list_old_files(storage: Storage, before_ms: int, directories: Sequence[str]) -> list[FileInfo]:
     """Task function: the files of some partition directories that are older than `before_ms`."""
@@ -260,7 +255,7 @@ def _delete_unreadable(job: _VacuumJob, manifest: Manifest, directories: Sequenc
     paths = forced_deletion.files_to_delete(log.storage, manifest.log.directory)
     report.count(manifest_files=len(paths))
     if not report.dry_run:
-        job.delete([file.path for file in files])
+        _delete(job, [file.path for file in files])
         drop_recovery_copies(log.storage, manifest.topic)
         for path in paths:
             log.storage.delete(path)
@@ -271,11 +266,16 @@ def _delete_expired(job: _VacuumJob, manifest: Manifest, latest: tuple[TableStat
     rows, all_rows_then = _claim(job, manifest, latest)
     for start in range(0, rows.num_rows, SEGMENTS_A_WAVE):
         wave = rows.slice(start, SEGMENTS_A_WAVE)
-        job.delete(files_to_delete(manifest.topic, wave, all_rows_then))
+        _delete(job, files_to_delete(manifest.topic, wave, all_rows_then))
         _drop(manifest, wave)
         yield wave
         if job.progress is not None:
             job.progress(start + wave.num_rows, rows.num_rows)
+
+
+def _delete(job: _VacuumJob, files: Sequence[str]) -> None:
+    step = SEGMENTS_A_TASK * len(SUFFIXES)
+    job.run(job.log.storage.delete, [files[start : start + step] for start in range(0, len(files), step)], None)
 
 
 def _claim(job: _VacuumJob, manifest: Manifest, latest: tuple[TableState, pa.Table]) -> tuple[pa.Table, pa.Table]:
@@ -333,7 +333,7 @@ def _delete_orphans(job: _VacuumJob, manifest: Manifest, directories: Sequence[s
     wanted = None if None in owners else partitions
     stray = orphans(old, _despite_others(lambda: manifest.snapshot(deleted=True).source.read(wanted)))
     if not job.report.dry_run:
-        job.delete([file.path for file in stray])
+        _delete(job, [file.path for file in stray])
     return stray
 
 

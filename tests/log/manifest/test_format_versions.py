@@ -10,7 +10,7 @@ import pytest
 
 from spark_segments.errors import FormatVersionError, NotLeaderError, SegmentsError
 from spark_segments.log.manifest.manifest import Upgrade
-from tests.log.chunk_rows import TOPIC_ID, new_chunk, new_manifest, new_partitions
+from tests.log.chunk_rows import TOPIC_ID, leftovers, new_chunk, new_manifest, new_partitions
 from tests.manifest_rows import Change, Manifest, Transaction, commit_append, forget_rows, segments_of
 
 OLD_COLUMNS = (
@@ -169,7 +169,7 @@ def test_a_deleted_topic_of_version_1_is_made_again_in_version_2(old):
     assert old.snapshot(deleted=True).format_version == 1
     old.create("second", {}, new_partitions(2, "second"))
     snapshot = old.snapshot()
-    assert (snapshot.format_version, snapshot.leftovers.num_rows, snapshot.partitions.num_rows) == (2, 1, 2)
+    assert (snapshot.format_version, leftovers(snapshot).num_rows, snapshot.partitions.num_rows) == (2, 1, 2)
     assert dict(snapshot.deleted_topics) == {TOPIC_ID: ""}
     assert "position" in table_columns(old)
     assert commit_append(old, [new_chunk(topic_id="second")], ("app", 7)) != {}
