@@ -31,7 +31,6 @@ from spark_segments.config.table import KEYS
 from spark_segments.errors import InvalidOptionError, SegmentsError, UnknownTopicError
 from spark_segments.log.manifest.states import Erasure
 from spark_segments.log.report import Report
-from spark_segments.maintenance.removal.restore import restore as job
 from spark_segments.quantities import human_bytes
 
 PartitionsOption = Annotated[int, typer.Option("--partitions", min=1, help="The number of partitions.")]
@@ -177,6 +176,8 @@ def restore(
     Example: segments topic restore /data/log orders --version 41
     Example: segments topic restore /data/log orders --time "2 hours ago" --dry-run
     """
+    from spark_segments.maintenance import restore as job
+
     if (version is None) == (time is None):
         raise typer.BadParameter("--version or --time must name the version, and only one of them")
     log = location.open()
