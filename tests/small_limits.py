@@ -41,7 +41,7 @@ LIMITS: dict[str, tuple[str, ...]] = {
     "CHECKPOINT_VERSIONS": ("log.manifest.manifest.CHECKPOINT_VERSIONS",),
     "SEGMENT_ROWS_A_FILE": (f"{_ROWS}.ROWS_A_FILE:segment",),
     "COMMIT_LOG_MS": ("log.manifest.upkeep.COMMIT_LOG_MS",),
-    "MOST_ERASURES": ("log.manifest.erasures.MOST_ERASURES",),
+    "MOST_ERASURES": ("log.manifest.states.MOST_ERASURES",),
     "NAMED_TOPICS": ("log.manifests.NAMED_TOPICS",),
     # Jobs
     "MIN_SLICE_BYTES": ("maintenance.compaction.round_tasks.MIN_SLICE_BYTES",),
