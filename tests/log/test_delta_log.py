@@ -63,6 +63,17 @@ def test_a_table_is_made_once(delta, file):
     assert [(one.path, one.kind, one.rows) for one in delta.open().files] == [(file.path, "topic", 1)]
 
 
+def test_a_version_is_not_followed_whose_commit_does_not_tell_it_from_that_of_another_table(delta, file):
+    """The names of files are given once, so a commit tells by what it adds. One that adds nothing is of any table."""
+    delta.commit_on(NO_TABLE, FileChange([file], [], 2), NOTE, {})
+    opened = delta.open()
+    assert [one.version for one in delta.following(opened)] == [0]
+    delta.commit_on(opened, FileChange([], [file], 2), NOTE, {})
+    assert [one.version for one in delta.following(opened)] == [0, 1]
+    with pytest.raises(FileNotFoundError):
+        delta.following(delta.open())
+
+
 def test_of_two_commits_on_a_version_the_first_counts(delta, file):
     delta.commit_on(NO_TABLE, FileChange([file], [], 2), NOTE, {})
     base = delta.open()

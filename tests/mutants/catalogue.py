@@ -121,8 +121,8 @@ MUTANTS = (
         "commit",
         "an append knows of no commit that came after its own last one",
         "log/manifest/manifest.py",
-        "                state = self.log.state_after(state)\n",
-        "                pass\n",
+        "if is_latest or self.storage.is_local or",
+        "if is_latest or",
         "tests/log/test_unreadable_topics.py::"
         "test_an_append_after_an_append_opens_no_table_unless_another_commit_came_between",
     ),
@@ -130,10 +130,27 @@ MUTANTS = (
         "commit",
         "an append takes another log's version for its own last one",
         "log/manifest/delta/delta_log.py",
-        '        if base.commit_info and found != base.commit_info.get("commitId"):\n',
-        "        if False:\n",
+        '            is_other = commit_info(actions).get("commitId") != base.commit_info.get("commitId")\n',
+        "            is_other = False\n",
         "tests/log/test_unreadable_topics.py::"
         "test_an_append_into_a_log_directory_that_was_made_anew_knows_nothing_of_the_old_one",
+    ),
+    Mutant(
+        "commit",
+        "a version that was opened is taken for that of a log directory that was made anew",
+        "log/manifest/delta/delta_log.py",
+        "            is_other = not added.issubset(file.path for file in base.files)\n",
+        "            is_other = False\n",
+        "tests/log/test_seen_versions.py::test_a_log_that_was_made_anew_with_as_many_versions_is_another",
+    ),
+    Mutant(
+        "commit",
+        "a commit that adds no file tells the version that was opened",
+        "log/manifest/delta/delta_log.py",
+        "        return bool(base.commit_info or added)\n",
+        "        return True\n",
+        "tests/log/test_delta_log.py::"
+        "test_a_version_is_not_followed_whose_commit_does_not_tell_it_from_that_of_another_table",
     ),
     Mutant(
         "commit",

@@ -60,11 +60,11 @@ def erase(
     from spark_segments.maintenance import erase as job
 
     keys = key_bytes(key, key_base64)
+    log, versions = location.open(), {}
 
     def erased(settings: JobOptions) -> Report:
-        return run(job, location, settings, spark, keys=keys, history=history)
+        return run(job, log, settings, spark, keys=keys, history=history)
 
-    log, versions = location.open(), {}
     if not settings.dry_run and settings.topics():
         names = ", ".join(settings.topics() or [])
         confirm(

@@ -145,9 +145,9 @@ def maintain(
     from spark_segments.log.manifests import selected
     from spark_segments.maintenance.in_order import jobs_in_order
 
-    reports = [run(job, location, settings, spark) for job in jobs_in_order(table)]
+    log = location.open()  # the jobs share it: each topic is opened once, and each job looks what came since
+    reports = [run(job, log, settings, spark) for job in jobs_in_order(table)]
     if settings.metrics is not None:
-        log = location.open()
         snapshots = [log.topic(name).snapshot for name in selected(log.topics(), settings.topics())]
         state = [(snapshot, topic_config(snapshot.config, log.defaults)) for snapshot in snapshots]
         _write_metrics(settings.metrics, log, reports, state)
@@ -161,7 +161,8 @@ def _run(
     spark: SparkOptions,
     **further: Any,
 ) -> None:
-    finish(settings.metrics, location.open(), run(job, location, settings, spark, **further))
+    log = location.open()
+    finish(settings.metrics, log, run(job, log, settings, spark, **further))
 
 
 def finish(metrics: Path | None, log: LogDir, report: Report) -> None:
@@ -171,15 +172,9 @@ def finish(metrics: Path | None, log: LogDir, report: Report) -> None:
     _exit([report])
 
 
-def run(
-    job: Callable[..., Any],
-    location: ConfiguredLogOptions,
-    settings: JobOptions,
-    spark: SparkOptions,
-    **further: Any,
-) -> Report:
+def run(job: Callable[..., Any], log: LogDir, settings: JobOptions, spark: SparkOptions, **further: Any) -> Report:
     """Runs the job and prints its report."""
-    log, name = location.open(), getattr(job, "func", job).__name__
+    name = getattr(job, "func", job).__name__
     with commits_told(log), progress_bar(name) as progress:
         report: Report = job(
             log, topics=settings.topics(), spark=spark.session(name), dry_run=settings.dry_run,

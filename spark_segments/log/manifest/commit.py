@@ -277,7 +277,7 @@ def _found_after(log: TopicLog, tries: _Tries, txn: Transaction | None, error: E
     for attempt in range(1, FAILURES + 1):
         _pause(attempt)
         try:
-            versions = log.following(state)
+            versions = log.following(state.table)
             tries.note(versions)
             latest = versions[-1].version
             found = tries.found(latest)
@@ -339,7 +339,7 @@ def _why(error: Exception | None) -> str:
 def _read_again(log: TopicLog, tries: _Tries, state: TableState, failure: Exception | None) -> TableState:
     for attempt in range(1, FAILURES + 1):
         try:
-            versions = log.following(state)
+            versions = log.following(state.table)
             tries.note(versions)
             return log.state_after(state, versions)
         except StorageError as error:

@@ -66,7 +66,8 @@ class Upgrade:
 class Manifest:
     """The manifest of a topic, whether or not it exists yet.
 
-    Every call reads the table afresh. `state_to_commit_on` alone remembers what the last commit left.
+    Every call looks at the log afresh, and reads what came since the version that this object saw last; the table is
+    opened once. `state_to_commit_on` alone rests on what the last commit left.
     """
 
     def __init__(
@@ -82,6 +83,7 @@ class Manifest:
         self.storage = storage
         self.topic = topic
         self.log = TopicLog(storage, topic, open_delta_log, defaults)
+        self._seen: TableVersion | None = None  # the latest version, when this object looked last
         self._committed: TableVersion | None = None  # by the last commit of this object
         self._turn = Turn()
 
@@ -95,7 +97,7 @@ class Manifest:
     def snapshot(self, version: int | None = None, *, deleted: bool = False) -> Snapshot:
         """The topic at a version of its manifest, by default the latest.
 
-        Opens the table once. Raises UnknownTopicError where there is no topic (`deleted` gives a deleted topic, too),
+        Raises UnknownTopicError where there is no topic (`deleted` gives a deleted topic, too),
         InvalidOptionError for a version that is not there (any more), LogDirError for a format that this package cannot
         read.
         """
@@ -103,9 +105,19 @@ class Manifest:
 
     def state(self, version: int | None = None, *, deleted: bool = False) -> TableState:
         """As `snapshot`, together with the opened table: a commit on top of it need not open the table again."""
-        state = self.log.state(version)
+        state = self.log.state(version, seen=self._seen)
+        if version is None:
+            self._seen = state.table
         if state.snapshot.deleted_ms is not None and not deleted:
             raise self.log.unknown("It was deleted")
+        return state
+
+    def opened(self) -> TableState:
+        """As `state`, of a deleted topic, too, by opening the table: whoever deletes must not go by a version that this
+        object has seen, and that nobody can open any more.
+        """
+        state = self.log.state()
+        self._seen = state.table
         return state
 
     def state_to_commit_on(self, *, is_latest: bool = False) -> TableState:
@@ -118,11 +130,10 @@ class Manifest:
         if self._committed is None:
             return self.state()
         self._turn.go_on()
+        if is_latest or self.storage.is_local or self._committed.latest_at.seconds_ago > TRUSTED_SECONDS:
+            return self.state()
         try:
             state = dataclasses.replace(self.log.state_of(self._committed), is_trusted=True)
-            is_old = self._committed.latest_at.seconds_ago > TRUSTED_SECONDS
-            if is_latest or is_old or self.storage.is_local:
-                state = self.log.state_after(state)
         except (InvalidOptionError, StorageError):  # a file of rows was merged since
             return self.state()
         return state if state.snapshot.deleted_ms is None else self.state()
@@ -250,13 +261,16 @@ class Manifest:
         now_ms = self.storage.now_ms()
         # Where only the rows of segments are damaged, a commit can still say that the topic is gone.
         with contextlib.suppress(SegmentsError):
-            self.commit(lambda at: Change("delete", topic=dataclasses.replace(at.topic_row, deleted_ms=now_ms)))
+            self.commit(
+                lambda at: Change("delete", topic=dataclasses.replace(at.topic_row, deleted_ms=now_ms)),
+                state=self.opened(),
+            )
         forced_deletion.record(self.storage, self.log.directory, now_ms)
 
     def _is_readable(self) -> bool:
         """Whether the rows can be read. Raises UnknownTopicError where there are none."""
         try:
-            self.snapshot(deleted=True).source.read(None)
+            self.opened().snapshot.source.read(None)
         except UnknownTopicError:
             raise
         except SegmentsError:
@@ -283,11 +297,13 @@ class Manifest:
         race; StorageError when the store failed. After each of these, nothing was committed. UnknownOutcomeError: the
         store failed, and the commit may have happened or may happen yet. Only with a `txn` is it safe to send again.
         """
+        state = state or self.state(deleted=True)
         return self._done(commit(self.log, plan, txn, deleted=deleted, state=state))
 
     def _done(self, done: Commit) -> Commit:
         if done.change is not None:
             self._committed = done.table
+            self._seen = done.table or self._seen
             if done.version:
                 self._keep_small(done.version)
         return done
@@ -329,26 +345,27 @@ class Manifest:
 
     def keep_for_rebuild(self) -> None:
         """Writes a checkpoint and a recovery copy, if the store lets it: a rebuild goes back to no earlier state."""
-        self._best_effort(lambda: checkpoint(self.log))
+        self._best_effort(lambda: checkpoint(self.log, self.state(deleted=True)))
 
     def merge_files(self) -> bool:
         """Merges small files of the table and writes a checkpoint. Returns whether files were merged."""
-        return merge_files(self.log)
+        return merge_files(self.log, self.state(deleted=True))
 
     def drop_old_versions(
         self, retention_ms: int, now_ms: int, *, orphan_age_ms: int = ORPHAN_AGE_MS, dry_run: bool = False
     ) -> DroppedVersions:
         """Sorts the table's rows into few files, then runs `upkeep.drop_old_versions`."""
         if not dry_run:
-            self._best_effort(lambda: merge_files(self.log, all_files=True))
-        return drop_old_versions(self.log, retention_ms, now_ms, orphan_age_ms=orphan_age_ms, dry_run=dry_run)
+            self._best_effort(lambda: merge_files(self.log, self.state(deleted=True), all_files=True))
+        seen = self._seen
+        return drop_old_versions(self.log, seen, retention_ms, now_ms, orphan_age_ms=orphan_age_ms, dry_run=dry_run)
 
     def _keep_small(self, version: int) -> None:
         if version % MERGE_VERSIONS == 0:
             self._best_effort(self.merge_files)
             self._committed = None
         elif version % CHECKPOINT_VERSIONS == 0:
-            self._best_effort(lambda: checkpoint(self.log))
+            self._best_effort(lambda: checkpoint(self.log, self.state(deleted=True)))
 
     def _best_effort(self, work: Callable[[], object]) -> None:
         try:

@@ -120,24 +120,26 @@ class TopicLog:
                 raise
             raise StorageError(f"The manifest cannot be opened: {error}", path=self.location) from error
 
-    def state(self, version: int | None = None) -> TableState:
-        """A version and its snapshot, also of a deleted topic, unless the topic was deleted by force.
+    def state(self, version: int | None = None, *, seen: TableVersion | None = None) -> TableState:
+        """A version and its snapshot, also of a deleted topic, unless the topic was deleted by force. `seen`: a version
+        from which the latest is followed, where that can be done.
 
         Raises UnknownTopicError, InvalidOptionError for a version that is not there (any more), LogDirError or
         StorageError for a manifest that cannot be read.
         """
         with self._deleted_by_force():
-            return self.state_of(self.open(version), version)
+            table = self.open(version) if seen is None or version is not None else self.following(seen)[-1]
+            return self.state_of(table, version)
 
-    def following(self, state: TableState) -> Sequence[TableVersion]:
-        """`state`'s table and the versions after it: the last one is the latest. Mostly their commits alone are read.
-        Where the table is opened anew, it is the only one. Raises as `state` does.
+    def following(self, table: TableVersion) -> Sequence[TableVersion]:
+        """The table and the versions after it: the last one is the latest. Mostly their commits alone are read. Where
+        the table is opened anew, it is the only one. Raises as `state` does.
         """
         with self._deleted_by_force():
             try:
-                return self.delta.following(state.table)
+                return self.delta.following(table)
             except FileNotFoundError:
-                if state.table is not NO_TABLE:
+                if table is not NO_TABLE:
                     return [self.open()]
             try:
                 return [self.open()]
@@ -145,8 +147,8 @@ class TopicLog:
                 return [NO_TABLE]
 
     def state_after(self, state: TableState, versions: Sequence[TableVersion] | None = None) -> TableState:
-        """The latest version, as `state` gives it. `versions`: what `following` gave for `state`."""
-        latest = (self.following(state) if versions is None else versions)[-1]
+        """The latest version, as `state` gives it. `versions`: what `following` gave for its table."""
+        latest = (self.following(state.table) if versions is None else versions)[-1]
         if latest.files is state.files:  # the same version, seen again
             return dataclasses.replace(state, table=latest, is_trusted=False)
         with self._deleted_by_force():
@@ -212,6 +214,8 @@ class TopicLog:
             format_version=topic.format_version,
             states=topic.states,
         )
+        if topic.format_version > FIRST_FORMAT_VERSION:  # rows tell the transactions: 80 KB of delta-rs need not stay
+            table = dataclasses.replace(table, opened_transaction=lambda _: None)
         return TableState(table, snapshot, self.store, self.delta)
 
     def _newer(self, known: str, found: object) -> NewerFormatError:

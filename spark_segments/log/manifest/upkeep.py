@@ -14,7 +14,7 @@ import pyarrow as pa
 from spark_segments.errors import InvalidOptionError, UnknownTopicError
 from spark_segments.log.manifest.delta.actions import CommitNote, paths_of
 from spark_segments.log.manifest.delta.delta_log import COMMIT_LOG_MS, LogFiles, openable, unbroken
-from spark_segments.log.manifest.delta.delta_rs import CommitFailedError
+from spark_segments.log.manifest.delta.delta_rs import CommitFailedError, TableVersion
 from spark_segments.log.manifest.recovery_copy import list_copies, unneeded_copies, write_recovery_copy
 from spark_segments.log.manifest.row_files import ROWS_A_FILE, FileChange, RowFile, concat
 from spark_segments.log.manifest.schemas import KIND, SCHEMAS, SEGMENT_KIND
@@ -42,12 +42,12 @@ class DroppedVersions:
     size_bytes: int
 
 
-def merge_files(log: TopicLog, *, all_files: bool = False) -> bool:
-    """Merges small files of segment rows and writes a checkpoint. `all_files`: merges all, where large files overlap.
+def merge_files(log: TopicLog, state: TableState, *, all_files: bool = False) -> bool:
+    """Merges small files of segment rows of the latest state, and writes a checkpoint. `all_files`: merges all, where
+    large files overlap.
 
     Returns whether files were merged; False where there was nothing to merge or other commits always came first.
     """
-    state = log.state()
     files = [file for file in state.files if file.kind == SEGMENT_KIND]
     small = [file for file in files if file.rows < ROWS_A_FILE[SEGMENT_KIND] // 2]
     if not all_files or not _overlap([file for file in files if file not in small]):
@@ -56,15 +56,12 @@ def merge_files(log: TopicLog, *, all_files: bool = False) -> bool:
         checkpoint(log, state)
         return False
     merged = _merge(log, files)
-    checkpoint(log)
+    checkpoint(log, log.state_after(state))
     return merged
 
 
-def checkpoint(log: TopicLog, state: TableState | None = None) -> None:
-    """Writes a checkpoint, so that opening the table stays fast, and a recovery copy of `state`, by default the latest
-    version's.
-    """
-    state = state or log.state()
+def checkpoint(log: TopicLog, state: TableState) -> None:
+    """Writes a checkpoint, so that opening the table stays fast, and a recovery copy of the latest state."""
     log.durable(state.snapshot.config).checkpoint()
     write_recovery_copy(log, state)
 
@@ -103,17 +100,24 @@ def _overlap(files: list[RowFile]) -> bool:
 
 
 def drop_old_versions(
-    log: TopicLog, retention_ms: int, now_ms: int, *, orphan_age_ms: int = ORPHAN_AGE_MS, dry_run: bool = False
+    log: TopicLog,
+    seen: TableVersion | None,
+    retention_ms: int,
+    now_ms: int,
+    *,
+    orphan_age_ms: int = ORPHAN_AGE_MS,
+    dry_run: bool = False,
 ) -> DroppedVersions:
     """Keeps every version that was the latest at now_ms - retention_ms or later; deletes files that only others need.
 
     A file that no version ever named (of a try that lost) is deleted once it is older than `orphan_age_ms` by the
     store's clock, whatever `now_ms` says; so is a file that no recovery copy has. A deleted topic without rows loses
-    all recovery copies. Versions before the kept versions can no longer be read afterwards.
+    all recovery copies. Versions before the kept versions can no longer be read afterwards. `seen`: as in
+    `TopicLog.state`.
     """
     for _ in range(_TRIES):
         try:
-            rows, log_files, copies = _unneeded(log, now_ms - retention_ms, orphan_age_ms)
+            rows, log_files, copies = _unneeded(log, seen, now_ms - retention_ms, orphan_age_ms)
         except (FileNotFoundError, InvalidOptionError):  # another job deleted a file since it was listed
             continue
         if not dry_run:
@@ -127,7 +131,7 @@ def drop_old_versions(
 
 
 def _unneeded(
-    log: TopicLog, horizon_ms: int, orphan_age_ms: int
+    log: TopicLog, seen: TableVersion | None, horizon_ms: int, orphan_age_ms: int
 ) -> tuple[list[FileInfo], list[FileInfo], list[FileInfo]]:
     """The files of rows, of Delta's log and of recovery copies that `drop_old_versions` deletes, in that order."""
     # List first, then read: a file that is written meanwhile is not in the list.
@@ -139,22 +143,23 @@ def _unneeded(
     files = log.delta.log_files()
     staged = [info for info in files.others if _is_staged(info.path) and info.mtime_ms < store_now_ms - orphan_age_ms]
     try:
-        latest = log.open()
+        state = log.state(seen=seen)
     except UnknownTopicError:
         return [rows[path] for path in sorted(old)], staged, []
-    versions = [version for version in sorted(files.commits) if version <= latest.version]
+    versions = [version for version in sorted(files.commits) if version <= state.version]
     kept = _first_kept(openable(versions, files.checkpoints), files.commits, horizon_ms)
-    tables = [latest] if kept == latest.version else [latest, log.open(kept)]
-    named = {file.path for table in tables for file in table.files}
     past = [version for version in unbroken(versions) if version <= kept]
     expired = {path for version in past for path in paths_of(log.delta.actions(version), "remove")}
+    expired_log = _expired_log(files, kept, store_now_ms - COMMIT_LOG_MS)
+    named = {file.path for file in state.files}
+    if expired_log or (expired | old) & rows.keys():  # nothing goes unless the first version that stays can be opened
+        named |= {file.path for file in log.open(kept).files}
     orphans = old - expired - named
     if orphans:
         later = [version for version in versions if version > kept]
         orphans -= {path for version in later for path in paths_of(log.delta.actions(version), "add")}
     doomed = [rows[path] for path in sorted((expired - named | orphans) & rows.keys())]
-    expired_log = _expired_log(files, kept, store_now_ms - COMMIT_LOG_MS)
-    copies = unneeded_copies(log, listed_copies, log.state_of(latest), store_now_ms - orphan_age_ms)
+    copies = unneeded_copies(log, listed_copies, state, store_now_ms - orphan_age_ms)
     return doomed, [*expired_log, *staged], copies
 
 

@@ -33,6 +33,7 @@ from spark_segments.log.manifest.delta.actions import (
     file_actions,
     is_followed,
     note_action,
+    paths_of,
     table_actions,
     transaction_actions,
 )
@@ -148,7 +149,8 @@ class DeltaLog:
             try:
                 actions = self.actions(states[-1].version + 1)
             except FileNotFoundError:
-                self._check_there(base)
+                if not self._check_there(base):
+                    break
                 self._check_no_empty_commit(base.version)
                 return [*states[:-1], dataclasses.replace(states[-1], latest_at=moment)]
             if not is_followed(actions):
@@ -156,12 +158,20 @@ class DeltaLog:
             states.append(states[-1].after(actions, moment))
         raise FileNotFoundError(errno.ENOENT, "too much has changed", self._storage.location(self._directory))
 
-    def _check_there(self, base: TableVersion) -> None:
-        """Raises FileNotFoundError where a version is not there (any more), or is another than it was."""
-        found = commit_info(self.actions(base.version)).get("commitId")
-        if base.commit_info and found != base.commit_info.get("commitId"):
+    def _check_there(self, base: TableVersion) -> bool:
+        """Raises FileNotFoundError where a version is not there (any more), or is another than it was. Returns whether
+        that is known: a commit that added no file does not tell it of a version that was opened.
+        """
+        actions = self.actions(base.version)
+        added = set(paths_of(actions, "add"))  # no other file ever has the name of any
+        if base.commit_info:
+            is_other = commit_info(actions).get("commitId") != base.commit_info.get("commitId")
+        else:
+            is_other = not added.issubset(file.path for file in base.files)
+        if is_other:
             path = self._storage.location(self._commit_file(base.version))
             raise FileNotFoundError(errno.ENOENT, "the version is another", path)
+        return bool(base.commit_info or added)
 
     def _check_no_empty_commit(self, version: int) -> None:
         """Raises LogDirError where a commit that the version is opened from is an empty file: see `decoded`."""
