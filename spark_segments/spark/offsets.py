@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
@@ -18,9 +17,6 @@ from spark_segments.log.partitions import check_partition, offset_bounds
 from spark_segments.log.reading.plan import readable_bounds
 from spark_segments.spark.option_values import TopicPartition
 from spark_segments.spark.options import EARLIEST, Limit, ReadOptions, Topics
-
-# Kafka's own topics, which a subscription by pattern leaves out.
-_INTERNAL_TOPICS = frozenset(("__consumer_offsets", "__transaction_state", "__share_group_state", "__cluster_metadata"))
 
 # (snapshot, {partition: timestamp in ms}) -> {partition: (offset, timestamp in ms) or None}
 TimeLookup = Callable[[Snapshot, Mapping[int, int]], Mapping[int, tuple[int, int] | None]]
@@ -38,14 +34,6 @@ class OffsetRange:
     @property
     def size(self) -> int:
         return self.end - self.start
-
-
-def topic_names(topics: Topics, list_topics: Callable[[], Iterable[str]]) -> list[str]:
-    """The names of the subscribed topics, sorted. `list_topics` is called for a pattern only."""
-    if topics.pattern is not None:
-        matches = re.compile(topics.pattern).fullmatch
-        return sorted(name for name in list_topics() if name not in _INTERNAL_TOPICS and matches(name))
-    return sorted(topics.partitions or topics.names)
 
 
 def offset_ranges(

@@ -6,6 +6,7 @@ kafka.bootstrap.servers, is left alone, so that a job moves here by its format a
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -59,6 +60,10 @@ _REFUSED_BY_STREAMS = {
 LATEST_VIEW = "latest"
 
 _TOPIC_OPTIONS = ("subscribe", "subscribePattern", "assign")
+
+# Kafka's own topics, which a subscription by pattern leaves out.
+_INTERNAL_TOPICS = frozenset(("__consumer_offsets", "__transaction_state", "__share_group_state", "__cluster_metadata"))
+
 READER_OPTIONS = (
     "path",
     *_TOPIC_OPTIONS,
@@ -109,6 +114,13 @@ class Topics:
     names: tuple[str, ...] = ()
     pattern: str | None = None
     partitions: dict[str, tuple[int, ...]] | None = None
+
+    def chosen(self, list_topics: Callable[[], Iterable[str]]) -> list[str]:
+        """The names of the subscribed topics, sorted. `list_topics` is called for a pattern only."""
+        if self.pattern is not None:
+            matches = re.compile(self.pattern).fullmatch
+            return sorted(name for name in list_topics() if name not in _INTERNAL_TOPICS and matches(name))
+        return sorted(self.partitions or self.names)
 
 
 @dataclass(frozen=True, slots=True)

@@ -143,13 +143,13 @@ class Reader(Versioned, DataSourceReader):
 
     def _read(self, part: Part | LatestPart) -> Iterator[pa.RecordBatch]:
         """The batches of a part, with keys and values decoded where the topic has readers for them."""
-        from spark_segments.values.batches import Columns
-        from spark_segments.values.column_types import recast
-
         batches, readers = read(self._storage, part), self._value_readers.get(part.topic)
         if not readers:
             yield from batches
             return
+        from spark_segments.values.batches import Columns
+        from spark_segments.values.column_types import recast
+
         raw = {reader.chosen.raw_column: reader.chosen.column for reader in readers}
         names = list(dict.fromkeys(raw.get(name, name) for name in self._schema.names))
         for batch in Columns(names, readers).decoded(batches):

@@ -14,7 +14,6 @@ from spark_segments.errors import SegmentsError, UnknownTopicError
 from spark_segments.log.logdir import LogDir
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.spark import PYSPARK
-from spark_segments.spark.offsets import topic_names
 from spark_segments.spark.options import (
     ReadOptions,
     ignored_by_reader,
@@ -25,16 +24,17 @@ from spark_segments.spark.options import (
     stream_options,
     write_options,
 )
-from spark_segments.spark.reader import Reader
 from spark_segments.spark.schema import as_given, as_struct, record_schema, typed_schema
 from spark_segments.spark.shown_errors import as_itself
-from spark_segments.spark.streams.stream_reader import RefusedStream, StreamReader, refuse_limits
-from spark_segments.spark.streams.stream_writer import StreamWriter, refuse_asynchronous_progress
 from spark_segments.spark.tables import query_options, table_options, with_options
 from spark_segments.spark.worker import freeze_imports
-from spark_segments.spark.writer import Writer
 
+# Spark starts a process for each thing that it asks of a source, and each imports this module: what one of them needs
+# is imported where that is asked.
 if TYPE_CHECKING:
+    from spark_segments.spark.reader import Reader
+    from spark_segments.spark.streams.stream_writer import StreamWriter
+    from spark_segments.spark.writer import Writer
     from spark_segments.values.batches import Decoder
 
 _log = logging.getLogger(__name__)
@@ -77,6 +77,8 @@ class Source:
 
     @as_itself
     def reader(self, schema: StructType | pa.Schema) -> Reader:
+        from spark_segments.spark.reader import Reader
+
         given = query_options(self._given, as_struct(schema))
         options = read_options(given)
         for sentence in ignored_by_reader(given):
@@ -91,6 +93,8 @@ class Source:
     @as_itself
     def stream_reader(self, schema: StructType | pa.Schema) -> DataSourceStreamReader:
         """Raises nothing: the reader raises what is wrong, which Spark then shows as the error of the query."""
+        from spark_segments.spark.streams.stream_reader import RefusedStream, StreamReader, refuse_limits
+
         # Spark sends this object to every task, too.
         self._snapshots, self._readers = None, {}
         try:
@@ -107,6 +111,8 @@ class Source:
 
     @as_itself
     def writer(self, schema: StructType | pa.Schema, overwrite: bool) -> Writer:
+        from spark_segments.spark.writer import Writer
+
         schema = as_struct(schema)
         given = query_options(self._given, schema, is_write=True)
         for sentence in ignored_by_writer(given):
@@ -115,6 +121,8 @@ class Source:
 
     @as_itself
     def stream_writer(self, schema: StructType | pa.Schema, overwrite: bool) -> StreamWriter:
+        from spark_segments.spark.streams.stream_writer import StreamWriter, refuse_asynchronous_progress
+
         schema = as_struct(schema)
         given = query_options(self._given, schema, is_write=True)
         for sentence in ignored_by_writer(given):
@@ -126,7 +134,7 @@ class Source:
 def _opened(options: ReadOptions) -> tuple[dict[str, Snapshot], dict[str, list[Decoder]]]:
     """(the topics' snapshots as of now, the decoders of their keys and values), both by topic."""
     log = LogDir.open(options.location.uri, options.location.storage_options)
-    names = topic_names(options.topics, log.topics)
+    names = options.topics.chosen(log.topics)
     if options.timestamp_ms is not None:
         snapshots = {name: log.topic(name, timestamp=options.timestamp_ms).snapshot for name in names}
     else:

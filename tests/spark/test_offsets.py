@@ -7,7 +7,7 @@ import itertools
 import pytest
 
 from spark_segments.errors import InvalidOptionError, OffsetOutOfRangeError, UnknownTopicError
-from spark_segments.spark.offsets import OffsetRange, offset_ranges, split, topic_names
+from spark_segments.spark.offsets import OffsetRange, offset_ranges, split
 from spark_segments.spark.options import Topics, read_options
 from tests.manifest_rows import Partition, SegmentRows, Snapshot, partitions_table, segments_table
 
@@ -125,12 +125,12 @@ def test_read_committed_ends_at_the_last_stable_offset():
 
 def test_a_pattern_matches_whole_names_and_none_of_kafkas_own_topics():
     names = ["__consumer_offsets", "orders", "orders2", "old_orders", "__mine"]
-    assert topic_names(Topics(pattern="orders.?"), lambda: names) == ["orders", "orders2"]
-    assert topic_names(Topics(pattern=".*"), lambda: names) == ["__mine", "old_orders", "orders", "orders2"]
+    assert Topics(pattern="orders.?").chosen(lambda: names) == ["orders", "orders2"]
+    assert Topics(pattern=".*").chosen(lambda: names) == ["__mine", "old_orders", "orders", "orders2"]
 
 
 def test_names_do_not_need_a_list_of_topics():
-    assert topic_names(Topics(names=("b", "a")), pytest.fail) == ["a", "b"]
+    assert Topics(names=("b", "a")).chosen(pytest.fail) == ["a", "b"]
 
 
 def one(size, partition=0, start=0):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import subprocess
+import sys
 
 import pyarrow as pa
 import pytest
@@ -61,3 +63,58 @@ def test_large_batches_pass_without_a_copy():
     (found,) = merged([batch(0, 0), large], SCHEMA)
     assert found.column("value").buffers()[2].address == large.column("value").buffers()[2].address
     assert list(merged([], SCHEMA)) == []
+
+
+# Spark starts a process for each of these, and each waits for its imports at its first call.
+WRITE = """
+from pyspark.sql.types import StringType, StructType
+writer = DefaultSource({"path": uri, "topic": "t"}).writer(StructType().add("value", StringType()), False)
+"""
+LOAD = 'loaded = DefaultSource({"path": uri, "subscribe": "t"})\n'
+READ = """
+source = DefaultSource({"path": uri, "subscribe": "t"})
+reader = source.reader(source.schema())
+pickled = pickle.dumps((reader, reader.partitions()[0]))
+"""
+TASK = """
+reader, work = pickle.loads(bytes.fromhex(pickled))
+assert sum(batch.num_rows for batch in reader.read(work)) == 1
+"""
+STREAMS = ("spark_segments.spark.streams.stream_reader", "spark_segments.spark.streams.stream_writer")
+READING = ("spark_segments.spark.reader", "spark_segments.log.reading.plan")
+WRITING = ("spark_segments.spark.writer", "spark_segments.spark.row_writer")
+VALUES = ("spark_segments.values.batches", "spark_segments.values.avro.read", "pandas")
+
+
+def imported(program: str, *arguments: str) -> tuple[set[str], str]:
+    """The modules of a new process after a program, and what it has pickled."""
+    head = "import pickle, sys\nfrom pyspark_segments import DefaultSource\nuri, pickled = sys.argv[1], sys.argv[2]\n"
+    tail = "print(*sys.modules)\nprint(pickled.hex() if isinstance(pickled, bytes) else '')\n"
+    command = [sys.executable, "-c", head + program + tail, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    modules, pickled = done.stdout.splitlines()
+    return set(modules.split()), pickled
+
+
+@pytest.mark.slow
+def test_a_process_of_a_write_imports_nothing_of_reads_and_streams(log):
+    log.create_topic("t")
+    modules, _ = imported(WRITE, log.uri, "")
+    assert not modules & {*STREAMS, *READING, *VALUES}
+
+
+@pytest.mark.slow
+def test_a_process_of_a_load_imports_neither_reader_nor_writer(log):
+    log.create_topic("t")
+    modules, _ = imported(LOAD, log.uri, "")
+    assert not modules & {*STREAMS, *READING, *WRITING, *VALUES}
+
+
+@pytest.mark.slow
+def test_a_task_of_a_read_imports_no_formats_of_values_unless_it_decodes_them(log):
+    log.create_topic("t")
+    log.topic("t").append([{"value": b"v"}])
+    _, pickled = imported(READ, log.uri, "")
+    modules, _ = imported(TASK, log.uri, pickled)
+    assert not modules & {*STREAMS, *WRITING, *VALUES}

@@ -14,7 +14,7 @@ from spark_segments.log.partitions import offset_bounds
 from spark_segments.log.positions import PartitionState
 from spark_segments.log.reading.plan import readable_bounds
 from spark_segments.log.segment.leader_epochs import LeaderEpochs
-from spark_segments.spark.offsets import subscribed_partitions, topic_names
+from spark_segments.spark.offsets import subscribed_partitions
 from spark_segments.spark.option_values import TopicPartition
 from spark_segments.spark.options import ReadOptions
 
@@ -48,7 +48,7 @@ class StreamTopics:
             except UnknownTopicError:
                 return None
 
-        names = topic_names(self._options.topics, listed)
+        names = self._options.topics.chosen(listed)
         if len(names) < 2:
             found = [look(name) for name in names]
         else:
