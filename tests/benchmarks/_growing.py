@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import ctypes
+import dataclasses
 import gc
 import json
 import os
@@ -111,6 +112,9 @@ DIMENSIONS = {
     ),
     "versions": Dimension("versions", (30, 95, 300, 950, 3000), _more_versions, lambda _: rows(1)),
 }
+
+WIDE = {"segments": (10, 100, 1000, 10_000, 100_000), "partitions": (10, 56, 316, 1778, 10_000)}
+"""Sizes up to the largest that a topic is made for. They take an hour and more, most of it the jobs of the last."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,8 +236,11 @@ def main() -> None:
     parser.add_argument("directory", type=Path)
     parser.add_argument("--only", default="", help="operations whose names contain this text")
     parser.add_argument("--sizes", type=int, default=5, help="how many sizes, from the smallest on")
+    parser.add_argument("--wide", action="store_true", help="the sizes of WIDE")
     arguments = parser.parse_args()
     dimension = DIMENSIONS[arguments.dimension]
+    if arguments.wide:
+        dimension = dataclasses.replace(dimension, sizes=WIDE[arguments.dimension])
     before = 0
     for size in (0, *dimension.sizes[: arguments.sizes]):  # the first turn, of the smallest size, warms
         directory = arguments.directory / ("warm" if not size else "")

@@ -76,6 +76,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--only", default="", help="operations whose names contain this text")
     parser.add_argument("--sizes", type=int, default=5, help="how many sizes, from the smallest on")
     parser.add_argument("--directory", help="where to work: a temporary directory unless given")
+    parser.add_argument("--wide", action="store_true", help="to 100,000 segments, 10,000 partitions: not for --write")
     parser.add_argument("--write", action="store_true", help="make the pictures and tables of docs/growth.md anew")
 
 
@@ -100,7 +101,7 @@ def _measured(dimension: str, arguments: argparse.Namespace) -> dict[str, list[d
     by_operation: dict[str, list[dict[str, float]]] = defaultdict(list)
     with tempfile.TemporaryDirectory(dir=arguments.directory) as directory:
         command = [sys.executable, "-m", "tests.benchmarks._growing", dimension, directory, "--only", arguments.only]
-        command += ["--sizes", str(arguments.sizes)]
+        command += ["--sizes", str(arguments.sizes), *(["--wide"] if arguments.wide else [])]
         with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
             assert process.stdout is not None
             for line in process.stdout:

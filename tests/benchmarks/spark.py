@@ -13,7 +13,7 @@ import itertools
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet
 
 from spark_segments import LogDir
-from spark_segments.spark.schema import projection, record_schema
+from spark_segments.maintenance import Report, compact, roll, verify
 from spark_segments.spark.session import spark_session
 from tests.benchmarks._prebuilt import PrebuiltSource
 from tests.benchmarks.measure import TURNS, in_turns
@@ -35,13 +35,15 @@ PARTITIONS = 4
 # The JVM compiles for a while.
 WARM_TURNS = 3
 # {name here: (configuration of the topic, options of Spark's Parquet)}
-CODECS = {
+CODECS: dict[str, tuple[dict[str, str], dict[str, str]]] = {
+    "default": ({}, {}),  # none, and snappy
     "none": ({"compression.type": "uncompressed"}, {"compression": "uncompressed"}),
     "zstd-1": (
         {"compression.type": "zstd", "compression.zstd.level": "1"},
         {"compression": "zstd", "parquet.compression.codec.zstd.level": "1"},
     ),
 }
+PARTS = ("growth", "jobs", "comparison")
 GROWTH = (1, 4, 16)
 GROWTH_MIB = 64
 _BATCH_ROWS = 16384
@@ -52,6 +54,10 @@ _TEXT = b"the quick brown fox jumps over the lazy dog "
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--scale", type=float, default=1.0, help="of the number of records")
     parser.add_argument("--turns", type=int, default=TURNS)
+    parser.add_argument("--sizes", nargs="+", type=int, choices=RECORDS, default=RECORDS, help="of values, in bytes")
+    parser.add_argument("--codecs", nargs="+", choices=CODECS, default=CODECS)
+    parser.add_argument("--only", default="", help="cases of the comparison whose names contain this text")
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
     parser.add_argument("--directory", help="where to work: a temporary directory unless given")
 
 
@@ -64,10 +70,15 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
         spark.dataSource.register(PrebuiltSource)
         try:
             memory = TaskMemory(spark)
-            measure_growth(spark, Path(directory, "growth"), arguments, memory, figures, ratios)
-            for size, records in RECORDS.items():
-                one = Comparison(spark, Path(directory, str(size)), size, round(records * arguments.scale))
-                one.measure(arguments.turns, memory, figures, ratios)
+            if "growth" in arguments.parts:
+                measure_growth(spark, Path(directory, "growth"), arguments, memory, figures, ratios)
+            if "jobs" in arguments.parts:
+                for times in (GROWTH[0], GROWTH[-1]):
+                    measure_jobs(spark, Path(directory, "jobs"), times * GROWTH_MIB * arguments.scale, memory, figures)
+            for size in arguments.sizes if "comparison" in arguments.parts else ():
+                records = round(RECORDS[size] * arguments.scale)
+                one = Comparison(spark, Path(directory, str(size)), size, records, arguments.codecs)
+                one.measure(arguments, memory, figures, ratios)
                 shutil.rmtree(one.directory)
         finally:
             spark.stop()
@@ -92,8 +103,11 @@ def settings(directory: str) -> dict[str, str]:
 class Comparison:
     """The same records in topics and in Parquet files."""
 
-    def __init__(self, spark: SparkSession, directory: Path, value_bytes: int, records: int) -> None:
+    def __init__(
+        self, spark: SparkSession, directory: Path, value_bytes: int, records: int, codecs: Collection[str]
+    ) -> None:
         self.spark, self.directory, self.value_bytes, self.records = spark, directory, value_bytes, records
+        self.codecs = codecs
         self.log = LogDir.create(str(directory / "log"))
         source = directory / "source"
         source.mkdir()
@@ -102,16 +116,18 @@ class Comparison:
             pa.parquet.write_table(rows, source / f"{part}.parquet", compression="none", use_dictionary=False)
         self.frame = spark.read.parquet(str(source)).cache()
         self.frame.count()
-        for codec, (config, parquet_options) in CODECS.items():
+        for codec in codecs:
+            config, parquet_options = CODECS[codec]
             for topic in (codec, codec + "-written"):
                 self.log.create_topic(topic, PARTITIONS, config)
             self.write(codec)
             self.read(codec).load(self.log.uri).write.options(**parquet_options).parquet(str(directory / codec))
-        first = itertools.islice(self.log.topic("none").scan(partition=0).batches(), 5)
+        first = itertools.islice(self.log.topic(next(iter(codecs))).scan(partition=0).batches(), 5)
         batch = max(first, key=lambda one: one.num_rows).drop_columns("headers")  # those before are of a small window
-        schema = projection(record_schema(include_headers=False))
+        schema = PrebuiltSource.arrow_schema()
         with pa.OSFile(str(directory / "batch.arrow"), "w") as file, pa.ipc.new_stream(file, schema) as stream:
-            stream.write_batch(pa.RecordBatch.from_arrays(batch.columns, schema=schema))
+            arrays = [column.cast(field.type) for column, field in zip(batch.columns, schema, strict=True)]
+            stream.write_batch(pa.RecordBatch.from_arrays(arrays, schema=schema))
 
     def read(self, codec: str) -> DataFrameReader:
         return self.spark.read.format("segments").option("subscribe", codec)
@@ -141,16 +157,19 @@ class Comparison:
             ),
         }
 
-    def measure(self, turns: int, memory: TaskMemory, figures: dict[str, float], ratios: dict[str, float]) -> None:
+    def measure(
+        self, arguments: argparse.Namespace, memory: TaskMemory, figures: dict[str, float], ratios: dict[str, float]
+    ) -> None:
         amount = self.records / 1e6
-        for codec in CODECS:
+        for codec in self.codecs:
             what = f"{self.value_bytes} B, {codec}"
-            cases = self.cases(codec)
-            timings = in_turns(cases, turns=turns, warm_turns=WARM_TURNS)
+            cases = {name: case for name, case in self.cases(codec).items() if arguments.only in name}
+            timings = in_turns(cases, turns=arguments.turns, warm_turns=WARM_TURNS)
             figures |= {f"{name} Mrecords/s, {what}": round(timings.rate(name, amount), 3) for name in cases}
-            memory.forget_peak()
-            cases["write"]()
-            figures[f"write task over idle worker MiB, {what}"] = memory.peak_over_idle_mib()
+            if "write" in cases:
+                memory.forget_peak()
+                cases["write"]()
+                figures[f"write task over idle worker MiB, {what}"] = memory.peak_over_idle_mib()
             for name, other in (
                 ("read", "read prebuilt"),
                 ("read", "read Parquet"),
@@ -159,7 +178,8 @@ class Comparison:
                 ("write", "write Parquet"),
                 ("write nothing", "write Parquet"),
             ):
-                ratios[f"{name} / {other}, {what}"] = round(timings.speed_up(name, other), 3)
+                if name in cases and other in cases:
+                    ratios[f"{name} / {other}, {what}"] = round(timings.speed_up(name, other), 3)
         self.frame.unpersist()
 
 
@@ -199,6 +219,32 @@ def measure_growth(
         cases[f"bytes-{times}"]()
         mib = round(GROWTH_MIB * arguments.scale * times)
         figures[f"read task over idle worker MiB, file of {mib} MiB"] = memory.peak_over_idle_mib()
+    shutil.rmtree(directory)
+
+
+def measure_jobs(
+    spark: SparkSession, directory: Path, mib: float, memory: TaskMemory, figures: dict[str, float]
+) -> None:
+    """The memory of the tasks of jobs over two partitions of `mib` MiB together, in records of 100 B with unique keys.
+
+    Spark starts a worker for each task that runs at a time, and no other is there.
+    """
+    log, copy = (LogDir.create(str(directory / name)) for name in ("log", "copy"))
+    log.create_topic("t", 2, {"cleanup.policy": "compact", "compression.type": "uncompressed"})
+    log.topic("t").append(record_batches(round(mib * 1024 * 1024 / 145), 100, seed=1))
+    kafka = str(directory / "kafka")
+    now_ms = log.storage.now_ms() + 10 * 86_400_000
+    jobs: dict[str, Callable[[], Report]] = {
+        "roll": lambda: roll(log, spark=spark, now_ms=now_ms),
+        "export": lambda: log.export_kafka(kafka, spark=spark),
+        "import": lambda: copy.import_kafka(kafka, spark=spark),
+        "verify": lambda: verify(log, deep=True, spark=spark),
+        "compact": lambda: compact(log, spark=spark, now_ms=now_ms, force=True),
+    }
+    for name, job in jobs.items():
+        memory.forget_peak()
+        assert job().partitions, name
+        figures[f"{name} task over idle worker MiB, {mib:g} MiB"] = memory.peak_over_idle_mib()
     shutil.rmtree(directory)
 
 

@@ -1,8 +1,8 @@
-"""The waits of a user: the first append, read and compaction where no kernel is compiled yet, and again where all are;
-and an append of one record to a topic of very many versions.
+"""The waits of a user: the first write and count of a Spark session, beside a Python source that does nothing; and an
+append of one record to a topic of very many versions.
 
-Each wait is a whole process, from its start to its end, with an empty cache of kernels. With `--rev`, another commit
-and this tree take turns. CPU time is what other work on the machine lengthens least; it has that of all processes.
+A session is a process of its own, and its CPU time that of all its processes: what other work on the machine lengthens
+least. With `--rev`, another commit and this tree take turns.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,6 @@ from deltalake import DeltaTable
 
 from tests.benchmarks.compare import HERE, exported
 
-WAITS = ("append", "read", "compact")
 CHECKPOINT_VERSIONS = 20
 
 
@@ -31,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rev", help="another commit, to be measured in turns with this tree")
     parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--versions", type=int, default=10_000, help="of the topic that single records go to")
-    parser.add_argument("--only", choices=("first", "appends"), help="the first calls alone, or the appends alone")
+    parser.add_argument("--only", choices=("sessions", "appends"), help="the sessions alone, or the appends alone")
     parser.add_argument("--directory", help="where to work: a temporary directory unless given")
 
 
@@ -43,54 +41,48 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
         trees = {"now": HERE}
         if arguments.rev:
             trees["before"] = exported(arguments.rev, directory / "tree")
-        prepared = directory / "prepared"
-        _done(_environment(trees.get("before", HERE), directory / "kernels"), "prepare", prepared)
         if arguments.only != "appends":
-            _first_calls(directory, trees, prepared, arguments.turns, figures, ratios)
-        if arguments.only != "first":
-            _appends(directory, trees, prepared, arguments, figures, ratios)
+            _sessions(directory, trees, arguments.turns, figures, ratios)
+        if arguments.only != "sessions":
+            _appends(directory, trees, arguments, figures, ratios)
     return {"turns": arguments.turns, "figures": figures, "ratios": ratios}
 
 
-def _first_calls(
-    directory: Path,
-    trees: dict[str, Path],
-    prepared: Path,
-    turns: int,
-    figures: dict[str, float],
-    ratios: dict[str, float],
+def _sessions(
+    directory: Path, trees: dict[str, Path], turns: int, figures: dict[str, float], ratios: dict[str, float]
 ) -> None:
     found: dict[tuple[str, str], list[tuple[float, float]]] = {}
-    for turn in range(turns):
-        for wait in WAITS:
-            for side in sorted(trees, reverse=turn % 2 == 1):
-                work, kernels = directory / "work", directory / "cold kernels"
-                for name in (f"first {wait}", f"{wait} with kernels"):
-                    shutil.copytree(prepared, work)
-                    found.setdefault((side, name), []).append(_done(_environment(trees[side], kernels), wait, work))
-                    shutil.rmtree(work)
-                shutil.rmtree(kernels)
+    for _ in range(turns):
+        for side, tree in {"prebuilt": HERE, **trees}.items():
+            work = directory / "work"
+            work.mkdir()
+            source = "prebuilt" if side == "prebuilt" else "segments"
+            command = [sys.executable, "-P", str(Path(__file__).with_name("_session_side.py")), source, str(work)]
+            done = subprocess.run(command, env=_environment(tree), check=True, stdout=subprocess.PIPE, text=True)
+            for name, seconds in json.loads(done.stdout).items():
+                found.setdefault((side, name), []).append(tuple(seconds))
+            shutil.rmtree(work)
     _note(found, figures, ratios, "s", 2)
 
 
 def _appends(
     directory: Path,
     trees: dict[str, Path],
-    prepared: Path,
     arguments: argparse.Namespace,
     figures: dict[str, float],
     ratios: dict[str, float],
 ) -> None:
     """Both sides have a topic each."""
+    prepared = directory / "prepared"
+    subprocess.run(_command("prepare", prepared), env=_environment(trees.get("before", HERE)), check=True)
     found: dict[tuple[str, str], list[tuple[float, float]]] = {}
     sides = {}
     for side, tree in trees.items():
         log = directory / f"versions {side}"
         shutil.copytree(prepared, log)
         add_versions(log / "_manifest" / "events" / "_delta_log", arguments.versions)
-        environment = _environment(tree, directory / f"kernels {side}")
         sides[side] = subprocess.Popen(
-            _command("appends", log), env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            _command("appends", log), env=_environment(tree), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
     for process in sides.values():
         assert process.stdout is not None and process.stdout.readline() == "ready\n"
@@ -135,21 +127,12 @@ def _note(
                 ratios[f"{name}, {kind}, now / before"] = round(ratio, 2)
 
 
-def _environment(tree: Path, kernels: Path) -> dict[str, str]:
-    return os.environ | {"PYTHONPATH": str(tree), "NUMBA_CACHE_DIR": str(kernels)}
+def _environment(tree: Path) -> dict[str, str]:
+    return os.environ | {"PYTHONPATH": str(tree)}
 
 
 def _command(name: str, log: Path) -> list[str]:
     return [sys.executable, "-P", str(Path(__file__).with_name("_waits_side.py")), name, str(log)]
-
-
-def _done(environment: dict[str, str], name: str, log: Path) -> tuple[float, float]:
-    """CPU and wall seconds of a process, with those that it waited for."""
-    before, started = os.times(), time.perf_counter()
-    subprocess.run(_command(name, log), env=environment, check=True)
-    wall, after = time.perf_counter() - started, os.times()
-    user = after.children_user - before.children_user
-    return user + after.children_system - before.children_system, wall
 
 
 def _answer(process: subprocess.Popen[str]) -> tuple[float, float]:
