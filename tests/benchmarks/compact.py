@@ -1,5 +1,6 @@
-"""Compaction and rolling of one partition, against `cp --reflink=never` of the same files; and compaction by two
-threads against one, of two partitions, of one, and of one that is a single group. All warm, in turns.
+"""Compaction and rolling of one partition, against `cp --reflink=never` of the same files and memcpy of as many bytes,
+that by CPU time, too; and compaction by two threads against one, of two partitions, of one, and of one that is a single
+group. All warm, in turns.
 
 One record in ten has a key of its own that no later one has; no codec. Ratios are medians of the turns' own ratios:
 what else the machine does hits both of a turn. What a second thread is worth on the machine at all is said by two that
@@ -34,6 +35,7 @@ UNIQUE = 0.1
 SEGMENTS = 16  # of a partition that two threads clean
 _BATCH_RECORDS = 100_000
 _OVERHEAD = 26  # bytes of a record beside its value: key, lengths, deltas
+_MEMCPY_BYTES = 128 << 20
 _LATER_MS = 10 * 24 * 3_600_000
 
 
@@ -66,7 +68,9 @@ def measure(
     one = sealed(chunks, directory / "one segment")
     many = sealed(chunks, directory / "many segments", segment_bytes)
     two = sealed(pair, directory / "two partitions", segment_bytes)
+    memory = np.ones((2, _MEMCPY_BYTES), np.uint8)
     cases: dict[str, tuple[Path, Callable[[Path], Any]]] = {
+        "memcpy": (one, lambda work: copied_in_memory(memory, log_bytes)),
         "cp": (one, lambda work: copied(work, "prices-0")),
         "compact": (one, lambda work: compacted(work, threads=1)),
         "one group by two threads": (one, lambda work: compacted(work, threads=2)),
@@ -86,6 +90,7 @@ def measure(
         figures[f"{name} MB/s"] = round(wall.rate(name, report["bytes_in"] / 1e6))
         figures[f"{name} MB/CPU s"] = round(cpu.rate(name, report["bytes_in"] / 1e6))
     pairs = {
+        "compact / memcpy": ("compact", "memcpy"),
         "compact / cp": ("compact", "cp"),
         "roll / cp": ("roll", "cp of chunks"),
         "two threads / one, one group": ("one group by two threads", "compact"),
@@ -93,7 +98,8 @@ def measure(
         "two threads / one, two partitions": ("two partitions by two threads", "two partitions by one thread"),
         "two threads / one, CRCs": ("CRCs by two threads", "CRCs by one thread"),
     }
-    return figures, {name: round(wall.speed_up(*both), 3) for name, both in pairs.items()}
+    ratios = {name: round(wall.speed_up(*both), 3) for name, both in pairs.items()}
+    return figures, ratios | {"compact / memcpy, of CPU time": round(cpu.speed_up("compact", "memcpy"), 3)}
 
 
 def in_copies(
@@ -134,6 +140,12 @@ def copied(work: Path, directory: str) -> None:
     """Copies a directory."""
     command = ["cp", "-r", "--reflink=never", str(work / directory), str(work / f"copy of {directory}")]
     subprocess.run(command, check=True)
+
+
+def copied_in_memory(memory: np.ndarray, size: int) -> None:
+    """Copies `size` bytes from memory to memory, beyond what caches hold."""
+    for _ in range(size // _MEMCPY_BYTES):
+        np.copyto(memory[0], memory[1])
 
 
 def checksums(*, threads: int) -> None:

@@ -167,6 +167,17 @@ def test_columns_of_keys_are_put_and_marked_alike(request):
     assert [latest(columns, share) for share in shares] == expected
 
 
+def test_tables_that_grow_are_alike(request):
+    def grown() -> list[Any]:
+        keys = LatestKeys(24 * 9000, seed=9)
+        put = keys.put_records(pa.array([b"key %d" % at for at in range(6000)]), np.arange(6000))
+        return [put, keys.slots.tobytes()]
+
+    expected = grown()
+    request.getfixturevalue("checked")
+    assert grown() == expected and expected[0]
+
+
 def test_merged_maps_are_alike(request):
     def merged() -> tuple[Any, ...]:
         first, second = offset_map.OffsetMap(24 * 9000, seed=3), offset_map.OffsetMap(24 * 9000, seed=3)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from spark_segments.errors import CorruptBatchError, InvalidOptionError
 from spark_segments.format.batches import BatchTable, scan_batches
+from spark_segments.format.cleaner import map_kernels
 from spark_segments.format.cleaner.layout import BYTES_PER_SLOT
 from spark_segments.format.cleaner.offset_map import OffsetMap
 from spark_segments.format.window import Window
@@ -151,6 +152,36 @@ def test_the_load_factor_bounds_the_entries():
 def test_a_small_partition_takes_little_of_a_large_bound():
     offset_map = filled(keyed([b"a"]), 1 << 40)
     assert offset_map.slots.nbytes < 1 << 18
+
+
+@given(
+    aside_slots=st.integers(1, 20),
+    old=st.integers(2, 200),
+    more=st.integers(1, 400),
+    load=st.floats(0, 1),
+    seed=st.integers(0, 1 << 20),
+)
+def test_a_table_that_grows_in_its_place_keeps_every_key(aside_slots, old, more, load, seed):
+    """Full tables among them, whose first slots have keys that belong to the last."""
+    generator = np.random.default_rng(seed)
+    keys = np.zeros((max(1, int(old * load)), 3), np.uint64)
+    keys[:, :2] = generator.integers(0, 1 << 64, (len(keys), 2), np.uint64)
+    if seed % 2:  # in a crowd: few homes, at the end of the table or anywhere
+        keys[:, 0] |= np.uint64(0xFFF << 52) if seed % 4 == 1 else np.uint64(0xFF << 52)
+    keys[:, 2] = np.arange(1, len(keys) + 1)
+    table = np.zeros(3 * (old + more), np.uint64)
+    map_kernels.put_slots(keys.reshape(-1), table[: 3 * old], 0)
+    at, asides = old, []
+    while at:
+        aside = np.zeros(3 * aside_slots, np.uint64)
+        at, used = map_kernels.spread(table, at, old + more, aside)
+        assert used == aside_slots or not at
+        asides.append(aside[: 3 * used])
+    for aside in asides:
+        map_kernels.put_slots(aside, table, 0)
+    assert map_kernels.count_new(keys.reshape(-1), table) == 0
+    rows = table.reshape(-1, 3)
+    assert np.array_equal(np.sort(rows[rows[:, 2] != 0], axis=0), np.sort(keys, axis=0))
 
 
 @pytest.mark.slow

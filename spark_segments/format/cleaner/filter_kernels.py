@@ -91,6 +91,7 @@ def _read_live(batch: Batch, live: Live, rows: i64) -> i64:
         length = read_varint(position, batch.end)
         if length.at < 0 or length.value < 1 or length.value > batch.end - length.at:
             return -1 - position
+        prefetch_near(length.at + length.value + LOOK_AHEAD * (length.at + length.value - position))
         position = length.at + length.value
         flag = (load_u8(live.bits + (bit >> 3)) >> (bit & 7)) & 1
         store_native_i64(rows + ROW_FLAGS, flag)

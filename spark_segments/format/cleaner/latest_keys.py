@@ -26,7 +26,7 @@ ALL_KEYS = KeyShare()
 
 
 class LatestKeys(OffsetMap):
-    """The latest offsets of the keys of a share, in at most `memory_bytes` (1.25 times that while it grows)."""
+    """The latest offsets of the keys of a share, in at most `memory_bytes`."""
 
     def __init__(self, memory_bytes: int, share: KeyShare = ALL_KEYS, *, seed: int | None = None) -> None:
         super().__init__(memory_bytes, seed=seed)

@@ -89,6 +89,8 @@ def read_keys(
         if one.at < 0 or one.value < 1 or one.value > end - one.at:
             return -1 - start
         position = one.at + one.value
+        # Where each begins, the one before says: caches get what comes next if records are of about the same size.
+        prefetch_near(position + LOOK_AHEAD * (position - start))
         one = read_varlong(one.at + 1, position)
         if one.at < 0:
             return -1 - start
@@ -309,6 +311,43 @@ def put_slots(source, slots, entries: i64):
                 entries += _put(table, at, offset, 1)
             at += BYTES_PER_SLOT
     return entries
+
+
+def spread(table, at: i64, slots: i64, aside) -> tuple:
+    """Moves the keys of the slots before `at` to where they belong in a table (uint64[]) of so many `slots`, at least
+    as many as it had. Slots behind are moved already, or empty. (The slot up to which that is left to do, where `aside`
+    (uint64[3n]) is full; how many slots of `aside` are used.)
+
+    From the last slot to the first, a key goes to a slot that is not behind its old one, so it meets no key that still
+    waits. A key that would go before it, as some of the first slots do, or behind the end, is put `aside`.
+    """
+    grown: Map = Map(address_of(table), address_of(table) + slots * BYTES_PER_SLOT, slots)
+    source: i64 = grown.slots + at * BYTES_PER_SLOT
+    first_aside: i64 = address_of(aside)
+    out: i64 = first_aside
+    out_end: i64 = out + 8 * len(aside)
+    low: i64
+    high: i64
+    next_offset: i64
+    to: i64
+    with cython.nogil:
+        while source > grown.slots and out < out_end:
+            source -= BYTES_PER_SLOT
+            next_offset = load_native_i64(source + SLOT_NEXT)
+            if next_offset != 0:
+                low = load_native_i64(source)
+                high = load_native_i64(source + KEY_HIGH)
+                to = _home(grown, source)
+                fill_bytes(source, 0, BYTES_PER_SLOT)
+                while to >= source and to < grown.end and load_native_i64(to + SLOT_NEXT) != 0:
+                    to += BYTES_PER_SLOT
+                if to < source or to == grown.end:
+                    to = out
+                    out += BYTES_PER_SLOT
+                store_native_i64(to, low)
+                store_native_i64(to + KEY_HIGH, high)
+                store_native_i64(to + SLOT_NEXT, next_offset)
+    return (source - grown.slots) // BYTES_PER_SLOT, (out - first_aside) // BYTES_PER_SLOT
 
 
 def hash_rows(offsets, data, validity, first_bit: i64, rows: i64, seed: u64, secret, hashes) -> None:

@@ -2,12 +2,15 @@
 
 A key is represented by its 128-bit hash alone. The table has open addressing with linear probing and 24 bytes a slot:
 the two halves of the hash and the offset. A slot's home is the hash's share of the table's length, so the table may
-have any length and a bound on memory is used in full.
+have any length, a bound on memory is used in full, and a table grows in its place: keys keep their order.
 """
 
 from __future__ import annotations
 
+import contextlib
+import mmap
 import secrets
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -24,14 +27,17 @@ from spark_segments.format.legacy.upconvert import as_magic_2
 from spark_segments.format.window import Window
 
 _FIRST_SLOTS = 4096
-_GROWTH = 4  # times: little is moved twice, and the old table is small beside the new one
+_GROWTH = 2  # times: few slots are touched that are not needed, since new memory can cost more than moving keys
+_ASIDE_SLOTS = 1024
+_HUGE_PAGE_BYTES = 2 << 20
+_NO_RESERVE = 0x4000 if sys.platform == "linux" else 0  # MAP_NORESERVE: the bound may be above the machine's memory
 _GROWING_LOAD = 0.6  # while there is room to grow, probes are kept short
 _NOT_FULL = -1
 _LARGEST_INT64 = 2**63 - 1
 
 
 class OffsetMap:
-    """The latest offset of each key among the records put, in at most `memory_bytes` (1.25 times that while it grows).
+    """The latest offset of each key among the records put, in at most `memory_bytes`.
 
     The map covers all records with a key in offsets [start_offset, end_offset). Kafka calls `end_offset - 1` the map's
     latest offset. Maps that are to be merged have the same `seed`.
@@ -55,12 +61,17 @@ class OffsetMap:
         self.entries = 0
         self.full = False
         self.seed = secrets.randbits(64) if seed is None else seed
-        self._max_slots = slots
-        self._allocate(min(slots, _FIRST_SLOTS))
-
-    def _allocate(self, slots: int) -> None:
-        self.slots = np.zeros(slots * BYTES_PER_SLOT // 8, np.uint64)
         self.secret = seeded_secret(self.seed)
+        self._max_slots = slots
+        # Room for all slots: the system gives memory to the pages that are used.
+        self._room = mmap.mmap(-1, slots * BYTES_PER_SLOT, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NO_RESERVE)
+        self._take(min(slots, _FIRST_SLOTS))
+
+    def _take(self, slots: int) -> None:
+        if hasattr(mmap, "MADV_HUGEPAGE") and slots * BYTES_PER_SLOT >= _HUGE_PAGE_BYTES:
+            with contextlib.suppress(OSError):  # a kernel without huge pages: look-ups are slower
+                self._room.madvise(mmap.MADV_HUGEPAGE)
+        self.slots = np.frombuffer(self._room, np.uint64, slots * BYTES_PER_SLOT // 8)
 
     @property
     def capacity(self) -> int:
@@ -158,12 +169,17 @@ class OffsetMap:
                 self._grow(needed)
 
     def _grow(self, entries: int) -> None:
-        old = self.slots
-        wanted = max(_GROWTH * self.capacity, int(entries / _GROWING_LOAD) + 1)
-        # A last step that would gain little is taken at once, so that the old table is never large beside the new
-        # table.
-        self._allocate(self._max_slots if wanted * _GROWTH > self._max_slots else wanted)
-        self.entries = map_kernels.put_slots(old, self.slots, 0)
+        at = self.capacity
+        wanted = max(_GROWTH * at, int(entries / _GROWING_LOAD) + 1)
+        # A last step that would gain little is taken at once.
+        self._take(self._max_slots if wanted * _GROWTH > self._max_slots else wanted)
+        aside: list[np.ndarray] = []
+        while at:
+            aside.append(np.empty(_ASIDE_SLOTS * BYTES_PER_SLOT // 8, np.uint64))
+            at, used = map_kernels.spread(self.slots, at, self.capacity, aside[-1])
+            aside[-1] = aside[-1][: used * BYTES_PER_SLOT // 8]
+        for keys in aside:
+            map_kernels.put_slots(keys, self.slots, 0)
 
     def advance(self, end_offset: int) -> None:
         """Says that the map goes up to `end_offset`: no record lies in between."""

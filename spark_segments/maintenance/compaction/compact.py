@@ -61,12 +61,12 @@ def compact(
     stand. Records without a key are removed, as Kafka's cleaner does, with one warning for each topic.
 
     On Spark every slot of an executor runs a task; a task of several threads has as many as there are slots. In this
-    process there are log.cleaner.threads. A task adds at most 1.25 times log.cleaner.dedupe.buffer.size to the memory
-    of an idle worker, for the offset map (the quarter only while it grows), a quarter of it for the notes of the first
-    pass, and 100 MiB a thread for windows of 8 MiB of the segments. That is 290 MiB for a thread by default, however
-    large the segments, however many the keys, and however well they compress. Only a record batch that is larger than a
-    window takes more: a few times its decompressed size. In this process all maps together share the buffer. On Spark
-    the driver merges the maps of a large partition: it holds one such map, too.
+    process there are log.cleaner.threads. A task adds at most log.cleaner.dedupe.buffer.size to the memory of an idle
+    worker, for the offset map, a quarter of it for the notes of the first pass, and 100 MiB a thread for windows of
+    8 MiB of the segments. That is 260 MiB for a thread by default, however large the segments, however many the keys,
+    and however well they compress. Only a record batch that is larger than a window takes more: a few times its
+    decompressed size. In this process all maps together share the buffer. On Spark the driver merges the maps of a
+    large partition: it holds one such map, too.
     """
     report = Report("compact", dry_run)
     now_ms = log.storage.now_ms() if now_ms is None else now_ms
