@@ -79,8 +79,9 @@ def compact(
     candidates.sort(key=lambda one: -one[1].ratio)
     picked = [one for one in candidates if one[1].picked][:max_partitions]
     if dry_run:
+        within = {(snapshot.topic, candidate.partition) for snapshot, candidate in picked}
         for snapshot, candidate in candidates:
-            _note_plan(report, snapshot, candidate, within=any(candidate is one[1] for one in picked))
+            _note_plan(report, snapshot, candidate, within=(snapshot.topic, candidate.partition) in within)
         for _, candidate in picked:
             report.count(clean_bytes=candidate.clean_bytes, cleanable_bytes=candidate.cleanable_bytes)
         return report.finish()
