@@ -36,6 +36,7 @@ _TOPIC_SETTING = 1  # Kafka's DYNAMIC_TOPIC_CONFIG
 _BY_ID = 13  # from this version on a fetch names topics by id
 _SHARE = "share"  # groups of this type have no positions of a reader
 _NO_ID = uuid.UUID(int=0)
+_REFUSALS = (errors.SaslAuthenticationFailedError, errors.UnsupportedSaslMechanismError, errors.AuthorizationError)
 
 
 P = ParamSpec("P")
@@ -108,6 +109,9 @@ class SourceCluster:
         options = own | kafka_python_options(settings or {})
         self._timeout_ms = timeout_seconds * 1000
         self._client = KafkaNetClient(bootstrap_servers=servers.split(","), **options)
+        self._problem: Exception | None = None  # what the last connection ended with
+        self._connect = self._client._manager.get_connection
+        self._client._manager.get_connection = self._connection
         self.servers = servers
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="source-cluster")
         self._to_send: deque[Callable[[], None]] = deque()
@@ -324,6 +328,24 @@ class SourceCluster:
                 raise answer.exception
             return answer.value
 
+    def _connection(self, *arguments: Any, **options: Any) -> Any:
+        """A connection. What it ends with is kept: kafka-python logs it, tries again, and says in the end that nobody
+        answers. A broker that refuses who asks is not asked again and again: it may lock a user out.
+        """
+
+        def note(problem: Exception) -> None:
+            self._problem = problem
+
+        problem = self._problem
+        if isinstance(problem, _REFUSALS):
+            self._problem = None
+            raise problem
+        connection = self._connect(*arguments, **options)
+        if not hasattr(connection, "is_noted"):
+            connection.is_noted = True
+            connection.init_future.add_errback(note)
+        return connection
+
     @contextlib.contextmanager
     def _as_source_errors(self, request: Any) -> Iterator[None]:
         try:
@@ -331,7 +353,9 @@ class SourceCluster:
         except (errors.KafkaError, OSError, ValueError) as error:
             # Kafka's errors name no secrets; others are told by their kind alone.
             text = str(error) if isinstance(error, errors.KafkaError) else type(error).__name__
-            is_final = isinstance(error, (errors.SaslAuthenticationFailedError, errors.UnsupportedVersionError))
+            if isinstance(error, errors.KafkaTimeoutError) and isinstance(self._problem, errors.KafkaError):
+                text += f" ({self._problem})"
+            is_final = isinstance(error, (*_REFUSALS, errors.UnsupportedVersionError))
             raise SourceError(
                 f"{self.servers} does not answer {request.name}: {text}", is_passing=not is_final
             ) from None

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 import shutil
 import socket
+import warnings
 from collections.abc import Callable, Iterator
 from itertools import chain, count, repeat
 from pathlib import Path
@@ -22,7 +24,9 @@ from spark_segments.kafka_protocol.apis import fetch
 from spark_segments.kafka_protocol.capture_branches import CAPTURE, branch
 from spark_segments.kafka_protocol.capture_options import Divergence
 from spark_segments.kafka_protocol.client_settings import kafka_python_options
+from spark_segments.kafka_protocol.credentials import Users
 from spark_segments.kafka_protocol.served import VERSIONS
+from spark_segments.kafka_protocol.source import SourceCluster
 from spark_segments.kafka_protocol.views import Views
 from spark_segments.log.manifest.change import Change
 from spark_segments.log.manifest.snapshot import Snapshot
@@ -151,6 +155,30 @@ def test_answers_of_many_megabytes_are_taken(source: LogDir, log: LogDir, tmp_pa
     with serving(source, tls=tls if is_encrypted else None) as server:
         capture(log, f"127.0.0.1:{server.port}", options=CaptureOptions(client_config=config))
     assert batches(log, "orders", 0) == batches(source, "orders", 0)
+
+
+def test_a_cluster_that_refuses_a_user_is_asked_once_and_says_why(source: LogDir, log: LogDir) -> None:
+    login = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN", "sasl.username": "anna"}
+    with serving(source, users=Users({"anna": "tea"})) as server:
+        address = f"127.0.0.1:{server.port}"
+        with pytest.raises(SegmentsError, match="Unknown user, or wrong password") as refused:
+            capture(log, address, options=CaptureOptions(client_config={**login, "sasl.password": "coffee"}))
+        assert "coffee" not in str(refused.value)
+        capture(log, address, options=CaptureOptions(client_config={**login, "sasl.password": "tea"}))
+    assert batches(log, "orders", 0) == batches(source, "orders", 0)
+
+
+def test_a_certificate_that_nothing_proves_is_named(source: LogDir, tmp_path: Path) -> None:
+    _, tls = self_signed(tmp_path)
+    with (
+        serving(source, tls=tls) as server,
+        SourceCluster(f"127.0.0.1:{server.port}", {"security.protocol": "SSL"}, timeout_seconds=0.5) as cluster,
+        pytest.raises(SegmentsError, match="certificate verify failed"),
+    ):
+        cluster.topics()
+    with warnings.catch_warnings():  # kafka-python leaves the sockets of handshakes that failed to the collector
+        warnings.simplefilter("ignore", ResourceWarning)
+        gc.collect()
 
 
 def test_what_the_cluster_removed_is_a_hole(source: LogDir, log: LogDir) -> None:
