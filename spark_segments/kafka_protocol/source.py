@@ -335,6 +335,7 @@ class SourceCluster:
 
         def note(problem: Exception) -> None:
             self._problem = problem
+            problem.__traceback__ = problem.__context__ = None  # whose frames hold the socket
 
         problem = self._problem
         if isinstance(problem, _REFUSALS):

@@ -20,7 +20,7 @@ from spark_segments.log.logdir import LogDir
 from spark_segments.log.manifest.transaction import Transaction
 from spark_segments.spark.options import WriteOptions
 from spark_segments.spark.worker import freeze_imports
-from spark_segments.values.spark_columns import to_arrow_schema
+from spark_segments.values.spark_types import to_arrow_schema
 
 if TYPE_CHECKING:
     from spark_segments.log.appending.appender import Chunks, Target

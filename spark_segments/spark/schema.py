@@ -12,7 +12,7 @@ from pyspark.sql.types import StructType
 
 from spark_segments.errors import InvalidOptionError
 from spark_segments.format.layout import RECORD_SCHEMA
-from spark_segments.values.spark_columns import to_arrow_schema
+from spark_segments.values.spark_types import to_arrow_schema
 
 if TYPE_CHECKING:
     from spark_segments.values.batches import Decoder

@@ -11,29 +11,11 @@ from spark_segments.errors import InvalidOptionError, UnsupportedSparkError
 from spark_segments.values.batches import Decoder, Encoder, decoders, encoders
 from spark_segments.values.column_types import recast, type_of_ddl, without_times
 from spark_segments.values.options import OPTIONS, ColumnFormat, column_formats
+from spark_segments.values.spark_types import to_arrow_type
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
-    from pyspark.sql.types import DataType, StructType
-
-
-def to_arrow_schema(schema: StructType) -> pa.Schema:
-    """The schema of the batches."""
-    return pa.schema([pa.field(one.name, to_arrow_type(one.dataType), one.nullable) for one in schema.fields])
-
-
-def to_arrow_type(kind: DataType) -> pa.DataType:
-    """The type of a column in the batches, its times in UTC."""
-    from pyspark.sql.pandas import types
-
-    make: Any = types.to_arrow_type
-    try:
-        made: pa.DataType = make(kind, timezone="UTC")
-    except TypeError as error:
-        if "timezone" not in str(error):
-            raise
-        made = make(kind)  # PySpark 4.0 and 4.1, whose times are in UTC and nothing else
-    return made
+    from pyspark.sql.types import DataType
 
 
 _COLUMN = "value"

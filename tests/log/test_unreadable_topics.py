@@ -210,6 +210,9 @@ def test_an_import_of_all_topics_does_the_readable_ones_and_then_raises(log, tmp
     source.export_kafka(str(tmp_path / "kafka"))
     log.create_topic("bad")
     garble_log(log)
+    with pytest.raises(LogDirError, match="A commit of the manifest is damaged"):  # the handle has seen it whole
+        log.import_kafka(str(tmp_path / "kafka"), "bad")
+    log = LogDir.open(log.uri)
     for _ in range(2):  # the second run finds the good ones imported
         with pytest.raises(LogDirError, match=r"could not be imported: bad .*others were imported: aaa, zzz"):
             log.import_kafka(str(tmp_path / "kafka"))

@@ -109,22 +109,26 @@ def test_a_group_that_read_further_is_stopped(tmp_path):
 
 
 @pytest.mark.rule("W20")
-def test_a_writer_that_read_the_lost_manifest_adds_nothing_in_silence(tmp_path):
+@pytest.mark.parametrize("has_written", [True, False])
+def test_a_writer_that_read_the_lost_manifest_adds_nothing_in_silence(tmp_path, has_written):
     log = new_log(tmp_path, partitions=1)
     append(log, 0)
     copy(log)
     append(log, 10)
     forget_notes(log)
-    manifest = log.topic(TOPIC).manifest
+    manifest = (log if has_written else again(log)).topic(TOPIC).manifest
     state = manifest.state()
     lose_manifest(log)
     rebuild_manifest(again(log), TOPIC)
 
-    def add_nothing(snapshot):
+    def alter(snapshot):
         return Change("alter", config={"retention.ms": "5"}) if snapshot.topic_id == state.snapshot.topic_id else None
 
-    with pytest.raises((UnknownOutcomeError, CommitConflictError)):
-        manifest.commit(add_nothing, state=state)
+    if has_written:  # it knows the commit that it builds upon: nothing is sent, and its plan sees the other topic
+        assert manifest.commit(alter, state=state).change is None
+    else:
+        with pytest.raises((UnknownOutcomeError, CommitConflictError)):
+            manifest.commit(alter, state=state)
     log = again(log)
     assert log.topic(TOPIC).snapshot.config == {}
     is_usable(log)

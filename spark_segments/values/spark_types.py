@@ -1,0 +1,29 @@
+"""Types of Spark's columns as types of the Arrow batches that pass between Spark and a task."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import DataType, StructType
+
+
+def to_arrow_schema(schema: StructType) -> pa.Schema:
+    """The schema of the batches."""
+    return pa.schema([pa.field(one.name, to_arrow_type(one.dataType), one.nullable) for one in schema.fields])
+
+
+def to_arrow_type(kind: DataType) -> pa.DataType:
+    """The type of a column in the batches, its times in UTC."""
+    from pyspark.sql.pandas import types
+
+    make: Any = types.to_arrow_type
+    try:
+        made: pa.DataType = make(kind, timezone="UTC")
+    except TypeError as error:
+        if "timezone" not in str(error):
+            raise
+        made = make(kind)  # PySpark 4.0 and 4.1, whose times are in UTC and nothing else
+    return made
