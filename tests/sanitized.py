@@ -34,8 +34,9 @@ TESTS = [
     "tests/format/test_offset_map.py",
     "tests/format/test_upconvert.py",
     "tests/values/test_avro.py",
+    "tests/values/test_line_kernels.py",
 ]
-TARGETS = ["decoder", "codecs", "message sets", "cleaner"]
+TARGETS = ["decoder", "codecs", "message sets", "cleaner", "lines"]
 
 
 def copied() -> None:

@@ -90,6 +90,7 @@ PATCHES: dict[str, int] = {
     "test_polars.py": 1,
     "test_storage.py": 5,
     "values/test_avro_kernels.py": 4,
+    "values/test_line_kernels.py": 1,
     "values/test_text_kernels.py": 2,
     "write_format_2.py": 1,
 }

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from spark_segments.errors import escaped_json
 from spark_segments.values.text import base64 as base64_text
 from spark_segments.values.text import json_write
-from spark_segments.values.text.json_write import quoted, without_orders
 from tests.format.uncompiled import granted, uncompiled
 
 EDGES = '\0\x1f\x20"\\/\b\f\n\r\t\x7e\x7f\x80\x9f\xa0\u061b\u061c\u200d\u200e\u2010\u2027\u2028\u202e\u202f\u2065\u2069'
@@ -49,13 +48,15 @@ def test_strings_are_those_of_python_and_null_where_bytes_are_no_text(
     rows: list[bytes | None], is_safe: bool, kind: pa.DataType
 ) -> None:
     array = pa.array([b"before", *rows], kind)[1:]
-    assert quoted(array, is_safe=is_safe).to_pylist() == [_json(one, is_safe=is_safe) for one in rows]
+    assert json_write.quoted(array, is_safe=is_safe).to_pylist() == [_json(one, is_safe=is_safe) for one in rows]
 
 
 @given(st.lists(TEXTS, max_size=4))
 def test_json_without_orders_is_the_same_json(texts: list[str]) -> None:
     made = [json.dumps({"text": text}, ensure_ascii=False) for text in texts]
-    assert without_orders(pa.array(made, pa.string())).to_pylist() == [escaped_json(one).encode() for one in made]
+    assert json_write.without_orders(pa.array(made, pa.string())).to_pylist() == [
+        escaped_json(one).encode() for one in made
+    ]
 
 
 @given(ROWS)
@@ -67,4 +68,4 @@ def test_base64_is_that_of_python(rows: list[bytes | None]) -> None:
 def test_bytes_under_a_null_do_not_count() -> None:
     offsets, data = np.array([0, 2, 3], np.int32), b"\xff\xffa"
     content = [pa.py_buffer(b"\x02"), pa.py_buffer(offsets), pa.py_buffer(data)]
-    assert quoted(pa.Array.from_buffers(pa.binary(), 2, content)).to_pylist() == [None, b'"a"']
+    assert json_write.quoted(pa.Array.from_buffers(pa.binary(), 2, content)).to_pylist() == [None, b'"a"']

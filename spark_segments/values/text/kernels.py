@@ -16,7 +16,7 @@ Character = cython.struct(code=cython.longlong, size=cython.longlong)
 
 @cython.cfunc
 @cython.nogil
-def _character(at: i64, end: i64) -> Character:
+def character_at(at: i64, end: i64) -> Character:
     """The character of UTF-8 at an address, and its bytes: none where it is none (Unicode, table 3-7)."""
     out: Character = Character(load_u8(at), 1)
     least: i64
@@ -83,7 +83,7 @@ def _string(
             to += 1
             at += 1
             continue
-        found = Character(byte, 1) if size else _character(at, end)
+        found = Character(byte, 1) if size else character_at(at, end)
         if found.size == 0:
             return -1
         if size == 0 and not (is_safe and _obeyed(found.code)):
