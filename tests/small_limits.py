@@ -29,7 +29,7 @@ LIMITS: dict[str, tuple[str, ...]] = {
     "DUMP_WINDOW_BYTES": ("log.dump.log_file.WINDOW_BYTES",),
     "DUMP_GROUP_BYTES": ("log.dump.log_file.GROUP_BYTES",),
     "MOST_COMPLAINTS": ("log.dump.entry.MOST_COMPLAINTS",),
-    "INPUT_BLOCK_BYTES": ("cli.records.input_rows.BLOCK_BYTES",),
+    "INPUT_BLOCK_BYTES": ("cli.records.input_files.BLOCK_BYTES",),
     # Writing
     "WAITING_BYTES": ("log.appending.appender.WAITING_BYTES",),
     "FEWEST_RUNS": ("log.appending.appender.FEWEST_RUNS", "maintenance.rolling.copies.FEWEST_RUNS"),

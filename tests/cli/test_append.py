@@ -62,6 +62,12 @@ def test_a_json_line_is_the_value_as_it_stands(segments, uri, tmp_path):
     assert records(uri) == [(b"7", lines[0].encode()), (b"8", lines[1].encode())]
 
 
+def test_a_byte_order_mark_begins_no_value(segments, uri, tmp_path):
+    (tmp_path / "a.json").write_text('\ufeff{"value": "a"}\n', "utf-8")
+    segments("append", uri, "orders", "--partitions", 1, "--input", tmp_path / "a.json")
+    assert records(uri) == [(None, b"a")]
+
+
 def test_columns_of_json_become_parts_of_a_record(segments, uri, tmp_path):
     rows = [
         {"value": "v", "key": "k", "at": int(MOMENT.timestamp() * 1000), "p": 2},
@@ -114,6 +120,47 @@ def test_keys_and_values_that_are_null_so_far_are_text(segments, uri, tmp_path):
     assert records(uri) == [(b"k", None), (b"l", None), (b"k", b"b")]
 
 
+def test_members_that_make_no_part_of_a_record_may_be_anything(segments, uri, tmp_path, limits):
+    limits(INPUT_BLOCK_BYTES=40)
+    lines = ['{"value": "a", "note": 1}', '{"note": "x", "value": "b"}', '{"value": "c", "note": {"any": ["thing"]}}']
+    (tmp_path / "a.json").write_text("\n".join(lines))
+    segments("append", uri, "orders", "--partitions", 1, "--input", tmp_path / "a.json")
+    assert [value for _, value in records(uri)] == [b"a", b"b", b"c"]
+
+
+@pytest.mark.parametrize("key", ['"k"', "7", '"\\u006b"'])
+def test_a_tombstone_says_that_its_value_is_null(run, segments, uri, tmp_path, key):
+    lines = [
+        f'{{"key": {key}, "value": null}}',
+        f'{{"value_base64": null, "key": {key}}}',
+        f'{{"key": {key}, "headers": [{{"key": "h", "value": "v"}}], "value": null}}',
+        f'{{"key": {key}, "x": {{"y": [1]}}, "v\\u0061lue": null}}',
+    ]
+    (tmp_path / "a.json").write_text("\n".join(lines))
+    segments("append", uri, "orders", "--partitions", 1, "--input", tmp_path / "a.json", "--value-column", "value")
+    assert [value for _, value in records(uri)] == [None] * 4
+    for number, line in enumerate(['{"x": {"value": null}}', '{"headers": [{"key": "value", "value": "v"}]}', "{}"]):
+        (tmp_path / "b.json").write_text(f"{lines[0]}\n{line}\n")
+        ran = run("append", uri, "orders", "--input", tmp_path / "b.json")
+        assert ran.code == 1 and "Object 2 of the file is not a record: no value" in ran.error, number
+
+
+@pytest.mark.parametrize("block_bytes", [1, 7, 100, 1 << 20])
+def test_lines_are_the_same_in_blocks_of_any_size(segments, uri, tmp_path, limits, block_bytes):
+    limits(INPUT_BLOCK_BYTES=block_bytes)
+    rows = [{"key": f"k{number}", "value": "x" * number} for number in range(70)]
+    content = "".join(json.dumps(row) + "\n" for row in rows).encode()
+    (tmp_path / "a.json.gz").write_bytes(gzip.compress(content))
+    (tmp_path / "b.json").write_bytes(content.removesuffix(b"\n"))
+    expected = [(row["key"].encode(), row["value"].encode()) for row in rows]
+    segments("append", uri, "orders", "--partitions", 1, "--input", tmp_path / "a.json.gz")
+    segments("append", uri, "orders", "--input", tmp_path / "b.json")
+    segments("append", uri, "orders", "--format", "json", stdin=content)
+    text = b"".join(b"%b\t%b\n" % one for one in expected)
+    segments("append", uri, "orders", "--property", "parse.key=true", stdin=text)
+    assert records(uri) == expected * 4
+
+
 def test_what_consume_prints_can_be_appended(segments, uri, tmp_path):
     segments("topic", "create", uri, "first")
     segments("append", uri, "first", stdin=b"a\nb\n")
@@ -123,7 +170,15 @@ def test_what_consume_prints_can_be_appended(segments, uri, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "content", [b'{"value": "a"}\n{"value": "\xff"}\n', b'{"value": "a", "partition": 1.5}\n', b"\xff\xfe{\0"]
+    "content",
+    [
+        b'{"value": "a"}\n{"value": "\xff"}\n',
+        b'{"\xff": "a"}\n',
+        b"null\n",
+        b'{"value": "a"}\n\nnull\n',
+        b'{"value": "a", "partition": 1.5}\n',
+        b"\xff\xfe{\0",
+    ],
 )
 def test_what_is_no_text_or_no_partition_is_an_error_in_one_line(run, segments, uri, tmp_path, content):
     segments("topic", "create", uri, "orders")

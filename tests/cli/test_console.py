@@ -87,6 +87,12 @@ def test_a_line_without_its_key_is_an_error_that_names_the_line(run, uri):
     assert LogDir.open(uri).topic("orders").offsets() == {0: (0, 0)}
 
 
+def test_an_empty_separator_is_an_error(run, uri):
+    properties = ["--property", "parse.key=true", "--property", "key.separator="]
+    ran = run("append", uri, "orders", *properties, stdin=b"kv\n")
+    assert ran.code == 1 and "Property key.separator is empty" in ran.error
+
+
 def test_a_line_without_a_key_on_a_compacted_topic_is_an_error_that_names_the_line(run, segments, uri):
     segments("topic", "create", uri, "prices", "--config", "cleanup.policy=compact")
     lines = b'{"key": "a", "value": "1"}\n{"value": "2"}\n'

@@ -8,50 +8,32 @@ text, unless a format encodes them.
 from __future__ import annotations
 
 import contextlib
-import glob
-import io
-import json
 import os
-import sys
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pv
-import pyarrow.json as pj
 import pyarrow.parquet as pq
 
+from spark_segments.cli.records.input_files import STANDARD_INPUT, ahead, blocks, files_of, opened, unreadable
+from spark_segments.cli.records.json_rows import Lines, as_bytes, count_objects, parsed, read_records, read_rows
 from spark_segments.cli.records.record_text import Properties
 from spark_segments.errors import InvalidOptionError, reason_of
 from spark_segments.format.layout import HEADERS_TYPE
 from spark_segments.log.appending.caller_rows import is_bytes
-from spark_segments.log.reading.ahead import Piece, available_cores, read_ahead
-from spark_segments.values.text.base64 import decode
+from spark_segments.log.reading.ahead import Piece
+from spark_segments.values.text import lines
 from spark_segments.values.text.json_write import write_json
-from spark_segments.values.undecodable import Undecodable
 
-BLOCK_BYTES = 8 << 20
-STANDARD_INPUT = "-"
 _PARTS = ("key", "value", "timestamp", "partition", "headers")
 _TIMESTAMP = pa.timestamp("us", tz="UTC")
-_HINT = 'What Spark, Polars or DuckDB reads, they write, too: df.write.format("segments")'
-
-_RECORD_FIELDS = [
-    *(pa.field(name, pa.string()) for name in ("key", "key_base64", "value", "value_base64")),
-    pa.field("timestamp", pa.int64()),
-    pa.field("partition", pa.int64()),
-    pa.field("headers", pa.list_(pa.struct([(name, pa.string()) for name in ("key", "value", "value_base64")]))),
-]
-"""The parts of a record as a line of JSON has them."""
-
-Lines = Callable[[], pa.Array]
-"""The lines that rows were, as binary[]: made where they are needed."""
+_SEPARATORS = {"headers": "headers.delimiter", "key": "key.separator"}
 
 
 class Format(StrEnum):
@@ -99,7 +81,7 @@ class Input:
         """The rows of all files in the order of their names, with a writer's columns."""
         read = getattr(self, f"_{self.format}")
         for rows in read(
-            self.paths if self.format is Format.DELTA else [one for path in self.paths for one in _files(path)]
+            self.paths if self.format is Format.DELTA else [one for path in self.paths for one in files_of(path)]
         ):
             if self.partition is not None:
                 number = pa.repeat(pa.scalar(self.partition, pa.int32()), rows.num_rows)
@@ -113,45 +95,43 @@ class Input:
 
         def pieces(file: str) -> Iterator[Piece]:
             nonlocal number
-            for block in _blocks(file):
+            for block in blocks(file):
                 yield partial(self._parsed_text, block, number)
-                number += block.count(b"\n") + (not block.endswith(b"\n"))
+                number += lines.count_lines(block)[0]
 
         for file in files:
-            yield from read_ahead(pieces(file), _threads(file))
+            yield from ahead(pieces(file), file)
 
-    def _parsed_text(self, block: bytes, number: int) -> Iterator[pa.RecordBatch]:
+    def _parsed_text(self, block: pa.Buffer, number: int) -> Iterator[pa.RecordBatch]:
         """Lines as records by the properties of Kafka's console producer. `number`: that of the first line."""
-        lines = _lines(block)
-        columns: dict[str, pa.Array] = {}
-        rest = lines
-        if self.properties.flag("parse.headers"):
-            headers, rest = self._split(rest, "headers", "headers.delimiter", number)
-            columns["headers"] = pa.array(
-                [self._headers(one, number + row) for row, one in enumerate(headers.to_pylist())], HEADERS_TYPE
-            )
-        if self.properties.flag("parse.key"):
-            columns["key"], rest = self._split(rest, "key", "key.separator", number)
-        columns["value"] = rest
+        names = [name for name in ("headers", "key") if self.properties.flag(f"parse.{name}")]
+        separators = [self._separator(name) for name in names]
+        try:
+            parts = lines.split(block, separators)
+        except lines.Unseparated as error:
+            name = names[error.separator]
+            raise InvalidOptionError(
+                f"Line {number + error.row} has no {name}",
+                expected=f"{name}, {separators[error.separator].decode()!r} and the rest",
+                found=f"{error.size} bytes without the separator",
+                hint=f"Set --property {_SEPARATORS[name]}=…, or leave parse.{name} out",
+            ) from None
+        columns = dict(zip([*names, "value"], parts, strict=True))
+        if "headers" in columns:
+            made = [self._headers(one, number + row) for row, one in enumerate(columns["headers"].to_pylist())]
+            columns["headers"] = pa.array(made, HEADERS_TYPE)
         if marker := self.properties.bytes("null.marker"):
             for name in columns.keys() & {"key", "value"}:
                 is_null = pc.equal(columns[name], pa.scalar(marker, pa.binary()))
                 columns[name] = pc.if_else(is_null, pa.scalar(None, pa.binary()), columns[name])
         yield pa.RecordBatch.from_arrays([*columns.values()], names=[*columns])
 
-    def _split(self, lines: pa.Array, what: str, separator: str, number: int) -> tuple[pa.Array, pa.Array]:
-        """(what is before the separator, what is after it) of each line."""
-        parts = pc.split_pattern(lines, self.properties.bytes(separator), max_splits=1)
-        lacking = pc.indices_nonzero(pc.less(pc.list_value_length(parts), 2))
-        if len(lacking):
-            row = lacking[0].as_py()
-            raise InvalidOptionError(
-                f"Line {number + row} has no {what}",
-                expected=f"{what}, {self.properties.values[separator]!r} and the rest",
-                found=f"{len(lines[row].as_py())} bytes without the separator",
-                hint=f"Set --property {separator}=…, or leave parse.{what} out",
-            )
-        return pc.list_element(parts, 0), pc.list_element(parts, 1)
+    def _separator(self, name: str) -> bytes:
+        """What follows a part of a line."""
+        found = self.properties.bytes(_SEPARATORS[name])
+        if not found:
+            raise InvalidOptionError(f"Property {_SEPARATORS[name]} is empty", expected="a character or more")
+        return found
 
     def _headers(self, text: bytes, number: int) -> list[dict[str, Any]]:
         pairs = [
@@ -175,18 +155,18 @@ class Input:
         reading = pv.ReadOptions(autogenerate_column_names=not has_header)
         for file in files:
             try:
-                with _opened(file) as stream:
+                with opened(file) as stream:
                     names = pv.open_csv(stream, reading, parsing).schema.names
                 types = None if "value" in self.typed else dict.fromkeys(names, pa.string())
                 converting = pv.ConvertOptions(
                     column_types=types, null_values=[""], strings_can_be_null=True, quoted_strings_can_be_null=False
                 )
                 self._check(names)
-                with _opened(file) as stream:
+                with opened(file) as stream:
                     for batch in pv.open_csv(stream, reading, parsing, converting):
                         yield self._record(batch)
             except pa.ArrowException as error:
-                raise _unreadable(file, error) from None
+                raise unreadable(file, error) from None
 
     def _delta(self, paths: Sequence[str]) -> Iterator[pa.RecordBatch]:
         from deltalake import DeltaTable
@@ -203,7 +183,7 @@ class Input:
                 table = DeltaTable(path, version=None if text is None else int(text), storage_options=storage or None)
                 rows = table.to_pyarrow_dataset()
             except (DeltaError, OSError, ValueError) as error:
-                raise _unreadable(path, " ".join(str(error).split())) from None
+                raise unreadable(path, " ".join(str(error).split())) from None
             self._check(rows.schema.names)
             for batch in rows.to_batches():
                 yield self._record(_without_dictionaries(batch))
@@ -216,7 +196,7 @@ class Input:
                     for batch in opened.iter_batches():
                         yield self._record(_without_dictionaries(batch))
             except pa.ArrowException as error:
-                raise _unreadable(file, error) from None
+                raise unreadable(file, error) from None
 
     def _json(self, files: Sequence[str]) -> Iterator[pa.RecordBatch]:
         schema: pa.Schema | None = None
@@ -224,37 +204,28 @@ class Input:
         def pieces(file: str) -> Iterator[Piece]:
             nonlocal schema
             before = 0
-            for block in _blocks(file):
+            for block in blocks(file):
                 try:
-                    count = _objects(block)
+                    count = count_objects(block, file, before)
                     if schema is None and count:
-                        inferred = _parsed(block, None).schema
-                        self._check(inferred.names)
-                        schema = self._schema(inferred)
+                        schema = self._schema(block, count)
                 except pa.ArrowException as error:
-                    raise _unreadable(file, error) from None
+                    raise unreadable(file, error) from None
                 if schema is not None and count:
                     yield partial(self._parsed_json, block, count, schema, file, before)
                 before += count
 
         for file in files:
-            yield from read_ahead(pieces(file), _threads(file))
+            yield from ahead(pieces(file), file)
 
     def _parsed_json(
-        self, block: bytes, count: int, schema: pa.Schema, file: str, before: int
+        self, block: pa.Buffer, count: int, schema: pa.Schema, file: str, before: int
     ) -> Iterator[pa.RecordBatch]:
         """The objects of a block, `count` of them, as records. `before`: the file's objects before them."""
-        try:
-            pa.Array.from_buffers(
-                pa.large_binary(), 1, [None, pa.py_buffer(np.array([0, len(block)])), pa.py_buffer(block)]
-            ).cast(pa.large_string())  # raises for what is not UTF-8, which Arrow's reader takes
-            rows = _parsed(block, schema, whole="value" in self.typed)
-        except pa.ArrowException as error:
-            raise _unreadable(file, error) from None
-        if rows.num_rows != count:
-            raise _unreadable(file, f"{rows.num_rows} objects on {count} lines")
-        batch, lines = rows.combine_chunks().to_batches()[0], partial(_filled_lines, block)
-        yield self._record(_decoded(batch, lines, file, before) if self._is_record(schema) else batch, lines)
+        if self._is_record(schema):
+            yield self._record(read_records(block, count, schema, file, before))
+        else:
+            yield self._record(*read_rows(block, count, schema, file, whole="value" in self.typed))
 
     def _check(self, names: Collection[str]) -> None:
         for part, column in self.columns.items():
@@ -263,13 +234,17 @@ class Input:
                     f"There is no column {column} to be the {part}", expected=f"one of {', '.join(names)}", found=column
                 )
 
-    def _schema(self, inferred: pa.Schema) -> pa.Schema:
-        """The columns of all blocks, by the schema that Arrow took from the first.
+    def _schema(self, block: pa.Buffer, count: int) -> pa.Schema:
+        """The columns of all blocks, by those that the first has, with `count` objects. Raises ArrowInvalid.
 
-        Records may have parts later that the first have not. Text is text where Arrow took it for times, and so is a
+        Records may have parts later that the first have not. Text is text where Arrow takes it for times, and so is a
         key or value that is null so far. Any other column that is null so far may have any type later: it is left out
-        unless a record is made from it.
+        unless a record is made from it. So is a column of records that none of their parts is made from.
         """
+        if not self.typed and not any(self.columns.values()) and lines.records(block, count) is not None:
+            return lines.RECORD_SCHEMA
+        inferred = parsed(block).schema
+        self._check(inferred.names)
         used = {*_PARTS, *filter(None, self.columns.values())}
         bytes_columns = {self.columns.get(part) or part for part in ("key", "value")}
         fields = []
@@ -282,9 +257,12 @@ class Input:
         found = pa.schema(fields)
         if not self._is_record(found):
             return found
-        fixed = {one.name: one for one in _RECORD_FIELDS}
-        own = [one for one in found if one.name not in fixed or self._keeps_type(one)]
-        return pa.schema([*own, *(one for name, one in fixed.items() if name not in {field.name for field in own})])
+        own = {one.name: one for one in found if one.name in used}
+        kept = [
+            own.pop(one.name) if one.name in own and self._keeps_type(own[one.name]) else one
+            for one in lines.RECORD_SCHEMA
+        ]
+        return pa.schema([*kept, *(one for name, one in own.items() if name not in lines.RECORD_SCHEMA.names)])
 
     @staticmethod
     def _keeps_type(field: pa.Field) -> bool:
@@ -312,7 +290,7 @@ class Input:
         for part, column in chosen.items():
             array = rows.column(column)
             if part in ("key", "value"):
-                columns[part] = array if part in self.typed else _as_bytes(array)
+                columns[part] = array if part in self.typed else as_bytes(array)
             elif part == "timestamp":
                 columns[part] = _as_timestamp(array, column)
             elif part == "partition":
@@ -327,153 +305,15 @@ def _format_of(path: str) -> Format:
     if os.path.isdir(os.path.join(path, "_delta_log")):
         return Format.DELTA
     if os.path.isdir(path):
-        path = _files(path)[0]
+        path = files_of(path)[0]
     endings = [one.lower() for one in Path(path).suffixes]
     return next((_ENDINGS[one] for one in reversed(endings[-2:]) if one in _ENDINGS), Format.TEXT)
-
-
-def _files(path: str) -> list[str]:
-    """The files of a path, a directory or a pattern, as Spark takes them: no name begins with _ or a dot."""
-    if path == STANDARD_INPUT:
-        return [path]
-    if "://" in path:
-        raise InvalidOptionError("Files are read here", expected="files of this machine", found=path, hint=_HINT)
-    files = []
-    for name in sorted(glob.glob(path)):
-        inside = sorted(Path(name).rglob("*")) if os.path.isdir(name) else [Path(name)]
-        within = [one for one in inside if one.is_file()]
-        files += [str(one) for one in within if not _is_hidden(one.relative_to(Path(name).parent))]
-    if not files:
-        raise InvalidOptionError("There is nothing to append", expected="a file, a directory or a pattern", found=path)
-    return files
-
-
-def _is_hidden(path: Path) -> bool:
-    return any(part.startswith(("_", ".")) for part in path.parts)
-
-
-def _blocks(file: str) -> Iterator[bytes]:
-    """The content of a file, compressed or not, in blocks of whole lines. A line may be longer than a block."""
-    rest = b""
-    for piece in _pieces(file):
-        end = piece.rfind(b"\n") + 1
-        if not end:
-            rest += piece
-            continue
-        yield rest + piece[:end]
-        rest = piece[end:]
-    if rest:
-        yield rest
-
-
-def _opened(file: str) -> Any:
-    """The bytes of a file, decompressed, or of standard input."""
-    if file == STANDARD_INPUT:
-        return pa.PythonFile(sys.stdin.buffer, mode="r")
-    return pa.input_stream(file, compression="detect")
-
-
-def _pieces(file: str) -> Iterator[bytes]:
-    with _opened(file) as stream:
-        while True:
-            try:
-                piece = stream.read(BLOCK_BYTES)
-            except OSError as error:  # of a codec, which does not name the file
-                raise _unreadable(file, error) from None
-            if not piece:
-                return
-            yield piece
-
-
-def _lines(block: bytes) -> pa.Array:
-    """binary[]: the lines of a block, without their ends."""
-    if b"\r" in block:
-        block = block.replace(b"\r\n", b"\n")
-    text = pa.array([block.removesuffix(b"\n")], pa.large_binary())
-    return pc.split_pattern(text, "\n").flatten().cast(pa.binary())
-
-
-def _filled_lines(block: bytes) -> pa.Array:
-    """binary[]: the lines of a block that are not blank. Raises ArrowInvalid where they are not UTF-8."""
-    lines = _lines(block)
-    text = pc.utf8_trim_whitespace(lines.cast(pa.string()))
-    return lines.filter(pc.greater(pc.binary_length(text), 0))
-
-
-def _objects(block: bytes) -> int:
-    """How many lines are not blank, quickly where all begin with a brace."""
-    content = np.frombuffer(block, np.uint8)
-    starts = np.flatnonzero(content[:-1] == ord("\n")) + 1
-    if block[:1] == b"{" and (content[starts] == ord("{")).all():
-        return len(starts) + 1
-    return len(_filled_lines(block))
-
-
-def _threads(file: str) -> int:
-    """A pipe is read by the thread that Ctrl-C reaches."""
-    return available_cores() if os.path.isfile(file) else 1
-
-
-def _parsed(block: bytes, schema: pa.Schema | None, *, whole: bool = False) -> pa.Table:
-    """The objects of a block. Columns that the schema lacks are left out; where rows are `whole`, they are an error."""
-    others = "infer" if schema is None else "error" if whole else "ignore"
-    options = pj.ParseOptions(explicit_schema=schema, unexpected_field_behavior=others)
-    reading = pj.ReadOptions(use_threads=False, block_size=max(len(block) + 1, 1 << 20))  # blocks have threads
-    return pj.read_json(io.BytesIO(block), read_options=reading, parse_options=options)
-
-
-def _decoded(rows: pa.RecordBatch, lines: Lines, file: str, before: int) -> pa.RecordBatch:
-    """Lines of records with the bytes that base64 stands for. `before`: the file's objects before them. Raises
-    InvalidOptionError for a line without a value: a misspelt name must not make a tombstone.
-    """
-    columns = dict(zip(rows.schema.names, rows.columns, strict=True))
-    try:
-        for name in ("key", "value"):
-            columns[name] = _bytes_of(columns[name], columns.pop(f"{name}_base64"))
-        headers = columns["headers"]
-        pairs = headers.flatten()
-        if pairs.field("key").null_count:
-            raise ValueError("a header without a key")
-        values = [pairs.field("key"), _bytes_of(pairs.field("value"), pairs.field("value_base64")).cast(pa.binary())]
-        made = pa.StructArray.from_arrays(values, fields=[*HEADERS_TYPE.value_type])
-        columns["headers"] = pa.ListArray.from_arrays(headers.offsets, made, HEADERS_TYPE, mask=headers.is_null())
-    except ValueError as error:
-        raise _unreadable(file, error) from None
-    nulls = pc.indices_nonzero(columns["value"].is_null())
-    for row, line in zip(nulls.to_pylist(), lines().take(nulls).to_pylist() if len(nulls) else [], strict=True):
-        if not {"value", "value_base64"} & json.loads(line).keys():
-            raise InvalidOptionError(
-                f"Object {before + row + 1} of the file is not a record: no value",
-                path=file,
-                expected='an object such as {"key": "a", "value": "b"}',
-                hint="A tombstone says so: its value is null",
-            )
-    return pa.RecordBatch.from_arrays([*columns.values()], names=[*columns])
-
-
-def _bytes_of(array: pa.Array, encoded: pa.Array) -> pa.Array:
-    """An array of text, with the bytes of its base64 in the rows that have that. binary[] then."""
-    if encoded.null_count == len(encoded):
-        return array
-    try:
-        found = decode(encoded)
-    except Undecodable as error:
-        raise ValueError(error.reason) from None
-    return pc.coalesce(found, _as_bytes(array).cast(pa.binary()))
 
 
 def _without_dictionaries(rows: pa.RecordBatch) -> pa.RecordBatch:
     """The rows with their values in place, as of a data frame's categories."""
     columns = [column.dictionary_decode() if pa.types.is_dictionary(column.type) else column for column in rows.columns]
     return pa.RecordBatch.from_arrays(columns, names=rows.schema.names)
-
-
-def _as_bytes(array: pa.Array) -> pa.Array:
-    if is_bytes(array.type):
-        return array
-    if pa.types.is_nested(array.type):
-        return pc.if_else(array.is_valid(), write_json(array), pa.scalar(None, pa.string()))
-    return array.cast(pa.string())
 
 
 def _as_partition(array: pa.Array, name: str) -> pa.Array:
@@ -504,9 +344,3 @@ def _as_timestamp(array: pa.Array, name: str) -> pa.Array:
             f"Column {name} cannot be a timestamp: {reason_of(error)}",
             expected="a timestamp, a date, text or milliseconds",
         ) from None
-
-
-def _unreadable(file: str, why: object) -> InvalidOptionError:
-    if isinstance(why, pa.ArrowInvalid):
-        why = reason_of(why)
-    return InvalidOptionError(f"The file cannot be read: {why}", path=file, hint=_HINT)

@@ -29,6 +29,7 @@ TARGETS: dict[str, tuple[float, str, str]] = {
     "positions of groups": (0.003, "manifests", "positions_of_groups"),
     "reader and writer options": (0.04, "texts", "options"),
     "settings": (0.014, "texts", "settings"),
+    "lines": (0.02, "texts", "lines"),
     "command line": (0.004, "texts", "command_line"),
     "registry answers": (0.01, "contents", "registry_answers"),
     "schemas": (0.02, "contents", "schemas"),

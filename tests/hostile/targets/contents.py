@@ -199,8 +199,7 @@ def registry_answers() -> Run:
 
 
 def schemas() -> Run:
-    from spark_segments.values.avro import evolution
-    from spark_segments.values.avro import schema as avro_schema
+    from spark_segments.values.avro import evolution, schema
     from spark_segments.values.avro.read import reader_of
     from spark_segments.values.batches import decoders
     from spark_segments.values.column_types import type_of_ddl
@@ -209,16 +208,16 @@ def schemas() -> Run:
     from spark_segments.values.text import json_schema
     from spark_segments.values.undecodable import Undecodable
 
-    good = avro_schema.parse(AVRO)
+    good = schema.parse(AVRO)
 
     def avro(text: str) -> None:
-        node = avro_schema.parse(text)
+        node = schema.parse(text)
         with contextlib.suppress(evolution.Incompatible, Undecodable):
             resolution = evolution.resolve(node, good)
             reader_of(resolution.node)
         with contextlib.suppress(evolution.Incompatible, Undecodable):
             evolution.resolve(good, node)
-        avro_schema.parse(json.dumps(avro_schema.schema_of(node.type)))
+        schema.parse(json.dumps(schema.schema_of(node.type)))
 
     def option(name: str) -> Callable[[str], None]:
         def use(text: str) -> None:

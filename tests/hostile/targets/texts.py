@@ -12,17 +12,11 @@ from pathlib import Path
 from random import Random
 
 from spark_segments.cli.arguments import timestamp_ms
-from spark_segments.config.rules import (
-    normal_overrides,
-    parse_overrides,
-    read_properties,
-    topic_config,
-    validate_topic_name,
-)
-from spark_segments.config.table import KEYS
+from spark_segments.config import KEYS, normal_overrides, parse_overrides, topic_config, validate_topic_name
+from spark_segments.config.rules import read_properties
 from spark_segments.quantities import duration_ms, size_bytes
 from spark_segments.storage.locations import parse_location
-from tests.hostile.mutations import mutated_text
+from tests.hostile.mutations import mutated, mutated_text
 from tests.hostile.targets import Run
 
 WORDS = [
@@ -143,6 +137,33 @@ def settings() -> Run:
             text = mutated_text("log.retention.hours=24\nlog.segment.bytes = 1\\\n00\n", random, WORDS)
             place.write_bytes(text.encode("utf-8", "replace"))
             read_properties(place)
+
+    return run
+
+
+_RECORDS = [
+    b'{"topic": "t", "offset": 7, "timestamp": 17, "key": "k", "value": "{\\"a\\": \\"\\u00e9\\"}", "headers": []}',
+    b'{"value": null, "headers": [{"key": "h", "value": "\\ud83d\\ude00"}, {"key": "i", "value_base64": "YQ=="}]}\r',
+    b'{"key_base64": "YQ==", "partition": -1, "value_base64": "", "x": true}',
+    b"k\tv",
+    b"",
+]
+
+
+def lines() -> Run:
+    """Lines of an input: taken apart, and read as a command reads them."""
+    from spark_segments.cli.records.input_rows import Format, Input
+    from spark_segments.cli.records.record_text import Properties
+
+    place = Path(tempfile.mkdtemp()) / "lines"
+
+    def run(random: Random) -> None:
+        rows = random.choices(_RECORDS, k=random.randint(1, 4))
+        place.write_bytes(mutated(b"\n".join(rows), random, _RECORDS))
+        form = random.choice((Format.TEXT, Format.JSON, Format.JSON))
+        properties = Properties.of([f"parse.key={random.choice(('true', 'false'))}"])
+        for batch in Input.of([str(place)], form, {}, {}, properties).batches():
+            batch.validate(full=True)
 
     return run
 

@@ -1,0 +1,96 @@
+"""The files of an input: their names, and what they hold, in blocks of whole lines."""
+
+from __future__ import annotations
+
+import glob
+import os
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from spark_segments.errors import InvalidOptionError, reason_of
+from spark_segments.log.reading.ahead import Piece, available_cores, read_ahead
+
+BLOCK_BYTES = 8 << 20
+STANDARD_INPUT = "-"
+HINT = 'What Spark, Polars or DuckDB reads, they write, too: df.write.format("segments")'
+_LARGEST_BLOCK = 2**31 - 1
+_TAIL_BYTES = 64 << 10  # where the last line of a block most likely begins
+
+
+def files_of(path: str) -> list[str]:
+    """The files of a path, a directory or a pattern, as Spark takes them: no name begins with _ or a dot."""
+    if path == STANDARD_INPUT:
+        return [path]
+    if "://" in path:
+        raise InvalidOptionError("Files are read here", expected="files of this machine", found=path, hint=HINT)
+    files = []
+    for name in sorted(glob.glob(path)):
+        inside = sorted(Path(name).rglob("*")) if os.path.isdir(name) else [Path(name)]
+        within = [one for one in inside if one.is_file()]
+        files += [str(one) for one in within if not _is_hidden(one.relative_to(Path(name).parent))]
+    if not files:
+        raise InvalidOptionError("There is nothing to append", expected="a file, a directory or a pattern", found=path)
+    return files
+
+
+def _is_hidden(path: Path) -> bool:
+    return any(part.startswith(("_", ".")) for part in path.parts)
+
+
+def opened(file: str) -> Any:
+    """The bytes of a file, decompressed, or of standard input."""
+    if file == STANDARD_INPUT:
+        return pa.PythonFile(sys.stdin.buffer, mode="r")
+    return pa.input_stream(file, compression="detect")
+
+
+def blocks(file: str) -> Iterator[pa.Buffer]:
+    """The content of a file, compressed or not, in blocks of whole lines. A line may be longer than a block."""
+    rest = np.empty(0, np.uint8)
+    with opened(file) as stream:
+        while True:
+            begun = len(rest)
+            room = min(begun + max(BLOCK_BYTES, begun), _LARGEST_BLOCK)
+            if room == begun:
+                raise unreadable(file, f"a line of more than {_LARGEST_BLOCK} bytes")
+            block = pa.allocate_buffer(room)
+            content = np.frombuffer(block, np.uint8)
+            content[:begun] = rest
+            try:
+                size = stream.readinto(content[begun:])
+            except OSError as error:  # of a codec, which does not name the file
+                raise unreadable(file, error) from None
+            if size == 0:
+                break
+            end = _lines_end(content[: begun + size], begun)
+            if end:
+                yield block[:end]
+            rest = content[end : begun + size]
+    if begun:
+        yield block[:begun]
+
+
+def _lines_end(content: np.ndarray, begin: int) -> int:
+    """The place behind the last line's end from `begin` on; 0 where no line ends there."""
+    for first in (max(begin, len(content) - _TAIL_BYTES), begin):
+        found = content[first:].tobytes().rfind(b"\n")
+        if found >= 0:
+            return first + found + 1
+    return 0
+
+
+def ahead(pieces: Iterable[Piece], file: str) -> Iterator[pa.RecordBatch]:
+    """The batches of a file's pieces. A pipe is read by the thread that Ctrl-C reaches."""
+    return read_ahead(pieces, available_cores() if os.path.isfile(file) else 1)
+
+
+def unreadable(file: str, why: object) -> InvalidOptionError:
+    """The error for a file that cannot be read."""
+    if isinstance(why, pa.ArrowInvalid):
+        why = reason_of(why)
+    return InvalidOptionError(f"The file cannot be read: {why}", path=file, hint=HINT)
