@@ -63,6 +63,19 @@ def test_what_was_read_can_be_appended_as_dicts(log):
     assert appended(log) == [row, row]
 
 
+def test_batches_with_other_columns_keep_their_order(log):
+    first = pa.record_batch({"value": ["1", "2"], "partition": [0, 0], "extra": [7, 8]})
+    second = pa.record_batch({"partition": [0], "key": ["k"], "value": [b"3"]})
+    log.topic("orders").append([first, second, second.slice(0, 0), first])
+    assert [(row["key"], row["value"]) for row in appended(log, ("key", "value"))] == [
+        (None, b"1"),
+        (None, b"2"),
+        (b"k", b"3"),
+        (None, b"1"),
+        (None, b"2"),
+    ]
+
+
 def test_a_number_of_numpy_is_a_time_in_ms_too(log):
     log.topic("orders").append([{"partition": 0, "value": "1", "timestamp": np.int64(MOMENT_MS)}])
     assert [row["timestamp"] for row in appended(log)] == [MOMENT]

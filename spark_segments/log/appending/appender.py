@@ -19,7 +19,7 @@ from spark_segments.format.encoding.arrow_buffers import RecordColumns
 from spark_segments.format.encoding.encode import Runs, encode_runs
 from spark_segments.format.encoding.partitioner import group_rows, murmur2_partitions
 from spark_segments.format.layout import CREATE_TIME, LOG_APPEND_TIME
-from spark_segments.log.appending.caller_rows import check_columns, normalize
+from spark_segments.log.appending.caller_rows import check_columns, combine, normalize
 from spark_segments.log.appending.record_rules import check_timestamps, compression, key_missing
 from spark_segments.log.appending.waiting import WaitingRun
 from spark_segments.log.manifest.rows import SHARED_FORMAT_VERSION, Segment
@@ -169,8 +169,9 @@ class Appender:
             self._checked = batch.schema
         if self._topic is not None:
             self._open(self._topic)  # its number of partitions decides how much is buffered
-        rows_bytes = max(1, batch.nbytes // batch.num_rows)
-        step = max(1, self._buffer_bytes // rows_bytes)
+        step = batch.num_rows
+        if batch.get_total_buffer_size() > self._buffer_bytes:  # of a slice that is too much, but it costs nothing
+            step = max(1, self._buffer_bytes * batch.num_rows // max(1, batch.nbytes))
         for start in range(0, batch.num_rows, step):
             piece = normalize(batch.slice(start, step), now_ms=self._storage.now_ms())
             self._pending.append(piece)
@@ -201,7 +202,7 @@ class Appender:
     def _flush(self) -> None:
         if not self._pending:
             return
-        rows = pa.Table.from_batches(self._pending).combine_chunks().to_batches()
+        rows = combine(self._pending)
         self._pending, self._pending_bytes = [], 0
         for batch in rows:
             self._encode_topics(batch)

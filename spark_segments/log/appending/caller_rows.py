@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import itertools
 import numbers
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
@@ -54,23 +55,50 @@ def check_columns(schema: pa.Schema, *, topic_given: bool) -> None:
 
 
 def normalize(batch: pa.RecordBatch, *, now_ms: int) -> pa.RecordBatch:
-    """The writer's columns of `batch` in WRITER_SCHEMA's types: key and value binary, timestamps in UTC.
+    """The writer's columns that `batch` has, and timestamp, in WRITER_SCHEMA's types and order: key and value binary,
+    timestamps in UTC. A null timestamp becomes `now_ms`.
 
-    A null timestamp becomes `now_ms`.
-
-    Columns that are absent come out as nulls. Types must have passed `check_columns`; a value that does not fit its
-    type (a partition above int32, say) raises InvalidOptionError.
+    Types must have passed `check_columns`; a value that does not fit its type (a partition above int32, say) raises
+    InvalidOptionError.
     """
-    columns = []
+    names = batch.schema.names
+    fields, columns = [], []
     for field in WRITER_SCHEMA:
-        if field.name in batch.schema.names:
-            columns.append(_cast(batch.column(field.name), field))
+        if field.name in names:
+            column = _cast(batch.column(field.name), field)
+        elif field.name == "timestamp":
+            column = pa.nulls(batch.num_rows, field.type)
         else:
-            columns.append(pa.nulls(batch.num_rows, field.type))
-    timestamp = columns[WRITER_SCHEMA.get_field_index("timestamp")]
-    if timestamp.null_count:
-        now = pa.scalar(now_ms * 1000, pa.timestamp("us", tz="UTC"))
-        columns[WRITER_SCHEMA.get_field_index("timestamp")] = pc.fill_null(timestamp, now)
+            continue
+        if field.name == "timestamp" and column.null_count:
+            column = pc.fill_null(column, pa.scalar(now_ms * 1000, field.type))
+        fields.append(field)
+        columns.append(column)
+    return pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields))
+
+
+def combine(batches: Sequence[pa.RecordBatch]) -> list[pa.RecordBatch]:
+    """The rows of normalized batches, in their order, in one batch with all columns of WRITER_SCHEMA (in several where
+    a column has more than 2 GiB). Columns that are absent come out as nulls.
+    """
+    alike = [list(run) for _, run in itertools.groupby(batches, key=lambda batch: batch.schema)]
+    whole = [
+        _with_absent_columns(batch)
+        for run in alike
+        for batch in pa.Table.from_batches(run).combine_chunks().to_batches()
+    ]
+    if len(whole) == 1:
+        return whole
+    combined: list[pa.RecordBatch] = pa.Table.from_batches(whole).combine_chunks().to_batches()
+    return combined
+
+
+def _with_absent_columns(batch: pa.RecordBatch) -> pa.RecordBatch:
+    names = batch.schema.names
+    columns = [
+        batch.column(field.name) if field.name in names else pa.nulls(batch.num_rows, field.type)
+        for field in WRITER_SCHEMA
+    ]
     return pa.RecordBatch.from_arrays(columns, schema=WRITER_SCHEMA)
 
 
