@@ -34,6 +34,7 @@ LIMITS: dict[str, tuple[str, ...]] = {
     "WAITING_BYTES": ("log.appending.appender.WAITING_BYTES",),
     "FEWEST_RUNS": ("log.appending.appender.FEWEST_RUNS", "maintenance.rolling.copies.FEWEST_RUNS"),
     "MANY_CHUNKS": ("spark.row_writer.MANY_CHUNKS",),
+    "LARGE_BATCH_BYTES": ("spark.batches.LARGE_BATCH_BYTES",),
     "IMPORT_WAVE_BYTES": ("log.kafka.importing.WAVE_BYTES",),
     "READ_BYTES": ("log.verification.checksums.READ_BYTES",),
     # The manifest

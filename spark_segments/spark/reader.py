@@ -16,6 +16,7 @@ from spark_segments.log.reading.ahead import read_ahead
 from spark_segments.log.reading.latest import LatestPart
 from spark_segments.log.reading.plan import DEFAULT_MAX_PARTITION_BYTES, LATEST, Part, Selection, pack
 from spark_segments.log.reading.scan import Scan, read
+from spark_segments.spark.batches import merged
 from spark_segments.spark.offsets import OffsetRange, offset_ranges, split
 from spark_segments.spark.options import ReadOptions
 from spark_segments.spark.schema import as_struct, conformed, projection, typed_schema
@@ -31,9 +32,6 @@ TASK_THREADS = 4
 
 TASK_AHEAD_BYTES = 32 << 20
 """Bytes of batches that wait for Spark in such a task, at most."""
-
-# Smaller batches are put together, because passing a batch to the JVM has a fixed cost.
-MIN_BATCH_BYTES = 1 << 20
 
 
 class RangesPartition(Versioned, InputPartition):
@@ -177,25 +175,3 @@ def _conformed(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator
     for batch in batches:
         arrays = [conformed(array, field.type) for array, field in zip(batch.columns, schema, strict=True)]
         yield pa.RecordBatch.from_arrays(arrays, schema=schema)
-
-
-def merged(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """The same rows in exactly this schema. Small batches are put together up to MIN_BATCH_BYTES."""
-    pending: list[pa.RecordBatch] = []
-    pending_bytes = 0
-    for batch in batches:
-        if batch.num_rows == 0:
-            continue
-        if batch.schema != schema:  # nullability, where a user's schema says that an offset cannot be null
-            batch = pa.RecordBatch.from_arrays(batch.columns, schema=schema)
-        pending.append(batch)
-        pending_bytes += batch.nbytes
-        if pending_bytes >= MIN_BATCH_BYTES:
-            yield _one(pending)
-            pending, pending_bytes = [], 0
-    if pending:
-        yield _one(pending)
-
-
-def _one(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
-    return batches[0] if len(batches) == 1 else pa.concat_batches(batches)

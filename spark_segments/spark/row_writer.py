@@ -18,6 +18,7 @@ from spark_segments.execution import Versioned
 from spark_segments.log.appending.caller_rows import WRITER_SCHEMA, check_columns
 from spark_segments.log.logdir import LogDir
 from spark_segments.log.manifest.transaction import Transaction
+from spark_segments.spark.batches import merged, watched
 from spark_segments.spark.options import WriteOptions
 from spark_segments.spark.worker import freeze_imports
 from spark_segments.values.spark_types import to_arrow_schema
@@ -89,8 +90,8 @@ class RowWriter(Versioned):
         targets = _Targets(self._log_dir, self._target, txn)
         try:
             with Appender(self._log_dir.storage, targets.find, topic=options.topic, options=producer) as appender:
-                for batch in targets.new_rows(iterator):
-                    appender.write(self._encoded(batch))
+                for batch in self._encoded(targets.new_rows(watched(iterator))):
+                    appender.write(batch)
                 written = tuple(appender.close())
         except InvalidRecordError as error:
             task = TaskContext.get()  # None on servers other than Spark's own
@@ -145,12 +146,12 @@ class RowWriter(Versioned):
 
         return TypedColumns(self._log_dir.manifests).writers(options.topic, options.formats, types)
 
-    def _encoded(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+    def _encoded(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         if not self._value_writers:
-            return batch
+            return batches
         from spark_segments.values.batches import encode_batch
 
-        return encode_batch(batch, self._value_writers)
+        return (encode_batch(batch, self._value_writers) for batch in merged(batches))
 
 
 class _Targets:

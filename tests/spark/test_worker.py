@@ -9,7 +9,7 @@ import sys
 import pyarrow as pa
 import pytest
 
-from spark_segments.spark.reader import MIN_BATCH_BYTES, merged
+from spark_segments.spark.batches import MIN_BATCH_BYTES, merged, watched
 from spark_segments.spark.source import Source
 from spark_segments.spark.worker import freeze_imports
 
@@ -63,6 +63,19 @@ def test_large_batches_pass_without_a_copy():
     (found,) = merged([batch(0, 0), large], SCHEMA)
     assert found.column("value").buffers()[2].address == large.column("value").buffers()[2].address
     assert list(merged([], SCHEMA)) == []
+
+
+def test_batches_of_one_schema_need_no_other():
+    found = list(merged(batch(10, start) for start in range(0, 200, 10)))
+    assert [one.schema for one in found] == [batch(1, 0).schema] and found[0].num_rows == 200
+
+
+def test_a_large_batch_is_warned_of_once(limits, caplog):
+    limits(LARGE_BATCH_BYTES=10_000)
+    batches = [batch(10, 0), batch(1000, 10), batch(1000, 1010)]
+    assert list(watched(batches)) == batches
+    (message,) = caplog.messages
+    assert "1000 rows of 0 MiB" in message and "spark.sql.execution.arrow.maxBytesPerBatch" in message
 
 
 # Spark starts a process for each of these, and each waits for its imports at its first call.
