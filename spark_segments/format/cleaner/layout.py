@@ -23,7 +23,7 @@ TOMBSTONE = 2
 HASHED_FLAG = 16
 HASHED_BYTES = 24
 
-GROUP = 1024  # records that are read before the first of them is looked up
+GROUP = 256  # records that are read before the first of them is looked up
 LOOK_AHEAD = 16  # slots are asked for so many look-ups ahead
 
 # What happens to a batch (bits of `action`).

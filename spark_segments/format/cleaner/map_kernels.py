@@ -44,6 +44,16 @@ def _home(table: Map, key: i64) -> i64:
 @cython.cfunc
 @cython.inline
 @cython.nogil
+def _ask_for(table: Map, key: i64) -> cython.void:
+    """Caches get the slots where the search for a key begins, two of which may lie in two lines of a cache."""
+    home: i64 = _home(table, key)
+    prefetch_near(home)
+    prefetch_near(home + 2 * BYTES_PER_SLOT - 1)
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
 def _slot_of(table: Map, key: i64) -> i64:
     """The address of the slot of a key, or of the empty one where it would go."""
     low: i64 = load_native_i64(key)
@@ -82,7 +92,6 @@ def read_keys(
     flags: i64
     one: Varint
     delta: Varint
-    hashed: KeyHash
     while record < count:
         start = position
         one = read_varint(start, end)
@@ -104,9 +113,7 @@ def read_keys(
         flags = 0
         if one.value >= 0:
             flags = HAS_KEY
-            hashed = key_hash(after, one.value, seed, secret)
-            store_native_i64(at + ROW_KEY, hashed.low)
-            store_native_i64(at + ROW_KEY + KEY_HIGH, hashed.high)
+            store_key_hash(after, one.value, seed, secret, at + ROW_KEY)
             after += one.value
         one = read_varint(after, position)
         if one.at < 0 or one.value < -1 or one.value > position - one.at:
@@ -218,7 +225,7 @@ def put_sections(
             last = first_row + (read - 1) * KEY_ROW_BYTES
             row = first_row
             while row <= last:
-                prefetch_near(_home(table, min(row + LOOK_AHEAD * KEY_ROW_BYTES, last) + ROW_KEY))
+                _ask_for(table, min(row + LOOK_AHEAD * KEY_ROW_BYTES, last) + ROW_KEY)
                 offset = load_native_i64(row + ROW_OFFSET)
                 if load_native_i64(row + ROW_FLAGS) & HAS_KEY and offset >= start_offset and offset < end_offset:
                     taken = _put(table, row + ROW_KEY, offset, limit - entries)
@@ -252,7 +259,7 @@ def judge(
     flags: i64
     offset: i64
     while row < last:
-        prefetch_near(_home(table, min(row + LOOK_AHEAD * KEY_ROW_BYTES, read - KEY_ROW_BYTES) + ROW_KEY))
+        _ask_for(table, min(row + LOOK_AHEAD * KEY_ROW_BYTES, read - KEY_ROW_BYTES) + ROW_KEY)
         offset = load_native_i64(row + ROW_OFFSET)
         flags = load_native_i64(row + ROW_FLAGS)
         store_native_i64(row + ROW_FLAGS, 0)
@@ -279,8 +286,8 @@ def judge(
 
 def latest(key, seed: u64, secret, slots):
     """The offset of one key, a buffer, or -1."""
-    hashed: KeyHash = key_hash(address_of(key), len(key), seed, address_of(secret))
-    halves = np.array([hashed.low, hashed.high], np.uint64)
+    halves = np.empty(2, np.uint64)
+    store_key_hash(address_of(key), len(key), seed, address_of(secret), address_of(halves))
     return _latest_offset(map_at(address_of(slots), len(slots)), address_of(halves))
 
 
@@ -364,15 +371,14 @@ def hash_rows(offsets, data, validity, first_bit: i64, rows: i64, seed: u64, sec
     row: i64
     bit: i64
     start: i64
-    found: KeyHash
+    size: i64
     with cython.nogil:
         for row in range(rows):
             bit = first_bit + row
             if without_nulls or (load_u8(valid + (bit >> 3)) >> (bit & 7)) & 1:
                 start = load_native_i32(ends + 4 * row)
-                found = key_hash(begin + start, load_native_i32(ends + 4 * row + 4) - start, seed, secret_at)
-                store_native_i64(out + HASHED_BYTES * row, found.low)
-                store_native_i64(out + HASHED_BYTES * row + KEY_HIGH, found.high)
+                size = load_native_i32(ends + 4 * row + 4) - start
+                store_key_hash(begin + start, size, seed, secret_at, out + HASHED_BYTES * row)
                 store_native_i64(out + HASHED_BYTES * row + HASHED_FLAG, 1)
             else:
                 store_native_i64(out + HASHED_BYTES * row + HASHED_FLAG, 0)
@@ -401,7 +407,7 @@ def put_rows(hashes, offsets, row: i64, slots, entries: i64, limit: i64, share: 
     with cython.nogil:
         while row < rows:
             key = keys + HASHED_BYTES * row
-            prefetch_near(_home(table, keys + HASHED_BYTES * min(row + LOOK_AHEAD, rows - 1)))
+            _ask_for(table, keys + HASHED_BYTES * min(row + LOOK_AHEAD, rows - 1))
             if _is_of_share(key, share, shares):
                 taken = _put(table, key, load_native_i64(places + 8 * row), limit - entries)
                 if taken < 0:
@@ -423,7 +429,7 @@ def mark_rows(hashes, offsets, slots, share: u64, shares: u64, superseded) -> No
     with cython.nogil:
         for row in range(rows):
             key = keys + HASHED_BYTES * row
-            prefetch_near(_home(table, keys + HASHED_BYTES * min(row + LOOK_AHEAD, rows - 1)))
+            _ask_for(table, keys + HASHED_BYTES * min(row + LOOK_AHEAD, rows - 1))
             if load_native_i64(key + HASHED_FLAG) == 0 or (
                 _is_of_share(key, share, shares) and load_native_i64(places + 8 * row) < _latest_offset(table, key)
             ):

@@ -56,7 +56,7 @@ _MEDIUM_HIGH = cython.declare(cython.ulonglong, _WORDS[6] ^ _WORDS[7])
 
 
 def seeded_secret(seed: int) -> np.ndarray:
-    """uint8[384], an argument of `key_hash` beside the seed: the secret for keys above 240 bytes, then the default."""
+    """uint8[384], what `store_key_hash` takes: the secret for keys above 240 bytes, then the default secret."""
     words = np.array(_WORDS, np.uint64).reshape(12, 2)
     seeded = np.stack([words[:, 0] + np.uint64(seed), words[:, 1] - np.uint64(seed)], axis=1)
     return np.concatenate([seeded.reshape(-1), words.reshape(-1)]).view(np.uint8)
@@ -65,7 +65,7 @@ def seeded_secret(seed: int) -> np.ndarray:
 def hash_of(key: object, seed: int = 0) -> tuple[int, int]:
     """(low, high) 64 bits of the hash of one key's bytes, a buffer: of the xxhash package's `xxh3_128_intdigest`."""
     secret = seeded_secret(seed)
-    found: KeyHash = key_hash(address_of(key), len(key), seed, address_of(secret))
+    found: KeyHash = _key_hash(address_of(key), len(key), seed, address_of(secret))
     return found.low, found.high
 
 
@@ -268,8 +268,7 @@ def _hash_above_240(position: i64, size: i64, secret: i64) -> KeyHash:
 @cython.cfunc
 @cython.inline
 @cython.nogil
-def key_hash(position: i64, size: i64, seed: u64, secret: i64) -> KeyHash:
-    """The hash of `size` bytes at an address; at address `secret` lies `seeded_secret(seed)`."""
+def _key_hash(position: i64, size: i64, seed: u64, secret: i64) -> KeyHash:
     if size <= 16:
         if size > 8:
             return _hash_9_to_16(position, size, seed)
@@ -279,3 +278,16 @@ def key_hash(position: i64, size: i64, seed: u64, secret: i64) -> KeyHash:
     if size <= 240:
         return _hash_17_to_240(position, size, seed, secret + 192)
     return _hash_above_240(position, size, secret)
+
+
+@cython.cfunc
+@cython.nogil
+def store_key_hash(position: i64, size: i64, seed: u64, secret: i64, out: i64) -> cython.void:
+    """Stores the hash of `size` bytes at an address at address `out`: its low half and its high half, native u64 each.
+
+    At address `secret` lies `seeded_secret(seed)`. A caller that got the pair and stored it would be slower: gcc puts
+    the two registers on the stack and loads 16 bytes at once, which the processor cannot do before both have arrived.
+    """
+    found: KeyHash = _key_hash(position, size, seed, secret)
+    store_native_i64(out, found.low)
+    store_native_i64(out + 8, found.high)
