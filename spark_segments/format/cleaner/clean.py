@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 
 import numpy as np
+import pyarrow as pa
 
 from spark_segments.format.batches import BatchTable, scan_batches
 from spark_segments.format.buffers import COPY_SLACK, byte_view
@@ -243,9 +244,9 @@ def _clean(
         record_filter.live.start_offset,
         record_filter.live.bits,
     )
-    # The system gives memory only to the pages of this array that are written to.
+    # The system gives memory only to the pages of this array that are written to, and Arrow's pool keeps them.
     room = columns.end - columns.start + RECORD_SLACK * columns.records + BATCH_OVERHEAD
-    out = np.empty(int(room.sum()) + COPY_SLACK, np.uint8)
+    out = np.frombuffer(pa.allocate_buffer(int(room.sum()) + COPY_SLACK), np.uint8)
     sources.append(out)
     spans = np.empty((len(columns.size), 3), np.int64)
     rows, ends = key_rows(int(columns.records.max())), np.empty(GROUP, np.int64)

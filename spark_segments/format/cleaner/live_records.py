@@ -49,6 +49,13 @@ class LiveRecords:
         )
         return found
 
+    def share(self, base_offset: int, next_offset: int) -> float:
+        """About which share of the offsets [base_offset, next_offset) of the log has a live record; 1 if not known."""
+        if base_offset < self.start_offset or next_offset > self.end_offset or base_offset >= next_offset:
+            return 1.0
+        first, last = base_offset - self.start_offset >> 3, next_offset - 1 - self.start_offset >> 3
+        return int(np.bitwise_count(self.bits[first : last + 1]).sum()) / (8 * (last + 1 - first))
+
 
 NO_LIVE_RECORDS = LiveRecords(0, 0, np.zeros(1, np.uint8))
 """No offsets: every batch's keys are looked up."""

@@ -191,11 +191,13 @@ class OffsetMap:
         """
         if other.seed != self.seed or other.start_offset > self.end_offset:
             raise ValueError("maps can be merged if they have the same seed and no offsets between them")
-        return self.merge_slots(lambda: [other.slots], other.entries, other.end_offset)
+        new = int(map_kernels.count_new(other.slots, self.slots))  # few are: a table for both would be large
+        return self.merge_slots(lambda: [other.slots], new, other.end_offset)
 
     def merge_slots(self, pieces: Callable[[], Iterable[np.ndarray]], entries: int, end_offset: int) -> bool:
-        """Puts the `entries` of another map with the same seed, which goes up to `end_offset` without a gap. `pieces`
-        gives the arrays of its `used_slots`. False, with nothing put, if they do not fit.
+        """Puts the slots of another map with the same seed, which goes up to `end_offset` without a gap: at most
+        `entries` of its keys are new. `pieces` gives the arrays of its `used_slots`. False, with nothing put, if they
+        do not fit.
 
         The slots come in the order of the table. If they were put until this table is full, they would crowd its
         beginning, where each search would have to pass all of them.

@@ -134,8 +134,8 @@ def _run(
     slots = threads or task_slots(spark)
     large = count_large([candidate.log_bytes for _, candidate in tasks], slots)
     if large:
-        # Threads share the map's memory: a part for each while slices are read, and two parts for the merged map.
-        parts = 1 if threads is None else threads + 2
+        # Threads share the map's memory: two parts for the first, whose map takes in the others, one for each of those.
+        parts = 1 if threads is None else threads + 1
         slice_bytes = tasks[0][0].map_bytes // parts
         many = RoundTasks(slots, slice_bytes, slice_bytes * min(parts, 2), spark)
         clean = partial(_clean_partition, storage, many)

@@ -39,6 +39,7 @@ class BatchNotes:
     """n neighbouring batches of a file, an array of length n per field.
 
     `plain`: see `clean_batches`. `needed`: the second pass must see the batch, whether or not it has live records.
+    `transactional`: the batch has to do with a transaction.
     """
 
     byte_position: np.ndarray  # int64
@@ -48,6 +49,7 @@ class BatchNotes:
     count: np.ndarray  # int32
     plain: np.ndarray  # bool
     needed: np.ndarray  # bool
+    transactional: np.ndarray  # bool
 
     @property
     def size_bytes(self) -> int:
@@ -82,6 +84,7 @@ class NotedBatches:
         ends_round = batches.last_offset + (shift + 1) == first_uncleanable_offset
         keeps_header = ends_round | producers.mask(batches, shift)
         plain = plain & dense
+        transactional = batches.is_transactional | batches.is_control
         notes = BatchNotes(
             batches.byte_position,
             batches.size,
@@ -89,7 +92,8 @@ class NotedBatches:
             batches.last_offset + shift,
             batches.count,
             plain,
-            ~plain | keeps_header | batches.is_transactional,
+            ~plain | keeps_header | transactional,
+            transactional,
         )
         self._size_bytes += notes.size_bytes
         if self._size_bytes <= self.memory_bytes:
@@ -104,6 +108,10 @@ class NotedBatches:
         """The notes of these segments alone."""
         paths = [segment.path for segment in segments]
         return NotedBatches(self.memory_bytes, {path: self._parts[path] for path in paths if path in self._parts})
+
+    def __contains__(self, segment: Segment) -> bool:
+        """Whether batches of a segment are noted."""
+        return segment.path in self._parts
 
     def whole(self, segment: Segment) -> BatchNotes | None:
         """The notes of all batches of a segment; None where some of its bytes are not noted."""
@@ -120,24 +128,38 @@ class NotedBatches:
         return notes if adjoin else None
 
 
-def ranges_to_read(notes: BatchNotes, live: LiveRecords, least_gap_bytes: int) -> tuple[Ranges | None, CleanerStats]:
-    """(what the second pass reads of a segment, if anything; what becomes of the batches that it passes over).
+def windows_to_read(
+    notes: BatchNotes, live: LiveRecords, least_gap_bytes: int, most_bytes: int
+) -> tuple[list[Ranges], CleanerStats]:
+    """(what the second pass reads of a segment, in windows; what becomes of the batches that it passes over).
 
-    It reads over gaps of less than `least_gap_bytes`.
+    A window has at most `most_bytes`, or one batch. Gaps of less than `least_gap_bytes` are read with what is around
+    them.
     """
     counts = live.counts_between(notes.base_offset, notes.last_offset)
-    rows = np.flatnonzero(notes.needed | (counts != 0))
-    if not len(rows):
-        return None, _passed(notes, np.ones(len(counts), np.bool_))
+    wanted = np.flatnonzero(notes.needed | (counts != 0))
+    if not len(wanted):
+        return [], _passed(notes, np.ones(len(counts), np.bool_))
     ends = notes.byte_position + notes.size
-    far = notes.byte_position[rows[1:]] - ends[rows[:-1]] >= least_gap_bytes
-    firsts = rows[np.concatenate(([True], far))]
-    lasts = rows[np.concatenate((far, [True]))]
+    far = notes.byte_position[wanted[1:]] - ends[wanted[:-1]] >= least_gap_bytes
+    firsts = wanted[np.concatenate(([True], far))]
+    lasts = wanted[np.concatenate((far, [True]))]
     firsts[0] = 0 if notes.byte_position[firsts[0]] < least_gap_bytes else firsts[0]
     edges = np.zeros(len(counts) + 1, np.int64)
     edges[firsts] += 1
     edges[lasts + 1] -= 1
-    return Ranges(notes.byte_position[firsts], ends[lasts]), _passed(notes, np.cumsum(edges[:-1]) == 0)
+    is_read = np.cumsum(edges[:-1]) > 0
+    rows = np.flatnonzero(is_read)
+    starts, ends = notes.byte_position[rows], ends[rows]
+    read_bytes = np.cumsum(notes.size[rows], dtype=np.int64)
+    windows: list[Ranges] = []
+    first = 0
+    while first < len(rows):
+        before = int(read_bytes[first - 1]) if first else 0
+        last = max(int(np.searchsorted(read_bytes, before + most_bytes, side="right")), first + 1)
+        windows.append(Ranges.of(starts[first:last], ends[first:last]))
+        first = last
+    return windows, _passed(notes, ~is_read)
 
 
 def plain_batches(notes: BatchNotes, batches: BatchTable) -> np.ndarray:

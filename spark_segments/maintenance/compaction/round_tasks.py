@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING
 from spark_segments.errors import SegmentsError
 from spark_segments.execution import run_tasks, slots_of_a_process, try_tasks
 from spark_segments.format.cleaner.clean import CleanerStats, RecordFilter
+from spark_segments.format.cleaner.live_records import LiveRecords
 from spark_segments.format.cleaner.offset_map import OffsetMap
 from spark_segments.format.cleaner.transactions import CleanedTransactions, TransactionalBatches, WholeLogNeededError
 from spark_segments.format.sidecars.txn_index import AbortedTransactions
@@ -96,7 +97,7 @@ class RoundTasks:
     the calling task.
 
     Where there are more, the map of a slice is bounded by `slice_map_bytes`, the merged map by `merged_map_bytes`,
-    which is not smaller.
+    which is not smaller. In this process the first slice goes into the merged map at once.
     """
 
     slots: int = 1
@@ -191,7 +192,7 @@ class RoundTasks:
             seed=secrets.randbits(64),
         )
         head = [segment for segment in work.segments if segment.next_offset > work.first_dirty_offset]
-        parts = self._slice_maps(storage, work, head, aborted, merged.seed)
+        parts = self._slice_maps(storage, work, head, aborted, merged)
         try:
             indexed, noted, is_all = _merge(storage, merged, parts, work.notes_bytes)
         finally:
@@ -206,9 +207,9 @@ class RoundTasks:
         work: RoundPlan,
         head: Sequence[Segment],
         aborted: AbortedTransactions,
-        seed: int,
+        merged: OffsetMap,
     ) -> list[_SliceMap]:
-        """The maps of the slices of the dirty head, in their order."""
+        """The maps of the slices of the dirty head, in their order. `merged`: that of the first one in this process."""
         start = 0
         if head and work.first_dirty_offset > head[0].base_offset:
             start = locate(storage, head[0], work.first_dirty_offset)
@@ -218,12 +219,15 @@ class RoundTasks:
             storage,
             dataclasses.replace(work, live=()),
             self.slice_map_bytes,
-            seed,
+            merged.seed,
             aborted.overlapping(work.first_dirty_offset, work.first_uncleanable_offset),
             slots=self.slots,
             to_file=self.spark is not None,
         )
-        found = try_tasks(build, slices(head, start, count), self.spark, at_a_time=self.slots)
+        tasks: list[tuple[Sequence[ByteRange], OffsetMap | None]] = [(one, None) for one in slices(head, start, count)]
+        if tasks and self.spark is None:
+            tasks[0] = tasks[0][0], merged
+        found = try_tasks(build, tasks, self.spark, at_a_time=self.slots)
         parts = [one for one in found if isinstance(one, _SliceMap)]
         if error := _first_error(found):
             _delete_files(storage, parts)
@@ -243,16 +247,15 @@ class RoundTasks:
 
         `states`: of the transactions before each group; None where there are none, as far as is known.
         """
-        shared: RecordFilter | MapFile
+        record_filter = work.record_filter(offset_map)
+        shared: RecordFilter | MapFile = record_filter
         task_bytes = 0
         if self.spark is not None:
             shared = write_map(storage, work.settings.topic, work.partition.partition, offset_map)
             task_bytes = sum(map(_log_bytes, groups)) // (self.slots * TASKS_PER_SLOT)
-        else:
-            shared = work.record_filter(offset_map)
         tasks = self._rewriting_tasks(groups, task_bytes, noted, states)
         rewrite = partial(_rewrite_groups, storage, dataclasses.replace(work, live=()), shared)
-        largest_first = sorted(tasks, key=lambda task: -sum(map(_log_bytes, task.groups)))
+        largest_first = sorted(tasks, key=lambda task: -task.live_bytes(record_filter.live))
         done: dict[int, list[tuple[RewrittenGroup, CleanerStats]]] = {}
         try:
             # A task of several threads has the threads of this process to itself.
@@ -311,19 +314,21 @@ def _build_map(
     map_bytes: int,
     seed: int,
     aborted: AbortedTransactions,
-    ranges: Sequence[ByteRange],
+    task: tuple[Sequence[ByteRange], OffsetMap | None],
     *,
     slots: int,
     to_file: bool,
 ) -> _SliceMap:
-    """Task function: the map of a slice."""
+    """Task function: the map of a slice. `task`: its ranges, and the map that takes it, if there is one."""
     bound = work.first_uncleanable_offset
-    offset_map = OffsetMap(
-        map_bytes,
-        start_offset=max(work.first_dirty_offset, ranges[0].segment.base_offset),
-        load_factor=work.settings.load_factor,
-        seed=seed,
-    )
+    ranges, offset_map = task
+    if offset_map is None:
+        offset_map = OffsetMap(
+            map_bytes,
+            start_offset=max(work.first_dirty_offset, ranges[0].segment.base_offset),
+            load_factor=work.settings.load_factor,
+            seed=seed,
+        )
     # Which data were aborted follows from the index alone, wherever a slice begins.
     transactions = CleanedTransactions()
     transactions.add_aborted(aborted)
@@ -355,6 +360,12 @@ class _GroupsTask:
     transactions: CleanedTransactions
     threads: int
 
+    def live_bytes(self, live: LiveRecords) -> float:
+        """About how many bytes stay of what is noted, and all bytes of what is not: those take the time."""
+        segments = [segment for group in self.groups for segment in group]
+        shares = [live.share(one.base_offset, one.next_offset) if one in self.noted else 1 for one in segments]
+        return sum(one.log_bytes * share for one, share in zip(segments, shares, strict=True))
+
 
 def _read_transactions(storage: Storage, group: Sequence[Segment]) -> TransactionalBatches:
     """Task function: the batches of a group that have to do with transactions."""
@@ -378,16 +389,17 @@ def _rewrite_groups(
 def _merge(
     storage: Storage, merged: OffsetMap, parts: Sequence[_SliceMap], notes_bytes: int
 ) -> tuple[int, NotedBatches, bool]:
-    """Merges the maps of slices, in their order, as far as they go without a gap.
+    """Merges the maps of slices, in their order, as far as they go without a gap. `merged` may be that of the first.
 
     Returns (how many records they took, their notes, whether these are all).
     """
     indexed, noted = 0, NotedBatches(notes_bytes)
     for part in parts:
-        merged.advance(part.map.start_offset)  # slices adjoin: no record lies in between
-        fits = merged.merge(part.map) if isinstance(part.map, OffsetMap) else merge_file(storage, merged, part.map)
-        if not fits:
-            return indexed, noted, False
+        if part.map is not merged:
+            merged.advance(part.map.start_offset)  # slices adjoin: no record lies in between
+            fits = merged.merge(part.map) if isinstance(part.map, OffsetMap) else merge_file(storage, merged, part.map)
+            if not fits:
+                return indexed, noted, False
         indexed += part.indexed
         noted.take(part.noted)
         if part.map.full:  # the records that it had no room for come before the next slice

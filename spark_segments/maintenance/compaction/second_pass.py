@@ -9,13 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-
-import numpy as np
+from typing import Protocol
 
 from spark_segments.errors import RESTORE
 from spark_segments.format.batches import scan_batches
 from spark_segments.format.cleaner.clean import CleanedBatches, CleanerStats, RecordFilter, clean_batches
-from spark_segments.format.cleaner.live_records import LiveRecords
 from spark_segments.format.cleaner.transactions import CleanedTransactions
 from spark_segments.format.window import Window
 from spark_segments.log.manifest.rows import Segment
@@ -26,14 +24,21 @@ from spark_segments.maintenance.compaction.group_rewrite import named
 from spark_segments.maintenance.compaction.noted_batches import (
     LEAST_GAP_BYTES,
     LEAST_STORE_GAP_BYTES,
+    BatchNotes,
     NotedBatches,
     plain_batches,
-    ranges_to_read,
+    windows_to_read,
 )
 from spark_segments.storage import Storage
 
 WAITING_BYTES = 2 * WINDOW_BYTES
 """Bytes of cleaned windows that wait to be written, at most, for each of several threads."""
+
+
+class ReadWindows(Protocol):
+    """Reads windows of a segment."""
+
+    def __call__(self, *, check_crc: bool) -> Iterator[Window]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,24 +83,64 @@ def _pieces(
     *,
     in_threads: bool,
 ) -> Iterator[Callable[[], Iterator[CleanedPart]]]:
-    """The windows of a group. `in_threads`: what takes time, CRCs too, is left to the thread that cleans a window."""
+    """The windows of a group. `in_threads`: what takes time, CRCs too, is left to the thread that cleans a window.
+
+    So is the read of a window, where it is known before what it begins and ends with, and that nothing in it has to do
+    with a transaction.
+    """
     for segment in group:
-        for window, plain, passed in _steps(storage, segment, record_filter.live, noted, check_crc=not in_threads):
-            if passed.records_read:
-                yield partial(iter, [CleanedPart(segment, None, passed)])
-            if window is None:
-                continue
-            before = transactions
-            if in_threads:
-                before = transactions.copy()
-                transactions.read(named(window, segment))
-            yield partial(_clean, segment, window, plain, record_filter, before, check_crc=in_threads)
+        notes = noted.whole(segment) if record_filter.live.end_offset >= segment.next_offset else None
+        if notes is None:
+            read: ReadWindows = partial(windows, storage, segment)
+            yield from _in_order(read, segment, None, record_filter, transactions, in_threads=in_threads)
+            continue
+        gap_bytes = LEAST_GAP_BYTES if storage.is_local else LEAST_STORE_GAP_BYTES
+        most_bytes = WINDOW_BYTES if storage.is_local else segment.log_bytes  # a store's windows are fetched ahead
+        wanted, passed = windows_to_read(notes, record_filter.live, gap_bytes, most_bytes)
+        if passed.records_read:  # what is passed over comes first: the other batches must be written then
+            yield partial(iter, [CleanedPart(segment, None, passed)])
+        is_in_order = not storage.is_local or notes.transactional.any()
+        for ranges in wanted:
+            read = partial(windows_in, storage, segment, ranges)
+            if is_in_order:
+                yield from _in_order(read, segment, notes, record_filter, transactions, in_threads=in_threads)
+            else:
+                yield partial(_read_and_clean, read, segment, notes, record_filter, transactions.copy())
+
+
+def _in_order(
+    read: ReadWindows,
+    segment: Segment,
+    notes: BatchNotes | None,
+    record_filter: RecordFilter,
+    transactions: CleanedTransactions,
+    *,
+    in_threads: bool,
+) -> Iterator[Callable[[], Iterator[CleanedPart]]]:
+    """Windows that are read one after the other, for the state of the transactions before each."""
+    for window in read(check_crc=not in_threads):
+        before = transactions
+        if in_threads:
+            before = transactions.copy()
+            transactions.read(named(window, segment))
+        yield partial(_clean, window, segment, notes, record_filter, before, check_crc=in_threads)
+
+
+def _read_and_clean(
+    read: ReadWindows,
+    segment: Segment,
+    notes: BatchNotes,
+    record_filter: RecordFilter,
+    transactions: CleanedTransactions,
+) -> Iterator[CleanedPart]:
+    for window in read(check_crc=True):
+        yield from _clean(window, segment, notes, record_filter, transactions, check_crc=False)
 
 
 def _clean(
-    segment: Segment,
     window: Window,
-    plain: np.ndarray | None,
+    segment: Segment,
+    notes: BatchNotes | None,
     record_filter: RecordFilter,
     transactions: CleanedTransactions,
     *,
@@ -103,7 +148,9 @@ def _clean(
 ) -> Iterator[CleanedPart]:
     if check_crc:
         _check_crcs(window)
-    for cleaned in clean_batches(named(window, segment), record_filter, transactions, plain):
+    window = named(window, segment)
+    plain = None if notes is None else plain_batches(notes, window.batches)
+    for cleaned in clean_batches(window, record_filter, transactions, plain):
         yield CleanedPart(segment, cleaned, cleaned.stats, window.data.size)
 
 
@@ -114,22 +161,3 @@ def _check_crcs(window: Window) -> None:
         scan.error.byte_position = int(batches.byte_position[len(scan.batches)])
         scan.error.hint = RESTORE
         raise scan.error
-
-
-def _steps(
-    storage: Storage, segment: Segment, live: LiveRecords, noted: NotedBatches, *, check_crc: bool
-) -> Iterator[tuple[Window | None, np.ndarray | None, CleanerStats]]:
-    """(a window of a segment, its plain batches, batches that are passed over), in order. What is passed over comes
-    first: the other batches must be written then.
-    """
-    notes = noted.whole(segment) if live.end_offset >= segment.next_offset else None
-    if notes is None:
-        for window in windows(storage, segment, check_crc=check_crc):
-            yield window, None, CleanerStats()
-        return
-    ranges, passed = ranges_to_read(notes, live, LEAST_GAP_BYTES if storage.is_local else LEAST_STORE_GAP_BYTES)
-    if passed.records_read:
-        yield None, None, passed
-    if ranges is not None:
-        for window in windows_in(storage, segment, ranges, check_crc=check_crc):
-            yield window, plain_batches(notes, window.batches), CleanerStats()
