@@ -67,6 +67,17 @@ def test_keys_and_headers_of_text_lines(segments, uri):
     ]
 
 
+def test_headers_of_text_lines_are_split_at_their_first_separator(run, segments, uri):
+    properties = ["--property", "parse.headers=true", "--property", "headers.key.separator==>"]
+    text = b"a=>b=>c,,=>x,key=,d=>\xff\tv\n\tw\n,\tx\n"
+    segments("append", uri, "orders", *properties, stdin=text)
+    read = [row["headers"] for batch in LogDir.open(uri).topic("orders").scan().batches() for row in batch.to_pylist()]
+    headers = [("a", b"b=>c"), ("", b"x"), ("key=", b""), ("d", b"\xff")]
+    assert read == [[{"key": key, "value": value} for key, value in headers], [], []]
+    ran = run("append", uri, "orders", *properties, stdin=b"\tv\na=>b,\xff=>c\tv\n")
+    assert ran.code == 1 and "Line 2 has a header whose key is not UTF-8" in ran.error
+
+
 def test_a_property_may_have_escapes_beside_any_text(run, segments, uri):
     segments("append", uri, "orders", "--property", "parse.key=true", stdin=b"k\tv\n")
     shown = segments("consume", uri, "orders", "--property", "print.key=true", "--property", r"key.separator=é→\t")
@@ -87,10 +98,11 @@ def test_a_line_without_its_key_is_an_error_that_names_the_line(run, uri):
     assert LogDir.open(uri).topic("orders").offsets() == {0: (0, 0)}
 
 
-def test_an_empty_separator_is_an_error(run, uri):
-    properties = ["--property", "parse.key=true", "--property", "key.separator="]
-    ran = run("append", uri, "orders", *properties, stdin=b"kv\n")
-    assert ran.code == 1 and "Property key.separator is empty" in ran.error
+@pytest.mark.parametrize("name", ["key.separator", "headers.delimiter", "headers.separator", "headers.key.separator"])
+def test_an_empty_separator_is_an_error(run, uri, name):
+    properties = [f"--property={one}" for one in ("parse.key=true", "parse.headers=true", f"{name}=")]
+    ran = run("append", uri, "orders", *properties, stdin=b"h:1\tk\tv\n")
+    assert ran.code == 1 and f"Property {name} is empty" in ran.error
 
 
 def test_a_line_without_a_key_on_a_compacted_topic_is_an_error_that_names_the_line(run, segments, uri):

@@ -16,6 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pv
@@ -28,8 +29,9 @@ from spark_segments.errors import InvalidOptionError, reason_of
 from spark_segments.format.layout import HEADERS_TYPE
 from spark_segments.log.appending.caller_rows import is_bytes
 from spark_segments.log.reading.ahead import Piece
+from spark_segments.values.rows import gathered, offsets_of
 from spark_segments.values.text import lines
-from spark_segments.values.text.json_write import write_json
+from spark_segments.values.text.json_write import quoted, write_json
 
 _PARTS = ("key", "value", "timestamp", "partition", "headers")
 _TIMESTAMP = pa.timestamp("us", tz="UTC")
@@ -105,21 +107,20 @@ class Input:
     def _parsed_text(self, block: pa.Buffer, number: int) -> Iterator[pa.RecordBatch]:
         """Lines as records by the properties of Kafka's console producer. `number`: that of the first line."""
         names = [name for name in ("headers", "key") if self.properties.flag(f"parse.{name}")]
-        separators = [self._separator(name) for name in names]
+        properties = [_SEPARATORS[name] for name in names]
         try:
-            parts = lines.split(block, separators)
+            parts = lines.split(block, [self._separator(one) for one in properties])
         except lines.Unseparated as error:
-            name = names[error.separator]
+            name, separator = names[error.separator], properties[error.separator]
             raise InvalidOptionError(
                 f"Line {number + error.row} has no {name}",
-                expected=f"{name}, {separators[error.separator].decode()!r} and the rest",
+                expected=f"{name}, {self.properties.values[separator]!r} and the rest",
                 found=f"{error.size} bytes without the separator",
-                hint=f"Set --property {_SEPARATORS[name]}=…, or leave parse.{name} out",
+                hint=f"Set --property {separator}=…, or leave parse.{name} out",
             ) from None
         columns = dict(zip([*names, "value"], parts, strict=True))
         if "headers" in columns:
-            made = [self._headers(one, number + row) for row, one in enumerate(columns["headers"].to_pylist())]
-            columns["headers"] = pa.array(made, HEADERS_TYPE)
+            columns["headers"] = self._headers(columns["headers"], number)
         if marker := self.properties.bytes("null.marker"):
             for name in columns.keys() & {"key", "value"}:
                 is_null = pc.equal(columns[name], pa.scalar(marker, pa.binary()))
@@ -127,22 +128,29 @@ class Input:
         yield pa.RecordBatch.from_arrays([*columns.values()], names=[*columns])
 
     def _separator(self, name: str) -> bytes:
-        """What follows a part of a line."""
-        found = self.properties.bytes(_SEPARATORS[name])
+        found = self.properties.bytes(name)
         if not found:
-            raise InvalidOptionError(f"Property {_SEPARATORS[name]} is empty", expected="a character or more")
+            raise InvalidOptionError(f"Property {name} is empty", expected="a character or more")
         return found
 
-    def _headers(self, text: bytes, number: int) -> list[dict[str, Any]]:
-        pairs = [
-            pair.partition(self.properties.bytes("headers.key.separator"))
-            for pair in text.split(self.properties.bytes("headers.separator"))
-            if pair
-        ]
-        try:
-            return [{"key": name.decode(), "value": value} for name, _, value in pairs]
-        except UnicodeDecodeError:
-            raise InvalidOptionError(f"Line {number} has a header whose key is not UTF-8") from None
+    def _headers(self, texts: pa.BinaryArray, number: int) -> pa.ListArray:
+        """The headers of each line, of which the first has this number. A header without a separator is a key."""
+        separator = self._separator("headers.key.separator")
+        listed = pc.split_pattern(texts, self._separator("headers.separator"))
+        filled = pc.greater(pc.binary_length(listed.flatten()), 0)
+        pairs, rows = listed.flatten().filter(filled), pc.list_parent_indices(listed).filter(filled).to_numpy()
+        starts, ends = offsets_of(pairs)[:-1], offsets_of(pairs)[1:]
+        found = pc.find_substring(pairs, separator).to_numpy().astype(np.int64)
+        key_ends = np.where(found < 0, ends, starts + found)
+        value_starts = np.minimum(key_ends + len(separator), ends)
+        data = pairs.buffers()[2]
+        keys, values = gathered(data, starts, key_ends - starts), gathered(data, value_starts, ends - value_starts)
+        wrong = pc.index(quoted(keys).is_null(), True).as_py()
+        if wrong >= 0:
+            raise InvalidOptionError(f"Line {number + int(rows[wrong])} has a header whose key is not UTF-8")
+        made = pa.StructArray.from_arrays([keys.cast(pa.string()), values], fields=[*HEADERS_TYPE.value_type])
+        row_ends = np.cumsum(np.bincount(rows, minlength=len(texts)), dtype=np.int32)
+        return pa.ListArray.from_arrays(np.append(np.int32(0), row_ends), made, HEADERS_TYPE)
 
     def _csv(self, files: Sequence[str]) -> Iterator[pa.RecordBatch]:
         unknown = self.options.keys() - {"header", "sep", "quote"}
