@@ -41,8 +41,9 @@ class Window:
         return replace(self, batches=batches)
 
     def take(self, rows: Any) -> Window:
-        """The window with the batches of a slice, a mask or an array of indexes."""
-        return replace(self, batches=self.batches.take(rows))
+        """The window with the batches of a slice, a mask or an array of indexes: itself where a mask has all."""
+        has_all = isinstance(rows, np.ndarray) and rows.dtype == np.bool_ and rows.all()
+        return self if has_all else replace(self, batches=self.batches.take(rows))
 
     def overlaps(self, start_offset: int, end_offset: int) -> np.ndarray:
         """bool[]: the batches that have offsets of the log in [start_offset, end_offset)."""
@@ -52,5 +53,4 @@ class Window:
 
     def between(self, start_offset: int, end_offset: int) -> Window:
         """The window with the batches that have offsets of the log in [start_offset, end_offset)."""
-        wanted = self.overlaps(start_offset, end_offset)
-        return self if wanted.all() else self.take(wanted)
+        return self.take(self.overlaps(start_offset, end_offset))
