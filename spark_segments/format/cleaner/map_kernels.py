@@ -305,6 +305,30 @@ def count_new(source, slots) -> int:
     return new
 
 
+def put_known(source, slots) -> int:
+    """Puts those keys of another table (uint64[3n]) that are in this table, and empties their slots in the other one.
+    Returns how many are left there.
+    """
+    table: Map = map_at(address_of(slots), len(slots))
+    at: i64 = address_of(source)
+    end: i64 = at + 8 * len(source)
+    next_offset: i64
+    to: i64
+    left: i64 = 0
+    with cython.nogil:
+        while at < end:
+            next_offset = load_native_i64(at + SLOT_NEXT)
+            if next_offset != 0:
+                to = _slot_of(table, at) + SLOT_NEXT
+                if load_native_i64(to) != 0:
+                    store_native_i64(to, max(load_native_i64(to), next_offset))
+                    store_native_i64(at + SLOT_NEXT, 0)
+                else:
+                    left += 1
+            at += BYTES_PER_SLOT
+    return left
+
+
 def put_slots(source, slots, entries: i64):
     """Puts the used slots of another table (uint64[3n]), for which there is room. Returns the entries then."""
     table: Map = map_at(address_of(slots), len(slots))

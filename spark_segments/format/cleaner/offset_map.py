@@ -186,13 +186,15 @@ class OffsetMap:
         self.end_offset = max(self.end_offset, end_offset)
 
     def merge(self, other: OffsetMap) -> bool:
-        """Puts the entries of `other`, a map of offsets that follow or overlap. False if they do not fit: see
-        `merge_slots`.
+        """Puts the entries of `other`, a map of offsets that follow or overlap, which is of no use afterwards. False if
+        they do not fit: see `merge_slots`.
         """
         if other.seed != self.seed or other.start_offset > self.end_offset:
             raise ValueError("maps can be merged if they have the same seed and no offsets between them")
-        new = int(map_kernels.count_new(other.slots, self.slots))  # few are: a table for both would be large
-        return self.merge_slots(lambda: [other.slots], new, other.end_offset)
+        entries = other.entries
+        if not self.full and self.entries + entries <= self.max_entries:
+            entries = map_kernels.put_known(other.slots, self.slots)  # the table grows for what is left alone
+        return self.merge_slots(lambda: [other.slots], entries, other.end_offset)
 
     def merge_slots(self, pieces: Callable[[], Iterable[np.ndarray]], entries: int, end_offset: int) -> bool:
         """Puts the slots of another map with the same seed, which goes up to `end_offset` without a gap: at most

@@ -175,7 +175,7 @@ def trimmed(window: Window, start_offset: int) -> list[Window]:
     kept = window.batches.last_offset >= start_offset
     if not kept.any():
         return []
-    window = window if kept.all() else window.take(kept)
+    window = window.take(kept)
     if int(window.batches.base_offset[0]) >= start_offset:
         return [window]
     first, rest = window.take(slice(0, 1)), window.take(slice(1, None))
