@@ -175,7 +175,6 @@ def test_what_consume_prints_can_be_appended(segments, uri, tmp_path):
         b'{"value": "a"}\n{"value": "\xff"}\n',
         b'{"\xff": "a"}\n',
         b"null\n",
-        b'{"value": "a"}\n\nnull\n',
         b'{"value": "a", "partition": 1.5}\n',
         b"\xff\xfe{\0",
     ],
@@ -186,6 +185,13 @@ def test_what_is_no_text_or_no_partition_is_an_error_in_one_line(run, segments, 
     ran = run("append", uri, "orders", "--input", tmp_path / "a.json")
     assert ran.code == 1 and ran.error.startswith("error: ") and ran.error.count("\n") == 1
     assert LogDir.open(uri).topic("orders").offsets() == {0: (0, 0)}
+
+
+def test_a_null_among_objects_is_an_error(run, segments, uri, tmp_path):
+    segments("topic", "create", uri, "orders")
+    (tmp_path / "a.json").write_text('{"value": "a"}\n\nnull\n')
+    ran = run("append", uri, "orders", "--input", tmp_path / "a.json")
+    assert ran.code == 1 and ran.error.count("\n") == 1 and "value 2 is no object" in ran.error
 
 
 @pytest.mark.parametrize("at", ["2026-03-01T12:00:00Z", "2026-03-01 12:00:00", "2026-03-01T14:00:00+02:00"])

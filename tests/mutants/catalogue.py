@@ -887,4 +887,20 @@ MUTANTS = (
         " and info.path not in indexes\n",
         "tests/log/rebuild/test_playback.py::test_notes_that_are_needed_outlive_vacuum_however_old_they_are",
     ),
+    Mutant(
+        "append",
+        "a null goes to Arrow's reader of JSON",
+        "cli/records/json_rows.py",
+        "    if row >= 0:\n",
+        "    if False:\n",
+        "tests/cli/test_append.py::test_a_null_among_objects_is_an_error",
+    ),
+    Mutant(
+        "append",
+        "a line without a value is a tombstone",
+        "cli/records/json_rows.py",
+        "    if not len(doubtful):\n",
+        "    if True:\n",
+        "tests/cli/test_append.py::test_an_object_without_a_value_is_named_by_its_place_in_the_file",
+    ),
 )

@@ -9,6 +9,7 @@ from tests.mutants.catalogue import MUTANTS
 from tests.mutants.planted import PACKAGE, Tree
 
 ROOMS = {
+    "append",
     "commit",
     "roll",
     "retain",

@@ -20,7 +20,6 @@ from kafka.serializer.json import JsonSerializer
 from spark_segments.errors import InvalidOptionError
 from spark_segments.values import codecs, protobuf
 from spark_segments.values.column_types import type_of_ddl
-from spark_segments.values.text import base64 as base64_text
 from spark_segments.values.text import connect, json_schema
 from spark_segments.values.undecodable import Undecodable
 
@@ -221,27 +220,6 @@ def test_a_damaged_message_is_read_or_refused(data: st.DataObject) -> None:
 def test_a_map_entry_may_lack_its_value() -> None:
     message = protobuf.message_of('syntax = "proto3"; message Row { map<string, I> m = 1; message I { int32 n = 1; } }')
     assert message.read(pa.array([b"\x0a\x03\x0a\x01k"])).to_pylist() == [{"m": [("k", None)]}]
-
-
-@pytest.mark.slow
-@CASES
-@given(st.lists(st.none() | st.binary(max_size=12)))
-def test_base64(rows: list[bytes | None]) -> None:
-    text = base64_text.encode(pa.array(rows, pa.binary()))
-    assert text.to_pylist() == [None if one is None else base64.b64encode(one).decode() for one in rows]
-    assert base64_text.decode(text).to_pylist() == rows
-
-
-@CASES
-@given(st.text("AZaz09+/= *", max_size=9))
-def test_text_that_is_no_base64_is_refused(text: str) -> None:
-    try:
-        expected = base64.b64decode(text, validate=True)
-    except ValueError:
-        with pytest.raises(Undecodable):
-            base64_text.decode(pa.array([text]))
-        return
-    assert base64_text.decode(pa.array([text, "AAAA"])).to_pylist() == [expected, b"\0\0\0"]
 
 
 # One row stays one row, whatever it says.

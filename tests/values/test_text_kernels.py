@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from spark_segments.errors import escaped_json
 from spark_segments.values.text import base64 as base64_text
 from spark_segments.values.text import json_write
+from spark_segments.values.undecodable import Undecodable
 from tests.format.uncompiled import granted, uncompiled
 
 EDGES = '\0\x1f\x20"\\/\b\f\n\r\t\x7e\x7f\x80\x9f\xa0\u061b\u061c\u200d\u200e\u2010\u2027\u2028\u202e\u202f\u2065\u2069'
@@ -30,9 +31,14 @@ def kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     if request.param == "uncompiled":
         module = uncompiled("values.text.kernels")
         monkeypatch.setattr(json_write, "json_strings", module.json_strings)
-        monkeypatch.setattr(base64_text, "base64_text", module.base64_text)
+        for name in ("base64_text", "base64_bytes"):
+            monkeypatch.setattr(base64_text, name, getattr(module, name))
     with granted():
         yield
+
+
+def _base64(value: bytes) -> str:
+    return base64.b64encode(value).decode()
 
 
 def _json(value: bytes | None, *, is_safe: bool) -> bytes | None:
@@ -61,8 +67,19 @@ def test_json_without_orders_is_the_same_json(texts: list[str]) -> None:
 
 @given(ROWS)
 def test_base64_is_that_of_python(rows: list[bytes | None]) -> None:
-    expected = [None if one is None else base64.b64encode(one).decode() for one in rows]
+    expected = [None if one is None else _base64(one) for one in rows]
     assert base64_text.encode(pa.array([b"before", *rows], pa.binary())[1:]).to_pylist() == expected
+
+
+@given(st.lists(st.one_of(st.none(), st.text("AZaz09+/=*\u00e9", max_size=9), st.binary(max_size=7).map(_base64))))
+def test_bytes_of_base64_are_those_of_python(rows: list[str | None]) -> None:
+    try:
+        expected = [None if one is None else base64.b64decode(one, validate=True) for one in rows]
+    except ValueError:
+        with pytest.raises(Undecodable):
+            base64_text.decode(pa.array(rows, pa.string()))
+        return
+    assert base64_text.decode(pa.array(["AAAA", *rows], pa.string())[1:]).to_pylist() == expected
 
 
 def test_bytes_under_a_null_do_not_count() -> None:

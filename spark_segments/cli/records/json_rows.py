@@ -129,7 +129,7 @@ def _bytes_of(array: pa.Array, encoded: pa.Array) -> pa.Array:
         found = decode(encoded)
     except Undecodable as error:
         raise ValueError(error.reason) from None
-    return pc.coalesce(found, as_bytes(array).cast(pa.binary()))
+    return found if array.null_count == len(array) else pc.coalesce(found, as_bytes(array).cast(pa.binary()))
 
 
 def _filled_lines(block: pa.Buffer) -> pa.Array:

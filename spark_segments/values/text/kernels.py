@@ -1,7 +1,7 @@
-"""Kernels that write text: strings of JSON (RFC 8259, section 7) and base64 (RFC 4648, section 4, with padding).
+"""Kernels that write text: strings of JSON (RFC 8259, section 7) and base64 (RFC 4648, section 4, with padding), which
+one of them reads, too.
 
-Rows are int64[n + 1] of offsets into a buffer, which the caller has bounded. Both kernels run over the rows with or
-without a buffer to write to: without, they only count.
+Rows are int64[n + 1] of offsets into a buffer, which the caller has bounded.
 """
 
 from __future__ import annotations
@@ -176,3 +176,49 @@ def base64_text(data, offsets, out) -> None:
                     store_i8(to + place, digit)
                 to += 4
                 at += 3
+
+
+def base64_bytes(text, offsets, values, out, ends) -> int:
+    """The bytes that rows of base64 stand for, one behind the other: the first row that is none, or -1.
+
+    `values` (uint8[256]) has the value of each digit, and 255 for what is none. `ends` (int64[n]) get the end of each
+    row's bytes in `out`, which has room for three of them for each four of the text.
+    """
+    base: i64 = address_of(text)
+    offset_at: i64 = address_of(offsets)
+    value_at: i64 = address_of(values)
+    begin: i64 = address_of(out)
+    end_at: i64 = address_of(ends)
+    rows: i64 = len(ends)
+    to: i64 = begin
+    row: i64 = 0
+    at: i64
+    end: i64
+    bits: i64
+    place: i64
+    digit: i64
+    digits: i64
+    with cython.nogil:
+        while row < rows:
+            at = base + load_native_i64(offset_at + 8 * row)
+            end = base + load_native_i64(offset_at + 8 * row + 8)
+            while end - at >= 4:
+                digits = 4
+                if at + 4 == end and load_u8(at + 3) == 0x3D:
+                    digits = 2 if load_u8(at + 2) == 0x3D else 3
+                bits = 0
+                for place in range(4):
+                    digit = load_u8(value_at + load_u8(at + place)) if place < digits else 0
+                    bits = bits << 6 | digit | (digit & 0x80) << 32
+                if bits >> 24:
+                    break
+                store_i8(to, bits >> 16)
+                store_i8(to + 1, bits >> 8)
+                store_i8(to + 2, bits)
+                to += digits - 1
+                at += 4
+            if at < end:
+                break
+            store_native_i64(end_at + 8 * row, to - begin)
+            row += 1
+    return row if row < rows else -1
