@@ -8,6 +8,7 @@ Reads go to `noop`, writes come from a cached frame. The session has the setting
 from __future__ import annotations
 
 import argparse
+import contextlib
 import functools
 import itertools
 import shutil
@@ -65,24 +66,31 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
     figures: dict[str, float] = {}
     ratios: dict[str, float] = {}
     with tempfile.TemporaryDirectory(dir=arguments.directory) as directory:
-        spark = spark_session("benchmark", master="local[2]", config=settings(directory))
-        spark.sparkContext.setLogLevel("ERROR")
-        spark.dataSource.register(PrebuiltSource)
-        try:
+        if "jobs" in arguments.parts:
+            for times in (GROWTH[0], GROWTH[-1]):
+                measure_jobs(Path(directory), times * GROWTH_MIB * arguments.scale, figures)
+        with session(directory) as spark:
+            spark.dataSource.register(PrebuiltSource)
             memory = TaskMemory(spark)
             if "growth" in arguments.parts:
                 measure_growth(spark, Path(directory, "growth"), arguments, memory, figures, ratios)
-            if "jobs" in arguments.parts:
-                for times in (GROWTH[0], GROWTH[-1]):
-                    measure_jobs(spark, Path(directory, "jobs"), times * GROWTH_MIB * arguments.scale, memory, figures)
             for size in arguments.sizes if "comparison" in arguments.parts else ():
                 records = round(RECORDS[size] * arguments.scale)
                 one = Comparison(spark, Path(directory, str(size)), size, records, arguments.codecs)
                 one.measure(arguments, memory, figures, ratios)
                 shutil.rmtree(one.directory)
-        finally:
-            spark.stop()
     return {"turns": arguments.turns, "scale": arguments.scale, "figures": figures, "ratios": ratios}
+
+
+@contextlib.contextmanager
+def session(directory: str) -> Iterator[SparkSession]:
+    """A session that starts Python workers of its own, and ends them."""
+    spark = spark_session("benchmark", master="local[2]", config=settings(directory))
+    spark.sparkContext.setLogLevel("ERROR")
+    try:
+        yield spark
+    finally:
+        spark.stop()
 
 
 def settings(directory: str) -> dict[str, str]:
@@ -222,30 +230,32 @@ def measure_growth(
     shutil.rmtree(directory)
 
 
-def measure_jobs(
-    spark: SparkSession, directory: Path, mib: float, memory: TaskMemory, figures: dict[str, float]
-) -> None:
+def measure_jobs(directory: Path, mib: float, figures: dict[str, float]) -> None:
     """The memory of the tasks of jobs over two partitions of `mib` MiB together, in records of 100 B with unique keys.
 
-    Spark starts a worker for each task that runs at a time, and no other is there.
+    Each job has a session, and so workers, of its own: a worker keeps what Arrow has once had. Spark starts a worker
+    for each task that runs at a time, and no other is there.
     """
-    log, copy = (LogDir.create(str(directory / name)) for name in ("log", "copy"))
+    log, copy = (LogDir.create(str(directory / "jobs" / name)) for name in ("log", "copy"))
     log.create_topic("t", 2, {"cleanup.policy": "compact", "compression.type": "uncompressed"})
-    log.topic("t").append(record_batches(round(mib * 1024 * 1024 / 145), 100, seed=1))
-    kafka = str(directory / "kafka")
+    for seed in range(GROWTH[-1]):  # a roll has chunks to put together
+        log.topic("t").append(record_batches(round(mib * 1024 * 1024 / 145 / GROWTH[-1]), 100, seed))
+    kafka = str(directory / "jobs" / "kafka")
     now_ms = log.storage.now_ms() + 10 * 86_400_000
-    jobs: dict[str, Callable[[], Report]] = {
-        "roll": lambda: roll(log, spark=spark, now_ms=now_ms),
-        "export": lambda: log.export_kafka(kafka, spark=spark),
-        "import": lambda: copy.import_kafka(kafka, spark=spark),
-        "verify": lambda: verify(log, deep=True, spark=spark),
-        "compact": lambda: compact(log, spark=spark, now_ms=now_ms, force=True),
+    jobs: dict[str, Callable[[SparkSession], Report]] = {
+        "roll": lambda spark: roll(log, spark=spark, now_ms=now_ms),
+        "export": lambda spark: log.export_kafka(kafka, spark=spark),
+        "import": lambda spark: copy.import_kafka(kafka, spark=spark),
+        "verify": lambda spark: verify(log, deep=True, spark=spark),
+        "compact": lambda spark: compact(log, spark=spark, now_ms=now_ms, force=True),
     }
     for name, job in jobs.items():
-        memory.forget_peak()
-        assert job().partitions, name
-        figures[f"{name} task over idle worker MiB, {mib:g} MiB"] = memory.peak_over_idle_mib()
-    shutil.rmtree(directory)
+        with session(str(directory)) as spark:
+            memory = TaskMemory(spark)
+            memory.forget_peak()
+            assert job(spark).partitions, name
+            figures[f"{name} task over idle worker MiB, {mib:g} MiB"] = memory.peak_over_idle_mib()
+    shutil.rmtree(directory / "jobs")
 
 
 class TaskMemory:
