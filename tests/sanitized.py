@@ -35,6 +35,7 @@ TESTS = [
     "tests/format/test_upconvert.py",
     "tests/values/test_avro.py",
     "tests/values/test_line_kernels.py",
+    "tests/values/test_text_kernels.py",
 ]
 TARGETS = ["decoder", "codecs", "message sets", "cleaner", "lines"]
 
