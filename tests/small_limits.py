@@ -51,6 +51,7 @@ LIMITS: dict[str, tuple[str, ...]] = {
     "LARGEST_FILE_BYTES": ("maintenance.compaction.group_rewrite.LARGEST_FILE_BYTES",),
     "WINDOWS_WAITING_BYTES": (f"{_SECOND_PASS}.WAITING_BYTES",),
     "LEAST_GAP_BYTES": (f"{_SECOND_PASS}.LEAST_GAP_BYTES",),
+    "NOTES_BYTES": ("maintenance.compaction.noted_batches.LEAST_MEMORY_BYTES",),
     "SECTION_BYTES": ("format.decoding.record_sections.TARGET_BYTES",),
     "ROLL_WAVE_PARTITIONS": ("maintenance.rolling.roll.WAVE_PARTITIONS",),
     "MOST_CHUNKS": ("maintenance.rolling.plan.MOST_CHUNKS",),

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -163,27 +164,27 @@ def prices(tmp_path) -> LogDir:
 
 
 @pytest.mark.slow
-def test_a_byte_that_the_second_reading_gets_wrong_leaves_no_file_and_no_thread(prices):
+@pytest.mark.parametrize("buffer_bytes", [MIB, 8000], ids=["windows of the notes", "windows one after the other"])
+def test_a_byte_that_the_second_reading_gets_wrong_leaves_no_file_and_no_thread(prices, buffer_bytes):
+    """A buffer of 8,000 bytes has room for a map of all keys, and not for notes of all batches."""
     (segment, _), before = live(prices, TOPIC), files(prices)
-    reads, wrong, noticed = 0, 0, 0
+    reads, wrong, noticed = count(1), 0, 0
 
     def flipped(path: str, go: Callable[[], pa.Buffer]) -> pa.Buffer:
-        nonlocal reads
         found = go()
-        reads += path.endswith(segment.path)
-        if not path.endswith(segment.path) or reads != wrong:
+        if not path.endswith(segment.path) or next(reads) != wrong:
             return found
         data = bytearray(found)
         data[len(data) // 2] ^= 1
         return pa.py_buffer(data)
 
-    misread = opened(prices, PlayedFiles(read=flipped))
-    # A slice for the first pass: one thread reads at a time, so that readings can be counted.
-    with small_windows(2000), small_limits(MIN_SLICE_BYTES=MIB):
+    defaults = {**prices.defaults, "log.cleaner.dedupe.buffer.size": str(buffer_bytes)}
+    misread = opened(prices, PlayedFiles(read=flipped), defaults=defaults)
+    with small_windows(2000), small_limits(MIN_SLICE_BYTES=MIB, NOTES_BYTES=1):  # one thread does the first pass
         while True:
-            wrong, reads = wrong + 1, 0
+            wrong, reads = wrong + 1, count(1)
             failed = compact(misread).failed
-            if reads < wrong:
+            if next(reads) <= wrong:
                 break
             noticed += 1
             assert "CRC-32C" in str(failed) and segment.path in str(failed)

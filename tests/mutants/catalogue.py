@@ -377,6 +377,14 @@ MUTANTS = (
         "tests/maintenance/test_second_pass.py::test_a_byte_that_the_second_reading_gets_wrong_leaves_no_file_and_no_thread",
     ),
     Mutant(
+        "compact",
+        "nobody checks the CRCs of what threads read",
+        "maintenance/compaction/second_pass.py",
+        "read(check_crc=True)",
+        "read(check_crc=False)",
+        "tests/maintenance/test_second_pass.py::test_a_byte_that_the_second_reading_gets_wrong_leaves_no_file_and_no_thread",
+    ),
+    Mutant(
         "vacuum",
         "files go at once",
         "maintenance/removal/vacuum.py",
