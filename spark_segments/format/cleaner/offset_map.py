@@ -31,6 +31,7 @@ _GROWTH = 2  # times: few slots are touched that are not needed, since new memor
 _ASIDE_SLOTS = 1024
 _HUGE_PAGE_BYTES = 2 << 20
 _NO_RESERVE = 0x4000 if sys.platform == "linux" else 0  # MAP_NORESERVE: the bound may be above the machine's memory
+_POPULATE_WRITE = 23  # MADV_POPULATE_WRITE, since Linux 5.14
 _GROWING_LOAD = 0.6  # while there is room to grow, probes are kept short
 _NOT_FULL = -1
 _LARGEST_INT64 = 2**63 - 1
@@ -68,10 +69,14 @@ class OffsetMap:
         self._take(min(slots, _FIRST_SLOTS))
 
     def _take(self, slots: int) -> None:
-        if hasattr(mmap, "MADV_HUGEPAGE") and slots * BYTES_PER_SLOT >= _HUGE_PAGE_BYTES:
-            with contextlib.suppress(OSError):  # a kernel without huge pages: look-ups are slower
-                self._room.madvise(mmap.MADV_HUGEPAGE)
-        self.slots = np.frombuffer(self._room, np.uint64, slots * BYTES_PER_SLOT // 8)
+        size = slots * BYTES_PER_SLOT
+        with contextlib.suppress(OSError):  # a kernel that has no such advice
+            if size >= _HUGE_PAGE_BYTES and hasattr(mmap, "MADV_HUGEPAGE"):
+                self._room.madvise(mmap.MADV_HUGEPAGE)  # look-ups are faster
+            elif sys.platform == "linux":
+                # A page that is read before it is written is made twice, which interrupts the other threads.
+                self._room.madvise(_POPULATE_WRITE, 0, size)
+        self.slots = np.frombuffer(self._room, np.uint64, size // 8)
 
     @property
     def capacity(self) -> int:
