@@ -31,6 +31,17 @@ def test_the_latest_records_of_each_range_are_counted():
     assert counts(live, ranges) == [sum(a <= offset <= b for offset in latest.values()) for a, b in ranges]
 
 
+def test_the_share_of_live_records_is_that_of_the_eights_around_a_range():
+    keys = [b"%d" % (number * number % 23) for number in range(100)]
+    live = LiveRecords.of(mapped(batch_bytes([Record(b"v", key) for key in keys])), 1 << 10)
+    assert live is not None
+    latest = {key: offset for offset, key in enumerate(keys)}
+    ranges = [(16, 96, 16, 96), (17, 95, 16, 96), (64, 65, 64, 72)]
+    for first, end, low, high in ranges:
+        assert live.share(first, end) == sum(low <= offset < high for offset in latest.values()) / (high - low)
+    assert live.share(90, 101) == live.share(5, 5) == 1
+
+
 def test_a_range_that_is_not_wholly_in_the_map_is_not_known():
     data = batch_bytes([Record(b"v", b"a"), Record(b"v", b"b")], base_offset=10)
     live = LiveRecords.of(mapped(data, start_offset=10), 1 << 10)

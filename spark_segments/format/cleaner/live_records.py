@@ -14,6 +14,9 @@ from spark_segments.format.batches import BatchTable
 from spark_segments.format.cleaner import map_kernels
 from spark_segments.format.cleaner.offset_map import OffsetMap
 
+_BITS_SET = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1).sum(axis=1, dtype=np.uint8)
+"""How many bits of each byte are set."""
+
 
 @dataclass(frozen=True, slots=True)
 class LiveRecords:
@@ -54,7 +57,7 @@ class LiveRecords:
         if base_offset < self.start_offset or next_offset > self.end_offset or base_offset >= next_offset:
             return 1.0
         first, last = base_offset - self.start_offset >> 3, next_offset - 1 - self.start_offset >> 3
-        return int(np.bitwise_count(self.bits[first : last + 1]).sum()) / (8 * (last + 1 - first))
+        return int(_BITS_SET[self.bits[first : last + 1]].sum()) / (8 * (last + 1 - first))
 
 
 NO_LIVE_RECORDS = LiveRecords(0, 0, np.zeros(1, np.uint8))
