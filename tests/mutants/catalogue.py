@@ -585,7 +585,7 @@ MUTANTS = (
         "log/manifest/snapshot.py",
         "np.lexsort((following, base, partition))",
         "np.lexsort((-following, base, partition))",
-        "tests/log/test_repeated_import.py::test_an_empty_segment_comes_before_the_one_that_begins_where_it_does",
+        "tests/log/manifest/test_snapshots.py::test_rows_in_any_order_come_in_the_order_of_the_log",
     ),
     Mutant(
         "streams",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import time
+from itertools import permutations
 
 import pyarrow as pa
 import pytest
@@ -14,6 +15,7 @@ from spark_segments.log.reading.plan import EVERYTHING, planned_parts
 from spark_segments.storage import Storage
 from tests.log.chunk_rows import TOPIC, TOPIC_ID, new_chunk, new_manifest
 from tests.log.manifest.files import DAY_MS
+from tests.maintenance.rows import row, table
 from tests.manifest_rows import (
     SEGMENT_SCHEMA,
     Change,
@@ -47,6 +49,13 @@ def test_a_snapshot_travels_by_pickle_without_its_rows(manifest):
     content = pickle.dumps(snapshot)
     assert chunk.path.encode() not in content
     assert pickle.loads(content).live_of(0) == [chunk]
+
+
+@pytest.mark.parametrize("order", list(permutations(range(4))))
+def test_rows_in_any_order_come_in_the_order_of_the_log(order):
+    """An import leaves a segment without offsets where the next one begins: it comes first."""
+    rows = [row(0, 9), row(9, 9), row(9, 10), row(0, 4, partition=1)]
+    assert segments_of(table([rows[number] for number in order])) == rows
 
 
 def test_earlier_versions_can_be_read(manifest):
