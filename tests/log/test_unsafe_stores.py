@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -42,9 +43,11 @@ def test_a_store_that_ignores_conditions_is_found_when_a_log_directory_is_made(
 
 
 def files(log: LogDir) -> list[FileInfo]:
-    """The files that are there once a call has returned: a store's marks of commits may come later."""
-    found = log.storage.list(recursive=True)
-    return [info for info in found if info.path != CLOCK_PROBE and not info.path.endswith(".made")]
+    """The files that are there, with the marks of commits, which come after an append has returned."""
+    for thread in threading.enumerate():
+        if thread.name.startswith("commit-mark"):
+            thread.join()
+    return [info for info in log.storage.list(recursive=True) if info.path != CLOCK_PROBE]
 
 
 def test_what_is_there_can_be_read_and_not_changed(uri: str, s3_options: Mapping[str, str]) -> None:

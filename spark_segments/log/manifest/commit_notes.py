@@ -130,7 +130,7 @@ def mark(storage: Storage, topic: str, name: NoteName) -> None:
     if storage.is_local:
         write()
         return
-    pool = ThreadPoolExecutor(1)
+    pool = ThreadPoolExecutor(1, thread_name_prefix="commit-mark")
     pool.submit(write)
     pool.shutdown(wait=False)
 
