@@ -7,6 +7,7 @@ stay.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -64,9 +65,15 @@ def made_batch(
     return header[:CRC_POSITION] + crc32c(checked).to_bytes(4, "big") + checked
 
 
-def empty_batch(base_offset: int, last_offset: int, leader_epoch: int) -> bytes:
-    """The 61 bytes that Kafka's DefaultRecordBatch.writeEmptyHeader writes without a producer and a timestamp."""
-    return made_batch(b"", 0, base_offset=base_offset, last_offset=last_offset, leader_epoch=leader_epoch)
+def empty_batches(start_offset: int, end_offset: int, leader_epoch: int) -> Iterator[bytes]:
+    """Batches without records that take the offsets [`start_offset`, `end_offset`), in order: a hole, as a log has it.
+
+    Each takes as many offsets as a batch can, and is the 61 bytes that Kafka's DefaultRecordBatch.writeEmptyHeader
+    writes without a producer and a timestamp.
+    """
+    for start in range(start_offset, end_offset, LARGEST_BATCH_OFFSETS):
+        last = min(start + LARGEST_BATCH_OFFSETS, end_offset) - 1
+        yield made_batch(b"", 0, base_offset=start, last_offset=last, leader_epoch=leader_epoch)
 
 
 def batch_from(window: Window, offset: int) -> bytes:

@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 from spark_segments.config import topic_config
 from spark_segments.errors import ErasedRecordsError, InvalidOptionError, LogDirError
 from spark_segments.format.batches import scan_batches
-from spark_segments.format.single_batch import LARGEST_BATCH_OFFSETS, empty_batch
+from spark_segments.format.single_batch import empty_batches
 from spark_segments.log.appending.appender import NO_LEADER_EPOCH
 from spark_segments.log.logdir import LogDir
 from spark_segments.log.manifest.change import CREATE, ERASE, RESTORE, Change
@@ -198,34 +198,32 @@ class _Fillers:
     def __init__(self, log: LogDir, topic: str) -> None:
         self._log = log
         self._topic = topic
-        self._written: dict[tuple[int, int, int], Segment] = {}
+        self._written: dict[tuple[int, bytes], Segment] = {}
 
     def after(self, rows: pa.Table, current: Snapshot) -> list[Segment]:
         """Segments that fill the log of each partition from the end of its last row in `rows` to the log end."""
         partition, following = rows.column("partition").to_numpy(), rows.column("next_offset").to_numpy()
         last = np.flatnonzero(np.append(partition[1:] != partition[:-1], len(partition) > 0))
         ends = current.partitions.column("log_end_offset").to_numpy()
-        batches = []
-        for number, start in zip(partition[last].tolist(), following[last].tolist(), strict=True):
-            while start < ends[number]:
-                end = min(int(ends[number]), start + LARGEST_BATCH_OFFSETS)
-                batches.append(self._fill(current, number, start, end))
-                start = end
-        return batches
+        return [
+            self._fill(current, number, batch)
+            for number, start in zip(partition[last].tolist(), following[last].tolist(), strict=True)
+            for batch in empty_batches(start, int(ends[number]), NO_LEADER_EPOCH)
+        ]
 
-    def _fill(self, current: Snapshot, partition: int, start: int, end: int) -> Segment:
-        key = (partition, start, end)
+    def _fill(self, current: Snapshot, partition: int, batch: bytes) -> Segment:
+        key = (partition, batch)
         if key not in self._written:  # an earlier try of the commit may have written it
             config = topic_config(current.config, self._log.defaults)
+            batches = scan_batches(batch).batches
             writer = SegmentWriter(
                 self._log.storage,
                 self._topic,
                 partition,
-                start,
+                int(batches.base_offset[0]),
                 limits=SegmentLimits.of(config),
             )
-            data = empty_batch(start, end - 1, NO_LEADER_EPOCH)
-            writer.append(pa.py_buffer(data), scan_batches(data).batches)
+            writer.append(pa.py_buffer(batch), batches)
             self._written[key] = writer.close(topic_id=current.topic_id, created_ms=self._log.storage.now_ms())
         return self._written[key]
 
