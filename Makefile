@@ -38,13 +38,13 @@ test:  ## all tests: those with Spark share one process and its session, the oth
 docs:  ## the site, in site/
 	$(PYTHON) -m mkdocs build --strict --quiet
 
-bench:  ## the figures of tests/benchmarks/README.md, an hour
-	$(PYTHON) -m tests.benchmarks codec
-	$(PYTHON) -m tests.benchmarks compact
-	$(PYTHON) -m tests.benchmarks spark
-	$(PYTHON) -m tests.benchmarks copy
-	$(PYTHON) -m tests.benchmarks mirror
-	$(PYTHON) -m tests.benchmarks plan
+bench:  ## the figures of benchmarks/README.md, an hour
+	$(PYTHON) -m benchmarks codec
+	$(PYTHON) -m benchmarks compact
+	$(PYTHON) -m benchmarks spark
+	$(PYTHON) -m benchmarks copy
+	$(PYTHON) -m benchmarks mirror
+	$(PYTHON) -m benchmarks plan
 
 bench-compare:  ## this tree against another commit, in turns, ten minutes: make bench-compare REV=main
-	$(PYTHON) -m tests.benchmarks compare --rev $(REV)
+	$(PYTHON) -m benchmarks compare --rev $(REV)

@@ -1,4 +1,4 @@
-"""The exponents and pictures of `python -m tests.benchmarks growth`."""
+"""The exponents and pictures of `python -m benchmarks growth`."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from tests.benchmarks._curves import Panel, picture
-from tests.benchmarks.growth import FITTED_S, LEAST_S, Growth
+from benchmarks._curves import Panel, picture
+from benchmarks.growth import FITTED_S, LEAST_S, Growth
 
 SIZES = (10, 32, 100, 316, 1000)
 

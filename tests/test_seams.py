@@ -25,7 +25,6 @@ FACES += ("spark_segments.log.dump",)
 
 INNER: dict[str, int] = {
     ".": 46,
-    "benchmarks": 40,
     "cli": 35,
     "config": 1,
     "format": 150,

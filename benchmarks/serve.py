@@ -25,9 +25,9 @@ import pyarrow as pa
 from kio.schema.fetch.v11 import request as fetch
 from kio.serial import entity_writer
 
+from benchmarks._cluster import TOPIC, VALUE_BYTES, consume, produce
+from benchmarks.measure import TURNS, in_turns
 from spark_segments import LogDir
-from tests.benchmarks._cluster import TOPIC, VALUE_BYTES, consume, produce
-from tests.benchmarks.measure import TURNS, in_turns
 from tests.kafka_protocol.broker import running_broker
 
 _OFFSET = 0x1122334455667788  # where the request has its offset

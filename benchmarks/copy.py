@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from benchmarks.measure import TURNS, Timings
 from spark_segments import LogDir
-from tests.benchmarks.measure import TURNS, Timings
 
 _PARTITIONS = 2
 _VALUE_BYTES = 1024

@@ -22,11 +22,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
 
+from benchmarks._prebuilt import PrebuiltSource
+from benchmarks.measure import TURNS, in_turns
 from spark_segments import LogDir
 from spark_segments.maintenance import Report, compact, roll, verify
 from spark_segments.spark.session import spark_session
-from tests.benchmarks._prebuilt import PrebuiltSource
-from tests.benchmarks.measure import TURNS, in_turns
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, DataFrameReader, SparkSession
@@ -95,7 +95,7 @@ def session(directory: str) -> Iterator[SparkSession]:
 
 def settings(directory: str) -> dict[str, str]:
     """Those that come with the project, and those of a small machine."""
-    lines = (Path(__file__).parents[2] / "conf" / "spark-defaults.conf").read_text().splitlines()
+    lines = (Path(__file__).parents[1] / "conf" / "spark-defaults.conf").read_text().splitlines()
     given = dict(line.split(None, 1) for line in lines if line.strip() and not line.startswith("#"))
     return given | {
         "spark.driver.bindAddress": "127.0.0.1",

@@ -22,10 +22,10 @@ import pyarrow as pa
 import pyarrow.dataset
 import pyarrow.parquet
 
+from benchmarks.measure import TURNS
+from benchmarks.spark import CODECS, PARTITIONS, noop, record_batches, settings
 from spark_segments import LogDir
 from spark_segments.format.layout import RECORD_SCHEMA
-from tests.benchmarks.measure import TURNS
-from tests.benchmarks.spark import CODECS, PARTITIONS, noop, record_batches, settings
 
 RECORDS = {100: 2_000_000, 1024: 400_000}
 _ALL = [name for name in RECORD_SCHEMA.names if name != "headers"]
@@ -50,7 +50,7 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(dir=arguments.directory) as directory:
         write_files(Path(directory), arguments.scale)
         for engine in arguments.engines:
-            command = [sys.executable, "-m", "tests.benchmarks", "engines", "--output", "json", "--in-process", engine]
+            command = [sys.executable, "-m", "benchmarks", "engines", "--output", "json", "--in-process", engine]
             command += ["--directory", directory, "--turns", str(arguments.turns)]
             done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
             found = json.loads(done.stdout.splitlines()[-1])

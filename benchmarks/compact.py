@@ -24,10 +24,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from benchmarks.measure import TURNS, Timings, children_seconds
 from spark_segments import LogDir
 from spark_segments.format.kernels.crc32c import crc32c
 from spark_segments.maintenance import compact, roll
-from tests.benchmarks.measure import TURNS, Timings, children_seconds
 
 NOW_MS = 1_700_000_000_000
 RECORD_BYTES = (100, 1024)

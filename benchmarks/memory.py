@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from benchmarks.compact import NOW_MS, UNIQUE, table
 from spark_segments import LogDir
 from spark_segments.config import server_config
 from spark_segments.maintenance import compact, roll
-from tests.benchmarks.compact import NOW_MS, UNIQUE, table
 from tests.maintenance.appending import DAY_MS
 
 MIB = 1 << 20

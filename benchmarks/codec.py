@@ -24,6 +24,8 @@ import pyarrow as pa
 import zstandard
 from zlib_ng import zlib_ng
 
+from benchmarks.measure import TURNS, Timings, in_turns
+from benchmarks.spark import record_batches
 from spark_segments.format.batches import scan_batches
 from spark_segments.format.compression import LZ4_BLOCK_BYTES, XERIAL_BLOCK_BYTES, decompress
 from spark_segments.format.decoding.decode import decode_batches
@@ -31,8 +33,6 @@ from spark_segments.format.encoding.encode import encode_records
 from spark_segments.format.layout import CODECS, RECORDS_POSITION
 from spark_segments.format.window import Window
 from spark_segments.log.segment.walk import WINDOW_BYTES
-from tests.benchmarks.measure import TURNS, Timings, in_turns
-from tests.benchmarks.spark import record_batches
 
 VALUE_BYTES = (100, 1024)
 BATCH_BYTES = (16 << 10, 128 << 10, 1 << 20)

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tests.benchmarks.compare import HERE, Side, exported
+from benchmarks.compare import HERE, Side, exported
 from tests.store_proxy import proxy_process
 from tests.store_servers import seaweedfs
 

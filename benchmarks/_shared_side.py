@@ -1,4 +1,4 @@
-"""One side of `tests.benchmarks.shared`: a process that has one version of the package and does what it is told.
+"""One side of `benchmarks.shared`: a process that has one version of the package and does what it is told.
 
 A line of JSON on standard input is a case with its arguments, a line on standard output its seconds or its result.
 """

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import shutil
 import statistics
 import subprocess
@@ -20,7 +19,7 @@ from typing import Any
 
 from deltalake import DeltaTable
 
-from tests.benchmarks.compare import HERE, exported
+from benchmarks.compare import HERE, environment, exported
 
 CHECKPOINT_VERSIONS = 20
 
@@ -58,7 +57,7 @@ def _sessions(
             work.mkdir()
             source = "prebuilt" if side == "prebuilt" else "segments"
             command = [sys.executable, "-P", str(Path(__file__).with_name("_session_side.py")), source, str(work)]
-            done = subprocess.run(command, env=_environment(tree), check=True, stdout=subprocess.PIPE, text=True)
+            done = subprocess.run(command, env=environment(tree), check=True, stdout=subprocess.PIPE, text=True)
             for name, seconds in json.loads(done.stdout).items():
                 found.setdefault((side, name), []).append(tuple(seconds))
             shutil.rmtree(work)
@@ -74,7 +73,7 @@ def _appends(
 ) -> None:
     """Both sides have a topic each."""
     prepared = directory / "prepared"
-    subprocess.run(_command("prepare", prepared), env=_environment(trees.get("before", HERE)), check=True)
+    subprocess.run(_command("prepare", prepared), env=environment(trees.get("before", HERE)), check=True)
     found: dict[tuple[str, str], list[tuple[float, float]]] = {}
     sides = {}
     for side, tree in trees.items():
@@ -82,7 +81,7 @@ def _appends(
         shutil.copytree(prepared, log)
         add_versions(log / "_manifest" / "events" / "_delta_log", arguments.versions)
         sides[side] = subprocess.Popen(
-            _command("appends", log), env=_environment(tree), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            _command("appends", log), env=environment(tree), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
     for process in sides.values():
         assert process.stdout is not None and process.stdout.readline() == "ready\n"
@@ -125,10 +124,6 @@ def _note(
                 turns = zip(seconds, found["before", name], strict=True)
                 ratio = statistics.median(mine[number] / other[number] for mine, other in turns)
                 ratios[f"{name}, {kind}, now / before"] = round(ratio, 2)
-
-
-def _environment(tree: Path) -> dict[str, str]:
-    return os.environ | {"PYTHONPATH": str(tree)}
 
 
 def _command(name: str, log: Path) -> list[str]:

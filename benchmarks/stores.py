@@ -19,10 +19,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from benchmarks.measure import Timings
 from spark_segments import LogDir
 from spark_segments.log.reading.ahead import reading_threads
 from spark_segments.log.reading.read import PIECE_BYTES
-from tests.benchmarks.measure import Timings
 from tests.store_proxy import proxy_process
 from tests.store_servers import seaweedfs
 

@@ -22,12 +22,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from benchmarks._growing import rows
+from benchmarks.plan import make_topic, segment_rows
 from spark_segments import LogDir
-from tests.benchmarks._growing import rows
-from tests.benchmarks.plan import make_topic, segment_rows
 
 MIB, GIB = 1 << 20, 1 << 30
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[1]
 COMMAND = """
 import atexit, pathlib, sys
 from spark_segments.cli import main

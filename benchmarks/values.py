@@ -21,12 +21,12 @@ import numpy as np
 import pyarrow as pa
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
+from benchmarks.measure import in_turns
 from spark_segments import LogDir
 from spark_segments.log.typed import TypedColumns
 from spark_segments.values.protobuf import _compiled
 from spark_segments.values.registries.directory import DirectoryRegistry
 from spark_segments.values.registries.registry import Schema
-from tests.benchmarks.measure import in_turns
 
 RECORDS = 1_000_000
 HEADER_BYTES = 5

@@ -1,6 +1,6 @@
 """The cases of `compare`: a process that does them with the package on its path, by the public interface alone.
 
-`python -m tests.benchmarks._cases prepare DIRECTORY`, or `… serve DIRECTORY`: reads the name of a case from each line
+`python -m benchmarks._cases prepare DIRECTORY`, or `… serve DIRECTORY`: reads the name of a case from each line
 of its input, does it, and answers with its CPU seconds and wall seconds.
 """
 
@@ -19,11 +19,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from benchmarks.values import AVRO, DDL, PROTO, rows
 from spark_segments import LogDir
 from spark_segments.maintenance import compact, roll
 from spark_segments.values.registries.directory import DirectoryRegistry
 from spark_segments.values.registries.registry import Schema
-from tests.benchmarks.values import AVRO, DDL, PROTO, rows
 
 KEYS: dict[str, Callable[[np.random.Generator, int], np.ndarray]] = {
     "uniform keys": lambda generator, count: generator.integers(0, max(1, count // 10), count),

@@ -15,11 +15,11 @@ import numpy as np
 import pyarrow as pa
 from deltalake import DeltaTable
 
+from benchmarks.measure import in_turns
+from benchmarks.spark import settings
 from spark_segments import LogDir
 from spark_segments.maintenance import table
 from spark_segments.spark.session import spark_session
-from tests.benchmarks.measure import in_turns
-from tests.benchmarks.spark import settings
 
 RECORDS = 50_000_000
 PARTITIONS = 4

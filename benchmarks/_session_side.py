@@ -52,7 +52,7 @@ def _segments(spark: SparkSession, directory: str) -> tuple[Callable[[], Any], C
 
 
 def _prebuilt(spark: SparkSession, directory: str) -> tuple[Callable[[], Any], Callable[[], Any]]:
-    from tests.benchmarks._prebuilt import PrebuiltSource  # this tree's, where another commit's package is measured
+    from benchmarks._prebuilt import PrebuiltSource  # this tree's, where another commit's package is measured
 
     spark.dataSource.register(PrebuiltSource)
     path = f"{directory}/batch.arrow"

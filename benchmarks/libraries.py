@@ -20,6 +20,7 @@ import cramjam
 import numpy as np
 import pyarrow as pa
 
+from benchmarks.spark import record_batches
 from spark_segments.format import compression
 from spark_segments.format.batches import scan_batches
 from spark_segments.format.decoding import batch_groups
@@ -27,7 +28,6 @@ from spark_segments.format.decoding.decode import decode_batches
 from spark_segments.format.encoding.encode import encode_records
 from spark_segments.format.layout import CODECS, LZ4
 from spark_segments.format.window import Window
-from tests.benchmarks.spark import record_batches
 from tests.golden_files import log_files
 
 BATCH_BYTES = (16 << 10, 128 << 10)

@@ -14,8 +14,8 @@ from typing import Any
 
 import pyarrow as pa
 
+from benchmarks.measure import in_turns
 from spark_segments import LogDir
-from tests.benchmarks.measure import in_turns
 
 _RECORDS = (1, 1_000, 100_000)
 _TOPICS = {"default": {}, "forced": {"flush.messages": "1"}}

@@ -1,6 +1,6 @@
 """The logs of `growth`, which grow in one dimension, and what each operation takes of them: time and memory.
 
-`python -m tests.benchmarks._growing DIMENSION DIRECTORY [--quick]` prints a line of JSON for each size and operation.
+`python -m benchmarks._growing DIMENSION DIRECTORY [--quick]` prints a line of JSON for each size and operation.
 All of a dimension is measured in one process, from the smallest size on, and nothing is cached between operations.
 """
 

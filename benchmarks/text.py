@@ -22,9 +22,9 @@ from typing import Any
 
 import pyarrow as pa
 
+from benchmarks.measure import children_seconds
+from benchmarks.serve import _process, _serve_command
 from spark_segments import LogDir
-from tests.benchmarks.measure import children_seconds
-from tests.benchmarks.serve import _process, _serve_command
 
 _TOPIC = "orders"
 _TEMPLATE = "%k %v\\n"

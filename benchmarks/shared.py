@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import subprocess
 import sys
 import tempfile
@@ -20,11 +19,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
 
-from tests.benchmarks.measure import Timings
-from tests.benchmarks.spark import settings
+from benchmarks.compare import HERE, environment, exported
+from benchmarks.measure import Timings
+from benchmarks.spark import settings
 from tests.s3_server import BUCKET, counting_s3_server
 
-HERE = Path(__file__).resolve().parents[2]
 BEFORE = "9bc284e"
 """The last commit without shared objects."""
 
@@ -46,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(dir=arguments.directory) as temporary:
         directory = Path(temporary)
-        trees = {"before": _exported(arguments.rev, directory / "tree"), "now": HERE}
+        trees = {"before": exported(arguments.rev, directory / "tree"), "now": HERE}
         figures: dict[str, Any] = {}
         for name, tree in trees.items():
             figures |= {f"{name}, {what}": count for what, count in _requests(tree).items()}
@@ -116,12 +115,11 @@ class _Side:
     """A process that has the package of a tree."""
 
     def __init__(self, tree: Path, given: dict[str, Any]) -> None:
-        environment = os.environ | {"PYTHONPATH": str(tree)}
         # Run by path: beside the script lie modules with names of the standard library.
         script = str(Path(__file__).with_name("_shared_side.py"))
         command = [sys.executable, "-c", f"import runpy; runpy.run_path({script!r}, run_name='__main__')"]
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-        self._process = subprocess.Popen(command, text=True, env=environment, cwd=tree, **pipes)  # type: ignore[call-overload]
+        self._process = subprocess.Popen(command, text=True, env=environment(tree), cwd=tree, **pipes)  # type: ignore[call-overload]
         self._send(given)
         assert self._process.stdout.readline().strip() == "ready"
 
@@ -150,12 +148,4 @@ def _source(directory: Path, mib: int) -> Path:
         value = pa.Array.from_buffers(pa.binary(), rows, [None, offsets, pa.py_buffer(values.tobytes())])
         table = pa.table({"key": [b"key %d" % row for row in range(rows)], "value": value, "number": np.arange(rows)})
         pa.parquet.write_table(table, directory / f"{task}.parquet", compression="none", use_dictionary=False)
-    return directory
-
-
-def _exported(rev: str, directory: Path) -> Path:
-    directory.mkdir()
-    command = ["git", "archive", rev, "spark_segments", "pyspark_segments"]
-    archive = subprocess.run(command, cwd=HERE, stdout=subprocess.PIPE, check=True)
-    subprocess.run(["tar", "-x", "-C", str(directory)], input=archive.stdout, check=True)
     return directory

@@ -19,10 +19,10 @@ from typing import Any
 
 import numpy as np
 
-from tests.benchmarks._curves import Panel, picture
-from tests.benchmarks._growing import DIMENSIONS
+from benchmarks._curves import Panel, picture
+from benchmarks._growing import DIMENSIONS
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "growth.md"
 BEGIN, END = "<!-- figures: begin -->", "<!-- figures: end -->"
 
@@ -100,7 +100,7 @@ def _measured(dimension: str, arguments: argparse.Namespace) -> dict[str, list[d
     """{operation: what was measured at each size, in order}, by a process of its own."""
     by_operation: dict[str, list[dict[str, float]]] = defaultdict(list)
     with tempfile.TemporaryDirectory(dir=arguments.directory) as directory:
-        command = [sys.executable, "-m", "tests.benchmarks._growing", dimension, directory, "--only", arguments.only]
+        command = [sys.executable, "-m", "benchmarks._growing", dimension, directory, "--only", arguments.only]
         command += ["--sizes", str(arguments.sizes), *(["--wide"] if arguments.wide else [])]
         with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
             assert process.stdout is not None

@@ -1,6 +1,6 @@
 """The cases of `requests`: a process that does them with the package on its path, by the public interface alone.
 
-`python -m tests.benchmarks._requests_side URI OPTIONS`, OPTIONS as JSON: makes the topics, then reads the name of a
+`python -m benchmarks._requests_side URI OPTIONS`, OPTIONS as JSON: makes the topics, then reads the name of a
 case from each line of its input, does it, and answers with its wall seconds.
 """
 

@@ -12,10 +12,10 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+from benchmarks._cluster import TOPIC, VALUE_BYTES, consume, produce
+from benchmarks.measure import TURNS, in_turns
 from spark_segments import LogDir
 from spark_segments.kafka_protocol import capture
-from tests.benchmarks._cluster import TOPIC, VALUE_BYTES, consume, produce
-from tests.benchmarks.measure import TURNS, in_turns
 from tests.kafka_protocol.broker import running_broker
 
 _PARTITIONS = 3

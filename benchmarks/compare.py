@@ -16,7 +16,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-HERE = Path(__file__).resolve().parents[2]
+HERE = Path(__file__).resolve().parents[1]
 SHARE_THAT_AGREES = 0.9
 
 
@@ -32,7 +32,7 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(dir=arguments.directory) as temporary:
         directory = Path(temporary)
         other = exported(arguments.rev, directory / "tree")
-        subprocess.run(_command("_cases.py", "prepare", str(directory / "logs")), env=_environment(other), check=True)
+        subprocess.run(_command("_cases.py", "prepare", str(directory / "logs")), env=environment(other), check=True)
         cases = ("_cases.py", "serve", str(directory / "logs"))
         with Side(other, *cases) as theirs, Side(HERE, *cases) as ours:
             names = [name for name in ours.names if arguments.only in name]
@@ -53,10 +53,10 @@ def _beyond(ratios: list[float], limit: float) -> bool:
 
 
 def exported(rev: str, directory: Path) -> Path:
-    """The package of another commit, in a new directory."""
+    """The package of another commit, in a new directory, without its benchmarks: those of this tree measure both."""
     directory.mkdir()
     archive = subprocess.run(["git", "archive", rev], cwd=HERE, stdout=subprocess.PIPE, check=True)
-    subprocess.run(["tar", "-x", "-C", str(directory)], input=archive.stdout, check=True)
+    subprocess.run(["tar", "-x", "--exclude=benchmarks", "-C", str(directory)], input=archive.stdout, check=True)
     if (directory / "hatch_build.py").exists():  # before it, kernels were compiled when they were imported
         subprocess.run([sys.executable, "hatch_build.py"], cwd=directory, check=True)
     return directory
@@ -66,8 +66,9 @@ def _command(script: str, *arguments: str) -> list[str]:
     return [sys.executable, "-P", str(Path(__file__).with_name(script)), *arguments]
 
 
-def _environment(tree: Path) -> dict[str, str]:
-    return os.environ | {"PYTHONPATH": str(tree)}
+def environment(tree: Path) -> dict[str, str]:
+    """The environment of a process that imports the package of `tree`, and these benchmarks."""
+    return os.environ | {"PYTHONPATH": os.pathsep.join([str(tree), str(HERE)])}
 
 
 class Side:
@@ -78,7 +79,7 @@ class Side:
     def __init__(self, tree: Path, script: str, *arguments: str) -> None:
         self._process = subprocess.Popen(
             _command(script, *arguments),
-            env=_environment(tree),
+            env=environment(tree),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from benchmarks.measure import TURNS, in_turns
+from benchmarks.spark import settings
 from spark_segments import LogDir
 from spark_segments.maintenance import compact, roll
 from spark_segments.spark.session import spark_session
-from tests.benchmarks.measure import TURNS, in_turns
-from tests.benchmarks.spark import settings
 
 RECORDS = 4_000_000
 PARTITIONS = 4

@@ -20,10 +20,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from benchmarks.measure import TURNS, Timings
 from spark_segments import LogDir
 from spark_segments.maintenance import mirror, roll
 from spark_segments.maintenance.mirroring.mirror import lags
-from tests.benchmarks.measure import TURNS, Timings
 
 _PARTITIONS = 2
 _VALUE_BYTES = 1024

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from benchmarks._nothing import NothingSource
+from benchmarks._stream_sink import measure_sink
+from benchmarks.plan import make_topic, segment_rows
+from benchmarks.spark import noop, record_batches, settings
 from spark_segments import LogDir
 from spark_segments.spark.session import spark_session
 from spark_segments.spark.source import Source
-from tests.benchmarks._nothing import NothingSource
-from tests.benchmarks._stream_sink import measure_sink
-from tests.benchmarks.plan import make_topic, segment_rows
-from tests.benchmarks.spark import noop, record_batches, settings
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
