@@ -17,6 +17,8 @@ import pyarrow.compute as pc
 
 from spark_segments.config import TopicConfig, topic_config
 from spark_segments.errors import SegmentsError, UnknownTopicError
+from spark_segments.format.layout import BATCH_OVERHEAD
+from spark_segments.format.single_batch import LARGEST_BATCH_OFFSETS, empty_batches
 from spark_segments.kafka_protocol.read_ahead import BLOCK_BYTES, CheckedBlock, FileRange, Held, ReadAhead
 from spark_segments.log.logdir import LogDir
 from spark_segments.log.manifest.rows import Partition, partitions_of
@@ -84,7 +86,7 @@ class ServedTopic:
         """The bytes that a read from `offset` can give at most, 0 where it gives none."""
         if offset >= self.end_offset(partition, committed=committed):
             return 0
-        return self._partition_log(partition).bytes_from(offset)
+        return max(BATCH_OVERHEAD, self._partition_log(partition).bytes_from(offset))
 
     def read(
         self,
@@ -98,8 +100,21 @@ class ServedTopic:
     ) -> tuple[list[np.ndarray | FileRange], int]:
         """(buffers, the offset behind them): as `PartitionLog.read` has them. `from_files`: batches that were checked
         not long ago may be ranges of files.
+
+        Where no batch follows up to the end, the answer is a batch without records that goes on to it. A broker keeps
+        one there, and a reader stands at its offset until it gets one.
         """
         end = self.end_offset(partition, committed=committed)
+        taken, behind = self._batches(partition, offset, end, max_bytes, at_least_one, from_files)
+        if offset < end <= behind and not taken and (at_least_one or max_bytes >= BATCH_OVERHEAD):
+            epoch = int(LeaderEpochs.of(self.partitions[partition]).at(np.array([end - 1]))[0])
+            batch = next(empty_batches(offset, end, epoch))
+            return [np.frombuffer(batch, np.uint8)], min(end, offset + LARGEST_BATCH_OFFSETS)
+        return taken, behind
+
+    def _batches(
+        self, partition: int, offset: int, end: int, max_bytes: int, at_least_one: bool, from_files: bool
+    ) -> tuple[list[np.ndarray | FileRange], int]:
         taken: list[np.ndarray | FileRange] = []
         left, following = max_bytes, offset
         while following < end:

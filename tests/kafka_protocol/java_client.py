@@ -3,7 +3,7 @@
 Its jars are those in the wheel deephaven-server (kafka-clients of Confluent 8.3, which is Kafka 4.3), which pip
 downloads: 240 MB, unless --jars has them. Directories that Kafka wrote are imported, served, and read by assignment in
 both isolation levels and in a group, and a time is looked up in each: records and offsets must be those that Kafka's
-own reader says, positions the ends of the log.
+own reader says, positions the ends of the log. So it is with a log that ends with a hole.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 
 from spark_segments import LogDir
 from tests.golden_files import CLEAN_DIRECTORIES, expected_records, golden_dir
-from tests.kafka_protocol.serving import Record, expected, serving
+from tests.kafka_protocol.serving import Record, expected, serving, text, with_a_hole
 
 _WHEEL = "deephaven-server==42.7"
 _JARS = ("kafka-clients-", "lz4-java-", "slf4j-api-", "snappy-java-", "zstd-jni-")
@@ -31,10 +31,15 @@ def main() -> int:
     parser.add_argument("--jars", type=Path, help="kafka-clients and what it needs")
     arguments = parser.parse_args()
     names = [name for name in CLEAN_DIRECTORIES if "/" not in name]
-    times = {name: _middle_time(expected_records(name)) for name in names}
+    rows = {name: expected_records(name) for name in names}
+    rows["gone-0"] = [
+        {"offset": number, "timestamp": number, "key": None, "value": text(str(number).encode()), "headers": []}
+        for number in range(100)
+    ]
+    times = {name: max(0, int(rows[name][len(rows[name]) // 2]["timestamp"])) for name in rows}
     with tempfile.TemporaryDirectory() as directory:
         jars = arguments.jars or _downloaded(Path(directory, "jars"))
-        log = LogDir.create(f"{directory}/log")
+        log = with_a_hole(f"{directory}/log")
         for name in names:
             log.import_kafka(str(golden_dir(name)))
         with serving(log) as server:
@@ -46,11 +51,7 @@ def main() -> int:
                 timeout=_JAVA_SECONDS,
                 check=True,
             )
-        return _compared(read.stdout.splitlines(), times, log)
-
-
-def _middle_time(rows: Sequence[Mapping[str, Any]]) -> int:
-    return max(0, int(rows[len(rows) // 2]["timestamp"]))
+        return _compared(read.stdout.splitlines(), rows, times, log)
 
 
 def _downloaded(directory: Path) -> Path:
@@ -64,7 +65,9 @@ def _downloaded(directory: Path) -> Path:
     return directory
 
 
-def _compared(lines: Sequence[str], times: Mapping[str, int], log: LogDir) -> int:
+def _compared(
+    lines: Sequence[str], all_rows: Mapping[str, list[dict[str, Any]]], times: Mapping[str, int], log: LogDir
+) -> int:
     found: dict[tuple[str, str], list[Record]] = {}
     positions: dict[str, int] = {}
     by_time: dict[str, int] = {}
@@ -80,7 +83,7 @@ def _compared(lines: Sequence[str], times: Mapping[str, int], log: LogDir) -> in
             found.setdefault((label, place), []).append((int(offset), key, value, pairs))
     wrong = []
     for name, time in times.items():
-        rows = expected_records(name)
+        rows = all_rows[name]
         for label, wanted in _wanted(expected(rows), expected(rows, committed=True)).items():
             got = found.get((label, name), [])
             if got != wanted:

@@ -20,8 +20,10 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from cryptography.x509.oid import NameOID
 
 from spark_segments import LogDir
+from spark_segments.kafka_protocol import capture
 from spark_segments.kafka_protocol.server import Server
 from spark_segments.kafka_protocol.views import Views
+from tests.log.memory_store import memory_log
 
 Record = tuple[int, str | None, str | None, list[tuple[str, str | None]]]
 """Offset, key, value, headers; bytes in base64, as Kafka's own reader has them in tests/golden."""
@@ -37,6 +39,19 @@ def serving(
         thread.start()
         yield server
     thread.join(10)
+
+
+def with_a_hole(location: str) -> LogDir:
+    """`gone-0` has records 0 to 99, of these times, and ends at 200: a broker deleted the rest before a capture."""
+    source, log = memory_log("/source"), LogDir.create(location)
+    source.create_topic("gone", partitions=1)
+    with serving(source, interval_seconds=0) as broker:
+        source.topic("gone").append([{"value": str(number), "timestamp": number} for number in range(100)])
+        capture(log, f"127.0.0.1:{broker.port}")
+        source.topic("gone").append([{"value": str(number)} for number in range(100)])
+        source.topic("gone").delete_records({0: -1})
+        capture(log, f"127.0.0.1:{broker.port}")
+    return log
 
 
 def self_signed(directory: Path) -> tuple[Path, ssl.SSLContext]:

@@ -11,7 +11,7 @@ import struct
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,7 @@ from spark_segments.kafka_protocol.server import Server
 from spark_segments.kafka_protocol.views import Views
 from tests.golden_files import CLEAN_DIRECTORIES, LEGACY_DIRECTORIES, expected_records, golden_dir, queries
 from tests.kafka_protocol.requests import request
-from tests.kafka_protocol.serving import consumer, expected, records, self_signed, serving, text
+from tests.kafka_protocol.serving import consumer, expected, records, self_signed, serving, text, with_a_hole
 from tests.s3_server import BUCKET
 
 NAMES = [
@@ -136,6 +136,71 @@ def test_aiokafka_reads_what_kafka_wrote(server: Server) -> None:
 
     for name in ("mixed-0", "txn-0"):
         assert asyncio.run(read(*_place(name))) == [row[:3] for row in expected(expected_records(name), committed=True)]
+
+
+def offsets_by_librdkafka(server: Server, isolation_level: str) -> tuple[list[int], int]:
+    """(offsets of the records, the position at the end) of `gone-0`."""
+    reader = consumer(server, **{"isolation.level": isolation_level})
+    try:
+        reader.assign([TopicPartition("gone", 0, 0)])
+        found: list[int] = []
+        while (message := reader.poll(20)) is not None and message.error() is None:
+            found.append(message.offset())
+        assert message is not None and message.error().name() == "_PARTITION_EOF"
+        return found, message.offset()
+    finally:
+        reader.close()
+
+
+def offsets_by_kafka_python(server: Server, isolation_level: str) -> tuple[list[int], int]:
+    place = kafka.TopicPartition("gone", 0)
+    reader = kafka.KafkaConsumer(
+        bootstrap_servers=f"127.0.0.1:{server.port}", enable_auto_commit=False, isolation_level=isolation_level
+    )
+    try:
+        reader.assign([place])
+        reader.seek(place, 0)
+        end, found = reader.end_offsets([place])[place], []
+        deadline = time.monotonic() + 20
+        while reader.position(place) < end and time.monotonic() < deadline:
+            found += [one.offset for batch in reader.poll(timeout_ms=500).values() for one in batch]
+        return found, reader.position(place)
+    finally:
+        reader.close()
+
+
+def offsets_by_aiokafka(server: Server, isolation_level: str) -> tuple[list[int], int]:
+    async def read() -> tuple[list[int], int]:
+        place = aiokafka.TopicPartition("gone", 0)
+        address = f"127.0.0.1:{server.port}"
+        reader = aiokafka.AIOKafkaConsumer(
+            bootstrap_servers=address, enable_auto_commit=False, isolation_level=isolation_level
+        )
+        await reader.start()
+        try:
+            reader.assign([place])
+            reader.seek(place, 0)
+            end, found = (await reader.end_offsets([place]))[place], []
+            deadline = time.monotonic() + 20
+            while await reader.position(place) < end and time.monotonic() < deadline:
+                found += [one.offset for batch in (await reader.getmany(timeout_ms=500)).values() for one in batch]
+            return found, await reader.position(place)
+        finally:
+            await reader.stop()
+
+    return asyncio.run(read())
+
+
+@pytest.mark.parametrize("isolation_level", ["read_uncommitted", "read_committed"])
+@pytest.mark.parametrize("read", [offsets_by_librdkafka, offsets_by_kafka_python, offsets_by_aiokafka])
+def test_a_reader_comes_to_a_log_end_that_is_a_hole(
+    tmp_path: Path, read: Callable[[Server, str], tuple[list[int], int]], isolation_level: str
+) -> None:
+    log = with_a_hole(str(tmp_path / "log"))
+    with serving(log) as server:
+        assert read(server, isolation_level) == (list(range(100)), 200)
+        log.topic("gone").append([{"value": "after"}])
+        assert read(server, isolation_level) == ([*range(100), 200], 201)
 
 
 @pytest.mark.parametrize("name", ["canary-0", "logappend-0"])
