@@ -115,7 +115,7 @@ def _measure(log: LogDir, topic: str, formats: dict[str, str], table: pa.Table, 
     batches = list(log.topic(topic).scan(columns=["value"]).batches())
     decoder = log.topic(topic).decoders(formats)[0]
     typed = [decoder.decode(batch.column("value"))[0] for batch in batches]
-    encoder = TypedColumns(log.manifests).writers(topic, formats, {"value": typed[0].type})[0]
+    encoder = TypedColumns(log).writers(topic, formats, {"value": typed[0].type})[0]
     loop_decode, loop_encode = _loops(topic, [one for batch in batches for one in batch.column("value").to_pylist()])
     cases: dict[str, Callable[[], object]] = {
         "read as bytes": lambda: [batch.num_rows for batch in log.topic(topic).scan(columns=["value"]).batches()],

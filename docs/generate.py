@@ -71,7 +71,7 @@ FACE: dict[str, tuple[str, ...]] = {
         *("create", "open", "topics", "topic", "create_topic", "delete_topic"),
         *("group", "groups", "registry", "maintain", "import_kafka", "export_kafka"),
     ),
-    "spark_segments.log.topic.Topic": (
+    "spark_segments.face.topic.Topic": (
         *("version", "snapshot", "config", "offsets", "offsets_for_times", "describe", "history", "explain", "verify"),
         *("scan", "append", "alter", "upgrade", "delete_records"),
     ),

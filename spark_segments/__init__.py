@@ -5,10 +5,12 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from spark_segments import extensions
+
 if TYPE_CHECKING:
     from spark_segments import errors
+    from spark_segments.face.logdir import LogDir
     from spark_segments.log.appending.appender import ProducerOptions
-    from spark_segments.log.logdir import LogDir
     from spark_segments.log.positions import Position
     from spark_segments.progress import progress_bar
     from spark_segments.spark.session import spark_session
@@ -18,13 +20,16 @@ __version__ = "0.2.0"
 __all__ = ["LogDir", "Position", "ProducerOptions", "__version__", "errors", "lag", "progress_bar", "spark_session"]
 
 _HOME = {
-    "LogDir": "spark_segments.log.logdir",
+    "LogDir": "spark_segments.face.logdir",
     "Position": "spark_segments.log.positions",
     "ProducerOptions": "spark_segments.log.appending.appender",
     "lag": "spark_segments.spark.streams.lag",
     "progress_bar": "spark_segments.progress",
     "spark_session": "spark_segments.spark.session",
 }
+
+extensions.DIRECTORY_OPENERS.append("spark_segments.log.kafka.directory:kafka_directory")
+extensions.COLUMN_FORMATS.append("spark_segments.log.typed:TypedColumns")
 
 
 def __getattr__(name: str) -> Any:

@@ -10,7 +10,6 @@ from pathlib import Path
 
 from spark_segments import LogDir
 from spark_segments.log.manifest.delta.delta_log import DeltaLog, OpenDeltaLog
-from spark_segments.log.manifests import Manifests
 from spark_segments.log.marker import mark
 from spark_segments.storage import FileSystem, Storage
 from spark_segments.storage.local import LocalFiles
@@ -33,7 +32,7 @@ def opened(
         defaults = at.defaults if defaults is None else defaults
         at = at.storage if filesystem is None else at.uri
     storage = at if isinstance(at, Storage) else Storage(str(at), filesystem=filesystem)
-    return LogDir(Manifests(storage, defaults=defaults, open_delta_log=open_delta_log))
+    return LogDir(storage, defaults=defaults, open_delta_log=open_delta_log)
 
 
 def created(

@@ -15,7 +15,7 @@ from airflow.sdk.exceptions import AirflowException
 from spark_segments.airflow.assets import topic_asset
 from spark_segments.airflow.reports import report_of, summary
 from spark_segments.cli.doctor.paths import Item, path_of
-from spark_segments.log.logdir import LogDir
+from spark_segments.face.logdir import LogDir
 
 
 class SegmentsOperator(BaseOperator):

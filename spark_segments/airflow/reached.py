@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from spark_segments.errors import InvalidOptionError
-from spark_segments.log.logdir import LogDir
+from spark_segments.face.logdir import LogDir
 from spark_segments.log.manifest.snapshot import Snapshot
 
 

@@ -12,7 +12,7 @@ from spark_segments.config.table import KEYS
 from spark_segments.errors import SegmentsError
 
 if TYPE_CHECKING:
-    from spark_segments.log.logdir import LogDir
+    from spark_segments.face.logdir import LogDir
 
 
 def topics(ctx: typer.Context, incomplete: str) -> list[str]:
@@ -40,7 +40,7 @@ def setting_names(incomplete: str) -> list[str]:
 
 
 def _names(ctx: typer.Context, incomplete: str, names: Callable[[LogDir], Sequence[str]]) -> list[str]:
-    from spark_segments.log.logdir import LogDir
+    from spark_segments.face.logdir import LogDir
 
     try:
         log = LogDir.open(ctx.params["log_dir"], parse_overrides(ctx.params.get("storage") or []))

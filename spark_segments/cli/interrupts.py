@@ -11,7 +11,7 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from spark_segments.log.logdir import LogDir
+    from spark_segments.face.logdir import LogDir
 
 AGAIN_SECONDS = 2.0
 """After so long a signal is raised again: where it came while native code called Python, the first may be lost."""

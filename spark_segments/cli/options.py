@@ -28,7 +28,7 @@ from spark_segments.errors import InvalidOptionError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from spark_segments.log.logdir import LogDir
+    from spark_segments.face.logdir import LogDir
 
 
 TopicArgument = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic.", autocompletion=completion.topics)]
@@ -104,7 +104,7 @@ class LogOptions:
 
     def open(self) -> LogDir:
         """The existing log directory."""
-        from spark_segments.log.logdir import LogDir
+        from spark_segments.face.logdir import LogDir
 
         return LogDir.open(self.log_dir, self.storage_options, defaults=self._defaults())
 
@@ -116,7 +116,7 @@ class LogOptions:
 
     def create(self) -> LogDir:
         """The log directory, which is created where there is none."""
-        from spark_segments.log.logdir import LogDir
+        from spark_segments.face.logdir import LogDir
 
         return LogDir.create(self.log_dir, self.storage_options, defaults=self._defaults())
 

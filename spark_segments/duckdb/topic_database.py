@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from spark_segments.errors import InvalidOptionError, MissingExtraError, SegmentsError
-from spark_segments.log.logdir import LogDir
-from spark_segments.log.manifests import NAMED_TOPICS
+from spark_segments.face.logdir import LogDir
+from spark_segments.log.directory import NAMED_TOPICS
 from spark_segments.log.printing import MOST_ROWS, Printed, Prints, cell_of, rows_of
 from spark_segments.log.reading.isolation import READ_UNCOMMITTED
 from spark_segments.log.reading.plan import BINARY, BINARY_VIEW, LATEST

@@ -10,7 +10,7 @@ from spark_segments.config import check_new_topic_name
 from spark_segments.errors import (
     UnknownTopicError,
 )
-from spark_segments.log.logdir import LogDir
+from spark_segments.face.logdir import LogDir
 from spark_segments.log.manifest.change import Change
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.manifest.states import GOES_ON_IN, check_role

@@ -8,13 +8,13 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from spark_segments.errors import SegmentsError, UnknownTopicError
+from spark_segments.face.logdir import LogDir
 from spark_segments.kafka_protocol.capture_branches import branch
 from spark_segments.kafka_protocol.capture_options import CaptureOptions, Divergence
 from spark_segments.kafka_protocol.partition_capture import DivergedError
 from spark_segments.kafka_protocol.source import SourceCluster, SourceTopic, patient
 from spark_segments.kafka_protocol.topic_capture import CAPTURED, TopicCapture
 from spark_segments.log.groups.kafka_groups import GroupOffsets, chosen_groups, keep_groups
-from spark_segments.log.logdir import LogDir
 from spark_segments.log.report import FAILED, Report
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ def capture(
         }
         lines = {line["topic"]: line for line in report.partitions if line["action"] == CAPTURED}
         parted = {(name, number) for name, line in lines.items() for number in line["kept"]}
-        kept, warnings = keep_groups(log.manifests, renamed, [*lines] if renamed else [], parted)
+        kept, warnings = keep_groups(log, renamed, [*lines] if renamed else [], parted)
         for text in warnings:
             report.warn(text)
         for name, found in kept.items():

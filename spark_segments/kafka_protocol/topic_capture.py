@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from spark_segments.config import topic_config
 from spark_segments.errors import CommitConflictError, SegmentsError
 from spark_segments.execution import run_tasks, task_slots
+from spark_segments.face.logdir import LogDir
 from spark_segments.format.sidecars.producer_state import producer_snapshot_bytes
 from spark_segments.kafka_protocol.capture_branches import CAPTURE, topic_here
 from spark_segments.kafka_protocol.capture_options import CaptureOptions, Divergence
@@ -30,7 +31,6 @@ from spark_segments.kafka_protocol.partition_capture import (
 )
 from spark_segments.kafka_protocol.source import EARLIEST, SourceCluster, SourceTopic, patient
 from spark_segments.log.kafka.imported_settings import kept_settings
-from spark_segments.log.logdir import LogDir
 from spark_segments.log.manifest.change import CREATE, Change
 from spark_segments.log.manifest.manifest import Manifest
 from spark_segments.log.manifest.rows import SEALED, Partition, Segment, partitions_of
@@ -109,7 +109,7 @@ class TopicCapture:
     def run(self) -> str:
         """Makes the pass, adds its line to the report, and returns the name of the topic here. Again, it goes on."""
         self.name, before = topic_here(self._log, self._topic.name)
-        self._manifest: Manifest = self._log.manifests.manifest(self.name)
+        self._manifest: Manifest = self._log.manifest(self.name)
         try:
             current = self._ready(before)
         except DivergedError as error:

@@ -19,8 +19,8 @@ from spark_segments.config import TopicConfig, topic_config
 from spark_segments.errors import SegmentsError, UnknownTopicError
 from spark_segments.format.layout import BATCH_OVERHEAD
 from spark_segments.format.single_batch import LARGEST_BATCH_OFFSETS, empty_batches
+from spark_segments.face.logdir import LogDir
 from spark_segments.kafka_protocol.read_ahead import BLOCK_BYTES, CheckedBlock, FileRange, Held, ReadAhead
-from spark_segments.log.logdir import LogDir
 from spark_segments.log.manifest.rows import Partition, partitions_of
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.reading.isolation import load_aborted, transaction_indexes

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Iterator, Mapping
 import pyarrow as pa
 
 from spark_segments.errors import LogDirError
+from spark_segments.log.directory import LogDirectory
 from spark_segments.log.manifest.snapshot import Snapshot
-from spark_segments.log.manifests import Manifests
 from spark_segments.log.reading.plan import Selection
 from spark_segments.log.reading.scan import Scan
 from spark_segments.storage import Storage
@@ -30,15 +30,15 @@ SCHEMAS_TOPIC = "_schemas"
 class TypedColumns:
     """Keys and values of the topics of a log directory, as options say."""
 
-    def __init__(self, manifests: Manifests) -> None:
-        self._manifests = manifests
-        self._options = manifests.storage.storage_options
+    def __init__(self, log: LogDirectory) -> None:
+        self._log = log
+        self._options = log.storage.storage_options
 
     def readers(self, snapshot: Snapshot, formats: Mapping[str, str]) -> list[Decoder]:
         """The decoders of a topic's columns. Raises InvalidOptionError, RegistryError."""
 
         def sample(column: str) -> bytes | None:
-            for batch in Scan.of(self._manifests.storage, snapshot, selection=Selection((column,))).batches():
+            for batch in Scan.of(self._log.storage, snapshot, selection=Selection((column,))).batches():
                 there = batch.column(column).drop_null()
                 if len(there):
                     return bytes(there[0].as_py())
@@ -85,9 +85,9 @@ class TypedColumns:
     def _schemas(self, address: str) -> Iterator[pa.RecordBatch] | None:
         """The records of `_schemas` in the log directory at an address, or None."""
         with contextlib.suppress(LogDirError):  # then the address is a directory of schemas, or will become one
-            there = self._manifests
+            there = self._log
             if address != SCHEMAS_TOPIC:
-                there = Manifests.open(Storage(address, dict(self._options)))
+                there = LogDirectory.open(address, self._options)
             if SCHEMAS_TOPIC in there.topics():
                 both = Selection(("key", "value"))
                 return Scan.of(there.storage, there.snapshot(SCHEMAS_TOPIC), selection=both).batches()

@@ -30,7 +30,7 @@ from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.report import FAILED, Report
 
 if TYPE_CHECKING:
-    from spark_segments.log.logdir import LogDir
+    from spark_segments.face.logdir import LogDir
 
 _ESCAPES = str.maketrans({"\\": r"\\", "\n": r"\n", '"': r"\""})
 

@@ -8,11 +8,11 @@ from typing import TypeVar
 from spark_segments.config import TopicConfig, topic_config
 from spark_segments.errors import CommitConflictError, InvalidOptionError, SegmentsError, UnknownTopicError
 from spark_segments.execution import run_tasks
-from spark_segments.log.logdir import LogDir
+from spark_segments.face.logdir import LogDir
+from spark_segments.log.directory import selected
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.manifest.states import check_role
 from spark_segments.log.manifest.upkeep import OLDEST_CHUNK_MS
-from spark_segments.log.manifests import selected
 from spark_segments.log.report import FAILED, Report
 from spark_segments.storage import Storage
 
@@ -30,8 +30,8 @@ def selected_topics(
     A topic that cannot be read, or that takes no job because it is a follower or fenced, goes into the report as
     failed. Raises UnknownTopicError if a topic of `topics` is not there, LogDirError for a directory of Kafka's.
     """
-    log.manifests.check_writable()
-    for name in selected(log.manifests.directories(), topics):
+    log.check_writable()
+    for name in selected(log.directories(), topics):
         try:
             snapshot = log.topic(name).snapshot
             config = topic_config(snapshot.config, log.defaults)

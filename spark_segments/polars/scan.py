@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from spark_segments.errors import MissingExtraError
-from spark_segments.log.logdir import LogDir
+from spark_segments.face.logdir import LogDir
 from spark_segments.log.reading.isolation import READ_UNCOMMITTED
 from spark_segments.log.reading.plan import BINARY, BINARY_VIEW
 from spark_segments.log.reading.scan import Scan

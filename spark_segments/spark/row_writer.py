@@ -15,8 +15,8 @@ from pyspark.sql.types import BinaryType, StructField, StructType
 
 from spark_segments.errors import CommitConflictError, InvalidOptionError, InvalidRecordError, SegmentsError
 from spark_segments.execution import Versioned
+from spark_segments.face.logdir import LogDir
 from spark_segments.log.appending.caller_rows import WRITER_SCHEMA, check_columns
-from spark_segments.log.logdir import LogDir
 from spark_segments.log.manifest.transaction import Transaction
 from spark_segments.spark.batches import merged, watched
 from spark_segments.spark.options import WriteOptions
@@ -144,7 +144,7 @@ class RowWriter(Versioned):
         types = {field.name: field.type for field in arrow}
         from spark_segments.log.typed import TypedColumns
 
-        return TypedColumns(self._log_dir.manifests).writers(options.topic, options.formats, types)
+        return TypedColumns(self._log_dir).writers(options.topic, options.formats, types)
 
     def _encoded(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         if not self._value_writers:

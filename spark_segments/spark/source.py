@@ -11,7 +11,7 @@ from pyspark.sql.datasource import DataSourceStreamReader
 from pyspark.sql.types import StructType
 
 from spark_segments.errors import SegmentsError, UnknownTopicError
-from spark_segments.log.logdir import LogDir
+from spark_segments.face.logdir import LogDir
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.spark import PYSPARK
 from spark_segments.spark.options import (

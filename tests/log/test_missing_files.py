@@ -11,8 +11,8 @@ import pytest
 
 from spark_segments import LogDir
 from spark_segments.errors import MissingFileError, SegmentsError
+from spark_segments.log.directory import LogDirectory
 from spark_segments.log.kafka import importing
-from spark_segments.log.manifests import Manifests
 from spark_segments.maintenance import roll, vacuum, verify
 from spark_segments.storage import Storage
 from tests.golden_files import golden_dir
@@ -39,7 +39,7 @@ def pinned(monkeypatch, log: LogDir) -> None:
     snapshot = log.topic("orders").snapshot
     _ = snapshot.segments
     vacuum_too_early(log)
-    monkeypatch.setattr(Manifests, "snapshot", lambda self, topic, version=None, timestamp_ms=None: snapshot)
+    monkeypatch.setattr(LogDirectory, "snapshot", lambda self, topic, version=None, timestamp_ms=None: snapshot)
 
 
 def exhaust(batches: Iterator[pa.RecordBatch]) -> None:
@@ -88,18 +88,18 @@ def test_an_import_whose_source_loses_a_file_says_so(log, tmp_path, monkeypatch)
 
 @pytest.mark.parametrize("deep", [False, True])
 def test_verify_finds_no_fault_in_what_left_the_log_meanwhile(orders, monkeypatch, deep):
-    snapshot, taken = Manifests.snapshot, []
+    snapshot, taken = LogDirectory.snapshot, []
 
-    def then_vacuum(self: Manifests, topic: str, *at: int | None) -> Snapshot:
+    def then_vacuum(self: LogDirectory, topic: str, *at: int | None) -> Snapshot:
         found = snapshot(self, topic, *at)
         if not taken:
             taken.append(found)
             _ = found.segments
-            monkeypatch.setattr(Manifests, "snapshot", snapshot)
+            monkeypatch.setattr(LogDirectory, "snapshot", snapshot)
             vacuum_too_early(orders)
         return found
 
-    monkeypatch.setattr(Manifests, "snapshot", then_vacuum)
+    monkeypatch.setattr(LogDirectory, "snapshot", then_vacuum)
     report = verify(orders, deep=deep)
     assert [(one.severity, one.message) for one in report.findings] == [
         ("warning", "Segments left the log while they were verified, and vacuum took their files")

@@ -819,7 +819,7 @@ MUTANTS = (
         "groups",
         "a table that an older version keeps is not ended before its positions are taken over",
         "log/groups/group.py",
-        "if table is None or not (table.is_ended or end_old_table(self.manifests.storage, files.directory, table)):",
+        "if table is None or not (table.is_ended or end_old_table(self.log.storage, files.directory, table)):",
         "if table is None:",
         "tests/log/groups/test_old_tables.py::test_who_still_writes_the_table_cannot_go_on_from_it",
     ),

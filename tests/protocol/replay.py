@@ -155,7 +155,7 @@ def _work(program: Program, open_log: Callable[[Actor], LogDir]) -> Callable[[Ac
         log = open_log(actor)
         snapshot = log.topic(NAME).snapshot
         settings = CleanerSettings(
-            NAME, snapshot.topic_id, {}, log.storage.now_ms(), 1 << 20, 0.9, open_delta_log=log.manifests.open_delta_log
+            NAME, snapshot.topic_id, {}, log.storage.now_ms(), 1 << 20, 0.9, open_delta_log=log.open_delta_log
         )
 
         def clean_round(storage: Storage, work: RoundPlan) -> RoundResult:

@@ -105,7 +105,7 @@ def last_mirror(simulation: Simulation) -> None:
     """In peace the follower reaches the leader, and every byte of it is right."""
     follower: Follower = simulation.follower
     source, target = simulation.open(), follower.open()
-    made = {*source.manifests.directories()}
+    made = {*source.directories()}
     report = mirror(target, leader=source, topics=[topic for topic in TOPICS if topic in made])
     if report.failed:
         raise Violation(f"the last mirror fails: {report.failed[:3]}")

@@ -203,7 +203,7 @@ def import_again(simulation: Simulation, process: Process) -> None:
 
         def work(source: Any = source) -> Any:
             directory = KafkaDirectory(source)
-            return import_all(directory, log.storage, [IMPORTED], log.manifests.manifest, IMPORT_CONFIG, DEFAULTS)
+            return import_all(directory, log.storage, [IMPORTED], log.manifest, IMPORT_CONFIG, DEFAULTS)
 
         found = attempt_import(simulation, process, work, broker)
         simulation.judge.counts[f"imports: {found}"] += 1

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from spark_segments.cli.doctor.finding import FAILED, OK, SKIPPED, WARNING, Check
 from spark_segments.errors import SegmentsError
+from spark_segments.face.logdir import LogDir
 from spark_segments.log.groups.group import all_groups
-from spark_segments.log.logdir import LogDir
 from spark_segments.storage import Storage
 
 PROBES = "_doctor"
@@ -36,7 +36,7 @@ def store(storage: Storage) -> Iterator[Check]:
     else:
         # Whether a topic was deleted would take a look into each of what may be very many.
         kind = "topics" if marked.is_kafka else "topics, deleted ones included"
-        count = len(marked.manifests.directories())
+        count = len(marked.directories())
         yield Check("storage", OK, f"{storage.uri} is a log directory with {count:,} {kind}")
     if marked is not None and marked.is_kafka:
         yield Check("conditional writes", SKIPPED, "Kafka wrote this directory: nothing is written to it")
@@ -60,7 +60,7 @@ def old_groups(uri: str, storage_options: dict[str, str], *, repair: bool) -> It
         if not storage.directories() and not storage.list():
             return  # a location that is to become a log directory
         log = LogDir.open(uri, storage_options)
-        old = [group for group in all_groups(log.manifests) if group.is_old()]
+        old = [group for group in all_groups(log) if group.is_old()]
         if not old:
             return
         names = ", ".join(group.id for group in old[:10]) + (", …" if len(old) > 10 else "")

@@ -22,7 +22,7 @@ from spark_segments.config import parse_overrides
 from spark_segments.progress import progress_bar
 
 if TYPE_CHECKING:
-    from spark_segments.log.logdir import LogDir
+    from spark_segments.face.logdir import LogDir
     from spark_segments.log.report import Report
 
 KafkaStorageOption = Annotated[

@@ -26,7 +26,7 @@ from spark_segments.progress import progress_bar
 from spark_segments.quantities import Bytes, human_bytes
 
 if TYPE_CHECKING:
-    from spark_segments.log.logdir import LogDir
+    from spark_segments.face.logdir import LogDir
     from spark_segments.log.report import Report
 
 

@@ -21,7 +21,7 @@ from spark_segments.progress import progress_bar
 from spark_segments.quantities import Bytes, duration_ms, human_bytes
 
 if TYPE_CHECKING:
-    from spark_segments.log.logdir import LogDir
+    from spark_segments.face.logdir import LogDir
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ def mirror(
     Example: segments mirror /data/log /backup/log --once --master local[4]
     Example: segments mirror /data/log /backup/log --dry-run
     """
-    from spark_segments.log.logdir import LogDir
+    from spark_segments.face.logdir import LogDir
     from spark_segments.maintenance.mirroring.mirror import check_leader
     from spark_segments.maintenance.mirroring.mirror import mirror as job
 

@@ -16,7 +16,7 @@ from spark_segments.log.reading.times import offsets_for_times
 from spark_segments.values.batches import Columns
 
 if TYPE_CHECKING:
-    from spark_segments.log.logdir import LogDir
+    from spark_segments.face.logdir import LogDir
 
 RECORDS_A_PAGE = 50
 MOST_BYTES = 64 << 20

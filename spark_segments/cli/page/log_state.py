@@ -20,13 +20,13 @@ from spark_segments.cli.page.view import OVERDUE_MS
 from spark_segments.cli.page.words import count, duration
 from spark_segments.config import TopicConfig, topic_config
 from spark_segments.errors import SegmentsError, UnknownTopicError
+from spark_segments.face.history import Size, sizes
 from spark_segments.log.groups.lag import GroupLag, group_lags
-from spark_segments.log.history import Size, sizes
 from spark_segments.log.manifest.snapshot import SegmentRows
 from spark_segments.quantities import human_bytes
 
 if TYPE_CHECKING:
-    from spark_segments.log.logdir import LogDir
+    from spark_segments.face.logdir import LogDir
     from spark_segments.log.manifest.snapshot import Snapshot
 
 PARTITIONS_A_PAGE = 1000
@@ -80,7 +80,7 @@ def read_topics(
 ) -> TopicsShown:
     """The topics of a page. Reads the manifests of these topics alone, and the rows of their shown partitions."""
     begin = begin or Begin()
-    names = log.manifests.directories()
+    names = log.directories()
     shown = TopicsShown([], [], len(names), begin, None)
     asked = [name for name in names if name >= begin.topic]
     for looked_at, name in enumerate(asked):
@@ -155,7 +155,7 @@ def growth(log: LogDir, snapshots: Sequence[Snapshot]) -> dict[str, list[Size]]:
     sizes_of: dict[str, list[Size]] = {}
     for snapshot in by_size[:TOPICS_GROWN]:
         try:
-            sizes_of[snapshot.topic] = sizes(log.manifests.manifest(snapshot.topic), VERSIONS_GROWN)
+            sizes_of[snapshot.topic] = sizes(log.manifest(snapshot.topic), VERSIONS_GROWN)
         except SegmentsError:  # it was deleted, or cannot be read: what the page says of it stands
             continue
     return {topic: several for topic, several in sizes_of.items() if len(several) > 1}

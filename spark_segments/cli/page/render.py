@@ -19,8 +19,8 @@ from spark_segments.cli.page.strip import ACTIVE, CLEAN, DIRTY, SEALED, Block, b
 from spark_segments.cli.page.view import JOBS, BlockView, PartitionView, StepView, TopicView, topic_view
 from spark_segments.cli.page.words import count, duration, iso, moment, ratio, relative, when
 from spark_segments.config import TopicConfig
+from spark_segments.face.history import Size
 from spark_segments.log.groups.lag import GroupLag
-from spark_segments.log.history import Size
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.quantities import human_bytes, plural
 

@@ -30,7 +30,7 @@ from spark_segments.cli.records.value_text import FormatOptions, guessed
 from spark_segments.errors import InvalidOptionError, SegmentsError, UnknownTopicError, ValueFormatError
 
 if TYPE_CHECKING:
-    from spark_segments.log.logdir import LogDir
+    from spark_segments.face.logdir import LogDir
 
 LOOPBACK = "127.0.0.1"
 REQUESTS_AT_A_TIME = 4
@@ -98,7 +98,7 @@ class Pages:
     def warm(self) -> None:
         """Makes a page of a topic, so that no request waits for kernels to be loaded. An error is left to requests."""
         with contextlib.suppress(SegmentsError, OSError):
-            for topic in self.log.manifests.directories()[:TOPICS_A_PAGE]:
+            for topic in self.log.directories()[:TOPICS_A_PAGE]:
                 try:
                     offsets = self.log.topic(topic).offsets()
                 except UnknownTopicError:

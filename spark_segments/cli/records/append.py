@@ -124,7 +124,7 @@ def append(
     appended = _Appended(log.topic(topic).config, time.time_ns() // 1_000_000)
     rows = source.batches()
     if source.format is Format.TEXT and formats:
-        rows = encoded(rows, TypedColumns(log.manifests).writers(topic, formats, {"key": None, "value": None}))
+        rows = encoded(rows, TypedColumns(log).writers(topic, formats, {"key": None, "value": None}))
         formats = {}
     options = ProducerOptions(compression_codec, batch_size)
     offsets = log.topic(topic).append(appended.counted(rows), transaction, options=options, formats=formats or None)

@@ -32,7 +32,7 @@ from spark_segments.log.reading.times import offsets_for_times
 from spark_segments.quantities import duration_ms
 
 if TYPE_CHECKING:
-    from spark_segments.log.logdir import LogDir
+    from spark_segments.face.logdir import LogDir
     from spark_segments.log.manifest.snapshot import Snapshot
 
 

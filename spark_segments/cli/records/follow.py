@@ -17,7 +17,7 @@ from spark_segments.log.partitions import offset_bounds
 from spark_segments.log.positions import DELETED, PartitionState, Position, loss_at
 
 if TYPE_CHECKING:
-    from spark_segments.log.logdir import LogDir
+    from spark_segments.face.logdir import LogDir
     from spark_segments.log.manifest.snapshot import Snapshot
 
 

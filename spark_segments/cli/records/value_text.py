@@ -16,7 +16,7 @@ from spark_segments.errors import InvalidOptionError, SegmentsError
 from spark_segments.values.options import COLUMNS, OPTIONS, REGISTRY
 
 if TYPE_CHECKING:
-    from spark_segments.log.logdir import LogDir
+    from spark_segments.face.logdir import LogDir
     from spark_segments.values.batches import Encoder
 
 GUESS_PARTITIONS = 8

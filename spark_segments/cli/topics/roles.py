@@ -100,7 +100,7 @@ def demote(
 
     Example: segments demote /data/log orders --leader s3://standby/log --dry-run
     """
-    from spark_segments.log.logdir import LogDir
+    from spark_segments.face.logdir import LogDir
     from spark_segments.maintenance import demote as job
 
     there = LogDir.open(leader, parse_overrides(leader_storage or []))

@@ -23,6 +23,7 @@ from spark_segments.errors import (
     StorageError,
     UnknownOutcomeError,
 )
+from spark_segments.log.directory import LogDirectory
 from spark_segments.log.groups.group_files import (
     GROUPS_DIRECTORY,
     LONGEST_METADATA,
@@ -36,7 +37,6 @@ from spark_segments.log.groups.group_files import (
 )
 from spark_segments.log.groups.old_table import end_old_table, files_of_ended_table, read_old_table
 from spark_segments.log.manifest.snapshot import Snapshot
-from spark_segments.log.manifests import Manifests
 from spark_segments.log.partitions import offset_bounds
 from spark_segments.log.positions import (
     DELETED,
@@ -125,7 +125,7 @@ def check_position(snapshot: Snapshot, partition: int, position: Position, group
 class Group(Prints):
     """A group of a log directory by its id, whether or not it has committed. Holds no state."""
 
-    manifests: Manifests
+    log: LogDirectory
     id: str
 
     def positions(self) -> Positions:
@@ -252,11 +252,11 @@ class Group(Prints):
         found = files.there()
         old = files.expired(found)
         is_converted = found.newest and any(info.path.endswith(".parquet") for info in found.others)
-        return [*old, *(files_of_ended_table(self.manifests.storage, files.directory) if is_converted else [])]
+        return [*old, *(files_of_ended_table(self.log.storage, files.directory) if is_converted else [])]
 
     def _printed(self) -> Printed:
         positions = self.positions()
-        snapshots = [self.manifests.snapshot(topic) for topic in positions.offsets if self.manifests.is_there(topic)]
+        snapshots = [self.log.snapshot(topic) for topic in positions.offsets if self.log.is_there(topic)]
         bounds = {(one.topic, number): both for one in snapshots for number, both in offset_bounds(one).items()}
         rows = []
         for key, position in sorted(positions.items()):
@@ -266,13 +266,13 @@ class Group(Prints):
         return Printed("Group", {"id": self.id, "commits": positions.number}, columns, rows)
 
     def _files(self) -> GroupFiles:
-        if self.manifests.kafka is not None:
+        if self.log.kafka is not None:
             raise LogDirError(
                 "A directory that Kafka wrote has no groups here: it is opened read-only",
-                path=self.manifests.storage.uri,
+                path=self.log.storage.uri,
                 hint="Import it into a log directory, and read in a group there: segments import KAFKA_DIR LOG_DIR",
             )
-        return GroupFiles(self.manifests.storage, self.id)
+        return GroupFiles(self.log.storage, self.id)
 
     def _newest(self, *, skips_damage: bool = False) -> GroupCommit:
         files = self._files()
@@ -281,7 +281,7 @@ class Group(Prints):
             try:
                 if newest:
                     return files.read(newest)
-                table = read_old_table(self.manifests.storage, files.directory)
+                table = read_old_table(self.log.storage, files.directory)
                 if table is None:
                     return GroupCommit(0, "", "", {})
                 return GroupCommit(0, "", "", table.rows, table.version)
@@ -295,8 +295,8 @@ class Group(Prints):
 
     def _convert(self) -> bool:
         files = self._files()
-        table = read_old_table(self.manifests.storage, files.directory)
-        if table is None or not (table.is_ended or end_old_table(self.manifests.storage, files.directory, table)):
+        table = read_old_table(self.log.storage, files.directory)
+        if table is None or not (table.is_ended or end_old_table(self.log.storage, files.directory, table)):
             return False  # another commit to the table came first
         try:
             files.create(GroupCommit(1, uuid.uuid4().hex, "", table.rows))
@@ -332,7 +332,7 @@ class Group(Prints):
 
     def _may_be_there(self, files: GroupFiles, sent: Collection[int]) -> bool:
         """Whether a commit that failed may have happened, or may yet: a local disk does nothing late."""
-        storage = self.manifests.storage
+        storage = self.log.storage
         return not storage.is_local or any(storage.exists(files.path(number)) for number in sent)
 
     def _stands(self, files: GroupFiles, made: GroupCommit) -> bool:
@@ -357,7 +357,7 @@ class Group(Prints):
                 if isinstance(wanted, Position):
                     position = wanted
                 else:
-                    newest = newest or self.manifests.snapshot(topic)
+                    newest = newest or self.log.snapshot(topic)
                     position = Position.at(newest, partition, wanted)
                     start = newest.partition(partition).log_start_offset
                     if resets and wanted < start:
@@ -376,13 +376,13 @@ class Group(Prints):
         return rows
 
 
-def all_groups(manifests: Manifests) -> list[Group]:
+def all_groups(log: LogDirectory) -> list[Group]:
     """The groups that have committed, by id: those that were deleted have no positions."""
-    if manifests.kafka is not None:
+    if log.kafka is not None:
         return []
-    storage = manifests.storage
+    storage = log.storage
     ids = storage.at_once(lambda name: group_of(storage, name), storage.directories(GROUPS_DIRECTORY))
-    return [Group(manifests, group) for group in sorted(ids)]
+    return [Group(log, group) for group in sorted(ids)]
 
 
 def has_positions(group: Group) -> bool:

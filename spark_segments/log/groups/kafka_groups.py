@@ -13,9 +13,9 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
 
 from spark_segments.errors import InvalidOptionError, LogDirError
+from spark_segments.log.directory import LogDirectory
 from spark_segments.log.groups.group import Group
 from spark_segments.log.groups.group_files import LONGEST_METADATA, Rows
-from spark_segments.log.manifests import Manifests
 from spark_segments.log.positions import PartitionState, Position, TopicPartition
 
 GroupOffsets = Mapping[str, Mapping[TopicPartition, tuple[int, str]]]
@@ -93,7 +93,7 @@ def _decoded(data: bytes, at: int, size: int) -> tuple[str, int]:
 
 
 def keep_groups(
-    manifests: Manifests,
+    log: LogDirectory,
     groups: GroupOffsets,
     topics: Collection[str],
     parted: Collection[TopicPartition] = (),
@@ -104,7 +104,7 @@ def keep_groups(
     ({topic: groups that have positions in it}, warnings): where a position is above the log end, the group keeps the
     one that it has here.
     """
-    snapshots = {name: manifests.snapshot(name) for name in topics}
+    snapshots = {name: log.snapshot(name) for name in topics}
     kept: dict[str, list[str]] = {name: [] for name in topics}
     warnings = []
     for group, offsets in groups.items():
@@ -126,7 +126,7 @@ def keep_groups(
                 theirs[topic, number] = dataclasses.replace(state.position(offset), metadata=metadata)
         for topic in {topic for topic, _ in theirs}:
             kept[topic].append(group)
-        Group(manifests, group).update(partial(_moved, theirs=theirs, topics=snapshots, ahead=ahead))
+        Group(log, group).update(partial(_moved, theirs=theirs, topics=snapshots, ahead=ahead))
     return kept, warnings
 
 

@@ -316,3 +316,8 @@ def _holds_segments(listing: Iterable[FileInfo]) -> bool:
 
 def _merged(parts: Iterable[dict[str, T]]) -> dict[str, T]:
     return {path: value for part in parts for path, value in part.items()}
+
+
+def kafka_directory(storage: Storage) -> KafkaDirectory | None:
+    """The topics that Kafka wrote at a location, None where Kafka wrote none: an opener of log directories."""
+    return KafkaDirectory(storage) if KafkaDirectory.recognises(storage) else None

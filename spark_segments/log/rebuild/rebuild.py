@@ -19,8 +19,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_segments.errors import CommitConflictError, LogDirError, SegmentsError, StorageError
+from spark_segments.face.logdir import LogDir
 from spark_segments.log.groups.group import all_groups
-from spark_segments.log.logdir import LogDir
 from spark_segments.log.manifest.change import Change, check
 from spark_segments.log.manifest.commit_notes import RECOVERY_DIRECTORY
 from spark_segments.log.manifest.delta.actions import REBUILD, CommitNote
@@ -35,7 +35,6 @@ from spark_segments.log.manifest.snapshot import SegmentRows, Snapshot, in_log_o
 from spark_segments.log.manifest.states import FOLLOWER, REBUILT_FROM, ROLE
 from spark_segments.log.manifest.topic_row import FIRST_FORMAT_VERSION, NewerFormatError, TopicRow, topic_table
 from spark_segments.log.manifest.transaction import transactions_table
-from spark_segments.log.manifests import Manifests
 from spark_segments.log.marker import is_marked, mark
 from spark_segments.log.rebuild.playback import KnownTopic, known_topic
 from spark_segments.log.report import Report
@@ -51,7 +50,7 @@ def open_damaged(
     """As `LogDir.open`, and opens a log directory, too, whose whole `_manifest` is lost, with its marker."""
     storage = Storage(uri, dict(storage_options or {}))
     if not is_marked(storage) and storage.directories(RECOVERY_DIRECTORY):
-        return LogDir(Manifests(storage, defaults=defaults))
+        return LogDir(storage, defaults=defaults)
     return LogDir.open(uri, storage_options, defaults=defaults)
 
 
@@ -259,7 +258,7 @@ def _files(storage: Storage, snapshot: Snapshot) -> dict[str, FileInfo]:
 
 def _groups(log: LogDir, topic: str) -> list[dict[str, Any]]:
     positions_in_topic = []
-    for group in all_groups(log.manifests):
+    for group in all_groups(log):
         try:
             positions = group.positions()
         except SegmentsError:

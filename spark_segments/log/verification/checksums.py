@@ -20,10 +20,10 @@ from spark_segments.errors import CorruptBatchError, InvalidOptionError, Missing
 from spark_segments.execution import run_tasks
 from spark_segments.format.kernels.crc32c import crc32c
 from spark_segments.log.bins import in_bins
+from spark_segments.log.directory import selected
 from spark_segments.log.findings import Findings
 from spark_segments.log.manifest.rows import LOG_SUFFIX, segments_of
 from spark_segments.log.manifest.snapshot import Snapshot, live_rows
-from spark_segments.log.manifests import selected
 from spark_segments.log.partitions import offset_bounds
 from spark_segments.log.segment.files import missing_file, read_file
 from spark_segments.storage import Storage
@@ -31,7 +31,7 @@ from spark_segments.storage import Storage
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from spark_segments.log.logdir import LogDir
+    from spark_segments.face.logdir import LogDir
 
 READ_BYTES = 8 << 20
 _TASK_BYTES = 256 << 20

@@ -28,7 +28,7 @@ from spark_segments.storage import FileInfo, Storage
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from spark_segments.log.topic import Topic
+    from spark_segments.face.topic import Topic
 
 _KEY_TASKS_AT_A_TIME = 2  # each holds a map of keys
 SEGMENTS_A_WAVE = 10_000
@@ -171,7 +171,7 @@ def repair(
                 tasks.append(Rebuild(topic.name, one.segment, aborted[one.segment.place], SegmentLimits.of(config)))
     if not tasks:
         return {}
-    new = run_tasks(partial(rebuild_sidecars, topic.manifests.storage), tasks, spark)
+    new = run_tasks(partial(rebuild_sidecars, topic.log.storage), tasks, spark)
     old = [task.segment for task in tasks]
     committed = {segment.path for segment in commit_repairs(topic.manifest, old, new)}
     return {

@@ -16,12 +16,12 @@ from deltalake.exceptions import DeltaError
 
 from spark_segments.config import topic_config
 from spark_segments.errors import InvalidOptionError, LogDirError, MissingFileError, SegmentsError, UnknownTopicError
+from spark_segments.log.directory import selected
 from spark_segments.log.findings import WARNING, Findings
 from spark_segments.log.manifest.delta.delta_log import MANIFEST_DIRECTORY
 from spark_segments.log.manifest.rows import LOG_SUFFIX
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.manifest.states import check_role, holes_of
-from spark_segments.log.manifests import selected
 from spark_segments.log.report import Report
 from spark_segments.log.verification.manifest_rows import check_files, check_rows
 from spark_segments.log.verification.shared_objects import check_footers, check_objects
@@ -31,8 +31,8 @@ from spark_segments.storage import FileInfo, Storage
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from spark_segments.log.logdir import LogDir
-    from spark_segments.log.topic import Topic
+    from spark_segments.face.logdir import LogDir
+    from spark_segments.face.topic import Topic
 
 Progress = Callable[[int, int], None]
 
@@ -75,7 +75,7 @@ def verify(
 
         listed = ChecksumList.read(against)
     report = _new_report(deep or repair, dry_run)
-    names = selected(log.manifests.directories(), topics)
+    names = selected(log.directories(), topics)
     for number, name in enumerate(names):
         try:
             deeply = progress if deep or repair else None
@@ -129,7 +129,7 @@ def _verify(
     progress: Progress | None = None,
 ) -> None:
     findings = Findings(topic.name)
-    look = _verify_managed if topic.manifests.kafka is None else _verify_kafka
+    look = _verify_managed if topic.log.kafka is None else _verify_kafka
     done = look(topic, report, findings, spark, progress, repair)
     report.count(partitions=done.partitions, segments=done.segments)
     report.add(
@@ -173,7 +173,7 @@ def _verify_managed(
         from spark_segments.log.verification.repair import REPAIR
 
         check_role(snapshot, REPAIR)
-    storage = topic.manifests.storage
+    storage = topic.log.storage
     try:
         config = topic.config
     except InvalidOptionError as error:
@@ -214,7 +214,7 @@ def _pass_over_replaced(topic: Topic, findings: Findings) -> None:
         return
     snapshot = topic.snapshot
     try:
-        rows = topic.manifests.snapshot(topic.name).segments
+        rows = topic.log.snapshot(topic.name).segments
         kept = rows.filter(pc.fill_null(pc.greater_equal(rows.column("removed_ms"), 0), True))
     except UnknownTopicError:
         kept = snapshot.live.slice(0, 0)
@@ -244,7 +244,7 @@ def _verify_kafka(
     from spark_segments.log.verification.deep import look_deep
     from spark_segments.log.verification.kafka_directories import add_report, check_listing
 
-    storage = topic.manifests.storage
+    storage = topic.log.storage
     sources = KafkaDirectory(storage).sources(topic.name)
     if not sources:
         _ = topic.snapshot  # raises

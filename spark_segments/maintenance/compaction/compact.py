@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 from spark_segments.config import ServerConfig, server_config
 from spark_segments.execution import run_tasks, task_slots
+from spark_segments.face.logdir import LogDir
 from spark_segments.format.cleaner.clean import CleanerStats
-from spark_segments.log.logdir import LogDir
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.report import FAILED, LOST, Report
 from spark_segments.maintenance.compaction.partition_cleaner import PartitionResult, clean_partition
@@ -112,7 +112,7 @@ def _tasks(
                 now_ms,
                 server.log_cleaner_dedupe_buffer_size,
                 server.log_cleaner_io_buffer_load_factor,
-                log.manifests.open_delta_log,
+                log.open_delta_log,
             ),
             candidate,
         )

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_segments.config import topic_config
-from spark_segments.log.logdir import LogDir
+from spark_segments.face.logdir import LogDir
 from spark_segments.log.manifest.rows import CHUNK, OUT_OF_LOG, Segment, segments_of
 from spark_segments.log.manifest.snapshot import in_log_order
 from spark_segments.log.manifest.upkeep import ORPHAN_AGE_MS

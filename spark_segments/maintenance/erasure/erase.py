@@ -20,7 +20,8 @@ import pyarrow.compute as pc
 from spark_segments.config import topic_config
 from spark_segments.errors import CommitConflictError, InvalidOptionError
 from spark_segments.execution import run_tasks
-from spark_segments.log.logdir import LogDir
+from spark_segments.face.logdir import LogDir
+from spark_segments.log.directory import selected
 from spark_segments.log.manifest.change import ERASE, Change
 from spark_segments.log.manifest.delta.delta_log import MANIFEST_DIRECTORY
 from spark_segments.log.manifest.rows import OUT_OF_LOG, REMOVED, Segment, partitions_of, segments_of
@@ -28,7 +29,6 @@ from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.manifest.states import Erasure, check_role, with_erasure
 from spark_segments.log.manifest.swap import RowSwap
 from spark_segments.log.manifest.topic_row import TopicRow
-from spark_segments.log.manifests import selected
 from spark_segments.log.partitions import offset_bounds
 from spark_segments.log.report import Report, first_and_last
 from spark_segments.log.segment.leader_epochs import LeaderEpochs
@@ -146,7 +146,7 @@ def erase(
     CorruptBatchError for damaged bytes, CommitConflictError where other jobs replace segments again and again.
     Partitions that were committed before an error stay erased.
     """
-    log.manifests.check_writable()
+    log.check_writable()
     keys = list(dict.fromkeys(keys))
     if not 0 < len(keys) <= MOST_KEYS:
         raise InvalidOptionError("Which keys?", expected=f"1 to {MOST_KEYS:,} keys", found=len(keys))

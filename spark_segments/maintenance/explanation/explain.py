@@ -18,12 +18,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_segments.config import TopicConfig, server_config
+from spark_segments.config import TopicConfig, server_config, topic_config
 from spark_segments.errors import InvalidOptionError
+from spark_segments.log.directory import LogDirectory
 from spark_segments.log.manifest.rows import OUT_OF_LOG, Partition, Segment, segments_of
 from spark_segments.log.manifest.snapshot import SegmentRows, Snapshot
 from spark_segments.log.partitions import check_partition
-from spark_segments.log.topic import Topic
 from spark_segments.maintenance.explanation.record_explanation import (
     CLEANING_SETTINGS,
     SETTINGS,
@@ -53,29 +53,35 @@ from spark_segments.maintenance.rolling.plan import MERGE, SHARED_OBJECT, RollRu
 
 
 def explain(
-    topic: Topic, partition: int, offset: int | None, timestamp_ms: int | None, *, every_ms: int, now_ms: int | None
+    log: LogDirectory,
+    snapshot: Snapshot,
+    partition: int,
+    offset: int | None,
+    timestamp_ms: int | None,
+    *,
+    every_ms: int,
+    now_ms: int | None,
 ) -> Explanation:
     """As `Topic.explain` says."""
-    topic.manifests.check_writable()
+    log.check_writable()
     if (offset is None) == (timestamp_ms is None) or (offset or 0) < 0:
         raise InvalidOptionError("Which record is to be explained?", expected="an offset from 0 on, or a time")
-    snapshot, manifests = topic.snapshot, topic.manifests
     check_partition(snapshot, partition)
     record_ms = None
     if timestamp_ms is not None:
         from spark_segments.log.reading.times import offsets_for_times
 
-        found = offsets_for_times(manifests.storage, snapshot, {partition: timestamp_ms})[partition]
+        found = offsets_for_times(log.storage, snapshot, {partition: timestamp_ms})[partition]
         offset, record_ms = found or (snapshot.partition(partition).log_end_offset, None)
     assert offset is not None
     return explain_record(
         snapshot,
-        topic.config,
+        topic_config(snapshot.config, log.defaults),
         partition,
         offset,
         time.time_ns() // 1_000_000 if now_ms is None else now_ms,
         every_ms=every_ms,
-        cleaner=server_config({}, manifests.defaults).log_cleaner_enable,
+        cleaner=server_config({}, log.defaults).log_cleaner_enable,
         timestamp_ms=record_ms,
     )
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from spark_segments.errors import SegmentsError
+from spark_segments.face.logdir import LogDir
 from spark_segments.log.groups.group import all_groups
 from spark_segments.log.groups.group_files import Rows
-from spark_segments.log.logdir import LogDir
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.manifest.states import FOLLOWER, PROMOTION_TOKEN, role_of
 from spark_segments.log.partitions import offset_bounds
@@ -23,7 +23,7 @@ def positions_of_all(log: LogDir) -> tuple[dict[str, Rows], dict[str, SegmentsEr
     """
     positions: dict[str, Rows] = {}
     errors: dict[str, SegmentsError] = {}
-    for group in all_groups(log.manifests):
+    for group in all_groups(log):
         try:
             positions[group.id] = dict(group.positions())
         except SegmentsError as error:

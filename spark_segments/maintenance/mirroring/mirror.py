@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from spark_segments.errors import LogDirError, SegmentsError, UnknownTopicError
 from spark_segments.execution import failure_of, run_tasks
-from spark_segments.log.logdir import LogDir
+from spark_segments.face.logdir import LogDir
+from spark_segments.log.directory import selected
 from spark_segments.log.manifest.delta.delta_log import MANIFEST_DIRECTORY
 from spark_segments.log.manifest.states import FOLLOWER, ROLE, SOURCE_URI
-from spark_segments.log.manifests import selected
 from spark_segments.log.report import Report
 from spark_segments.log.verification.checksums import write_checksums
 from spark_segments.maintenance.mirroring.groups import mirror_groups, positions_of_all

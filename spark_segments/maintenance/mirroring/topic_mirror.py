@@ -23,6 +23,7 @@ from spark_segments.errors import (
     UnknownTopicError,
 )
 from spark_segments.execution import run_tasks
+from spark_segments.face.logdir import LogDir
 from spark_segments.log.divergence import (
     Copy,
     diverged,
@@ -30,7 +31,6 @@ from spark_segments.log.divergence import (
     has_new_role,
     tails_of_follower,
 )
-from spark_segments.log.logdir import LogDir
 from spark_segments.log.manifest.change import Change, segment_rows
 from spark_segments.log.manifest.manifest import Manifest
 from spark_segments.log.manifest.rows import DELETING, partitions_of, segments_of

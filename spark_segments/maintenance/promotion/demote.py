@@ -17,8 +17,9 @@ import pyarrow as pa
 
 from spark_segments.config import topic_config
 from spark_segments.errors import DivergedLogError, NotLeaderError
+from spark_segments.face.logdir import LogDir
+from spark_segments.log.directory import selected
 from spark_segments.log.divergence import Copy, Tail, check_same_topic, diverged, foreign_tails
-from spark_segments.log.logdir import LogDir
 from spark_segments.log.manifest.delta.actions import commit_info
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.manifest.states import (
@@ -35,7 +36,6 @@ from spark_segments.log.manifest.states import (
     role_of,
 )
 from spark_segments.log.manifest.transaction import FORGOTTEN, Transaction
-from spark_segments.log.manifests import selected
 from spark_segments.log.report import Report
 from spark_segments.maintenance.promotion.role_changes import cut_off, demoted, fenced, leaving_rows
 from spark_segments.maintenance.selection import check_commit_age, each_topic
@@ -141,8 +141,8 @@ def demote_topic(
     NotLeaderError where `leader` is no leader, or was not promoted over this topic; CommitConflictError where the topic
     changed meanwhile.
     """
-    log.manifests.check_writable()
-    leader.manifests.check_writable()
+    log.check_writable()
+    leader.check_writable()
     manifest = log.topic(topic).manifest
     here, theirs = log.topic(topic).snapshot, leader.topic(topic).snapshot
     check_same_topic(here, theirs)

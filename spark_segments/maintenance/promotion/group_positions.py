@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from spark_segments.errors import SegmentsError
+from spark_segments.face.logdir import LogDir
 from spark_segments.log.groups.group_files import Rows
-from spark_segments.log.logdir import LogDir
 from spark_segments.maintenance.mirroring.groups import positions_of_all
 
 

@@ -26,6 +26,8 @@ from spark_segments.errors import (
     UnknownOutcomeError,
     UnknownTopicError,
 )
+from spark_segments.face.logdir import LogDir
+from spark_segments.log.directory import selected
 from spark_segments.log.divergence import (
     Copy,
     Tail,
@@ -35,7 +37,6 @@ from spark_segments.log.divergence import (
     has_new_role,
     tails_of_follower,
 )
-from spark_segments.log.logdir import LogDir
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.manifest.states import (
     FENCE_TOKEN,
@@ -52,7 +53,6 @@ from spark_segments.log.manifest.states import (
     role_epoch_of,
     role_of,
 )
-from spark_segments.log.manifests import selected
 from spark_segments.log.report import Report
 from spark_segments.maintenance.mirroring.leader import Leader
 from spark_segments.maintenance.mirroring.topic_mirror import TopicMirror
@@ -183,7 +183,7 @@ def promote_topic(
     follower lacks, or lacks records that the follower has, or where the two are not copies of one topic; LogDirError
     where the follower is no past state of `former`; where that is out of reach, the error of its storage.
     """
-    log.manifests.check_writable()
+    log.check_writable()
     return _Promotion(log, topic, former, dict(storage_options or {}), force, dry_run, spark).run()
 
 
@@ -268,7 +268,7 @@ class _Promotion:
     def _look(self, here: Snapshot) -> Snapshot:
         """The former leader's topic as it is now."""
         former = self.former = self.former if isinstance(self.former, LogDir) else self._opened(here)
-        former.manifests.check_writable()
+        former.check_writable()
         if former.uri == self.log.uri:
             raise NotLeaderError(f"Topic {self.topic} cannot be promoted over itself", path=self.log.uri)
         there = former.topic(self.topic).manifest.snapshot(deleted=True)

@@ -20,10 +20,10 @@ import pyarrow.compute as pc
 
 from spark_segments.config import topic_config
 from spark_segments.errors import ErasedRecordsError, InvalidOptionError, LogDirError
+from spark_segments.face.logdir import LogDir
 from spark_segments.format.batches import scan_batches
 from spark_segments.format.single_batch import empty_batches
 from spark_segments.log.appending.appender import NO_LEADER_EPOCH
-from spark_segments.log.logdir import LogDir
 from spark_segments.log.manifest.change import CREATE, ERASE, RESTORE, Change
 from spark_segments.log.manifest.manifest import Manifest
 from spark_segments.log.manifest.rows import DELETING, Partition, Segment, partitions_of, removed_rows, row_keys
@@ -83,7 +83,7 @@ def restore(
     since; ErasedRecordsError where files of before an erasure would come back; NotLeaderError for a follower;
     InvalidOptionError for none or several topics.
     """
-    log.manifests.check_writable()
+    log.check_writable()
     if topics is None or isinstance(topics, str) or len(topics) != 1:
         raise InvalidOptionError("A version is of one topic", expected="one name in topics", found=repr(topics))
     [topic] = topics

@@ -23,8 +23,9 @@ import pyarrow.compute as pc
 from spark_segments.config import TopicConfig, topic_config
 from spark_segments.errors import InvalidOptionError, SegmentsError, UnknownTopicError
 from spark_segments.execution import run_tasks
+from spark_segments.face.logdir import LogDir
+from spark_segments.log.directory import selected
 from spark_segments.log.groups.group import all_groups
-from spark_segments.log.logdir import LogDir
 from spark_segments.log.manifest import forced_deletion
 from spark_segments.log.manifest.change import Change
 from spark_segments.log.manifest.commit import Commit
@@ -37,7 +38,6 @@ from spark_segments.log.manifest.snapshot import Snapshot, in_log_order
 from spark_segments.log.manifest.states import VACUUM
 from spark_segments.log.manifest.topic_log import TableState
 from spark_segments.log.manifest.upkeep import ORPHAN_AGE_MS, DroppedVersions
-from spark_segments.log.manifests import selected
 from spark_segments.log.report import Report
 from spark_segments.log.segment.shared_object import shared_directory
 from spark_segments.maintenance.removal.files_of_rows import SUFFIXES, files_to_delete, orphans
@@ -128,7 +128,7 @@ def vacuum(
     cannot be read loses nothing. If an error ends the vacuum of a topic, the report has what was deleted before it as
     well as the error: see `Report`. Each step follows the topic's configuration at the moment when the step begins.
     """
-    log.manifests.check_writable()
+    log.check_writable()
     report = Report("vacuum", dry_run)
     job = _VacuumJob(log, spark, log.storage.now_ms() if now_ms is None else now_ms, report, progress)
     directories = defaultdict(list)
@@ -152,7 +152,7 @@ def vacuum(
 
 def _vacuum_groups(job: _VacuumJob) -> None:
     """Deletes the files of groups that nobody needs any more."""
-    for group in all_groups(job.log.manifests):
+    for group in all_groups(job.log):
         try:
             files = group.left_behind()
             if not job.report.dry_run:

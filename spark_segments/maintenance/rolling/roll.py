@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 from spark_segments.config import topic_config
 from spark_segments.errors import SegmentsError
 from spark_segments.execution import task_slots, try_tasks
+from spark_segments.face.logdir import LogDir
 from spark_segments.log.bins import in_bins
-from spark_segments.log.logdir import LogDir
 from spark_segments.log.manifest.rows import CHUNK, SHARED_FORMAT_VERSION, Segment, partitions_of
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.manifest.swap import RowSwap

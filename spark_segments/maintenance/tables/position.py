@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
+from spark_segments.face.logdir import LogDir
 from spark_segments.log.kafka.import_landing import IMPORT
-from spark_segments.log.logdir import LogDir
 from spark_segments.log.manifest.change import DEMOTE, ERASE, MIRROR, RESTORE
 from spark_segments.log.manifest.rows import partitions_of
 from spark_segments.log.manifest.snapshot import Snapshot

@@ -20,12 +20,12 @@ import pyarrow.compute as pc
 
 from spark_segments.errors import CommitConflictError, InvalidOptionError, LogDirError, SegmentsError, UnknownTopicError
 from spark_segments.execution import run_tasks, task_slots
+from spark_segments.face.logdir import LogDir
 from spark_segments.format.layout import RECORD_SCHEMA
 from spark_segments.log.bins import in_bins
-from spark_segments.log.logdir import LogDir
+from spark_segments.log.directory import selected
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.manifest.states import erasures_of
-from spark_segments.log.manifests import selected
 from spark_segments.log.marker import check_apart
 from spark_segments.log.reading.isolation import READ_COMMITTED
 from spark_segments.log.reading.latest import LatestPart

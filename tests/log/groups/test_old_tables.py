@@ -45,7 +45,7 @@ def expected(old: LogDir) -> dict[str, dict[tuple[str, int], Position]]:
 
 
 def found(log: LogDir) -> dict[str, dict[tuple[str, int], Position]]:
-    return {group.id: dict(group.positions()) for group in all_groups(log.manifests)}
+    return {group.id: dict(group.positions()) for group in all_groups(log)}
 
 
 def test_they_are_read_as_they_are(old):
@@ -77,8 +77,8 @@ def test_the_first_commit_converts_a_group_and_leaves_the_others(old):
 
 
 def test_all_of_them_are_converted_on_demand(old):
-    assert [group.id for group in all_groups(old.manifests) if group.convert()] == sorted(expected(old))
-    assert [group.convert() for group in all_groups(old.manifests)] == [False] * 4
+    assert [group.id for group in all_groups(old) if group.convert()] == sorted(expected(old))
+    assert [group.convert() for group in all_groups(old)] == [False] * 4
     assert found(old) == expected(old)
 
 

@@ -41,7 +41,7 @@ def test_a_row_that_lies_is_found(name, log, monkeypatch):
     lying = dataclasses.replace(
         snapshot, partitions=partitions_table(partitions), source=SegmentRows(segments_table(segments))
     )
-    monkeypatch.setattr(log.manifests, "snapshot", lambda topic, *at: lying)
+    monkeypatch.setattr(log, "snapshot", lambda topic, *at: lying)
 
     def found(report: Report) -> list[Finding]:
         return [one for one in report.findings if one.partition == partition and (path is None or one.path == path)]
@@ -56,7 +56,7 @@ def test_there_are_many_faults():
 
 def test_a_configuration_that_is_not_valid_is_found(log, monkeypatch):
     lying = dataclasses.replace(log.topic("orders").snapshot, config={"segment.bytes": "-1"})
-    monkeypatch.setattr(log.manifests, "snapshot", lambda topic, *at: lying)
+    monkeypatch.setattr(log, "snapshot", lambda topic, *at: lying)
     assert any("configuration" in finding.message for finding in verify(log, topics=["orders"]).findings)
 
 

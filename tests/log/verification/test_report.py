@@ -48,7 +48,7 @@ def test_findings_of_one_kind_are_kept_up_to_a_number(log, monkeypatch):
             [dataclasses.replace(partitions_of(snapshot.partitions)[0], leader_epochs=((7, 0),), leader_epoch=7)]
         ),
     )
-    monkeypatch.setattr(log.manifests, "snapshot", lambda topic, *at: lying)
+    monkeypatch.setattr(log, "snapshot", lambda topic, *at: lying)
     report = verify(log, topics=["txn"], deep=True)
     assert len(report.findings) == 20 * 5 + 5  # 20 a segment, all of the last one's
     assert len(report.findings) + report.details["findings_left_out"] == batches

@@ -67,7 +67,7 @@ def test_a_group_is_read_once_on_either_side(leader, follower, monkeypatch):
     read = Group._newest
 
     def counted(group, **options):
-        reads[group.manifests.storage.uri, group.id] += 1
+        reads[group.log.storage.uri, group.id] += 1
         return read(group, **options)
 
     monkeypatch.setattr(Group, "_newest", counted)

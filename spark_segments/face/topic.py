@@ -17,8 +17,9 @@ from spark_segments.errors import (
     StorageError,
     UnknownOutcomeError,
 )
+from spark_segments.face.history import history
 from spark_segments.log.description import describe
-from spark_segments.log.history import history
+from spark_segments.log.directory import LogDirectory
 from spark_segments.log.manifest.change import APPEND, Change
 from spark_segments.log.manifest.commit import Plan
 from spark_segments.log.manifest.manifest import Manifest, Upgrade
@@ -27,7 +28,6 @@ from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.manifest.states import check_role
 from spark_segments.log.manifest.topic_log import TableState
 from spark_segments.log.manifest.transaction import AnyTransaction, checked, is_repeat
-from spark_segments.log.manifests import Manifests
 from spark_segments.log.partitions import check_partition, check_partition_count, offset_bounds
 from spark_segments.log.printing import Printed, Prints
 from spark_segments.quantities import Bytes, since_1970_ms
@@ -64,10 +64,10 @@ class Topic(Prints):
     """
 
     def __init__(
-        self, manifests: Manifests, name: str, version: int | None = None, timestamp: datetime | int | None = None
+        self, log: LogDirectory, name: str, version: int | None = None, timestamp: datetime | int | None = None
     ) -> None:
         """Use `LogDir.topic`. `timestamp`: milliseconds since 1970, or a datetime, of UTC where it names no zone."""
-        self.name, self.manifests = name, manifests
+        self.name, self.log = name, log
         self._version, self._timestamp_ms = (
             version,
             since_1970_ms(timestamp) if isinstance(timestamp, datetime) else timestamp,
@@ -76,7 +76,7 @@ class Topic(Prints):
     @cached_property
     def snapshot(self) -> Snapshot:
         """The rows of the manifest from which everything is read."""
-        return self.manifests.snapshot(self.name, self._version, self._timestamp_ms)
+        return self.log.snapshot(self.name, self._version, self._timestamp_ms)
 
     @property
     def version(self) -> int:
@@ -86,12 +86,12 @@ class Topic(Prints):
     @property
     def manifest(self) -> Manifest:
         """The topic's manifest, whether or not the topic exists."""
-        return self.manifests.manifest(self.name)
+        return self.log.manifest(self.name)
 
     @property
     def config(self) -> TopicConfig:
         """The topic's configuration: its own values over the defaults of the log directory over Kafka's."""
-        return topic_config(self.snapshot.config, self.manifests.defaults)
+        return topic_config(self.snapshot.config, self.log.defaults)
 
     def offsets(self) -> dict[int, tuple[int, int]]:
         """{partition: (log start offset, log end offset)}: the end is the next offset to be given out."""
@@ -104,7 +104,7 @@ class Topic(Prints):
         from spark_segments.log.reading.times import offsets_for_times
 
         targets = dict.fromkeys(self.offsets(), timestamp_ms)
-        return offsets_for_times(self.manifests.storage, self.snapshot, targets)
+        return offsets_for_times(self.log.storage, self.snapshot, targets)
 
     def describe(self) -> dict[str, Any]:
         """The topic's id, version and effective configuration; its partitions' offsets, segments, bytes and dirty
@@ -119,9 +119,9 @@ class Topic(Prints):
         A deleted topic has its history until vacuum takes it. Figures are None where vacuum has taken the version
         before.
         """
-        if self.manifests.kafka is not None:
-            raise InvalidOptionError("A Kafka log directory has no versions", path=self.manifests.storage.uri)
-        with self.manifests.known(self.name) as manifest:
+        if self.log.kafka is not None:
+            raise InvalidOptionError("A Kafka log directory has no versions", path=self.log.storage.uri)
+        with self.log.known(self.name) as manifest:
             return history(manifest, limit)
 
     def explain(
@@ -142,7 +142,7 @@ class Topic(Prints):
         """
         from spark_segments.maintenance.explanation.explain import explain
 
-        return explain(self, partition, offset, timestamp_ms, every_ms=every_ms, now_ms=now_ms)
+        return explain(self.log, self.snapshot, partition, offset, timestamp_ms, every_ms=every_ms, now_ms=now_ms)
 
     def verify(self, deep: bool = False, *, spark: SparkSession | None = None) -> Report:
         """Looks for faults in the snapshot: in its rows, in what files there are and how large; `deep`, in every byte.
@@ -185,7 +185,7 @@ class Topic(Prints):
         names = EVERYTHING.columns if columns is None else tuple(columns)
         selection = Selection(names, isolation, view, include_control, include_tombstones, value_type)
         decoders = self.decoders(formats) if formats else ()
-        return Scan.of(self.manifests.storage, self.snapshot, partition, offsets, selection, decoders)
+        return Scan.of(self.log.storage, self.snapshot, partition, offsets, selection, decoders)
 
     def decoders(self, formats: Mapping[str, str]) -> list[Decoder]:
         """What decodes the topic's keys and values by options such as value.format. Raises InvalidOptionError,
@@ -193,7 +193,7 @@ class Topic(Prints):
         """
         from spark_segments.log.typed import TypedColumns
 
-        return TypedColumns(self.manifests).readers(self.snapshot, formats)
+        return TypedColumns(self.log).readers(self.snapshot, formats)
 
     # Writing
 
@@ -222,7 +222,7 @@ class Topic(Prints):
         if txn is not None:
             checked(txn)
         is_once = hasattr(rows, "__next__")  # rows that can be read once only
-        with self.manifests.known(self.name) as manifest:
+        with self.log.known(self.name) as manifest:
             state = manifest.state_to_commit_on(is_latest=is_once)
             try:
                 return self._append(manifest, state, rows, txn, options, formats)
@@ -249,18 +249,18 @@ class Topic(Prints):
 
         check_role(state.snapshot, APPEND)
         target = self._target(state.snapshot)
-        with Appender(self.manifests.storage, lambda _: target, topic=self.name, options=options) as appender:
+        with Appender(self.log.storage, lambda _: target, topic=self.name, options=options) as appender:
             rows = record_batches(given, formats or {})
             if formats:
                 from spark_segments.log.typed import TypedColumns
 
-                rows = TypedColumns(self.manifests).encoded(self.name, rows, formats)
+                rows = TypedColumns(self.log).encoded(self.name, rows, formats)
             for batch in rows:
                 appender.write(batch)
             written = appender.close()
         # No rows are an append, too: their transaction is recorded, and a repeat with rows adds nothing.
         written = written or [Chunks(self.name, target.topic_id)]
-        return commit_written(manifest, written, txn, self.manifests.defaults, state=state)
+        return commit_written(manifest, written, txn, self.log.defaults, state=state)
 
     def target(self, txn: AnyTransaction | None = None) -> Target:
         """The topic as a writer's tasks need it; with `txn`, whether the topic holds that transaction already.
@@ -270,7 +270,7 @@ class Topic(Prints):
         """
         self._check_writable()
         sent = None if txn is None else checked(txn)
-        with self.manifests.known(self.name) as manifest:
+        with self.log.known(self.name) as manifest:
             state = manifest.state()
             check_role(state.snapshot, APPEND)
             repeated = sent is not None and is_repeat(sent, state.last_transaction(sent.application), self.name)
@@ -279,7 +279,7 @@ class Topic(Prints):
     def _target(self, snapshot: Snapshot) -> Target:
         from spark_segments.log.appending.appender import Target
 
-        config = topic_config(snapshot.config, self.manifests.defaults)
+        config = topic_config(snapshot.config, self.log.defaults)
         count = snapshot.partitions.num_rows
         return Target(snapshot.topic, snapshot.topic_id, count, config, format_version=snapshot.format_version)
 
@@ -293,14 +293,14 @@ class Topic(Prints):
 
         if not chunks:
             return {}
-        with self.manifests.known(self.name) as manifest:
-            return commit_written(manifest, chunks, txn, self.manifests.defaults, replayed=True)
+        with self.log.known(self.name) as manifest:
+            return commit_written(manifest, chunks, txn, self.log.defaults, replayed=True)
 
     def alter(self, config: Mapping[str, str | None] | None = None, partitions: int | None = None) -> None:
         """Sets configuration values (None takes one away) and raises the number of partitions, in one commit."""
         self._check_writable()
-        with self.manifests.known(self.name) as manifest:
-            manifest.commit(altered(config or {}, partitions, self.manifests.defaults))
+        with self.log.known(self.name) as manifest:
+            manifest.commit(altered(config or {}, partitions, self.log.defaults))
 
     def upgrade(self, dry_run: bool = False) -> Upgrade:
         """Raises the topic's format version to the newest that this package writes, in one commit.
@@ -310,7 +310,7 @@ class Topic(Prints):
         newest version is left as it is. `dry_run` only tells what would be done.
         """
         self._check_writable()
-        with self.manifests.known(self.name) as manifest:
+        with self.log.known(self.name) as manifest:
             return manifest.upgrade(dry_run=dry_run)
 
     def delete_records(self, before_offsets: Mapping[int, int]) -> dict[int, int]:
@@ -322,8 +322,8 @@ class Topic(Prints):
         topic a deleted record may be the newest value of its key.
         """
         self._check_writable()
-        with self.manifests.known(self.name) as manifest:
-            plan = records_deleted(before_offsets, self.manifests.defaults, self.manifests.storage.uri)
+        with self.log.known(self.name) as manifest:
+            plan = records_deleted(before_offsets, self.log.defaults, self.log.storage.uri)
             bounds = manifest.commit(plan).bounds()
         return {number: bounds[number][0] for number in before_offsets}
 
@@ -334,7 +334,7 @@ class Topic(Prints):
         return Printed("Topic", facts, list(_PRINTED), rows)
 
     def _check_writable(self) -> None:
-        self.manifests.check_writable()
+        self.log.check_writable()
         if self._version is not None or self._timestamp_ms is not None:
             raise InvalidOptionError(
                 "A topic as it was takes no writes",

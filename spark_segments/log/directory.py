@@ -1,45 +1,60 @@
-"""The manifests of the topics at a location: what a log directory, its topics and its groups are made of.
+"""A log directory: the manifests of the topics at a location, or the topics that a registered opener finds there.
 
 Nothing here, and nothing that this module imports, needs a kernel: a command that lists topics starts at once.
 """
 
 from __future__ import annotations
 
+import base64
+import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING
+from typing import Protocol, Self
 
-from spark_segments.errors import InvalidOptionError, LogDirError, SegmentsError, UnknownTopicError
+from spark_segments import extensions
+from spark_segments.config import check_new_topic_name, names_collide, normal_overrides, topic_config
+from spark_segments.errors import InvalidOptionError, LogDirError, SegmentsError, StorageError, UnknownTopicError
 from spark_segments.log.manifest.delta.delta_log import MANIFEST_DIRECTORY, DeltaLog, OpenDeltaLog
 from spark_segments.log.manifest.manifest import Manifest
+from spark_segments.log.manifest.rows import Partition
 from spark_segments.log.manifest.snapshot import Snapshot
-from spark_segments.log.marker import is_marked
+from spark_segments.log.marker import is_marked, mark
+from spark_segments.log.partitions import check_partition_count
 from spark_segments.storage import Storage
-
-if TYPE_CHECKING:
-    from spark_segments.log.kafka.directory import KafkaDirectory
 
 NAMED_TOPICS = 20
 """How many topics an error for an unknown topic names."""
 
 
-class Manifests:
-    """The manifests of the topics at a location, or the directory in which Kafka, and no manifest, says what is there.
+class ReadOnlyTopics(Protocol):
+    """Topics of a location that no manifest describes: a directory that a Kafka broker wrote."""
 
-    `defaults` are configuration values, in Kafka's names, for what topics do not set themselves. `open_delta_log`
-    stands in for delta-rs, for tests and simulations, as a `FileSystem` does for a storage's own.
+    def topics(self) -> list[str]:
+        """The names of the topics, sorted."""
+
+    def snapshot(self, topic: str) -> Snapshot:
+        """What a topic holds. Raises UnknownTopicError."""
+
+
+class LogDirectory:
+    """The topics at a location.
+
+    `defaults` are configuration values, in Kafka's names, for what topics do not set themselves. `kafka`: the topics of
+    a location that has no manifest, which is read-only. `open_delta_log` stands in for delta-rs, for tests and
+    simulations, as a `FileSystem` does for a storage's own.
     """
 
     def __init__(
         self,
         storage: Storage,
         *,
-        kafka: KafkaDirectory | None = None,
+        kafka: ReadOnlyTopics | None = None,
         defaults: Mapping[str, str] | None = None,
         open_delta_log: OpenDeltaLog = DeltaLog,
     ) -> None:
+        """Use `create` or `open`."""
         self.storage = storage
         self.kafka = kafka
         self.defaults = dict(defaults or {})
@@ -51,11 +66,44 @@ class Manifests:
         return self.__dict__ | {"_known": {}}
 
     @classmethod
-    def open(cls, storage: Storage, *, defaults: Mapping[str, str] | None = None) -> Manifests:
-        """The manifests at a location, or what Kafka wrote there. Raises LogDirError where there is neither."""
+    def create(
+        cls,
+        uri: str,
+        storage_options: Mapping[str, str] | None = None,
+        *,
+        defaults: Mapping[str, str] | None = None,
+    ) -> Self:
+        """Makes an empty log directory at `uri`, or opens the one that is there already.
+
+        A location that holds a plain Kafka log directory raises LogDirError: import it into a new one instead.
+        `defaults` are configuration values, in Kafka's names, for what topics do not set themselves.
+        """
+        storage = Storage(uri, dict(storage_options or {}))
+        if not is_marked(storage):
+            if _read_only_topics(storage) is not None:
+                raise LogDirError(
+                    "The location holds partitions that Kafka wrote",
+                    path=uri,
+                    hint="Open it as it is (read-only), or import it: segments import KAFKA_DIR LOG_DIR",
+                )
+            mark(storage)
+        return cls.open(uri, storage_options, defaults=defaults)
+
+    @classmethod
+    def open(
+        cls,
+        uri: str,
+        storage_options: Mapping[str, str] | None = None,
+        *,
+        defaults: Mapping[str, str] | None = None,
+    ) -> Self:
+        """Opens a log directory; one without a manifest that holds `<topic>-<n>` directories opens read-only, as Kafka
+        would recover it. Raises LogDirError where there is neither.
+        """
+        storage = Storage(uri, dict(storage_options or {}))
         if is_marked(storage):
             return cls(storage, defaults=defaults)
-        if (kafka := kafka_directory(storage)) is not None:
+        if (kafka := _read_only_topics(storage)) is not None:
             return cls(storage, kafka=kafka, defaults=defaults)
         raise LogDirError(
             "Not a log directory",
@@ -64,6 +112,16 @@ class Manifests:
             found="neither a manifest nor <topic>-<partition> directories",
             hint="LogDir.create(uri) or segments topic create makes one",
         )
+
+    @property
+    def uri(self) -> str:
+        """Where it is: a path, or the URI of an object store."""
+        return self.storage.uri
+
+    @property
+    def is_kafka(self) -> bool:
+        """Whether this is a plain Kafka log directory, which is never written to."""
+        return self.kafka is not None
 
     def manifest(self, topic: str) -> Manifest:
         """The manifest of a topic, whether or not it exists."""
@@ -114,6 +172,39 @@ class Manifests:
                 error.hint = there if error.hint is None else f"{error.hint}. {there}"
             raise
 
+    def create_topic(self, topic: str, partitions: int = 1, config: Mapping[str, str] | None = None) -> None:
+        """Makes a topic. Raises TopicExistsError where there is one, InvalidOptionError for a bad name, count or
+        configuration.
+        """
+        self.check_writable()
+        # No other name collides with one that has neither character: it is no matter then how many topics there are.
+        names = self.directories() if {".", "_"} & set(topic) else []
+        check_new_topic_name(topic, [name for name in names if names_collide(topic, name) and self.is_there(name)])
+        check_partition_count(topic, partitions)
+        overrides = normal_overrides(config or {})
+        topic_config(overrides, self.defaults)
+        topic_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
+        rows = [Partition(topic_id, number) for number in range(partitions)]
+        self.manifest(topic).create(topic_id, overrides, rows)
+
+    def delete_topic(self, topic: str, *, force: bool = False) -> None:
+        """Takes a topic out of the log directory. Its files stay for the readers that have them, until vacuum.
+
+        `force` takes out a topic whose manifest cannot be read, too, because it is damaged or a newer version of this
+        package wrote it. Vacuum then deletes all files of the topic, whoever could still read them, after the log
+        directory's file.delete.delay.ms; a manifest that is repaired before that brings the topic back.
+        """
+        self.check_writable()
+        with self.known(topic) as manifest:
+            if force:
+                manifest.delete_by_force()
+                return
+            try:
+                manifest.delete()
+            except (LogDirError, StorageError) as error:
+                error.hint = error.hint or "Restore the manifest from a backup, or delete the topic by force"
+                raise
+
     def check_writable(self) -> None:
         """Raises LogDirError for a directory that Kafka wrote."""
         if self.kafka is not None:
@@ -153,10 +244,9 @@ def selected(names: Iterable[str], topics: Sequence[str] | None) -> list[str]:
     return sorted(matching | {one for one in topics if not {*"*?["} & {*one}})
 
 
-def kafka_directory(storage: Storage) -> KafkaDirectory | None:
-    """The topics that Kafka wrote at a location, None where Kafka wrote none."""
+def _read_only_topics(storage: Storage) -> ReadOnlyTopics | None:
+    """The topics of a location that is no log directory, None where no opener finds any."""
     if not storage.list() and not storage.directories():
         return None
-    from spark_segments.log.kafka.directory import KafkaDirectory  # reads segments, and so needs kernels
-
-    return KafkaDirectory(storage) if KafkaDirectory.recognises(storage) else None
+    openers = (extensions.loaded(provider) for provider in extensions.DIRECTORY_OPENERS)
+    return next((topics for opener in openers if (topics := opener(storage)) is not None), None)

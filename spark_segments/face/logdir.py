@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import base64
 import fnmatch
-import uuid
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
-from spark_segments.config import check_new_topic_name, names_collide, normal_overrides, topic_config
-from spark_segments.errors import LogDirError, SegmentsError, StorageError
-from spark_segments.log.manifest.rows import Partition
-from spark_segments.log.manifests import Manifests, kafka_directory
-from spark_segments.log.marker import check_apart, is_marked, mark
-from spark_segments.log.partitions import check_partition_count
+from spark_segments.config import normal_overrides
+from spark_segments.errors import LogDirError, SegmentsError
+from spark_segments.face.topic import Topic
+from spark_segments.log.directory import LogDirectory
+from spark_segments.log.marker import check_apart, is_marked
 from spark_segments.log.printing import MOST_ROWS, Printed, Prints
-from spark_segments.log.topic import Topic
 from spark_segments.quantities import Bytes
 from spark_segments.storage import Storage
 
@@ -29,121 +25,22 @@ if TYPE_CHECKING:
     from spark_segments.values.registries.registry import Registry
 
 
-class LogDir(Prints):
+class LogDir(LogDirectory, Prints):
     """Topics under one location. `create` makes one, `open` opens one or a plain Kafka log directory (read-only)."""
 
-    def __init__(self, manifests: Manifests) -> None:
-        """Use `create` or `open`."""
-        self.manifests = manifests
-
-    @classmethod
-    def create(
-        cls,
-        uri: str,
-        storage_options: Mapping[str, str] | None = None,
-        *,
-        defaults: Mapping[str, str] | None = None,
-    ) -> Self:
-        """Makes an empty log directory at `uri`, or opens the one that is there already.
-
-        A location that holds a plain Kafka log directory raises LogDirError: import it into a new one instead.
-        `defaults` are configuration values, in Kafka's names, for what topics do not set themselves.
-        """
-        storage = Storage(uri, dict(storage_options or {}))
-        if not is_marked(storage):
-            if kafka_directory(storage) is not None:
-                raise LogDirError(
-                    "The location holds partitions that Kafka wrote",
-                    path=uri,
-                    hint="Open it as it is (read-only), or import it: segments import KAFKA_DIR LOG_DIR",
-                )
-            mark(storage)
-        return cls.open(uri, storage_options, defaults=defaults)
-
-    @classmethod
-    def open(
-        cls,
-        uri: str,
-        storage_options: Mapping[str, str] | None = None,
-        *,
-        defaults: Mapping[str, str] | None = None,
-    ) -> Self:
-        """Opens a log directory; one without a manifest that holds `<topic>-<n>` directories opens read-only, as Kafka
-        would recover it.
-        """
-        return cls(Manifests.open(Storage(uri, dict(storage_options or {})), defaults=defaults))
-
-    @property
-    def storage(self) -> Storage:
-        return self.manifests.storage
-
-    @property
-    def defaults(self) -> Mapping[str, str]:
-        """Configuration values for what topics do not set themselves."""
-        return self.manifests.defaults
-
-    @property
-    def uri(self) -> str:
-        """Where it is: a path, or the URI of an object store."""
-        return self.storage.uri
-
-    @property
-    def is_kafka(self) -> bool:
-        """Whether this is a plain Kafka log directory, which is never written to."""
-        return self.manifests.kafka is not None
-
     # Topics
-
-    def topics(self) -> list[str]:
-        """The names of the topics, sorted. A topic whose manifest cannot be read is there, too."""
-        return self.manifests.topics()
 
     def topic(self, name: str, version: int | None = None, timestamp: datetime | int | None = None) -> Topic:
         """The topic of this name, as it is now, or was at a version of its manifest or at a time (a datetime, or
         milliseconds since 1970). Nothing is read yet: see `Topic`.
         """
-        return Topic(self.manifests, name, version, timestamp)
-
-    def create_topic(self, topic: str, partitions: int = 1, config: Mapping[str, str] | None = None) -> None:
-        """Makes a topic. Raises TopicExistsError where there is one, InvalidOptionError for a bad name, count or
-        configuration.
-        """
-        self.manifests.check_writable()
-        # No other name collides with one that has neither character: it is no matter then how many topics there are.
-        names = self.manifests.directories() if {".", "_"} & set(topic) else []
-        check_new_topic_name(
-            topic, [name for name in names if names_collide(topic, name) and self.manifests.is_there(name)]
-        )
-        check_partition_count(topic, partitions)
-        overrides = normal_overrides(config or {})
-        topic_config(overrides, self.defaults)
-        topic_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
-        rows = [Partition(topic_id, number) for number in range(partitions)]
-        self.manifests.manifest(topic).create(topic_id, overrides, rows)
-
-    def delete_topic(self, topic: str, *, force: bool = False) -> None:
-        """Takes a topic out of the log directory. Its files stay for the readers that have them, until vacuum.
-
-        `force` takes out a topic whose manifest cannot be read, too, because it is damaged or a newer version of this
-        package wrote it. Vacuum then deletes all files of the topic, whoever could still read them, after the log
-        directory's file.delete.delay.ms; a manifest that is repaired before that brings the topic back.
-        """
-        self.manifests.check_writable()
-        with self.manifests.known(topic) as manifest:
-            if force:
-                manifest.delete_by_force()
-                return
-            try:
-                manifest.delete()
-            except (LogDirError, StorageError) as error:
-                error.hint = error.hint or "Restore the manifest from a backup, or delete the topic by force"
-                raise
+        return Topic(self, name, version, timestamp)
 
     def registry(self, formats: Mapping[str, str]) -> Registry:
         """The schema registry that schema.registry names, by default the topic `_schemas` of this log directory."""
         from spark_segments.log.typed import TypedColumns
 
-        return TypedColumns(self.manifests).registry(formats)
+        return TypedColumns(self).registry(formats)
 
     # Groups
 
@@ -153,13 +50,13 @@ class LogDir(Prints):
         from spark_segments.log.groups.group_files import check_group_id
 
         check_group_id(group)
-        return Group(self.manifests, group)
+        return Group(self, group)
 
     def groups(self) -> list[str]:
         """The ids of the groups that have positions, sorted. One whose positions cannot be read is there, too."""
         from spark_segments.log.groups.group import all_groups, has_positions
 
-        every = all_groups(self.manifests)
+        every = all_groups(self)
         there = self.storage.at_once(has_positions, every)
         return [group.id for group, is_there in zip(every, there, strict=True) if is_there]
 
@@ -223,7 +120,7 @@ class LogDir(Prints):
         one; UnknownTopicError where there is no such topic. Of several topics, those that fail are raised, as one
         LogDirError, after all the others were imported; LogDirError, too, where `replicated` finds no high watermarks.
         """
-        self.manifests.check_writable()
+        self.check_writable()
         overrides = normal_overrides(config or {})
         source_storage = Storage(path, dict(storage_options or {}))
         if is_marked(source_storage):
@@ -251,7 +148,7 @@ class LogDir(Prints):
             source,
             self.storage,
             topics,
-            self.manifests.manifest,
+            self.manifest,
             overrides,
             self.defaults,
             recovery=recovery,
@@ -260,7 +157,7 @@ class LogDir(Prints):
             progress=progress,
         )
         if offsets:
-            report.details["groups"], warnings = keep_groups(self.manifests, offsets, report.topics)
+            report.details["groups"], warnings = keep_groups(self, offsets, report.topics)
             report.warnings += warnings
         return report
 
@@ -292,7 +189,7 @@ class LogDir(Prints):
             self.storage,
             target,
             [topic] if topic is not None else self.topics(),
-            self.manifests.snapshot,
+            self.snapshot,
             self.defaults,
             spark=spark,
             progress=progress,
@@ -302,7 +199,7 @@ class LogDir(Prints):
         from spark_segments.log.groups.group import all_groups
 
         names = self.topics()
-        read = [one for one in self.storage.at_once(_offsets, all_groups(self.manifests)) if one != {}]
+        read = [one for one in self.storage.at_once(_offsets, all_groups(self)) if one != {}]
         facts = {"uri": self.uri, "topics": len(names), "groups": len(read)}
         rows = [
             _figures(self.topic(name), [one[name] for one in read if one is not None and name in one])
