@@ -21,9 +21,10 @@ wheels:  ## the wheels of a release, in dist/
 sanitize:  ## golden and hostile inputs with the sanitizers of gcc in the kernels
 	$(PYTHON) -m tests.sanitized
 
-lint:  ## style and formatting
+lint:  ## style, formatting, and the borders between rooms
 	$(PYTHON) -m ruff check .
 	$(PYTHON) -m ruff format --check .
+	$(PYTHON) -c 'import sys; from importlinter.cli import lint_imports_command; sys.exit(lint_imports_command())' --no-cache
 
 types:  ## mypy, strict, on the package
 	$(PYTHON) -m mypy

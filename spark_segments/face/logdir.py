@@ -42,24 +42,6 @@ class LogDir(LogDirectory, Prints):
 
         return TypedColumns(self).registry(formats)
 
-    # Groups
-
-    def group(self, group: str) -> Group:
-        """The group of this id, whether or not it has committed. Raises InvalidOptionError for no group's id."""
-        from spark_segments.log.groups.group import Group
-        from spark_segments.log.groups.group_files import check_group_id
-
-        check_group_id(group)
-        return Group(self, group)
-
-    def groups(self) -> list[str]:
-        """The ids of the groups that have positions, sorted. One whose positions cannot be read is there, too."""
-        from spark_segments.log.groups.group import all_groups, has_positions
-
-        every = all_groups(self)
-        there = self.storage.at_once(has_positions, every)
-        return [group.id for group, is_there in zip(every, there, strict=True) if is_there]
-
     # Maintenance
 
     def maintain(

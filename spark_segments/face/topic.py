@@ -151,7 +151,7 @@ class Topic(Prints):
         """
         from spark_segments.log.verification.verify import verify_topic
 
-        return verify_topic(self, deep=deep, spark=spark)
+        return verify_topic(self.log, self.name, self._version, self._timestamp_ms, deep=deep, spark=spark)
 
     # Reading
 

@@ -10,7 +10,7 @@ from spark_segments.config import check_new_topic_name
 from spark_segments.errors import (
     UnknownTopicError,
 )
-from spark_segments.face.logdir import LogDir
+from spark_segments.log.directory import LogDirectory
 from spark_segments.log.manifest.change import Change
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.manifest.states import GOES_ON_IN, check_role
@@ -19,7 +19,7 @@ CAPTURE = "capture"
 """The operation of the commits."""
 
 
-def topic_here(log: LogDir, source: str) -> tuple[str, Snapshot | None]:
+def topic_here(log: LogDirectory, source: str) -> tuple[str, Snapshot | None]:
     """The topic here that a topic of the cluster is captured into: its name, and what it is, None before it is made."""
     name = source
     while True:
@@ -30,14 +30,14 @@ def topic_here(log: LogDir, source: str) -> tuple[str, Snapshot | None]:
         name = following
 
 
-def _snapshot(log: LogDir, name: str) -> Snapshot | None:
+def _snapshot(log: LogDirectory, name: str) -> Snapshot | None:
     try:
-        return log.topic(name).snapshot
+        return log.snapshot(name)
     except UnknownTopicError:
         return None
 
 
-def branch(log: LogDir, source: str, cluster_topics: Collection[str]) -> str:
+def branch(log: LogDirectory, source: str, cluster_topics: Collection[str]) -> str:
     """Lets the capture of a topic go on in another topic here, which the next pass makes, and returns its name."""
     before, snapshot = topic_here(log, source)
     if snapshot is None:
@@ -52,5 +52,5 @@ def branch(log: LogDir, source: str, cluster_topics: Collection[str]) -> str:
             CAPTURE, topic=dataclasses.replace(current.topic_row, states={**current.states, GOES_ON_IN: name})
         )
 
-    log.topic(before).manifest.commit(plan)
+    log.manifest(before).commit(plan)
     return name

@@ -21,7 +21,6 @@ from confluent_kafka import KafkaError, Message
 
 from spark_segments.config.values import LONG_MAX
 from spark_segments.errors import InvalidOptionError, InvalidRecordError, OffsetOutOfRangeError, UnknownTopicError
-from spark_segments.face.logdir import LogDir
 from spark_segments.kafka_protocol.replayed_offsets import ReplayedOffsets
 from spark_segments.kafka_protocol.target import (
     TRANSACTION_RECORDS,
@@ -30,6 +29,7 @@ from spark_segments.kafka_protocol.target import (
     TargetTopic,
     delivery_problem,
 )
+from spark_segments.log.directory import LogDirectory
 from spark_segments.log.groups.kafka_groups import chosen_groups
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.manifest.states import holes_in
@@ -96,7 +96,7 @@ class ReplayOptions:
 
 
 def replay(
-    log: LogDir,
+    log: LogDirectory,
     servers: str,
     topics: Sequence[str] = ("*",),
     options: ReplayOptions | None = None,
@@ -179,7 +179,7 @@ class Replay:
 
     def __init__(
         self,
-        log: LogDir,
+        log: LogDirectory,
         servers: str,
         topics: Sequence[str],
         options: ReplayOptions,
@@ -249,7 +249,7 @@ class Replay:
         planned: list[_Topic] = []
         problems: list[str] = []
         for name in names:
-            snapshot = self._log.topic(name).snapshot
+            snapshot = self._log.snapshot(name)
             one = self._topic(snapshot, targets[name], cluster_topics.get(targets[name]), sent)
             problems += self._problems(one)
             planned.append(one)
@@ -463,7 +463,7 @@ class Replay:
             offsets: dict[tuple[str, int], tuple[int, str]] = {}
             positions = self._log.group(group).positions()
             for name, target in targets.items():
-                starts = positions.starts(self._log.topic(name).snapshot)
+                starts = positions.starts(self._log.snapshot(name))
                 if not starts or target in known:
                     continue
                 there = ReplayedOffsets(self._log.storage, self._name, target).new_offsets(starts)

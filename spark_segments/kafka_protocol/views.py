@@ -19,8 +19,8 @@ from spark_segments.config import TopicConfig, topic_config
 from spark_segments.errors import SegmentsError, UnknownTopicError
 from spark_segments.format.layout import BATCH_OVERHEAD
 from spark_segments.format.single_batch import LARGEST_BATCH_OFFSETS, empty_batches
-from spark_segments.face.logdir import LogDir
 from spark_segments.kafka_protocol.read_ahead import BLOCK_BYTES, CheckedBlock, FileRange, Held, ReadAhead
+from spark_segments.log.directory import LogDirectory
 from spark_segments.log.manifest.rows import Partition, partitions_of
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.reading.isolation import load_aborted, transaction_indexes
@@ -52,7 +52,7 @@ class Found:
 class ServedTopic:
     """A topic as one snapshot has it."""
 
-    def __init__(self, log: LogDir, snapshot: Snapshot, read_ahead: ReadAhead) -> None:
+    def __init__(self, log: LogDirectory, snapshot: Snapshot, read_ahead: ReadAhead) -> None:
         self._log = log
         self.snapshot = snapshot
         self.partitions: dict[int, Partition] = {row.partition: row for row in partitions_of(snapshot.partitions)}
@@ -257,7 +257,7 @@ class Views:
 
     def __init__(
         self,
-        log: LogDir,
+        log: LogDirectory,
         *,
         interval_seconds: float = 1.0,
         timestamp_ms: int | None = None,
@@ -332,8 +332,8 @@ class Views:
 
     def _snapshot(self, name: str) -> Snapshot:
         if self._timestamp_ms is not None:
-            return self.log.topic(name, timestamp=self._timestamp_ms).snapshot
-        return self.log.topic(name, self._versions.get(name)).snapshot
+            return self.log.snapshot(name, timestamp_ms=self._timestamp_ms)
+        return self.log.snapshot(name, self._versions.get(name))
 
     def name_of(self, topic_id: uuid.UUID) -> str | None:
         """The topic that has this id, None where there is none."""

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
-from typing import Protocol, Self
+from typing import TYPE_CHECKING, Protocol, Self
 
 from spark_segments import extensions
 from spark_segments.config import check_new_topic_name, names_collide, normal_overrides, topic_config
@@ -23,6 +23,9 @@ from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.marker import is_marked, mark
 from spark_segments.log.partitions import check_partition_count
 from spark_segments.storage import Storage
+
+if TYPE_CHECKING:
+    from spark_segments.log.groups.group import Group
 
 NAMED_TOPICS = 20
 """How many topics an error for an unknown topic names."""
@@ -204,6 +207,22 @@ class LogDirectory:
             except (LogDirError, StorageError) as error:
                 error.hint = error.hint or "Restore the manifest from a backup, or delete the topic by force"
                 raise
+
+    def group(self, group: str) -> Group:
+        """The group of this id, whether or not it has committed. Raises InvalidOptionError for no group's id."""
+        from spark_segments.log.groups.group import Group
+        from spark_segments.log.groups.group_files import check_group_id
+
+        check_group_id(group)
+        return Group(self, group)
+
+    def groups(self) -> list[str]:
+        """The ids of the groups that have positions, sorted. One whose positions cannot be read is there, too."""
+        from spark_segments.log.groups.group import all_groups, has_positions
+
+        every = all_groups(self)
+        there = self.storage.at_once(has_positions, every)
+        return [group.id for group, is_there in zip(every, there, strict=True) if is_there]
 
     def check_writable(self) -> None:
         """Raises LogDirError for a directory that Kafka wrote."""

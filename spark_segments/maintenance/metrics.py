@@ -30,7 +30,7 @@ from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.report import FAILED, Report
 
 if TYPE_CHECKING:
-    from spark_segments.face.logdir import LogDir
+    from spark_segments.log.directory import LogDirectory
 
 _ESCAPES = str.maketrans({"\\": r"\\", "\n": r"\n", '"': r"\""})
 
@@ -245,7 +245,7 @@ def write_copy_metrics(
     write_metrics(path, families)
 
 
-def log_metrics(log: LogDir, topics: Sequence[tuple[Snapshot, TopicConfig]]) -> list[Family]:
+def log_metrics(log: LogDirectory, topics: Sequence[tuple[Snapshot, TopicConfig]]) -> list[Family]:
     """Metrics of the partitions of topics, of the groups that read them, and of the log directory as a whole, from
     the manifests alone: what Kafka's JMX beans say of a log, and our own figures.
     """

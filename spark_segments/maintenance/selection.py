@@ -8,8 +8,7 @@ from typing import TypeVar
 from spark_segments.config import TopicConfig, topic_config
 from spark_segments.errors import CommitConflictError, InvalidOptionError, SegmentsError, UnknownTopicError
 from spark_segments.execution import run_tasks
-from spark_segments.face.logdir import LogDir
-from spark_segments.log.directory import selected
+from spark_segments.log.directory import LogDirectory, selected
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.manifest.states import check_role
 from spark_segments.log.manifest.upkeep import OLDEST_CHUNK_MS
@@ -22,7 +21,7 @@ T = TypeVar("T")
 
 
 def selected_topics(
-    log: LogDir, topics: Sequence[str] | None, report: Report, policy: str | None = None, *, load: bool = True
+    log: LogDirectory, topics: Sequence[str] | None, report: Report, policy: str | None = None, *, load: bool = True
 ) -> Iterator[tuple[Snapshot, TopicConfig]]:
     """Yields (snapshot, configuration) of the topics that are `selected`. `policy`: only topics whose cleanup.policy
     has it. `load`: the live rows are read here.
@@ -33,7 +32,7 @@ def selected_topics(
     log.check_writable()
     for name in selected(log.directories(), topics):
         try:
-            snapshot = log.topic(name).snapshot
+            snapshot = log.snapshot(name)
             config = topic_config(snapshot.config, log.defaults)
             if policy is not None and policy not in config.cleanup_policy:
                 continue

@@ -11,7 +11,8 @@ from pyspark.sql.datasource import DataSourceStreamReader
 from pyspark.sql.types import StructType
 
 from spark_segments.errors import SegmentsError, UnknownTopicError
-from spark_segments.face.logdir import LogDir
+from spark_segments.extensions import typed_columns
+from spark_segments.log.directory import LogDirectory
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.spark import PYSPARK
 from spark_segments.spark.options import (
@@ -133,16 +134,13 @@ class Source:
 
 def _opened(options: ReadOptions) -> tuple[dict[str, Snapshot], dict[str, list[Decoder]]]:
     """(the topics' snapshots as of now, the decoders of their keys and values), both by topic."""
-    log = LogDir.open(options.location.uri, options.location.storage_options)
+    log = LogDirectory.open(options.location.uri, options.location.storage_options)
     names = options.topics.chosen(log.topics)
     if options.timestamp_ms is not None:
-        snapshots = {name: log.topic(name, timestamp=options.timestamp_ms).snapshot for name in names}
+        snapshots = {name: log.snapshot(name, timestamp_ms=options.timestamp_ms) for name in names}
     else:
-        snapshots = {name: log.topic(name, options.version).snapshot for name in names}
+        snapshots = {name: log.snapshot(name, options.version) for name in names}
     if not options.formats:
         return snapshots, {}
-    pinned = options.version is not None or options.timestamp_ms is not None
-    return snapshots, {
-        name: log.topic(name, snapshot.version if pinned else None).decoders(options.formats)
-        for name, snapshot in snapshots.items()
-    }
+    typed = typed_columns(log)
+    return snapshots, {name: typed.readers(snapshot, options.formats) for name, snapshot in snapshots.items()}

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_segments.errors import CommitConflictError, LogDirError, SegmentsError, StorageError
-from spark_segments.face.logdir import LogDir
+from spark_segments.log.directory import LogDirectory
 from spark_segments.log.groups.group import all_groups
 from spark_segments.log.manifest.change import Change, check
 from spark_segments.log.manifest.commit_notes import RECOVERY_DIRECTORY
@@ -46,15 +46,15 @@ _DELAY_KEY = "file.delete.delay.ms"
 
 def open_damaged(
     uri: str, storage_options: Mapping[str, str] | None = None, *, defaults: Mapping[str, str] | None = None
-) -> LogDir:
+) -> LogDirectory:
     """As `LogDir.open`, and opens a log directory, too, whose whole `_manifest` is lost, with its marker."""
     storage = Storage(uri, dict(storage_options or {}))
     if not is_marked(storage) and storage.directories(RECOVERY_DIRECTORY):
-        return LogDir(storage, defaults=defaults)
-    return LogDir.open(uri, storage_options, defaults=defaults)
+        return LogDirectory(storage, defaults=defaults)
+    return LogDirectory.open(uri, storage_options, defaults=defaults)
 
 
-def rebuild_manifest(log: LogDir, topic: str, *, dry_run: bool = False) -> Report:
+def rebuild_manifest(log: LogDirectory, topic: str, *, dry_run: bool = False) -> Report:
     """Makes the manifest of a topic anew from a recovery copy and the commits after it that are proven: playback.py.
 
     Files that no known row names are listed, and never added. `dry_run` changes nothing and returns what would be done.
@@ -66,7 +66,7 @@ def rebuild_manifest(log: LogDir, topic: str, *, dry_run: bool = False) -> Repor
     """
     if log.is_kafka:
         raise LogDirError("A directory that Kafka wrote has no manifest", path=log.uri)
-    manifest = log.topic(topic).manifest
+    manifest = log.manifest(topic)
     _check_lost(manifest)
     known = known_topic(manifest.log)
     if known.snapshot.deleted_ms is not None:
@@ -87,7 +87,7 @@ def rebuild_manifest(log: LogDir, topic: str, *, dry_run: bool = False) -> Repor
     return report.finish()
 
 
-def _commit(log: LogDir, manifest: Manifest, known: KnownTopic, topic_id: str, version: int) -> None:
+def _commit(log: LogDirectory, manifest: Manifest, known: KnownTopic, topic_id: str, version: int) -> None:
     snapshot = known.snapshot
     format_version = snapshot.format_version
     rows = snapshot.source.read(None)
@@ -200,7 +200,7 @@ def _copy(storage: Storage, info: FileInfo, target: Storage) -> None:
         target.write(info.path, storage.read(info.path))
 
 
-def described(log: LogDir, known: KnownTopic, *, dry_run: bool) -> Report:
+def described(log: LogDirectory, known: KnownTopic, *, dry_run: bool) -> Report:
     """The report of what is known: a line for each partition, with its offsets and segments.
 
     `details`: copy_version and known_version are the versions of the recovery copy (-1: the notes begin with the
@@ -256,7 +256,7 @@ def _files(storage: Storage, snapshot: Snapshot) -> dict[str, FileInfo]:
     return {info.path: info for name in sorted(directories) for info in storage.list(name)}
 
 
-def _groups(log: LogDir, topic: str) -> list[dict[str, Any]]:
+def _groups(log: LogDirectory, topic: str) -> list[dict[str, Any]]:
     positions_in_topic = []
     for group in all_groups(log):
         try:

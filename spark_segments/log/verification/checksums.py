@@ -31,7 +31,7 @@ from spark_segments.storage import Storage
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from spark_segments.face.logdir import LogDir
+    from spark_segments.log.directory import LogDirectory
 
 READ_BYTES = 8 << 20
 _TASK_BYTES = 256 << 20
@@ -144,7 +144,7 @@ def files_of(snapshot: Snapshot) -> Iterator[tuple[str, int | None]]:
 
 
 def check_against(
-    log: LogDir, listed: ChecksumList, topics: Sequence[str] | None = None, spark: SparkSession | None = None
+    log: LogDirectory, listed: ChecksumList, topics: Sequence[str] | None = None, spark: SparkSession | None = None
 ) -> tuple[list[Findings], int]:
     """(the findings of each listed topic, or of those that are selected; the bytes read).
 
@@ -162,7 +162,7 @@ def check_against(
         findings = Findings(name)
         every.append(findings)
         try:
-            snapshot = log.topic(name).snapshot
+            snapshot = log.snapshot(name)
             rows = snapshot.segments
         except SegmentsError as error:
             findings.add("A topic of the list of checksums cannot be read", expected=facts["topic_id"], found=error)

@@ -28,7 +28,7 @@ from spark_segments.storage import FileInfo, Storage
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from spark_segments.face.topic import Topic
+    from spark_segments.log.verification.verify import VerifiedTopic
 
 _KEY_TASKS_AT_A_TIME = 2  # each holds a map of keys
 SEGMENTS_A_WAVE = 10_000
@@ -151,7 +151,7 @@ def _check_keys(
 
 
 def repair(
-    topic: Topic,
+    topic: VerifiedTopic,
     config: TopicConfig,
     facts: Mapping[int, list[SegmentFacts]],
     findings: Findings,
@@ -173,7 +173,7 @@ def repair(
         return {}
     new = run_tasks(partial(rebuild_sidecars, topic.log.storage), tasks, spark)
     old = [task.segment for task in tasks]
-    committed = {segment.path for segment in commit_repairs(topic.manifest, old, new)}
+    committed = {segment.path for segment in commit_repairs(topic.log.manifest(topic.name), old, new)}
     return {
         before.place: {"partition": after.partition, "path": before.path, "new_path": after.path}
         for before, after in zip(old, new, strict=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,14 +32,27 @@ from spark_segments.storage import FileInfo, Storage
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from spark_segments.face.logdir import LogDir
-    from spark_segments.face.topic import Topic
+    from spark_segments.log.directory import LogDirectory
 
 Progress = Callable[[int, int], None]
 
 
+@dataclass
+class VerifiedTopic:
+    """A topic at one version. Its snapshot is read when it is first asked for: that it cannot be read is a finding."""
+
+    log: LogDirectory
+    name: str
+    version: int | None = None
+    timestamp_ms: int | None = None
+
+    @cached_property
+    def snapshot(self) -> Snapshot:
+        return self.log.snapshot(self.name, self.version, self.timestamp_ms)
+
+
 def verify(
-    log: LogDir,
+    log: LogDirectory,
     *,
     topics: Sequence[str] | None = None,
     spark: SparkSession | None = None,
@@ -79,7 +93,7 @@ def verify(
     for number, name in enumerate(names):
         try:
             deeply = progress if deep or repair else None
-            _verify(log.topic(name), report, spark, repair=repair and not dry_run, progress=deeply)
+            _verify(VerifiedTopic(log, name), report, spark, repair=repair and not dry_run, progress=deeply)
         except UnknownTopicError:
             if topics is not None and name in topics:
                 raise
@@ -99,10 +113,18 @@ def verify(
     return report.finish()
 
 
-def verify_topic(topic: Topic, *, deep: bool = False, spark: SparkSession | None = None) -> Report:
-    """Verifies a topic as it is or was: as `verify`, of one snapshot."""
+def verify_topic(
+    log: LogDirectory,
+    name: str,
+    version: int | None = None,
+    timestamp_ms: int | None = None,
+    *,
+    deep: bool = False,
+    spark: SparkSession | None = None,
+) -> Report:
+    """Verifies a topic as it is, or was at a version or time: as `verify`, of one snapshot."""
     report = _new_report(deep)
-    _verify(topic, report, spark)
+    _verify(VerifiedTopic(log, name, version, timestamp_ms), report, spark)
     return report.finish()
 
 
@@ -121,7 +143,7 @@ def _add(report: Report, findings: Findings, repaired: Collection[str] = ()) -> 
 
 
 def _verify(
-    topic: Topic,
+    topic: VerifiedTopic,
     report: Report,
     spark: SparkSession | None,
     *,
@@ -154,7 +176,7 @@ class _Done:
 
 
 def _verify_managed(
-    topic: Topic,
+    topic: VerifiedTopic,
     report: Report,
     findings: Findings,
     spark: SparkSession | None,
@@ -175,14 +197,14 @@ def _verify_managed(
         check_role(snapshot, REPAIR)
     storage = topic.log.storage
     try:
-        config = topic.config
+        config = topic_config(snapshot.config, topic.log.defaults)
     except InvalidOptionError as error:
         findings.add("The topic's configuration is not valid", rule="M30", expected=error.expected, found=error)
         config = topic_config({}, {})
     files = _listing(storage, snapshot)
     now_ms = storage.now_ms()
     check_topic(snapshot, findings)
-    check_applications(topic.manifest.state(snapshot.version).last_transactions(), findings)
+    check_applications(topic.log.manifest(topic.name).state(snapshot.version).last_transactions(), findings)
     check_rows(snapshot, findings)
     check_shared_rows(snapshot.live, findings)
     check_clocks(snapshot.segments, now_ms, findings)
@@ -207,7 +229,7 @@ def _verify_managed(
     return done
 
 
-def _pass_over_replaced(topic: Topic, findings: Findings) -> None:
+def _pass_over_replaced(topic: VerifiedTopic, findings: Findings) -> None:
     """Replaces errors about files that left the log meanwhile, and that vacuum deleted, by a single warning."""
     missing = [finding for finding in findings.found if finding.message.endswith("is missing") and finding.path]
     if not missing:
@@ -233,7 +255,7 @@ def _pass_over_replaced(topic: Topic, findings: Findings) -> None:
 
 
 def _verify_kafka(
-    topic: Topic,
+    topic: VerifiedTopic,
     report: Report,
     findings: Findings,
     spark: SparkSession | None,

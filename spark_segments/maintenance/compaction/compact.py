@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 from spark_segments.config import ServerConfig, server_config
 from spark_segments.execution import run_tasks, task_slots
-from spark_segments.face.logdir import LogDir
 from spark_segments.format.cleaner.clean import CleanerStats
+from spark_segments.log.directory import LogDirectory
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.report import FAILED, LOST, Report
 from spark_segments.maintenance.compaction.partition_cleaner import PartitionResult, clean_partition
@@ -41,7 +41,7 @@ def _clean_partition(storage: Storage, clean_round: RoundTasks, task: _Task) -> 
 
 
 def compact(
-    log: LogDir,
+    log: LogDirectory,
     *,
     topics: Sequence[str] | None = None,
     spark: SparkSession | None = None,
@@ -100,7 +100,7 @@ def compact(
 
 
 def _tasks(
-    log: LogDir, server: ServerConfig, picked: Sequence[tuple[Snapshot, CompactionCandidate]], now_ms: int
+    log: LogDirectory, server: ServerConfig, picked: Sequence[tuple[Snapshot, CompactionCandidate]], now_ms: int
 ) -> list[_Task]:
     """A task for each partition, the largest first."""
     return [

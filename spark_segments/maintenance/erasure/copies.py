@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_segments.config import topic_config
-from spark_segments.face.logdir import LogDir
+from spark_segments.log.directory import LogDirectory
 from spark_segments.log.manifest.rows import CHUNK, OUT_OF_LOG, Segment, segments_of
 from spark_segments.log.manifest.snapshot import in_log_order
 from spark_segments.log.manifest.upkeep import ORPHAN_AGE_MS
@@ -85,7 +85,7 @@ class KeyAccount:
 
 
 def key_account(
-    log: LogDir,
+    log: LogDirectory,
     topic: str,
     key: bytes,
     spark: SparkSession | None = None,
@@ -98,7 +98,7 @@ def key_account(
 
     `every_ms`: how often each job runs. Raises UnknownTopicError, and CorruptBatchError for damaged bytes.
     """
-    snapshot = log.topic(topic).manifest.snapshot(deleted=True)
+    snapshot = log.manifest(topic).snapshot(deleted=True)
     config = topic_config(snapshot.config, log.defaults)
     store_ms = log.storage.now_ms() if not log.is_kafka else snapshot.committed_ms
     now_ms = store_ms if now_ms is None else now_ms

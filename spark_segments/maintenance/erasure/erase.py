@@ -20,8 +20,8 @@ import pyarrow.compute as pc
 from spark_segments.config import topic_config
 from spark_segments.errors import CommitConflictError, InvalidOptionError
 from spark_segments.execution import run_tasks
-from spark_segments.face.logdir import LogDir
-from spark_segments.log.directory import selected
+from spark_segments.face.topic import Topic
+from spark_segments.log.directory import LogDirectory, selected
 from spark_segments.log.manifest.change import ERASE, Change
 from spark_segments.log.manifest.delta.delta_log import MANIFEST_DIRECTORY
 from spark_segments.log.manifest.rows import OUT_OF_LOG, REMOVED, Segment, partitions_of, segments_of
@@ -62,7 +62,7 @@ class _Erasure:
     `found`: what the search found, by row and offsets: files never change, so no file is read twice.
     """
 
-    log: LogDir
+    log: LogDirectory
     topic: str
     keys: Sequence[bytes]
     spark: SparkSession | None
@@ -121,7 +121,7 @@ class _Erasure:
 
 
 def erase(
-    log: LogDir,
+    log: LogDirectory,
     *,
     topics: Sequence[str] | None = None,
     spark: SparkSession | None = None,
@@ -160,7 +160,7 @@ def erase(
 
 def _erase_topic(report: Report, work: _Erasure, now_ms: int | None, *, history: bool) -> None:
     log, topic = work.log, work.topic
-    snapshot = log.topic(topic).manifest.snapshot(deleted=history)
+    snapshot = log.manifest(topic).snapshot(deleted=history)
     check_role(snapshot, report.job)
     work.topic_id = snapshot.topic_id
     work.search(segments_of(snapshot.live))
@@ -221,7 +221,7 @@ def _append_tombstones(work: _Erasure, wanting: Sequence[tuple[int, bytes]], now
             "timestamp": pa.array([now_ms] * len(ordered), pa.timestamp("ms", "UTC")),
         }
     )
-    given = work.log.topic(work.topic).append(rows)
+    given = Topic(work.log, work.topic).append(rows)
     next_offsets = {partition: first for partition, (first, _) in given.items()}
     for partition, key in ordered:
         work.ends[partition][key] = next_offsets[partition]
@@ -230,7 +230,7 @@ def _append_tombstones(work: _Erasure, wanting: Sequence[tuple[int, bytes]], now
 
 
 def _same_topic(work: _Erasure, *, deleted: bool) -> Snapshot:
-    snapshot = work.log.topic(work.topic).manifest.snapshot(deleted=deleted)
+    snapshot = work.log.manifest(work.topic).snapshot(deleted=deleted)
     if snapshot.topic_id != work.topic_id:
         raise CommitConflictError(
             f"Topic {work.topic} was deleted and made again meanwhile",
@@ -279,7 +279,7 @@ def _commit(work: _Erasure, done: Sequence[ErasedSegment], started_ms: int) -> l
     """
     storage = work.log.storage
     swaps = {one.source.identity: RowSwap([one.source], one.outputs) for one in done}
-    made = work.log.topic(work.topic).manifest.swap_rows(
+    made = work.log.manifest(work.topic).swap_rows(
         ERASE,
         [*swaps.values()],
         topic_id=work.topic_id,
@@ -303,7 +303,7 @@ def _delete_history(work: _Erasure, report: Report, now_ms: int | None) -> None:
         return Change(ERASE, replace=claimed_rows(rows), topic=work.topic_row(current, history=True))
 
     if paths:
-        work.log.topic(work.topic).manifest.commit(change, deleted=True)
+        work.log.manifest(work.topic).commit(change, deleted=True)
     done = vacuum(work.log, topics=[work.topic], spark=work.spark, now_ms=now_ms)
     report.count(history_segments=len(paths))
     for line in done.failed:

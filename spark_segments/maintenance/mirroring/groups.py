@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from spark_segments.errors import SegmentsError
-from spark_segments.face.logdir import LogDir
+from spark_segments.log.directory import LogDirectory
 from spark_segments.log.groups.group import all_groups
 from spark_segments.log.groups.group_files import Rows
 from spark_segments.log.manifest.snapshot import Snapshot
@@ -17,7 +17,7 @@ from spark_segments.log.partitions import offset_bounds
 from spark_segments.log.positions import Position
 
 
-def positions_of_all(log: LogDir) -> tuple[dict[str, Rows], dict[str, SegmentsError]]:
+def positions_of_all(log: LogDirectory) -> tuple[dict[str, Rows], dict[str, SegmentsError]]:
     """(the positions of every group of a log directory, none of a group that was deleted; the errors of those whose
     positions cannot be read)
     """
@@ -32,7 +32,7 @@ def positions_of_all(log: LogDir) -> tuple[dict[str, Rows], dict[str, SegmentsEr
 
 
 def mirror_groups(
-    target: LogDir, positions: Mapping[str, Rows], topics: Collection[str]
+    target: LogDirectory, positions: Mapping[str, Rows], topics: Collection[str]
 ) -> tuple[int, dict[str, SegmentsError]]:
     """Makes the positions of groups in `topics` what they were at the leader. Returns (how many groups that changed,
     the errors of those that it could not change).
@@ -40,7 +40,7 @@ def mirror_groups(
     `positions`: read there before the topics were mirrored. Positions in other topics stay as they are, and so do those
     in a topic whose promotion has begun: its readers go on here.
     """
-    snapshots = {topic: snapshot for topic in topics if _follows(snapshot := target.topic(topic).snapshot)}
+    snapshots = {topic: snapshot for topic in topics if _follows(snapshot := target.snapshot(topic))}
     changed: set[str] = set()
     errors: dict[str, SegmentsError] = {}
     for group, rows in positions.items():
@@ -53,9 +53,7 @@ def mirror_groups(
             # The topics are looked at after the positions: where one is promoted later and a reader commits there, the
             # positions are other ones by then, and the plan is made anew.
             moved = {
-                topic
-                for topic in differ & snapshots.keys()
-                if _follows(target.topic(topic).manifest.snapshot(deleted=True))
+                topic for topic in differ & snapshots.keys() if _follows(target.manifest(topic).snapshot(deleted=True))
             }
             changed.discard(group)
             if not moved:

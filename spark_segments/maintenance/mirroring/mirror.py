@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from spark_segments.errors import LogDirError, SegmentsError, UnknownTopicError
 from spark_segments.execution import failure_of, run_tasks
-from spark_segments.face.logdir import LogDir
-from spark_segments.log.directory import selected
+from spark_segments.log.directory import LogDirectory, selected
 from spark_segments.log.manifest.delta.delta_log import MANIFEST_DIRECTORY
 from spark_segments.log.manifest.states import FOLLOWER, ROLE, SOURCE_URI
 from spark_segments.log.report import Report
@@ -27,9 +26,9 @@ if TYPE_CHECKING:
 
 
 def mirror(
-    log: LogDir,
+    log: LogDirectory,
     *,
-    leader: LogDir,
+    leader: LogDirectory,
     topics: Sequence[str] | None = None,
     spark: SparkSession | None = None,
     dry_run: bool = False,
@@ -92,7 +91,7 @@ def mirror(
             report.warn(f"The positions of group {group} were not mirrored: {why}")
     if checksums is not None:
         copied = {file.path: file for one, _ in done for file in one.files}
-        snapshots = [target.topic(topic).snapshot for topic in target.topics() if topic in names]
+        snapshots = [target.snapshot(topic) for topic in target.topics() if topic in names]
         write_checksums(target.storage, snapshots, checksums, copied, spark)
     for topic in lost_leaders(source, target, leader_topics, topics):
         report.warn(
@@ -101,20 +100,22 @@ def mirror(
     return report.finish()
 
 
-def lags(source: LogDir, target: LogDir, topics: Sequence[str] | None = None) -> dict[str, Lag | SegmentsError]:
+def lags(
+    source: LogDirectory, target: LogDirectory, topics: Sequence[str] | None = None
+) -> dict[str, Lag | SegmentsError]:
     """How far each follower of `target` is behind its leader in `source`, by topic; its error where that is unknown."""
     lags_of: dict[str, Lag | SegmentsError] = {}
     for topic in selected(target.storage.directories(MANIFEST_DIRECTORY), topics):
         try:
-            snapshot = target.topic(topic).manifest.snapshot(deleted=True)
+            snapshot = target.manifest(topic).snapshot(deleted=True)
             if snapshot.states.get(ROLE) == FOLLOWER:
-                lags_of[topic] = lag_of(Leader(source.topic(topic).manifest, source.uri), snapshot, _now_ms())
+                lags_of[topic] = lag_of(Leader(source.manifest(topic), source.uri), snapshot, _now_ms())
         except (SegmentsError, FileNotFoundError) as error:
             lags_of[topic] = failure_of(error)
     return lags_of
 
 
-def _note_lags(report: Report, source: LogDir, target: LogDir, topics: Sequence[str]) -> None:
+def _note_lags(report: Report, source: LogDirectory, target: LogDirectory, topics: Sequence[str]) -> None:
     found = lags(source, target, topics) if topics else {}
     for topic in topics:
         lag = found.get(topic)
@@ -136,7 +137,7 @@ def _figures(lag: Lag) -> dict[str, Any]:
     }
 
 
-def check_leader(source: LogDir) -> None:
+def check_leader(source: LogDirectory) -> None:
     """Raises LogDirError for a directory that Kafka wrote."""
     if source.is_kafka:
         raise LogDirError(
@@ -146,7 +147,7 @@ def check_leader(source: LogDir) -> None:
         )
 
 
-def check_places(source: LogDir, target: LogDir) -> None:
+def check_places(source: LogDirectory, target: LogDirectory) -> None:
     """Raises LogDirError unless a log directory can be mirrored from one place to the other."""
     check_leader(source)
     if target.is_kafka:
@@ -155,14 +156,16 @@ def check_places(source: LogDir, target: LogDir) -> None:
         raise LogDirError("A log directory cannot follow itself", path=source.uri, hint="Name another target")
 
 
-def lost_leaders(source: LogDir, target: LogDir, there: set[str], patterns: Sequence[str] | None) -> list[str]:
+def lost_leaders(
+    source: LogDirectory, target: LogDirectory, there: set[str], patterns: Sequence[str] | None
+) -> list[str]:
     """Followers of `source` whose leaders have no manifest there: deleted by force, or lost. Nobody knows which."""
     lost = []
     for topic in selected(target.storage.directories(MANIFEST_DIRECTORY), patterns):
         if topic in there:
             continue
         try:
-            states = target.topic(topic).snapshot.states
+            states = target.snapshot(topic).states
         except SegmentsError:
             continue
         if states.get(ROLE) == FOLLOWER and states.get(SOURCE_URI) == source.uri:
@@ -183,11 +186,11 @@ def _note(report: Report, mirrored: TopicMirror, error: SegmentsError | None) ->
         )
     behind: dict[str, Any] = {}
     try:
-        snapshot = mirrored.target.topic(mirrored.topic).manifest.snapshot(deleted=True)
+        snapshot = mirrored.target.manifest(mirrored.topic).snapshot(deleted=True)
         if snapshot.states.get(ROLE) != FOLLOWER:  # it was promoted since, and has no lag
             report.add(mirrored.topic, None, "promoted")
             return
-        lag = lag_of(Leader(mirrored.source.topic(mirrored.topic).manifest, mirrored.source.uri), snapshot, _now_ms())
+        lag = lag_of(Leader(mirrored.source.manifest(mirrored.topic), mirrored.source.uri), snapshot, _now_ms())
         behind = {"version": snapshot.version} | _figures(lag)
     except UnknownTopicError:  # it was deleted before it was ever mirrored
         return

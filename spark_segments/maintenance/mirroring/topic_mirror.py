@@ -23,7 +23,7 @@ from spark_segments.errors import (
     UnknownTopicError,
 )
 from spark_segments.execution import run_tasks
-from spark_segments.face.logdir import LogDir
+from spark_segments.log.directory import LogDirectory
 from spark_segments.log.divergence import (
     Copy,
     diverged,
@@ -74,8 +74,8 @@ _TRIES = 10
 class TopicMirror:
     """Brings a follower in step with its leader. `counts`: commits, jumps, files, records, bytes_read, bytes."""
 
-    source: LogDir
-    target: LogDir
+    source: LogDirectory
+    target: LogDirectory
     topic: str
     spark: SparkSession | None = None
     progress: Callable[[int, int], None] | None = None
@@ -94,7 +94,7 @@ class TopicMirror:
         Raises UnknownTopicError where the leader has no such table, LogDirError where the topic here is no follower of
         it, FileNotFoundError where the leader's vacuum is quicker again and again.
         """
-        leader = Leader(self.source.topic(self.topic).manifest, self.source.uri)
+        leader = Leader(self.source.manifest(self.topic), self.source.uri)
         for attempt in range(_TRIES):
             latest: LeaderVersion | None = None
             try:
@@ -211,7 +211,7 @@ class TopicMirror:
 
     @property
     def _manifest(self) -> Manifest:
-        return self.target.topic(self.topic).manifest
+        return self.target.manifest(self.topic)
 
     @staticmethod
     def _has(follower: FollowerVersion, wanted: LeaderVersion, lineage: Lineage | None) -> bool:

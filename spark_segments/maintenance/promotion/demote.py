@@ -17,8 +17,7 @@ import pyarrow as pa
 
 from spark_segments.config import topic_config
 from spark_segments.errors import DivergedLogError, NotLeaderError
-from spark_segments.face.logdir import LogDir
-from spark_segments.log.directory import selected
+from spark_segments.log.directory import LogDirectory, selected
 from spark_segments.log.divergence import Copy, Tail, check_same_topic, diverged, foreign_tails
 from spark_segments.log.manifest.delta.actions import commit_info
 from spark_segments.log.manifest.snapshot import Snapshot
@@ -87,15 +86,15 @@ class Demotion:
         return {name: value for name, value in dataclasses.asdict(self).items() if name not in ("topic", "dry_run")}
 
 
-def fenced_topics(log: LogDir) -> list[str]:
+def fenced_topics(log: LogDirectory) -> list[str]:
     """The topics of a log directory that are fenced."""
-    return [topic for topic in log.topics() if role_of(log.topic(topic).snapshot) == FENCED]
+    return [topic for topic in log.topics() if role_of(log.snapshot(topic)) == FENCED]
 
 
 def demote(
-    log: LogDir,
+    log: LogDirectory,
     *,
-    leader: LogDir,
+    leader: LogDirectory,
     topics: Sequence[str] | None = None,
     spark: SparkSession | None = None,
     dry_run: bool = False,
@@ -121,9 +120,9 @@ def demote(
 
 
 def demote_topic(
-    log: LogDir,
+    log: LogDirectory,
     topic: str,
-    leader: LogDir,
+    leader: LogDirectory,
     *,
     cut: bool = False,
     dry_run: bool = False,
@@ -143,13 +142,13 @@ def demote_topic(
     """
     log.check_writable()
     leader.check_writable()
-    manifest = log.topic(topic).manifest
-    here, theirs = log.topic(topic).snapshot, leader.topic(topic).snapshot
+    manifest = log.manifest(topic)
+    here, theirs = log.snapshot(topic), leader.snapshot(topic)
     check_same_topic(here, theirs)
     _check_roles(here, theirs, log.uri, leader.uri)
     if role_of(here) == LEADER and not dry_run:
         manifest.commit(fenced(theirs, theirs.states[FENCE_TOKEN], role_epoch_of(theirs), leader.uri))
-        here = log.topic(topic).snapshot
+        here = log.snapshot(topic)
     tails = foreign_tails(Copy(here, log.storage), Copy(theirs, leader.storage), spark)
     if tails and not cut and not dry_run:
         hint = (
@@ -183,14 +182,14 @@ def demote_topic(
     return done
 
 
-def _source(leader: LogDir, theirs: Snapshot) -> dict[str, str]:
+def _source(leader: LogDirectory, theirs: Snapshot) -> dict[str, str]:
     """The states that say what the topic follows: the version before the leader's newest.
 
     So the next mirror makes the topic what the leader is then, as one difference.
     """
     version = theirs.version - 1
     try:
-        info = commit_info(leader.topic(theirs.topic).manifest.log.delta.actions(version))
+        info = commit_info(leader.manifest(theirs.topic).log.delta.actions(version))
     except FileNotFoundError:  # an old commit, which vacuum has taken
         info = {}
     return {
@@ -241,10 +240,10 @@ def _cut_tails(here: Snapshot, tails: list[Tail]) -> tuple[CutTail, ...]:
     )
 
 
-def _kept_transactions(log: LogDir, leader: LogDir, topic: str) -> dict[Transaction, Transaction | None]:
+def _kept_transactions(log: LogDirectory, leader: LogDirectory, topic: str) -> dict[Transaction, Transaction | None]:
     """{a writer's last transaction here, where that is above its last one at the leader: the leader's, None if none}"""
-    theirs = {one.application: one for one in leader.topic(topic).manifest.state().last_transactions()}
-    ours = log.topic(topic).manifest.state().last_transactions()
+    theirs = {one.application: one for one in leader.manifest(topic).state().last_transactions()}
+    ours = log.manifest(topic).state().last_transactions()
     return {
         one: theirs.get(one.application)
         for one in ours

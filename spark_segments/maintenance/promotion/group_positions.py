@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from spark_segments.errors import SegmentsError
-from spark_segments.face.logdir import LogDir
+from spark_segments.log.directory import LogDirectory
 from spark_segments.log.groups.group_files import Rows
 from spark_segments.maintenance.mirroring.groups import positions_of_all
 
 
-def copy_positions(former: LogDir, log: LogDir, topic: str) -> tuple[int, dict[str, SegmentsError]]:
+def copy_positions(former: LogDirectory, log: LogDirectory, topic: str) -> tuple[int, dict[str, SegmentsError]]:
     """Brings the positions of all groups in a topic to its new leader. Returns (how many were brought, the errors of
     the groups whose positions were not).
 

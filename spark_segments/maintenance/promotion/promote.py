@@ -26,8 +26,7 @@ from spark_segments.errors import (
     UnknownOutcomeError,
     UnknownTopicError,
 )
-from spark_segments.face.logdir import LogDir
-from spark_segments.log.directory import selected
+from spark_segments.log.directory import LogDirectory, selected
 from spark_segments.log.divergence import (
     Copy,
     Tail,
@@ -113,20 +112,20 @@ class Promotion:
         return values | {"leader_epochs": epochs, "left_behind": [dataclasses.asdict(one) for one in self.left_behind]}
 
 
-def promotable_topics(log: LogDir) -> list[str]:
+def promotable_topics(log: LogDirectory) -> list[str]:
     """The topics of a log directory that are followers, or whose promotion has begun."""
-    snapshots = [log.topic(name).snapshot for name in log.topics()]
+    snapshots = [log.snapshot(name) for name in log.topics()]
     return [one.topic for one in snapshots if role_of(one) == FOLLOWER or PROMOTION_TOKEN in one.states]
 
 
 def promote(
-    log: LogDir,
+    log: LogDirectory,
     *,
     topics: Sequence[str] | None = None,
     spark: SparkSession | None = None,
     dry_run: bool = False,
     progress: Callable[[int, int], None] | None = None,
-    former: LogDir | str | None = None,
+    former: LogDirectory | str | None = None,
     storage_options: Mapping[str, str] | None = None,
     force: bool = False,
 ) -> Report:
@@ -157,9 +156,9 @@ def promote(
 
 
 def promote_topic(
-    log: LogDir,
+    log: LogDirectory,
     topic: str,
-    former: LogDir | str | None = None,
+    former: LogDirectory | str | None = None,
     *,
     storage_options: Mapping[str, str] | None = None,
     force: bool = False,
@@ -189,9 +188,9 @@ def promote_topic(
 
 @dataclass(slots=True)
 class _Promotion:
-    log: LogDir
+    log: LogDirectory
     topic: str
-    former: LogDir | str | None
+    former: LogDirectory | str | None
     storage_options: Mapping[str, str]
     force: bool
     dry_run: bool
@@ -199,7 +198,7 @@ class _Promotion:
     warnings: list[str] = field(default_factory=list)
 
     def run(self) -> Promotion:
-        here = self.log.topic(self.topic).snapshot
+        here = self.log.snapshot(self.topic)
         theirs = self._within_reach(lambda: self._look(here))
         if theirs is not None:
             _check_roles(here, theirs)
@@ -222,9 +221,9 @@ class _Promotion:
 
     def _promote(self, here: Snapshot, theirs: Snapshot | None, *, is_copied: bool) -> Promotion:
         tails: list[Tail] = []
-        manifest = self.log.topic(self.topic).manifest
+        manifest = self.log.manifest(self.topic)
         manifest.commit(begun(here))
-        token = self.log.topic(self.topic).snapshot.states.get(PROMOTION_TOKEN)
+        token = self.log.snapshot(self.topic).states.get(PROMOTION_TOKEN)
         if token is None:
             return self.run()  # another run has promoted the topic since
         role_epoch = 1 + max(role_epoch_of(one) for one in (here, theirs) if one is not None)
@@ -240,7 +239,7 @@ class _Promotion:
             self._copy_positions()
         manifest.commit(opened(token, role_epoch, self._former_uri(here), _least_epochs(here, theirs), version))
         manifest.keep_for_rebuild()
-        return self._result(here, theirs, STEPS, leader_epochs(self.log.topic(self.topic).snapshot), tails)
+        return self._result(here, theirs, STEPS, leader_epochs(self.log.snapshot(self.topic)), tails)
 
     def _fence_late(self, here: Snapshot, there: Snapshot) -> Promotion:
         """Fences a leader that this topic was promoted over while it was out of reach."""
@@ -253,7 +252,7 @@ class _Promotion:
     # The former leader
 
     def _former_uri(self, here: Snapshot) -> str:
-        if isinstance(self.former, LogDir):
+        if isinstance(self.former, LogDirectory):
             return self.former.uri
         known = (here.states.get(name) for name in (SOURCE_URI, LEADER_URI, FORMER_URI))
         uri = self.former or next(filter(None, known), None)
@@ -267,33 +266,31 @@ class _Promotion:
 
     def _look(self, here: Snapshot) -> Snapshot:
         """The former leader's topic as it is now."""
-        former = self.former = self.former if isinstance(self.former, LogDir) else self._opened(here)
+        former = self.former = self.former if isinstance(self.former, LogDirectory) else self._opened(here)
         former.check_writable()
         if former.uri == self.log.uri:
             raise NotLeaderError(f"Topic {self.topic} cannot be promoted over itself", path=self.log.uri)
-        there = former.topic(self.topic).manifest.snapshot(deleted=True)
+        there = former.manifest(self.topic).snapshot(deleted=True)
         if there.deleted_ms is not None:
             if not self.force:
                 raise UnknownTopicError(f"The leader of topic {self.topic} has deleted it", path=former.uri)
             self.warnings.append("The leader has deleted the topic: it is promoted as it was mirrored last")
         return there
 
-    def _opened(self, here: Snapshot) -> LogDir:
-        return LogDir.open(self._former_uri(here), self.storage_options, defaults=self.log.defaults)
+    def _opened(self, here: Snapshot) -> LogDirectory:
+        return LogDirectory.open(self._former_uri(here), self.storage_options, defaults=self.log.defaults)
 
     def _can_be_copied(self, here: Snapshot, theirs: Snapshot) -> bool:
         """Whether the follower is a past state of the former leader. Raises LogDirError or DivergedLogError where it is
         not, unless that is forced: nothing can be copied then.
         """
-        assert isinstance(self.former, LogDir)
+        assert isinstance(self.former, LogDirectory)
         hint = (
             f"To follow the leader there first: segments demote {self.log.uri} {self.topic} --leader "
             f"{self.former.uri}. To leave behind what only it has: --force"
         )
         try:
-            lineage = Leader(self.former.topic(self.topic).manifest, self.former.uri).check_lineage(
-                here.states, here, theirs
-            )
+            lineage = Leader(self.former.manifest(self.topic), self.former.uri).check_lineage(here.states, here, theirs)
             copies = Copy(here, self.log.storage), self._copy_of_former(theirs)
             is_past = lineage.is_certain and not has_new_role(here, theirs)
             tails = self._within_reach(lambda: tails_of_follower(*copies, self.spark, is_past=is_past))
@@ -310,23 +307,23 @@ class _Promotion:
         return True
 
     def _fence(self, here: Snapshot, token: str, role_epoch: int) -> Snapshot:
-        assert isinstance(self.former, LogDir)
-        manifest = self.former.topic(self.topic).manifest
+        assert isinstance(self.former, LogDirectory)
+        manifest = self.former.manifest(self.topic)
         manifest.commit(fenced(here, token, role_epoch, self.log.uri), deleted=True)
         manifest.keep_for_rebuild()
         return manifest.snapshot(deleted=True)
 
     def _copy(self, token: str) -> int:
         """Mirrors all that the former leader committed before the fence. Returns the version that fenced it."""
-        assert isinstance(self.former, LogDir)
+        assert isinstance(self.former, LogDirectory)
         try:
             TopicMirror(self.former, self.log, self.topic, self.spark).run()
         except SegmentsError:
-            here = self.log.topic(self.topic).snapshot
+            here = self.log.snapshot(self.topic)
             if role_of(here) != LEADER or here.states.get(FENCE_TOKEN) != token:
                 raise
             # Another run of this promotion was quicker, and has opened the topic.
-        theirs = self.former.topic(self.topic).manifest.snapshot(deleted=True)
+        theirs = self.former.manifest(self.topic).snapshot(deleted=True)
         if theirs.states.get(FENCE_TOKEN) != token:
             raise NotLeaderError(
                 f"The former leader of topic {self.topic} has taken its role back while it was copied",
@@ -338,7 +335,7 @@ class _Promotion:
 
     def _copy_positions(self) -> None:
         """Brings the positions of groups here. Without them readers choose where they go on, so it is no failure."""
-        assert isinstance(self.former, LogDir)
+        assert isinstance(self.former, LogDirectory)
         try:
             _, errors = copy_positions(self.former, self.log, self.topic)
         except (SegmentsError, OSError) as error:
@@ -348,12 +345,12 @@ class _Promotion:
             self.warnings.append(f"The positions of group {group} were not brought from the former leader: {why}")
 
     def _copy_of_former(self, there: Snapshot) -> Copy:
-        assert isinstance(self.former, LogDir)
+        assert isinstance(self.former, LogDirectory)
         return Copy(there, self.former.storage)
 
     def _left_behind(self, there: Snapshot) -> list[Tail]:
         """What the former leader has and this topic does not. Raises DivergedLogError unless that is forced."""
-        here = self.log.topic(self.topic).snapshot
+        here = self.log.snapshot(self.topic)
         former = self._copy_of_former(there)
         found = self._within_reach(lambda: foreign_tails(former, Copy(here, self.log.storage), self.spark))
         tails = found or []
@@ -384,7 +381,7 @@ class _Promotion:
 
     def _is_here(self, error: SegmentsError | OSError) -> bool:
         """Whether an error is that of a place in this log directory, and so none of the former leader."""
-        if not isinstance(self.former, LogDir):  # it could not even be opened
+        if not isinstance(self.former, LogDirectory):  # it could not even be opened
             return False
         found = error.path if isinstance(error, SegmentsError) else error.filename
         places = [one for one in (self.log.uri, self.former.uri) if f"{found}/".startswith(f"{one.rstrip('/')}/")]

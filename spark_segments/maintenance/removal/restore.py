@@ -20,10 +20,10 @@ import pyarrow.compute as pc
 
 from spark_segments.config import topic_config
 from spark_segments.errors import ErasedRecordsError, InvalidOptionError, LogDirError
-from spark_segments.face.logdir import LogDir
 from spark_segments.format.batches import scan_batches
 from spark_segments.format.single_batch import empty_batches
 from spark_segments.log.appending.appender import NO_LEADER_EPOCH
+from spark_segments.log.directory import LogDirectory
 from spark_segments.log.manifest.change import CREATE, ERASE, RESTORE, Change
 from spark_segments.log.manifest.manifest import Manifest
 from spark_segments.log.manifest.rows import DELETING, Partition, Segment, partitions_of, removed_rows, row_keys
@@ -48,7 +48,7 @@ _SHOWN_ERASURES = 3
 
 
 def restore(
-    log: LogDir,
+    log: LogDirectory,
     *,
     topics: Sequence[str] | None = None,
     spark: SparkSession | None = None,
@@ -88,7 +88,7 @@ def restore(
         raise InvalidOptionError("A version is of one topic", expected="one name in topics", found=repr(topics))
     [topic] = topics
     report = Report(RESTORE, dry_run)
-    manifest = log.topic(topic).manifest
+    manifest = log.manifest(topic)
     wanted = manifest.snapshot(version)
     fillers = _Fillers(log, topic)
     undone_transactions: list[UndoneTransactions] = []
@@ -195,7 +195,7 @@ class _Fillers:
     So the log has no gap before its end, and a broker that it is exported to does not give these offsets out again.
     """
 
-    def __init__(self, log: LogDir, topic: str) -> None:
+    def __init__(self, log: LogDirectory, topic: str) -> None:
         self._log = log
         self._topic = topic
         self._written: dict[tuple[int, bytes], Segment] = {}

@@ -23,8 +23,7 @@ import pyarrow.compute as pc
 from spark_segments.config import TopicConfig, topic_config
 from spark_segments.errors import InvalidOptionError, SegmentsError, UnknownTopicError
 from spark_segments.execution import run_tasks
-from spark_segments.face.logdir import LogDir
-from spark_segments.log.directory import selected
+from spark_segments.log.directory import LogDirectory, selected
 from spark_segments.log.groups.group import all_groups
 from spark_segments.log.manifest import forced_deletion
 from spark_segments.log.manifest.change import Change
@@ -68,7 +67,7 @@ Spark plans a job for them, and a topic has no more tasks than that unless it is
 class _VacuumJob:
     """A run of the job: where it works, the moment that decides over removed rows, and the report it fills."""
 
-    log: LogDir
+    log: LogDirectory
     spark: SparkSession | None
     now_ms: int
     report: Report
@@ -113,7 +112,7 @@ def claimed_rows(rows: pa.Table) -> pa.Table:
 
 
 def vacuum(
-    log: LogDir,
+    log: LogDirectory,
     *,
     topics: Sequence[str] | None = None,
     spark: SparkSession | None = None,
@@ -198,7 +197,7 @@ def _topic_of(path: str) -> str | None:
 
 def _vacuum_topic(job: _VacuumJob, topic: str, directories: Sequence[str], *, topic_optional: bool) -> None:
     log, now_ms, report = job.log, job.now_ms, job.report
-    manifest = log.topic(topic).manifest
+    manifest = log.manifest(topic)
     try:
         state, rows = _latest_rows(manifest)
     except SegmentsError as error:
@@ -228,13 +227,13 @@ def _vacuum_topic(job: _VacuumJob, topic: str, directories: Sequence[str], *, to
     _note_manifest(report, manifest.drop_old_versions(longest_ms, now_ms, dry_run=report.dry_run))
 
 
-def _longest_delay_ms(log: LogDir, snapshot: Snapshot) -> int:
+def _longest_delay_ms(log: LogDirectory, snapshot: Snapshot) -> int:
     """For how long readers of an old version may count on it: the longest delay of the topics of this name."""
     configs = [topic_config(snapshot.config, log.defaults), *deleted_topics(log, snapshot).values()]
     return max(config.file_delete_delay_ms for config in configs)
 
 
-def deleted_topics(log: LogDir, snapshot: Snapshot) -> dict[str, TopicConfig]:
+def deleted_topics(log: LogDirectory, snapshot: Snapshot) -> dict[str, TopicConfig]:
     """By topic id, the configuration of deleted topics of this name as far as it is known: file.delete.delay.ms."""
     return {
         topic_id: topic_config({_DELAY_KEY: delay} if delay else {}, log.defaults)

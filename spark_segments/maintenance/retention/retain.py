@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from spark_segments.config import TopicConfig, topic_config
 from spark_segments.errors import InvalidOptionError, SegmentsError
-from spark_segments.face.logdir import LogDir
+from spark_segments.log.directory import LogDirectory
 from spark_segments.log.manifest.change import Change
 from spark_segments.log.manifest.delta.delta_log import MANIFEST_DIRECTORY
 from spark_segments.log.manifest.rows import removed_rows, with_column
@@ -42,7 +42,7 @@ MIN_RETENTION_MS = 86_400_000
 
 
 def retain(
-    log: LogDir,
+    log: LogDirectory,
     *,
     topics: Sequence[str] | None = None,
     spark: SparkSession | None = None,
@@ -90,11 +90,11 @@ def retain(
 
 
 def _retain_topic(
-    log: LogDir, snapshot: Snapshot, now_ms: int, dry_run: bool, limit: MaxBytesPlan | None
+    log: LogDirectory, snapshot: Snapshot, now_ms: int, dry_run: bool, limit: MaxBytesPlan | None
 ) -> tuple[Snapshot, Expired]:
     """(the snapshot that rows are removed from, the rows that are removed)"""
     if not dry_run and len(_expired(log, snapshot, now_ms, limit).rows):
-        commit = log.topic(snapshot.topic).manifest.commit(
+        commit = log.manifest(snapshot.topic).commit(
             lambda current: _change(current, _expired(log, current, now_ms, limit), log.storage.now_ms())
         )
         snapshot = commit.snapshot_before
@@ -103,7 +103,7 @@ def _retain_topic(
     return snapshot, _expired(log, snapshot, now_ms, limit)
 
 
-def _expired(log: LogDir, snapshot: Snapshot, now_ms: int, limit: MaxBytesPlan | None) -> Expired:
+def _expired(log: LogDirectory, snapshot: Snapshot, now_ms: int, limit: MaxBytesPlan | None) -> Expired:
     # The snapshot's configuration decides: a topic that was altered a moment ago keeps what it must keep from now on.
     config = topic_config(snapshot.config, log.defaults)
     starts = snapshot.partitions.column("log_start_offset").to_numpy()
@@ -313,7 +313,7 @@ class MaxBytesPlan:
 
 
 def plan_log_directory(
-    log: LogDir, snapshots: Sequence[Snapshot], max_bytes: int, min_retention_ms: int, now_ms: int
+    log: LogDirectory, snapshots: Sequence[Snapshot], max_bytes: int, min_retention_ms: int, now_ms: int
 ) -> MaxBytesPlan:
     """Plans for all topics of a log directory. `snapshots`: those of all topics that are not deleted.
 
@@ -353,8 +353,8 @@ def _all_bytes(snapshot: Snapshot) -> int:
     return int(file_bytes(snapshot.source.read(None)).sum())
 
 
-def _deleted_bytes(log: LogDir, topic: str) -> int:
+def _deleted_bytes(log: LogDirectory, topic: str) -> int:
     try:
-        return _all_bytes(log.topic(topic).manifest.snapshot(deleted=True))
+        return _all_bytes(log.manifest(topic).snapshot(deleted=True))
     except SegmentsError:  # never made, or reported as unreadable already
         return 0

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 from spark_segments.config import topic_config
 from spark_segments.errors import SegmentsError
 from spark_segments.execution import task_slots, try_tasks
-from spark_segments.face.logdir import LogDir
 from spark_segments.log.bins import in_bins
+from spark_segments.log.directory import LogDirectory
 from spark_segments.log.manifest.rows import CHUNK, SHARED_FORMAT_VERSION, Segment, partitions_of
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.manifest.swap import RowSwap
@@ -42,7 +42,7 @@ commit: a job that is killed loses the work of its last wave only."""
 class _RollJob:
     """A run of the job: where it works, the moment it plans by, and the report it fills."""
 
-    log: LogDir
+    log: LogDirectory
     spark: SparkSession | None
     now_ms: int
     report: Report
@@ -59,7 +59,7 @@ class _Wave:
 
 
 def roll(
-    log: LogDir,
+    log: LogDirectory,
     *,
     topics: Sequence[str] | None = None,
     spark: SparkSession | None = None,
@@ -112,7 +112,7 @@ def _waves(partitions: Sequence[PartitionToRoll], wave_bytes: int) -> Iterator[l
 
 def _planned_anew_if_altered(job: _RollJob, wave: _Wave) -> _Wave:
     """The same partitions as they are to be rolled now: the topic may have been altered since they were planned."""
-    snapshot = job.log.topic(wave.snapshot.topic).snapshot
+    snapshot = job.log.snapshot(wave.snapshot.topic)
     rules = RollRules.of(wave.snapshot.topic_id, topic_config(snapshot.config, job.log.defaults))
     # If another topic has the name now, the commit refuses the wave.
     if snapshot.topic_id != wave.snapshot.topic_id or rules == wave.rules:
@@ -145,7 +145,7 @@ def _roll_wave(job: _RollJob, wave: _Wave, progress: Progress | None) -> None:
         return [row for row in live if row.state == CHUNK][: len(wanted)] == wanted
 
     try:
-        made = job.log.topic(snapshot.topic).manifest.swap_rows(
+        made = job.log.manifest(snapshot.topic).swap_rows(
             "roll",
             [one.swap() for one in rolled if one.replaced_chunks],
             topic_id=snapshot.topic_id,

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from spark_segments.face.logdir import LogDir
+from spark_segments.config import topic_config
+from spark_segments.log.directory import LogDirectory
 from spark_segments.log.kafka.import_landing import IMPORT
 from spark_segments.log.manifest.change import DEMOTE, ERASE, MIRROR, RESTORE
 from spark_segments.log.manifest.rows import partitions_of
@@ -92,7 +93,7 @@ class TablePositions:
 
 
 def what_happened(
-    log: LogDir, snapshot: Snapshot, before: TablePositions | None, now_ms: int, *, latest: bool
+    log: LogDirectory, snapshot: Snapshot, before: TablePositions | None, now_ms: int, *, latest: bool
 ) -> str | None:
     """The gravest of the reasons above why a table may lack more than what follows its positions, or have too much;
     None where it does not. `latest`: the table has the newest record of each key, which compaction keeps.
@@ -120,12 +121,12 @@ def what_happened(
     first_dirty = dict(zip(bounds, snapshot.partitions.column("first_dirty_offset").to_pylist(), strict=True))
     cleaned = any(first_dirty[partition] > following.offset for partition, following in before.positions.items())
     # A tombstone that was appended after the last update stays at least delete.retention.ms after its first cleaning.
-    if cleaned and now_ms - before.at_ms > log.topic(snapshot.topic).config.delete_retention_ms:
+    if cleaned and now_ms - before.at_ms > topic_config(snapshot.config, log.defaults).delete_retention_ms:
         return LATE
     return None
 
 
-def _rewritten(log: LogDir, snapshot: Snapshot, since: int | None, *, latest: bool) -> str | None:
+def _rewritten(log: LogDirectory, snapshot: Snapshot, since: int | None, *, latest: bool) -> str | None:
     """REWRITTEN, ERASED or CLEANED, by the commits after the version `since`; REWRITTEN where one is not known.
 
     A broker's directory has no versions, and an import takes what a broker's cleaner left.
@@ -135,7 +136,7 @@ def _rewritten(log: LogDir, snapshot: Snapshot, since: int | None, *, latest: bo
     if since > snapshot.version:
         return REWRITTEN
     with ThreadPoolExecutor(_THREADS) as pool:
-        read = log.topic(snapshot.topic).manifest.log.operation
+        read = log.manifest(snapshot.topic).log.operation
         try:
             operations = {*pool.map(read, range(since + 1, snapshot.version + 1))}
         except FileNotFoundError:  # vacuum takes commits file.delete.delay.ms after the next one
@@ -148,7 +149,7 @@ def _rewritten(log: LogDir, snapshot: Snapshot, since: int | None, *, latest: bo
     return CLEANED if cleaned and not latest else None
 
 
-def _has_been_cleaned(log: LogDir, snapshot: Snapshot) -> bool:
+def _has_been_cleaned(log: LogDirectory, snapshot: Snapshot) -> bool:
     """Whether a broker's cleaner may ever have been at the topic."""
     first_dirty = snapshot.partitions.column("first_dirty_offset").to_pylist()
-    return any(first_dirty) or log.topic(snapshot.topic).config.compact
+    return any(first_dirty) or topic_config(snapshot.config, log.defaults).compact

@@ -20,10 +20,10 @@ import pyarrow.compute as pc
 
 from spark_segments.errors import CommitConflictError, InvalidOptionError, LogDirError, SegmentsError, UnknownTopicError
 from spark_segments.execution import run_tasks, task_slots
-from spark_segments.face.logdir import LogDir
+from spark_segments.extensions import typed_columns
 from spark_segments.format.layout import RECORD_SCHEMA
 from spark_segments.log.bins import in_bins
-from spark_segments.log.directory import selected
+from spark_segments.log.directory import LogDirectory, selected
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.manifest.states import erasures_of
 from spark_segments.log.marker import check_apart
@@ -98,7 +98,7 @@ class _Update:
     the table had of it, and why its rows are looked at.
     """
 
-    log: LogDir
+    log: LogDirectory
     table: TableBeside | None
     snapshot: Snapshot
     scan: Scan
@@ -138,7 +138,7 @@ class _Update:
 
 
 def table(
-    log: LogDir,
+    log: LogDirectory,
     *,
     topics: Sequence[str] | None = None,
     spark: SparkSession | None = None,
@@ -237,7 +237,7 @@ def _missed(update: _Update) -> list[str]:
 
 
 def _planned(
-    log: LogDir,
+    log: LogDirectory,
     topic: str,
     storage: Storage,
     given: Mapping[str, Any],
@@ -252,9 +252,8 @@ def _planned(
     if existing is not None and partition_by not in (None, *existing.partitioned_by):
         raise _other(storage, f"partitioned by {', '.join(existing.partitioned_by) or 'nothing'}", partition_by)
     at_ms = log.storage.now_ms() if run.now_ms is None else run.now_ms
-    handle = log.topic(topic)
-    snapshot = handle.snapshot
-    decoders = handle.decoders({**(settings.formats or {}), **(given["formats"] or {})})
+    snapshot = log.snapshot(topic)
+    decoders = typed_columns(log).readers(snapshot, {**(settings.formats or {}), **(given["formats"] or {})})
     columns = COLUMNS if existing is None else tuple(name for name in existing.columns if name in RECORD_SCHEMA.names)
     scan = Scan(log.storage, snapshot, {}, Selection(columns, READ_COMMITTED, settings.view), decoders)
     if existing is not None:

@@ -16,6 +16,7 @@ from pyspark.sql.types import StructType
 
 from spark_segments.errors import InvalidOptionError, OffsetOutOfRangeError, SegmentsError
 from spark_segments.execution import Versioned
+from spark_segments.extensions import typed_columns
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.positions import PartitionState, Position
 from spark_segments.spark.offsets import OffsetRange
@@ -213,8 +214,9 @@ class StreamReader(DataSourceStreamReader):
         formats = self._options.read.formats
         if not formats:
             return {}
+        log = self._topics.log()
         for topic in sorted(topics - self._value_readers.keys()):
-            self._value_readers[topic] = self._topics.log().topic(topic).decoders(formats)
+            self._value_readers[topic] = typed_columns(log).readers(log.snapshot(topic), formats)
         return {topic: self._value_readers[topic] for topic in sorted(topics)}
 
     def _offsets_for_times(

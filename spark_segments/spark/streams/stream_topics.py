@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 
 from spark_segments.errors import UnknownTopicError
-from spark_segments.face.logdir import LogDir
+from spark_segments.log.directory import LogDirectory
 from spark_segments.log.manifest.delta.delta_log import MANIFEST_DIRECTORY
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.manifest.states import holes_of
@@ -26,13 +26,13 @@ class StreamTopics:
 
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
-        self._log: LogDir | None = None
+        self._log: LogDirectory | None = None
 
-    def log(self) -> LogDir:
+    def log(self) -> LogDirectory:
         """The log directory."""
         if self._log is None or self._log.is_kafka:  # a directory of Kafka's is scanned when it is opened
             location = self._options.location
-            self._log = LogDir.open(location.uri, location.storage_options)
+            self._log = LogDirectory.open(location.uri, location.storage_options)
         return self._log
 
     def snapshots(self) -> dict[str, Snapshot]:
@@ -44,7 +44,7 @@ class StreamTopics:
 
         def look(name: str) -> Snapshot | None:
             try:
-                return log.topic(name).snapshot if log.is_kafka else log.topic(name).manifest.snapshot()
+                return log.snapshot(name) if log.is_kafka else log.manifest(name).snapshot()
             except UnknownTopicError:
                 return None
 
