@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kio.schema.errors import ErrorCode
 
@@ -33,6 +33,15 @@ class Limits:
     metadata_bytes: int = 4096
     idle_seconds: float = 600.0
     request_seconds: float = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Api:
+    """An API: its key, the versions that are served, and the fields of the answer to a call."""
+
+    key: int
+    versions: range
+    answer: Callable[[Call], Mapping[str, Any]]
 
 
 @dataclass(slots=True)
@@ -81,3 +90,10 @@ def error_code(error: SegmentsError) -> ErrorCode:
     if isinstance(error, MissingFileError):  # vacuum took the file of a view that is old: the next view has others
         return ErrorCode.not_leader_or_follower
     return ErrorCode.kafka_storage_error
+
+
+def epoch_error(asked: int, leader_epoch: int) -> ErrorCode:
+    """Kafka's check of a client's leader epoch (KIP-320); -1 is not checked."""
+    if asked < 0 or asked == leader_epoch:
+        return ErrorCode.none
+    return ErrorCode.fenced_leader_epoch if asked < leader_epoch else ErrorCode.unknown_leader_epoch

@@ -17,14 +17,13 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from spark_segments.errors import InvalidOptionError
-from spark_segments.kafka_protocol.apis import api_versions, fetch, produce, sasl_authenticate
+from spark_segments.kafka_protocol.apis import APIS, VERSIONS, connecting, fetch, refused
 from spark_segments.kafka_protocol.call import Call, Limits
 from spark_segments.kafka_protocol.connection import Connection
 from spark_segments.kafka_protocol.coordinator import Coordinator
 from spark_segments.kafka_protocol.credentials import Login, Users
 from spark_segments.kafka_protocol.lease import Lease
 from spark_segments.kafka_protocol.messages import BadRequestError, Request, head, read_request, response
-from spark_segments.kafka_protocol.served import APIS, BEFORE_LOGIN, VERSIONS
 from spark_segments.kafka_protocol.views import Views
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
@@ -177,13 +176,13 @@ class Server:
         self._count(answered_requests=1)
         key, version, correlation_id = head(frame)
         api = APIS.get(key)
-        if api is None or version not in api.VERSIONS:
-            if key != api_versions.KEY:
+        if api is None or version not in api.versions:
+            if key != connecting.API_VERSIONS:
                 raise BadRequestError(f"API {key} is not served in version {version}")
-            values = api_versions.listed(VERSIONS, ErrorCode.unsupported_version)
+            values = connecting.listed(VERSIONS, ErrorCode.unsupported_version)
             connection.send(response(key, 0, correlation_id, values))
             return True
-        if login is not None and login.user is None and key not in BEFORE_LOGIN:
+        if login is not None and login.user is None and key not in connecting.BEFORE_LOGIN:
             raise BadRequestError(f"A request of API {key} came before the login")
         request = read_request(frame)
         call = Call(
@@ -207,10 +206,12 @@ class Server:
             for one in call.afterwards:
                 one()
             return True
-        if key == produce.KEY and request.body.acks == 0:  # nobody waits for the refusal
+        if key == refused.PRODUCE and request.body.acks == 0:  # nobody waits for the refusal
             return False
         connection.send(self._response(call))
-        return key != sasl_authenticate.KEY or (login is not None and (login.user is not None or login.has_begun))
+        return key != connecting.SASL_AUTHENTICATE or (
+            login is not None and (login.user is not None or login.has_begun)
+        )
 
     def _response(self, call: Call) -> list[Any]:
         request: Request = call.request

@@ -1,1 +1,23 @@
-"""A module for each API of Kafka's protocol that is served: its key, its versions, and its answer."""
+"""The APIs of Kafka's protocol that are served: their keys, their versions, and their answers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from spark_segments.kafka_protocol.apis import (
+    configs,
+    connecting,
+    fetch,
+    groups,
+    members,
+    offsets,
+    positions,
+    refused,
+    topics,
+)
+from spark_segments.kafka_protocol.call import Api
+
+_MODULES = (configs, connecting, fetch, groups, members, offsets, positions, refused, topics)
+
+APIS: Mapping[int, Api] = {api.key: api for module in _MODULES for api in module.APIS}
+VERSIONS: Mapping[int, range] = {key: api.versions for key, api in APIS.items()}

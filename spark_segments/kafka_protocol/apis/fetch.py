@@ -1,4 +1,4 @@
-"""Fetch, 4 to 18: record batches as they lie in the log. Sessions are refused, as Kafka allows: a fetch names all.
+"""Fetch: record batches as they lie in the log. Sessions are refused, as Kafka allows: a fetch names all.
 
 A fetch waits until `min_bytes` can be there, `max_wait` is over, or a partition has an error. Read-committed fetches
 end at the last stable offset and name aborted transactions.
@@ -13,20 +13,18 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from spark_segments.errors import SegmentsError
-from spark_segments.kafka_protocol.apis.list_offsets import epoch_error
-from spark_segments.kafka_protocol.call import Call, error_code
+from spark_segments.kafka_protocol.call import Api, Call, epoch_error, error_code
 from spark_segments.kafka_protocol.messages import Records
 from spark_segments.kafka_protocol.views import ServedTopic
 
 KEY = 1
-VERSIONS = range(4, 19)
 
 _BY_ID = 13  # from this version on topics are named by their id
 _LARGEST_WAIT_SECONDS = 60.0
 _FULL_EPOCHS = (-1, 0)  # session epochs of a full fetch
 
 
-def answer(call: Call) -> dict[str, Any]:
+def _fetch(call: Call) -> dict[str, Any]:
     body = call.request.body
     if getattr(body, "session_epoch", -1) not in _FULL_EPOCHS:
         return {"error_code": ErrorCode.fetch_session_id_not_found, "session_id": 0, "responses": []}
@@ -152,3 +150,6 @@ def _partition(
         goes_on = partial(view.read_ahead, asked.partition, behind, wanted, from_files=call.sends_files)
         call.afterwards.append(goes_on)
     return done
+
+
+APIS = (Api(KEY, range(4, 19), _fetch),)

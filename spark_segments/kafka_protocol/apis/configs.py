@@ -1,4 +1,4 @@
-"""DescribeConfigs, 1 to 4: the settings of topics, and those of the broker that clients go by."""
+"""Settings of topics, and those of the broker that clients go by."""
 
 from __future__ import annotations
 
@@ -9,17 +9,14 @@ from kio.schema.errors import ErrorCode
 
 from spark_segments.config import DEFAULT, FILE, KEYS, TOPIC, TopicConfig
 from spark_segments.config.values import BOOLEAN, DOUBLE, INT, LIST, LONG, STRING
-from spark_segments.kafka_protocol.call import NODE_ID, Call
-
-KEY = 32
-VERSIONS = range(1, 5)
+from spark_segments.kafka_protocol.call import NODE_ID, Api, Call
 
 _TOPIC, _BROKER = 2, 4  # types of resources
 _SOURCES = {TOPIC: 1, FILE: 4, DEFAULT: 5}  # Kafka's DYNAMIC_TOPIC_CONFIG, STATIC_BROKER_CONFIG, DEFAULT_CONFIG
 _TYPES = {BOOLEAN: 1, STRING: 2, INT: 3, LONG: 5, DOUBLE: 6, LIST: 7}
 
 
-def answer(call: Call) -> dict[str, Any]:
+def _describe_configs(call: Call) -> dict[str, Any]:
     body = call.request.body
     with_docs = getattr(body, "include_documentation", False)
     return {"results": [_resource(call, one, with_docs) for one in body.resources]}
@@ -82,3 +79,6 @@ def _config(name: str, value: str | None, source: int, kind: int, doc: str | Non
         "config_type": kind,
         "documentation": doc,
     }
+
+
+APIS = (Api(32, range(1, 5), _describe_configs),)

@@ -1,4 +1,4 @@
-"""Produce, 3 to 13: refused. The server is read-only; clients expect the API to be there, and an error that lasts."""
+"""What is refused: the server is read-only. Clients expect these APIs to be there, and an error that lasts."""
 
 from __future__ import annotations
 
@@ -6,13 +6,12 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from spark_segments.kafka_protocol.call import Call
+from spark_segments.kafka_protocol.call import Api, Call
 
-KEY = 0
-VERSIONS = range(3, 14)
+PRODUCE = 0
 
 
-def answer(call: Call) -> dict[str, Any]:
+def _produce(call: Call) -> dict[str, Any]:
     refused = {
         "error_code": ErrorCode.topic_authorization_failed,
         "base_offset": -1,
@@ -29,3 +28,6 @@ def answer(call: Call) -> dict[str, Any]:
             for topic in call.request.body.topic_data
         ]
     }
+
+
+APIS = (Api(PRODUCE, range(3, 14), _produce),)

@@ -1,4 +1,4 @@
-"""OffsetCommit, 2 to 9: positions of a group, kept in the log directory. One commit there for a request."""
+"""Positions of groups, kept in the log directory."""
 
 from __future__ import annotations
 
@@ -7,21 +7,19 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from spark_segments.errors import SegmentsError, UnknownOutcomeError
-from spark_segments.kafka_protocol.call import Call
+from spark_segments.kafka_protocol.call import Api, Call
 from spark_segments.kafka_protocol.coordinator import RefusedError
 from spark_segments.log.positions import PartitionState, Position, TopicPartition
 
-KEY = 8
-VERSIONS = range(2, 10)
 
-
-def answer(call: Call) -> dict[str, Any]:
+def _offset_commit(call: Call) -> dict[str, Any]:
+    """OffsetCommit: positions of a group, kept in the log directory. One commit there for a request."""
     body = call.request.body
     moved: dict[TopicPartition, Position] = {}
     codes: dict[TopicPartition, ErrorCode] = {}
     for topic in body.topics:
         for asked in topic.partitions:
-            codes[topic.name, asked.partition_index] = _position(call, topic.name, asked, moved)
+            codes[topic.name, asked.partition_index] = _moved(call, topic.name, asked, moved)
     failure = _commit(call, moved)
     return {
         "topics": [
@@ -40,7 +38,7 @@ def answer(call: Call) -> dict[str, Any]:
     }
 
 
-def _position(call: Call, topic: str, asked: Any, moved: dict[TopicPartition, Position]) -> ErrorCode:
+def _moved(call: Call, topic: str, asked: Any, moved: dict[TopicPartition, Position]) -> ErrorCode:
     """Adds the position of a partition to `moved`, or says why there is none."""
     view, code = call.topic(topic)
     number, offset = asked.partition_index, asked.committed_offset
@@ -81,3 +79,56 @@ def _commit(call: Call, moved: dict[TopicPartition, Position]) -> ErrorCode | No
         call.warnings.append(f"group {body.group_id}: {error}")
         return ErrorCode.coordinator_not_available
     return None
+
+
+_MANY_GROUPS = 8  # from this version on
+
+
+def _offset_fetch(call: Call) -> dict[str, Any]:
+    """OffsetFetch: what groups have come to. A position in a topic that was made again since is none."""
+    body = call.request.body
+    if call.request.api_version < _MANY_GROUPS:
+        return _positions(call, body.group_id, body.topics)
+    return {"groups": [{"group_id": one.group_id, **_positions(call, one.group_id, one.topics)} for one in body.groups]}
+
+
+def _positions(call: Call, group_id: str, topics: Any) -> dict[str, Any]:
+    try:
+        known = {} if call.views.log.is_kafka else dict(call.views.log.group(group_id).positions())
+    except SegmentsError as error:
+        call.warnings.append(f"group {group_id}: {error}")
+        return {"error_code": ErrorCode.coordinator_not_available, "topics": []}
+    if topics is None:
+        named: dict[str, list[int]] = {}
+        for topic, partition in sorted(known):
+            named.setdefault(topic, []).append(partition)
+    else:
+        named = {one.name: list(one.partition_indexes) for one in topics}
+    return {
+        "error_code": ErrorCode.none,
+        "topics": [
+            {"name": topic, "partitions": [_committed(call, known, (topic, number)) for number in numbers]}
+            for topic, numbers in named.items()
+        ],
+    }
+
+
+def _committed(call: Call, known: dict[TopicPartition, Position], where: TopicPartition) -> dict[str, Any]:
+    position = known.get(where)
+    if position is not None and position.topic_id is not None:
+        view, _ = call.topic(where[0])
+        if view is None or view.snapshot.topic_id != position.topic_id:
+            position = None
+    return {
+        "partition_index": where[1],
+        "committed_offset": -1 if position is None else position.offset,
+        "committed_leader_epoch": -1 if position is None else position.leader_epoch,
+        "metadata": "" if position is None else position.metadata,
+        "error_code": ErrorCode.none,
+    }
+
+
+APIS = (
+    Api(8, range(2, 10), _offset_commit),
+    Api(9, range(1, 10), _offset_fetch),
+)

@@ -1,0 +1,107 @@
+"""Groups: who coordinates them, which there are, and their members."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from spark_segments.errors import SegmentsError
+from spark_segments.kafka_protocol.call import NODE_ID, Api, Call
+from spark_segments.kafka_protocol.coordinator import DEAD, EMPTY
+
+_GROUP = 0
+_MANY_KEYS = 4  # from this version on a request of FindCoordinator asks for many
+_NOT_FOUND = 6  # from this version of DescribeGroups on a group that is not there is an error
+_CLASSIC = "classic"
+
+
+def _find_coordinator(call: Call) -> dict[str, Any]:
+    """FindCoordinator: this server coordinates all groups while no other server has them, and no transactions, for
+    nobody produces to it.
+    """
+    body = call.request.body
+    is_group = getattr(body, "key_type", _GROUP) == _GROUP
+    if call.request.api_version < _MANY_KEYS:
+        return _coordinator(call, is_group)
+    return {"coordinators": [{"key": key, **_coordinator(call, is_group)} for key in body.coordinator_keys]}
+
+
+def _coordinator(call: Call, is_group: bool) -> dict[str, Any]:
+    if not is_group:
+        message = "This server is read-only: it has no transactions to coordinate"
+        code = ErrorCode.transactional_id_authorization_failed
+        return {"error_code": code, "error_message": message, "node_id": -1, "host": "", "port": -1}
+    if not call.coordinator.take():
+        message = "Another server has the groups of this log directory, or the store refuses to say"
+        code = ErrorCode.coordinator_not_available
+        return {"error_code": code, "error_message": message, "node_id": -1, "host": "", "port": -1}
+    host, port = call.address
+    return {"error_code": ErrorCode.none, "error_message": None, "node_id": NODE_ID, "host": host, "port": port}
+
+
+def _list_groups(call: Call) -> dict[str, Any]:
+    """ListGroups: groups with members here, and groups that have positions in the log directory."""
+    body = call.request.body
+    code = ErrorCode.none
+    groups = dict(call.coordinator.groups())
+    try:
+        groups = {**{name: ("consumer", EMPTY) for name in call.views.log.groups()}, **groups}
+    except SegmentsError as error:
+        call.warnings.append(f"groups: {error}")
+        code = ErrorCode.coordinator_not_available
+    states = {one.lower() for one in getattr(body, "states_filter", ())}
+    kinds = {one.lower() for one in getattr(body, "types_filter", ())}
+    return {
+        "error_code": code,
+        "groups": [
+            {"group_id": name, "protocol_type": kind, "group_state": state, "group_type": _CLASSIC}
+            for name, (kind, state) in sorted(groups.items())
+            if (not states or state.lower() in states) and (not kinds or _CLASSIC in kinds)
+        ],
+    }
+
+
+def _describe_groups(call: Call) -> dict[str, Any]:
+    """DescribeGroups: the members of groups and what each was given."""
+    return {"groups": [_described(call, name) for name in call.request.body.groups]}
+
+
+def _described(call: Call, name: str) -> dict[str, Any]:
+    state, kind, protocol, members = call.coordinator.describe(name)
+    code, message = ErrorCode.none, None
+    if state in (DEAD, EMPTY):
+        try:
+            has_positions = not call.views.log.is_kafka and bool(call.views.log.group(name).positions())
+            state = EMPTY if has_positions or state == EMPTY else DEAD
+        except SegmentsError as error:
+            call.warnings.append(f"group {name}: {error}")
+            code = ErrorCode.coordinator_not_available
+    if state == DEAD and code is ErrorCode.none and call.request.api_version >= _NOT_FOUND:
+        code, message = ErrorCode.group_id_not_found, f"Group {name} is not there"
+    return {
+        "error_code": code,
+        "error_message": message,
+        "group_id": name,
+        "group_state": state,
+        "protocol_type": kind or ("consumer" if state == EMPTY else ""),
+        "protocol_data": protocol,
+        "members": [
+            {
+                "member_id": one.id,
+                "group_instance_id": one.instance_id,
+                "client_id": one.client_id,
+                "client_host": one.client_host,
+                "member_metadata": one.metadata(protocol),
+                "member_assignment": one.assignment,
+            }
+            for one in members
+        ],
+    }
+
+
+APIS = (
+    Api(10, range(0, 7), _find_coordinator),
+    Api(16, range(0, 6), _list_groups),
+    Api(15, range(0, 7), _describe_groups),
+)

@@ -1,0 +1,74 @@
+"""Offsets of a log: its start, its end, the last stable one, those of times, and where an epoch ends."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from spark_segments.errors import SegmentsError
+from spark_segments.kafka_protocol.call import Api, Call, epoch_error, error_code
+from spark_segments.kafka_protocol.views import Found
+
+
+def _list_offsets(call: Call) -> dict[str, Any]:
+    """ListOffsets: the log start, the log end, the last stable offset, and offsets by time."""
+    committed = getattr(call.request.body, "isolation_level", 0) == 1
+    topics = call.request.body.topics
+    return {
+        "topics": [
+            {"name": one.name, "partitions": [_offset(call, one.name, asked, committed) for asked in one.partitions]}
+            for one in topics
+        ]
+    }
+
+
+def _offset(call: Call, topic: str, asked: Any, committed: bool) -> dict[str, Any]:
+    view, code = call.topic(topic)
+    answer = Found()
+    number = asked.partition_index
+    if view is not None and number not in view.partitions:
+        code = ErrorCode.unknown_topic_or_partition
+    elif view is not None:
+        code = epoch_error(getattr(asked, "current_leader_epoch", -1), view.partitions[number].leader_epoch)
+    if view is not None and code is ErrorCode.none:
+        try:
+            answer = view.offset_for(number, asked.timestamp, committed=committed)
+        except SegmentsError as error:
+            call.warnings.append(f"{topic}-{number}: {error}")
+            code = error_code(error)
+    return {
+        "partition_index": number,
+        "error_code": code,
+        "timestamp": answer.timestamp_ms,
+        "offset": answer.offset,
+        "leader_epoch": answer.leader_epoch,
+    }
+
+
+def _offset_for_leader_epoch(call: Call) -> dict[str, Any]:
+    """OffsetForLeaderEpoch: where an epoch ends, by which a client finds that the log was cut (KIP-320)."""
+    return {
+        "topics": [
+            {"topic": topic.topic, "partitions": [_end_of_epoch(call, topic.topic, one) for one in topic.partitions]}
+            for topic in call.request.body.topics
+        ]
+    }
+
+
+def _end_of_epoch(call: Call, topic: str, asked: Any) -> dict[str, Any]:
+    view, code = call.topic(topic)
+    number, epoch, end = asked.partition, -1, -1
+    if view is not None and number not in view.partitions:
+        code = ErrorCode.unknown_topic_or_partition
+    elif view is not None:
+        code = epoch_error(asked.current_leader_epoch, view.partitions[number].leader_epoch)
+    if view is not None and code is ErrorCode.none:
+        epoch, end = view.end_of_epoch(number, asked.leader_epoch)
+    return {"error_code": code, "partition": number, "leader_epoch": epoch, "end_offset": end}
+
+
+APIS = (
+    Api(2, range(1, 11), _list_offsets),
+    Api(23, range(2, 5), _offset_for_leader_epoch),
+)

@@ -1,0 +1,138 @@
+"""Topics, their partitions, and the one broker that leads them all."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from spark_segments.kafka_protocol.call import NODE_ID, Api, Call
+from spark_segments.kafka_protocol.views import ServedTopic
+
+_NAMELESS = 12  # from this version on a topic in an answer may have no name
+_MOST_PARTITIONS = 2000  # of an answer to DescribeTopicPartitions
+
+
+def _metadata(call: Call) -> dict[str, Any]:
+    """Metadata: topics, their partitions, and the one broker that leads them all."""
+    body = call.request.body
+    host, port = call.address
+    asked = body.topics
+    if asked is None or (call.request.api_version == 0 and not asked):
+        topics = [_topic(call, name) for name in call.views.names()]
+        topics = [one for one in topics if one["error_code"] is not ErrorCode.unknown_topic_or_partition]
+    else:
+        topics = [_asked(call, one) for one in asked]
+    return {
+        "brokers": [{"node_id": NODE_ID, "host": host, "port": port, "rack": None}],
+        "cluster_id": call.views.cluster_id,
+        "controller_id": NODE_ID,
+        "topics": topics,
+        "error_code": ErrorCode.none,
+    }
+
+
+def _asked(call: Call, asked: Any) -> dict[str, Any]:
+    if asked.name is not None:
+        return _topic(call, asked.name)
+    topic_id: uuid.UUID | None = asked.topic_id
+    name = None if topic_id is None else call.views.name_of(topic_id)
+    if name is None:
+        return {
+            "error_code": ErrorCode.unknown_topic_id,
+            "name": None if call.request.api_version >= _NAMELESS else "",
+            "topic_id": topic_id,
+            "is_internal": False,
+            "partitions": [],
+        }
+    return _topic(call, name)
+
+
+def _topic(call: Call, name: str) -> dict[str, Any]:
+    view, error_code = call.topic(name)
+    return {
+        "error_code": error_code,
+        "name": name,
+        "topic_id": None if view is None else view.topic_id,
+        "is_internal": name in ("__consumer_offsets", "__transaction_state"),
+        "partitions": [] if view is None else _partitions(view),
+    }
+
+
+def _partitions(view: ServedTopic) -> list[dict[str, Any]]:
+    """The partitions of a topic: each has the one broker for its leader and only replica."""
+    return [
+        {
+            "error_code": ErrorCode.none,
+            "partition_index": number,
+            "leader_id": NODE_ID,
+            "leader_epoch": row.leader_epoch,
+            "replica_nodes": [NODE_ID],
+            "isr_nodes": [NODE_ID],
+            "offline_replicas": [],
+            "eligible_leader_replicas": None,
+            "last_known_elr": None,
+        }
+        for number, row in sorted(view.partitions.items())
+    ]
+
+
+def _describe_topic_partitions(call: Call) -> dict[str, Any]:
+    """DescribeTopicPartitions: topics by name, with a bound on the partitions of an answer (KIP-966)."""
+    body = call.request.body
+    names = sorted({one.name for one in body.topics}) if body.topics else list(call.views.names())
+    left = max(1, min(body.response_partition_limit, _MOST_PARTITIONS))
+    begin = ("", 0) if body.cursor is None else (body.cursor.topic_name, max(body.cursor.partition_index, 0))
+    topics: list[dict[str, Any]] = []
+    following: dict[str, Any] | None = None
+    for name in names:
+        if name < begin[0]:
+            continue
+        if left <= 0:
+            following = {"topic_name": name, "partition_index": 0}
+            break
+        view, error_code = call.topic(name)
+        existing = [] if view is None else _partitions(view)
+        first = begin[1] if name == begin[0] else 0
+        shown = [one for one in existing if one["partition_index"] >= first][:left]
+        left -= len(shown)
+        topics.append(
+            {
+                "error_code": error_code,
+                "name": name,
+                "topic_id": None if view is None else view.topic_id,
+                "is_internal": False,
+                "partitions": shown,
+            }
+        )
+        if shown and shown[-1]["partition_index"] < existing[-1]["partition_index"]:
+            following = {"topic_name": name, "partition_index": shown[-1]["partition_index"] + 1}
+            break
+    return {"topics": topics, "next_cursor": following}
+
+
+def _describe_cluster(call: Call) -> dict[str, Any]:
+    """DescribeCluster: the one broker."""
+    host, port = call.address
+    if getattr(call.request.body, "endpoint_type", 1) != 1:
+        return {
+            "error_code": ErrorCode.unsupported_endpoint_type,
+            "error_message": "This server has no controller endpoint",
+            "cluster_id": "",
+            "brokers": [],
+        }
+    return {
+        "error_code": ErrorCode.none,
+        "error_message": None,
+        "cluster_id": call.views.cluster_id,
+        "controller_id": NODE_ID,
+        "brokers": [{"broker_id": NODE_ID, "host": host, "port": port, "rack": None, "is_fenced": False}],
+    }
+
+
+APIS = (
+    Api(3, range(0, 14), _metadata),
+    Api(75, range(0, 1), _describe_topic_partitions),
+    Api(60, range(0, 3), _describe_cluster),
+)
