@@ -6,6 +6,7 @@ No other constant of the package is changed by a test.
 from __future__ import annotations
 
 import contextlib
+import pkgutil
 from collections.abc import Iterator
 from typing import Any, Protocol
 from unittest import mock
@@ -95,6 +96,7 @@ def small_limits(**values: Any) -> Iterator[None]:
         for name, value in values.items():
             for place in LIMITS[name]:
                 target, _, key = f"spark_segments.{place}".partition(":")
+                assert not key or key in pkgutil.resolve_name(target), f"{place} is not where it is looked for"
                 patch = mock.patch.dict(target, {key: value}) if key else mock.patch(target, value)
                 patched.enter_context(patch)
         yield
