@@ -6,14 +6,12 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
 from spark_segments.config import TopicConfig, topic_config
-from spark_segments.errors import CommitConflictError, InvalidOptionError, SegmentsError, UnknownTopicError
+from spark_segments.errors import InvalidOptionError, SegmentsError, UnknownTopicError
 from spark_segments.execution import run_tasks
 from spark_segments.log.directory import LogDirectory, selected
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.manifest.states import check_role
-from spark_segments.log.manifest.upkeep import OLDEST_CHUNK_MS
 from spark_segments.log.report import FAILED, Report
-from spark_segments.storage import Storage
 
 TOPICS_AT_A_TIME = 8
 
@@ -78,18 +76,3 @@ def each_topic(
             report.add(topic, None, FAILED, error=str(one))
         else:
             note(one)
-
-
-def check_commit_age(storage: Storage, started_ms: int) -> None:
-    """Raises CommitConflictError if files written since `started_ms`, by the store's clock, are too old to commit.
-
-    Vacuum deletes old files that no row names. A job may be that slow if its machine was asleep, say.
-    """
-    now_ms = storage.now_ms()
-    if now_ms - started_ms > OLDEST_CHUNK_MS:
-        raise CommitConflictError(
-            "The files of this job are too old to be committed: vacuum might have taken them",
-            expected=f"at most {OLDEST_CHUNK_MS // 3_600_000} hours",
-            found=f"{(now_ms - started_ms) // 3_600_000} hours",
-            hint="Run it again",
-        )

@@ -30,11 +30,14 @@ from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.manifest.states import captured_of, with_captured
 from spark_segments.log.reading.verbatim import PartitionLog
 from spark_segments.maintenance import roll, verify
+from tests.clock import store_clock
 from tests.golden_files import CLEAN_DIRECTORIES, golden_dir
 from tests.kafka_protocol.fetching import fetched_batches
 from tests.kafka_protocol.played import FAULTS, Fault, PlayedViews, bad_crc, playing
 from tests.kafka_protocol.serving import self_signed, serving
 from tests.log.memory_store import memory_log
+from tests.opened import opened
+from tests.played_files import PlayedFiles
 
 
 def batches(log: LogDir, topic: str, partition: int) -> bytes:
@@ -351,6 +354,24 @@ def test_a_late_marker_ends_no_transaction_that_was_open_before(broker: str, log
     assert roll(log, topics=["ledger"], now_ms=log.storage.now_ms() + 30 * 86_400_000).partitions
     assert batches(log, "ledger", 0) == there
     assert [value for _, _, value in _values(log, "ledger", "read_uncommitted")] == [b"first", b"second"]
+
+
+def test_files_that_vacuum_may_have_taken_meanwhile_are_not_committed(source: LogDir, tmp_path: Path) -> None:
+    """The machine was asleep between writing and committing, and vacuum elsewhere was not."""
+    log = LogDir.create(str(tmp_path / "log"))
+    clock = [log.storage.now_ms()]
+
+    def asleep(_: object, go: Callable[[], object]) -> object:
+        clock[0] += 8 * 24 * 60 * 60 * 1000
+        return go()
+
+    with playing(Views(source)) as address:
+        with store_clock(lambda: clock[0]):
+            [line] = capture(opened(log, PlayedFiles(stream=asleep)), address).failed
+        assert "too old to be committed" in line["error"]
+        assert log.topic("orders").offsets() == {0: (0, 0), 1: (0, 0)}
+        assert capture(log, address).records_out == 40
+    assert verify(log, deep=True).findings == []
 
 
 def test_describe_has_the_lag(source: LogDir, log: LogDir, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -158,7 +158,7 @@ def test_files_that_are_too_old_by_the_commit_are_not_named(sealed):
     clock = [now_ms]
 
     def asleep(_: str, go):
-        clock[0] = now_ms + OLDEST_CHUNK_MS + 1
+        clock[0] = now_ms + OLDEST_CHUNK_MS + 60_000  # the file is some ms younger than the job
         return go()
 
     with store_clock(lambda: clock[0]):

@@ -178,9 +178,9 @@ MUTANTS = (
     ),
     Mutant(
         "commit",
-        "chunks that vacuum might have taken are committed",
-        "log/appending/offset_assignment.py",
-        "    check_age(manifest.storage, chunks)\n",
+        "files that vacuum might have taken are committed",
+        "log/manifest/change.py",
+        "        self._check_age(snapshot, add)\n",
         "",
         "tests/log/manifest/test_changes.py::test_a_chunk_that_vacuum_might_have_taken_is_refused",
     ),
@@ -239,14 +239,6 @@ MUTANTS = (
         "with_tombstones=not (whole and known)",
         "with_tombstones=False",
         "tests/maintenance/test_roll.py::test_tombstones_are_counted_also_where_a_chunk_is_cut",
-    ),
-    Mutant(
-        "roll",
-        "files that vacuum might have taken are named",
-        "maintenance/rolling/roll.py",
-        "            check=lambda: check_commit_age(storage, started_ms),\n",
-        "",
-        "tests/maintenance/test_roll.py::test_files_that_are_too_old_are_not_committed",
     ),
     Mutant(
         "roll",
@@ -343,14 +335,6 @@ MUTANTS = (
         "done.end_offset, storage.now_ms())",
         "done.end_offset, work.settings.now_ms)",
         "tests/maintenance/test_delete_delay.py::test_the_clock_that_a_job_plans_by_is_not_when_files_leave_the_log",
-    ),
-    Mutant(
-        "compact",
-        "files that vacuum might have taken are named",
-        "maintenance/compaction/partition_cleaner.py",
-        "        check_commit_age(storage, started_ms)\n",
-        "",
-        "tests/maintenance/test_compact_races.py::test_files_that_are_too_old_by_the_commit_are_not_named",
     ),
     Mutant(
         "compact",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
@@ -20,14 +19,12 @@ from spark_segments.log.manifest.rows import Partition, Segment, partitions_of
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.manifest.topic_log import TableState
 from spark_segments.log.manifest.transaction import AnyTransaction
-from spark_segments.log.manifest.upkeep import OLDEST_CHUNK_MS
 from spark_segments.storage import Storage
 
 if TYPE_CHECKING:
     from spark_segments.log.appending.appender import Chunks
 
 _THREADS = 16  # looking for files on an object store is mostly waiting
-_SURELY_YOUNG_MS = 60 * 60 * 1000
 
 
 def commit_append(
@@ -53,7 +50,6 @@ def commit_append(
     chunks = [chunk for chunk in chunks if chunk.records]
     if not chunks and txn is None:
         return {}
-    check_age(manifest.storage, chunks)
 
     def plan(snapshot: Snapshot) -> Change:
         if check is not None:
@@ -164,27 +160,3 @@ def check_files(storage: Storage, chunks: Sequence[Segment]) -> None:
                     found="no file",
                     hint="Write the records again unless they were appended. With a txn a repeated write adds nothing",
                 )
-
-
-def check_age(storage: Storage, chunks: Sequence[Segment]) -> None:
-    """Raises CommitConflictError for chunks whose files are older, by the store's clock, than OLDEST_CHUNK_MS.
-
-    A chunk that is fresh by this machine's clock is accepted: clocks are not that wrong. For every other chunk the
-    store says when its file was made.
-    """
-    now_ms = time.time_ns() // 1_000_000
-    doubtful = [chunk for chunk in chunks if abs(now_ms - chunk.created_ms) > _SURELY_YOUNG_MS]
-    if not doubtful:
-        return
-    directories = {chunk.path.rpartition("/")[0] for chunk in doubtful}
-    made_ms = {info.path: info.mtime_ms for directory in sorted(directories) for info in storage.list(directory)}
-    oldest_ms = storage.now_ms() - OLDEST_CHUNK_MS
-    for chunk in doubtful:
-        if made_ms.get(chunk.path, oldest_ms - 1) < oldest_ms:
-            raise CommitConflictError(
-                "A chunk is too old to be committed: vacuum might have taken its files",
-                path=storage.location(chunk.path),
-                expected=f"a file at most {OLDEST_CHUNK_MS // 3_600_000} hours old",
-                found="an older one" if chunk.path in made_ms else "none",
-                hint="Write the records again",
-            )

@@ -58,6 +58,14 @@ _MAY_LOWER_END = (DEMOTE,)
 
 _DELAY_KEY = "file.delete.delay.ms"
 
+ORPHAN_AGE_MS = 7 * 24 * 60 * 60 * 1000
+"""Age, by the store's clock, at which a file that no version names is deleted. A commit must not take longer."""
+
+OLDEST_FILE_MS = ORPHAN_AGE_MS // 2
+"""A commit refuses to add files older than this: vacuum might take them before the commit names them."""
+
+_SURELY_YOUNG_MS = 60 * 60 * 1000
+
 
 @dataclass(frozen=True, slots=True)
 class Change:
@@ -94,6 +102,7 @@ class ChangeWriter:
     waiting: list[EncodedFile] = field(default_factory=list)
     contents: dict[str, pa.Buffer] = field(default_factory=dict)
     """The bytes of all files that any try has made, by path."""
+    _made_ms: dict[str, int] = field(default_factory=dict)  # {path: when its file was made, by the store's clock}
     _written: dict[tuple[int, frozenset[str]], tuple[pa.Table, list[RowFile]]] = field(default_factory=dict)
 
     def planned(self, snapshot: Snapshot, files: Sequence[RowFile], change: Change) -> FileChange:
@@ -101,6 +110,7 @@ class ChangeWriter:
         add, replace, drop = (segment_rows(rows) for rows in (change.add, change.replace, change.drop))
         partitions = partition_rows(change.partitions)
         check(snapshot, change, add, replace, drop, partitions)
+        self._check_age(snapshot, add)
         fresh = _is_made_anew(snapshot, change)
         done = FileChange([], [], _format_version(snapshot, change))
         self._write_topic(snapshot, files, change, done)
@@ -118,6 +128,36 @@ class ChangeWriter:
             raise
         finally:
             self.waiting.clear()
+
+    def _check_age(self, snapshot: Snapshot, add: pa.Table) -> None:
+        """Raises CommitConflictError for a new row whose file is older, by the store's clock, than OLDEST_FILE_MS, or
+        gone: the machine was asleep, say, and vacuum elsewhere was not.
+
+        A row of the last hour is believed: no row has a later time than its file. For every other the store says when
+        its file was made. A file that other rows name already is no orphan, however old.
+        """
+        rows = live_rows(add).select(["path", "created_ms"])
+        if not rows.num_rows:
+            return
+        storage = self.store.storage
+        now_ms = storage.now_ms()
+        away_ms = pc.abs(pc.subtract(rows.column("created_ms"), now_ms))
+        doubtful = pc.unique(rows.column("path").filter(pc.greater(away_ms, _SURELY_YOUNG_MS))).to_pylist()
+        directories = {path.rpartition("/")[0] for path in doubtful if path not in self._made_ms}
+        for files in storage.at_once(storage.list, sorted(directories)):
+            self._made_ms |= {file.path: file.mtime_ms for file in files}
+        oldest_ms = now_ms - OLDEST_FILE_MS
+        old = [path for path in doubtful if self._made_ms.get(path, oldest_ms - 1) < oldest_ms]
+        if old:
+            known = {*pc.unique(snapshot.source.read(None).column("path")).to_pylist()}
+            for path in (path for path in old if path not in known):
+                raise CommitConflictError(
+                    "A file is too old to be committed: vacuum might have taken it",
+                    path=storage.location(path),
+                    expected=f"a file at most {OLDEST_FILE_MS // 3_600_000} hours old",
+                    found="an older one" if path in self._made_ms else "none",
+                    hint="Run it again: what it wrote is written anew",
+                )
 
     def _new_files(self, kind: str, rows: pa.Table, format_version: int) -> list[RowFile]:
         files = self.store.encode_all(kind, rows, format_version)

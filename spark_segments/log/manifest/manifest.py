@@ -25,7 +25,7 @@ from spark_segments.errors import (
     UnknownTopicError,
 )
 from spark_segments.log.manifest import forced_deletion
-from spark_segments.log.manifest.change import CREATE, UPGRADE, Change
+from spark_segments.log.manifest.change import CREATE, ORPHAN_AGE_MS, UPGRADE, Change
 from spark_segments.log.manifest.commit import Commit, Plan, Turn, commit
 from spark_segments.log.manifest.delta.actions import commit_info
 from spark_segments.log.manifest.delta.delta_log import TRUSTED_SECONDS, DeltaLog, OpenDeltaLog
@@ -36,13 +36,7 @@ from spark_segments.log.manifest.swap import RowSwap, live_by_identity, not_as_r
 from spark_segments.log.manifest.topic_log import TableState, TopicLog
 from spark_segments.log.manifest.topic_row import FORMAT_VERSION, TopicRow
 from spark_segments.log.manifest.transaction import AnyTransaction
-from spark_segments.log.manifest.upkeep import (
-    ORPHAN_AGE_MS,
-    DroppedVersions,
-    checkpoint,
-    drop_old_versions,
-    merge_files,
-)
+from spark_segments.log.manifest.upkeep import DroppedVersions, checkpoint, drop_old_versions, merge_files
 from spark_segments.storage import Storage
 
 MERGE_VERSIONS = 100
@@ -314,21 +308,19 @@ class Manifest:
         swaps: Sequence[RowSwap],
         *,
         topic_id: str,
-        check: Callable[[], None] = lambda: None,
         holds: Callable[[RowSwap, Sequence[Segment]], bool] | None = None,
         topic: Callable[[Snapshot], TopicRow | None] = lambda _: None,
     ) -> list[RowSwap]:
         """Makes those of `swaps` whose old rows are still in the log as they were read, in a single commit, and returns
         them: none where the topic of `topic_id` is not there any more.
 
-        Each try asks `check`, which raises; `holds`, where a swap needs more than that: (swap, the live rows of its
+        Each try asks `holds`, where a swap needs more than that: (swap, the live rows of its
         partition); and `topic` for the topic's row, None where it stays. Raises as `commit` does.
         """
         done: list[RowSwap] = []
 
         def plan(current: Snapshot) -> Change | None:
             done.clear()
-            check()
             if current.topic_id != topic_id:
                 return None
             live = live_by_identity(current, {swap.partition for swap in swaps})

@@ -12,6 +12,7 @@ from itertools import pairwise
 import pyarrow as pa
 
 from spark_segments.errors import InvalidOptionError, UnknownTopicError
+from spark_segments.log.manifest.change import ORPHAN_AGE_MS
 from spark_segments.log.manifest.delta.actions import CommitNote, paths_of
 from spark_segments.log.manifest.delta.delta_log import COMMIT_LOG_MS, LogFiles, openable, unbroken
 from spark_segments.log.manifest.delta.delta_rs import CommitFailedError, TableVersion
@@ -21,12 +22,6 @@ from spark_segments.log.manifest.schemas import KIND, SCHEMAS, SEGMENT_KIND
 from spark_segments.log.manifest.snapshot import in_log_order
 from spark_segments.log.manifest.topic_log import TableState, TopicLog
 from spark_segments.storage import FileInfo
-
-ORPHAN_AGE_MS = 7 * 24 * 60 * 60 * 1000
-"""Age, by the store's clock, at which a file that no version names is deleted. A commit must not take longer."""
-
-OLDEST_CHUNK_MS = ORPHAN_AGE_MS // 2
-"""Chunks older than this are refused: vacuum might take their files before the commit names them."""
 
 MERGE = "merge-files"
 """The operation, in Delta's history, of a commit that merged files."""

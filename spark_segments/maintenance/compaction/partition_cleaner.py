@@ -23,7 +23,6 @@ from spark_segments.maintenance.compaction.group_rewrite import RewrittenGroup
 from spark_segments.maintenance.compaction.plan import plan_compaction
 from spark_segments.maintenance.compaction.round import CleanerSettings, RoundPlan, RoundResult
 from spark_segments.maintenance.compaction.round_tasks import ONE_TASK
-from spark_segments.maintenance.selection import check_commit_age
 from spark_segments.storage import Storage
 
 CleanRound = Callable[[Storage, RoundPlan], RoundResult]
@@ -92,7 +91,6 @@ def _clean_rounds(
     number = result.partition
     manifest = Manifest(storage, settings.topic, settings.open_delta_log, settings.defaults)
     while True:
-        started_ms = storage.now_ms()
         snapshot = manifest.snapshot().narrowed({number})
         config = topic_config(snapshot.config, settings.defaults)
         if snapshot.topic_id != settings.topic_id or not config.compact:
@@ -106,7 +104,7 @@ def _clean_rounds(
             return
         work = RoundPlan(settings, config, row, snapshot.live_of(number), first_dirty, bound)
         done = clean_round(storage, work)
-        if not _commit(storage, manifest, work, done, started_ms):
+        if not _commit(storage, manifest, work, done):
             result.lost = True
             return
         result.add(done)
@@ -120,11 +118,10 @@ def _first_uncleanable(snapshot: Snapshot, config: TopicConfig, settings: Cleane
     return plan[0].first_uncleanable_offset if plan else 0
 
 
-def _commit(storage: Storage, manifest: Manifest, work: RoundPlan, done: RoundResult, started_ms: int) -> bool:
-    """Commits a round that began at `started_ms` by the store's clock. False if the round does not hold any more."""
+def _commit(storage: Storage, manifest: Manifest, work: RoundPlan, done: RoundResult) -> bool:
+    """Commits a round. False if the round does not hold any more."""
 
     def change(current: Snapshot) -> Change | None:
-        check_commit_age(storage, started_ms)
         current = current.narrowed({work.partition.partition})
         if current.topic_id != work.settings.topic_id or not _allowed(current, work, done.end_offset):
             return None

@@ -42,7 +42,6 @@ from spark_segments.maintenance.erasure.search import (
     unnamed_runs,
 )
 from spark_segments.maintenance.removal.vacuum import all_rows, claimed_rows, vacuum
-from spark_segments.maintenance.selection import check_commit_age
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -251,18 +250,17 @@ def _rewrite(
 ) -> None:
     """Rewrites segments, partition by partition, then copies runs. What another job has replaced meanwhile stays."""
     storage = work.log.storage
-    started_ms = storage.now_ms()
     epochs = {row.partition: LeaderEpochs.of(row) for row in partitions_of(snapshot.partitions)}
     config = topic_config(snapshot.config, work.log.defaults)
     function = partial(erase_from_segment, storage, work.topic, config, epochs)
     tasks = [(segment, work.ends[segment.partition]) for segment in holding]
     for partition, done in _by_partition(run_tasks(function, tasks, work.spark, progress=work.progress)):
-        if committed := _commit(work, done, started_ms):
+        if committed := _commit(work, done):
             _note(report, work, partition, "erase", committed, tombstones_appended=tombstones.pop(partition, 0))
     if beside:
         copies = copied_out(storage, work.topic, config, epochs, beside, work.spark, work.progress)
         # The runs of an object must come in one commit.
-        for partition, done in _by_partition(_commit(work, copies, started_ms)):
+        for partition, done in _by_partition(_commit(work, copies)):
             _note(report, work, partition, "copy", done)
 
 
@@ -273,7 +271,7 @@ def _by_partition(done: Iterable[ErasedSegment]) -> list[tuple[int, list[ErasedS
     return sorted(found.items())
 
 
-def _commit(work: _Erasure, done: Sequence[ErasedSegment], started_ms: int) -> list[ErasedSegment]:
+def _commit(work: _Erasure, done: Sequence[ErasedSegment]) -> list[ErasedSegment]:
     """Puts the new segments into the log. Returns those whose old segments were still there as they were read, and
     discards the files of the others.
     """
@@ -283,7 +281,6 @@ def _commit(work: _Erasure, done: Sequence[ErasedSegment], started_ms: int) -> l
         ERASE,
         [*swaps.values()],
         topic_id=work.topic_id,
-        check=lambda: check_commit_age(storage, started_ms),
         topic=lambda current: work.topic_row(current, history=False),
     )
     kept = {swap.old[0].identity for swap in made}

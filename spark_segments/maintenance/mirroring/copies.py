@@ -18,9 +18,9 @@ from spark_segments.errors import CorruptBatchError, SegmentsError
 from spark_segments.format.kernels.crc32c import crc32c
 from spark_segments.log.bins import in_bins
 from spark_segments.log.kafka.partition import PRODUCER_SNAPSHOT_SUFFIX
+from spark_segments.log.manifest.change import OLDEST_FILE_MS
 from spark_segments.log.manifest.rows import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX, Segment
 from spark_segments.log.manifest.snapshot import Snapshot
-from spark_segments.log.manifest.upkeep import OLDEST_CHUNK_MS
 from spark_segments.log.segment.copying import copy_file
 from spark_segments.log.segment.files import missing_file
 from spark_segments.log.segment.reader import windows
@@ -179,7 +179,7 @@ class Copier:
         """The copy that an earlier run has finished at the leader's path; None where it is not whole, or so old that
         vacuum may take it for a file that nobody names.
         """
-        oldest_ms = self.target.now_ms() - OLDEST_CHUNK_MS
+        oldest_ms = self.target.now_ms() - OLDEST_FILE_MS
         directory = files.path.rpartition("/")[0]
         there = {info.path: info for info in self.target.list(directory)}
         copied = []

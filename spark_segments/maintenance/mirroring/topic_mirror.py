@@ -59,7 +59,6 @@ from spark_segments.maintenance.mirroring.copies import (
 from spark_segments.maintenance.mirroring.known_followers import note_follower
 from spark_segments.maintenance.mirroring.leader import BEGAN_ANEW, Leader, Lineage
 from spark_segments.maintenance.mirroring.plan import FollowerVersion, LeaderVersion, missing_rows, plan_mirror
-from spark_segments.maintenance.selection import check_commit_age
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -83,7 +82,6 @@ class TopicMirror:
     copied: dict[str, CopiedSet] = field(default_factory=dict)  # by the leader's path, until their commit
     files: list[FileChecksum] = field(default_factory=list)  # all that were copied, or found to be copied
     reached: tuple[int, int] | None = None  # (the leader's version, the version here) that were found equal last
-    copying_since_ms: int = 0  # when the first of `copied` was begun, by the follower's clock
     not_told: StorageError | None = None  # why the leader does not know of this follower
     is_deleting: bool = False  # whether a commit brought an erasure whose files must not wait for a reader
     lineage: tuple[int, Lineage] | None = None  # (the version here, its place at the leader) that was checked last
@@ -164,8 +162,6 @@ class TopicMirror:
         self._check_follower(follower, wanted.snapshot, lineage, is_jump=is_jump)
         if is_jump:
             wanted = replace(wanted, returned=_returned(leader, follower, wanted.snapshot, lineage))
-        if not self.copied:
-            self.copying_since_ms = self.target.storage.now_ms()
         among = self._changed_partitions(leader, follower, wanted.snapshot)
         self._copy(wanted, follower, among)
         paths = {path: done.path for path, done in self.copied.items()}
@@ -173,7 +169,6 @@ class TopicMirror:
         if not is_more and not is_last:
             self.reached = wanted.snapshot.version, -1 if state is None else state.version
             return True
-        check_commit_age(self.target.storage, self.copying_since_ms)
         version = self._commit(state, change)
         if version is None:
             return False

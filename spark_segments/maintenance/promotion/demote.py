@@ -37,7 +37,7 @@ from spark_segments.log.manifest.states import (
 from spark_segments.log.manifest.transaction import FORGOTTEN, Transaction
 from spark_segments.log.report import Report
 from spark_segments.maintenance.promotion.role_changes import cut_off, demoted, fenced, leaving_rows
-from spark_segments.maintenance.selection import check_commit_age, each_topic
+from spark_segments.maintenance.selection import each_topic
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -173,9 +173,7 @@ def demote_topic(
     )
     if not dry_run:
         again = [last or Transaction(one.application, FORGOTTEN) for one, last in kept.items()]
-        started_ms = log.storage.now_ms()
         cut_rows = cut_off(here, log.storage, topic_config(here.config, log.defaults), tails, spark)
-        check_commit_age(log.storage, started_ms)
         plan = demoted(here, cut_rows, _source(leader, theirs), again, log.storage.now_ms())
         manifest.commit(plan)
         manifest.keep_for_rebuild()

@@ -26,7 +26,7 @@ from spark_segments.execution import run_tasks
 from spark_segments.log.directory import LogDirectory, selected
 from spark_segments.log.groups.group import all_groups
 from spark_segments.log.manifest import forced_deletion
-from spark_segments.log.manifest.change import Change
+from spark_segments.log.manifest.change import ORPHAN_AGE_MS, Change
 from spark_segments.log.manifest.commit import Commit
 from spark_segments.log.manifest.commit_notes import RECOVERY_DIRECTORY
 from spark_segments.log.manifest.delta.delta_log import MANIFEST_DIRECTORY
@@ -36,7 +36,7 @@ from spark_segments.log.manifest.rows import DELETING, OUT_OF_LOG, SEGMENT_SCHEM
 from spark_segments.log.manifest.snapshot import Snapshot, in_log_order
 from spark_segments.log.manifest.states import VACUUM
 from spark_segments.log.manifest.topic_log import TableState
-from spark_segments.log.manifest.upkeep import ORPHAN_AGE_MS, DroppedVersions
+from spark_segments.log.manifest.upkeep import DroppedVersions
 from spark_segments.log.report import Report
 from spark_segments.log.segment.shared_object import shared_directory
 from spark_segments.maintenance.removal.files_of_rows import SUFFIXES, files_to_delete, orphans

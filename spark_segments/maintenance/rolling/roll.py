@@ -25,7 +25,7 @@ from spark_segments.log.segment.writer import discard
 from spark_segments.maintenance.rolling.copies import CopySegments, CopyTask, copied
 from spark_segments.maintenance.rolling.plan import PartitionToRoll, RollPlan, RollRules, plan_roll
 from spark_segments.maintenance.rolling.planned_segments import RolledPartition, plan_segments
-from spark_segments.maintenance.selection import check_commit_age, selected_topics
+from spark_segments.maintenance.selection import selected_topics
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -131,8 +131,7 @@ def _progress_within(progress: Progress | None, before: int, partitions: int, to
 
 def _roll_wave(job: _RollJob, wave: _Wave, progress: Progress | None) -> None:
     """Writes the segments of a wave, commits them and notes what was done."""
-    storage, snapshot = job.log.storage, wave.snapshot
-    started_ms = storage.now_ms()
+    snapshot = wave.snapshot
     rolled = _copied(job, wave, _segments_of_wave(job, wave), progress)
     if not rolled:
         return
@@ -149,7 +148,6 @@ def _roll_wave(job: _RollJob, wave: _Wave, progress: Progress | None) -> None:
             "roll",
             [one.swap() for one in rolled if one.replaced_chunks],
             topic_id=snapshot.topic_id,
-            check=lambda: check_commit_age(storage, started_ms),
             holds=is_first,
         )
         committed = {swap.partition for swap in made}
