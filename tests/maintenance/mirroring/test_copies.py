@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from unittest import mock
 
@@ -11,7 +12,6 @@ from spark_segments import LogDir
 from spark_segments.errors import StorageError
 from spark_segments.maintenance import mirror, roll, vacuum
 from spark_segments.maintenance.mirroring.leader import Leader
-from tests.clock import store_clock
 from tests.log.played_log import Play
 from tests.maintenance.appending import DAY_MS
 from tests.maintenance.mirroring.followers import (
@@ -80,9 +80,10 @@ def test_what_a_killed_run_left_unfinished_stands_in_nobodys_way(leader, followe
 def test_files_of_a_killed_run_that_vacuum_may_take_are_not_used(leader, follower):
     copy_without_commit(leader, follower)
     old = logs(follower)
-    later_ms = follower.storage.now_ms() + 6 * DAY_MS
-    with store_clock(later_ms):
-        mirrored(leader, follower)
+    for path in old:
+        seconds = path.stat().st_mtime - 6 * DAY_MS / 1000
+        os.utime(path, (seconds, seconds))
+    mirrored(leader, follower)
     assert not {str(path.relative_to(follower.uri)) for path in old} & {row.path for row in live_rows(follower, TOPIC)}
 
 
