@@ -33,7 +33,7 @@ from spark_segments.log.directory import LogDirectory
 from spark_segments.log.kafka.imported_settings import kept_settings
 from spark_segments.log.manifest.change import CREATE, Change
 from spark_segments.log.manifest.manifest import Manifest
-from spark_segments.log.manifest.rows import SEALED, Partition, Segment, partitions_of
+from spark_segments.log.manifest.rows import Partition, Segment, partitions_of
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.manifest.states import (
     SOURCE_TOPIC_ID,
@@ -269,7 +269,6 @@ class TopicCapture:
         notes = {number: self._note(part, now_ms) for number, part in ready.items()}
         new = {number: self._row(part, notes[number].stable_end) for number, part in ready.items()}
         holes = sorted(hole for part in ready.values() for hole in part.holes)
-        chunks = [row for part in ready.values() for row in part.chunks]
 
         def plan(current: Snapshot) -> Change:
             check_role(current, CAPTURE)
@@ -284,27 +283,30 @@ class TopicCapture:
                         hint="One capture at a time writes a topic, and nothing else does",
                     )
             rows: list[Partition] = []
-            sealed: list[Segment] = []
+            grown: list[Segment] = []
+            chunks: list[Segment] = []
             for number, row in new.items():
-                here, chunks_here = current.partition(number), ready[number].chunks
-                start, live = here.log_start_offset, current.live_of(number)
+                here, live, new_chunks = current.partition(number), current.live_of(number), ready[number].chunks
+                start = here.log_start_offset
                 if not live:  # the log begins where there is something
-                    start = max(start, chunks_here[0].base_offset if chunks_here else row.log_end_offset)
-                elif not chunks_here:  # a hole up to the log end: the last segment ends there, and is no chunk then
-                    ends = {live[-1].identity: row.log_end_offset}
-                    sealed += [
-                        dataclasses.replace(one, state=SEALED, next_offset=ends.get(one.identity, one.next_offset))
-                        for one in live
-                        if one.state != SEALED or one.identity in ends
-                    ]
+                    start = max(start, new_chunks[0].base_offset if new_chunks else row.log_end_offset)
+                # Offsets that are missing belong to the segment before them.
+                bases = [chunk.base_offset for chunk in new_chunks]
+                ends = [*bases, row.log_end_offset]
+                if live and live[-1].next_offset < ends[0]:
+                    grown.append(dataclasses.replace(live[-1], next_offset=ends[0]))
+                chunks += [
+                    dataclasses.replace(chunk, next_offset=end) for chunk, end in zip(new_chunks, ends[1:], strict=True)
+                ]
                 dirty = max(here.first_dirty_offset, start)
                 rows.append(dataclasses.replace(row, log_start_offset=start, first_dirty_offset=dirty))
             topic = with_captured(with_holes(current, holes), notes)
-            return Change(CAPTURE, add=chunks, replace=sealed, partitions=rows, topic=topic)
+            return Change(CAPTURE, add=chunks, replace=grown, partitions=rows, topic=topic)
 
         self._manifest.commit(plan)
-        self._records += sum(row.records for row in chunks)
-        self._bytes += sum(row.log_bytes for row in chunks)
+        for chunk in (chunk for part in ready.values() for chunk in part.chunks):
+            self._records += chunk.records
+            self._bytes += chunk.log_bytes
         self._report.details["holes"] += [{"topic": self.name, **hole.to_dict()} for hole in holes]
         for number, part in ready.items():
             part.row, part.noted = new[number], notes[number]

@@ -16,6 +16,7 @@ from spark_segments.log.bins import in_bins
 from spark_segments.log.findings import Findings
 from spark_segments.log.manifest.rows import Partition, partitions_of
 from spark_segments.log.manifest.snapshot import Snapshot
+from spark_segments.log.manifest.states import holes_in
 from spark_segments.log.segment.limits import SegmentLimits
 from spark_segments.log.verification.gaps import check_gaps
 from spark_segments.log.verification.keys import KeysTask, verify_keys
@@ -63,6 +64,7 @@ def look_deep(
     named = set() if by_kafka else well_named(snapshot)
     kept: dict[int, list[SegmentFacts]] = {}
     bytes_read = 0
+    is_compacted = "compact" in config.cleanup_policy
     for partitions in _waves(snapshot):
         tasks = [
             SegmentTask(
@@ -72,6 +74,7 @@ def look_deep(
                 row.leader_epochs,
                 SegmentLimits.of(config),
                 by_kafka,
+                is_compacted or bool(holes_in(snapshot, number, segment.next_offset - 1, segment.next_offset)),
             )
             for number, row in partitions.items()
             for segment in snapshot.live_of(number)
@@ -93,7 +96,7 @@ def look_deep(
                     findings.partition = number
                     check_transactions(transactions, aborted_by(transactions), findings)
             findings.partition = None
-            if "compact" not in config.cleanup_policy:
+            if not is_compacted:
                 for number, segments in facts.items():
                     check_gaps(snapshot, partitions[number], segments, findings)
         _check_keys(storage, snapshot, config, by_kafka, partitions, facts, findings, spark)
