@@ -7,6 +7,7 @@ stay.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator
 from typing import Any
 
@@ -18,9 +19,11 @@ from spark_segments.format.buffers import byte_view
 from spark_segments.format.compression import compress, decompress
 from spark_segments.format.kernels.crc32c import crc32c
 from spark_segments.format.layout import (
+    ABORT,
     ATTRIBUTES_POSITION,
     BATCH_OVERHEAD,
     CODEC_MASK,
+    CONTROL_MASK,
     CRC_POSITION,
     DELETE_HORIZON_MASK,
     HEADER_STRUCT,
@@ -32,8 +35,9 @@ from spark_segments.format.layout import (
     NONE,
     RECORDS_POSITION,
     TIMESTAMP_TYPE_MASK,
+    TRANSACTIONAL_MASK,
 )
-from spark_segments.format.sidecars.producer_state import sequence_after
+from spark_segments.format.sidecars.producer_state import ProducerEntry, sequence_after
 from spark_segments.format.window import Window
 
 LARGEST_BATCH_OFFSETS = 1 << 31
@@ -74,6 +78,22 @@ def empty_batches(start_offset: int, end_offset: int, leader_epoch: int) -> Iter
     for start in range(start_offset, end_offset, LARGEST_BATCH_OFFSETS):
         last = min(start + LARGEST_BATCH_OFFSETS, end_offset) - 1
         yield made_batch(b"", 0, base_offset=start, last_offset=last, leader_epoch=leader_epoch)
+
+
+def abort_marker(entry: ProducerEntry, offset: int, leader_epoch: int, timestamp: int) -> bytes:
+    """The control batch that aborts the transaction of a producer, as its coordinator would write it."""
+    key, value = struct.pack(">hh", 0, ABORT), struct.pack(">hi", 0, max(entry.coordinator_epoch, 0))
+    record = b"".join((b"\0\0\0", _short(key), _short(value), b"\0"))
+    return made_batch(
+        _short(record), 1, base_offset=offset, last_offset=offset, leader_epoch=leader_epoch,
+        attributes=TRANSACTIONAL_MASK | CONTROL_MASK, base_timestamp=timestamp, max_timestamp=timestamp,
+        producer_id=entry.producer_id, producer_epoch=entry.producer_epoch,
+    )  # fmt: skip
+
+
+def _short(data: bytes) -> bytes:
+    """Less than 64 bytes behind their length, a varint."""
+    return bytes([2 * len(data)]) + data
 
 
 def batch_from(window: Window, offset: int) -> bytes:

@@ -39,18 +39,19 @@ def capture(
     The report has a line a topic, with its name here, the records and bytes that were added, and "source" (its name in
     the cluster), "partitions", "lag" (offsets between the log ends here and the high watermarks seen last), "late",
     "kept" (partitions whose log in the cluster is another one), "branched" (whether this pass began a new copy),
-    "groups" that have positions in it; and in `details` "holes", as plain values.
+    "groups" that have positions in it; and in `details` "holes" and "undecided", as plain values.
 
     Call it again to go on. Offsets that the cluster removed before they were fetched are holes of the topic, recorded
     by the commit that passes them. A compacted topic is "late", and a warning says so from then on, where the cluster
-    may have removed tombstones or abort markers that were not captured.
+    may have removed tombstones that were not captured. A transaction whose end it removed before that was captured,
+    and its records with it, is undecided: committed reads leave it out, and the topic remembers it.
 
     A topic that cannot be captured has a line that failed, and the others go on: its log in the cluster is another one
     (see CaptureOptions), or the cluster does not answer for `patience_seconds`. Raises UnknownTopicError where there is
     no such topic, and SourceError where there is no such cluster.
     """
     options, report = options or CaptureOptions(), Report("capture", dry_run=False)
-    report.details["holes"] = []
+    report.details |= {"holes": [], "undecided": []}
     with SourceCluster(servers, options.client_config, options.answer_seconds) as source:
         cluster_topics = patient(source.topics, options.patience_seconds)
         names = sorted(name for name in cluster_topics if any(fnmatch.fnmatchcase(name, one) for one in topics))

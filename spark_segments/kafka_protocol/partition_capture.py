@@ -19,8 +19,14 @@ from spark_segments.errors import CorruptBatchError, SegmentsError
 from spark_segments.format.batches import BatchTable, scan_batches
 from spark_segments.format.legacy.upconvert import as_magic_2
 from spark_segments.format.sidecars.checkpoints import leader_epochs_of
-from spark_segments.format.sidecars.producer_state import ProducerState, aborted_transactions, parse_producer_snapshot
+from spark_segments.format.sidecars.producer_state import (
+    ProducerEntry,
+    ProducerState,
+    aborted_transactions,
+    parse_producer_snapshot,
+)
 from spark_segments.format.window import Window
+from spark_segments.kafka_protocol.open_transactions import missing_ends, with_ends
 from spark_segments.kafka_protocol.source import (
     EARLIEST,
     FIRST_PAUSE_SECONDS,
@@ -32,10 +38,11 @@ from spark_segments.kafka_protocol.source import (
     SourceError,
     SourceTopic,
     error_of,
+    patient,
 )
 from spark_segments.log.kafka.segment_scan import UNKNOWN_TOMBSTONES
 from spark_segments.log.manifest.rows import Partition, Segment
-from spark_segments.log.manifest.states import REMOVED_BEFORE, Captured, Hole
+from spark_segments.log.manifest.states import REMOVED_BEFORE, Captured, Hole, Undecided
 from spark_segments.log.segment.limits import SegmentLimits
 from spark_segments.log.segment.writer import MAX_RELATIVE_OFFSET, SegmentWriter
 from spark_segments.storage import Storage
@@ -45,6 +52,7 @@ WAYS_OUT = (
     "here stays, and no copy is made. Or delete this topic"
 )
 _LANES = 2
+_LEAST_LATE_MS = 10_000  # a cleaner takes longer between two rounds, and so short a pass is worth no question
 _EPOCHS_COMPARED, _IDS_COMPARED = 12, 13
 """From these versions of Fetch on a broker compares the epoch of the record before, and the topic's id, as it reads."""
 
@@ -57,7 +65,9 @@ class DivergedError(SegmentsError):
 class CapturedPartition:
     """A partition under way. `row`, `noted`: as committed; `next_offset`: of the fetch that is due; `goal`: the high
     watermark that the pass reaches, None before the first answer; `high_watermark`: as seen last; `hole_start`: where
-    offsets began that are gone; `problem`: why it goes no further.
+    offsets began that are gone; `problem`: why it goes no further. `markers_ms`: how long the cluster keeps markers at
+    least, None for good; `markers_at_ms`: when it had those of all transactions that were open here. `ends`: offsets
+    at which transactions are to be ended, and their producers; `undecided`: those that were.
     """
 
     row: Partition
@@ -65,15 +75,19 @@ class CapturedPartition:
     producers: ProducerState
     next_offset: int
     epochs: tuple[tuple[int, int], ...]
+    markers_ms: int | None
+    markers_at_ms: int
     goal: int | None = None
     high_watermark: int | None = None
     hole_start: int | None = None
     chunks: list[Segment] = field(default_factory=list)
     holes: list[Hole] = field(default_factory=list)
+    ends: dict[int, ProducerEntry] = field(default_factory=dict)
+    undecided: list[Undecided] = field(default_factory=list)
     problem: SegmentsError | None = None
 
     @classmethod
-    def of(cls, row: Partition, noted: Captured) -> CapturedPartition:
+    def of(cls, row: Partition, noted: Captured, markers_ms: int | None) -> CapturedPartition:
         """A partition whose row was committed."""
         return cls(
             row,
@@ -81,6 +95,8 @@ class CapturedPartition:
             ProducerState(parse_producer_snapshot(row.producer_snapshot) if row.producer_snapshot else ()),
             row.log_end_offset,
             row.leader_epochs if row.log_end_offset > row.log_start_offset else (),
+            markers_ms,
+            noted.at_ms,
         )
 
     @property
@@ -109,7 +125,13 @@ class CapturedPartition:
 
     def take_back(self) -> None:
         """Forgets what was copied."""
-        self.chunks, self.holes = [], []
+        self.chunks, self.holes, self.undecided = [], [], []
+
+    def may_miss_ends(self, now_ms: int) -> bool:
+        """Whether the end of a transaction that is open here may have left the cluster's log."""
+        is_late = self.markers_ms is not None and now_ms - self.markers_at_ms > self.markers_ms
+        known = {producer.producer_id for producer in self.ends.values()}
+        return is_late and bool(self.producers.open_transactions().keys() - known)
 
     def epoch_before(self, offset: int) -> int:
         """The epoch of the record before an offset; -1 where it is not known."""
@@ -152,11 +174,13 @@ class PartitionsCapture:
         self._asked: dict[int, tuple[dict[int, CapturedPartition], Future[dict[int, Fetched]]]] = {}
         self._written = 0
         self._oldest_fetch = _IDS_COMPARED
+        self._is_late = False  # whether it has to be asked about ends of transactions before this goes on
 
     def run(self, most_bytes: int) -> SegmentsError | None:
         """Copies until all is here, or so many bytes are written. What kept it from that, if anything did: what came
         before is good.
         """
+        self._find_missing_ends()
         with ExitStack() as undone:
             undone.push(self._give_up)
             problem = self._copy(most_bytes)
@@ -166,13 +190,29 @@ class PartitionsCapture:
             undone.pop_all()
         return self._proved() or problem
 
+    def _find_missing_ends(self) -> None:
+        """Asks about the transactions whose end may be gone there, and forgets what was asked before."""
+        self._is_late = False
+        for part in self._due().values():
+            now_ms = self._storage.now_ms()
+            if not part.may_miss_ends(now_ms):
+                continue
+            self._asked.clear()
+
+            def ask(part: CapturedPartition = part) -> dict[int, ProducerEntry]:
+                self._refresh()
+                opened = part.producers.open_transactions()
+                return missing_ends(self._source, self._topic, part.number, opened, part.next_offset)
+
+            part.ends, part.markers_at_ms = patient(ask, self._patience), now_ms
+
     def _give_up(self, *error: object) -> None:
         for writer in self._writers.values():
             writer.__exit__(*error)  # type: ignore[arg-type]
 
     def _copy(self, most_bytes: int) -> SegmentsError | None:
         answered, pause, self._written = time.monotonic(), FIRST_PAUSE_SECONDS, 0
-        while self._due() and self._written < most_bytes:
+        while self._due() and self._written < most_bytes and not self._is_late:
             try:
                 moved, problem = self._step()
                 if moved:
@@ -256,6 +296,9 @@ class PartitionsCapture:
             return self._out_of_range(part)
         if fetched.error:
             raise error_of(fetched.error)
+        if part.may_miss_ends(self._storage.now_ms() - _LEAST_LATE_MS):  # this machine was asleep, say
+            self._is_late = True
+            return True
         if fetched.parted is not None:
             part.problem = self._diverged(part, part.next_offset, *fetched.parted)
             return True
@@ -319,6 +362,7 @@ class PartitionsCapture:
                 raise scan.error
             return False
         window = as_magic_2(Window(fetched.records, batches, path=place))
+        window = with_ends(window, part.ends, floor, part.epochs[-1][0] if part.epochs else -1)
         batches = window.batches
         first = int(batches.base_offset[0])
         rises = (batches.base_offset[1:] > batches.last_offset[:-1]).all()
@@ -336,10 +380,18 @@ class PartitionsCapture:
         part.hole_start = None
         reaches = int(batches.last_offset[0]) - part.next_offset <= MAX_RELATIVE_OFFSET
         base = min(first, part.next_offset) if is_start and not part.holes and reaches else first
+        self._note_ends(part, int(batches.last_offset[-1]))
         self._fetched[part.number] = window, base
         part.next_offset = int(batches.last_offset[-1]) + 1
         part.epochs = leader_epochs_of(batches, part.epochs)
         return True
+
+    def _note_ends(self, part: CapturedPartition, last_offset: int) -> None:
+        now_ms = self._storage.now_ms()
+        for offset in [offset for offset in part.ends if offset <= last_offset]:
+            entry = part.ends.pop(offset)
+            first, end = entry.current_txn_first_offset, entry.last_offset + 1
+            part.undecided.append(Undecided(part.number, first, end, now_ms, entry.producer_id, offset))
 
     # What is written
 

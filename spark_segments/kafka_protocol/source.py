@@ -213,12 +213,15 @@ class SourceCluster:
         return fetched
 
     @_sensible
-    def offset(self, topic: SourceTopic, partition: int, time: int) -> int:
-        """The log start (EARLIEST) or the high watermark (LATEST) of a partition."""
+    def offset(self, topic: SourceTopic, partition: int, time: int, *, is_committed: bool = False) -> int:
+        """The log start (EARLIEST) or high watermark (LATEST; `is_committed`: last stable offset) of a partition."""
         kind = ListOffsetsRequest.ListOffsetsTopic
         asked = kind.ListOffsetsPartition(partition_index=partition, current_leader_epoch=-1, timestamp=time)
         request = ListOffsetsRequest(
-            replica_id=-1, isolation_level=0, topics=[kind(name=topic.name, partitions=[asked])], max_version=7
+            replica_id=-1,
+            isolation_level=int(is_committed),
+            topics=[kind(name=topic.name, partitions=[asked])],
+            max_version=7,
         )
         [[one]] = [each.partitions for each in self._ask(topic.leaders[partition][0], request).topics]
         _check(one.error_code)

@@ -59,8 +59,8 @@ COMMIT_BYTES = 256 << 20
 
 _NOTE_SHARE = 8  # of delete.retention.ms, within which it is not noted again that all is here
 _LATE = (
-    "partitions {} were captured later than delete.retention.ms after the time before: tombstones and abort markers "
-    "may be missing, so that deleted keys are still here. --recapture makes a true copy"
+    "partitions {} were captured later than delete.retention.ms after the time before: tombstones may be "
+    "missing, so that deleted keys are still here. --recapture makes a true copy"
 )
 
 
@@ -120,8 +120,11 @@ class TopicCapture:
         self._config = topic_config(current.config, self._log.defaults)
         noted, now_ms = captured_of(current.states), self._log.storage.now_ms()
         self._known = {*noted}
+        markers_ms = self._config.delete_retention_ms if self._config.compact else None
         self._parts = {
-            row.partition: CapturedPartition.of(row, noted.get(row.partition, Captured(now_ms, row.log_end_offset)))
+            row.partition: CapturedPartition.of(
+                row, noted.get(row.partition, Captured(now_ms, row.log_end_offset)), markers_ms
+            )
             for row in partitions_of(current.partitions)
             if row.partition in self._topic.leaders
         }
@@ -192,14 +195,11 @@ class TopicCapture:
         """What is to be noted of a partition whose row is written next."""
         config = self._config
         is_late = config.compact and now_ms - part.noted.at_ms > config.delete_retention_ms
-        stable_end = part.noted.stable_end
-        if is_late and not part.noted.late and part.row.last_stable_offset < part.row.log_end_offset:
-            stable_end = part.row.last_stable_offset
         return Captured(
             now_ms if part.is_done and part.problem is None else part.noted.at_ms,
             part.noted.high_watermark if part.high_watermark is None else part.high_watermark,
             is_late or part.noted.late,
-            stable_end,
+            part.noted.stable_end,
         )
 
     def _note_end(self) -> None:
@@ -269,6 +269,7 @@ class TopicCapture:
         notes = {number: self._note(part, now_ms) for number, part in ready.items()}
         new = {number: self._row(part, notes[number].stable_end) for number, part in ready.items()}
         holes = sorted(hole for part in ready.values() for hole in part.holes)
+        undecided = sorted(one for part in ready.values() for one in part.undecided)
 
         def plan(current: Snapshot) -> Change:
             check_role(current, CAPTURE)
@@ -300,7 +301,7 @@ class TopicCapture:
                 ]
                 dirty = max(here.first_dirty_offset, start)
                 rows.append(dataclasses.replace(row, log_start_offset=start, first_dirty_offset=dirty))
-            topic = with_captured(with_holes(current, holes), notes)
+            topic = with_captured(with_holes(current, holes, undecided), notes)
             return Change(CAPTURE, add=chunks, replace=grown, partitions=rows, topic=topic)
 
         self._manifest.commit(plan)
@@ -308,6 +309,9 @@ class TopicCapture:
             self._records += chunk.records
             self._bytes += chunk.log_bytes
         self._report.details["holes"] += [{"topic": self.name, **hole.to_dict()} for hole in holes]
+        self._report.details["undecided"] += [{"topic": self.name, **one.to_dict()} for one in undecided]
+        for transaction in undecided:
+            self._report.warn(f"{self.name}-{transaction.partition}: {transaction}. --recapture makes a true copy")
         for number, part in ready.items():
             part.row, part.noted = new[number], notes[number]
             self._known.add(number)

@@ -11,15 +11,16 @@ import pyarrow.compute as pc
 from spark_segments.config import TopicConfig
 from spark_segments.log.manifest.rows import CHUNK, SEALED
 from spark_segments.log.manifest.snapshot import Snapshot
-from spark_segments.log.manifest.states import captured_of, holes_of
+from spark_segments.log.manifest.states import captured_of, holes_of, undecided_of
 
 
 def describe(snapshot: Snapshot, config: TopicConfig) -> dict[str, Any]:
     """The topic's id, version and effective configuration; its partitions' offsets, segments, bytes and dirty ratio.
 
     `shared`: how many shared objects the log has a part of, and the .log bytes of that part. `holes`: offsets that are
-    missing though no policy took them. `captured`: of partitions that come from a running cluster, when all was here
-    last, the cluster's high watermark as seen last, how many offsets of it are missing here, whether one came too late.
+    missing though no policy took them. `undecided`: transactions whose end was gone before it was captured. `captured`:
+    of partitions that come from a running cluster, when all was here last, the cluster's high watermark as seen last,
+    how many offsets of it are missing here, whether one came too late.
     """
     partitions = snapshot.partitions.to_pylist()
     count = len(partitions)
@@ -46,6 +47,7 @@ def describe(snapshot: Snapshot, config: TopicConfig) -> dict[str, Any]:
             "size_bytes": int(log_bytes[is_shared.to_numpy()].sum()),
         },
         "holes": [hole.to_dict() for hole in holes_of(snapshot.states)],
+        "undecided": [one.to_dict() for one in undecided_of(snapshot.states)],
         "captured": [
             {
                 "partition": number,

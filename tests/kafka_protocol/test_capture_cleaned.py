@@ -5,12 +5,20 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from confluent_kafka import Consumer, TopicPartition
 
 from spark_segments import LogDir
 from spark_segments.kafka_protocol import capture
+from spark_segments.kafka_protocol.views import Views
+from spark_segments.log.reading.verbatim import PartitionLog
+from spark_segments.log.report import Report
 from spark_segments.maintenance import roll, verify
-from tests.kafka_protocol.cleaned_cluster import TOPIC, cluster, data
+from tests.clock import store_clock
+from tests.kafka_protocol.cleaned_cluster import ABORT, COMMIT, TOPIC, cluster, data, emptied
+from tests.kafka_protocol.played import playing
 from tests.log.memory_store import memory_log
+from tests.segment_bytes import batches_of
+from tests.specification_writer import Batch, marker
 
 
 @pytest.fixture
@@ -37,3 +45,119 @@ def test_a_compacted_topic_that_was_cleaned_between_two_passes_is_whole(log: Log
     roll(log, now_ms=log.storage.now_ms() + 30 * 86_400_000)
     assert values(log) == ["a", "b", "c", "d", "e", "f"]
     assert verify(log, deep=True).findings == []
+
+
+DAY_MS = 86_400_000
+
+
+def captured_in_turn(log: LogDir, path: Path, *moments: list[Batch]) -> list[Report]:
+    """Captures of the compacted topic as it is at these moments, each more than delete.retention.ms after the last."""
+    now_ms = log.storage.now_ms()
+    reports = []
+    for number, batches in enumerate(moments):
+        with (
+            cluster(path / str(number), batches) as address,
+            store_clock(now_ms - (len(moments) - 1 - number) * (DAY_MS + 1)),
+        ):
+            reports.append(capture(log, address))
+            assert reports[-1].failed == []
+        if not number:
+            log.topic(TOPIC).alter({"cleanup.policy": "compact"})
+    return reports
+
+
+@pytest.mark.parametrize("late_before", [False, True])
+def test_an_abort_that_the_cleaner_took_is_not_taken_for_the_next_commit(
+    log: LogDir, tmp_path: Path, late_before: bool
+) -> None:
+    before = [data(0, "a")]
+    opened = [*before, data(1, "of the first", "too", producer=7), data(3, "b")]
+    # The first transaction was aborted at 4: its records, and a day later its marker, are gone.
+    after = [
+        *before,
+        data(3, "b"),
+        data(5, "of the second", producer=7, sequence=2),
+        marker(6, 7, COMMIT),
+        data(7, "c"),
+    ]
+    moments = [before, opened, after] if late_before else [opened, after]
+    late = captured_in_turn(log, tmp_path, *moments)[-1]
+    assert values(log) == ["a", "b", "of the second", "c"]
+    assert values(log, "read_uncommitted") == ["a", "of the first", "too", "b", "of the second", "c"]
+    [undecided] = log.topic(TOPIC).describe()["undecided"]
+    assert (undecided["producer_id"], undecided["start_offset"], undecided["end_offset"]) == (7, 1, 3)
+    assert any("producer 7" in text and "--recapture" in text for text in late.warnings)
+    messages = [finding.message for finding in verify(log, deep=True).findings]
+    assert messages == ["A captured transaction is undecided", "A compacted partition was captured late"]
+    # The cluster's batches are here as they are, and what ends the transaction lies where nothing is there.
+    assert batches_here(log)[-4:] == [4, 5, 6, 7]
+
+
+def test_a_transaction_that_the_cluster_still_has_is_ended_by_its_own_marker(log: LogDir, tmp_path: Path) -> None:
+    opened = [data(0, "a"), data(1, "of the first", producer=7), data(2, "b"), data(3, "b", key="b!")]
+    after = [
+        data(0, "a"),
+        data(1, "of the first", producer=7),
+        data(3, "b", key="b!"),
+        marker(5, 7, COMMIT),
+        data(6, "c"),
+    ]
+    captured_in_turn(log, tmp_path, opened, after)
+    assert values(log) == ["a", "of the first", "b", "b", "c"]
+    assert log.topic(TOPIC).describe()["undecided"] == []
+
+
+def test_a_transaction_that_is_still_open_stays_open(log: LogDir, tmp_path: Path) -> None:
+    opened = [data(0, "a"), data(1, "of the first", producer=7)]
+    captured_in_turn(log, tmp_path, opened, [*opened, data(2, "b")], [*opened, data(2, "b"), marker(3, 7, ABORT)])
+    assert values(log) == ["a", "b"]
+    assert log.topic(TOPIC).describe()["undecided"] == []
+
+
+def test_a_producer_that_is_gone_holds_no_reader_for_good(log: LogDir, tmp_path: Path) -> None:
+    opened = [data(0, "a"), data(1, "of the first", producer=7)]
+    captured_in_turn(log, tmp_path, opened, [data(0, "a"), data(4, "b")])
+    assert values(log) == ["a", "b"]
+    assert [one["producer_id"] for one in log.topic(TOPIC).describe()["undecided"]] == [7]
+
+
+def test_a_marker_that_the_cleaner_emptied_ends_its_transaction(log: LogDir, tmp_path: Path) -> None:
+    opened = [data(0, "a"), data(1, "of the first", producer=7)]
+    captured_in_turn(log, tmp_path, opened, [data(0, "a"), emptied(marker(2, 7, ABORT)), data(3, "b")])
+    assert values(log) == ["a", "b"]
+    assert [one["marker_offset"] for one in log.topic(TOPIC).describe()["undecided"]] == [2]
+
+
+def test_transactions_of_several_producers_are_ended_before_each_goes_on(log: LogDir, tmp_path: Path) -> None:
+    opened = [data(0, "a"), *(data(n, f"of {n}", producer=n) for n in (1, 2, 3))]
+    # Markers were at 4, 5 and 7; the third producer wrote next, then the first.
+    after = [
+        data(0, "a"), data(6, "again of 3", producer=3, sequence=1), data(8, "again of 1", producer=1, sequence=1),
+        marker(9, 3, COMMIT), marker(10, 1, ABORT), data(11, "b"),
+    ]  # fmt: skip
+    captured_in_turn(log, tmp_path, opened, after)
+    assert values(log) == ["a", "again of 3", "b"]
+    undecided = log.topic(TOPIC).describe()["undecided"]
+    assert {one["producer_id"] for one in undecided} == {1, 2, 3}
+    places = {one["producer_id"]: one["marker_offset"] for one in undecided}
+    assert places[3] < 6 and places[1] < 8 and {*places.values()} == {4, 5, 7}
+
+
+def test_a_reader_of_kafka_gets_what_is_committed_of_such_a_topic(log: LogDir, tmp_path: Path) -> None:
+    opened = [data(0, "a"), data(1, "of the first", producer=7)]
+    after = [data(0, "a"), data(3, "of the second", producer=7, sequence=2), marker(4, 7, COMMIT), data(5, "c")]
+    captured_in_turn(log, tmp_path, opened, after)
+    with playing(Views(log)) as address:
+        settings = {"bootstrap.servers": address, "group.id": "g", "isolation.level": "read_committed"}
+        consumer = Consumer(settings | {"auto.offset.reset": "earliest"})
+        consumer.assign([TopicPartition(TOPIC, 0, 0)])
+        found = [consumer.poll(30) for _ in range(3)]
+        consumer.close()
+    assert [message.value().decode() for message in found] == ["a", "of the second", "c"]
+
+
+def batches_here(log: LogDir) -> list[int]:
+    """The base offsets of all batches."""
+    snapshot = log.topic(TOPIC).snapshot
+    read = PartitionLog(log.storage, snapshot, 0).read(0, snapshot.partition(0).log_end_offset, 1 << 30)
+    return [int(offset) for offset in batches_of(b"".join(bytes(piece) for piece in read.data)).base_offset]

@@ -32,6 +32,7 @@ from spark_segments.log.manifest.states import (
     SOURCE_VERSION,
     is_captured,
     other_states,
+    undecided_of,
 )
 from spark_segments.quantities import Bytes, human_bytes
 
@@ -125,7 +126,7 @@ def _print(topics: Sequence[tuple[Snapshot, TopicConfig]], output: Output, *, si
     if output is Output.JSON:
         print_json(described[0] if single else described)
         return
-    for topic, (_, config) in zip(described, topics, strict=True):
+    for topic, (snapshot, config) in zip(described, topics, strict=True):
         sources = config.sources()
         shared = topic["shared"]
         own = [f"{name}={value}" for name, value in topic["config"].items() if sources[name] != "default"]
@@ -146,6 +147,8 @@ def _print(topics: Sequence[tuple[Snapshot, TopicConfig]], output: Output, *, si
             print_table(list(rows[0]), (list(row.values()) for row in rows))
         for hole in topic["holes"]:
             print(f"Hole: {shown_hole({'topic': topic['topic'], **hole})}")
+        for transaction in undecided_of(snapshot.states):
+            print(f"Undecided: {topic['topic']}-{transaction.partition}: {transaction}")
         for part in topic["captured"]:
             late = "; a capture came later than delete.retention.ms" if part["late"] else ""
             at = f"{datetime.fromtimestamp(part['at_ms'] / 1000, UTC):%Y-%m-%d %H:%M:%S}Z"

@@ -162,6 +162,10 @@ class ProducerState:
                 completed.append(CompletedTransaction(producer_id, first_offset, offset, aborted, stable))
         return completed
 
+    def open_transactions(self) -> dict[int, ProducerEntry]:
+        """{producer id: its entry} of the producers that have a transaction open."""
+        return {producer_id: self._entries[producer_id] for producer_id in self._under_way}
+
     def last_stable_offset(self, log_end_offset: int) -> int:
         """The first offset of the oldest open transaction, else the log end. Committed reads stop before it."""
         return next(iter(self._under_way.values()), log_end_offset)

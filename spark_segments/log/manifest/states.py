@@ -9,7 +9,7 @@ the leader's do.
 
 Its holes (`holes.<partition>`): offsets that are missing though no policy took them. Whatever copies records from
 somewhere else can come too late, or find that records are missing there; the commit that takes the log over the missing
-offsets records them.
+offsets records them. So are transactions whose end came too late (`undecided.<partition>`).
 
 How far partitions are behind the cluster that they are captured from (`captured.<partition>`).
 """
@@ -18,14 +18,17 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import TypeVar
 
 from spark_segments.errors import NotLeaderError
 from spark_segments.log.manifest.change import DEMOTE, MIRROR
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.manifest.topic_row import FIRST_FORMAT_VERSION, TopicRow
+
+T = TypeVar("T")
 
 # The names of the states. A topic without a role stands alone, as a leader does.
 ROLE = "role"
@@ -140,7 +143,7 @@ def with_erasure(snapshot: Snapshot, erasure: Erasure) -> TopicRow | None:
     return dataclasses.replace(snapshot.topic_row, states={**states, **noted([*erasures_of(snapshot), erasure])})
 
 
-_HOLES = "holes."
+_HOLES, _UNDECIDED = "holes.", "undecided."
 
 REMOVED_BEFORE = "the source had removed them before they were copied"
 MISSING_THERE = "the source has no segment of them"
@@ -164,12 +167,47 @@ class Hole:
         return dataclasses.asdict(self)
 
 
+@dataclass(frozen=True, slots=True, order=True)
+class Undecided:
+    """Offsets [start_offset, end_offset) of a partition, where the records of a producer are of a transaction whose end
+    was gone before it was captured. `marker_offset`: of the abort marker that the capture wrote for it. `noticed_ms`:
+    when, in ms since 1970.
+    """
+
+    partition: int
+    start_offset: int
+    end_offset: int
+    noticed_ms: int
+    producer_id: int
+    marker_offset: int
+
+    def __str__(self) -> str:
+        return (
+            f"the transaction of producer {self.producer_id} at offsets {self.start_offset} to {self.end_offset - 1} "
+            "is undecided: its records and its end left the cluster's log before the end was captured; committed reads "
+            "leave them out"
+        )
+
+    def to_dict(self) -> dict[str, int]:
+        """The transaction as plain values, as for JSON."""
+        return dataclasses.asdict(self)
+
+
 def holes_of(states: Mapping[str, str]) -> list[Hole]:
     """The holes of all partitions, by partition and offset. `states`: of the topic's row, or of its snapshot."""
-    return sorted(
-        Hole(int(name.removeprefix(_HOLES)), **fields)
+    return _of_partitions(states, _HOLES, Hole)
+
+
+def undecided_of(states: Mapping[str, str]) -> list[Undecided]:
+    """As `holes_of`, the transactions that are undecided."""
+    return _of_partitions(states, _UNDECIDED, Undecided)
+
+
+def _of_partitions(states: Mapping[str, str], prefix: str, kind: Callable[..., T]) -> list[T]:
+    return sorted(  # type: ignore[type-var]
+        kind(int(name.removeprefix(prefix)), **fields)
         for name, value in states.items()
-        if name.startswith(_HOLES)
+        if name.startswith(prefix)
         for fields in json.loads(value)
     )
 
@@ -183,32 +221,32 @@ def holes_in(snapshot: Snapshot, partition: int, start_offset: int, end_offset: 
     ]
 
 
-def with_holes(snapshot: Snapshot, new: Sequence[Hole]) -> TopicRow:
-    """The topic's row with these holes, too. Of a partition that has new ones, holes below its log start are left out:
-    no read passes them any more.
+def with_holes(snapshot: Snapshot, holes: Sequence[Hole], undecided: Sequence[Undecided] = ()) -> TopicRow:
+    """The topic's row with these holes and undecided transactions, too. Of a partition that has new ones, those below
+    its log start are left out: no read passes them any more.
     """
     states = dict(snapshot.states)
-    for partition in {hole.partition for hole in new}:
-        start = snapshot.partition(partition).log_start_offset
-        kept = [hole for hole in holes_of(states) if hole.partition == partition and hole.end_offset > start]
-        added = [hole for hole in new if hole.partition == partition]
-        states[f"{_HOLES}{partition}"] = _to_json(sorted({*kept, *added}))
+    before = [*holes_of(states), *undecided_of(states)]
+    for prefix, kind, new in ((_HOLES, Hole, holes), (_UNDECIDED, Undecided, undecided)):
+        for partition in {one.partition for one in new}:
+            start = snapshot.partition(partition).log_start_offset
+            rows = {one for one in (*before, *new) if isinstance(one, kind) and one.partition == partition}
+            kept = [dataclasses.asdict(one) for one in sorted(one for one in rows if one.end_offset > start)]
+            states[f"{prefix}{partition}"] = json.dumps(
+                [{name: value for name, value in row.items() if name != "partition"} for row in kept],
+                separators=(",", ":"),
+            )
     return dataclasses.replace(snapshot.topic_row, states=states)
 
 
 def hole_states(states: Mapping[str, str]) -> dict[str, str]:
-    """The entries of `states` that are holes."""
-    return {name: value for name, value in states.items() if name.startswith(_HOLES)}
+    """The entries of `states` that are holes and undecided transactions."""
+    return {name: value for name, value in states.items() if name.startswith((_HOLES, _UNDECIDED))}
 
 
 def other_states(states: Mapping[str, str]) -> dict[str, str]:
-    """The entries of `states` that are no holes."""
-    return {name: value for name, value in states.items() if not name.startswith(_HOLES)}
-
-
-def _to_json(holes: Iterable[Hole]) -> str:
-    rows = [{name: value for name, value in hole.to_dict().items() if name != "partition"} for hole in holes]
-    return json.dumps(rows, separators=(",", ":"))
+    """The entries of `states` that `hole_states` leaves."""
+    return {name: value for name, value in states.items() if not name.startswith((_HOLES, _UNDECIDED))}
 
 
 _CAPTURED = "captured."
@@ -224,8 +262,8 @@ SOURCE_TOPIC_ID = "source_topic_id"
 class Captured:
     """`at_ms`: when all that the cluster had of the partition was here last, at first when its capture began, in ms
     since 1970; `high_watermark`: the cluster's, as it was seen last; `late`: whether a compacted partition was ever
-    away for longer than delete.retention.ms; `stable_end`: then, the first offset of a transaction that was open, None
-    where none was: its marker may be missing, so that the last stable offset stays here.
+    away for longer than delete.retention.ms; `stable_end`: where captures up to 0.2.0 then held the last stable offset,
+    at a transaction that was open.
     """
 
     at_ms: int

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from spark_segments.format.sidecars.checkpoints import is_topic_id
 from spark_segments.log.findings import WARNING, Findings
 from spark_segments.log.manifest.snapshot import Snapshot
-from spark_segments.log.manifest.states import FENCED, FOLLOWER, LEADER, captured_of, holes_of, role_of
+from spark_segments.log.manifest.states import FENCED, FOLLOWER, LEADER, captured_of, holes_of, role_of, undecided_of
 from spark_segments.log.manifest.topic_row import FIRST_FORMAT_VERSION
 from spark_segments.log.manifest.transaction import Transaction
 
@@ -36,6 +36,9 @@ def check_topic(snapshot: Snapshot, findings: Findings) -> None:
         if not 0 <= hole.start_offset < hole.end_offset:
             found = f"{hole.start_offset} to {hole.end_offset}"
             findings.add("A hole has no offsets", rule="M27", partition=hole.partition, expected="some", found=found)
+    for transaction in undecided_of(snapshot.states):
+        message, expected = "A captured transaction is undecided", "its end (segments capture --recapture: a true copy)"
+        findings.add(message, partition=transaction.partition, expected=expected, found=transaction)
     for number, one in captured_of(snapshot.states).items():
         if one.late:
             expected = "within delete.retention.ms of the time before"

@@ -1,0 +1,136 @@
+"""Transactions that were open here while the cluster's cleaner had time to take their ends away.
+
+Of an aborted transaction a cleaner takes the records first, and its marker delete.retention.ms later. A capture that
+comes later than that has the records and never sees the end: the same producer's next commit would commit them. But
+Kafka's cleaner keeps a marker as long as the log has a batch of its transaction (CleanedTransactionMetadata). So the
+cluster is asked for the batches. Where it has one, the end is there, or comes yet. Where it has none, nobody can tell
+how the transaction ended: it is undecided. An abort marker of the capture's own ends it here, at an offset where the
+cleaner took something, before the producer's next batch: whoever reads the log, Kafka included, finds a whole one. The
+cluster has the records no more, whichever way they went.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+from spark_segments.format.batches import BatchTable, scan_batches
+from spark_segments.format.sidecars.producer_state import ProducerEntry
+from spark_segments.format.single_batch import abort_marker
+from spark_segments.format.window import Window
+from spark_segments.kafka_protocol.source import (
+    EARLIEST,
+    LATEST,
+    OFFSET_OUT_OF_RANGE,
+    SourceCluster,
+    SourceError,
+    SourceTopic,
+    error_of,
+)
+
+
+def missing_ends(
+    source: SourceCluster, topic: SourceTopic, partition: int, opened: Mapping[int, ProducerEntry], end: int
+) -> dict[int, ProducerEntry]:
+    """{offset: the producer whose transaction is to be ended there}: those of `opened`, {producer id: its entry}, that
+    are undecided. `end`: the log end here.
+
+    Reads in the cluster from the first of the transactions on, and from the log end as far as it takes to find an
+    offset for each. Raises SourceError and CorruptBatchError.
+    """
+    gone = dict(opened)
+    for batches in _batches(source, topic, partition, min(_first(entry) for entry in opened.values()), end):
+        is_data = ~batches.is_control & (batches.base_offset < end)
+        for producer_id in {*batches.producer_id[is_data].tolist()} & gone.keys():
+            if (batches.last_offset[is_data & (batches.producer_id == producer_id)] >= _first(gone[producer_id])).any():
+                del gone[producer_id]
+        if not gone:
+            return {}
+    stable = source.offset(topic, partition, LATEST, is_committed=True)
+    gone = {producer_id: entry for producer_id, entry in gone.items() if _first(entry) < stable}
+    return _free_offsets(_batches(source, topic, partition, end, None), gone, end)
+
+
+def _first(entry: ProducerEntry) -> int:
+    return entry.current_txn_first_offset
+
+
+def _free_offsets(log: Iterator[BatchTable], gone: dict[int, ProducerEntry], end: int) -> dict[int, ProducerEntry]:
+    """An offset for each producer, from `end` on, that no batch has, or that the producer's emptied marker has.
+
+    Each marker that was taken has left one before the producer's next batch. So the producers get theirs in the order
+    of these batches.
+    """
+    free: list[int] = []
+    until: dict[int, int] = {}
+    ends: dict[int, ProducerEntry] = {}
+    for batches in log if gone else ():
+        columns = (batches.base_offset, batches.last_offset, batches.producer_id, batches.is_control, batches.count)
+        for base, last, producer_id, is_control, count in zip(*(column.tolist() for column in columns), strict=True):
+            free += range(end, min(base, end + len(gone) - len(free)))
+            end = last + 1
+            if producer_id not in gone or producer_id in until:
+                continue
+            if is_control and not count:
+                ends[base] = gone.pop(producer_id)
+            elif not free:  # nothing is missing before it: it is of the transaction, or its end
+                del gone[producer_id]
+            else:
+                until[producer_id] = base
+        if len(free) >= len(gone):
+            break
+    for producer_id in sorted(gone, key=lambda producer_id: until.get(producer_id, math.inf)):
+        if free and free[0] < until.get(producer_id, math.inf):
+            ends[free.pop(0)] = gone[producer_id]
+    return ends
+
+
+def _batches(
+    source: SourceCluster, topic: SourceTopic, partition: int, start: int, end: int | None
+) -> Iterator[BatchTable]:
+    """The batches of the cluster's log with offsets in [`start`, `end`), None for its high watermark."""
+    while end is None or start < end:
+        fetched = source.ask(topic, {partition: (start, -1)}).result()[partition]
+        if fetched.error == OFFSET_OUT_OF_RANGE:
+            begin = source.offset(topic, partition, EARLIEST)
+            if begin <= start:
+                return
+            start = begin
+            continue
+        if fetched.error:
+            raise error_of(fetched.error)
+        scan = scan_batches(fetched.records)
+        batches = scan.batches
+        batches = batches.take((batches.last_offset >= start) & (batches.last_offset < fetched.high_watermark))
+        if not len(batches):
+            if scan.error is not None:
+                raise scan.error
+            if start < fetched.high_watermark:
+                raise SourceError("The cluster gives no batches")
+            return
+        yield batches
+        start = int(batches.last_offset[-1]) + 1
+
+
+def with_ends(window: Window, ends: Mapping[int, ProducerEntry], start: int, leader_epoch: int) -> Window:
+    """A window with an abort marker at each of `ends` from offset `start` to its last, in the place of an emptied one
+    where there is one. `leader_epoch`: of the batch before the window, -1 where there is none.
+    """
+    batches, data = window.batches, memoryview(window.data).cast("B")
+    due = [offset for offset in sorted(ends) if start <= offset <= int(batches.last_offset[-1])]
+    if not due:
+        return window
+    pieces: list[bytes | memoryview] = []
+    begins, sizes, bases = window.starts.tolist(), batches.size.tolist(), batches.base_offset.tolist()
+    done = 0
+    for offset in due:
+        while bases[done] < offset:
+            pieces.append(data[begins[done] : begins[done] + sizes[done]])
+            leader_epoch, done = int(batches.leader_epoch[done]), done + 1
+        epoch = leader_epoch if leader_epoch >= 0 else int(batches.leader_epoch[done])
+        pieces.append(abort_marker(ends[offset], offset, epoch, int(batches.max_timestamp[done])))
+        done += bases[done] == offset
+    pieces += (data[begin : begin + size] for begin, size in zip(begins[done:], sizes[done:], strict=True))
+    whole = b"".join(pieces)
+    return replace(window, data=whole, batches=scan_batches(whole, path=window.path).batches, byte_position=0)
