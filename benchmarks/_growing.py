@@ -24,8 +24,8 @@ import pyarrow as pa
 
 from spark_segments import LogDir
 from spark_segments.log.manifest import row_files
-from spark_segments.log.verification.verify import verify
 from spark_segments.maintenance import compact, retain, roll, vacuum
+from spark_segments.maintenance.verification.verify import verify
 
 MIB = 1 << 20
 RECORD_BYTES = 1024

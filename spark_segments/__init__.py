@@ -28,7 +28,7 @@ _HOME = {
     "spark_session": "spark_segments.spark.session",
 }
 
-extensions.DIRECTORY_OPENERS.append("spark_segments.log.kafka.directory:kafka_directory")
+extensions.DIRECTORY_OPENERS.append("spark_segments.kafka.directory:kafka_directory")
 extensions.COLUMN_FORMATS.append("spark_segments.log.typed:TypedColumns")
 
 

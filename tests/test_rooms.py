@@ -55,7 +55,7 @@ def test_no_two_public_classes_have_one_name() -> None:
 KNOW_POSITIONS = (
     "log.groups",
     "log.positions",
-    "log.rebuild.rebuild",
+    "maintenance.rebuild.rebuild",
     "maintenance.mirroring.groups",
     "maintenance.tables",
     "spark.streams",

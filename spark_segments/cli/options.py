@@ -111,7 +111,7 @@ class LogOptions:
     def open_damaged(self) -> LogDir:
         """As `open`, also where the whole `_manifest` is lost."""
         from spark_segments.face.logdir import LogDir
-        from spark_segments.log.rebuild.rebuild import open_damaged
+        from spark_segments.maintenance.rebuild.rebuild import open_damaged
 
         damaged = open_damaged(self.log_dir, self.storage_options, defaults=self._defaults())
         return LogDir(damaged.storage, kafka=damaged.kafka, defaults=damaged.defaults)

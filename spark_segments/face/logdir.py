@@ -19,8 +19,8 @@ from spark_segments.storage import Storage
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from spark_segments.kafka.groups import GroupOffsets
     from spark_segments.log.groups.group import Group
-    from spark_segments.log.groups.kafka_groups import GroupOffsets
     from spark_segments.log.report import Report
     from spark_segments.values.registries.registry import Registry
 
@@ -112,9 +112,9 @@ class LogDir(LogDirectory, Prints):
                 expected="<topic>-<partition> directories of Kafka",
                 hint=f"segments mirror {path} {self.uri} keeps copies of its topics",
             )
-        from spark_segments.log.groups.kafka_groups import keep_groups
-        from spark_segments.log.kafka.directory import KafkaDirectory, committed_directory
-        from spark_segments.log.kafka.transfer import import_all
+        from spark_segments.kafka.directory import KafkaDirectory, committed_directory
+        from spark_segments.kafka.groups import keep_groups
+        from spark_segments.kafka.transfer import import_all
 
         source = committed_directory(source_storage) if replicated else KafkaDirectory(source_storage)
         names = source.topics()
@@ -165,7 +165,7 @@ class LogDir(LogDirectory, Prints):
                 "The location is a log directory, and none of Kafka's", path=path, hint="Name another one"
             )
         check_apart(target)
-        from spark_segments.log.kafka.transfer import export_all
+        from spark_segments.kafka.transfer import export_all
 
         return export_all(
             self.storage,
@@ -215,7 +215,7 @@ def _group_offsets(path: str, patterns: Sequence[str], storage_options: Mapping[
     """The positions of groups in a Kafka directory. Raises UnknownTopicError where it has no partition of them."""
     if not patterns:
         return {}
-    from spark_segments.log.groups.kafka_groups import TOPIC, chosen_groups, groups_of_records
+    from spark_segments.kafka.groups import TOPIC, chosen_groups, groups_of_records
 
     scan = (
         LogDir.open(path, storage_options)

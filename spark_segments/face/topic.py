@@ -149,7 +149,7 @@ class Topic(Prints):
 
         They are the report's `findings`. `spark_segments.maintenance.verify` looks at several topics, and repairs.
         """
-        from spark_segments.log.verification.verify import verify_topic
+        from spark_segments.maintenance.verification.verify import verify_topic
 
         return verify_topic(self.log, self.name, self._version, self._timestamp_ms, deep=deep, spark=spark)
 

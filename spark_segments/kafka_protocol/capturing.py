@@ -8,13 +8,13 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from spark_segments.errors import SegmentsError, UnknownTopicError
+from spark_segments.kafka.groups import GroupOffsets, chosen_groups, keep_groups
 from spark_segments.kafka_protocol.capture_branches import branch
 from spark_segments.kafka_protocol.capture_options import CaptureOptions, Divergence
 from spark_segments.kafka_protocol.partition_capture import DivergedError
 from spark_segments.kafka_protocol.source import SourceCluster, SourceTopic, patient
 from spark_segments.kafka_protocol.topic_capture import CAPTURED, TopicCapture
 from spark_segments.log.directory import LogDirectory
-from spark_segments.log.groups.kafka_groups import GroupOffsets, chosen_groups, keep_groups
 from spark_segments.log.report import FAILED, Report
 
 if TYPE_CHECKING:

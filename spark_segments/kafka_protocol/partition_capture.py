@@ -26,6 +26,7 @@ from spark_segments.format.sidecars.producer_state import (
     parse_producer_snapshot,
 )
 from spark_segments.format.window import Window
+from spark_segments.kafka.segment_scan import UNKNOWN_TOMBSTONES
 from spark_segments.kafka_protocol.open_transactions import missing_ends, with_ends
 from spark_segments.kafka_protocol.source import (
     EARLIEST,
@@ -40,7 +41,6 @@ from spark_segments.kafka_protocol.source import (
     error_of,
     patient,
 )
-from spark_segments.log.kafka.segment_scan import UNKNOWN_TOMBSTONES
 from spark_segments.log.manifest.rows import Partition, Segment
 from spark_segments.log.manifest.states import REMOVED_BEFORE, Captured, Hole, Undecided
 from spark_segments.log.segment.limits import SegmentLimits

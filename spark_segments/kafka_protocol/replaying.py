@@ -21,6 +21,7 @@ from confluent_kafka import KafkaError, Message
 
 from spark_segments.config.values import LONG_MAX
 from spark_segments.errors import InvalidOptionError, InvalidRecordError, OffsetOutOfRangeError, UnknownTopicError
+from spark_segments.kafka.groups import chosen_groups
 from spark_segments.kafka_protocol.replayed_offsets import ReplayedOffsets
 from spark_segments.kafka_protocol.target import (
     TRANSACTION_RECORDS,
@@ -30,7 +31,6 @@ from spark_segments.kafka_protocol.target import (
     delivery_problem,
 )
 from spark_segments.log.directory import LogDirectory
-from spark_segments.log.groups.kafka_groups import chosen_groups
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.manifest.states import holes_in
 from spark_segments.log.partitions import offset_bounds

@@ -20,6 +20,7 @@ from spark_segments.config import topic_config
 from spark_segments.errors import CommitConflictError, SegmentsError
 from spark_segments.execution import run_tasks, task_slots
 from spark_segments.format.sidecars.producer_state import producer_snapshot_bytes
+from spark_segments.kafka.imported_settings import kept_settings
 from spark_segments.kafka_protocol.capture_branches import CAPTURE, topic_here
 from spark_segments.kafka_protocol.capture_options import CaptureOptions, Divergence
 from spark_segments.kafka_protocol.partition_capture import (
@@ -30,7 +31,6 @@ from spark_segments.kafka_protocol.partition_capture import (
 )
 from spark_segments.kafka_protocol.source import EARLIEST, SourceCluster, SourceTopic, patient
 from spark_segments.log.directory import LogDirectory
-from spark_segments.log.kafka.imported_settings import kept_settings
 from spark_segments.log.manifest.change import CREATE, Change
 from spark_segments.log.manifest.manifest import Manifest
 from spark_segments.log.manifest.rows import Partition, Segment, partitions_of

@@ -25,6 +25,7 @@ from spark_segments.log.partitions import check_partition_count
 from spark_segments.storage import Storage
 
 if TYPE_CHECKING:
+    from spark_segments.log.findings import Findings
     from spark_segments.log.groups.group import Group
 
 NAMED_TOPICS = 20
@@ -39,6 +40,17 @@ class ReadOnlyTopics(Protocol):
 
     def snapshot(self, topic: str) -> Snapshot:
         """What a topic holds. Raises UnknownTopicError."""
+
+    def check_files(self, topic: str, findings: Findings) -> int:
+        """Finds faults of a topic's files without reading its log. Returns the number of partitions, 0 where there is
+        no such topic.
+        """
+
+    def check_log(self, topic: str, findings: Findings) -> None:
+        """Finds what is no part of the log that `snapshot` gives."""
+
+    def check_directory(self, findings: Findings) -> None:
+        """Finds faults of files that belong to no topic."""
 
 
 class LogDirectory:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from spark_segments.log.report import Report
-    from spark_segments.log.verification.verify import verify
     from spark_segments.maintenance.compaction.compact import compact
     from spark_segments.maintenance.erasure.erase import erase
     from spark_segments.maintenance.mirroring.mirror import mirror
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
     from spark_segments.maintenance.retention.retain import retain
     from spark_segments.maintenance.rolling.roll import roll
     from spark_segments.maintenance.tables.table import table
+    from spark_segments.maintenance.verification.verify import verify
 
 __all__ = [
     "Report",
@@ -49,7 +49,7 @@ _HOME = {
     "roll": "spark_segments.maintenance.rolling.roll",
     "table": "spark_segments.maintenance.tables.table",
     "vacuum": "spark_segments.maintenance.removal.vacuum",
-    "verify": "spark_segments.log.verification.verify",
+    "verify": "spark_segments.maintenance.verification.verify",
 }
 
 

@@ -15,18 +15,18 @@ from spark_segments.cli.topics.topic import COMMANDS as TOPIC_COMMANDS
 
 ARROW = ("pyarrow", "numpy", "deltalake")
 KERNELS = ("spark_segments.format.kernels.crc32c",)
-READING = ("spark_segments.format.decoding.decode", "spark_segments.log.kafka.directory")
+READING = ("spark_segments.format.decoding.decode", "spark_segments.kafka.directory")
 # What takes long to import, and what a small log asks of none of these commands.
 NEVER = (
     *("pandas", "dateutil", "pyspark", "duckdb", "polars", "rich.console", "markdown_it", "pydantic"),
     *("numpy.ma", "pyarrow.dataset", "asyncio", "http.client"),
-    *("spark_segments.format.legacy.upconvert", "spark_segments.log.verification.deep"),
+    *("spark_segments.format.legacy.upconvert", "spark_segments.maintenance.verification.deep"),
 )
 COMMANDS_WITHOUT = {
     "--help": (*ARROW, *KERNELS, *READING),
     "topic create LOG orders": (*KERNELS, *READING),
     "append LOG orders --input LINES": (),
-    "consume LOG orders -n 1": ("spark_segments.log.kafka.directory",),
+    "consume LOG orders -n 1": ("spark_segments.kafka.directory",),
     "topic list LOG": (*KERNELS, *READING),
     "describe LOG orders": (*KERNELS, *READING),
     "describe LOG --html PAGE": READING,

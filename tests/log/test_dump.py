@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from spark_segments.dump import DumpOptions, dump_entries, dump_json, log_file
+from spark_segments.dump.text import java_text, text_of
 from spark_segments.format.sidecars.index import offset_index_bytes, time_index_bytes
-from spark_segments.log.dump import DumpOptions, dump_entries, dump_json, log_file
-from spark_segments.log.dump.text import java_text, text_of
 from spark_segments.storage import Storage
 from tests.golden_files import (
     CLEAN_DIRECTORIES,

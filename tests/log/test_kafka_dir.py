@@ -10,8 +10,8 @@ import pytest
 
 from spark_segments import LogDir
 from spark_segments.errors import LogDirError, UnknownTopicError
-from spark_segments.log.kafka.directory import KafkaDirectory
-from spark_segments.log.kafka.leftovers import base_offset
+from spark_segments.kafka.directory import KafkaDirectory
+from spark_segments.kafka.leftovers import base_offset
 from spark_segments.storage import Storage
 from tests.golden_files import (
     CLEAN_DIRECTORIES,

@@ -21,9 +21,9 @@ from spark_segments.format.sidecars.checkpoints import (
     REPLICATION_OFFSETS_FILE,
     parse_offsets,
 )
-from spark_segments.log.kafka.directory import KafkaDirectory
-from spark_segments.log.kafka.exporting import export_topics
-from spark_segments.log.kafka.transfer import import_all
+from spark_segments.kafka.directory import KafkaDirectory
+from spark_segments.kafka.exporting import export_topics
+from spark_segments.kafka.transfer import import_all
 from spark_segments.maintenance import compact, roll, verify
 from spark_segments.storage import Storage
 from tests.golden_files import CLEAN_DIRECTORIES, GOLDEN, golden_dir

@@ -11,8 +11,8 @@ import pytest
 
 from spark_segments import LogDir
 from spark_segments.errors import MissingFileError, SegmentsError
+from spark_segments.kafka import importing
 from spark_segments.log.directory import LogDirectory
-from spark_segments.log.kafka import importing
 from spark_segments.maintenance import roll, vacuum, verify
 from spark_segments.storage import Storage
 from tests.golden_files import golden_dir

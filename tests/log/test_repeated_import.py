@@ -346,7 +346,7 @@ def test_segments_above_a_run_of_a_shared_object_are_refused_until_it_is_rolled(
 
 
 def test_a_topic_that_was_compacted_while_it_was_imported_is_left(log, tmp_path, monkeypatch):
-    from spark_segments.log.kafka import importing
+    from spark_segments.kafka import importing
 
     kafka = kafka_with(tmp_path, 4)
     log.import_kafka(kafka.write(), config=COMPACTED)
@@ -373,7 +373,7 @@ def test_a_topic_that_was_compacted_while_it_was_imported_is_left(log, tmp_path,
 )
 def test_a_topic_that_was_restored_while_it_was_imported_is_left(log, tmp_path, monkeypatch, cleaned, stage):
     """The restore brings back what Kafka's cleaner has removed, and the plan of the import knows nothing of it."""
-    from spark_segments.log.kafka import importing
+    from spark_segments.kafka import importing
 
     stages = GOLDEN / "latest-price"
     log.import_kafka(str(stages / "before-clean"), config=COMPACTED)

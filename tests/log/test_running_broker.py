@@ -16,11 +16,11 @@ import pytest
 
 from spark_segments import LogDir
 from spark_segments.errors import FormatVersionError, OffsetOutOfRangeError
-from spark_segments.log.kafka.directory import KafkaDirectory, committed_directory
-from spark_segments.log.kafka.transfer import import_all
+from spark_segments.kafka.directory import KafkaDirectory, committed_directory
+from spark_segments.kafka.transfer import import_all
 from spark_segments.log.manifest.states import REMOVED_BEFORE, Hole, holes_of, with_holes
-from spark_segments.log.verification.gaps import MESSAGE
 from spark_segments.maintenance import Report, mirror, verify
+from spark_segments.maintenance.verification.gaps import MESSAGE
 from spark_segments.spark.offsets import offset_ranges
 from spark_segments.spark.options import read_options
 from spark_segments.spark.streams.data_loss import DataLoss

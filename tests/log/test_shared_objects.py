@@ -14,10 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_segments import LogDir, ProducerOptions
+from spark_segments.dump import dump_entries
+from spark_segments.dump.text import text_of
 from spark_segments.errors import CorruptBatchError, InvalidOptionError, SegmentsError
 from spark_segments.format.shared_object import RUN_DTYPE, TRAILER_BYTES, footer_bytes, footer_size, parse_footer
-from spark_segments.log.dump import dump_entries
-from spark_segments.log.dump.text import text_of
 from spark_segments.log.segment.shared_object import read_footer
 from spark_segments.maintenance import erase, mirror, vacuum, verify
 from spark_segments.storage import Storage

@@ -470,7 +470,7 @@ MUTANTS = (
     Mutant(
         "import",
         "a repeated import takes over the cleaner checkpoint",
-        "log/kafka/import_plan.py",
+        "kafka/import_plan.py",
         "adopts_cleaning=comparison.identical)",
         "adopts_cleaning=True)",
         "tests/log/test_repeated_import.py::test_a_value_that_was_deleted_stays_deleted",
@@ -478,7 +478,7 @@ MUTANTS = (
     Mutant(
         "import",
         "records that Kafka's cleaner removed stay",
-        "log/kafka/import_plan.py",
+        "kafka/import_plan.py",
         "    if is_over or (not comparison.identical and _has_gap(source, new_rows, begin)):\n",
         "    if is_over:\n",
         "tests/log/test_repeated_import.py::test_segments_give_way_to_a_log_that_was_cleaned_beyond_them",
@@ -486,7 +486,7 @@ MUTANTS = (
     Mutant(
         "import",
         "copies of a partition that is refused, or that changed, stay",
-        "log/kafka/early_copies.py",
+        "kafka/early_copies.py",
         "            self._target.delete(sorted(self._made))\n",
         "            pass\n",
         "tests/log/test_running_broker.py::test_copies_of_what_changed_meanwhile_are_deleted",
@@ -494,7 +494,7 @@ MUTANTS = (
     Mutant(
         "import",
         "a file may be another one than was listed",
-        "log/kafka/listing.py",
+        "kafka/listing.py",
         "    if later.version != info.version:\n",
         "    if False:\n",
         "tests/log/test_running_broker.py::test_a_partition_that_changes_in_each_attempt_is_left_to_the_next_run",
@@ -502,7 +502,7 @@ MUTANTS = (
     Mutant(
         "import",
         "offsets that the broker deleted before they were copied are no hole",
-        "log/kafka/import_landing.py",
+        "kafka/import_landing.py",
         "        if start > here.log_end_offset and number not in self.made:\n",
         "        if False:\n",
         "tests/log/test_running_broker.py::test_what_retention_took_before_it_was_copied_is_a_hole",
@@ -510,7 +510,7 @@ MUTANTS = (
     Mutant(
         "verify",
         "offsets between segments may be missing",
-        "log/verification/gaps.py",
+        "maintenance/verification/gaps.py",
         "        if start >= end or one.was_cleaned or following.was_cleaned:\n",
         "        if True:\n",
         "tests/log/test_running_broker.py::test_verify_finds_offsets_that_nothing_explains",
@@ -518,7 +518,7 @@ MUTANTS = (
     Mutant(
         "verify",
         "rows may be written in the future",
-        "log/verification/topic_row.py",
+        "maintenance/verification/topic_row.py",
         "now_ms + AHEAD_MS), False)\n",
         "now_ms + 10**15), False)\n",
         "tests/test_conformance.py::test_the_judge_finds_what_a_writer_must_not_write[far-future]",
@@ -534,7 +534,7 @@ MUTANTS = (
     Mutant(
         "import",
         "segments may be missing that Kafka's cleaner has seen",
-        "log/kafka/import_plan.py",
+        "kafka/import_plan.py",
         "    if offset > row.log_end_offset and _has_gap(",
         "    if False and _has_gap(",
         "tests/log/test_missing_segments.py::test_segments_that_lack_what_kafkas_cleaner_has_seen_are_refused",
@@ -542,7 +542,7 @@ MUTANTS = (
     Mutant(
         "import",
         "a topic that was appended to passes for a copy of the directory",
-        "log/kafka/import_plan.py",
+        "kafka/import_plan.py",
         "    if ours.partition.log_end_offset > end:\n",
         "    if False:\n",
         "tests/log/test_kafka_import.py::test_a_topic_that_was_appended_to_is_refused",
@@ -550,7 +550,7 @@ MUTANTS = (
     Mutant(
         "import",
         "a topic with another id passes for a copy of the directory",
-        "log/kafka/import_plan.py",
+        "kafka/import_plan.py",
         "    if kafka.topic_id not in (ZERO_TOPIC_ID, current.topic_id):\n",
         "    if False:\n",
         "tests/log/test_kafka_import.py::test_a_topic_with_another_id_is_refused",
@@ -714,7 +714,7 @@ MUTANTS = (
     Mutant(
         "mirror",
         "a broker's disk is copied above its high watermark",
-        "log/kafka/segment_scan.py",
+        "kafka/segment_scan.py",
         "            below = window.batches.last_offset < self._limit\n",
         "            below = window.batches.last_offset >= 0\n",
         "tests/log/test_replicated_import.py::test_nothing_above_the_high_watermark_is_copied_and_the_rest_comes_later",
@@ -858,7 +858,7 @@ MUTANTS = (
     Mutant(
         "rebuild",
         "a note that nothing proves is played",
-        "log/rebuild/playback.py",
+        "maintenance/rebuild/playback.py",
         "        if one.name in notes.marked\n",
         "        if True\n",
         "tests/log/rebuild/test_playback.py::test_a_last_note_without_its_mark_is_not_played_and_its_files_are_listed",

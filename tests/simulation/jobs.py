@@ -6,9 +6,9 @@ from typing import Any
 
 from spark_segments import LogDir
 from spark_segments.errors import UnknownTopicError
+from spark_segments.kafka.directory import KafkaDirectory
+from spark_segments.kafka.transfer import export_all
 from spark_segments.log.directory import LogDirectory
-from spark_segments.log.kafka.directory import KafkaDirectory
-from spark_segments.log.kafka.transfer import export_all
 from spark_segments.maintenance import compact, retain, roll, vacuum, verify
 from tests.maintenance.long_runs.scenario import DEFAULTS
 from tests.simulation.judge import view

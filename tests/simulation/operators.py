@@ -16,8 +16,8 @@ from spark_segments.errors import (
     SegmentsError,
     TopicExistsError,
 )
-from spark_segments.log.kafka.directory import KafkaDirectory
-from spark_segments.log.kafka.transfer import import_all
+from spark_segments.kafka.directory import KafkaDirectory
+from spark_segments.kafka.transfer import import_all
 from spark_segments.maintenance import erase, restore
 from tests.log.kafka_side import KafkaSide
 from tests.maintenance.long_runs.model import KafkaStep

@@ -53,8 +53,8 @@ def dump(
     Example: segments dump --deep-iteration --print-data-log \\
       /var/lib/kafka/data/orders-0/00000000000000000000.log
     """
-    from spark_segments.log.dump import DumpOptions, dump_entries, dump_json
-    from spark_segments.log.dump.text import text_of
+    from spark_segments.dump import DumpOptions, dump_entries, dump_json
+    from spark_segments.dump.text import text_of
 
     options = DumpOptions(deep_iteration or print_data_log, verify_index_only, max_bytes, max_message_size)
     source = _Files(parse_overrides(storage or []))

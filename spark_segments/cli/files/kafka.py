@@ -112,7 +112,7 @@ def import_(
         print(f"hole: {shown_hole(hole)}", file=sys.stderr)
     _print(report, log, output, metrics)
     if checksums is not None:
-        from spark_segments.log.verification.checksums import write_checksums
+        from spark_segments.maintenance.verification.checksums import write_checksums
 
         write_checksums(log.storage, [log.topic(name).snapshot for name in report.topics], checksums, spark=session)
     new = [log.topic(name) for name in report.topics if name not in before] if output is not Output.JSON else []

@@ -20,8 +20,8 @@ from spark_segments.cli.options import (
 )
 from spark_segments.cli.output import FOUND_FAULTS, Output, print_json, print_table, shown_hole
 from spark_segments.errors import InvalidOptionError, SegmentsError, StorageError
-from spark_segments.log.rebuild.rebuild import rebuild_manifest
-from spark_segments.log.verification.verify import verify as look_for_faults
+from spark_segments.maintenance.rebuild.rebuild import rebuild_manifest
+from spark_segments.maintenance.verification.verify import verify as look_for_faults
 from spark_segments.progress import progress_bar
 from spark_segments.quantities import Bytes, human_bytes
 

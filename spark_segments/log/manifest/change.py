@@ -47,6 +47,7 @@ UPGRADE = "upgrade"
 
 DEMOTE = "demote"
 ERASE = "erase"
+IMPORT = "import"
 MIRROR = "mirror"
 RESTORE = "restore"
 

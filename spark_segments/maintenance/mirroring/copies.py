@@ -17,16 +17,22 @@ import pyarrow.compute as pc
 from spark_segments.errors import CorruptBatchError, SegmentsError
 from spark_segments.format.kernels.crc32c import crc32c
 from spark_segments.log.bins import in_bins
-from spark_segments.log.kafka.partition import PRODUCER_SNAPSHOT_SUFFIX
 from spark_segments.log.manifest.change import OLDEST_FILE_MS
-from spark_segments.log.manifest.rows import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX, Segment
+from spark_segments.log.manifest.rows import (
+    INDEX_SUFFIX,
+    LOG_SUFFIX,
+    PRODUCER_SNAPSHOT_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    TXN_INDEX_SUFFIX,
+    Segment,
+)
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.segment.copying import copy_file
 from spark_segments.log.segment.files import missing_file
 from spark_segments.log.segment.reader import windows
 from spark_segments.log.segment.walk import WINDOW_BYTES
-from spark_segments.log.verification.checksums import FileChecksum, crc_of_file
 from spark_segments.maintenance.mirroring.plan import own_path
+from spark_segments.maintenance.verification.checksums import FileChecksum, crc_of_file
 from spark_segments.storage import Storage
 
 TASK_BYTES = 256 << 20

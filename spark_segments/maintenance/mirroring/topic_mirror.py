@@ -48,7 +48,6 @@ from spark_segments.log.manifest.states import (
 from spark_segments.log.manifest.topic_log import TableState
 from spark_segments.log.partitions import offset_bounds
 from spark_segments.log.segment.leader_epochs import LeaderEpochs
-from spark_segments.log.verification.checksums import FileChecksum
 from spark_segments.maintenance.mirroring.copies import (
     CopiedSet,
     Copier,
@@ -59,6 +58,7 @@ from spark_segments.maintenance.mirroring.copies import (
 from spark_segments.maintenance.mirroring.known_followers import note_follower
 from spark_segments.maintenance.mirroring.leader import BEGAN_ANEW, Leader, Lineage
 from spark_segments.maintenance.mirroring.plan import FollowerVersion, LeaderVersion, missing_rows, plan_mirror
+from spark_segments.maintenance.verification.checksums import FileChecksum
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

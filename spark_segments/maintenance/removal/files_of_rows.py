@@ -8,8 +8,14 @@ from collections.abc import Iterable
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_segments.log.kafka.partition import PRODUCER_SNAPSHOT_SUFFIX
-from spark_segments.log.manifest.rows import DELETING, INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX
+from spark_segments.log.manifest.rows import (
+    DELETING,
+    INDEX_SUFFIX,
+    LOG_SUFFIX,
+    PRODUCER_SNAPSHOT_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    TXN_INDEX_SUFFIX,
+)
 from spark_segments.log.segment.shared_object import shared_directory
 from spark_segments.storage import FileInfo
 

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 
 from spark_segments.config import topic_config
 from spark_segments.log.directory import LogDirectory
-from spark_segments.log.kafka.import_landing import IMPORT
-from spark_segments.log.manifest.change import DEMOTE, ERASE, MIRROR, RESTORE
+from spark_segments.log.manifest.change import DEMOTE, ERASE, IMPORT, MIRROR, RESTORE
 from spark_segments.log.manifest.rows import partitions_of
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.partitions import offset_bounds

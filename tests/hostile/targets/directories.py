@@ -8,11 +8,11 @@ from random import Random
 from typing import Any
 
 from spark_segments.format.sidecars.checkpoints import leader_epochs_bytes, offsets_bytes, partition_metadata_bytes
+from spark_segments.kafka.directory import KafkaDirectory
 from spark_segments.log.findings import Findings
-from spark_segments.log.kafka.directory import KafkaDirectory
 from spark_segments.log.reading.plan import Selection
 from spark_segments.log.reading.scan import Scan, read
-from spark_segments.log.verification.manifest_rows import check_files, check_rows
+from spark_segments.maintenance.verification.manifest_rows import check_files, check_rows
 from spark_segments.storage import Storage
 from tests.golden_files import golden_dir
 from tests.hostile.memory_files import storage_of

@@ -17,7 +17,7 @@ from spark_segments.log.groups import group as group_module
 from spark_segments.log.manifest import row_files
 from spark_segments.log.manifest.delta.delta_log import manifest_directory
 from spark_segments.log.manifest.recovery_copy import read_recovery_copy
-from spark_segments.log.rebuild.playback import known_topic
+from spark_segments.maintenance.rebuild.playback import known_topic
 from spark_segments.storage import Storage
 from tests.golden_files import GOLDEN
 from tests.hostile.memory_files import storage_of

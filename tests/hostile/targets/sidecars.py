@@ -10,6 +10,8 @@ from random import Random
 import crc32c
 import numpy as np
 
+from spark_segments.dump import dump_entries, dump_json
+from spark_segments.dump.text import text_of
 from spark_segments.format.batches import scan_batches
 from spark_segments.format.shared_object import RUN_DTYPE, TRAILER_BYTES, footer_bytes
 from spark_segments.format.sidecars.checkpoints import (
@@ -36,8 +38,6 @@ from spark_segments.format.sidecars.producer_state import (
     producer_snapshot_bytes,
 )
 from spark_segments.format.sidecars.txn_index import AbortedTransactions, parse_txn_index, txn_index_bytes
-from spark_segments.log.dump import dump_entries, dump_json
-from spark_segments.log.dump.text import text_of
 from spark_segments.log.reading.plan import Part, Selection
 from spark_segments.log.reading.read import read_part
 from spark_segments.log.segment.reader import locate, seek_time

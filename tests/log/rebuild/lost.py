@@ -10,9 +10,9 @@ from pathlib import Path
 import pyarrow as pa
 
 from spark_segments import LogDir, ProducerOptions
-from spark_segments.log.rebuild.rebuild import open_damaged as open_damaged
-from spark_segments.log.rebuild.rebuild import rebuild_manifest as rebuild_manifest
 from spark_segments.maintenance import roll, vacuum, verify
+from spark_segments.maintenance.rebuild.rebuild import open_damaged as open_damaged
+from spark_segments.maintenance.rebuild.rebuild import rebuild_manifest as rebuild_manifest
 from tests.manifest_rows import forget_rows
 
 TOPIC = "orders"

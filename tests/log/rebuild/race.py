@@ -25,8 +25,8 @@ import pyarrow as pa
 
 from spark_segments import LogDir
 from spark_segments.errors import CommitConflictError, LogDirError, SegmentsError
-from spark_segments.log.rebuild import rebuild
 from spark_segments.maintenance import verify
+from spark_segments.maintenance.rebuild import rebuild
 from tests.s3_server import BUCKET, s3_server
 from tests.store_servers import seaweedfs
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from spark_segments import LogDir
-from spark_segments.log.kafka.recovery import next_offset_of
+from spark_segments.kafka.recovery import next_offset_of
 from spark_segments.storage import FileInfo, Storage
 from tests.golden_files import expected_records, golden_dir
 from tests.log.golden_reads import as_records, records_of

@@ -8,8 +8,8 @@ import pytest
 
 from spark_segments import LogDir
 from spark_segments.log.findings import Finding
-from spark_segments.log.verification.keys import KeysTask, verify_keys
 from spark_segments.maintenance import Report, verify
+from spark_segments.maintenance.verification.keys import KeysTask, verify_keys
 from tests.golden_files import expected_records, golden_dir
 from tests.log.golden_reads import as_records, tree
 from tests.log.verification.file_faults import FILE_FAULTS

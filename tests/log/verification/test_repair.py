@@ -9,8 +9,8 @@ import pytest
 
 from spark_segments import LogDir
 from spark_segments.errors import CorruptBatchError, LogDirError
-from spark_segments.log.verification.repair import Rebuild, rebuild_sidecars
 from spark_segments.maintenance import verify
+from spark_segments.maintenance.verification.repair import Rebuild, rebuild_sidecars
 from tests.golden_files import golden_dir
 from tests.log.golden_reads import records_of, tree
 from tests.log.verification.file_faults import FILE_FAULTS

@@ -11,8 +11,8 @@ import pytest
 
 from spark_segments import LogDir
 from spark_segments.errors import CorruptBatchError, InvalidOptionError, MissingFileError, StorageError
-from spark_segments.log.verification import checksums
 from spark_segments.maintenance import mirror, roll, vacuum, verify
+from spark_segments.maintenance.verification import checksums
 from tests.log_copies import copy_of
 from tests.maintenance.appending import DAY_MS
 from tests.maintenance.mirroring.followers import TOPIC, appended, appended_often, followers_of, led, mirrored

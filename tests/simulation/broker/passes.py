@@ -18,10 +18,10 @@ from typing import Any
 
 from spark_segments import LogDir, execution
 from spark_segments.errors import SegmentsError
+from spark_segments.kafka import directory
+from spark_segments.kafka.directory import committed_directory
+from spark_segments.kafka.transfer import import_all
 from spark_segments.log.findings import ERROR
-from spark_segments.log.kafka import directory
-from spark_segments.log.kafka.directory import committed_directory
-from spark_segments.log.kafka.transfer import import_all
 from spark_segments.log.manifest.states import holes_of
 from spark_segments.log.partitions import offset_bounds
 from spark_segments.maintenance import verify

@@ -18,18 +18,18 @@ from spark_segments.log.manifest.rows import Partition, partitions_of
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.manifest.states import holes_in
 from spark_segments.log.segment.limits import SegmentLimits
-from spark_segments.log.verification.gaps import check_gaps
-from spark_segments.log.verification.keys import KeysTask, verify_keys
-from spark_segments.log.verification.manifest_rows import well_named
-from spark_segments.log.verification.repair import Rebuild, commit_repairs, rebuild_sidecars
-from spark_segments.log.verification.segments import SegmentFacts, SegmentTask, look_at
-from spark_segments.log.verification.transactions import aborted_by, check_transactions
+from spark_segments.maintenance.verification.gaps import check_gaps
+from spark_segments.maintenance.verification.keys import KeysTask, verify_keys
+from spark_segments.maintenance.verification.manifest_rows import well_named
+from spark_segments.maintenance.verification.repair import Rebuild, commit_repairs, rebuild_sidecars
+from spark_segments.maintenance.verification.segments import SegmentFacts, SegmentTask, look_at
+from spark_segments.maintenance.verification.transactions import aborted_by, check_transactions
 from spark_segments.storage import FileInfo, Storage
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from spark_segments.log.verification.verify import VerifiedTopic
+    from spark_segments.maintenance.verification.verify import VerifiedTopic
 
 _KEY_TASKS_AT_A_TIME = 2  # each holds a map of keys
 SEGMENTS_A_WAVE = 10_000

@@ -15,9 +15,9 @@ from bisect import bisect_right
 from dataclasses import replace
 
 from spark_segments.format.sidecars.producer_state import ProducerEntry, ProducerState
-from spark_segments.log.kafka.early_copies import EarlyCopies
-from spark_segments.log.kafka.recovered import Cut, Overlap, PartitionFiles, Recovered
-from spark_segments.log.kafka.segment_scan import SegmentScan, span_of
+from spark_segments.kafka.early_copies import EarlyCopies
+from spark_segments.kafka.recovered import Cut, Overlap, PartitionFiles, Recovered
+from spark_segments.kafka.segment_scan import SegmentScan, span_of
 from spark_segments.log.manifest.rows import CHUNK, Segment
 from spark_segments.storage import FileInfo, Storage
 

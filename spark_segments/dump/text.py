@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator
 
-from spark_segments.log.dump import Entry
+from spark_segments.dump import Entry
 
 # What Java's decoder takes for one malformed character and Python's for several: a surrogate in UTF-8, whole or cut.
 _SURROGATES = re.compile(rb"\xed[\xa0-\xbf][\x80-\xbf]?")

@@ -23,19 +23,18 @@ from spark_segments.format.sidecars.producer_state import (
     parse_producer_snapshot,
     producer_snapshot_bytes,
 )
-from spark_segments.log.kafka.early_copies import EarlyCopies
-from spark_segments.log.kafka.leftovers import base_offset, choose_files, file_name, is_log_name, is_tiered_name
-from spark_segments.log.kafka.listing import ChangingPartitionError, Listing
-from spark_segments.log.kafka.recovered import Cut, Note, PartitionFiles, Recovered
-from spark_segments.log.kafka.recovery import next_offset_of, recover
-from spark_segments.log.manifest.rows import SEALED, Partition, Segment
+from spark_segments.kafka.early_copies import EarlyCopies
+from spark_segments.kafka.leftovers import base_offset, choose_files, file_name, is_log_name, is_tiered_name
+from spark_segments.kafka.listing import ChangingPartitionError, Listing
+from spark_segments.kafka.recovered import Cut, Note, PartitionFiles, Recovered
+from spark_segments.kafka.recovery import next_offset_of, recover
+from spark_segments.log.manifest.rows import PRODUCER_SNAPSHOT_SUFFIX, SEALED, Partition, Segment
 from spark_segments.storage import FileInfo, Storage
 
 ZERO_TOPIC_ID = "A" * 22
 """The topic id of partitions without a topic id: sixteen zero bytes, as Kafka's Uuid.ZERO_UUID."""
 
 TIERED_LEADER_EPOCHS_SUFFIX = ".leader_epoch_checkpoint"
-PRODUCER_SNAPSHOT_SUFFIX = ".snapshot"
 
 _ATTEMPTS = 5
 

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 from spark_segments.config import topic_config
 from spark_segments.errors import InvalidOptionError, LogDirError, MissingFileError, SegmentsError
-from spark_segments.log.kafka.directory import KafkaDirectory
-from spark_segments.log.kafka.exporting import export_topics
-from spark_segments.log.kafka.imported_settings import imported_settings
-from spark_segments.log.kafka.importing import KAFKA, import_topic
+from spark_segments.kafka.directory import KafkaDirectory
+from spark_segments.kafka.exporting import export_topics
+from spark_segments.kafka.imported_settings import imported_settings
+from spark_segments.kafka.importing import KAFKA, import_topic
 from spark_segments.log.manifest.manifest import Manifest
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.report import Report

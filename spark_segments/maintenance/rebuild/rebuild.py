@@ -36,8 +36,8 @@ from spark_segments.log.manifest.states import FOLLOWER, REBUILT_FROM, ROLE
 from spark_segments.log.manifest.topic_row import FIRST_FORMAT_VERSION, NewerFormatError, TopicRow, topic_table
 from spark_segments.log.manifest.transaction import transactions_table
 from spark_segments.log.marker import is_marked, mark
-from spark_segments.log.rebuild.playback import KnownTopic, known_topic
 from spark_segments.log.report import Report
+from spark_segments.maintenance.rebuild.playback import KnownTopic, known_topic
 from spark_segments.storage import FileInfo, Storage
 from spark_segments.storage.scratch import scratch_directory
 

@@ -22,8 +22,8 @@ from spark_segments.format.sidecars.index import parse_offset_index, parse_time_
 from spark_segments.format.sidecars.producer_state import CompletedTransaction, ProducerState, aborted_transactions
 from spark_segments.format.sidecars.txn_index import AbortedTransactions, parse_txn_index
 from spark_segments.format.window import Window
-from spark_segments.log.kafka.early_copies import EarlyCopies
-from spark_segments.log.kafka.recovered import CUT_SHORT, Note, PartitionFiles, Recovered
+from spark_segments.kafka.early_copies import EarlyCopies
+from spark_segments.kafka.recovered import CUT_SHORT, Note, PartitionFiles, Recovered
 from spark_segments.log.manifest.rows import SEALED, Segment
 from spark_segments.log.segment.examination import Examination, from_offset, has_cleaned
 from spark_segments.log.segment.fetch import fetch_ahead

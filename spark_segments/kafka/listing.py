@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from spark_segments.errors import LogDirError
-from spark_segments.log.kafka.leftovers import DELETED_SUFFIX, base_offset, file_name, is_log_name
+from spark_segments.kafka.leftovers import DELETED_SUFFIX, base_offset, file_name, is_log_name
 from spark_segments.storage import FileInfo, Storage
 
 

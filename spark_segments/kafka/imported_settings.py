@@ -18,8 +18,8 @@ from spark_segments.errors import CorruptBatchError, InvalidOptionError, Segment
 from spark_segments.format.batches import scan_batches
 from spark_segments.format.decoding.decode import decode_batches
 from spark_segments.format.window import Window
-from spark_segments.log.kafka.directory import KafkaDirectory
-from spark_segments.log.kafka.leftovers import file_name
+from spark_segments.kafka.directory import KafkaDirectory
+from spark_segments.kafka.leftovers import file_name
 from spark_segments.storage import Storage
 
 RETENTION = ("retention.ms", "retention.bytes")

@@ -10,6 +10,16 @@ from typing import Any
 
 import numpy as np
 
+from spark_segments.dump.entry import (
+    WINDOW_BYTES,
+    Complaints,
+    DumpOptions,
+    DumpSource,
+    Entry,
+    base_offset_of,
+    error_entry,
+    plain_path,
+)
 from spark_segments.errors import CorruptBatchError
 from spark_segments.format.batches import BatchTable
 from spark_segments.format.buffers import byte_view
@@ -21,16 +31,6 @@ from spark_segments.format.legacy.message_sets import read_messages
 from spark_segments.format.shared_object import MAGIC, TRAILER_BYTES, Footer, footer_size, parse_footer
 from spark_segments.format.sidecars.producer_state import MAX_SEQUENCE, sequence_after
 from spark_segments.format.window import Window
-from spark_segments.log.dump.entry import (
-    WINDOW_BYTES,
-    Complaints,
-    DumpOptions,
-    DumpSource,
-    Entry,
-    base_offset_of,
-    error_entry,
-    plain_path,
-)
 from spark_segments.log.segment.walk import walk
 
 # Batches whose records are decoded together take this much of the file, or are a single one.

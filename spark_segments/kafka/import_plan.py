@@ -16,9 +16,9 @@ from spark_segments.errors import LogDirError, SegmentsError
 from spark_segments.execution import try_tasks
 from spark_segments.format.sidecars.checkpoints import CLEANER_OFFSETS_FILE
 from spark_segments.format.sidecars.txn_index import AbortedTransactions
+from spark_segments.kafka.directory import KafkaSnapshot
+from spark_segments.kafka.partition import ZERO_TOPIC_ID
 from spark_segments.log.difference import Comparison, History, compare
-from spark_segments.log.kafka.directory import KafkaSnapshot
-from spark_segments.log.kafka.partition import ZERO_TOPIC_ID
 from spark_segments.log.manifest.rows import CHUNK, Segment, partitions_of
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.segment.reader import locate, windows
@@ -27,7 +27,7 @@ from spark_segments.storage import Storage
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 from spark_segments.config import validate_topic_name
-from spark_segments.log.kafka.directory import KafkaDirectory
+from spark_segments.kafka.directory import KafkaDirectory
 from spark_segments.log.partitions import MOST_PARTITIONS
 
 _HINT = "Import into another log directory, or delete the topic here first"

@@ -7,16 +7,15 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from spark_segments.errors import LogDirError, SegmentsError
-from spark_segments.log.kafka.directory import KafkaSnapshot
-from spark_segments.log.kafka.import_plan import PartitionPlan, SegmentCopy
-from spark_segments.log.manifest.change import Change, partition_rows
+from spark_segments.kafka.directory import KafkaSnapshot
+from spark_segments.kafka.import_plan import PartitionPlan, SegmentCopy
+from spark_segments.log.manifest.change import IMPORT, Change, partition_rows
 from spark_segments.log.manifest.manifest import Manifest
 from spark_segments.log.manifest.rows import CHUNK, SEALED, Partition, Segment, partitions_of
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.manifest.states import MISSING_THERE, REMOVED_BEFORE, Hole, with_holes
 from spark_segments.log.manifest.swap import not_as_read
 
-IMPORT = "import"
 """The operation of the commits."""
 
 

@@ -25,10 +25,10 @@ from spark_segments.format.sidecars.checkpoints import (
     REPLICATION_OFFSETS_FILE,
     parse_offsets,
 )
-from spark_segments.log.kafka.early_copies import EarlyCopies
-from spark_segments.log.kafka.leftovers import file_name, is_log_name, is_tiered_name
-from spark_segments.log.kafka.listing import ChangingPartitionError
-from spark_segments.log.kafka.partition import (
+from spark_segments.kafka.early_copies import EarlyCopies
+from spark_segments.kafka.leftovers import file_name, is_log_name, is_tiered_name
+from spark_segments.kafka.listing import ChangingPartitionError
+from spark_segments.kafka.partition import (
     ZERO_TOPIC_ID,
     Checkpoints,
     Copied,
@@ -36,7 +36,8 @@ from spark_segments.log.kafka.partition import (
     RecoveredPartition,
     recover_partition,
 )
-from spark_segments.log.kafka.recovered import Cut, Note, Overlap
+from spark_segments.kafka.recovered import Cut, Note, Overlap
+from spark_segments.log.findings import Findings
 from spark_segments.log.manifest.rows import partitions_table, segments_table
 from spark_segments.log.manifest.snapshot import SegmentRows, Snapshot, StandIns
 from spark_segments.storage import FileInfo, Storage
@@ -141,6 +142,29 @@ class KafkaDirectory:
     def report(self, topic: str) -> RecoveryReport:
         """The parts of the topic's files that are not in its log."""
         return self.snapshot(topic).report
+
+    def check_files(self, topic: str, findings: Findings) -> int:
+        """As `ReadOnlyTopics` says."""
+        from spark_segments.kafka.verification import check_listing
+
+        sources = self.sources(topic)
+        for source in sources:
+            findings.partition = source.partition
+            check_listing(self._storage, source, findings)
+        findings.partition = None
+        return len(sources)
+
+    def check_log(self, topic: str, findings: Findings) -> None:
+        """As `ReadOnlyTopics` says."""
+        from spark_segments.kafka.verification import add_report
+
+        add_report(self.report(topic), findings)
+
+    def check_directory(self, findings: Findings) -> None:
+        """As `ReadOnlyTopics` says."""
+        from spark_segments.kafka.verification import check_log_directory
+
+        check_log_directory(self._storage, findings)
 
     def snapshot(self, topic: str) -> KafkaSnapshot:
         """The log of a topic: the first call scans it. Raises UnknownTopicError."""

@@ -23,12 +23,10 @@ from spark_segments.format.layout import BATCH_LENGTH_POSITION, BATCH_OVERHEAD, 
 from spark_segments.format.sidecars.fields import MAX_RELATIVE_OFFSET
 from spark_segments.format.sidecars.producer_state import parse_producer_snapshot
 from spark_segments.format.sidecars.txn_index import AbortedTransactions, parse_txn_index, txn_index_bytes
-from spark_segments.log.bins import in_bins
-from spark_segments.log.difference import Comparison
-from spark_segments.log.kafka.directory import KafkaDirectory, KafkaSnapshot, Recovery
-from spark_segments.log.kafka.early_copies import EarlyCopies
-from spark_segments.log.kafka.import_landing import IMPORT, Landing
-from spark_segments.log.kafka.import_plan import (
+from spark_segments.kafka.directory import KafkaDirectory, KafkaSnapshot, Recovery
+from spark_segments.kafka.early_copies import EarlyCopies
+from spark_segments.kafka.import_landing import Landing
+from spark_segments.kafka.import_plan import (
     PartitionPlan,
     SegmentCopy,
     check_end,
@@ -36,14 +34,17 @@ from spark_segments.log.kafka.import_plan import (
     compare_with_kafka,
     plan_import,
 )
-from spark_segments.log.kafka.partition import PRODUCER_SNAPSHOT_SUFFIX, ZERO_TOPIC_ID, Copied, RecoveredPartition
-from spark_segments.log.kafka.recovered import CUT_SHORT, Cut
-from spark_segments.log.manifest.change import Change
+from spark_segments.kafka.partition import ZERO_TOPIC_ID, Copied, RecoveredPartition
+from spark_segments.kafka.recovered import CUT_SHORT, Cut
+from spark_segments.log.bins import in_bins
+from spark_segments.log.difference import Comparison
+from spark_segments.log.manifest.change import IMPORT, Change
 from spark_segments.log.manifest.manifest import Manifest
 from spark_segments.log.manifest.rows import (
     CHUNK,
     INDEX_SUFFIX,
     LOG_SUFFIX,
+    PRODUCER_SNAPSHOT_SUFFIX,
     TIME_INDEX_SUFFIX,
     Partition,
     Segment,

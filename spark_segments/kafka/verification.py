@@ -22,15 +22,20 @@ from spark_segments.format.sidecars.checkpoints import (
 from spark_segments.format.sidecars.index import OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES
 from spark_segments.format.sidecars.producer_state import parse_producer_snapshot
 from spark_segments.format.sidecars.txn_index import TXN_ENTRY_BYTES
-from spark_segments.log.findings import WARNING, Findings
-from spark_segments.log.kafka.directory import RecoveryReport
-from spark_segments.log.kafka.leftovers import CLEANED_SUFFIX, DELETED_SUFFIX, SWAP_SUFFIX, base_offset, file_name
-from spark_segments.log.kafka.partition import (
-    PRODUCER_SNAPSHOT_SUFFIX,
+from spark_segments.kafka.directory import RecoveryReport
+from spark_segments.kafka.leftovers import CLEANED_SUFFIX, DELETED_SUFFIX, SWAP_SUFFIX, base_offset, file_name
+from spark_segments.kafka.partition import (
     TIERED_LEADER_EPOCHS_SUFFIX,
     PartitionSource,
 )
-from spark_segments.log.manifest.rows import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX
+from spark_segments.log.findings import WARNING, Findings
+from spark_segments.log.manifest.rows import (
+    INDEX_SUFFIX,
+    LOG_SUFFIX,
+    PRODUCER_SNAPSHOT_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    TXN_INDEX_SUFFIX,
+)
 from spark_segments.storage import FileInfo, Storage
 
 _ENTRY_BYTES = {

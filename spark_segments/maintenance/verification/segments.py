@@ -22,8 +22,8 @@ from spark_segments.log.manifest.rows import CHUNK, Segment
 from spark_segments.log.segment.examination import Examination, has_cleaned
 from spark_segments.log.segment.leader_epochs import LeaderEpochs
 from spark_segments.log.segment.limits import SegmentLimits
-from spark_segments.log.verification.indexes import IndexLook
-from spark_segments.log.verification.transactions import SegmentTransactions, TransactionEvents, events_of
+from spark_segments.maintenance.verification.indexes import IndexLook
+from spark_segments.maintenance.verification.transactions import SegmentTransactions, TransactionEvents, events_of
 from spark_segments.storage import Storage
 
 WINDOW_BYTES = 8 << 20

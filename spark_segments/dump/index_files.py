@@ -10,6 +10,16 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from spark_segments.dump.entry import (
+    WINDOW_BYTES,
+    Complaints,
+    DumpOptions,
+    DumpSource,
+    Entry,
+    base_offset_of,
+    path_beside,
+)
+from spark_segments.dump.log_file import with_records
 from spark_segments.errors import CorruptBatchError
 from spark_segments.format.batches import scan_batches
 from spark_segments.format.buffers import byte_view
@@ -30,16 +40,6 @@ from spark_segments.format.sidecars.index import (
 from spark_segments.format.sidecars.producer_state import parse_producer_snapshot
 from spark_segments.format.sidecars.txn_index import TXN_ENTRY
 from spark_segments.format.window import Window
-from spark_segments.log.dump.entry import (
-    WINDOW_BYTES,
-    Complaints,
-    DumpOptions,
-    DumpSource,
-    Entry,
-    base_offset_of,
-    path_beside,
-)
-from spark_segments.log.dump.log_file import with_records
 
 _ENTRY_START = struct.Struct(">qiibIhi")  # baseOffset … lastOffsetDelta
 _SMALLEST_LENGTH = 14

@@ -24,9 +24,14 @@ from spark_segments.log.manifest.rows import LOG_SUFFIX
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.manifest.states import check_role, holes_of
 from spark_segments.log.report import Report
-from spark_segments.log.verification.manifest_rows import check_files, check_rows
-from spark_segments.log.verification.shared_objects import check_footers, check_objects
-from spark_segments.log.verification.topic_row import check_applications, check_clocks, check_shared_rows, check_topic
+from spark_segments.maintenance.verification.manifest_rows import check_files, check_rows
+from spark_segments.maintenance.verification.shared_objects import check_footers, check_objects
+from spark_segments.maintenance.verification.topic_row import (
+    check_applications,
+    check_clocks,
+    check_shared_rows,
+    check_topic,
+)
 from spark_segments.storage import FileInfo, Storage
 
 if TYPE_CHECKING:
@@ -85,7 +90,7 @@ def verify(
         )
     listed = None
     if against is not None:
-        from spark_segments.log.verification.checksums import ChecksumList, check_against
+        from spark_segments.maintenance.verification.checksums import ChecksumList, check_against
 
         listed = ChecksumList.read(against)
     report = _new_report(deep or repair, dry_run)
@@ -99,11 +104,9 @@ def verify(
                 raise
         if progress is not None and not (deep or repair):
             progress(number + 1, len(names))
-    if log.is_kafka:
-        from spark_segments.log.verification.kafka_directories import check_log_directory
-
+    if log.kafka is not None:
         findings = Findings("")
-        check_log_directory(log.storage, findings)
+        log.kafka.check_directory(findings)
         _add(report, findings)
     if listed is not None:
         of_topics, bytes_read = check_against(log, listed, topics, spark)
@@ -192,7 +195,7 @@ def _verify_managed(
         findings.add("The manifest cannot be read", path=f"{MANIFEST_DIRECTORY}/{topic.name}", found=error)
         return _Done()
     if repair:
-        from spark_segments.log.verification.repair import REPAIR
+        from spark_segments.maintenance.verification.repair import REPAIR
 
         check_role(snapshot, REPAIR)
     storage = topic.log.storage
@@ -214,7 +217,7 @@ def _verify_managed(
     if not any(finding.rule == "M27" for finding in findings.found):
         report.details["holes"] += [{"topic": topic.name, **hole.to_dict()} for hole in holes_of(snapshot.states)]
     if report.details["deep"]:
-        from spark_segments.log.verification import deep
+        from spark_segments.maintenance.verification import deep
 
         try:
             check_footers(storage, snapshot, objects, findings, spark)
@@ -262,27 +265,21 @@ def _verify_kafka(
     progress: Progress | None,
     repair: bool,
 ) -> _Done:
-    from spark_segments.log.kafka.directory import KafkaDirectory, KafkaSnapshot
-    from spark_segments.log.verification.deep import look_deep
-    from spark_segments.log.verification.kafka_directories import add_report, check_listing
+    from spark_segments.maintenance.verification.deep import look_deep
 
-    storage = topic.log.storage
-    sources = KafkaDirectory(storage).sources(topic.name)
-    if not sources:
+    storage, kafka = topic.log.storage, topic.log.kafka
+    assert kafka is not None
+    partitions = kafka.check_files(topic.name, findings)
+    if not partitions:
         _ = topic.snapshot  # raises
-    for source in sources:
-        findings.partition = source.partition
-        check_listing(storage, source, findings)
-    findings.partition = None
     if not report.details["deep"]:
-        return _Done(len(sources))
+        return _Done(partitions)
     try:
         snapshot = topic.snapshot
     except (SegmentsError, OSError) as error:
         findings.add("The topic cannot be opened", found=error)
         return _Done()
-    assert isinstance(snapshot, KafkaSnapshot)
-    add_report(snapshot.report, findings)
+    kafka.check_log(topic.name, findings)
     done = _Done(snapshot.partitions.num_rows, snapshot.live.num_rows)
     done.bytes_read, _ = look_deep(storage, snapshot, topic_config({}, {}), None, findings, spark, progress)
     return done

@@ -14,7 +14,7 @@ from spark_segments.log.findings import Findings
 from spark_segments.log.manifest.rows import Partition
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.manifest.states import holes_in
-from spark_segments.log.verification.segments import SegmentFacts
+from spark_segments.maintenance.verification.segments import SegmentFacts
 
 MESSAGE = "Offsets between segments are missing, and no hole of the topic explains them"
 

@@ -37,10 +37,10 @@ from spark_segments.format.sidecars.producer_state import (
 from spark_segments.format.sidecars.txn_index import txn_index_bytes
 from spark_segments.format.window import Window
 from spark_segments.log.bins import in_bins
-from spark_segments.log.kafka.partition import PRODUCER_SNAPSHOT_SUFFIX
 from spark_segments.log.manifest.rows import (
     INDEX_SUFFIX,
     LOG_SUFFIX,
+    PRODUCER_SNAPSHOT_SUFFIX,
     SEALED,
     TIME_INDEX_SUFFIX,
     TXN_INDEX_SUFFIX,

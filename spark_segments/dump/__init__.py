@@ -9,10 +9,8 @@ from __future__ import annotations
 import base64
 from collections.abc import Callable, Iterable, Iterator
 
-from spark_segments.errors import CorruptBatchError
-from spark_segments.format.sidecars.checkpoints import LEADER_EPOCHS_FILE, META_PROPERTIES_FILE, PARTITION_METADATA_FILE
-from spark_segments.log.dump.entry import DumpOptions, DumpSource, Entry, error_entry, plain_path
-from spark_segments.log.dump.index_files import (
+from spark_segments.dump.entry import DumpOptions, DumpSource, Entry, error_entry, plain_path
+from spark_segments.dump.index_files import (
     dump_index,
     dump_leader_epochs,
     dump_meta_properties,
@@ -22,7 +20,9 @@ from spark_segments.log.dump.index_files import (
     dump_time_index,
     dump_txn_index,
 )
-from spark_segments.log.dump.log_file import dump_log
+from spark_segments.dump.log_file import dump_log
+from spark_segments.errors import CorruptBatchError
+from spark_segments.format.sidecars.checkpoints import LEADER_EPOCHS_FILE, META_PROPERTIES_FILE, PARTITION_METADATA_FILE
 
 __all__ = ["DumpOptions", "DumpSource", "Entry", "dump_entries", "dump_json"]
 
