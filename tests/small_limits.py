@@ -44,7 +44,7 @@ LIMITS: dict[str, tuple[str, ...]] = {
     "SEGMENT_ROWS_A_FILE": (f"{_ROWS}.ROWS_A_FILE:segment",),
     "COMMIT_LOG_MS": ("log.manifest.upkeep.COMMIT_LOG_MS",),
     "MOST_ERASURES": ("log.manifest.states.MOST_ERASURES",),
-    "NAMED_TOPICS": ("log.NAMED_TOPICS",),
+    "NAMED_TOPICS": ("log.directory.NAMED_TOPICS",),
     # Jobs
     "MIN_SLICE_BYTES": ("maintenance.compaction.round_tasks.MIN_SLICE_BYTES",),
     "LARGE_PARTITION_BYTES": ("maintenance.compaction.plan.LARGE_PARTITION_BYTES",),

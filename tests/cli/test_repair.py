@@ -10,7 +10,17 @@ from pathlib import Path
 import pytest
 
 from spark_segments.cli import main
-from tests.log.rebuild.lost import TOPIC, all_files, append, copy, forget_notes, lose_manifest, new_log, notes, numbers
+from tests.maintenance.rebuild.lost import (
+    TOPIC,
+    all_files,
+    append,
+    copy,
+    forget_notes,
+    lose_manifest,
+    new_log,
+    notes,
+    numbers,
+)
 from tests.manifest_rows import forget_rows
 
 pytestmark = pytest.mark.slow

@@ -861,7 +861,7 @@ MUTANTS = (
         "maintenance/rebuild/playback.py",
         "        if one.name in notes.marked\n",
         "        if True\n",
-        "tests/log/rebuild/test_playback.py::test_a_last_note_without_its_mark_is_not_played_and_its_files_are_listed",
+        "tests/maintenance/rebuild/test_playback.py::test_a_last_note_without_its_mark_is_not_played_and_its_files_are_listed",
     ),
     Mutant(
         "rebuild",
@@ -869,7 +869,7 @@ MUTANTS = (
         "log/manifest/recovery_copy.py",
         'index.get("notes") is True',
         "True",
-        "tests/log/rebuild/test_playback.py::test_a_copy_of_an_older_version_does_not_tell_that_nothing_came_after_it",
+        "tests/maintenance/rebuild/test_playback.py::test_a_copy_of_an_older_version_does_not_tell_that_nothing_came_after_it",
     ),
     Mutant(
         "rebuild",
@@ -877,7 +877,7 @@ MUTANTS = (
         "log/manifest/recovery_copy.py",
         " and info.path not in indexes and not _is_after(info.path, first)\n",
         " and info.path not in indexes\n",
-        "tests/log/rebuild/test_playback.py::test_notes_that_are_needed_outlive_vacuum_however_old_they_are",
+        "tests/maintenance/rebuild/test_playback.py::test_notes_that_are_needed_outlive_vacuum_however_old_they_are",
     ),
     Mutant(
         "append",

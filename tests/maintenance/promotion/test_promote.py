@@ -24,7 +24,6 @@ from spark_segments.errors import (
 from spark_segments.maintenance import roll
 from tests.log.groups.readers import check_position, moved
 from tests.log.played_log import Play
-from tests.log.rebuild.lost import rebuild_manifest
 from tests.maintenance.promotion.copies import (
     LATER_MS,
     STEPS,
@@ -42,6 +41,7 @@ from tests.maintenance.promotion.copies import (
     promote_topic,
     taken_away,
 )
+from tests.maintenance.rebuild.lost import rebuild_manifest
 from tests.manifest_rows import Partition
 from tests.opened import opened
 from tests.played_files import PlayedFiles

@@ -11,7 +11,7 @@ import pytest
 from spark_segments import LogDir, ProducerOptions
 from spark_segments.maintenance import compact, roll
 from tests.golden_files import golden_dir
-from tests.log.verification.topics import LATER_MS, NOW_MS, rows
+from tests.maintenance.verification.topics import LATER_MS, NOW_MS, rows
 
 
 @pytest.fixture(scope="package")

@@ -1,6 +1,6 @@
 """Writers against a rebuild: a record whose append has returned is in the log when both have ended, once.
 
-    python -m tests.log.rebuild.race --rounds 200 [--store s3|seaweedfs|local|forced] [--seed 0]
+    python -m tests.maintenance.rebuild.race --rounds 200 [--store s3|seaweedfs|local|forced] [--seed 0]
 
 In each round writers append to a topic, one record at a time. Meanwhile its table is damaged, so that it cannot be
 opened any more, though whoever has opened it may commit, and is rebuilt, unless a checkpoint of theirs mends it first.
@@ -135,7 +135,7 @@ def place(store: str) -> Iterator[tuple[str, Mapping[str, str]]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m tests.log.rebuild.race", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tests.maintenance.rebuild.race", description=__doc__)
     parser.add_argument("--rounds", type=int, default=200)
     parser.add_argument("--store", choices=("s3", "seaweedfs", "local", "forced"), default="s3")
     parser.add_argument("--seed", type=int, default=0)

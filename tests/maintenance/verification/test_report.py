@@ -10,7 +10,7 @@ from spark_segments import LogDir
 from spark_segments.errors import UnknownTopicError
 from spark_segments.maintenance import verify
 from tests.golden_files import golden_dir
-from tests.log.verification.topics import segment
+from tests.maintenance.verification.topics import segment
 from tests.manifest_rows import partitions_of, partitions_table
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 
-from tests.log.verification.topics import NOW_MS
+from tests.maintenance.verification.topics import NOW_MS
 from tests.manifest_rows import Partition, Segment
 
 RowFault = Callable[[list[Segment], list[Partition]], tuple[str | None, int | None]]

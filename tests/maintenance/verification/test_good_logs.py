@@ -12,7 +12,7 @@ from spark_segments import LogDir, ProducerOptions
 from spark_segments.maintenance import compact, retain, roll, verify
 from tests.golden_files import CLEAN_DIRECTORIES, GOLDEN, LEGACY_DIRECTORIES
 from tests.log.golden_reads import tree
-from tests.log.verification.topics import LATER_MS, NOW_MS, rows
+from tests.maintenance.verification.topics import LATER_MS, NOW_MS, rows
 
 
 @pytest.mark.slow

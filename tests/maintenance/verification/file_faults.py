@@ -13,7 +13,7 @@ from spark_segments import LogDir
 from spark_segments.format.sidecars.index import OFFSET_ENTRY, TIME_ENTRY
 from spark_segments.format.sidecars.txn_index import TXN_ENTRY
 from tests.golden_files import expected_records
-from tests.log.verification.topics import Place, overwrite, segment
+from tests.maintenance.verification.topics import Place, overwrite, segment
 from tests.manifest_rows import Segment
 from tests.segment_bytes import BatchTable, scan_batches
 

@@ -16,7 +16,7 @@ from spark_segments.log.manifest.delta.delta_log import FENCED
 from spark_segments.maintenance import vacuum
 from tests.log.chunk_rows import new_partitions
 from tests.log.groups.readers import check_position, moved
-from tests.log.rebuild.lost import (
+from tests.maintenance.rebuild.lost import (
     TOPIC,
     WEEKS_MS,
     again,

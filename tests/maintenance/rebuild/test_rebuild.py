@@ -19,7 +19,7 @@ from spark_segments.errors import (
 from spark_segments.log.manifest.delta.delta_log import FENCED
 from spark_segments.maintenance import verify
 from tests.log.groups.readers import check_position, moved
-from tests.log.rebuild.lost import (
+from tests.maintenance.rebuild.lost import (
     TOPIC,
     again,
     all_files,

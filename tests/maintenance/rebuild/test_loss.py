@@ -17,7 +17,7 @@ from spark_segments.storage.scratch import scratch_directory
 from tests.faults.scenes import file_size_limit
 from tests.log.chunk_rows import new_partitions
 from tests.log.played_log import Play
-from tests.log.rebuild.lost import (
+from tests.maintenance.rebuild.lost import (
     TOPIC,
     again,
     all_files,

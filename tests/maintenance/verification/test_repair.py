@@ -13,9 +13,9 @@ from spark_segments.maintenance import verify
 from spark_segments.maintenance.verification.repair import Rebuild, rebuild_sidecars
 from tests.golden_files import golden_dir
 from tests.log.golden_reads import records_of, tree
-from tests.log.verification.file_faults import FILE_FAULTS
-from tests.log.verification.topics import has, repaired, segment
 from tests.maintenance.appending import SegmentLimits
+from tests.maintenance.verification.file_faults import FILE_FAULTS
+from tests.maintenance.verification.topics import has, repaired, segment
 from tests.segment_bytes import AbortedTransactions
 
 SIDECAR_FAULTS = [

@@ -12,9 +12,9 @@ from spark_segments.maintenance import Report, verify
 from spark_segments.maintenance.verification.keys import KeysTask, verify_keys
 from tests.golden_files import expected_records, golden_dir
 from tests.log.golden_reads import as_records, tree
-from tests.log.verification.file_faults import FILE_FAULTS
-from tests.log.verification.row_faults import ROW_FAULTS
-from tests.log.verification.topics import has
+from tests.maintenance.verification.file_faults import FILE_FAULTS
+from tests.maintenance.verification.row_faults import ROW_FAULTS
+from tests.maintenance.verification.topics import has
 from tests.manifest_rows import SegmentRows, partitions_of, partitions_table, segments_of, segments_table
 from tests.segment_bytes import AbortedTransactions
 

@@ -12,7 +12,7 @@ from spark_segments import LogDir
 from spark_segments.maintenance import verify
 from tests.golden_files import damaged_dir, golden_dir
 from tests.log.golden_reads import tree
-from tests.log.verification.topics import Place, has, overwrite
+from tests.maintenance.verification.topics import Place, has, overwrite
 
 KAFKA_FAULTS: dict[str, tuple[Callable[[Path], Place], bool]] = {
     "a bit of a record": (lambda path: _flip(path / "00000000000000000649.log", 3000), True),

@@ -8,8 +8,8 @@ import pytest
 
 from spark_segments import LogDir
 from spark_segments.maintenance import Report, verify
-from tests.log.verification.file_faults import FILE_FAULTS
-from tests.log.verification.topics import repaired
+from tests.maintenance.verification.file_faults import FILE_FAULTS
+from tests.maintenance.verification.topics import repaired
 
 FAULTS = [
     "a missing offset index",

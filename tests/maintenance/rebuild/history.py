@@ -1,7 +1,7 @@
 """Random histories of a topic that loses its manifest after any of its commits, and processes that die in the midst.
 
 A rebuilt manifest is compared, row by row, with what the manifest said before it was lost. `python -m
-tests.log.rebuild.history FIRST LAST` plays the histories of these seeds.
+tests.maintenance.rebuild.history FIRST LAST` plays the histories of these seeds.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import pyarrow as pa
 from spark_segments import LogDir, ProducerOptions
 from spark_segments.errors import InvalidOptionError, LogDirError, UnknownTopicError
 from spark_segments.maintenance import Report, compact, restore, retain, roll, vacuum
-from tests.log.rebuild.lost import TOPIC, WEEKS_MS, rebuild_manifest
+from tests.maintenance.rebuild.lost import TOPIC, WEEKS_MS, rebuild_manifest
 from tests.manifest_rows import Snapshot, forget_rows, partitions_of, segments_of
 from tests.opened import LocalFiles, opened
 
@@ -261,7 +261,7 @@ def _killed(history: History, root: Path, seed: int) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m tests.log.rebuild.history", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tests.maintenance.rebuild.history", description=__doc__)
     parser.add_argument("first", type=int)
     parser.add_argument("last", type=int)
     given = parser.parse_args()
