@@ -1,4 +1,4 @@
-"""The store's own clock, at a moment that a test chooses."""
+"""The store's own clock, at a moment that a test chooses; and how long a test waits."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ from collections.abc import Callable, Iterator
 from unittest import mock
 
 from spark_segments.storage import Storage
+
+PATIENCE_SECONDS = 600
+"""How long a test waits for what always comes, however busy the machine is: only what never comes takes so long."""
 
 ORPHAN_AGE_MS = 7 * 24 * 60 * 60 * 1000
 """From when on vacuum deletes a file that no row names, as docs/format/writing.md has it."""

@@ -32,6 +32,7 @@ from urllib.parse import urlencode
 
 from spark_segments.storage import Storage
 from spark_segments.storage.clients import EMULATOR_ACCOUNT, EMULATOR_KEY
+from tests.clock import PATIENCE_SECONDS
 
 BUCKET = "bucket"
 KEY, SECRET = "AKIAIOSFODNN7EXAMPLE", "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY"
@@ -205,8 +206,8 @@ def _running(command: list[str], log: Path) -> Iterator[None]:
 
 
 def _until(ready, log: Path) -> None:
-    """Calls `ready` until it raises nothing, for a minute."""
-    deadline = time.monotonic() + 60
+    """Calls `ready` until it raises nothing, for some minutes."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
     while True:
         try:
             ready()

@@ -17,6 +17,7 @@ import spark_segments
 from spark_segments import execution
 from spark_segments.errors import CorruptBatchError, StorageError, VersionMismatchError
 from spark_segments.execution import Versioned, run_tasks, slots_of_a_process, task_slots, try_tasks
+from tests.clock import PATIENCE_SECONDS
 
 
 @dataclass(frozen=True)
@@ -97,7 +98,7 @@ def test_no_more_tasks_run_at_a_time_than_asked_for():
         with lock:
             running.add(number)
             most.append(len(running))
-        both.wait(timeout=30)  # passes only where three run at once
+        both.wait(timeout=PATIENCE_SECONDS)  # passes only where three run at once
         with lock:
             running.discard(number)
 

@@ -15,9 +15,8 @@ from spark_segments import LogDir
 from spark_segments.errors import StorageError
 from spark_segments.storage import Storage
 from spark_segments.storage.native import native
+from tests.clock import PATIENCE_SECONDS
 from tests.s3_server import BUCKET
-
-SECONDS = 60
 
 
 def _read(storage: Storage) -> bytes | str:
@@ -41,7 +40,7 @@ def _in_another_process(work: Callable[[Any, Connection], None], given: object, 
     process = context.Process(target=work, args=(given, sender))
     process.start()
     try:
-        assert receiver.poll(SECONDS), "the child hangs"
+        assert receiver.poll(PATIENCE_SECONDS), "the child hangs"
         return receiver.recv()
     finally:
         process.kill()
@@ -82,7 +81,7 @@ def test_a_child_that_was_forked_before_the_first_use_uses_it(storage: Storage) 
     storage.create("a", b"x")
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(1, context) as pool:
-        assert pool.submit(_fork_and_read, storage).result(SECONDS) == b"x"
+        assert pool.submit(_fork_and_read, storage).result(PATIENCE_SECONDS) == b"x"
 
 
 def _open(uri: str, sender: Connection) -> None:

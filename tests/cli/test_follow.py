@@ -18,6 +18,7 @@ from spark_segments.cli import interrupts
 from spark_segments.cli.records.follow import Follower, GroupReader, consume_rounds
 from spark_segments.errors import CommitConflictError, LogDirError, MissingFileError, OffsetOutOfRangeError
 from spark_segments.maintenance import compact, retain, roll, vacuum
+from tests.clock import PATIENCE_SECONDS
 from tests.manifest_rows import Change
 
 
@@ -243,7 +244,7 @@ def test_ctrl_c_and_sigterm_end_a_follower_cleanly(orders, python_environment, s
     append(orders, "d")
     assert process.stdout.readline() == b"d\n"
     os.kill(process.pid, sent)
-    _, error = process.communicate(timeout=60)
+    _, error = process.communicate(timeout=PATIENCE_SECONDS)
     assert (process.returncode, error) == (0, b"")
     # The signal may come between the last line and the note that it was written: it is printed again then.
     assert orders.group("audit").positions().offsets in ({"orders": {0: 3}}, {"orders": {0: 4}})

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from spark_segments import LogDir
+from tests.clock import PATIENCE_SECONDS
 from tests.golden_files import GOLDEN
 
 
@@ -83,11 +84,11 @@ def test_without_once_it_follows_until_it_is_ended(places, python_environment, e
             pass
         leader = LogDir.open(places[0])
         leader.topic("orders").append([{"value": b"two"}])
-        follower, deadline = LogDir.open(places[1]), time.monotonic() + 60
+        follower, deadline = LogDir.open(places[1]), time.monotonic() + PATIENCE_SECONDS
         while follower.topic("orders").offsets() != {0: (0, 2)}:
             assert time.monotonic() < deadline
         os.kill(process.pid, ending)
-        process.communicate(timeout=60)
+        process.communicate(timeout=PATIENCE_SECONDS)
     assert process.returncode == 0
 
 

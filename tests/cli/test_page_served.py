@@ -28,6 +28,7 @@ from spark_segments.cli.page.serve import server
 from spark_segments.cli.page.view import OVERDUE_MS
 from spark_segments.log.groups.lag import group_lags
 from tests.cli.page_parser import PageParser
+from tests.clock import PATIENCE_SECONDS
 from tests.golden_files import GOLDEN
 from tests.log.groups.readers import moved
 from tests.log.played_log import Play
@@ -59,7 +60,7 @@ class Client:
         self.port = port
 
     def get(self, path: str, *, method: str = "GET", host: str | None = None, **query: object) -> Got:
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE_SECONDS)
         address = f"{path}?{urlencode(query)}" if query else path
         connection.request(method, address, headers={"Host": host or f"127.0.0.1:{self.port}"})
         answer = connection.getresponse()

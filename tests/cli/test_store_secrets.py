@@ -50,7 +50,7 @@ def test_no_command_shows_credentials(
         log.create_topic("orders")
         log.topic("orders").append(pa.table({"value": [b"tea"]}))
         proxy.play(None if failure is None else lambda request: failure)
-        given = [f"--storage={name}={value}" for name, value in (proxy.options | {"timeout": "2s"}).items()]
+        given = [f"--storage={name}={value}" for name, value in (proxy.options).items()]
         for command in COMMANDS:
             verb = 2 if command[0] == "topic" else 1
             page = tmp_path / "page.html"

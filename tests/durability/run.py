@@ -19,6 +19,7 @@ from pathlib import Path
 from spark_segments import LogDir
 from spark_segments.errors import SegmentsError
 from spark_segments.maintenance import roll, vacuum, verify
+from tests.clock import PATIENCE_SECONDS
 from tests.durability.disk import Disk
 
 TOPIC = "orders"
@@ -89,7 +90,7 @@ def run(directory: Path, losses: int, *, config: dict[str, str], seed: int = 1, 
     judged, acknowledged = Judged(), set()
     try:
         for worker in workers:
-            while (line := worker.lines.get(timeout=120)) != BEGUN:
+            while (line := worker.lines.get(timeout=PATIENCE_SECONDS)) != BEGUN:
                 acknowledged |= _records(line)
         while judged.losses < losses:
             time.sleep(draw.uniform(0, 0.25))

@@ -92,7 +92,7 @@ for number in range(first, first + count):
     if number == 2:
         ctypes.string_at(0)
     if number == 5:
-        time.sleep(60)
+        time.sleep(3600)
     state[1] += 1
 print("[]")
 """

@@ -27,7 +27,7 @@ def running_broker(home: Path) -> Iterator[str]:
         command = [binary.strip(), "broker"]
         process = subprocess.Popen(command, env=os.environ | settings, stdout=output, stderr=output, cwd=home)
     try:
-        for _ in range(200):
+        while process.poll() is None:
             with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port)):
                 break
             time.sleep(0.05)

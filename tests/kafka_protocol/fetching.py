@@ -11,6 +11,7 @@ from kio.serial import entity_reader, entity_writer
 
 from spark_segments import LogDir
 from spark_segments.format.batches import scan_batches
+from tests.clock import PATIENCE_SECONDS
 
 
 class _Frame:
@@ -25,7 +26,7 @@ def fetched_batches(address: str, topic: str, partition: int) -> bytes:
     """All whole batches of a partition from offset 0 on."""
     host, _, port = address.rpartition(":")
     found, offset, end = b"", 0, 1
-    with socket.create_connection((host, int(port)), timeout=30) as connection:
+    with socket.create_connection((host, int(port)), timeout=PATIENCE_SECONDS) as connection:
         while offset < end:  # a broker that is busy may answer nothing for a while
             connection.sendall(_request(topic, partition, offset))
             (size,) = struct.unpack(">i", _received(connection, 4))

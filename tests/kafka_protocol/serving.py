@@ -23,6 +23,7 @@ from spark_segments import LogDir
 from spark_segments.kafka_protocol import capture
 from spark_segments.kafka_protocol.server import Server
 from spark_segments.kafka_protocol.views import Views
+from tests.clock import PATIENCE_SECONDS
 from tests.log.memory_store import memory_log
 
 Record = tuple[int, str | None, str | None, list[tuple[str, str | None]]]
@@ -38,7 +39,7 @@ def serving(
         thread = threading.Thread(target=server.serve, daemon=True)
         thread.start()
         yield server
-    thread.join(10)
+    thread.join(PATIENCE_SECONDS)
 
 
 def with_a_hole(location: str) -> LogDir:
@@ -92,16 +93,14 @@ def consumer(server: Server, **settings: Any) -> Consumer:
     )
 
 
-def records(
-    server: Server, topic: str, partition: int, begin: int = -2, timeout_seconds: float = 30, **settings: Any
-) -> list[Record]:
+def records(server: Server, topic: str, partition: int, begin: int = -2, **settings: Any) -> list[Record]:
     """The records of a partition from an offset (-2: the earliest) to its end, by librdkafka."""
     reader = consumer(server, **settings)
     try:
         reader.assign([TopicPartition(topic, partition, begin)])
         found: list[Record] = []
         while True:
-            message = reader.poll(timeout_seconds)
+            message = reader.poll(PATIENCE_SECONDS)
             assert message is not None, f"{topic}-{partition} ended nowhere: {len(found)} records"
             if (error := message.error()) is None:
                 headers = [(name, text(value)) for name, value in message.headers() or []]

@@ -30,7 +30,7 @@ from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.manifest.states import captured_of, with_captured
 from spark_segments.log.reading.verbatim import PartitionLog
 from spark_segments.maintenance import roll, verify
-from tests.clock import store_clock
+from tests.clock import PATIENCE_SECONDS, store_clock
 from tests.golden_files import CLEAN_DIRECTORIES, golden_dir
 from tests.kafka_protocol.fetching import fetched_batches
 from tests.kafka_protocol.played import FAULTS, Fault, PlayedViews, bad_crc, playing
@@ -173,7 +173,7 @@ def test_a_certificate_that_nothing_proves_is_named(source: LogDir, tmp_path: Pa
     _, tls = self_signed(tmp_path)
     with (
         serving(source, tls=tls) as server,
-        SourceCluster(f"127.0.0.1:{server.port}", {"security.protocol": "SSL"}, timeout_seconds=0.5) as cluster,
+        SourceCluster(f"127.0.0.1:{server.port}", {"security.protocol": "SSL"}, timeout_seconds=5) as cluster,
         pytest.raises(SegmentsError, match="certificate verify failed"),
     ):
         cluster.topics()
@@ -334,18 +334,18 @@ def away(log: LogDir, topic: str, partition: int, time_ms: int) -> None:
 
 def test_a_late_marker_ends_a_transaction_whose_records_the_cluster_still_has(broker: str, log: LogDir) -> None:
     admin = AdminClient({"bootstrap.servers": broker})
-    admin.create_topics([NewTopic("ledger", 1, 1)])["ledger"].result(20)
+    admin.create_topics([NewTopic("ledger", 1, 1)])["ledger"].result(PATIENCE_SECONDS)
     producer = Producer({"bootstrap.servers": broker, "transactional.id": "ledger"})
-    producer.init_transactions(30)
+    producer.init_transactions(PATIENCE_SECONDS)
     for value in ("first", "second"):
         producer.begin_transaction()
         producer.produce("ledger", value, "key", 0)
-        producer.flush(30)
+        producer.flush(PATIENCE_SECONDS)
         if value == "first":
             capture(log, broker, ["ledger"])
             log.topic("ledger").alter({"cleanup.policy": "compact"})  # which this broker does not tell
             away(log, "ledger", 0, 86_400_000)
-        producer.commit_transaction(30)
+        producer.commit_transaction(PATIENCE_SECONDS)
     [late] = capture(log, broker, ["ledger"]).partitions
     assert late["late"]
     assert [value for _, _, value in _values(log, "ledger", "read_committed")] == [b"first", b"second"]

@@ -19,6 +19,7 @@ from spark_segments.errors import InvalidOptionError, InvalidRecordError, Offset
 from spark_segments.format.batches import scan_batches
 from spark_segments.kafka_protocol import CaptureOptions, ReplayOptions, capture, replay, replaying
 from spark_segments.kafka_protocol.target import TargetCluster, TargetError, TargetTopic
+from tests.clock import PATIENCE_SECONDS
 from tests.golden_files import CLEAN_DIRECTORIES, golden_dir
 from tests.kafka_protocol.fetching import fetched_batches
 from tests.log.memory_store import memory_log
@@ -90,7 +91,7 @@ def make(address: str, name: str, partitions: int = 2, config: dict[str, str] | 
     """Makes a topic there."""
     admin = AdminClient({"bootstrap.servers": address})
     [made] = admin.create_topics([NewTopic(name, partitions, 1, config=config or {})]).values()
-    made.result(20)
+    made.result(PATIENCE_SECONDS)
 
 
 def records(log: LogDir, name: str) -> pa.Table:

@@ -27,6 +27,7 @@ from spark_segments.kafka_protocol.call import Limits
 from spark_segments.kafka_protocol.credentials import MECHANISMS, Users
 from spark_segments.kafka_protocol.server import Server
 from spark_segments.kafka_protocol.views import Views
+from tests.clock import PATIENCE_SECONDS
 from tests.golden_files import CLEAN_DIRECTORIES, LEGACY_DIRECTORIES, expected_records, golden_dir, queries
 from tests.kafka_protocol.requests import request
 from tests.kafka_protocol.serving import consumer, expected, records, self_signed, serving, text, with_a_hole
@@ -144,7 +145,7 @@ def offsets_by_librdkafka(server: Server, isolation_level: str) -> tuple[list[in
     try:
         reader.assign([TopicPartition("gone", 0, 0)])
         found: list[int] = []
-        while (message := reader.poll(20)) is not None and message.error() is None:
+        while (message := reader.poll(PATIENCE_SECONDS)) is not None and message.error() is None:
             found.append(message.offset())
         assert message is not None and message.error().name() == "_PARTITION_EOF"
         return found, message.offset()
@@ -161,7 +162,7 @@ def offsets_by_kafka_python(server: Server, isolation_level: str) -> tuple[list[
         reader.assign([place])
         reader.seek(place, 0)
         end, found = reader.end_offsets([place])[place], []
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + PATIENCE_SECONDS
         while reader.position(place) < end and time.monotonic() < deadline:
             found += [one.offset for batch in reader.poll(timeout_ms=500).values() for one in batch]
         return found, reader.position(place)
@@ -181,7 +182,7 @@ def offsets_by_aiokafka(server: Server, isolation_level: str) -> tuple[list[int]
             reader.assign([place])
             reader.seek(place, 0)
             end, found = (await reader.end_offsets([place]))[place], []
-            deadline = time.monotonic() + 20
+            deadline = time.monotonic() + PATIENCE_SECONDS
             while await reader.position(place) < end and time.monotonic() < deadline:
                 found += [one.offset for batch in (await reader.getmany(timeout_ms=500)).values() for one in batch]
             return found, await reader.position(place)
@@ -211,7 +212,8 @@ def test_offsets_by_time_are_kafkas(server: Server, name: str) -> None:
     reader = consumer(server)
     try:
         for one in asked:
-            [found] = reader.offsets_for_times([TopicPartition(topic, partition, one["target"])], timeout=10)
+            place = TopicPartition(topic, partition, one["target"])
+            [found] = reader.offsets_for_times([place], timeout=PATIENCE_SECONDS)
             assert (None if found.offset < 0 else found.offset) == one["offset"], one
     finally:
         reader.close()
@@ -219,14 +221,14 @@ def test_offsets_by_time_are_kafkas(server: Server, name: str) -> None:
 
 def test_a_client_sees_the_topics_with_their_ids_and_settings(server: Server, log: LogDir) -> None:
     client = AdminClient({"bootstrap.servers": f"127.0.0.1:{server.port}"})
-    listed = client.list_topics(timeout=10)
+    listed = client.list_topics(timeout=PATIENCE_SECONDS)
     assert sorted(listed.topics) == log.topics()
     assert len(listed.topics["orders"].partitions) == len(log.topic("orders").offsets())
     [future] = client.describe_configs([ConfigResource(ResourceType.TOPIC, "orders")]).values()
-    shown = {name: entry.value for name, entry in future.result(10).items()}
+    shown = {name: entry.value for name, entry in future.result(PATIENCE_SECONDS).items()}
     assert shown == log.topic("orders").config.effective()
     [future] = client.describe_configs([ConfigResource(ResourceType.BROKER, "1")]).values()
-    assert {name: entry.value for name, entry in future.result(10).items()}["auto.create.topics.enable"] == "false"
+    assert future.result(PATIENCE_SECONDS)["auto.create.topics.enable"].value == "false"
 
 
 def test_the_largest_timestamp_has_an_offset(server: Server) -> None:
@@ -235,14 +237,14 @@ def test_the_largest_timestamp_has_an_offset(server: Server) -> None:
     [future] = client.list_offsets({place: OffsetSpec.max_timestamp()}).values()
     rows = expected_records("outoforder-0")
     latest = max(row["timestamp"] for row in rows)
-    assert future.result(10).offset == next(row["offset"] for row in rows if row["timestamp"] == latest)
+    assert future.result(PATIENCE_SECONDS).offset == next(row["offset"] for row in rows if row["timestamp"] == latest)
 
 
 def test_a_producer_is_refused_for_good(server: Server) -> None:
     failed: list[Any] = []
-    producer = Producer({"bootstrap.servers": f"127.0.0.1:{server.port}", "message.timeout.ms": 20000})
+    producer = Producer({"bootstrap.servers": f"127.0.0.1:{server.port}"})
     producer.produce("plain", b"value", callback=lambda error, _: failed.append(error))
-    producer.flush(20)
+    producer.flush(PATIENCE_SECONDS)
     assert [error.name() for error in failed] == ["TOPIC_AUTHORIZATION_FAILED"]
 
 
@@ -269,12 +271,12 @@ def test_the_command_ends_in_order_and_leaves_its_figures(log: LogDir, tmp_path:
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         port = int(process.stdout.readline().partition("127.0.0.1:")[2].split()[0])
-        with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
+        with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_SECONDS) as connection:
             connection.sendall(request(18, 0, {}))
             assert connection.recv(1)
             process.terminate()
             rest = process.stdout.read()
-        assert process.wait(30) == 0
+        assert process.wait(PATIENCE_SECONDS) == 0
     assert rest.startswith("Ended: ")
     assert "segments_serve_answered_requests{" in metrics.read_text()
 
@@ -284,12 +286,13 @@ def test_an_append_ends_a_fetch_that_waits(tmp_path: Path) -> None:
     log.create_topic("live", partitions=1)
     log.topic("live").append([{"value": "before"}])
     with serving(log) as server:
-        reader = consumer(server, **{"fetch.wait.max.ms": 20000, "enable.partition.eof": False})
+        waits = {"fetch.wait.max.ms": 250_000, "socket.timeout.ms": 300_000, "enable.partition.eof": False}
+        reader = consumer(server, **waits)
         try:
             reader.assign([TopicPartition("live", 0, 0)])
-            assert reader.poll(20).value() == b"before"
+            assert reader.poll(PATIENCE_SECONDS).value() == b"before"
             log.topic("live").append([{"value": "after"}])
-            assert reader.poll(15).value() == b"after"
+            assert reader.poll(200).value() == b"after"
         finally:
             reader.close()
 
@@ -317,7 +320,7 @@ def test_what_retention_took_is_out_of_range(tmp_path: Path) -> None:
         reader = consumer(server, **{"auto.offset.reset": "error"})
         try:
             reader.assign([TopicPartition("old", 0, 10)])
-            assert reader.poll(10).error().name() == "_AUTO_OFFSET_RESET"
+            assert reader.poll(PATIENCE_SECONDS).error().name() == "_AUTO_OFFSET_RESET"
         finally:
             reader.close()
         assert [row[0] for row in records(server, "old", 0)] == list(range(60, 100))
@@ -340,7 +343,7 @@ def test_a_topic_is_served_as_it_was(tmp_path: Path) -> None:
         with serving(log, shown=shown) as server:
             assert len(records(server, "past", 0)) == 1
             client = AdminClient({"bootstrap.servers": f"127.0.0.1:{server.port}"})
-            assert set(client.list_topics(timeout=10).topics) == topics
+            assert set(client.list_topics(timeout=PATIENCE_SECONDS).topics) == topics
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
@@ -380,14 +383,15 @@ def test_clients_that_send_nothing_or_take_nothing_are_ended(log: LogDir, tmp_pa
     ) as server:
 
         def connected() -> socket.socket:
-            made = socket.create_connection(("127.0.0.1", server.port), timeout=10)
+            made = socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE_SECONDS)
             return client.wrap_socket(made, server_hostname="127.0.0.1") if is_encrypted else made
 
         for sent in (b"", asked[:9]):
-            with connected() as connection:
+            # On a busy machine the server ends a connection whose handshake takes longer.
+            with contextlib.suppress(ConnectionError, ssl.SSLEOFError), connected() as connection:
                 connection.sendall(sent)
                 assert connection.recv(1) == b""
-        with connected() as connection, contextlib.suppress(ConnectionError, ssl.SSLEOFError):
+        with contextlib.suppress(ConnectionError, ssl.SSLEOFError), connected() as connection:
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             while True:  # until nobody takes these any more
                 connection.sendall(asked * 20)
@@ -413,7 +417,7 @@ def test_other_machines_ask_for_tls_and_users(log: LogDir) -> None:
     ],
 )
 def test_a_request_that_makes_no_sense_ends_its_connection_alone(server: Server, sent: bytes) -> None:
-    with socket.create_connection(("127.0.0.1", server.port), timeout=10) as connection:
+    with socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE_SECONDS) as connection:
         connection.sendall(sent)
         with contextlib.suppress(ConnectionResetError):  # bytes that nobody read
             assert connection.recv(100) == b""
@@ -421,7 +425,7 @@ def test_a_request_that_makes_no_sense_ends_its_connection_alone(server: Server,
 
 
 def test_an_unknown_version_of_api_versions_is_answered_in_version_0(server: Server) -> None:
-    with socket.create_connection(("127.0.0.1", server.port), timeout=10) as connection:
+    with socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE_SECONDS) as connection:
         connection.sendall(struct.pack(">ihhi", 8, 18, 99, 7))
         size, correlation_id, error = struct.unpack(">iih", connection.recv(10, socket.MSG_WAITALL))
         assert (correlation_id, error) == (7, 35)
@@ -430,7 +434,7 @@ def test_an_unknown_version_of_api_versions_is_answered_in_version_0(server: Ser
 
 @pytest.mark.parametrize("version", [0, 1, 2])
 def test_the_cluster_is_described_in_each_version(server: Server, version: int) -> None:
-    with socket.create_connection(("127.0.0.1", server.port), timeout=10) as connection:
+    with socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE_SECONDS) as connection:
         connection.sendall(request(60, version, {"endpoint_type": 1}, correlation_id=9))
         size, correlation_id = struct.unpack(">ii", connection.recv(8, socket.MSG_WAITALL))
         assert correlation_id == 9
@@ -444,7 +448,7 @@ def test_connections_are_bounded(log: LogDir) -> None:
             for one in held:
                 one.sendall(struct.pack(">ihhih", 10, 18, 0, 1, -1))
                 assert one.recv(1)
-            with socket.create_connection(("127.0.0.1", server.port), timeout=10) as third:
+            with socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE_SECONDS) as third:
                 assert third.recv(1) == b""
         finally:
             for one in held:

@@ -18,9 +18,11 @@ from confluent_kafka.admin import AdminClient
 from spark_segments import LogDir
 from spark_segments.kafka_protocol.coordinator import Coordinator, RefusedError
 from spark_segments.kafka_protocol.server import Server
+from tests.clock import PATIENCE_SECONDS
 from tests.kafka_protocol.serving import consumer, serving
 
 PARTITIONS = 6
+SESSION_MS = 300_000  # no test waits for a session's end, and clients take no longer one
 
 
 @pytest.fixture
@@ -42,7 +44,7 @@ def member(server: Server, group: str, **settings: Any) -> Consumer:
             "group.id": group,
             "auto.offset.reset": "earliest",
             "enable.partition.eof": False,
-            "session.timeout.ms": 6000,
+            "session.timeout.ms": SESSION_MS,
             "heartbeat.interval.ms": 200,
             **settings,
         },
@@ -51,10 +53,10 @@ def member(server: Server, group: str, **settings: Any) -> Consumer:
     return made
 
 
-def take(readers: list[Consumer], count: int, timeout_seconds: float = 60) -> list[tuple[int, int, str]]:
+def take(readers: list[Consumer], count: int) -> list[tuple[int, int, str]]:
     """So many records (partition, offset, value) that members get, each committed once it is taken."""
     found: list[tuple[int, int, str]] = []
-    deadline = time.monotonic() + timeout_seconds
+    deadline = time.monotonic() + PATIENCE_SECONDS
     while len(found) < count:
         assert time.monotonic() < deadline, f"{len(found)} of {count}"
         for reader in readers:
@@ -73,7 +75,7 @@ def test_members_share_the_partitions_and_read_each_record_once(log: LogDir) -> 
     with serving(log) as server:
         readers = [member(server, "billing", **{"client.id": f"reader-{number}"}) for number in range(3)]
         try:
-            deadline = time.monotonic() + 40
+            deadline = time.monotonic() + PATIENCE_SECONDS
             while sorted(len(one.assignment()) for one in readers) != [2, 2, 2]:
                 assert time.monotonic() < deadline
                 assert not any(one.poll(0.1) for one in readers)
@@ -82,7 +84,7 @@ def test_members_share_the_partitions_and_read_each_record_once(log: LogDir) -> 
             assert sorted(found) == sorted((n % PARTITIONS, n // PARTITIONS, str(n)) for n in range(600, 1200))
             client = AdminClient({"bootstrap.servers": f"127.0.0.1:{server.port}"})
             [state] = client.describe_consumer_groups(["billing"]).values()
-            described = state.result(20)
+            described = state.result(PATIENCE_SECONDS)
             assert described.state is ConsumerGroupState.STABLE
             assert sorted(one.client_id for one in described.members) == ["reader-0", "reader-1", "reader-2"]
         finally:
@@ -138,7 +140,7 @@ def test_a_second_server_has_the_groups_once_the_first_ends(log: LogDir) -> None
             client = AdminClient({"bootstrap.servers": f"127.0.0.1:{second.port}", "log_level": 0})
             [described] = client.describe_consumer_groups(["billing"], request_timeout=1).values()
             with pytest.raises(KafkaException):
-                described.result(5)
+                described.result(PATIENCE_SECONDS)
         append(log, range(600, 700))
         reader = member(second, "billing")
         try:
@@ -156,7 +158,7 @@ def test_a_static_member_comes_back_without_a_rebalance(log: LogDir) -> None:
             before = {one.partition for one in readers[0].assignment()}
             readers[1].unsubscribe()
             readers[1].subscribe(["orders"], on_assign=lambda *_: rebalances.append(1))
-            deadline = time.monotonic() + 20
+            deadline = time.monotonic() + PATIENCE_SECONDS
             while not rebalances:
                 assert time.monotonic() < deadline
                 assert not any(one.poll(0.05) for one in readers)
@@ -196,9 +198,9 @@ def test_a_position_has_the_metadata_and_the_epoch_that_a_client_gave(log: LogDi
         try:
             place = TopicPartition("orders", 2, 40, metadata="step 7", leader_epoch=0)
             reader.commit(offsets=[place], asynchronous=False)
-            [found] = reader.committed([TopicPartition("orders", 2)], timeout=20)
+            [found] = reader.committed([TopicPartition("orders", 2)], timeout=PATIENCE_SECONDS)
             assert (found.offset, found.metadata, found.leader_epoch) == (40, "step 7", 0)
-            [none] = reader.committed([TopicPartition("orders", 3)], timeout=20)
+            [none] = reader.committed([TopicPartition("orders", 3)], timeout=PATIENCE_SECONDS)
             assert none.offset < 0
         finally:
             reader.close()
@@ -215,7 +217,7 @@ def test_a_position_in_a_topic_that_was_made_again_is_none(log: LogDir) -> None:
     with serving(log) as server:
         reader = consumer(server, **{"group.id": "billing"})
         try:
-            [found] = reader.committed([TopicPartition("orders", 0)], timeout=20)
+            [found] = reader.committed([TopicPartition("orders", 0)], timeout=PATIENCE_SECONDS)
             assert found.offset < 0
         finally:
             reader.close()
@@ -228,7 +230,7 @@ def test_groups_are_listed_with_and_without_members(log: LogDir) -> None:
         try:
             take([reader], 600)
             client = AdminClient({"bootstrap.servers": f"127.0.0.1:{server.port}"})
-            listed = client.list_consumer_groups().result(20)
+            listed = client.list_consumer_groups().result(PATIENCE_SECONDS)
             assert {one.group_id: one.state.name for one in listed.valid} == {"busy": "STABLE", "idle": "EMPTY"}
         finally:
             reader.close()
@@ -241,7 +243,8 @@ def test_kafka_python_subscribes(log: LogDir) -> None:
             bootstrap_servers=f"127.0.0.1:{server.port}",
             group_id="python",
             auto_offset_reset="earliest",
-            consumer_timeout_ms=20000,
+            session_timeout_ms=SESSION_MS,
+            consumer_timeout_ms=1000 * PATIENCE_SECONDS,
             enable_auto_commit=False,
         )
         try:
@@ -264,6 +267,7 @@ def test_aiokafka_subscribes(log: LogDir) -> None:
             bootstrap_servers=f"127.0.0.1:{port}",
             group_id="asyncio",
             auto_offset_reset="earliest",
+            session_timeout_ms=SESSION_MS,
             enable_auto_commit=False,
         )
         await reader.start()
@@ -278,5 +282,5 @@ def test_aiokafka_subscribes(log: LogDir) -> None:
             await reader.stop()
 
     with serving(log) as server:
-        assert sorted(asyncio.run(asyncio.wait_for(read(server.port), 60))) == list(range(600))
+        assert sorted(asyncio.run(asyncio.wait_for(read(server.port), PATIENCE_SECONDS))) == list(range(600))
     assert log.group("asyncio").positions().offsets == {"orders": dict.fromkeys(range(PARTITIONS), 100)}

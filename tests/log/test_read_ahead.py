@@ -18,6 +18,7 @@ from spark_segments import LogDir, ProducerOptions
 from spark_segments.errors import CorruptBatchError, InvalidOptionError
 from spark_segments.log.reading import scan
 from spark_segments.log.reading.ahead import read_ahead
+from tests.clock import PATIENCE_SECONDS
 from tests.segment_bytes import RECORD_SCHEMA
 
 
@@ -148,7 +149,7 @@ def test_a_process_ends_while_a_reader_is_half_read(tmp_path):
         "batches = log.topic('t').scan().batches(threads=3); print(next(batches).num_rows)"
     )
     done = subprocess.run(
-        [sys.executable, "-c", program, str(tmp_path / "log")], capture_output=True, text=True, timeout=120
+        [sys.executable, "-c", program, str(tmp_path / "log")], capture_output=True, text=True, timeout=PATIENCE_SECONDS
     )
     assert (done.stdout, done.stderr, done.returncode) == ("250\n", "", 0)
 

@@ -13,6 +13,7 @@ import sys
 import pytest
 
 from spark_segments import LogDir
+from tests.clock import PATIENCE_SECONDS
 from tests.conftest import ROOT
 from tests.maintenance.upkeep import all_records, assert_maintained, assert_vacuumed, busy_log
 
@@ -28,7 +29,9 @@ def run(command: list[str], **environment: str) -> list[dict]:
     """The reports that a process prints, a line each. Its Spark is this environment's, whatever the PATH has."""
     variables = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     variables["PYSPARK_PYTHON"] = sys.executable
-    done = subprocess.run(command, env=variables | environment, capture_output=True, text=True, timeout=300, cwd="/")
+    done = subprocess.run(
+        command, env=variables | environment, capture_output=True, text=True, timeout=PATIENCE_SECONDS, cwd="/"
+    )
     assert done.returncode == 0, done.stderr[-3000:]
     return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
 

@@ -20,6 +20,7 @@ from spark_segments.errors import InvalidOptionError, StorageError
 from spark_segments.maintenance import Report, retain, roll, vacuum
 from spark_segments.maintenance.retention.plan import REASONS, plan_retention
 from spark_segments.maintenance.retention.retain import plan_max_bytes, topic_sizes, with_max_bytes
+from tests.clock import PATIENCE_SECONDS
 from tests.log.played_log import Play
 from tests.log_copies import copy_of
 from tests.maintenance.appending import DAY_MS, append_one_by_one, contents, live, records, topic_with
@@ -326,7 +327,7 @@ def test_many_at_once_take_what_one_would_take(full):
     begin = threading.Barrier(4)
 
     def work(_: int) -> Report:
-        begin.wait(timeout=60)
+        begin.wait(timeout=PATIENCE_SECONDS)
         return retain(LogDir.open(full.uri), now_ms=LATER_MS, max_bytes=limit)
 
     with ThreadPoolExecutor(4) as pool:

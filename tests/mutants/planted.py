@@ -16,7 +16,7 @@ PACKAGE = "spark_segments"
 _COPIED = ("spark_segments", "pyspark_segments", "tests")
 _LINKED = ("pyproject.toml", "README.md", "CHANGELOG.md", "conf", "docs", "examples", "jobs", "mkdocs.yml")
 _GOLDEN = "tests/golden"  # large, and never changed
-MOST_SECONDS = 300
+MOST_SECONDS = 900
 
 
 @dataclass(frozen=True)

@@ -12,14 +12,13 @@ from collections.abc import Callable, Mapping
 
 from spark_segments.errors import SegmentsError, StorageError, UnknownOutcomeError
 from spark_segments.storage import Storage
+from tests.clock import PATIENCE_SECONDS
 from tests.log.memory_store import replayed
 from tests.log.played_log import CommitFailedError, CommitNote, FileChange, TableVersion
 from tests.opened import DeltaLog
 from tests.protocol.model import DEAD, REFUSED, UNKNOWN
 
 SEND, READ, DONE = "send", "read", "done"
-SECONDS = 60
-
 Outcome = tuple[str, tuple[int, int] | None]
 """How a commit ended, and the offsets that its caller was told."""
 
@@ -67,7 +66,7 @@ class Actor:
         self._thread.join()
 
     def _next(self) -> str:
-        where = self._at.get(timeout=SECONDS)
+        where = self._at.get(timeout=PATIENCE_SECONDS)
         self._is_over = where == DONE
         if self._error is not None:
             raise self._error

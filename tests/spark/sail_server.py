@@ -12,12 +12,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tests.clock import PATIENCE_SECONDS
+
 if TYPE_CHECKING:
     from pyspark.sql.connect.session import SparkSession
 
 ROOT = Path(__file__).parents[2]
 TIME_ZONE = "America/St_Johns"  # as Spark's in the tests: a timestamp that is taken for local time somewhere shows
-_START_SECONDS = 60
 
 
 @contextlib.contextmanager
@@ -58,7 +59,7 @@ def sail_server(directory: Path, **environment: str) -> Iterator[str]:
 
 
 def _wait(process: subprocess.Popen[bytes], port: int) -> None:
-    until = time.monotonic() + _START_SECONDS
+    until = time.monotonic() + PATIENCE_SECONDS
     while time.monotonic() < until and process.poll() is None:
         with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
             return

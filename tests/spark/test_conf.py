@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+from tests.clock import PATIENCE_SECONDS
 from tests.conftest import ROOT
 
 SCRIPT = """
@@ -35,7 +36,7 @@ def test_sparks_settings_are_in_force_and_standard_output_is_the_jobs_own(python
         env=python_environment | {"SPARK_CONF_DIR": str(ROOT / "conf")},
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=PATIENCE_SECONDS,
     )
     assert done.returncode == 0, done.stderr[-3000:]
     assert json.loads(done.stdout) == settings

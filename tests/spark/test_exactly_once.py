@@ -14,6 +14,8 @@ import pytest
 from kafka.partitioner.default import murmur2
 from pyspark.errors import PySparkException
 
+from tests.clock import PATIENCE_SECONDS
+
 TASKS = 8
 ROWS = 250_000
 PARTITIONS = 6
@@ -117,7 +119,7 @@ frame.write.format("segments").mode("append").option("topic", "orders").save(uri
 def test_a_job_killed_between_its_files_and_its_commit_leaves_the_log_as_it_was(log, python_environment):
     log.create_topic("orders")
     with socket.create_server(("127.0.0.1", 0)) as server:
-        server.settimeout(120)
+        server.settimeout(PATIENCE_SECONDS)
         command = [sys.executable, "-c", KILLED_JOB, log.uri, str(server.getsockname()[1])]
         job = subprocess.Popen(command, env=python_environment, start_new_session=True, stderr=subprocess.DEVNULL)
         try:

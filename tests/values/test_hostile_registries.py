@@ -12,7 +12,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -163,13 +162,11 @@ def test_an_answer_of_a_byte_now_and_then_has_a_deadline(head: bytes, limits: Li
         while not ended.wait(0.05):
             connection.sendall(b"H")
 
-    started = time.monotonic()
-    try:
+    try:  # without a deadline this test has no end
         with Server(drip).running() as address, pytest.raises(RegistryError, match="in time"):
             open_registry(address).schema(7)
     finally:
         ended.set()
-    assert time.monotonic() - started < 20  # without a deadline: for ever
 
 
 def test_an_answer_without_an_end_takes_little_memory() -> None:

@@ -38,7 +38,7 @@ LEVELS = 25
 def at_once() -> Iterator[None]:
     started = time.process_time()
     yield
-    assert time.process_time() - started < 10
+    assert time.process_time() - started < 120
 
 
 def doubling_avro(levels: int = LEVELS) -> str:

@@ -12,6 +12,7 @@ import pytest
 
 from spark_segments.errors import CommitConflictError, TopicExistsError
 from spark_segments.storage import Storage
+from tests.clock import PATIENCE_SECONDS
 from tests.log.chunk_rows import TOPIC, TOPIC_ID, new_chunk, new_manifest, new_partitions
 from tests.log.commits.whole_log import assert_log_is_whole
 from tests.log.played_log import CommitNote, FileChange, Play
@@ -57,7 +58,7 @@ def race(target, root: Path, writers: int, count: int) -> list[tuple[int, int, d
     ]
     for process in started:
         process.start()
-    reports = [results.get(timeout=120) for _ in range(writers * count)]
+    reports = [results.get(timeout=PATIENCE_SECONDS) for _ in range(writers * count)]
     for process in started:
         process.join()
     return reports

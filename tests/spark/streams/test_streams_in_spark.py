@@ -10,6 +10,7 @@ from pyspark.errors import StreamingQueryException
 
 from spark_segments import lag
 from spark_segments.spark import PYSPARK
+from tests.clock import PATIENCE_SECONDS
 from tests.spark.streams.conftest import T0, rows
 from tests.spark.streams.topic_to_topic import committed_batches
 
@@ -134,7 +135,7 @@ def test_case_38_a_stream_stops_and_says_what_it_read_while_it_ran(t, add, strea
         return writer.option("checkpointLocation", str(tmp_path / "running")).start()
 
     def wait_for(count):
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + PATIENCE_SECONDS
         while len(seen) < count and time.monotonic() < deadline:
             query.processAllAvailable()
 
