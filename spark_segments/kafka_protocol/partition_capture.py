@@ -42,7 +42,7 @@ from spark_segments.kafka_protocol.source import (
     patient,
 )
 from spark_segments.log.manifest.rows import Partition, Segment
-from spark_segments.log.manifest.states import REMOVED_BEFORE, Captured, Hole, Undecided
+from spark_segments.log.manifest.states import REMOVED_BEFORE, Captured, CapturedBatch, Hole, Undecided
 from spark_segments.log.segment.limits import SegmentLimits
 from spark_segments.log.segment.writer import MAX_RELATIVE_OFFSET, SegmentWriter
 from spark_segments.storage import Storage
@@ -67,7 +67,8 @@ class CapturedPartition:
     watermark that the pass reaches, None before the first answer; `high_watermark`: as seen last; `hole_start`: where
     offsets began that are gone; `problem`: why it goes no further. `markers_ms`: how long the cluster keeps markers at
     least, None for good; `markers_at_ms`: when it had those of all transactions that were open here. `ends`: offsets
-    at which transactions are to be ended, and their producers; `undecided`: those that were.
+    at which transactions are to be ended, and their producers; `undecided`: those that were. `last_batch`: as it was
+    captured; `is_proved`: whether this pass has found it in the cluster's log.
     """
 
     row: Partition
@@ -84,10 +85,14 @@ class CapturedPartition:
     holes: list[Hole] = field(default_factory=list)
     ends: dict[int, ProducerEntry] = field(default_factory=dict)
     undecided: list[Undecided] = field(default_factory=list)
+    last_batch: CapturedBatch | None = None
+    is_proved: bool = False
     problem: SegmentsError | None = None
 
     @classmethod
-    def of(cls, row: Partition, noted: Captured, markers_ms: int | None) -> CapturedPartition:
+    def of(
+        cls, row: Partition, noted: Captured, markers_ms: int | None, last_batch: CapturedBatch | None
+    ) -> CapturedPartition:
         """A partition whose row was committed."""
         return cls(
             row,
@@ -97,6 +102,7 @@ class CapturedPartition:
             row.leader_epochs if row.log_end_offset > row.log_start_offset else (),
             markers_ms,
             noted.at_ms,
+            last_batch=last_batch,
         )
 
     @property
@@ -115,7 +121,11 @@ class CapturedPartition:
 
     @property
     def place(self) -> tuple[int, int]:
-        """The offset of the fetch that is due, and the epoch of the record before."""
+        """The offset of the fetch that is due, and the epoch of the record before. A pass begins with the last batch
+        that is here.
+        """
+        if self.last_batch is not None and not self.is_proved:
+            return self.last_batch.base_offset, self.epoch_before(self.last_batch.base_offset)
         return self.next_offset, self.last_epoch
 
     @property
@@ -139,14 +149,22 @@ class CapturedPartition:
         return known[-1] if known else -1
 
 
-def made_again(name: str, known: str | None, theirs: str | None) -> DivergedError:
-    """The error of a topic whose name another one has there."""
-    return DivergedError(
-        f"Topic {name} is not the topic of this name here: it was deleted and made again",
-        expected=f"topic id {known}",
-        found=theirs,
-        hint=WAYS_OUT,
-    )
+def check_same(name: str, topic_id: str | None, cluster_id: str | None, topic: SourceTopic) -> None:
+    """Raises DivergedError for a topic of another id. Where there are no ids of topics, those of clusters tell."""
+    if topic.topic_id is not None and topic_id != topic.topic_id:
+        raise DivergedError(
+            f"Topic {name} is not the topic of this name here: it was deleted and made again",
+            expected=f"topic id {topic_id}",
+            found=topic.topic_id,
+            hint=WAYS_OUT,
+        )
+    if topic.topic_id is None and None not in (cluster_id, topic.cluster_id) and cluster_id != topic.cluster_id:
+        raise DivergedError(
+            f"Topic {name} was captured from another cluster",
+            expected=f"cluster id {cluster_id}",
+            found=topic.cluster_id,
+            hint=WAYS_OUT,
+        )
 
 
 class PartitionsCapture:
@@ -243,12 +261,13 @@ class PartitionsCapture:
             self._topic = latest
 
     def _is_same(self, there: SourceTopic) -> bool:
-        if there.topic_id == self._topic.topic_id:
-            return True
-        error = made_again(self._name, self._topic.topic_id, there.topic_id)
-        for part in self._parts.values():
-            part.problem = error
-        return False
+        try:
+            check_same(self._name, self._topic.topic_id, self._topic.cluster_id, there)
+        except DivergedError as error:
+            for part in self._parts.values():
+                part.problem = error
+            return False
+        return True
 
     def _step(self) -> tuple[bool, SegmentsError | None]:
         """Takes an answer. (Whether any partition went on, what kept one back); raises what is of no use to try again.
@@ -292,15 +311,19 @@ class PartitionsCapture:
 
     def _take(self, part: CapturedPartition, fetched: Fetched) -> bool:
         """Takes an answer: whether it led on. Raises SourceError or CorruptBatchError for one to be asked for again."""
+        is_proof = part.place[0] != part.next_offset
         if fetched.error == OFFSET_OUT_OF_RANGE:
-            return self._out_of_range(part)
+            part.is_proved = True  # the batch is not there any more
+            return is_proof or self._out_of_range(part)
         if fetched.error:
             raise error_of(fetched.error)
         if part.may_miss_ends(self._storage.now_ms() - _LEAST_LATE_MS):  # this machine was asleep, say
             self._is_late = True
             return True
         if fetched.parted is not None:
-            part.problem = self._diverged(part, part.next_offset, *fetched.parted)
+            part.problem = self._diverged(part, part.place[0], *fetched.parted)
+            return True
+        if is_proof and not self._prove_batch(part, fetched):
             return True
         if fetched.log_start_offset > part.next_offset and not fetched.records:
             self._pass_over(part, fetched.log_start_offset)
@@ -337,6 +360,34 @@ class PartitionsCapture:
             hint=WAYS_OUT,
         )
 
+    def _prove_batch(self, part: CapturedPartition, fetched: Fetched) -> bool:
+        """Compares the batch that a pass begins with. False where the answer has nothing else, or the logs part."""
+        known = part.last_batch
+        assert known is not None
+        if not fetched.records:  # a new leader's log may end before it for a while
+            part.is_proved = fetched.high_watermark <= known.base_offset or fetched.log_start_offset > known.base_offset
+            return False
+        scan = scan_batches(fetched.records, path=f"{self._name}-{part.number}")
+        if not len(scan.batches):
+            raise scan.error or SourceError("The cluster gives no batches")
+        found = CapturedBatch(int(scan.batches.base_offset[0]), int(scan.batches.crc[0]))
+        part.is_proved = found == known or self._is_cleaned(part)
+        if not part.is_proved:
+            part.problem = DivergedError(
+                f"{self._name}-{part.number} is not the cluster's log: the last batch that is here is another there",
+                expected=f"CRC-32C {known.crc:08x} at offset {known.base_offset}",
+                found=f"{found.crc:08x} at offset {found.base_offset}",
+                hint=WAYS_OUT,
+            )
+        return part.is_proved
+
+    def _is_cleaned(self, part: CapturedPartition) -> bool:
+        """Whether a cleaner may have written the partition's batches anew, there or before a change of its settings."""
+        if part.markers_ms is not None:
+            return True
+        settings = self._source.settings(self._topic, with_defaults=True)
+        return settings is None or "compact" in settings.get("cleanup.policy", "compact")
+
     def _pass_over(self, part: CapturedPartition, start: int) -> None:
         """The cluster's log begins behind what was fetched: the offsets between are gone."""
         if part.hole_start is None:
@@ -361,6 +412,7 @@ class PartitionsCapture:
             if scan.error is not None:
                 raise scan.error
             return False
+        part.last_batch = CapturedBatch(int(batches.base_offset[-1]), int(batches.crc[-1]))
         window = as_magic_2(Window(fetched.records, batches, path=place))
         window = with_ends(window, part.ends, floor, part.epochs[-1][0] if part.epochs else -1)
         batches = window.batches
@@ -380,6 +432,7 @@ class PartitionsCapture:
         part.hole_start = None
         reaches = int(batches.last_offset[0]) - part.next_offset <= MAX_RELATIVE_OFFSET
         base = min(first, part.next_offset) if is_start and not part.holes and reaches else first
+        part.is_proved = True  # it was read behind all that is here
         self._note_ends(part, int(batches.last_offset[-1]))
         self._fetched[part.number] = window, base
         part.next_offset = int(batches.last_offset[-1]) + 1

@@ -56,12 +56,13 @@ class SourceError(SegmentsError):
 
 @dataclass(frozen=True, slots=True)
 class SourceTopic:
-    """A topic of the cluster. `topic_id`: as here, None from brokers that know none. `leaders`: {partition: (node, its
-    epoch)}.
+    """A topic of the cluster. `topic_id`: as here, None from brokers that know none, as is `cluster_id`. `leaders`:
+    {partition: (node, its epoch)}.
     """
 
     name: str
     topic_id: str | None
+    cluster_id: str | None
     leaders: Mapping[int, tuple[int, int]]
 
 
@@ -129,6 +130,7 @@ class SourceCluster:
         request = MetadataRequest(topics=None, allow_auto_topic_creation=False)
         answer = self._ask(None, request)
         self._client.cluster.update_metadata(answer)
+        cluster_id = getattr(answer, "cluster_id", None) or None
         source_topics = {}
         for topic in answer.topics:
             if topic.error_code or getattr(topic, "is_internal", False) or topic.name.startswith("__"):
@@ -139,7 +141,7 @@ class SourceCluster:
             }
             known = topic_id is not None and topic_id != _NO_ID
             text = base64.urlsafe_b64encode(topic_id.bytes).rstrip(b"=").decode() if known else None
-            source_topics[topic.name] = SourceTopic(topic.name, text, leaders)
+            source_topics[topic.name] = SourceTopic(topic.name, text, cluster_id, leaders)
         return source_topics
 
     def ask(self, topic: SourceTopic, wanted: Wanted) -> Future[dict[int, Fetched]]:
@@ -238,8 +240,8 @@ class SourceCluster:
         return int(one.leader_epoch), int(one.end_offset)
 
     @_sensible
-    def settings(self, topic: SourceTopic) -> dict[str, str] | None:
-        """The settings that the topic has of its own; None where the cluster does not say."""
+    def settings(self, topic: SourceTopic, *, with_defaults: bool = False) -> dict[str, str] | None:
+        """The settings that the topic has of its own, or all; None where the cluster does not say."""
         asked = DescribeConfigsRequest.DescribeConfigsResource(
             resource_type=2, resource_name=topic.name, configuration_keys=None
         )
@@ -247,7 +249,7 @@ class SourceCluster:
         [one] = self._ask(None, request).results
         if one.error_code:
             return None
-        return {each.name: each.value for each in one.configs if each.config_source == _TOPIC_SETTING}
+        return {each.name: each.value for each in one.configs if with_defaults or each.config_source == _TOPIC_SETTING}
 
     @_sensible
     def groups(self) -> dict[str, int]:

@@ -27,7 +27,7 @@ from spark_segments.kafka_protocol.partition_capture import (
     CapturedPartition,
     DivergedError,
     PartitionsCapture,
-    made_again,
+    check_same,
 )
 from spark_segments.kafka_protocol.source import EARLIEST, SourceCluster, SourceTopic, patient
 from spark_segments.log.directory import LogDirectory
@@ -36,10 +36,12 @@ from spark_segments.log.manifest.manifest import Manifest
 from spark_segments.log.manifest.rows import Partition, Segment, partitions_of
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.manifest.states import (
+    SOURCE_CLUSTER_ID,
     SOURCE_TOPIC_ID,
     Captured,
     captured_of,
     check_role,
+    last_batches_of,
     with_captured,
     with_holes,
 )
@@ -120,10 +122,15 @@ class TopicCapture:
         self._config = topic_config(current.config, self._log.defaults)
         noted, now_ms = captured_of(current.states), self._log.storage.now_ms()
         self._known = {*noted}
+        last_batches = last_batches_of(current.states)
+        self._cluster_id = current.states.get(SOURCE_CLUSTER_ID)
         markers_ms = self._config.delete_retention_ms if self._config.compact else None
         self._parts = {
             row.partition: CapturedPartition.of(
-                row, noted.get(row.partition, Captured(now_ms, row.log_end_offset)), markers_ms
+                row,
+                noted.get(row.partition, Captured(now_ms, row.log_end_offset)),
+                markers_ms,
+                last_batches.get(row.partition),
             )
             for row in partitions_of(current.partitions)
             if row.partition in self._topic.leaders
@@ -214,8 +221,11 @@ class TopicCapture:
             or one.at_ms - self._parts[number].noted.at_ms > longest_ms
             or number not in self._known
         }
-        if due:
-            self._manifest.commit(lambda current: Change(CAPTURE, topic=with_captured(current.topic_row, due)))
+        if due or self._cluster_id != self._topic.cluster_id is not None:
+            cluster_id = self._cluster_id = self._topic.cluster_id
+            self._manifest.commit(
+                lambda current: Change(CAPTURE, topic=with_captured(current.topic_row, due, cluster_id=cluster_id))
+            )
         for number, one in due.items():
             self._parts[number].noted = one
 
@@ -256,9 +266,11 @@ class TopicCapture:
         return rows
 
     def _check_id(self, current: Snapshot) -> None:
-        theirs, known = self._topic.topic_id, current.states.get(SOURCE_TOPIC_ID, current.topic_id)
-        if theirs is not None and known != theirs:
-            raise made_again(self.name, known, theirs)
+        topic_id, cluster_id = (
+            current.states.get(name, default)
+            for name, default in ((SOURCE_TOPIC_ID, current.topic_id), (SOURCE_CLUSTER_ID, None))
+        )
+        check_same(self.name, topic_id, cluster_id, self._topic)
 
     def _commit(self) -> None:
         """Makes what was copied part of the topic."""
@@ -269,6 +281,7 @@ class TopicCapture:
         notes = {number: self._note(part, now_ms) for number, part in ready.items()}
         new = {number: self._row(part, notes[number].stable_end) for number, part in ready.items()}
         holes = sorted(hole for part in ready.values() for hole in part.holes)
+        last_batches = {number: part.last_batch for number, part in ready.items() if part.last_batch is not None}
         undecided = sorted(one for part in ready.values() for one in part.undecided)
 
         def plan(current: Snapshot) -> Change:
@@ -301,7 +314,7 @@ class TopicCapture:
                 ]
                 dirty = max(here.first_dirty_offset, start)
                 rows.append(dataclasses.replace(row, log_start_offset=start, first_dirty_offset=dirty))
-            topic = with_captured(with_holes(current, holes, undecided), notes)
+            topic = with_captured(with_holes(current, holes, undecided), notes, last_batches, self._topic.cluster_id)
             return Change(CAPTURE, add=chunks, replace=grown, partitions=rows, topic=topic)
 
         self._manifest.commit(plan)
@@ -315,6 +328,7 @@ class TopicCapture:
         for number, part in ready.items():
             part.row, part.noted = new[number], notes[number]
             self._known.add(number)
+            self._cluster_id = self._topic.cluster_id
             part.take_back()
 
     def _row(self, part: CapturedPartition, stable_end: int | None) -> Partition:

@@ -34,17 +34,25 @@ def emptied(batch: Batch) -> Batch:
     )  # fmt: skip
 
 
+class KnownCluster(Views):
+    """A broker that says the same cluster id whatever its directory."""
+
+    cluster_id = "known-id"
+
+
 @contextmanager
-def cluster(path: Path, batches: Sequence[Batch], topic_id: str | None = TOPIC_ID) -> Iterator[str]:
-    """The address of a broker whose topic has these batches."""
+def cluster(
+    path: Path, batches: Sequence[Batch], topic_id: str | None = TOPIC_ID, views: type[Views] = KnownCluster
+) -> Iterator[str]:
+    """The address of a broker whose topic has these batches. `views`: Views has another cluster id for each path."""
     directory = path / f"{TOPIC}-0"
     directory.mkdir(parents=True)
     first = batches[0].base_offset if batches else 0
     (directory / f"{first:020d}.log").write_bytes(b"".join(batch.data for batch in batches))
     if topic_id is not None:
         (directory / "partition.metadata").write_text(f"version: 0\ntopic_id: {topic_id}")
-    with playing(Views(LogDir.open(str(path)))) as address:
+    with playing(views(LogDir.open(str(path)))) as address:
         yield address
 
 
-__all__ = ["ABORT", "COMMIT", "TOPIC", "cluster", "data", "emptied", "marker"]
+__all__ = ["ABORT", "COMMIT", "TOPIC", "KnownCluster", "cluster", "data", "emptied", "marker"]

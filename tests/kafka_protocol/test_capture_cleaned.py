@@ -8,13 +8,14 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 
 from spark_segments import LogDir
-from spark_segments.kafka_protocol import capture
+from spark_segments.kafka_protocol import CaptureOptions, capture
+from spark_segments.kafka_protocol.capture_options import Divergence
 from spark_segments.kafka_protocol.views import Views
 from spark_segments.log.reading.verbatim import PartitionLog
 from spark_segments.log.report import Report
 from spark_segments.maintenance import roll, verify
 from tests.clock import store_clock
-from tests.kafka_protocol.cleaned_cluster import ABORT, COMMIT, TOPIC, cluster, data, emptied
+from tests.kafka_protocol.cleaned_cluster import ABORT, COMMIT, TOPIC, KnownCluster, cluster, data, emptied
 from tests.kafka_protocol.played import playing
 from tests.log.memory_store import memory_log
 from tests.segment_bytes import batches_of
@@ -161,3 +162,31 @@ def batches_here(log: LogDir) -> list[int]:
     snapshot = log.topic(TOPIC).snapshot
     read = PartitionLog(log.storage, snapshot, 0).read(0, snapshot.partition(0).log_end_offset, 1 << 30)
     return [int(offset) for offset in batches_of(b"".join(bytes(piece) for piece in read.data)).base_offset]
+
+
+@pytest.mark.parametrize("cluster_ids", ["are others", "are the same"])
+def test_a_new_cluster_under_the_old_address_is_never_gone_on_with(
+    log: LogDir, tmp_path: Path, cluster_ids: str
+) -> None:
+    """Brokers before 2.8 have no ids of topics."""
+    views = Views if cluster_ids == "are others" else KnownCluster
+    old = [data(0, "a", "b"), data(2, "c")]
+    new = [data(0, "A", "B"), data(2, "C"), data(3, "D")]
+    with cluster(tmp_path / "old", old, None, views) as address:
+        capture(log, address)
+        assert capture(log, address).failed == []
+    with cluster(tmp_path / "new", new, None, views) as address:
+        [line] = capture(log, address).failed
+        assert ("another cluster" if views is Views else "the last batch that is here is another") in line["error"]
+        assert values(log) == ["a", "b", "c"]
+        again = capture(log, address, options=CaptureOptions(on_divergence=Divergence.BRANCH))
+    assert again.failed == [] and log.topics() == [TOPIC, f"{TOPIC}.branch-1"]
+    assert values(log) == ["a", "b", "c"]
+
+
+def test_a_batch_that_the_cluster_removed_by_retention_proves_nothing_else(log: LogDir, tmp_path: Path) -> None:
+    with cluster(tmp_path / "old", [data(0, "a", "b"), data(2, "c")]) as address:
+        capture(log, address)
+    with cluster(tmp_path / "new", [data(3, "d"), data(4, "e")]) as address:
+        assert capture(log, address).failed == []
+    assert values(log) == ["a", "b", "c", "d", "e"]

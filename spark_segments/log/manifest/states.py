@@ -257,6 +257,11 @@ GOES_ON_IN = "capture_goes_on_in"
 SOURCE_TOPIC_ID = "source_topic_id"
 """The state of a topic that goes on for another: the id of the cluster's topic, where the cluster tells it."""
 
+SOURCE_CLUSTER_ID = "source_cluster_id"
+"""The state of a topic that is captured: the id of the cluster that it was captured from last."""
+
+_LAST_BATCH = "captured_batch."
+
 
 @dataclass(frozen=True, slots=True)
 class Captured:
@@ -293,13 +298,39 @@ def captured_end(states: Mapping[str, str], partition: int) -> int:
 
 def is_captured(name: str) -> bool:
     """Whether a state of this name is of a capture."""
-    return name.startswith(_CAPTURED) or name in (GOES_ON_IN, SOURCE_TOPIC_ID)
+    is_of_partition = name.startswith((_CAPTURED, _LAST_BATCH))
+    return is_of_partition or name in (GOES_ON_IN, SOURCE_TOPIC_ID, SOURCE_CLUSTER_ID)
 
 
-def with_captured(row: TopicRow, new: Mapping[int, Captured]) -> TopicRow:
-    """The topic's row with these entries."""
-    entries = {
-        f"{_CAPTURED}{number}": json.dumps(dataclasses.asdict(one), separators=(",", ":"))
-        for number, one in new.items()
+@dataclass(frozen=True, slots=True)
+class CapturedBatch:
+    """The last batch of a partition that was captured, as the cluster gave it."""
+
+    base_offset: int
+    crc: int
+
+
+def last_batches_of(states: Mapping[str, str]) -> dict[int, CapturedBatch]:
+    """As `captured_of`, the last batches."""
+    return {
+        int(name.removeprefix(_LAST_BATCH)): CapturedBatch(**json.loads(value))
+        for name, value in states.items()
+        if name.startswith(_LAST_BATCH)
     }
+
+
+def with_captured(
+    row: TopicRow,
+    new: Mapping[int, Captured],
+    batches: Mapping[int, CapturedBatch] | None = None,
+    cluster_id: str | None = None,
+) -> TopicRow:
+    """The topic's row with these entries. `cluster_id`: None where the cluster does not say it."""
+    entries = {
+        f"{prefix}{number}": json.dumps(dataclasses.asdict(one), separators=(",", ":"))
+        for prefix, ones in ((_CAPTURED, new), (_LAST_BATCH, batches or {}))
+        for number, one in ones.items()
+    }
+    if cluster_id is not None:
+        entries[SOURCE_CLUSTER_ID] = cluster_id
     return dataclasses.replace(row, states={**row.states, **entries})
