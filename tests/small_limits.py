@@ -42,6 +42,7 @@ LIMITS: dict[str, tuple[str, ...]] = {
     "MERGE_VERSIONS": ("log.manifest.manifest.MERGE_VERSIONS",),
     "CHECKPOINT_VERSIONS": ("log.manifest.manifest.CHECKPOINT_VERSIONS",),
     "SEGMENT_ROWS_A_FILE": (f"{_ROWS}.ROWS_A_FILE:segment",),
+    "TRANSACTION_ROWS_A_FILE": (f"{_ROWS}.ROWS_A_FILE:transaction",),
     "COMMIT_LOG_MS": ("log.manifest.upkeep.COMMIT_LOG_MS",),
     "MOST_ERASURES": ("log.manifest.states.MOST_ERASURES",),
     "NAMED_TOPICS": ("log.directory.NAMED_TOPICS",),

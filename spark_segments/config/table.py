@@ -257,6 +257,13 @@ class TopicConfig:
         server=["log.roll.ms", Synonym("log.roll.hours", HOUR_MS)],
         low=1,
     )
+    transactional_id_expiration_ms: int = _setting(
+        INT,
+        7 * DAY_MS,
+        "How long a topic remembers an idempotency key (once), so that a repeated append adds nothing",
+        server=["transactional.id.expiration.ms"],
+        low=1,
+    )
     unclean_leader_election_enable: bool = _setting(
         BOOLEAN,
         False,

@@ -27,7 +27,7 @@ from spark_segments.log.manifest.rows import Partition
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.manifest.states import check_role
 from spark_segments.log.manifest.topic_log import TableState
-from spark_segments.log.manifest.transaction import AnyTransaction, checked, is_repeat
+from spark_segments.log.manifest.transaction import AnyTransaction, Transaction, checked, named
 from spark_segments.log.partitions import check_partition, check_partition_count, offset_bounds
 from spark_segments.log.printing import Printed, Prints
 from spark_segments.quantities import Bytes, since_1970_ms
@@ -202,44 +202,48 @@ class Topic(Prints):
         rows: Rows,
         txn: tuple[str, int] | None = None,
         *,
+        once: str | None = None,
         options: ProducerOptions | None = None,
         formats: Mapping[str, str] | None = None,
     ) -> dict[int, tuple[int, int]]:
-        """Appends rows and returns {partition: (first offset, last offset)}, both inclusive; {} for a repeated `txn`.
+        """Appends rows and returns {partition: (first offset, last offset)}, both inclusive; {} for a repeat.
 
         Takes the columns of a writer (value, key, headers, partition, timestamp) as Arrow, as a pandas or another data
         frame, or as a list of dicts; without timestamp a record gets the time of now. In dicts text is UTF-8, a
         timestamp is a datetime or milliseconds since 1970, headers are a dict or pairs, and a value of None is a
-        tombstone. `txn` is (application id, version from 0 to 2**63 - 1): a version not above the application's last
-        one adds nothing, and that is so after an append of no rows, too.
+        tombstone.
 
-        Raises UnknownTopicError; InvalidOptionError for a version out of range; InvalidRecordError where the topic is
-        compacted and a row has no key, and for a dict that is no record; NotLeaderError where the topic is a follower
-        or fenced. Nothing is appended then. `formats` are options such as value.format: what typed columns key and
-        value are written as.
+        `once` is an idempotency key, such as landing/2026-01-01: the topic remembers it for
+        transactional.id.expiration.ms, and a repeat within that time adds nothing, in whatever order keys come. `txn`
+        is (application id, version from 0 to 2**63 - 1), where versions rise: the application's last version again adds
+        nothing. Both are remembered after an append of no rows, too.
+
+        Raises UnknownTopicError; InvalidOptionError for a version out of range; TransactionOrderError for a version
+        below the last one; InvalidRecordError where the topic is compacted and a row has no key, and for a dict that is
+        no record; NotLeaderError where the topic is a follower or fenced. Nothing is appended then. `formats` are
+        options such as value.format: what typed columns key and value are written as.
         """
         self._check_writable()
-        if txn is not None:
-            checked(txn)
+        sent = named(once, txn)
         is_once = hasattr(rows, "__next__")  # rows that can be read once only
         with self.log.known(self.name) as manifest:
             state = manifest.state_to_commit_on(is_latest=is_once)
             try:
-                return self._append(manifest, state, rows, txn, options, formats)
+                return self._append(manifest, state, rows, sent, options, formats)
             except (StorageError, UnknownOutcomeError):
                 raise
             except SegmentsError:  # it rests on a state that may be an old one
                 latest = None if is_once else manifest.moved(state)
                 if latest is None:
                     raise
-            return self._append(manifest, latest, rows, txn, options, formats)
+            return self._append(manifest, latest, rows, sent, options, formats)
 
     def _append(
         self,
         manifest: Manifest,
         state: TableState,
         given: Rows,
-        txn: tuple[str, int] | None,
+        txn: Transaction | None,
         options: ProducerOptions | None,
         formats: Mapping[str, str] | None,
     ) -> dict[int, tuple[int, int]]:
@@ -273,7 +277,7 @@ class Topic(Prints):
         with self.log.known(self.name) as manifest:
             state = manifest.state()
             check_role(state.snapshot, APPEND)
-            repeated = sent is not None and is_repeat(sent, state.last_transaction(sent.application), self.name)
+            repeated = sent is not None and manifest.log.holds(state, sent)
             return dataclasses.replace(self._target(state.snapshot), repeated=repeated)
 
     def _target(self, snapshot: Snapshot) -> Target:

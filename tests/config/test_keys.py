@@ -53,6 +53,7 @@ KAFKA_TOPIC_CONFIGS = [
     ("segment.index.bytes", "int", "10485760", ["4", "300"], ["3"]),
     ("segment.jitter.ms", "long", "0", ["0"], ["-1"]),
     ("segment.ms", "long", "604800000", ["1", "100"], ["0"]),
+    ("transactional.id.expiration.ms", "int", "604800000", ["1", "2147483647"], ["0", "2147483648"]),  # of brokers
     ("unclean.leader.election.enable", "boolean", "false", ["true"], []),
 ]
 
@@ -87,6 +88,7 @@ KAFKA_SYNONYMS = {
     "segment.index.bytes": ["log.index.size.max.bytes"],
     "segment.jitter.ms": ["log.roll.jitter.ms", "log.roll.jitter.hours"],
     "segment.ms": ["log.roll.ms", "log.roll.hours"],
+    "transactional.id.expiration.ms": ["transactional.id.expiration.ms"],
     "unclean.leader.election.enable": ["unclean.leader.election.enable"],
 }
 

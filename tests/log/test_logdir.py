@@ -17,6 +17,7 @@ from spark_segments.errors import (
     RecordTooLargeError,
     StorageError,
     TopicExistsError,
+    TransactionOrderError,
     UnknownTopicError,
 )
 from spark_segments.log.marker import MARKER
@@ -121,11 +122,12 @@ def test_offsets_are_dense_and_returned_inclusive(log):
     assert read(log, "orders", "offset", "value") == [(n, f"value-{n}".encode()) for n in range(15)]
 
 
-def test_a_repeated_or_older_transaction_adds_nothing(log):
+def test_a_repeated_transaction_adds_nothing_and_an_older_one_is_an_error(log):
     log.create_topic("orders")
     assert log.topic("orders").append(rows(3), txn=("app", 7)) == {0: (0, 2)}
     assert log.topic("orders").append(rows(3), txn=("app", 7)) == {}
-    assert log.topic("orders").append(rows(3), txn=("app", 6)) == {}
+    with pytest.raises(TransactionOrderError, match="version 7 again, or a later version, found version 6"):
+        log.topic("orders").append(rows(3), txn=("app", 6))
     assert log.topic("orders").append(rows(3), txn=("app", 8)) == {0: (3, 5)}
     assert log.topic("orders").append(rows(3), txn=("other", 1)) == {0: (6, 8)}
 

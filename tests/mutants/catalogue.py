@@ -49,9 +49,9 @@ MUTANTS = (
         "commit",
         "a repeated transaction is added again",
         "log/manifest/commit.py",
-        "        if txn is not None and is_repeat(",
-        "        if txn is None and is_repeat(",
-        "tests/log/manifest/test_changes.py::test_a_repeated_or_older_transaction_adds_nothing",
+        "        if txn is not None and log.holds(",
+        "        if txn is None and log.holds(",
+        "tests/log/manifest/test_changes.py::test_a_repeated_transaction_adds_nothing_and_an_older_one_is_an_error",
     ),
     Mutant(
         "commit",
@@ -575,8 +575,8 @@ MUTANTS = (
         "streams",
         "a batch of an old checkpoint is skipped",
         "log/manifest/transaction.py",
-        "    if txn.in_order and txn.version < last.version:\n",
-        "    if False:\n",
+        "    if txn.key is not None or txn.version == last.version:\n",
+        "    if True:\n",
         "tests/log/manifest/test_repeats.py::test_a_stream_may_send_its_last_batch_again_and_no_earlier_batch",
     ),
     Mutant(

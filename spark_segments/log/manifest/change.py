@@ -39,7 +39,7 @@ from spark_segments.log.manifest.rows import (
 from spark_segments.log.manifest.schemas import PARTITION_KIND, SEGMENT_KIND, TOPIC_KIND, TRANSACTION_KIND
 from spark_segments.log.manifest.snapshot import Snapshot, in_log_order, live_rows
 from spark_segments.log.manifest.topic_row import FIRST_FORMAT_VERSION, TopicRow, topic_table
-from spark_segments.log.manifest.transaction import Transaction, transactions_table
+from spark_segments.log.manifest.transaction import KEY_PREFIX, Transaction, transactions_table
 
 APPEND = "append"
 CREATE = "create"
@@ -106,8 +106,13 @@ class ChangeWriter:
     _made_ms: dict[str, int] = field(default_factory=dict)  # {path: when its file was made, by the store's clock}
     _written: dict[tuple[int, frozenset[str]], tuple[pa.Table, list[RowFile]]] = field(default_factory=dict)
 
-    def planned(self, snapshot: Snapshot, files: Sequence[RowFile], change: Change) -> FileChange:
-        """Checks `change` against the snapshot and its files. The files that carry it out are `waiting` then."""
+    def planned(
+        self, snapshot: Snapshot, files: Sequence[RowFile], change: Change, keys_from_ms: int = 0
+    ) -> FileChange:
+        """Checks `change` against the snapshot and its files. The files that carry it out are `waiting` then.
+
+        `keys_from_ms`: idempotency keys from before are forgotten, where the rows of transactions are written anyway.
+        """
         add, replace, drop = (segment_rows(rows) for rows in (change.add, change.replace, change.drop))
         partitions = partition_rows(change.partitions)
         check(snapshot, change, add, replace, drop, partitions)
@@ -117,7 +122,7 @@ class ChangeWriter:
         self._write_topic(snapshot, files, change, done)
         self._write_partitions(files, partitions, fresh, done)
         self._write_segments(files, add, replace, drop, done, by_mirror=change.operation == MIRROR)
-        self._write_transactions(snapshot, files, change, fresh, done)
+        self._write_transactions(snapshot, files, change, keys_from_ms, fresh, done)
         return done
 
     def write(self, further: Iterable[NamedFile] = ()) -> None:
@@ -218,7 +223,13 @@ class ChangeWriter:
         done.added.extend(self._write_again(merged_files, concat(merged, SEGMENT_KIND), done.format_version))
 
     def _write_transactions(
-        self, snapshot: Snapshot, files: Sequence[RowFile], change: Change, fresh: bool, done: FileChange
+        self,
+        snapshot: Snapshot,
+        files: Sequence[RowFile],
+        change: Change,
+        keys_from_ms: int,
+        fresh: bool,
+        done: FileChange,
     ) -> None:
         """Writes the rows of `change.transactions`. A topic that is made anew begins without any."""
         if done.format_version == FIRST_FORMAT_VERSION:
@@ -231,17 +242,21 @@ class ChangeWriter:
             done.removed.extend(present)
         elif last:
             names = rows.column("application_id").combine_chunks()
-            tables = {}
+            tables, unchanged = {}, {}
             for file, there in zip(present, self.store.read_all(present), strict=True):
-                kept = there.filter(pc.invert(pc.is_in(there.column("application_id"), names)))
-                if kept.num_rows < there.num_rows:
+                remembered = there.filter(pc.invert(_forgotten_keys(there, keys_from_ms)))
+                kept = remembered.filter(pc.invert(pc.is_in(remembered.column("application_id"), names)))
+                # Of a file without any of the names, half may be expired keys: so each key is written few times.
+                if kept.num_rows < remembered.num_rows or 2 * kept.num_rows <= there.num_rows:
                     tables[file.path] = kept
                     done.removed.append(file)
+                else:
+                    unchanged[file.path] = kept
             # New rows join the smallest file that has room, so that files stay few and a commit writes few rows.
             others = [file for file in present if file.path not in tables]
             smallest = min(others, key=lambda file: file.rows, default=None)
             if not tables and smallest is not None and smallest.rows < ROWS_A_FILE[TRANSACTION_KIND]:
-                tables[smallest.path] = self.store.read_all([smallest])[0]
+                tables[smallest.path] = unchanged[smallest.path]
                 done.removed.append(smallest)
             rows = concat([*tables.values(), rows], TRANSACTION_KIND)
         done.added.extend(self._new_files(TRANSACTION_KIND, rows, done.format_version))
@@ -300,6 +315,12 @@ class ChangeWriter:
                 raise SegmentsError("A file can be added to the log once only", path=path)
 
 
+def _forgotten_keys(rows: pa.Table, keys_from_ms: int) -> pa.ChunkedArray:
+    """bool[rows] of transactions: which are idempotency keys that were committed before `keys_from_ms`."""
+    are_keys = pc.starts_with(rows.column("application_id"), KEY_PREFIX)
+    return pc.and_(are_keys, pc.less(rows.column("version"), keys_from_ms))
+
+
 def _deleted_topics(snapshot: Snapshot, topic: TopicRow) -> Mapping[str, str]:
     """The `deleted_topics` of the new topic row: where a topic is made again, they include the topic it replaces."""
     if topic.topic_id == snapshot.topic_id:
@@ -350,7 +371,8 @@ def _check_format(snapshot: Snapshot, change: Change, add: pa.Table, replace: pa
         return
     shared = any(rows.column("index_position").null_count < rows.num_rows for rows in (add, replace))
     placed = any(pc.any(pc.not_equal(rows.column("position"), 0)).as_py() for rows in (add, replace))
-    if shared or placed or (change.topic is not None and change.topic.states):
+    has_states = change.topic is not None and change.topic.states
+    if shared or placed or has_states or any(one.key is not None for one in change.transactions):
         raise FormatVersionError(
             f"The {change.operation} needs a newer format version than topic {snapshot.topic} has",
             expected=f"format.version {FIRST_FORMAT_VERSION + 1}",

@@ -31,7 +31,7 @@ from spark_segments.log.manifest.rows import partitions_of
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.manifest.states import check_role
 from spark_segments.log.manifest.topic_log import TableState, TopicLog
-from spark_segments.log.manifest.transaction import AnyTransaction, Transaction, checked, is_repeat
+from spark_segments.log.manifest.transaction import AnyTransaction, Transaction, checked
 
 TRIES = 50
 SECONDS = 60.0
@@ -246,7 +246,7 @@ class _Committing:
         log, txn, snapshot = self.log, self.txn, state.snapshot
         if snapshot.deleted_ms is not None and not self.deleted:
             raise log.unknown("It was deleted")
-        if txn is not None and is_repeat(txn, state.last_transaction(txn.application), log.topic):
+        if txn is not None and log.holds(state, txn):
             # Who committed it may have died before it reached the disk.
             log.durable(snapshot.config).prepare(state.table, ())
             return Commit(snapshot.version, snapshot, None, repeated=True)
@@ -254,13 +254,18 @@ class _Committing:
         if change is None:
             return Commit(snapshot.version, snapshot, None)
         check_role(snapshot, change.operation)
-        return change if txn is None else dataclasses.replace(change, transactions=(*change.transactions, txn))
+        if txn is None:
+            return change
+        sent = txn if txn.key is None else dataclasses.replace(txn, version=log.store.storage.now_ms())
+        return dataclasses.replace(change, transactions=(*change.transactions, sent))
 
     def _sent(self, state: TableState, change: Change, writer: ChangeWriter) -> Commit:
         """Writes the files of a change and asks the store for the next version."""
         snapshot, tries = state.snapshot, self.tries
-        delta = self.log.durable(snapshot.config, _config_after(snapshot, change))
-        files = writer.planned(snapshot, state.files, change)
+        config = _config_after(snapshot, change)
+        delta = self.log.durable(snapshot.config, config)
+        keys_from_ms = self.log.keys_from_ms(config) if change.transactions else 0
+        files = writer.planned(snapshot, state.files, change, keys_from_ms)
         note = CommitNote(tries.commit_id, len(tries.sent), change.operation)
         noted = self.log.note_of(state, files, note, change.transactions, writer.contents)
         tries.noted = noted[0]
@@ -303,8 +308,8 @@ def _found_after(log: TopicLog, tries: _Tries, txn: Transaction | None, error: E
 
 
 _CREATED = "Create it again: a TopicExistsError says that it was made"
-_SENT_AGAIN = "Send it again with the same transaction: it is added once"
-_APPENDED = "Look whether the records are there before sending them again; with a txn that is not needed"
+_SENT_AGAIN = "Send it again with the same transaction or key: it is added once"
+_APPENDED = "Look whether the records are there before sending them again; with once or a txn that is not needed"
 _RUN_AGAIN = "Run it again: it is planned from what is there then"
 
 

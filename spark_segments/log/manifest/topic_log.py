@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_segments.config import topic_config
+from spark_segments.config import TopicConfig, topic_config
 from spark_segments.errors import InvalidOptionError, LogDirError, StorageError, UnknownOutcomeError, UnknownTopicError
 from spark_segments.log.manifest.commit_notes import NoteName, mark, note_file
 from spark_segments.log.manifest.delta.actions import REBUILD_HINT, CommitNote, commit_info
@@ -28,10 +28,11 @@ from spark_segments.log.manifest.rows import PARTITION_SCHEMA, SEGMENT_SCHEMA
 from spark_segments.log.manifest.schemas import PARTITION_KIND, SCHEMAS, SEGMENT_KIND, TOPIC_KIND, TRANSACTION_KIND
 from spark_segments.log.manifest.snapshot import SegmentFiles, SegmentRows, Snapshot, rows_are_gone
 from spark_segments.log.manifest.topic_row import FIRST_FORMAT_VERSION, FORMAT_VERSION, NewerFormatError, topic_of
-from spark_segments.log.manifest.transaction import Transaction, transactions_of
+from spark_segments.log.manifest.transaction import Transaction, is_repeat, transactions_of
 from spark_segments.storage import Storage
 
 _FLUSH = ("flush.messages", "flush.ms")
+_KEY_EXPIRATION = "transactional.id.expiration.ms"
 
 
 @dataclass(frozen=True, slots=True)
@@ -325,8 +326,12 @@ class TopicLog:
 
     def is_forced(self, config: Mapping[str, str]) -> bool:
         """Whether commits to a topic of this configuration are forced to disk."""
+        return self._config(config, *_FLUSH).forced
+
+    def _config(self, config: Mapping[str, str], *names: str) -> TopicConfig:
+        """The settings of these names in force for a topic of this configuration. No other setting is looked at."""
         given = {**self._defaults, **config}
-        return topic_config({name: given[name] for name in _FLUSH if name in given}).forced
+        return topic_config({name: given[name] for name in names if name in given})
 
     def commit_on(
         self,
@@ -339,9 +344,9 @@ class TopicLog:
         data_change: bool = True,
     ) -> TableVersion:
         """Commits as the version right after `state`, or raises as `DeltaLog.commit_on` does. `delta`: `durable`'s,
-        which was prepared for it. `transactions` go into Delta's log, too.
+        which was prepared for it. `transactions` of applications go into Delta's log, too.
         """
-        by_id = {_application_id(one.application, state.snapshot.topic_id): one.version for one in transactions}
+        by_id = _delta_transactions(transactions, state.snapshot.topic_id)
         table = delta.commit_on(state.table, change, note, by_id, data_change=data_change)
         self.mark_made(table.version, note)
         return table
@@ -390,9 +395,20 @@ class TopicLog:
             before,
             change,
             contents,
-            {_application_id(one.application, topic_id): one.version for one in transactions} if is_old else {},
+            _delta_transactions(transactions, topic_id) if is_old else {},
             time.time_ns() // 1_000_000,
         )
+
+    def holds(self, state: TableState, txn: Transaction) -> bool:
+        """Whether the topic of a state has an append already. Raises TransactionOrderError as `is_repeat` does."""
+        last = state.last_transaction(txn.application)
+        if txn.key is not None and last is not None and last.version < self.keys_from_ms(state.snapshot.config):
+            last = None
+        return is_repeat(txn, last, self.topic)
+
+    def keys_from_ms(self, config: Mapping[str, str]) -> int:
+        """The time, by the store's clock, from which on a topic of this configuration remembers idempotency keys."""
+        return self.storage.now_ms() - self._config(config, _KEY_EXPIRATION).transactional_id_expiration_ms
 
     def mark_made(self, version: int, note: CommitNote) -> None:
         """Marks the note of a commit that is there: see commit_notes.py."""
@@ -410,7 +426,7 @@ class TopicLog:
         """Makes the table of a lost manifest anew: see `DeltaLog.make_anew`. It is forced, whatever the topic's
         settings: it is done once, after a loss.
         """
-        by_id = {_application_id(one.application, topic_id): one.version for one in transactions}
+        by_id = _delta_transactions(transactions, topic_id)
         self.delta.durable(True).make_anew(version, newest, change, note, by_id)
         self.mark_made(version, note)
 
@@ -418,3 +434,8 @@ class TopicLog:
 def _application_id(application: str, topic_id: str) -> str:
     # A topic that is made again under its name starts with no transactions, although the table lives on.
     return f"{application}@{topic_id}"
+
+
+def _delta_transactions(transactions: Iterable[Transaction], topic_id: str) -> dict[str, int]:
+    """Delta's txn actions: versions by application id. Delta never forgets one, so idempotency keys have none."""
+    return {_application_id(one.application, topic_id): one.version for one in transactions if one.key is None}

@@ -1,8 +1,10 @@
 """Transactions: which append is a repeat of an earlier append, and which append must be refused.
 
-A transaction is (application id, version). A topic remembers the last version of each application, and takes a version
-once. From format version 2 on rows of the manifest say what the last transactions are. Delta's txn actions go with the
-commits as well, and serve the topics of version 1. Kafka's transactions, which live in the batches, are another matter.
+A transaction is (application id, version). A topic remembers the last version of each application: that version again
+is a repeat, a lower one an error. An idempotency key is a transaction that a topic remembers for
+transactional.id.expiration.ms, so keys may come in any order. From format version 2 on rows of the manifest say what
+the last transactions are. Delta's txn actions go with the commits of applications as well, and serve the topics of
+version 1. Kafka's transactions, which live in the batches, are another matter.
 """
 
 from __future__ import annotations
@@ -30,19 +32,29 @@ FORGOTTEN = -1
 """The last version of an application that starts anew. It is below every version that an append may have."""
 
 
+KEY_PREFIX = "@once/"
+"""An application id that begins so is an idempotency key. The version is then when the key was committed, by the
+store's clock, in ms."""
+
+
 @dataclass(frozen=True, slots=True)
 class Transaction:
     """The name of an append, so that the append is added once however often it is sent.
 
-    `query_id`: the streaming query that sends it, None outside of a query. `in_order`: the application sends a version
-    again only until its next version is committed, as a stream does with its batches. A version below the last version
-    is then an error; otherwise it is a repeat.
+    `query_id`: the streaming query that sends it, None outside of a query.
     """
 
     application: str
     version: int
     query_id: str | None = None
-    in_order: bool = False
+
+    @property
+    def key(self) -> str | None:
+        """The idempotency key that this stands for; None for an application's transaction."""
+        return self.application.removeprefix(KEY_PREFIX) if self.application.startswith(KEY_PREFIX) else None
+
+    def __str__(self) -> str:
+        return f"transaction {self.application}:{self.version}" if self.key is None else f"idempotency key {self.key}"
 
 
 AnyTransaction = Transaction | tuple[str, int]
@@ -57,6 +69,12 @@ def checked(txn: AnyTransaction) -> Transaction:
         if len(txn) != 2:
             raise InvalidOptionError("A transaction has two parts", expected="(application id, version)", found=txn)
         txn = Transaction(*txn)
+        if isinstance(txn.application, str) and txn.application.startswith(KEY_PREFIX):
+            raise InvalidOptionError(
+                f"An application id may not begin with {KEY_PREFIX}",
+                found=txn.application,
+                hint="once names an append by an idempotency key",
+            )
     if not isinstance(txn.application, str) or not txn.application:  # no look-up would ever find it
         raise InvalidOptionError(
             "The application id of a transaction is no name", expected="text", found=repr(txn.application)
@@ -75,22 +93,29 @@ def checked(txn: AnyTransaction) -> Transaction:
     return dataclasses.replace(txn, version=version)
 
 
-def is_repeat(txn: Transaction, last: Transaction | None, topic: str) -> bool:
-    """Whether a topic holds the append already. `last`: the application's last transaction on the topic.
+def named(once: str | None, txn: AnyTransaction | None) -> Transaction | None:
+    """The transaction of an append with an idempotency key or a transaction; None for an append with neither.
 
-    Raises TransactionOrderError where the append is none that the topic has seen, and yet its version is not above the
-    last version: to skip it would lose its rows, to add it could add rows twice.
+    Raises InvalidOptionError for both, for a key that is no text or empty, and as `checked` does.
     """
-    if last is None or txn.version > last.version:
+    if once is None:
+        return None if txn is None else checked(txn)
+    if txn is not None:
+        raise InvalidOptionError("An append has an idempotency key (once) or a transaction, not both")
+    if not isinstance(once, str) or not once:
+        raise InvalidOptionError("An idempotency key is no name", expected="text", found=repr(once))
+    return Transaction(KEY_PREFIX + once, 0)  # its commit sets the version
+
+
+def is_repeat(txn: Transaction, last: Transaction | None, topic: str) -> bool:
+    """Whether a topic holds the append already. `last`: the application's last transaction on the topic, None where the
+    topic remembers none. A key that the topic remembers is a repeat; so is the last version of an application.
+
+    Raises TransactionOrderError where the append is not known to be in the topic, and yet its version is not above the
+    last version: to skip it could lose its rows, to add it could add rows twice.
+    """
+    if last is None or (txn.key is None and txn.version > last.version):
         return False
-    if txn.in_order and txn.version < last.version:
-        raise TransactionOrderError(
-            f"Batch {txn.version} of the streaming query {txn.application} is below the last batch in topic {topic}",
-            expected=f"batch {last.version} again, or a later batch",
-            found=f"batch {txn.version}",
-            hint="The query goes on from an old checkpoint: restore its newest checkpoint. With a new checkpoint "
-            "location the query has a new id and appends all that it reads from its starting offsets on",
-        )
     if txn.query_id is not None and last.query_id is not None and txn.query_id != last.query_id:
         raise TransactionOrderError(
             f"Transaction {txn.version} of {txn.application} in topic {topic} is not above the last transaction of "
@@ -100,7 +125,23 @@ def is_repeat(txn: Transaction, last: Transaction | None, topic: str) -> bool:
             hint="Batch ids of a query begin at 0 again after its checkpoint is deleted, and other queries count their "
             "own: give txnAppId a name that no other query, and no earlier checkpoint, has used",
         )
-    return True
+    if txn.key is not None or txn.version == last.version:
+        return True
+    if txn.query_id == txn.application:  # a stream's own transaction
+        raise TransactionOrderError(
+            f"Batch {txn.version} of the streaming query {txn.application} is below the last batch in topic {topic}",
+            expected=f"batch {last.version} again, or a later batch",
+            found=f"batch {txn.version}",
+            hint="The query goes on from an old checkpoint: restore its newest checkpoint. With a new checkpoint "
+            "location the query has a new id and appends all that it reads from its starting offsets on",
+        )
+    raise TransactionOrderError(
+        f"Transaction {txn.version} of {txn.application} is below its last transaction in topic {topic}",
+        expected=f"version {last.version} again, or a later version",
+        found=f"version {txn.version}",
+        hint="Versions of an application rise. Appends that come in any order, such as those of a backfill, have an "
+        "idempotency key each: once (--once, appendOnce)",
+    )
 
 
 def transactions_table(topic_id: str, transactions: Iterable[Transaction], committed_ms: int) -> pa.Table:

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from spark_segments.errors import CommitConflictError, SegmentsError, UnknownTopicError
+from spark_segments.errors import CommitConflictError, SegmentsError, TransactionOrderError, UnknownTopicError
 from spark_segments.storage import Storage
 from tests.clock import OLDEST_CHUNK_MS
 from tests.log.chunk_rows import TOPIC, TOPIC_ID, new_chunk, new_partitions
@@ -54,10 +54,11 @@ def test_an_append_of_nothing_makes_no_version(manifest):
 
 
 @pytest.mark.rule("W10")
-def test_a_repeated_or_older_transaction_adds_nothing(manifest):
+def test_a_repeated_transaction_adds_nothing_and_an_older_one_is_an_error(manifest):
     assert commit_append(manifest, [new_chunk()], ("app", 7)) == {0: (0, 9)}
     assert commit_append(manifest, [new_chunk()], ("app", 7)) == {}
-    assert commit_append(manifest, [new_chunk()], ("app", 6)) == {}
+    with pytest.raises(TransactionOrderError, match="version 7 again, or a later version, found version 6"):
+        commit_append(manifest, [new_chunk()], ("app", 6))
     assert commit_append(manifest, [new_chunk()], ("other", 6)) == {0: (10, 19)}
     assert commit_append(manifest, [new_chunk()], ("app", 8)) == {0: (20, 29)}
 

@@ -149,7 +149,7 @@ def test_transactions_of_version_1_are_known_after_the_upgrade(old):
         "forgotten": -1,
     }
     assert commit_append(old, [new_chunk()], ("app", 7)) == {}
-    assert commit_append(old, [new_chunk()], ("later", 2)) == {}
+    assert commit_append(old, [new_chunk()], ("later", 3)) == {}
     assert commit_append(old, [new_chunk()], ("forgotten", 0)) != {}
 
 
