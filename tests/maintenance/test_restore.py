@@ -8,7 +8,14 @@ import pyarrow as pa
 import pytest
 
 from spark_segments import LogDir
-from spark_segments.errors import ErasedRecordsError, InvalidOptionError, LogDirError, StorageError, UnknownTopicError
+from spark_segments.errors import (
+    ErasedRecordsError,
+    InvalidOptionError,
+    LogDirError,
+    StorageError,
+    TransactionOrderError,
+    UnknownTopicError,
+)
 from spark_segments.maintenance import Report, compact, erase, restore, retain, roll, vacuum, verify
 from spark_segments.storage import Storage
 from tests.clock import store_clock
@@ -205,9 +212,19 @@ def test_wrong_versions_and_topics_are_named(orders):
         restore(LogDir.open(str(golden_dir("broker-data"))), topics=["orders"], version=0)
 
 
-def send(log: LogDir, app_id: str, *versions: int) -> list[bool]:
-    """Sends transactions of ten records each; which of them added any."""
-    return [bool(log.topic("orders").append(records(10, first=100 * number), (app_id, number))) for number in versions]
+REFUSED = "below the last"
+
+
+def send(log: LogDir, app_id: str, *versions: int) -> list[bool | str]:
+    """Sends transactions of ten records each: which of them added any, and which were refused."""
+
+    def sent(number: int) -> bool | str:
+        try:
+            return bool(log.topic("orders").append(records(10, first=100 * number), (app_id, number)))
+        except TransactionOrderError:
+            return REFUSED
+
+    return [sent(number) for number in versions]
 
 
 def values(log: LogDir) -> list[int]:
@@ -235,7 +252,7 @@ def test_transactions_that_a_restore_takes_back_are_named_and_stay_remembered(se
     log, wanted = sent
     restored = restore(log, topics=["orders"], version=wanted)
     assert bounds(restored) == {0: (0, 40)} and restored.details["transactions"] == TAKEN_BACK
-    assert send(log, "loader", 1, 2, 5, 6) == [False, False, False, True]
+    assert send(log, "loader", 1, 2, 5, 6) == [REFUSED, REFUSED, False, True]
     assert send(log, "other", 0) == [False]
 
 
@@ -266,9 +283,30 @@ def test_records_that_come_back_bring_their_transactions_back(sent):
     latest = version(log)
     restore(log, topics=["orders"], version=wanted, forget_transactions=True)
     assert restore(log, topics=["orders"], version=latest).details["transactions"] == []
-    assert send(log, "loader", 2, 5) == [False, False]
+    assert send(log, "loader", 2, 5) == [REFUSED, False]
     assert send(log, "other", 0) == [False]
     assert len(contents(log, "orders")) == 40
+
+
+def test_idempotency_keys_that_a_restore_takes_back_stay_remembered_until_they_are_forgotten(log):
+    topic_with(log, "orders", {})
+
+    def send_once(*days: int) -> list[bool]:
+        return [bool(log.topic("orders").append(records(10, first=100 * day), once=f"day {day}")) for day in days]
+
+    assert send_once(2) == [True]
+    wanted = version(log)
+    assert send_once(3, 1) == [True, True]
+    latest = version(log)
+    assert restore(log, topics=["orders"], version=wanted).details["once"] == ["day 1", "day 3"]
+    assert send_once(3, 2, 1) == [False, False, False]
+    forgetting = restore(log, topics=["orders"], version=wanted, forget_transactions=True)
+    assert (forgetting.details["once"], forgetting.details["transactions"]) == (["day 1", "day 3"], [])
+    assert send_once(3, 2, 3) == [True, False, False]
+    assert values(log) == [first + number for first in (200, 300) for number in range(10)]
+    assert restore(log, topics=["orders"], version=latest).details["once"] == ["day 3"]
+    assert send_once(1, 2, 3) == [False, False, False]
+    assert_sound(log)
 
 
 def test_what_was_forgotten_before_is_not_named_again(sent):

@@ -165,10 +165,10 @@ def restore(
     Records that were appended after that version leave the log. On a terminal
     the command names them and asks first, unless --yes is given.
 
-    The output names the transactions (app id, version) of appends that the
-    restore removes. Repeating such an append adds nothing, unless
-    --forget-transactions is given, now or in a second restore of the same
-    version.
+    The output names the transactions (app id, version) and idempotency keys
+    (--once) of appends that the restore removes. Repeating such an append
+    adds nothing, unless --forget-transactions is given, now or in a second
+    restore of the same version.
 
     Where `segments erase` took records after that version, nothing is
     restored: its files would bring them back. --including-erased lets them.
@@ -236,9 +236,12 @@ def _print_text(topic: str, report: Report) -> None:
     if report.dry_run and returning:
         print("Records that would return:")
         print_table(["partition", "first_offset", "last_offset"], map(list, returning))
+    forgotten = details["transactions_forgotten"]
+    again = "can be sent again" if forgotten else "add nothing if repeated (--forget-transactions)"
+    if details["once"]:
+        keys = ", ".join(details["once"])
+        print_text(f"\nIdempotency keys after version {details['version']}, which {again}: {keys}")
     if details["transactions"]:
-        forgotten = details["transactions_forgotten"]
-        again = "can be sent again" if forgotten else "add nothing if repeated (--forget-transactions)"
         print_text(f"\nTransactions above version {details['version']}, which {again}:")
         print_table(
             ["app_id", "versions", "kept_version"],

@@ -74,10 +74,14 @@ class LeaderVersion:
 
 @dataclass(frozen=True, slots=True)
 class FollowerVersion:
-    """The version of the follower's topic that a plan is made for. `snapshot` is None where there is no topic yet."""
+    """The version of the follower's topic that a plan is made for. `snapshot` is None where there is no topic yet.
+
+    `keys_from_ms`: the follower remembers no idempotency key from before.
+    """
 
     snapshot: Snapshot | None
     transactions: Sequence[Transaction]
+    keys_from_ms: int = 0
 
     @property
     def states(self) -> Mapping[str, str]:
@@ -163,7 +167,12 @@ def plan_mirror(
     if before is not None and not fresh:
         partitions = _changed(partitions, before.partitions)
     known_transactions = set() if fresh else set(follower.transactions)
-    transactions = [one for one in leader.transactions if one not in known_transactions]
+    transactions = [
+        transaction
+        for transaction in leader.transactions
+        if transaction not in known_transactions
+        and (transaction.key is None or transaction.version >= follower.keys_from_ms)
+    ]
     topic = TopicRow(
         version.topic_id,
         version.config,

@@ -202,7 +202,8 @@ class TopicMirror:
             state = self._manifest.state(deleted=True)
         except UnknownTopicError:
             return None, FollowerVersion(None, ())
-        return state, FollowerVersion(state.snapshot, state.last_transactions())
+        keys_from_ms = self._manifest.log.keys_from_ms(state.snapshot.config)
+        return state, FollowerVersion(state.snapshot, state.last_transactions(), keys_from_ms)
 
     @property
     def _manifest(self) -> Manifest:

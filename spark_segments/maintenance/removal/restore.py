@@ -29,7 +29,7 @@ from spark_segments.log.manifest.manifest import Manifest
 from spark_segments.log.manifest.rows import DELETING, Partition, Segment, partitions_of, removed_rows, row_keys
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.manifest.states import Erasure, check_role, erasures_of
-from spark_segments.log.manifest.topic_log import TopicLog
+from spark_segments.log.manifest.topic_log import TableState, TopicLog
 from spark_segments.log.manifest.transaction import FORGOTTEN, Transaction
 from spark_segments.log.report import Report
 from spark_segments.log.segment.limits import SegmentLimits
@@ -76,8 +76,8 @@ def restore(
     A partition's line in the report has its `log_start_offset` and `log_end_offset`, and as [first offset, end) what is
     `leaving` (records appended after that version) and `returning` (records that retention or delete-records took).
     The details: `version`; `records` of that version, and `expired_records`, those in segments older than retention.ms;
-    `transactions` (app_id, versions, kept_version) whose records leave the log; `erasures` after that version, whose
-    records are in the log again as far as they were in its files.
+    `transactions` (app_id, versions, kept_version) and `once`, idempotency keys, whose records leave the log;
+    `erasures` after that version, whose records are in the log again as far as they were in its files.
 
     Raises LogDirError where vacuum has taken a file of that version, or where the topic was deleted and made again
     since; ErasedRecordsError where files of before an erasure would come back; NotLeaderError for a follower;
@@ -92,6 +92,7 @@ def restore(
     wanted = manifest.snapshot(version)
     fillers = _Fillers(log, topic)
     undone_transactions: list[UndoneTransactions] = []
+    undone_keys: list[str] = []
     erasures: list[Erasure] = []
     now_ms = log.storage.now_ms()  # not after the commit: its error would say that nothing was committed
 
@@ -111,7 +112,7 @@ def restore(
         _check_files(current, rows, version)
         returning = rows.filter(pc.invert(_as_they_are(current, rows)))
         transactions = transactions_since(manifest.log, wanted, current)
-        undone_transactions[:] = transactions.undone
+        undone_transactions[:], undone_keys[:] = transactions.undone, transactions.undone_keys
         erasures[:] = _erasures_since(manifest, current, version, transactions.erased) if returning.num_rows else []
         if erasures and not including_erased:
             raise _erased(topic, version, erasures)
@@ -146,6 +147,7 @@ def restore(
         "records": pc.sum(wanted.live.column("records")).as_py() or 0,
         "expired_records": expired_records(wanted.live, topic_config(before.config, log.defaults), now_ms),
         "transactions": [dataclasses.asdict(one) for one in undone_transactions],
+        "once": undone_keys,
         "transactions_forgotten": forget_transactions,
         "erasures": [dataclasses.asdict(one) for one in erasures],
     }
@@ -310,13 +312,14 @@ class _Application:
 class RestoredTransactions:
     """What a restore does to the transactions of writers.
 
-    `undone`: those whose records leave the log, by application id. `again`: the last transactions to be remembered
-    again, because records that were forgotten come back. `forgotten`: the last transactions that the manifest must
-    remember so that the undone ones can be sent again. `erased`: the versions after the restored one whose commits
-    erased keys.
+    `undone`: those whose records leave the log, by application id, and `undone_keys`, sorted. `again`: the last
+    transactions to be remembered again, because records that were forgotten come back. `forgotten`: the last
+    transactions that the manifest must remember so that the undone ones can be sent again. `erased`: the versions after
+    the restored one whose commits erased keys.
     """
 
     undone: Sequence[UndoneTransactions]
+    undone_keys: Sequence[str]
     again: Sequence[Transaction]
     forgotten: Sequence[Transaction]
     erased: Sequence[int]
@@ -339,10 +342,9 @@ def transactions_since(log: TopicLog, wanted: Snapshot, current: Snapshot) -> Re
             found=wanted.version,
         )
     applications_of: dict[str, _Application] = {}
-    state = log.state(wanted.version) if any(transactions for _, transactions in commits) else None
+    state = log.state(wanted.version)
     for operation, transactions in commits:
         for app_id, version in transactions.items():
-            assert state is not None
             if app_id not in applications_of:
                 kept = state.last_transaction(app_id)
                 applications_of[app_id] = _Application(
@@ -357,5 +359,15 @@ def transactions_since(log: TopicLog, wanted: Snapshot, current: Snapshot) -> Re
     ]
     again = [one.kept for _, one in applications if one.kept is not None and one.last_version < one.kept.version]
     forgotten = [one.kept or Transaction(name, FORGOTTEN) for name, one in applications if one.versions]
+    # Rows alone tell of keys, which no commit takes back but a restore.
+    then, now = _keys(state), _keys(log.state(current.version))
+    undone_keys = sorted(key for key, sent in now.items() if sent.version != FORGOTTEN and then.get(key) != sent)
+    forgotten += [then.get(key) or dataclasses.replace(now[key], version=FORGOTTEN) for key in undone_keys]
+    again += [sent for key, sent in then.items() if key not in now or now[key].version < sent.version]
     erased = [version for version, (operation, _) in zip(versions, commits, strict=True) if operation == ERASE]
-    return RestoredTransactions(undone, again, forgotten, erased)
+    return RestoredTransactions(undone, undone_keys, again, forgotten, erased)
+
+
+def _keys(state: TableState) -> dict[str, Transaction]:
+    """{idempotency key: its transaction}"""
+    return {sent.key: sent for sent in state.last_transactions() if sent.key is not None}

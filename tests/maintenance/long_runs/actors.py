@@ -22,6 +22,7 @@ from spark_segments.errors import (
     InvalidOptionError,
     InvalidRecordError,
     MissingFileError,
+    TransactionOrderError,
     UnknownTopicError,
 )
 from spark_segments.maintenance import Report, compact, retain, roll, vacuum
@@ -92,7 +93,8 @@ def act(run: Run, actor: str, life: int) -> None:
 def write(run: Run, notes: Notes, journal: Journal, writer: str, random_: random.Random) -> None:
     """Goes on where the process before it was killed: an append that was not answered is repeated as it was.
 
-    Now and then an append that was answered is sent again: nothing may come of it while the topic remembers it.
+    Now and then an append that was answered is sent again: nothing may come of it while the topic remembers it, and one
+    below the last is refused.
     """
     log = LogDir.open(run.uri)
     begun, pending = appends(notes.lines)
@@ -151,8 +153,8 @@ def append(
         notes.write(lost=type(error).__name__)
         time.sleep(0.1)
         return False
-    except InvalidRecordError:
-        assert one.has_null_key
+    except (InvalidRecordError, TransactionOrderError) as error:
+        assert again if isinstance(error, TransactionOrderError) else one.has_null_key
         notes.write(answered=one.transaction, topic=one.topic, refused=True)
         return True
     if dies:

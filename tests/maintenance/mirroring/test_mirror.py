@@ -18,6 +18,7 @@ from spark_segments.maintenance.mirroring import mirror as mirroring
 from spark_segments.maintenance.mirroring.leader import Leader
 from spark_segments.maintenance.mirroring.mirror import lags
 from spark_segments.maintenance.mirroring.plan import LeaderVersion
+from tests.clock import store_clock
 from tests.maintenance.appending import DAY_MS
 from tests.maintenance.mirroring.followers import (
     SOURCE_VERSION,
@@ -330,6 +331,29 @@ def test_the_follower_of_an_old_topic_has_the_newest_format_and_all_transactions
     log.topic(TOPIC).append(pa.table({"value": [b"3"]}), txn=("app", 3))
     mirrored(log, follower)
     assert_in_step(log, follower)
+
+
+def test_a_follower_has_the_leaders_idempotency_keys_and_forgets_them_by_itself(log):
+    log.create_topic(TOPIC, config={"transactional.id.expiration.ms": str(DAY_MS)})
+    follower = followers_of(log)
+    begin_ms = log.storage.now_ms()
+    for hour in range(4):
+        with store_clock(begin_ms + hour * DAY_MS // 3):
+            log.topic(TOPIC).append(pa.table({"value": [b"%d" % hour]}), once=f"hour {hour}")
+            mirrored(log, follower)
+    assert {name: ms - begin_ms for name, ms in transactions(follower, TOPIC).items()} == {
+        f"@once/hour {hour}": hour * DAY_MS // 3 for hour in range(4)
+    }
+    with store_clock(begin_ms + 2 * DAY_MS):  # the follower writes its rows anew, those of the leader stay
+        follower_version = follower.topic(TOPIC).version
+        log.topic(TOPIC).append(pa.table({"value": [b"4"]}), txn=("app", 1))
+        mirrored(log, follower)
+        assert [*transactions(follower, TOPIC)] == ["@once/hour 3", "app"]
+        mirrored(log, follower)
+        assert follower.topic(TOPIC).version == follower_version + 1
+        promote_topic(follower, TOPIC, log)
+        assert follower.topic(TOPIC).append(pa.table({"value": [b"3"]}), once="hour 3") == {}
+        assert follower.topic(TOPIC).append(pa.table({"value": [b"0"]}), once="hour 0") == {0: (5, 5)}
 
 
 def test_runs_of_shared_objects_are_mirrored_with_their_objects(log):

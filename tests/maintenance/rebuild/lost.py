@@ -33,6 +33,7 @@ def append(
     count: int = 10,
     txn: tuple[str, int] | None = None,
     *,
+    once: str | None = None,
     batch_bytes: int = 131072,
     keys: int = 1 << 30,
 ) -> None:
@@ -45,7 +46,7 @@ def append(
         "partition": pa.array([number % partitions for number in numbers], pa.int32()),
         "timestamp": pa.array([1_700_000_000_000_000 + number for number in numbers], pa.timestamp("us", "UTC")),
     }
-    log.topic(TOPIC).append(pa.table(columns), txn=txn, options=ProducerOptions(batch_bytes=batch_bytes))
+    log.topic(TOPIC).append(pa.table(columns), txn=txn, once=once, options=ProducerOptions(batch_bytes=batch_bytes))
 
 
 def copy(log: LogDir) -> int:

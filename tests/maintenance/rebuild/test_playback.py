@@ -278,6 +278,22 @@ def test_transactions_of_a_copy_are_remembered(tmp_path):
     assert numbers(log) == [*range(20)]
 
 
+@pytest.mark.parametrize("has_copy", [False, True])
+def test_idempotency_keys_are_remembered(tmp_path, has_copy):
+    log = new_log(tmp_path)
+    append(log, 0, once="landing/2")
+    if has_copy:
+        copy(log)
+    append(log, 10, once="landing/1")
+    lose_manifest(log)
+    log = again(log)
+    rebuild_manifest(log, TOPIC)
+    for number in (1, 2):
+        append(log, 0, once=f"landing/{number}")
+    assert numbers(log) == [*range(20)]
+    is_usable(log)
+
+
 def test_without_a_copy_or_the_first_note_there_is_an_error_that_says_so(tmp_path):
     log = new_log(tmp_path)
     append(log, 0)
