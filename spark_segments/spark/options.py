@@ -92,6 +92,7 @@ WRITER_OPTIONS = (
     "topic",
     "compression.type",
     "batch.size",
+    "appendOnce",
     "txnAppId",
     "txnVersion",
     "includeHeaders",
@@ -194,6 +195,7 @@ class WriteOptions:
     compression_type: str | None
     batch_bytes: int | None
     txn: tuple[str, int] | None
+    once: str | None
     formats: dict[str, str]
 
 
@@ -275,6 +277,9 @@ def write_options(options: Mapping[str, str]) -> WriteOptions:
             found=f"only {'txnAppId' if version is None else 'txnVersion'}",
             hint="txnAppId names the job, txnVersion is a number that rises with each of its writes",
         )
+    once = given.text("appendOnce") or ("" if given.has("appendOnce") else None)  # an empty key is an error
+    if once is not None and app_id is not None:
+        raise InvalidOptionError("Options appendOnce and txnAppId cannot be combined", hint="Give one of the two")
     batch_bytes = given.number("batch.size", at_least=0)
     return WriteOptions(
         location=_location(given),
@@ -282,6 +287,7 @@ def write_options(options: Mapping[str, str]) -> WriteOptions:
         compression_type=given.text("compression.type"),
         batch_bytes=None if batch_bytes is None else max(1, batch_bytes),  # 0 is a record a batch, as in Kafka
         txn=None if app_id is None or version is None else (app_id, version),
+        once=once,
         formats=_formats(given),
     )
 

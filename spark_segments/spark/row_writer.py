@@ -119,10 +119,14 @@ class RowWriter(Versioned):
             try:
                 if topic in repeated:
                     self._check_still_there(topic, txn)
-                    continue
-                self._log_dir.topic(topic).commit_chunks(topics[topic], txn)
+                    offsets = {}
+                else:
+                    offsets = self._log_dir.topic(topic).commit_chunks(topics[topic], txn)
             except SegmentsError as error:
                 raise _failed_at(error, names, number, has_txn=txn is not None) from error
+            if not offsets and (topic in repeated or any(chunks.segments for chunks in topics[topic])):
+                _log.warning("Nothing appended: %s has %s already", topic, txn)
+                continue
             warn_of_small_chunks(topic, topics[topic])
         freeze_imports()
 
@@ -213,9 +217,9 @@ def _failed_at(error: SegmentsError, topics: Sequence[str], number: int, *, has_
     committed, open_topics = ", ".join(topics[:number]) or "none", ", ".join(topics[number:])
     hint = f"Topics whose rows were committed: {committed}. Not committed, or not known to be: {open_topics}. "
     if has_txn:
-        hint += "Send the whole write again with the same transaction: each topic takes it once"
+        hint += "Send the whole write again with the same transaction or key: each topic takes it once"
     elif number:
-        hint += "Send the rows of these topics only; with txnAppId and txnVersion the whole write can be sent again"
+        hint += "Send the rows of these topics only; with appendOnce the whole write can be sent again"
     else:
         hint += error.hint or "Send the write again"
     error.hint = hint

@@ -9,7 +9,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from spark_segments.errors import InvalidOptionError
-from spark_segments.log.manifest.transaction import Transaction
+from spark_segments.log.manifest.transaction import Transaction, named
 from spark_segments.spark.options import WriteOptions
 from spark_segments.spark.row_writer import QUERY_ID, ChunksMessage, RowWriter, task_property
 from spark_segments.spark.shown_errors import as_itself
@@ -28,13 +28,13 @@ class Writer(DataSourceArrowWriter):
                 "Topics are appended to, never overwritten",
                 hint='Use .mode("append"); to start anew, delete the topic and create it again',
             )
-        self._txn = None if options.txn is None else Transaction(*options.txn)
+        self._txn = named(options.once, options.txn)
         self._rows = RowWriter(options, schema)
         freeze_imports()
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> ChunksMessage:
         txn = self._txn
-        if txn is not None:
+        if txn is not None and txn.key is None:
             txn = Transaction(txn.application, txn.version, task_property(QUERY_ID))
         return self._rows.write(iterator, txn)
 

@@ -58,9 +58,10 @@ class StreamWriter(*_BASES):  # type: ignore[misc]
                 "A stream appends to topics: it cannot replace what they hold, as output mode complete does",
                 hint='Use .outputMode("append"), or write the result of each batch in foreachBatch',
             )
-        if options.txn is not None:
+        if options.txn is not None or options.once is not None:
             raise InvalidOptionError(
-                "Options txnAppId and txnVersion are not a stream's: its query id and batch id are its transaction",
+                "Options appendOnce, txnAppId and txnVersion are not a stream's: its query id and batch id are its "
+                "transaction",
                 hint="Leave them out, or use them on the writer inside foreachBatch",
             )
         self._rows = RowWriter(options, schema)
@@ -74,7 +75,7 @@ class StreamWriter(*_BASES):  # type: ignore[misc]
                 expected=f"the local properties {QUERY_ID} and {BATCH_ID}, which Spark sets",
                 hint="Write in foreachBatch, with the options txnAppId and txnVersion",
             )
-        return self._rows.write(iterator, Transaction(query_id, int(batch_id), query_id, in_order=True))
+        return self._rows.write(iterator, Transaction(query_id, int(batch_id), query_id))
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         """Commits the batch to each topic that got rows. A batch without rows leaves nothing behind."""

@@ -161,7 +161,7 @@ def test_output_mode_complete_and_a_transaction_of_the_user_are_refused(t):
     schema = StructType([StructField("value", StringType())])
     with pytest.raises(InvalidOptionError, match=r"output mode complete.*foreachBatch"):
         Source({"path": t.uri, "topic": "t"}).stream_writer(schema, overwrite=True)
-    with pytest.raises(InvalidOptionError, match=r"txnAppId and txnVersion.*foreachBatch"):
+    with pytest.raises(InvalidOptionError, match=r"appendOnce, txnAppId and txnVersion.*foreachBatch"):
         given = {"path": t.uri, "topic": "t", "txnAppId": "copy", "txnVersion": "1"}
         Source(given).stream_writer(schema, overwrite=False)
 
@@ -205,6 +205,56 @@ def test_foreach_batch_of_another_query_under_the_same_application_is_an_error(t
         ):
             in_process.save(t.uri, options | {"txnVersion": str(batch)}, [rows("lost")])
     assert (values(t), files(t)) == (["q1 0", "q1 1"], there)
+
+
+def test_a_write_of_several_topics_with_a_key_goes_into_each_once(t, caplog):
+    written = [rows("a", "b", topics=["t", "u"]), rows("c", topics=["t"])]
+    for day in (2, 1, 2, 1):
+        in_process.save(t.uri, {"appendOnce": f"landing/{day}"}, written)
+    assert (values(t), values(t, "u")) == (["a", "c", "a", "c"], ["b", "b"])
+    assert [record.message for record in caplog.records] == [
+        f"Nothing appended: {topic} has idempotency key landing/{day} already" for day in (2, 1) for topic in "tu"
+    ]
+
+
+def test_of_a_write_that_reached_one_topic_the_other_topic_takes_the_repeat(t):
+    t.topic("t").append(rows("a"), once="landing/1")
+    in_process.save(t.uri, {"appendOnce": "landing/1"}, [rows("a", "b", topics=["t", "u"])])
+    assert (values(t), values(t, "u")) == (["a"], ["b"])
+
+
+def test_two_writes_at_once_with_a_key_are_added_once(t):
+    """Both tasks have written before either commits."""
+    options = TO_T | {"appendOnce": "landing/1"}
+    schema = StructType([StructField("value", StringType())])
+    writers = [Source({"path": t.uri} | options).writer(schema, overwrite=False) for _ in range(2)]
+    messages = [[writer.write(iter(pa.table({"value": ["a"]}).to_batches()))] for writer in writers]
+    for writer, written in zip(writers, messages, strict=True):
+        writer.commit(written)
+    assert values(t) == ["a"]
+
+
+def test_a_key_in_foreach_batch_is_one_whichever_query_sends_it(t):
+    for query in ("q1", "q2"):
+        with batches.task_of({batches.QUERY_ID: query}):
+            in_process.save(t.uri, TO_T | {"appendOnce": "landing/1"}, [rows("a")])
+    assert values(t) == ["a"]
+
+
+def test_a_version_below_the_last_of_a_write_is_an_error(t):
+    in_process.save(t.uri, TO_T | {"txnAppId": "landing", "txnVersion": "2"}, [rows("a")])
+    there = files(t)
+    with pytest.raises(
+        TransactionOrderError, match=r"version 2 again, or a later version, found version 1.*appendOnce"
+    ):
+        in_process.save(t.uri, TO_T | {"txnAppId": "landing", "txnVersion": "1"}, [rows("b")])
+    assert (values(t), files(t)) == (["a"], there)
+
+
+@pytest.mark.parametrize("also", [{"txnAppId": "landing", "txnVersion": "1"}, {"appendOnce": ""}])
+def test_a_key_that_is_none_or_beside_a_transaction_is_refused(t, also):
+    with pytest.raises(InvalidOptionError, match=r"appendOnce|idempotency key"):
+        in_process.save(t.uri, TO_T | {"appendOnce": "landing/1"} | also, [rows("a")])
 
 
 def test_a_stream_cannot_pass_for_a_foreach_batch(t):
