@@ -194,19 +194,21 @@ class _UpdatesTopics(SegmentsOperator):
 class AppendOperator(_UpdatesTopics):
     """Appends files to a topic: `segments append`. `inputs` are paths, directories or patterns.
 
-    With `arguments` such as ["--txn", "landing:{{ data_interval_end.int_timestamp }}"] a
-    retry appends nothing twice.
+    `once` is an idempotency key, such as "landing/{{ ds }}": a retry, a cleared run and a backfill in any order append
+    each key once, as long as the topic remembers it (transactional.id.expiration.ms).
     """
 
     job = "append"
-    template_fields = (*SegmentsOperator.template_fields, "inputs")
+    template_fields = (*SegmentsOperator.template_fields, "inputs", "once")
 
-    def __init__(self, *, inputs: Sequence[str], **kwargs: Any) -> None:
+    def __init__(self, *, inputs: Sequence[str], once: str | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.inputs = list(inputs)
+        self.once = once
 
     def command(self) -> list[str]:
-        return [*(word for path in self.inputs for word in ("--input", path)), *super().command()]
+        once = [] if self.once is None else ["--once", self.once]
+        return [*(word for path in self.inputs for word in ("--input", path)), *once, *super().command()]
 
 
 class ImportOperator(_UpdatesTopics):

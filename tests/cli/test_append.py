@@ -266,6 +266,30 @@ def test_a_file_of_defaults_counts(run, segments, uri, tmp_path):
     segments(*arguments, stdin=b"a\n")
 
 
+def test_a_backfill_in_reverse_order_and_cleared_runs_append_each_day_once(segments, uri):
+    append = ("append", uri, "orders", "--partitions", 1)
+    for day in (3, 1, 2):
+        segments(*append, "--once", f"landing/2026-01-0{day}", stdin=b"%d\n" % day)
+    for day in (1, 3, 2):
+        again = segments(*append, "--once", f"landing/2026-01-0{day}", stdin=b"%d\n" % day)
+        assert again.error == f"Nothing appended: orders has idempotency key landing/2026-01-0{day} already.\n"
+    assert [value for _, value in records(uri)] == [b"3", b"1", b"2"]
+
+
+def test_a_version_below_the_last_is_an_error_that_names_both(run, segments, uri):
+    append = ("append", uri, "orders", "--partitions", 1, "--txn")
+    segments(*append, "landing:1767312000", stdin=b"2\n")
+    ran = run(*append, "landing:1767225600", stdin=b"1\n")
+    assert ran.code == 1 and "version 1767312000 again, or a later version, found version 1767225600" in ran.error
+    assert "--once" in ran.error
+    assert records(uri) == [(None, b"2")]
+
+
+def test_a_key_and_a_transaction_do_not_go_together(run, segments, uri):
+    ran = run("append", uri, "orders", "--partitions", 1, "--once", "a", "--txn", "a:1", stdin=b"1\n")
+    assert ran.code == 1 and "not both" in ran.error
+
+
 def test_rows_of_csv_are_text(run, segments, uri, tmp_path):
     (tmp_path / "a.csv").write_text('id;item;target\n007;"an apple;\n red";2\n08;;0\n')
     csv = ("append", uri, "orders", "--partitions", 3, "--input", tmp_path / "a.csv", "--option", "sep=;")

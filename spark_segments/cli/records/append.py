@@ -29,7 +29,7 @@ from spark_segments.cli.records.value_text import ConsoleOptions, encoded
 from spark_segments.config import TopicConfig, parse_overrides
 from spark_segments.errors import InvalidOptionError, TopicExistsError
 from spark_segments.log.appending.appender import ProducerOptions
-from spark_segments.log.manifest.transaction import checked
+from spark_segments.log.manifest.transaction import named
 from spark_segments.log.typed import TypedColumns
 
 
@@ -70,10 +70,16 @@ def append(
     batch_size: Annotated[
         int, typer.Option("--batch-size", help="The size of a record batch in bytes, before compression.", min=1)
     ] = 131072,
+    once: Annotated[
+        str | None,
+        typer.Option("--once", metavar="KEY", help="A name for this append; a repeat within 7 days appends nothing."),
+    ] = None,
     txn: Annotated[
         str | None,
         typer.Option(
-            "--txn", metavar="APP:VERSION", help="The job and the number of its run; a repeated run appends nothing."
+            "--txn",
+            metavar="APP:VERSION",
+            help="A job and its last run's number, again: appends nothing; lower: fails.",
         ),
     ] = None,
     output: OutputOption = Output.TEXT,
@@ -105,10 +111,11 @@ def append(
     Example: segments append /data/log orders --input orders.txt \\
       --property parse.key=true --property key.separator=:
     Example: segments append /data/log orders --input '/landing/*.json' \\
-      --key-column order_id --partitions 6 --txn landing:7
+      --key-column order_id --partitions 6 --once landing/2026-01-01
     """
     started = time.monotonic()
-    transaction = _transaction(txn)
+    given = None if txn is None else _transaction(txn)
+    transaction = named(once, given)
     log = location.open() if partitions is None else location.create()
     formats, texts = values.split()
     columns = {"key": key_column, "value": value_column, "timestamp": timestamp_column, "partition": partition_column}
@@ -127,7 +134,9 @@ def append(
         rows = encoded(rows, TypedColumns(log).writers(topic, formats, {"key": None, "value": None}))
         formats = {}
     options = ProducerOptions(compression_codec, batch_size)
-    offsets = log.topic(topic).append(appended.counted(rows), transaction, options=options, formats=formats or None)
+    offsets = log.topic(topic).append(
+        appended.counted(rows), given, once=once, options=options, formats=formats or None
+    )
 
     repeated = appended.rows > 0 and not offsets
     records = 0 if repeated else appended.rows
@@ -146,22 +155,18 @@ def append(
     if lines:
         print_table([*lines[0]], (list(line.values()) for line in lines))
     if repeated:
-        print(f"Nothing appended: {topic} has transaction {txn} already.", file=sys.stderr)
+        print(f"Nothing appended: {topic} has {transaction} already.", file=sys.stderr)
     else:
         print(f"Appended {records:,} records to {topic} in {seconds:.1f} s.", file=sys.stderr)
 
 
-def _transaction(text: str | None) -> tuple[str, int] | None:
-    if text is None:
-        return None
+def _transaction(text: str) -> tuple[str, int]:
     application, _, version = text.rpartition(":")
     if not application or not (version.isascii() and version.isdigit()):
         raise InvalidOptionError(
             "The text names no transaction", expected="APP:VERSION, such as nightly:42", found=text
         )
-    txn = application, int(version)
-    checked(txn)
-    return txn
+    return application, int(version)
 
 
 @dataclass(slots=True)
