@@ -91,7 +91,7 @@ def test_appended_transactions_are_still_known(witness: LogDir) -> None:
         last = EXPECTED["transactions"]["codecs"][application]
         assert witness.topic("codecs").append(row, txn=(application, last)) == {}
         assert witness.topic("codecs").append(row, txn=(application, last + 1)) != {}
-    assert witness.topic("codecs").target(Transaction("stream", 5, "query-1", in_order=True)).repeated
+    assert witness.topic("codecs").target(Transaction("stream", 5, "query-1")).repeated
     with pytest.raises(TransactionOrderError, match="query-1"):
         witness.topic("codecs").target(Transaction("stream", 5, "query-2"))
 

@@ -74,7 +74,7 @@ def write_codecs(log: LogDir) -> None:
         txn = [("even", number), ("odd", number), None][number % 3]
         log.topic("codecs").append(rows(2, 3, first=number * 6), txn=txn, options=options)
     drop_old_versions(log, "codecs")
-    append_as_query(log, "codecs", rows(2, 2, first=200), Transaction("stream", 5, "query-1", in_order=True))
+    append_as_query(log, "codecs", rows(2, 2, first=200), Transaction("stream", 5, "query-1"))
     states = {ROLE: LEADER, ROLE_EPOCH: "3", FENCE_TOKEN: "0123456789abcdef"}
     topic = dataclasses.replace(log.topic("codecs").snapshot.topic_row, states=states)
     log.topic("codecs").manifest.commit(lambda _: Change(PROMOTE, topic=topic))

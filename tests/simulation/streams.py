@@ -46,7 +46,7 @@ def stream(simulation: Simulation, process: Process) -> None:
 
 def run_batch(simulation: Simulation, process: Process, log: Any, batch: int, ranges: Range) -> bool:
     """Whether a batch is in the sink."""
-    txn = Transaction(QUERY, batch, QUERY, in_order=True)
+    txn = Transaction(QUERY, batch, QUERY)
 
     def read() -> dict[int, tuple[Record, ...]]:
         version = log.topic(SOURCE).snapshot.version

@@ -13,7 +13,6 @@ import pytest
 
 from spark_segments import LogDir
 from spark_segments.log.groups import group as groups
-from spark_segments.log.manifest import commit as commits
 from spark_segments.log.manifest.change import ChangeWriter
 from spark_segments.log.manifest.rows import OUT_OF_LOG
 from spark_segments.log.manifest.topic_log import TopicLog
@@ -78,7 +77,7 @@ def test_a_commit_without_its_row_files_is_found(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_repeated_transaction_that_is_added_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(commits, "is_repeat", lambda txn, last, topic: False)
+    monkeypatch.setattr(TopicLog, "holds", lambda log, state, txn: False)
     assert _found("is repeated")
 
 
