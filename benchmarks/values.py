@@ -23,10 +23,10 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 from benchmarks.measure import in_turns
 from spark_segments import LogDir
-from spark_segments.log.typed import TypedColumns
 from spark_segments.values.protobuf import _compiled
 from spark_segments.values.registries.directory import DirectoryRegistry
 from spark_segments.values.registries.registry import Schema
+from spark_segments.values.typed import TypedColumns
 
 RECORDS = 1_000_000
 HEADER_BYTES = 5

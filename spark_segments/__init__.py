@@ -28,8 +28,11 @@ _HOME = {
     "spark_session": "spark_segments.spark.session",
 }
 
-extensions.DIRECTORY_OPENERS.append("spark_segments.kafka.directory:kafka_directory")
-extensions.COLUMN_FORMATS.append("spark_segments.log.typed:TypedColumns")
+extensions.provide("open_directory", "spark_segments.kafka.directory:kafka_directory")
+extensions.provide("typed_columns", "spark_segments.values.typed:TypedColumns")
+extensions.provide("columns", "spark_segments.values.batches:Columns")
+extensions.provide("encode_batch", "spark_segments.values.batches:encode_batch")
+extensions.provide("value_options", "spark_segments.values.options:OPTIONS")
 
 
 def __getattr__(name: str) -> Any:

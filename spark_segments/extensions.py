@@ -1,7 +1,14 @@
 """What add-ons provide to the core, by name: the core imports none of them.
 
-`spark_segments/__init__.py` names the add-ons of this package, as text, so that each is imported when it is used. A
-provider is given as "module:attribute".
+`spark_segments/__init__.py` names the add-ons of this package, as text, so that each is imported when it is used.
+Another package provides more in the same way.
+
+`open_directory`: called with a `Storage` that is no log directory, returns its topics (`log.directory.ReadOnlyTopics`),
+or None where it knows no such directory. The first that knows it counts.
+`typed_columns`: called with a `LogDirectory`, returns the decoders and encoders of its topics' keys and values.
+`columns`: called with names of columns and decoders, returns how batches with typed columns are read.
+`encode_batch`: called with a batch and encoders, returns the batch with bytes in place of typed columns.
+`value_options`: the names of the options of keys and values, such as value.format.
 """
 
 from __future__ import annotations
@@ -11,23 +18,26 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from spark_segments.log.directory import LogDirectory
-    from spark_segments.log.typed import TypedColumns
+    from spark_segments.values.typed import TypedColumns
 
-DIRECTORY_OPENERS: list[str] = []
-"""Providers that are called with a `Storage` that is no log directory, and return its topics (`ReadOnlyTopics`) or
-None."""
+_PROVIDERS: dict[str, list[str]] = {}
 
-COLUMN_FORMATS: list[str] = []
-"""The provider of typed keys and values: called with a `LogDirectory`, it returns its `TypedColumns`."""
+
+def provide(name: str, provider: str) -> None:
+    """Adds a provider, given as "module:attribute"."""
+    _PROVIDERS.setdefault(name, []).append(provider)
+
+
+def provided(name: str) -> list[Any]:
+    """What is provided under a name, in the order in which it was added."""
+    loaded = []
+    for provider in _PROVIDERS.get(name, ()):
+        module, _, attribute = provider.partition(":")
+        loaded.append(getattr(import_module(module), attribute))
+    return loaded
 
 
 def typed_columns(log: LogDirectory) -> TypedColumns:
-    """The typed keys and values of the topics of a log directory."""
-    columns: TypedColumns = loaded(COLUMN_FORMATS[-1])(log)
+    """The typed keys and values of the topics of a log directory, by the last provider."""
+    columns: TypedColumns = provided("typed_columns")[-1](log)
     return columns
-
-
-def loaded(provider: str) -> Any:
-    """The object that a provider's text names."""
-    module, _, attribute = provider.partition(":")
-    return getattr(import_module(module), attribute)

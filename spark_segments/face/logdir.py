@@ -38,7 +38,7 @@ class LogDir(LogDirectory, Prints):
 
     def registry(self, formats: Mapping[str, str]) -> Registry:
         """The schema registry that schema.registry names, by default the topic `_schemas` of this log directory."""
-        from spark_segments.log.typed import TypedColumns
+        from spark_segments.values.typed import TypedColumns
 
         return TypedColumns(self).registry(formats)
 

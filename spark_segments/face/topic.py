@@ -191,7 +191,7 @@ class Topic(Prints):
         """What decodes the topic's keys and values by options such as value.format. Raises InvalidOptionError,
         RegistryError.
         """
-        from spark_segments.log.typed import TypedColumns
+        from spark_segments.values.typed import TypedColumns
 
         return TypedColumns(self.log).readers(self.snapshot, formats)
 
@@ -256,7 +256,7 @@ class Topic(Prints):
         with Appender(self.log.storage, lambda _: target, topic=self.name, options=options) as appender:
             rows = record_batches(given, formats or {})
             if formats:
-                from spark_segments.log.typed import TypedColumns
+                from spark_segments.values.typed import TypedColumns
 
                 rows = TypedColumns(self.log).encoded(self.name, rows, formats)
             for batch in rows:

@@ -279,5 +279,5 @@ def _read_only_topics(storage: Storage) -> ReadOnlyTopics | None:
     """The topics of a location that is no log directory, None where no opener finds any."""
     if not storage.list() and not storage.directories():
         return None
-    openers = (extensions.loaded(provider) for provider in extensions.DIRECTORY_OPENERS)
-    return next((topics for opener in openers if (topics := opener(storage)) is not None), None)
+    found = (opened(storage) for opened in extensions.provided("open_directory"))
+    return next((topics for topics in found if topics is not None), None)

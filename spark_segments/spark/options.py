@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
+from spark_segments import extensions
 from spark_segments.config.table import KEYS
 from spark_segments.errors import InvalidOptionError
 from spark_segments.log.reading.isolation import READ_COMMITTED, READ_UNCOMMITTED
@@ -23,7 +24,6 @@ from spark_segments.spark.option_values import (
     whole_number,
 )
 from spark_segments.spark.patterns import python_pattern
-from spark_segments.values.options import OPTIONS as VALUE_OPTIONS
 
 EARLIEST = -2
 LATEST = -1
@@ -63,6 +63,9 @@ _TOPIC_OPTIONS = ("subscribe", "subscribePattern", "assign")
 
 # Kafka's own topics, which a subscription by pattern leaves out.
 _INTERNAL_TOPICS = frozenset(("__consumer_offsets", "__transaction_state", "__share_group_state", "__cluster_metadata"))
+
+VALUE_OPTIONS: tuple[str, ...] = extensions.provided("value_options")[-1]
+"""The options of keys and values, such as value.format."""
 
 READER_OPTIONS = (
     "path",

@@ -10,6 +10,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
+from spark_segments import extensions
 from spark_segments.execution import Versioned
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.reading.ahead import read_ahead
@@ -145,14 +146,10 @@ class Reader(Versioned, DataSourceReader):
         if not readers:
             yield from batches
             return
-        from spark_segments.values.batches import Columns
-        from spark_segments.values.column_types import recast
-
         raw = {reader.chosen.raw_column: reader.chosen.column for reader in readers}
         names = list(dict.fromkeys(raw.get(name, name) for name in self._schema.names))
-        for batch in Columns(names, readers).decoded(batches):
-            arrays = [recast(batch.column(field.name), field.type) for field in self._schema]
-            yield pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+        columns = extensions.provided("columns")[-1](names, readers)
+        yield from columns.conformed(columns.decoded(batches), self._schema)
 
 
 def _groups(pieces: list[OffsetRange], *, whole: bool) -> Iterator[list[OffsetRange]]:

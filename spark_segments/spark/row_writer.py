@@ -13,15 +13,16 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import WriterCommitMessage
 from pyspark.sql.types import BinaryType, StructField, StructType
 
+from spark_segments import extensions
 from spark_segments.errors import CommitConflictError, InvalidOptionError, InvalidRecordError, SegmentsError
 from spark_segments.execution import Versioned
 from spark_segments.face.logdir import LogDir
 from spark_segments.log.appending.caller_rows import WRITER_SCHEMA, check_columns
 from spark_segments.log.manifest.transaction import Transaction
+from spark_segments.spark.arrow_types import to_arrow_schema
 from spark_segments.spark.batches import merged, watched
 from spark_segments.spark.options import WriteOptions
 from spark_segments.spark.worker import freeze_imports
-from spark_segments.values.spark_types import to_arrow_schema
 
 if TYPE_CHECKING:
     from spark_segments.log.appending.appender import Chunks, Target
@@ -146,15 +147,12 @@ class RowWriter(Versioned):
         columns = [field for field in schema.fields if field.name in ("key", "value")]
         arrow = to_arrow_schema(StructType(columns))
         types = {field.name: field.type for field in arrow}
-        from spark_segments.log.typed import TypedColumns
-
-        return TypedColumns(self._log_dir).writers(options.topic, options.formats, types)
+        return extensions.typed_columns(self._log_dir).writers(options.topic, options.formats, types)
 
     def _encoded(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         if not self._value_writers:
             return batches
-        from spark_segments.values.batches import encode_batch
-
+        encode_batch = extensions.provided("encode_batch")[-1]
         return (encode_batch(batch, self._value_writers) for batch in merged(batches))
 
 

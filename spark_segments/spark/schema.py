@@ -10,9 +10,10 @@ import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
+from spark_segments import extensions
 from spark_segments.errors import InvalidOptionError
 from spark_segments.format.layout import RECORD_SCHEMA
-from spark_segments.values.spark_types import to_arrow_schema
+from spark_segments.spark.arrow_types import to_arrow_schema, without_times
 
 if TYPE_CHECKING:
     from spark_segments.values.batches import Decoder
@@ -49,10 +50,9 @@ def typed_schema(readers: Mapping[str, Sequence[Decoder]]) -> pa.Schema:
     """The Arrow schema of records decoded by `readers`, by topic. Raises InvalidOptionError where topics differ."""
     if not any(readers.values()):
         return RECORD_SCHEMA
-    from spark_segments.values.batches import decoded_schema
-
+    columns = extensions.provided("columns")[-1]
     found: dict[str, pa.Schema] = {
-        topic: _for_spark(decoded_schema(RECORD_SCHEMA, one)) for topic, one in readers.items()
+        topic: _for_spark(columns(RECORD_SCHEMA.names, decoders).schema) for topic, decoders in readers.items()
     }
     (first, schema), *others = found.items()
     for topic, other in others:
@@ -65,8 +65,6 @@ def typed_schema(readers: Mapping[str, Sequence[Decoder]]) -> pa.Schema:
 
 
 def _for_spark(schema: pa.Schema) -> pa.Schema:
-    from spark_segments.values.column_types import without_times
-
     return pa.schema([pa.field(one.name, without_times(one.type)) if one.name in _NULLABLE else one for one in schema])
 
 

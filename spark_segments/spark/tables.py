@@ -17,7 +17,6 @@ from pyspark.sql.types import StructField, StructType
 
 from spark_segments.errors import InvalidOptionError
 from spark_segments.spark.option_values import KAFKA_PREFIX, STORAGE_PREFIX
-from spark_segments.values.options import REGISTRY
 
 METADATA_KEY = "segments.options"
 
@@ -25,6 +24,9 @@ METADATA_KEY = "segments.options"
 _CATALOG_KEYS = frozenset(("provider", "owner"))
 _CATALOG_PREFIX = "option."
 _NOT_OPTIONS = _CATALOG_KEYS | {"location", "external", "is_managed_location", "comment", "collation"}
+
+REGISTRY = "schema.registry"
+"""The option of an address that may hold credentials."""
 
 _SECRET = (STORAGE_PREFIX, f"{REGISTRY}.")
 """What the names of options with credentials begin with."""

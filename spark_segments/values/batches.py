@@ -278,9 +278,9 @@ class Columns:
         raw = [one.chosen.raw_column for one in used if one.chosen.raw_column]
         return pa.schema([whole.field(name) for name in [*self.names, *raw]])
 
-    def conformed(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Batches that `decoded` gave, each in exactly the schema."""
-        schema = self.schema
+    def conformed(self, batches: Iterable[pa.RecordBatch], schema: pa.Schema | None = None) -> Iterator[pa.RecordBatch]:
+        """Batches that `decoded` gave, each in exactly the schema, or in another one of these columns."""
+        schema = self.schema if schema is None else schema
         for batch in batches:
             arrays = [recast(batch.column(field.name), field.type) for field in schema]
             yield pa.RecordBatch.from_arrays(arrays, schema=schema)

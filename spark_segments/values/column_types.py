@@ -65,18 +65,6 @@ def portable(kind: pa.DataType) -> pa.DataType:
     return _WIDER.get(kind, kind)
 
 
-def without_times(kind: pa.DataType) -> pa.DataType:
-    """`kind` with a number of microseconds for each time of day: Spark 4.2 has TIME, and refuses it in most queries."""
-    t = pa.types
-    if t.is_struct(kind):
-        return pa.struct([pa.field(one.name, without_times(one.type)) for one in kind])
-    if t.is_list(kind):
-        return pa.list_(pa.field("element", without_times(kind.value_type)))
-    if t.is_map(kind):
-        return pa.map_(without_times(kind.key_type), pa.field("value", without_times(kind.item_type)))
-    return pa.int64() if t.is_time(kind) else kind
-
-
 def recast(array: pa.Array, kind: pa.DataType) -> pa.Array:
     """The array as `kind`. Fields match by name; missing fields are null, further fields are left out.
 

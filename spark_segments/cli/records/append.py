@@ -30,7 +30,7 @@ from spark_segments.config import TopicConfig, parse_overrides
 from spark_segments.errors import InvalidOptionError, TopicExistsError
 from spark_segments.log.appending.appender import ProducerOptions
 from spark_segments.log.manifest.transaction import named
-from spark_segments.log.typed import TypedColumns
+from spark_segments.values.typed import TypedColumns
 
 
 def _column_option(name: str, text: str) -> Any:

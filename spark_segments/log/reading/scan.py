@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, cast
 
 import pyarrow as pa
 
+from spark_segments import extensions
 from spark_segments.errors import InvalidOptionError
 from spark_segments.format.decoding.decode import record_schema
 from spark_segments.log.manifest.snapshot import Snapshot
@@ -185,9 +186,8 @@ class Scan(Prints):
     def _typed(self) -> Columns | None:
         if not self.decoders:
             return None
-        from spark_segments.values.batches import Columns  # imports formats, which few reads need
-
-        return Columns(self.selection.columns, self.decoders)
+        columns: Columns = extensions.provided("columns")[-1](self.selection.columns, self.decoders)
+        return columns
 
 
 def read(storage: Storage, part: Part | LatestPart) -> Iterator[pa.RecordBatch]:
