@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from spark_segments.config import TopicConfig
 from spark_segments.errors import LogDirError
 from spark_segments.execution import run_tasks
@@ -35,6 +37,7 @@ from spark_segments.format.sidecars.producer_state import (
     producer_snapshot_bytes,
 )
 from spark_segments.format.sidecars.txn_index import txn_index_bytes
+from spark_segments.format.single_batch import LARGEST_BATCH_OFFSETS, empty_batches
 from spark_segments.format.window import Window
 from spark_segments.log.bins import in_bins
 from spark_segments.log.manifest.rows import (
@@ -77,12 +80,15 @@ class _ExportedSegment:
 
 @dataclass(frozen=True, slots=True)
 class _Written:
-    """The result of a task: a segment's records, bytes, and whether it has producers' batches."""
+    """The result of a task: a segment's records, bytes, whether it has producers' batches, and the offset behind its
+    last batch: its base offset where it has none.
+    """
 
     partition: int
     records: int
     bytes: int
     has_producers: bool
+    end_offset: int
 
 
 def _write(source: Storage, target: Storage, topic: str, limits: SegmentLimits, output: _ExportedSegment) -> _Written:
@@ -106,7 +112,9 @@ def _write(source: Storage, target: Storage, topic: str, limits: SegmentLimits, 
             stem=stem,
             see=seen.add,
         )
-    return _Written(row.partition, seen.records, sum(one.log_bytes for one in output.rows), seen.has_producers)
+    log_bytes = sum(one.log_bytes for one in output.rows)
+    end_offset = min(max(seen.end_offset, output.base_offset), output.rows[-1].next_offset)
+    return _Written(row.partition, seen.records, log_bytes, seen.has_producers, end_offset)
 
 
 class _CannotStayError(Exception):
@@ -120,12 +128,14 @@ class _Seen:
     with_epochs: bool = False
     has_producers: bool = False
     records: int = 0
+    end_offset: int = 0
 
     def add(self, window: Window) -> None:
         if self.with_epochs and (window.batches.leader_epoch < 0).any():
             raise _CannotStayError
         self.has_producers |= bool((window.batches.producer_id > NO_PRODUCER_ID).any())
         self.records += int(window.batches.count.sum())
+        self.end_offset = int(window.batches.last_offset[-1]) + window.offset_shift + 1
 
 
 def _written_as_it_is(source: Storage, target: Storage, stem: str, output: _ExportedSegment) -> _Seen:
@@ -242,8 +252,9 @@ def _export(
         written[one.partition].append(one)
     for row in partitions:
         mine, files = outputs[row.partition], written[row.partition]
-        if not mine:
-            _write_empty_segment(target, snapshot.topic, row)
+        _write_end(
+            target, snapshot.topic, row, max((one.end_offset for one in files), default=row.log_end_offset), mine
+        )
         _write_snapshots(storage, target, snapshot.topic, row, mine, [one.has_producers for one in files])
         directory = f"{snapshot.topic}-{row.partition}"
         # A log that begins with its first segment has no log start checkpoint: a broker takes the file as it is.
@@ -275,10 +286,21 @@ def _outputs(snapshot: Snapshot, row: Partition, config: TopicConfig) -> Iterato
         yield _ExportedSegment(tuple(rows), leader_epochs)
 
 
-def _write_empty_segment(target: Storage, topic: str, row: Partition) -> None:
-    stem = f"{topic}-{row.partition}/{row.log_end_offset:020d}"
-    for suffix in (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX):
-        target.write(stem + suffix, b"")
+def _write_end(target: Storage, topic: str, row: Partition, end: int, outputs: Sequence[_ExportedSegment]) -> None:
+    """Writes what keeps the log end, where no batch reaches it: a segment without batches in an empty log, else
+    segments of a batch without records, from the offset `end` behind the last batch on. A broker begins at the end of
+    its last segment, and a consumer waits at an offset until it gets a batch from there.
+    """
+    log_end = row.log_end_offset
+    if end < log_end:
+        epoch = int(LeaderEpochs.of(row).at(np.array([log_end - 1]))[0])
+        logs = dict(zip(range(end, log_end, LARGEST_BATCH_OFFSETS), empty_batches(end, log_end, epoch), strict=True))
+    else:
+        logs = {} if outputs else {log_end: b""}
+    for base_offset, data in logs.items():
+        stem = f"{topic}-{row.partition}/{base_offset:020d}"
+        for suffix, content in ((LOG_SUFFIX, data), (INDEX_SUFFIX, b""), (TIME_INDEX_SUFFIX, b"")):
+            target.write(stem + suffix, content)
 
 
 def _write_snapshots(

@@ -42,12 +42,18 @@ class KnownCluster(Views):
 
 @contextmanager
 def cluster(
-    path: Path, batches: Sequence[Batch], topic_id: str | None = TOPIC_ID, views: type[Views] = KnownCluster
+    path: Path,
+    batches: Sequence[Batch],
+    topic_id: str | None = TOPIC_ID,
+    views: type[Views] = KnownCluster,
+    end_offset: int = 0,
 ) -> Iterator[str]:
-    """The address of a broker whose topic has these batches. `views`: Views has another cluster id for each path."""
+    """The address of a broker whose topic has these batches, or none and this log end. `views`: Views has another
+    cluster id for each path.
+    """
     directory = path / f"{TOPIC}-0"
     directory.mkdir(parents=True)
-    first = batches[0].base_offset if batches else 0
+    first = batches[0].base_offset if batches else end_offset
     (directory / f"{first:020d}.log").write_bytes(b"".join(batch.data for batch in batches))
     if topic_id is not None:
         (directory / "partition.metadata").write_text(f"version: 0\ntopic_id: {topic_id}")

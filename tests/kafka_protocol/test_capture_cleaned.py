@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import struct
 from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
 from spark_segments import LogDir
-from spark_segments.kafka_protocol import CaptureOptions, capture
+from spark_segments.kafka_protocol import CaptureOptions, ReplayOptions, capture, replay
 from spark_segments.kafka_protocol.capture_options import Divergence
 from spark_segments.kafka_protocol.views import Views
 from spark_segments.log.reading.verbatim import PartitionLog
@@ -190,3 +191,64 @@ def test_a_batch_that_the_cluster_removed_by_retention_proves_nothing_else(log: 
     with cluster(tmp_path / "new", [data(3, "d"), data(4, "e")]) as address:
         assert capture(log, address).failed == []
     assert values(log) == ["a", "b", "c", "d", "e"]
+
+
+@pytest.mark.parametrize("is_rolled", [False, True])
+def test_an_end_that_is_a_hole_is_exported_imported_and_consumed(log: LogDir, tmp_path: Path, is_rolled: bool) -> None:
+    with cluster(tmp_path / "first", [data(0, "a", "b"), data(2, "c")]) as address:
+        capture(log, address)
+    with cluster(tmp_path / "second", [], end_offset=13_379) as address:
+        capture(log, address)
+    if is_rolled:
+        roll(log, now_ms=log.storage.now_ms() + 30 * DAY_MS)
+    assert log.topic(TOPIC).offsets() == {0: (0, 13_379)}
+
+    log.export_kafka(str(tmp_path / "out"))
+    (checkpoint,) = (tmp_path / "out" / "recovery-point-offset-checkpoint").read_text().splitlines()[2:]
+    assert checkpoint == f"{TOPIC} 0 13379"
+    last = max((tmp_path / "out" / f"{TOPIC}-0").glob("*.log"))
+    header = struct.unpack(">qiibIhiqqqhii", last.read_bytes())  # of a record batch, without records
+    assert (last.name, header[0], header[6], header[-1]) == ("00000000000000000003.log", 3, 13_375, 0)
+    exported = LogDir.open(str(tmp_path / "out"))
+    again = LogDir.create(str(tmp_path / "again"))
+    again.import_kafka(str(tmp_path / "out"))
+    for copy in (exported, again):
+        assert copy.topic(TOPIC).offsets() == {0: (0, 13_379)}
+        assert values(copy) == ["a", "b", "c"]
+        assert verify(copy, deep=True).findings == []
+    assert again.topic(TOPIC).append([{"key": "d", "value": "d"}]) == {0: (13_379, 13_379)}
+    with playing(Views(exported)) as address:
+        consumer = Consumer({"bootstrap.servers": address, "group.id": "g", "enable.partition.eof": True})
+        consumer.assign([TopicPartition(TOPIC, 0, 0)])
+        while (message := consumer.poll(30)).error() is None:
+            pass
+        assert message.offset() == 13_379
+        consumer.close()
+
+
+def test_a_hole_of_more_offsets_than_a_batch_holds_is_exported_whole(log: LogDir, tmp_path: Path) -> None:
+    end = 3 * 2**31
+    with cluster(tmp_path / "first", [data(0, "a")]) as address:
+        capture(log, address)
+    with cluster(tmp_path / "second", [], end_offset=end) as address:
+        capture(log, address)
+    log.export_kafka(str(tmp_path / "out"))
+    copy = LogDir.open(str(tmp_path / "out"))
+    assert copy.topic(TOPIC).offsets() == {0: (0, end)}
+    assert verify(copy, deep=True).findings == [] and values(copy) == ["a"]
+
+
+def test_a_group_at_an_end_that_is_a_hole_has_read_all_after_a_replay(broker: str, log: LogDir, tmp_path: Path) -> None:
+    with cluster(tmp_path / "first", [data(0, "a", "b"), data(2, "c")]) as address:
+        capture(log, address)
+    with cluster(tmp_path / "second", [], end_offset=13_379) as address:
+        capture(log, address)
+    log.group("reports").reset({TOPIC: {0: 13_379}})
+    target = "ledger-after-a-hole"
+    replay(log, broker, [TOPIC], ReplayOptions(name=target, rename={TOPIC: target}, groups=["reports"]))
+    there = memory_log("/there")
+    capture(there, broker, [target], CaptureOptions(groups=["reports"]))
+    position = there.group("reports").positions().offsets[target][0]
+    assert position >= 3 and there.topic(target).scan(0, (position, None)).to_table().num_rows == 0
+    again = replay(log, broker, [TOPIC], ReplayOptions(name=target, rename={TOPIC: target}))
+    assert (again.records_out, again.partitions[0]["to_send"]) == (0, 0)
