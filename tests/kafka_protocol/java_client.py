@@ -1,9 +1,10 @@
-"""python -m tests.kafka_protocol.java_client [--jars DIR]: Kafka's Java consumer reads a served log directory.
+"""python -m tests.kafka_protocol.java_client [--jars DIR]: Kafka's Java clients at a served log directory.
 
 Its jars are those in the wheel deephaven-server (kafka-clients of Confluent 8.3, which is Kafka 4.3), which pip
 downloads: 240 MB, unless --jars has them. Directories that Kafka wrote are imported, served, and read by assignment in
 both isolation levels and in a group, and a time is looked up in each: records and offsets must be those that Kafka's
-own reader says, positions the ends of the log. So it is with a log that ends with a hole.
+own reader says, positions the ends of the log. So it is with a log that ends with a hole. Kafka's
+admin client describes topics, settings and groups as they are, and its producer is refused.
 """
 
 from __future__ import annotations
@@ -43,15 +44,21 @@ def main() -> int:
         for name in names:
             log.import_kafka(str(golden_dir(name)))
         with serving(log) as server:
-            command = ["java", "-cp", f"{jars}/*", str(Path(__file__).with_name("ReadAll.java"))]
-            read = subprocess.run(
-                [*command, f"127.0.0.1:{server.port}", *(f"{name}@{time}" for name, time in times.items())],
-                stdout=subprocess.PIPE,
-                text=True,
-                timeout=_JAVA_SECONDS,
-                check=True,
-            )
-        return _compared(read.stdout.splitlines(), rows, times, log)
+            address = f"127.0.0.1:{server.port}"
+            read = _said_by("ReadAll.java", jars, address, *(f"{name}@{time}" for name, time in times.items()))
+            told = _said_by("Administer.java", jars, address, "java")
+        wrong = [*_misread(read, rows, times, log), *_misdescribed(told, log)]
+    print(
+        "\n".join(wrong)
+        or f"{len(read)} records and offsets of {len(times)} partitions, {len(told)} facts: as expected"
+    )
+    return 1 if wrong else 0
+
+
+def _said_by(program: str, jars: Path, *arguments: str) -> list[str]:
+    command = ["java", "-cp", f"{jars}/*", str(Path(__file__).with_name(program)), *arguments]
+    said = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=_JAVA_SECONDS, check=True)
+    return said.stdout.splitlines()
 
 
 def _downloaded(directory: Path) -> Path:
@@ -65,9 +72,9 @@ def _downloaded(directory: Path) -> Path:
     return directory
 
 
-def _compared(
+def _misread(
     lines: Sequence[str], all_rows: Mapping[str, list[dict[str, Any]]], times: Mapping[str, int], log: LogDir
-) -> int:
+) -> list[str]:
     found: dict[tuple[str, str], list[Record]] = {}
     positions: dict[str, int] = {}
     by_time: dict[str, int] = {}
@@ -95,8 +102,25 @@ def _compared(
         first = next(row["offset"] for row in rows if row["timestamp"] >= time)
         if by_time.get(name) != first:
             wrong.append(f"{name}: {by_time.get(name)} is the offset of {time}, expected {first}")
-    print("\n".join(wrong) or f"{sum(map(len, found.values()))} records of {len(times)} partitions, all as expected")
-    return 1 if wrong else 0
+    return wrong
+
+
+def _misdescribed(told: Sequence[str], log: LogDir) -> list[str]:
+    """What the admin client was told and is not so, and what it was not told."""
+    wanted = {"brokers\t1", f"by id\t{len(log.topics())}", "members\t0", "group\tjava\tEmpty"}
+    wanted.add("refused\tClusterAuthorizationException")
+    for name in log.topics():
+        topic = log.topic(name)
+        for number, (start, end) in topic.offsets().items():
+            place = f"{name}-{number}"
+            wanted |= {f"partition\t{place}\t1\t1\t0\t0", f"start\t{place}\t{start}", f"end\t{place}\t{end}"}
+        wanted |= {f"config\t{name}\t{key}\t{value}" for key, value in topic.config.effective().items()}
+    for (name, number), position in log.group("java").positions().items():
+        wanted.add(f"position\t{name}-{number}\t{position.offset}\t{position.metadata}")
+    found = {line for line in told if not line.startswith("config\t1\t")}  # of the broker
+    return [f"told, not so: {line}" for line in sorted(found - wanted)] + [
+        f"not told: {line}" for line in sorted(wanted - found)
+    ]
 
 
 def _wanted(all_records: list[Record], committed: list[Record]) -> Mapping[str, list[Record]]:

@@ -60,6 +60,9 @@ def _sample(schema: Any, values: Mapping[str, Any]) -> Any:
     for field in dataclasses.fields(schema):
         nested = messages.nested(hints[field.name])
         is_many = "tuple" in str(hints[field.name])
+        if field.name in values and values[field.name] is None:
+            fields[field.name] = None
+            continue
         if nested is not None:
             value = _sample(nested, values)
         else:

@@ -111,7 +111,7 @@ def _partition(
         "high_watermark": -1,
         "last_stable_offset": -1,
         "log_start_offset": -1,
-        "aborted_transactions": None,
+        "aborted_transactions": [],
         "preferred_read_replica": -1,
         "records": Records(),
     }
@@ -141,6 +141,8 @@ def _partition(
         if committed:
             aborted = view.aborted(asked.partition, asked.fetch_offset, behind)
             done["aborted_transactions"] = [{"producer_id": one, "first_offset": first} for one, first in aborted]
+        else:  # null is said of these alone
+            done["aborted_transactions"] = None
     except SegmentsError as error:
         call.warnings.append(f"{name}-{asked.partition}: {error}")
         done["error_code"] = error_code(error)

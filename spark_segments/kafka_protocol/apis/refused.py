@@ -8,7 +8,7 @@ from kio.schema.errors import ErrorCode
 
 from spark_segments.kafka_protocol.call import Api, Call
 
-PRODUCE = 0
+PRODUCE, INIT_PRODUCER_ID = 0, 22
 
 
 def _produce(call: Call) -> dict[str, Any]:
@@ -30,4 +30,12 @@ def _produce(call: Call) -> dict[str, Any]:
     }
 
 
-APIS = (Api(PRODUCE, range(3, 14), _produce),)
+def _init_producer_id(call: Call) -> dict[str, Any]:
+    is_transactional = call.request.body.transactional_id is not None
+    code = (
+        ErrorCode.transactional_id_authorization_failed if is_transactional else ErrorCode.cluster_authorization_failed
+    )
+    return {"error_code": code, "producer_id": -1, "producer_epoch": -1}
+
+
+APIS = (Api(PRODUCE, range(3, 14), _produce), Api(INIT_PRODUCER_ID, range(0, 6), _init_producer_id))

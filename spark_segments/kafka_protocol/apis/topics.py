@@ -11,6 +11,7 @@ from spark_segments.kafka_protocol.call import NODE_ID, Api, Call
 from spark_segments.kafka_protocol.views import ServedTopic
 
 _NAMELESS = 12  # from this version on a topic in an answer may have no name
+_INTERNAL = ("__consumer_offsets", "__transaction_state")
 _MOST_PARTITIONS = 2000  # of an answer to DescribeTopicPartitions
 
 
@@ -34,9 +35,10 @@ def _metadata(call: Call) -> dict[str, Any]:
 
 
 def _asked(call: Call, asked: Any) -> dict[str, Any]:
-    if asked.name is not None:
+    topic_id: uuid.UUID | None = getattr(asked, "topic_id", None)
+    if topic_id is None and asked.name is not None:
         return _topic(call, asked.name)
-    topic_id: uuid.UUID | None = asked.topic_id
+    # An id goes before a name, which Java's client leaves empty then.
     name = None if topic_id is None else call.views.name_of(topic_id)
     if name is None:
         return {
@@ -55,7 +57,7 @@ def _topic(call: Call, name: str) -> dict[str, Any]:
         "error_code": error_code,
         "name": name,
         "topic_id": None if view is None else view.topic_id,
-        "is_internal": name in ("__consumer_offsets", "__transaction_state"),
+        "is_internal": name in _INTERNAL,
         "partitions": [] if view is None else _partitions(view),
     }
 
@@ -71,8 +73,8 @@ def _partitions(view: ServedTopic) -> list[dict[str, Any]]:
             "replica_nodes": [NODE_ID],
             "isr_nodes": [NODE_ID],
             "offline_replicas": [],
-            "eligible_leader_replicas": None,
-            "last_known_elr": None,
+            "eligible_leader_replicas": [],
+            "last_known_elr": [],
         }
         for number, row in sorted(view.partitions.items())
     ]
@@ -102,7 +104,7 @@ def _describe_topic_partitions(call: Call) -> dict[str, Any]:
                 "error_code": error_code,
                 "name": name,
                 "topic_id": None if view is None else view.topic_id,
-                "is_internal": False,
+                "is_internal": name in _INTERNAL,
                 "partitions": shown,
             }
         )

@@ -1,0 +1,75 @@
+// Asks a cluster for all that Kafka's admin client can ask a served log directory for, and tries to produce: prints what
+// it got. Arguments: address, group. See java_client.py.
+
+import java.util.ArrayList;
+import java.util.HashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.Properties;
+import java.util.TreeMap;
+import java.util.concurrent.ExecutionException;
+import org.apache.kafka.clients.admin.Admin;
+import org.apache.kafka.clients.admin.ListTopicsOptions;
+import org.apache.kafka.clients.admin.OffsetSpec;
+import org.apache.kafka.clients.admin.TopicDescription;
+import org.apache.kafka.clients.producer.KafkaProducer;
+import org.apache.kafka.clients.producer.ProducerRecord;
+import org.apache.kafka.common.TopicCollection;
+import org.apache.kafka.common.TopicPartition;
+import org.apache.kafka.common.TopicPartitionInfo;
+import org.apache.kafka.common.Uuid;
+import org.apache.kafka.common.config.ConfigResource;
+import org.apache.kafka.common.serialization.ByteArraySerializer;
+
+public class Administer {
+    public static void main(String[] args) throws Exception {
+        Properties settings = new Properties();
+        settings.put("bootstrap.servers", args[0]);
+        try (Admin admin = Admin.create(settings)) {
+            say("brokers", admin.describeCluster().nodes().get().size());
+            admin.describeFeatures().featureMetadata().get();
+            Map<String, TopicDescription> topics = new TreeMap<>(admin.describeTopics(
+                admin.listTopics(new ListTopicsOptions().listInternal(true)).names().get()).allTopicNames().get());
+            List<Uuid> ids = new ArrayList<>();
+            Map<TopicPartition, OffsetSpec> ends = new HashMap<>();
+            Map<TopicPartition, OffsetSpec> starts = new HashMap<>();
+            List<ConfigResource> resources = new ArrayList<>(List.of(new ConfigResource(ConfigResource.Type.BROKER, "1")));
+            for (TopicDescription topic : topics.values()) {
+                ids.add(topic.topicId());
+                resources.add(new ConfigResource(ConfigResource.Type.TOPIC, topic.name()));
+                for (TopicPartitionInfo one : topic.partitions()) {
+                    TopicPartition place = new TopicPartition(topic.name(), one.partition());
+                    ends.put(place, OffsetSpec.latest());
+                    starts.put(place, OffsetSpec.earliest());
+                    say("partition", place, one.leader().id(), one.isr().size(), one.elr().size(), one.lastKnownElr().size());
+                }
+            }
+            say("by id", admin.describeTopics(TopicCollection.ofTopicIds(ids)).allTopicIds().get().size());
+            admin.listOffsets(starts).all().get().forEach((place, one) -> say("start", place, one.offset()));
+            admin.listOffsets(ends).all().get().forEach((place, one) -> say("end", place, one.offset()));
+            admin.describeConfigs(resources).all().get().forEach((resource, config) ->
+                config.entries().forEach(one -> say("config", resource.name(), one.name(), one.value())));
+            admin.listGroups().all().get().forEach(one -> say("group", one.groupId(), one.groupState().get()));
+            say("members", admin.describeConsumerGroups(List.of(args[1])).all().get().get(args[1]).members().size());
+            admin.listConsumerGroupOffsets(args[1]).partitionsToOffsetAndMetadata().get().forEach((place, one) ->
+                say("position", place, one.offset(), one.metadata()));
+        }
+        Properties producing = new Properties();
+        producing.putAll(settings);
+        try (KafkaProducer<byte[], byte[]> producer =
+                new KafkaProducer<>(producing, new ByteArraySerializer(), new ByteArraySerializer())) {
+            producer.send(new ProducerRecord<>("plain", new byte[1])).get();
+            say("produced");
+        } catch (ExecutionException error) {
+            say("refused", error.getCause().getClass().getSimpleName());
+        }
+    }
+
+    private static void say(Object... words) {
+        List<String> shown = new ArrayList<>();
+        for (Object word : words) {
+            shown.add(String.valueOf(word));
+        }
+        System.out.println(String.join("\t", shown));
+    }
+}
