@@ -8,7 +8,7 @@ from unittest import mock
 
 from spark_segments.storage import Storage
 
-PATIENCE_SECONDS = 600
+PATIENCE_SECONDS = 300
 """How long a test waits for what always comes, however busy the machine is: only what never comes takes so long."""
 
 ORPHAN_AGE_MS = 7 * 24 * 60 * 60 * 1000
