@@ -22,8 +22,8 @@ from spark_segments.maintenance import compact, retain, roll, vacuum
 from tests.clock import store_clock
 from tests.golden_files import golden_dir
 from tests.log.kafka_side import KafkaSide
-from tests.maintenance.appending import Appender
 from tests.manifest_rows import Change, Transaction
+from tests.topics import Appender
 from tests.witness import ISOLATION_LEVELS, Witness, read
 
 START_MS = 1_750_000_000_000

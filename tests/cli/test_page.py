@@ -26,9 +26,9 @@ from tests.cli.page_parser import PageParser
 from tests.cli.page_topics import DAY_MS, HOUR_MS, NOW_MS, partition, thousand_partitions
 from tests.golden_files import GOLDEN
 from tests.log_copies import copy_of
-from tests.maintenance.appending import records
 from tests.maintenance.rows import TOPIC_ID, snapshot
 from tests.manifest_rows import Partition
+from tests.topics import records
 
 NAMES = [
     "partition", "log_start_offset", "log_end_offset", "segments", "chunks", "records", "size_bytes", "dirty_ratio",

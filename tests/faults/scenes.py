@@ -16,7 +16,7 @@ import pyarrow as pa
 from spark_segments import LogDir
 from spark_segments.errors import SegmentsError
 from spark_segments.maintenance import compact, erase, retain, roll, vacuum, verify
-from tests.maintenance.appending import DAY_MS, records
+from tests.topics import DAY_MS, records
 
 Contents = dict[str, dict[tuple[int, int], bytes]]
 

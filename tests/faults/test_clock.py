@@ -11,7 +11,7 @@ import pytest
 from spark_segments import LogDir
 from spark_segments.maintenance import compact, restore, retain, roll, vacuum
 from tests.faults.scenes import PARTITIONS, assert_clean, contents, spread
-from tests.maintenance.appending import DAY_MS, records
+from tests.topics import DAY_MS, records
 
 JUMPS = {"forth and back": (400, -400), "back and forth": (-400, 400), "further and further": (30, 3000)}
 

@@ -22,7 +22,7 @@ import pyarrow as pa
 from spark_segments import LogDir
 from spark_segments.errors import SegmentsError, TopicExistsError
 from spark_segments.maintenance import Report, compact, mirror, restore, retain, roll, vacuum, verify
-from tests.maintenance.appending import DAY_MS
+from tests.topics import DAY_MS
 
 ORDERS = {"compression.type": "uncompressed", "segment.bytes": "4000"}
 KEYS = ORDERS | {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.01"}

@@ -14,8 +14,8 @@ from spark_segments.errors import StorageError, UnknownOutcomeError
 from spark_segments.log.manifest import commit as commit_module
 from spark_segments.storage.filesystem import WritableFile
 from tests.log.played_log import Play, store_failed
-from tests.maintenance.appending import records
 from tests.opened import LocalFiles, opened
+from tests.topics import records
 
 PARTITIONS = 10
 

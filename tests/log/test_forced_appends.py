@@ -16,8 +16,8 @@ from spark_segments.maintenance import mirror, roll
 from spark_segments.storage import Storage
 from tests.log.kafka_side import KafkaSide
 from tests.log.played_log import CommitNote, FileChange, Play, VersionTakenError, committed_but_reply_lost
-from tests.maintenance.appending import Appender
 from tests.opened import DeltaLog, LocalFiles, opened
+from tests.topics import Appender
 
 FORCED = {"flush.messages": "1"}
 MONTH_MS = 30 * 24 * 3_600_000

@@ -37,9 +37,9 @@ from tests.log.kafka_copies import (
     topic_of,
 )
 from tests.log.kafka_side import KafkaSide
-from tests.maintenance.appending import records
 from tests.opened import LocalFiles
 from tests.segment_bytes import HEADERS_TYPE, batches_of
+from tests.topics import records
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)

@@ -30,9 +30,9 @@ from tests.log.golden_reads import as_records, records_of, tree
 from tests.log.kafka_copies import assert_same_partition, import_golden, topic_of
 from tests.log.overlapping import TOPIC, Batch, SegmentOf, served, write_partition
 from tests.log.test_overlaps import each
-from tests.maintenance.appending import records
 from tests.segment_bytes import batches_of, rebuild
 from tests.simulation.broker.disk import ABORT, COMMIT, PlayedBatch
+from tests.topics import records
 
 DAY_MS = 86_400_000
 LATER_MS = 2_000_000_000_000

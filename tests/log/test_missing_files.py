@@ -16,8 +16,8 @@ from spark_segments.log.directory import LogDirectory
 from spark_segments.maintenance import roll, vacuum, verify
 from spark_segments.storage import Storage
 from tests.golden_files import golden_dir
-from tests.maintenance.appending import GOLDEN_MS, append_one_by_one, records, topic_with
 from tests.manifest_rows import Snapshot
+from tests.topics import GOLDEN_MS, append_one_by_one, records, topic_with
 
 DELAY_MS = 60_000
 

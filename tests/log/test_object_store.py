@@ -15,8 +15,8 @@ from spark_segments.maintenance import compact, retain, roll, vacuum, verify
 from spark_segments.storage import Storage
 from tests.golden_files import expected_records, golden_dir
 from tests.log.golden_reads import as_records, records_of
-from tests.maintenance.appending import DAY_MS, contents, records
 from tests.s3_server import BUCKET
+from tests.topics import DAY_MS, contents, records
 
 COMPACTED = {
     "cleanup.policy": "compact",

@@ -10,8 +10,8 @@ import pytest
 from spark_segments import LogDir
 from spark_segments.errors import InvalidRecordError
 from tests.log.played_log import Play
-from tests.maintenance.appending import Appender
 from tests.opened import opened
+from tests.topics import Appender
 
 TIME_US = 1_700_000_000_000_000
 

@@ -21,9 +21,9 @@ from tests.log.golden_reads import as_records, records_of, tree
 from tests.log.kafka_copies import import_golden, topic_of
 from tests.log.kafka_side import TOPIC, KafkaSide
 from tests.log.test_kafka_import import growing
-from tests.maintenance.appending import SegmentLimits, records
 from tests.manifest_rows import commit_append
 from tests.segment_bytes import batches_of, rebase
+from tests.topics import SegmentLimits, records
 
 CHAINS = {
     "latest-price": ["before-clean", "after-clean-1"]

@@ -22,13 +22,13 @@ from spark_segments.log.segment.shared_object import read_footer
 from spark_segments.maintenance import erase, mirror, vacuum, verify
 from spark_segments.storage import Storage
 from tests.clock import store_clock
-from tests.maintenance.appending import Appender
 from tests.maintenance.verification.topics import repaired
 from tests.manifest_rows import Change, Segment, commit_append, live_rows
 from tests.opened import opened
 from tests.played_files import PlayedFiles
 from tests.small_limits import small_limits
 from tests.specification_reader import ManagedLog
+from tests.topics import Appender
 
 PARTITIONS = 12
 TIME_MS = 1_700_000_000_000

@@ -14,11 +14,11 @@ import pytest
 from spark_segments import LogDir
 from spark_segments.log.segment import walk
 from spark_segments.maintenance import compact, retain, roll, vacuum, verify
-from tests.maintenance.appending import DAY_MS
 from tests.manifest_rows import forget_rows
 from tests.s3_server import BUCKET
 from tests.small_limits import Limits
 from tests.store_proxy import StoreProxy, store_proxy
+from tests.topics import DAY_MS
 
 PARTITIONS = 20
 

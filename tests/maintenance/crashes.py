@@ -26,9 +26,9 @@ from spark_segments.errors import TopicExistsError, UnknownTopicError
 from spark_segments.maintenance import compact, restore, retain, roll, vacuum, verify
 from spark_segments.storage import Storage, WriteStream
 from tests.log.kafka_side import KafkaSide
-from tests.maintenance.appending import contents, records
 from tests.opened import DeltaLog
 from tests.small_limits import small_limits
+from tests.topics import contents, records
 
 JOBS = {"roll": roll, "retain": retain, "compact": compact, "vacuum": vacuum}
 IMPORT = "import"  # the only action of several commits

@@ -17,9 +17,9 @@ from spark_segments.maintenance import compact, retain, roll, vacuum
 from spark_segments.maintenance.explanation.explain import explain_record
 from spark_segments.maintenance.explanation.record_explanation import Explanation, RecordState, TimeBounds
 from tests.clock import store_clock
-from tests.maintenance.appending import append_one_by_one, topic_with, under_policy
 from tests.manifest_rows import Segment, segments_of
 from tests.segment_bytes import batches_of
+from tests.topics import append_one_by_one, topic_with, under_policy
 
 START_MS = 1_000_000
 TOPIC = "orders"

@@ -13,8 +13,8 @@ from spark_segments import LogDir
 from spark_segments.maintenance import Report, compact, roll, verify
 from spark_segments.maintenance.compaction import partition_cleaner
 from tests.log.played_log import Play
-from tests.maintenance.appending import DAY_MS, GOLDEN_MS, append_one_by_one, contents, live, records, topic_with
 from tests.opened import opened
+from tests.topics import DAY_MS, GOLDEN_MS, append_one_by_one, contents, live, records, topic_with
 
 ROLL = sys.modules["spark_segments.maintenance.rolling.roll"]
 ONE_THREAD = {"log.cleaner.threads": "1"}

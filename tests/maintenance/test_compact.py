@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from spark_segments import LogDir
 from spark_segments.config import topic_config
 from spark_segments.maintenance import compact, retain, roll
-from tests.maintenance.appending import under_policy
 from tests.maintenance.rounds import CleanerSettings, RoundTasks, clean_partition, groups, plan_compaction
 from tests.manifest_rows import CHUNK, SEALED, Partition, Segment, partitions_table, segments_table
 from tests.small_limits import small_limits
+from tests.topics import under_policy
 
 START_MS = 1_700_000_000_000
 RETENTION_MS = 1000

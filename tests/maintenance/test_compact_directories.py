@@ -15,8 +15,8 @@ from tests.golden_files import golden_dir
 from tests.log.golden_reads import records_of
 from tests.log.overlapping import TOPIC, Batch, SegmentOf, write_partition
 from tests.log.test_overlaps import each, record
-from tests.maintenance.appending import DAY_MS, GOLDEN_MS, contents, live, topic_with
 from tests.segment_bytes import batches_of
+from tests.topics import DAY_MS, GOLDEN_MS, contents, live, topic_with
 
 CONFIG = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0"}
 

@@ -11,7 +11,7 @@ from spark_segments import LogDir
 from spark_segments.log.segment.reader import windows
 from spark_segments.maintenance import compact, roll
 from tests import golden_files
-from tests.maintenance.appending import DAY_MS, append_batches, golden_batches
+from tests.topics import DAY_MS, append_batches, golden_batches
 
 CONFIG = {"cleanup.policy": "compact", "delete.retention.ms": "600000", "min.cleanable.dirty.ratio": "0.01"}
 

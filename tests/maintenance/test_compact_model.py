@@ -18,10 +18,10 @@ from spark_segments import LogDir
 from spark_segments.maintenance import compact, retain, roll, vacuum, verify
 from tests.clock import store_clock
 from tests.log.played_log import Play
-from tests.maintenance.appending import DAY_MS, contents, live, under_policy
 from tests.maintenance.plain_partition import PlainPartition, Record, Rules
 from tests.opened import opened
 from tests.small_limits import small_limits
+from tests.topics import DAY_MS, contents, live, under_policy
 
 START_MS = 1_700_000_000_000
 NEVER_MS = 2**63 - 1

@@ -12,10 +12,10 @@ from spark_segments import LogDir
 from spark_segments.maintenance import compact, restore, retain, roll, verify
 from tests.clock import OLDEST_CHUNK_MS, store_clock
 from tests.log.played_log import Play
-from tests.maintenance.appending import DAY_MS, GOLDEN_MS, contents, live, topic_with
 from tests.manifest_rows import Change
 from tests.opened import opened
 from tests.played_files import PlayedFiles
+from tests.topics import DAY_MS, GOLDEN_MS, contents, live, topic_with
 
 CONFIG = {"cleanup.policy": "compact,delete", "retention.ms": -1, "min.cleanable.dirty.ratio": 0}
 

@@ -13,9 +13,9 @@ from spark_segments.maintenance import compact, restore, retain, roll
 from spark_segments.maintenance.verification.repair import commit_repairs
 from tests.clock import store_clock
 from tests.log.played_log import CommitFailedError, Play
-from tests.maintenance.appending import DAY_MS, GOLDEN_MS, SegmentLimits, append_one_by_one, live, records, topic_with
 from tests.manifest_rows import Manifest
 from tests.opened import opened
+from tests.topics import DAY_MS, GOLDEN_MS, SegmentLimits, append_one_by_one, live, records, topic_with
 
 HOUR_MS = 3_600_000
 CONFIG = {

@@ -19,10 +19,10 @@ from spark_segments.maintenance import compact, erase, retain, roll, vacuum, ver
 from spark_segments.maintenance.erasure.copies import key_account
 from tests.golden_files import GOLDEN
 from tests.log.played_log import Play
-from tests.maintenance.appending import DAY_MS, contents, live
 from tests.manifest_rows import Change, live_rows
 from tests.opened import opened
 from tests.small_limits import small_limits
+from tests.topics import DAY_MS, contents, live
 
 NOW_MS = 1_700_000_000_000
 LATER_MS = 2_000_000_000_000  # long after any test runs: what is active is idle then

@@ -14,9 +14,9 @@ from spark_segments.maintenance import compact, retain, roll, vacuum
 from spark_segments.maintenance.explanation.record_explanation import RecordState
 from tests.clock import store_clock
 from tests.golden_files import golden_dir
-from tests.maintenance.appending import append_one_by_one, records, topic_with
 from tests.maintenance.explained import NOW_MS
 from tests.maintenance.schedule import JOBS, START_MS, TOPIC, Written, scheduled
+from tests.topics import append_one_by_one, records, topic_with
 
 
 def test_one_is_found_by_its_time(log):

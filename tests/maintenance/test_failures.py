@@ -12,9 +12,9 @@ from spark_segments.cli import main
 from spark_segments.maintenance import Report, compact, retain, roll, vacuum
 from tests.clock import store_clock
 from tests.log.played_log import CommitFailedError, Play
-from tests.maintenance.appending import DAY_MS, GOLDEN_MS, append_one_by_one, contents, live, records, topic_with
 from tests.manifest_rows import forget_rows
 from tests.opened import opened
+from tests.topics import DAY_MS, GOLDEN_MS, append_one_by_one, contents, live, records, topic_with
 
 DAMAGED = 1
 COPIES = sys.modules["spark_segments.maintenance.rolling.copies"]

@@ -10,7 +10,11 @@ import pytest
 from spark_segments import LogDir
 from spark_segments.config import topic_config
 from spark_segments.maintenance import compact, roll, verify
-from tests.maintenance.appending import (
+from tests.maintenance.rounds import groups
+from tests.maintenance.rows import row, run
+from tests.manifest_rows import Change
+from tests.segment_bytes import batches_of
+from tests.topics import (
     DAY_MS,
     GOLDEN_MS,
     append_batches,
@@ -19,10 +23,6 @@ from tests.maintenance.appending import (
     records,
     topic_with,
 )
-from tests.maintenance.rounds import groups
-from tests.maintenance.rows import row, run
-from tests.manifest_rows import Change
-from tests.segment_bytes import batches_of
 
 CONFIG = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": 0}
 

@@ -23,10 +23,10 @@ from spark_segments.maintenance.retention.retain import plan_max_bytes, topic_si
 from tests.clock import PATIENCE_SECONDS
 from tests.log.played_log import Play
 from tests.log_copies import copy_of
-from tests.maintenance.appending import DAY_MS, append_one_by_one, contents, live, records, topic_with
 from tests.maintenance.rows import chunk, row, run, table
 from tests.manifest_rows import SEALED, Segment
 from tests.opened import opened
+from tests.topics import DAY_MS, append_one_by_one, contents, live, records, topic_with
 
 RETAIN = sys.modules["spark_segments.maintenance.retention.retain"]
 NOW_MS = 1000

@@ -17,7 +17,10 @@ from spark_segments.format.rolling import segment_jitter_ms
 from spark_segments.maintenance.rolling.plan import RollRules, plan_roll
 from spark_segments.maintenance.rolling.planned_segments import plan_segments
 from spark_segments.storage import Storage
-from tests.maintenance.appending import (
+from tests.maintenance.rows import TOPIC, TOPIC_ID, table
+from tests.manifest_rows import Segment
+from tests.segment_bytes import BatchTable, batches_of, encode_records
+from tests.topics import (
     DAY_MS,
     SegmentWriter,
     append_in_batches,
@@ -26,9 +29,6 @@ from tests.maintenance.appending import (
     records,
     topic_with,
 )
-from tests.maintenance.rows import TOPIC, TOPIC_ID, table
-from tests.manifest_rows import Segment
-from tests.segment_bytes import BatchTable, batches_of, encode_records
 
 NEVER_MS = 10**15
 

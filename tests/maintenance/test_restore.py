@@ -21,10 +21,10 @@ from spark_segments.storage import Storage
 from tests.clock import store_clock
 from tests.golden_files import golden_dir
 from tests.log.played_log import Play
-from tests.maintenance.appending import DAY_MS, GOLDEN_MS, append_one_by_one, contents, live, records, topic_with
 from tests.manifest_rows import Partition, forget_rows
 from tests.opened import opened
 from tests.played_files import PlayedFiles
+from tests.topics import DAY_MS, GOLDEN_MS, append_one_by_one, contents, live, records, topic_with
 
 RESTORE = sys.modules["spark_segments.maintenance.removal.restore"]
 VACUUM = sys.modules["spark_segments.maintenance.removal.vacuum"]

@@ -18,7 +18,9 @@ from spark_segments.errors import LogDirError, UnknownTopicError
 from spark_segments.maintenance import retain, roll
 from spark_segments.maintenance.retention.plan import plan_retention
 from tests.golden_files import expected_records, golden_dir, log_files
-from tests.maintenance.appending import (
+from tests.maintenance.rows import chunk, row, run, table
+from tests.manifest_rows import SEALED, Segment, commit_append
+from tests.topics import (
     DAY_MS,
     GOLDEN_MS,
     append_in_batches,
@@ -30,8 +32,6 @@ from tests.maintenance.appending import (
     topic_with,
     under_policy,
 )
-from tests.maintenance.rows import chunk, row, run, table
-from tests.manifest_rows import SEALED, Segment, commit_append
 
 NOW_MS = 1000
 REASONS = ["log_start_offset", "retention.bytes", "retention.ms"]

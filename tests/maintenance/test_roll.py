@@ -15,7 +15,9 @@ from spark_segments.maintenance import restore, roll, verify
 from tests.clock import store_clock
 from tests.golden_files import golden_dir
 from tests.log.played_log import Play
-from tests.maintenance.appending import (
+from tests.opened import opened
+from tests.played_files import PlayedFiles
+from tests.topics import (
     DAY_MS,
     GOLDEN_MS,
     SegmentLimits,
@@ -26,8 +28,6 @@ from tests.maintenance.appending import (
     records,
     topic_with,
 )
-from tests.opened import opened
-from tests.played_files import PlayedFiles
 
 ROLL = sys.modules["spark_segments.maintenance.rolling.roll"]
 

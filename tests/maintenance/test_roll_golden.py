@@ -12,7 +12,8 @@ from spark_segments.maintenance import roll
 from tests.format.test_rolling import CONFIGS, DEFAULTS, ROLLED_BY_THE_RULE
 from tests.golden_files import expected_records, golden_dir, log_files
 from tests.log.golden_reads import as_records, records_of
-from tests.maintenance.appending import (
+from tests.segment_bytes import batches_of, parse_offset_index, parse_txn_index
+from tests.topics import (
     DAY_MS,
     GOLDEN_MS,
     append_batches,
@@ -23,7 +24,6 @@ from tests.maintenance.appending import (
     live,
     topic_with,
 )
-from tests.segment_bytes import batches_of, parse_offset_index, parse_txn_index
 
 KEYS = {
     "segment_bytes": "segment.bytes",

@@ -23,7 +23,6 @@ from spark_segments.maintenance.compaction import round as round_module
 from spark_segments.maintenance.compaction.map_file import read_map, write_map
 from tests import golden_files
 from tests.clock import ORPHAN_AGE_MS
-from tests.maintenance.appending import contents, live, under_policy
 from tests.maintenance.rounds import (
     ONE_TASK,
     CleanerSettings,
@@ -37,6 +36,7 @@ from tests.maintenance.rounds import (
 )
 from tests.maintenance.rows import run
 from tests.segment_bytes import Window
+from tests.topics import contents, live, under_policy
 
 COMPACT = sys.modules["spark_segments.maintenance.compaction.compact"]
 NOW_MS = 1_700_000_000_000

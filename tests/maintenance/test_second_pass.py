@@ -35,7 +35,6 @@ from tests.format.written_log import Log
 from tests.log.overlapping import TOPIC as KAFKA_TOPIC
 from tests.log.overlapping import SegmentOf, write_partition
 from tests.log.test_overlaps import each
-from tests.maintenance.appending import SegmentLimits, SegmentWriter, contents, live
 from tests.maintenance.rounds import ONE_TASK, CleanerSettings, RoundPlan, RoundResult, RoundTasks
 from tests.maintenance.rows import TOPIC_ID, run
 from tests.maintenance.test_compact_directories import keyed
@@ -44,6 +43,7 @@ from tests.opened import LocalFiles, opened
 from tests.played_files import PlayedFiles
 from tests.segment_bytes import Window
 from tests.small_limits import small_limits
+from tests.topics import SegmentLimits, SegmentWriter, contents, live
 
 TOPIC = "prices"
 MIB = 1 << 20

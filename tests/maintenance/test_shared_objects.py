@@ -21,7 +21,10 @@ from spark_segments.maintenance.rolling.plan import MERGE_CHUNKS, SHARED_OBJECT
 from tests.clock import ORPHAN_AGE_MS, store_clock
 from tests.conftest import ROOT
 from tests.golden_files import log_files
-from tests.maintenance.appending import (
+from tests.manifest_rows import SEALED, Change, Segment, commit_append, live_rows, partitions_of
+from tests.segment_bytes import batches_of, rebase
+from tests.small_limits import small_limits
+from tests.topics import (
     DAY_MS,
     GOLDEN_MS,
     Appender,
@@ -35,9 +38,6 @@ from tests.maintenance.appending import (
     records,
     topic_with,
 )
-from tests.manifest_rows import SEALED, Change, Segment, commit_append, live_rows, partitions_of
-from tests.segment_bytes import batches_of, rebase
-from tests.small_limits import small_limits
 
 PARTITIONS = 12
 OWN_FILES = 1 << 30

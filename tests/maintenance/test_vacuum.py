@@ -18,7 +18,9 @@ from spark_segments.storage import Storage
 from tests.clock import ORPHAN_AGE_MS, store_clock
 from tests.golden_files import golden_dir
 from tests.log.played_log import Play
-from tests.maintenance.appending import (
+from tests.opened import opened
+from tests.played_files import PlayedFiles
+from tests.topics import (
     DAY_MS,
     GOLDEN_MS,
     Appender,
@@ -28,8 +30,6 @@ from tests.maintenance.appending import (
     records,
     topic_with,
 )
-from tests.opened import opened
-from tests.played_files import PlayedFiles
 
 VACUUM = sys.modules["spark_segments.maintenance.removal.vacuum"]
 DELAY_MS = 60_000

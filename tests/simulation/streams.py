@@ -7,7 +7,6 @@ from __future__ import annotations
 from typing import Any
 
 from spark_segments.log.appending.appender import Chunks
-from tests.maintenance.appending import Appender
 from tests.maintenance.long_runs.scenario import Record
 from tests.manifest_rows import Transaction
 from tests.simulation.judge import view
@@ -16,6 +15,7 @@ from tests.simulation.readers import attempt_read
 from tests.simulation.scenario import PARTITIONS, Simulation
 from tests.simulation.world import Process
 from tests.simulation.writers import send, table_of
+from tests.topics import Appender
 
 SOURCE, SINK = "orders", "copied"
 QUERY = "query"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from spark_segments.maintenance import roll
-from tests.maintenance.appending import DAY_MS
 from tests.maintenance.mirroring.followers import (
     TOPIC,
     appended,
@@ -13,6 +12,7 @@ from tests.maintenance.mirroring.followers import (
     led,
     mirrored,
 )
+from tests.topics import DAY_MS
 
 
 def test_tasks_of_spark_copy_files_as_this_process_does(spark, log):

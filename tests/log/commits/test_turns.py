@@ -8,7 +8,7 @@ import pytest
 
 from spark_segments.log.manifest.commit import BETWEEN_TURNS_SECONDS, LONGEST_TURN_SECONDS
 from tests.clock import played_time
-from tests.maintenance.appending import records
+from tests.topics import records
 
 
 class PlayedTime:

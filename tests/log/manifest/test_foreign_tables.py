@@ -14,7 +14,7 @@ import pytest
 from spark_segments import LogDir
 from spark_segments.errors import LogDirError
 from spark_segments.maintenance import compact, erase, roll, vacuum, verify
-from tests.maintenance.appending import DAY_MS, records
+from tests.topics import DAY_MS, records
 
 CONFIG = {"segment.bytes": "2000", "file.delete.delay.ms": "0"}
 

@@ -14,12 +14,12 @@ import pyarrow as pa
 from spark_segments import LogDir
 from spark_segments.maintenance import compact, roll, vacuum, verify
 from spark_segments.maintenance.removal.files_of_rows import SUFFIXES
-from tests.maintenance.appending import DAY_MS
 from tests.maintenance.long_runs.actors import Run, view
 from tests.maintenance.long_runs.journal import Commit, commits_of, read_notes, tries
 from tests.maintenance.long_runs.model import KafkaStep, TopicModel
 from tests.maintenance.long_runs.scenario import IMPORTED, TOPICS, WRITERS, Record, kafka_record, kafka_steps
 from tests.manifest_rows import every_row
+from tests.topics import DAY_MS
 
 CLOCKS_MS = 2000
 """How far the time of a commit may be from the moment when others see it."""

@@ -12,8 +12,8 @@ from spark_segments.errors import SegmentsError
 from spark_segments.log.description import describe
 from spark_segments.log.manifest.states import SOURCE_VERSION
 from spark_segments.maintenance import mirror, verify
-from tests.maintenance.appending import records, topic_with
 from tests.manifest_rows import Snapshot, partitions_of, segments_of
+from tests.topics import records, topic_with
 
 TOPIC = "orders"
 

@@ -14,8 +14,8 @@ from spark_segments.errors import CorruptBatchError, InvalidOptionError, Missing
 from spark_segments.maintenance import mirror, roll, vacuum, verify
 from spark_segments.maintenance.verification import checksums
 from tests.log_copies import copy_of
-from tests.maintenance.appending import DAY_MS
 from tests.maintenance.mirroring.followers import TOPIC, appended, appended_often, followers_of, led, mirrored
+from tests.topics import DAY_MS
 
 
 @pytest.fixture

@@ -16,8 +16,8 @@ import pytest
 from spark_segments import LogDir
 from spark_segments.maintenance import compact, roll
 from tests import golden_files
-from tests.maintenance.appending import DAY_MS, contents, topic_with
 from tests.maintenance.mirroring.followers import SOURCE_VERSION, assert_in_step, followers_of, mirrored
+from tests.topics import DAY_MS, contents, topic_with
 
 pytestmark = pytest.mark.slow
 

@@ -13,7 +13,6 @@ from spark_segments.errors import StorageError
 from spark_segments.maintenance import mirror, roll, vacuum
 from spark_segments.maintenance.mirroring.leader import Leader
 from tests.log.played_log import Play
-from tests.maintenance.appending import DAY_MS
 from tests.maintenance.mirroring.followers import (
     SOURCE_VERSION,
     TOPIC,
@@ -27,6 +26,7 @@ from tests.maintenance.mirroring.followers import (
 from tests.manifest_rows import live_rows
 from tests.opened import opened
 from tests.played_files import PlayedFiles
+from tests.topics import DAY_MS
 
 
 @pytest.fixture

@@ -15,10 +15,10 @@ from spark_segments.log.manifest.states import erasures_of
 from spark_segments.maintenance import erase, restore, roll, vacuum
 from spark_segments.maintenance.erasure.copies import key_account
 from tests.clock import store_clock
-from tests.maintenance.appending import DAY_MS
 from tests.maintenance.mirroring.followers import TOPIC, appended, assert_in_step, followers_of, led, mirrored
 from tests.maintenance.promotion.copies import promote_topic
 from tests.opened import LocalFiles, opened
+from tests.topics import DAY_MS
 
 SECRET = b"a secret of ada"
 

@@ -19,7 +19,6 @@ from spark_segments.maintenance.mirroring.leader import Leader
 from spark_segments.maintenance.mirroring.mirror import lags
 from spark_segments.maintenance.mirroring.plan import LeaderVersion
 from tests.clock import store_clock
-from tests.maintenance.appending import DAY_MS
 from tests.maintenance.mirroring.followers import (
     SOURCE_VERSION,
     TOPIC,
@@ -39,6 +38,7 @@ from tests.manifest_rows import Partition, live_rows, segments_of
 from tests.opened import opened
 from tests.played_files import PlayedFiles
 from tests.small_limits import small_limits
+from tests.topics import DAY_MS
 
 VACUUM = sys.modules["spark_segments.maintenance.removal.vacuum"]
 

@@ -13,7 +13,6 @@ from spark_segments.errors import LogDirError, NotLeaderError
 from spark_segments.maintenance import compact, erase, mirror, restore, retain, roll, vacuum, verify
 from tests.golden_files import GOLDEN
 from tests.log_copies import copy_of
-from tests.maintenance.appending import DAY_MS
 from tests.maintenance.mirroring.followers import (
     TOPIC,
     appended,
@@ -23,6 +22,7 @@ from tests.maintenance.mirroring.followers import (
     mirrored,
 )
 from tests.small_limits import small_limits
+from tests.topics import DAY_MS
 
 
 @pytest.fixture

@@ -13,10 +13,10 @@ from spark_segments.maintenance import verify
 from spark_segments.maintenance.verification.repair import Rebuild, rebuild_sidecars
 from tests.golden_files import golden_dir
 from tests.log.golden_reads import records_of, tree
-from tests.maintenance.appending import SegmentLimits
 from tests.maintenance.verification.file_faults import FILE_FAULTS
 from tests.maintenance.verification.topics import has, repaired, segment
 from tests.segment_bytes import AbortedTransactions
+from tests.topics import SegmentLimits
 
 SIDECAR_FAULTS = [
     "a missing offset index",

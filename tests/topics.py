@@ -1,10 +1,12 @@
-"""Topics to roll: batches that Kafka wrote, each appended by itself, as producers did there; and records, in chunks."""
+"""What tests append to topics, and what topics have: rows of a few words, many records, batches that Kafka wrote."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -20,6 +22,8 @@ from tests.segment_bytes import batches_of, rebase
 DAY_MS = 86_400_000
 # Records of the golden directories are from the first minutes after this moment, which is long ago for `created_ms`.
 GOLDEN_MS = 1_700_000_000_000
+
+Value = str | bytes | None
 
 
 def golden_batches(name: str) -> list[bytes]:
@@ -55,16 +59,56 @@ def append_batches(
     return chunks
 
 
-def records(count: int, *, first: int = 0, size: int = 100, time_ms: int = GOLDEN_MS, step_ms: int = 1) -> pa.Table:
-    """`count` records whose keys and values say which they are; values have `size` bytes."""
+def records(
+    count: int,
+    *,
+    first: int = 0,
+    size: int = 100,
+    time_ms: int = GOLDEN_MS,
+    step_ms: int = 1,
+    partitions: Sequence[int] | None = None,
+) -> pa.Table:
+    """`count` records whose keys and values say which they are, for `partitions` in turn; values have `size` bytes."""
     numbers = range(first, first + count)
-    return pa.table(
+    return _placed(
         {
             "key": pa.array([b"%d" % (number % 7) for number in numbers], pa.binary()),
             "value": pa.array([(b"%d " % number).ljust(size, b".") for number in numbers], pa.binary()),
             "timestamp": pa.array([time_ms + step_ms * (number - first) for number in numbers], pa.timestamp("ms")),
-        }
+        },
+        partitions,
     )
+
+
+def rows(
+    *values: Value | tuple[Value, Value],
+    time_ms: int | None = None,
+    partitions: Sequence[int] | None = None,
+    **columns: Any,
+) -> pa.Table:
+    """A record for each value, which is its key, too, or for each pair of both; all of one time, for `partitions` in
+    turn."""
+    pairs = [value if isinstance(value, tuple) else (value, value) for value in values]
+    texts = zip(*([_bytes(text) for text in pair] for pair in pairs), strict=True)
+    made = {name: pa.array(column, pa.binary()) for name, column in zip(("key", "value"), texts, strict=True)}
+    times = {} if time_ms is None else {"timestamp": pa.array([time_ms] * len(pairs), pa.timestamp("ms", "UTC"))}
+    return _placed(made | times | columns, partitions)
+
+
+def append(log: LogDir, *values: Value | tuple[Value, Value], topic: str = "orders", **columns: Any) -> None:
+    """Appends the `rows` of these values."""
+    log.topic(topic).append(rows(*values, **columns))
+
+
+def _placed(columns: dict[str, Any], partitions: Sequence[int] | None) -> pa.Table:
+    if partitions is not None:
+        numbers = itertools.islice(itertools.cycle(partitions), len(columns["value"]))
+        columns["partition"] = pa.array(numbers, pa.int32())
+    return pa.table(columns)
+
+
+def _bytes(text: Value) -> bytes | None:
+    return text.encode() if isinstance(text, str) else text
 
 
 def append_one_by_one(log: LogDir, topic: str, table: pa.Table, *, partition: int = 0) -> None:
