@@ -273,7 +273,7 @@ def test_the_python_face_fits_on_a_page_and_has_every_public_name() -> None:
     assert all(re.fullmatch(r"\| `[\w.]+` \| \S.+ \|", line) for line in lines)
     listed = {tuple(line.split("`")[1].split(".")) for line in lines}
     # What jobs and engines ask for: no user needs it.
-    inside = {"storage", "manifests", "defaults", "uri", "is_kafka", "manifest", "decoders", "target", "commit_chunks"}
+    inside = {"storage", "defaults", "uri", "is_kafka", "manifest", "decoders"}
     inside |= {"of", "schema", "select", "parts"}
     for cls in (LogDir, Topic, Scan):
         fields = set(getattr(cls, "__dataclass_fields__", ()))

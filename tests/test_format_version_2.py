@@ -12,6 +12,7 @@ import pytest
 
 from spark_segments import LogDir
 from spark_segments.errors import TransactionOrderError
+from spark_segments.log.appending.append import append_target
 from spark_segments.log.manifest.recovery_copy import read_recovery_copy
 from spark_segments.maintenance import compact, retain, roll, vacuum, verify
 from tests.golden_files import GOLDEN, golden_dir
@@ -91,9 +92,9 @@ def test_appended_transactions_are_still_known(witness: LogDir) -> None:
         last = EXPECTED["transactions"]["codecs"][application]
         assert witness.topic("codecs").append(row, txn=(application, last)) == {}
         assert witness.topic("codecs").append(row, txn=(application, last + 1)) != {}
-    assert witness.topic("codecs").target(Transaction("stream", 5, "query-1")).repeated
+    assert append_target(witness, "codecs", Transaction("stream", 5, "query-1")).repeated
     with pytest.raises(TransactionOrderError, match="query-1"):
-        witness.topic("codecs").target(Transaction("stream", 5, "query-2"))
+        append_target(witness, "codecs", Transaction("stream", 5, "query-2"))
 
 
 @pytest.mark.slow

@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from spark_segments import LogDir, ProducerOptions
+from spark_segments.log.appending.append import append_target
 from spark_segments.log.appending.appender import Appender
 from spark_segments.log.segment.limits import SegmentLimits
 from spark_segments.log.segment.writer import SegmentWriter
@@ -113,7 +114,7 @@ def _bytes(text: Value) -> bytes | None:
 
 def append_one_by_one(log: LogDir, topic: str, table: pa.Table, *, partition: int = 0) -> None:
     """Appends each record as a batch and a chunk of its own, in one commit."""
-    target = log.topic(topic).target()
+    target = append_target(log, topic)
     table = table.append_column("partition", pa.array([partition] * table.num_rows, pa.int32()))
     chunks = []
     for batch in table.to_batches(max_chunksize=1):

@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from spark_segments import LogDir, ProducerOptions
 from spark_segments.errors import StorageError
+from spark_segments.log.appending.append import append_target, commit_chunks
 from spark_segments.log.manifest.states import FENCE_TOKEN, LEADER, PROMOTE, ROLE, ROLE_EPOCH
 from spark_segments.maintenance import compact, retain, roll, vacuum
 from tests.clock import store_clock
@@ -53,11 +54,11 @@ def rows(partitions: int, each: int, *, keys: int = 6, first: int = 0) -> pa.Tab
 
 def append_as_query(log: LogDir, topic: str, table: pa.Table, txn: Transaction) -> None:
     """Appends as a batch of a streaming query does."""
-    target = log.topic(topic).target(txn)
+    target = append_target(log, topic, txn)
     with Appender(log.storage, lambda _: target, topic=topic) as appender:
         for batch in table.to_batches():
             appender.write(batch)
-        log.topic(topic).commit_chunks(appender.close(), txn)
+        commit_chunks(log, topic, appender.close(), txn)
 
 
 def drop_old_versions(log: LogDir, topic: str) -> None:

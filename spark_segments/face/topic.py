@@ -13,21 +13,16 @@ from spark_segments.errors import (
     InvalidOptionError,
     OffsetOutOfRangeError,
     PolicyViolationError,
-    SegmentsError,
-    StorageError,
-    UnknownOutcomeError,
 )
 from spark_segments.face.history import history
 from spark_segments.log.description import describe
 from spark_segments.log.directory import LogDirectory
-from spark_segments.log.manifest.change import APPEND, Change
+from spark_segments.log.manifest.change import Change
 from spark_segments.log.manifest.commit import Plan
 from spark_segments.log.manifest.manifest import Manifest, Upgrade
 from spark_segments.log.manifest.rows import Partition
 from spark_segments.log.manifest.snapshot import Snapshot
-from spark_segments.log.manifest.states import check_role
-from spark_segments.log.manifest.topic_log import TableState
-from spark_segments.log.manifest.transaction import AnyTransaction, Transaction, checked, named
+from spark_segments.log.manifest.transaction import named
 from spark_segments.log.partitions import check_partition, check_partition_count, offset_bounds
 from spark_segments.log.printing import Printed, Prints
 from spark_segments.quantities import Bytes, since_1970_ms
@@ -35,7 +30,7 @@ from spark_segments.quantities import Bytes, since_1970_ms
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from spark_segments.log.appending.appender import Chunks, ProducerOptions, Target
+    from spark_segments.log.appending.appender import ProducerOptions
     from spark_segments.log.appending.caller_rows import Rows
     from spark_segments.log.reading.scan import Offsets, Scan
     from spark_segments.log.report import Report
@@ -223,82 +218,10 @@ class Topic(Prints):
         no record; NotLeaderError where the topic is a follower or fenced. Nothing is appended then. `formats` are
         options such as value.format: what typed columns key and value are written as.
         """
+        from spark_segments.log.appending.append import append
+
         self._check_writable()
-        sent = named(once, txn)
-        is_once = hasattr(rows, "__next__")  # rows that can be read once only
-        with self.log.known(self.name) as manifest:
-            state = manifest.state_to_commit_on(is_latest=is_once)
-            try:
-                return self._append(manifest, state, rows, sent, options, formats)
-            except (StorageError, UnknownOutcomeError):
-                raise
-            except SegmentsError:  # it rests on a state that may be an old one
-                latest = None if is_once else manifest.moved(state)
-                if latest is None:
-                    raise
-            return self._append(manifest, latest, rows, sent, options, formats)
-
-    def _append(
-        self,
-        manifest: Manifest,
-        state: TableState,
-        given: Rows,
-        txn: Transaction | None,
-        options: ProducerOptions | None,
-        formats: Mapping[str, str] | None,
-    ) -> dict[int, tuple[int, int]]:
-        from spark_segments.log.appending.appender import Appender, Chunks
-        from spark_segments.log.appending.caller_rows import record_batches
-        from spark_segments.log.appending.offset_assignment import commit_written
-
-        check_role(state.snapshot, APPEND)
-        target = self._target(state.snapshot)
-        with Appender(self.log.storage, lambda _: target, topic=self.name, options=options) as appender:
-            rows = record_batches(given, formats or {})
-            if formats:
-                from spark_segments.values.typed import TypedColumns
-
-                rows = TypedColumns(self.log).encoded(self.name, rows, formats)
-            for batch in rows:
-                appender.write(batch)
-            written = appender.close()
-        # No rows are an append, too: their transaction is recorded, and a repeat with rows adds nothing.
-        written = written or [Chunks(self.name, target.topic_id)]
-        return commit_written(manifest, written, txn, self.log.defaults, state=state)
-
-    def target(self, txn: AnyTransaction | None = None) -> Target:
-        """The topic as a writer's tasks need it; with `txn`, whether the topic holds that transaction already.
-
-        Raises UnknownTopicError; TransactionOrderError where the topic refuses `txn`; NotLeaderError where it takes no
-        appends.
-        """
-        self._check_writable()
-        sent = None if txn is None else checked(txn)
-        with self.log.known(self.name) as manifest:
-            state = manifest.state()
-            check_role(state.snapshot, APPEND)
-            repeated = sent is not None and manifest.log.holds(state, sent)
-            return dataclasses.replace(self._target(state.snapshot), repeated=repeated)
-
-    def _target(self, snapshot: Snapshot) -> Target:
-        from spark_segments.log.appending.appender import Target
-
-        config = topic_config(snapshot.config, self.log.defaults)
-        count = snapshot.partitions.num_rows
-        return Target(snapshot.topic, snapshot.topic_id, count, config, format_version=snapshot.format_version)
-
-    def commit_chunks(self, chunks: Sequence[Chunks], txn: AnyTransaction | None = None) -> dict[int, tuple[int, int]]:
-        """Gives chunks of this topic their offsets, in the order given; chunks without records record `txn` alone.
-
-        Raises where the topic is not the one that was written to, or where it is compacted by now and a row has no key;
-        CommitConflictError for chunks that were committed before and have left the log since.
-        """
-        from spark_segments.log.appending.offset_assignment import commit_written
-
-        if not chunks:
-            return {}
-        with self.log.known(self.name) as manifest:
-            return commit_written(manifest, chunks, txn, self.log.defaults, replayed=True)
+        return append(self.log, self.name, rows, named(once, txn), options=options, formats=formats)
 
     def alter(self, config: Mapping[str, str | None] | None = None, partitions: int | None = None) -> None:
         """Sets configuration values (None takes one away) and raises the number of partitions, in one commit."""

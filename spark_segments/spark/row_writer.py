@@ -16,8 +16,9 @@ from pyspark.sql.types import BinaryType, StructField, StructType
 from spark_segments import extensions
 from spark_segments.errors import CommitConflictError, InvalidOptionError, InvalidRecordError, SegmentsError
 from spark_segments.execution import Versioned
-from spark_segments.face.logdir import LogDir
+from spark_segments.log.appending.append import append_target, commit_chunks
 from spark_segments.log.appending.caller_rows import WRITER_SCHEMA, check_columns
+from spark_segments.log.directory import LogDirectory
 from spark_segments.log.manifest.transaction import Transaction
 from spark_segments.spark.arrow_types import to_arrow_schema
 from spark_segments.spark.batches import merged, watched
@@ -62,11 +63,11 @@ class RowWriter(Versioned):
         LogDirError.
         """
         warn_of_unread_columns(schema)
-        self._log_dir = LogDir.open(options.location.uri, options.location.storage_options)
+        self._log_dir = LogDirectory.open(options.location.uri, options.location.storage_options)
         self._value_writers = self._encoders(options, schema)
         check_writable_columns(_as_bytes(schema, self._value_writers), topic_given=options.topic is not None)
         self._options = options
-        self._target = None if options.topic is None else self._log_dir.topic(options.topic).target()
+        self._target = None if options.topic is None else append_target(self._log_dir, options.topic)
         if self._target is not None and self._target.config.compact and "key" not in schema.names:
             raise InvalidRecordError(
                 f"Topic {options.topic} is compacted: records without a key cannot be appended",
@@ -122,7 +123,7 @@ class RowWriter(Versioned):
                     self._check_still_there(topic, txn)
                     offsets = {}
                 else:
-                    offsets = self._log_dir.topic(topic).commit_chunks(topics[topic], txn)
+                    offsets = commit_chunks(self._log_dir, topic, topics[topic], txn)
             except SegmentsError as error:
                 raise _failed_at(error, names, number, has_txn=txn is not None) from error
             if not offsets and (topic in repeated or any(chunks.segments for chunks in topics[topic])):
@@ -133,7 +134,7 @@ class RowWriter(Versioned):
 
     def _check_still_there(self, topic: str, txn: Transaction | None) -> None:
         """Raises CommitConflictError where a topic that tasks left out does not hold the transaction any more."""
-        if not self._log_dir.topic(topic).target(txn).repeated:
+        if not append_target(self._log_dir, topic, txn).repeated:
             raise CommitConflictError(
                 f"Topic {topic} held the transaction when the tasks wrote, and does not hold it now",
                 expected=txn,
@@ -159,7 +160,7 @@ class RowWriter(Versioned):
 class _Targets:
     """The topics of a task: each is looked up once, and the rows of those that hold the transaction are left out."""
 
-    def __init__(self, log_dir: LogDir, only: Target | None, txn: Transaction | None) -> None:
+    def __init__(self, log_dir: LogDirectory, only: Target | None, txn: Transaction | None) -> None:
         """`only`: the topic that all rows go to, where the writer was given one."""
         self._log_dir = log_dir
         self._only = only
@@ -175,7 +176,7 @@ class _Targets:
         if self._txn is None and self._only is not None:
             return self._only
         if topic not in self._found:
-            self._found[topic] = self._log_dir.topic(topic).target(self._txn)
+            self._found[topic] = append_target(self._log_dir, topic, self._txn)
         return self._found[topic]
 
     def new_rows(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -12,6 +12,7 @@ import pytest
 
 from spark_segments import LogDir
 from spark_segments.errors import LogDirError, StorageError, UnknownOutcomeError
+from spark_segments.log.appending.append import append_target, commit_chunks
 from spark_segments.maintenance import mirror, roll
 from spark_segments.storage import Storage
 from tests.log.kafka_side import KafkaSide
@@ -75,7 +76,7 @@ def test_a_task_has_forced_its_chunks_when_it_hands_them_over(root):
     """Its machine is another than that of the commit, which cannot force what waits in the memory of the first."""
     log, disk = open_watched(root)
     log.create_topic("orders", 1, FORCED)
-    target = log.topic("orders").target()
+    target = append_target(log, "orders")
     with Appender(log.storage, lambda _: target, topic="orders") as appender:
         appender.write(pa.record_batch({"value": ["a"]}))
         appender.close()
@@ -86,12 +87,12 @@ def test_a_task_has_forced_its_chunks_when_it_hands_them_over(root):
 def test_chunks_that_were_written_before_the_setting_are_forced_by_their_commit(root):
     log, disk = open_watched(root)
     log.create_topic("orders", 1)
-    target = log.topic("orders").target()
+    target = append_target(log, "orders")
     with Appender(log.storage, lambda _: target, topic="orders") as appender:
         appender.write(pa.record_batch({"value": ["a"]}))
         written = appender.close()
     log.topic("orders").alter(FORCED)
-    log.topic("orders").commit_chunks(written)
+    commit_chunks(log, "orders", written)
     assert {path for path in files_of(root) if path.startswith("orders-0/")} <= set(disk.forced)
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from spark_segments import LogDir
 from spark_segments.errors import InvalidRecordError
+from spark_segments.log.appending.append import append_target, commit_chunks
 from tests.log.played_log import Play
 from tests.opened import opened
 from tests.topics import Appender
@@ -53,7 +54,7 @@ def test_the_row_is_counted_over_all_batches_of_an_append(prices):
 
 def test_the_row_is_counted_over_buffers_that_were_written_before(prices):
     """A small buffer is flushed at once: the first rows are encoded before the row without a key comes."""
-    with Appender(prices.storage, lambda name: prices.topic(name).target(), topic="prices", buffer_bytes=1) as appender:
+    with Appender(prices.storage, lambda name: append_target(prices, name), topic="prices", buffer_bytes=1) as appender:
         appender.write(keyed("a", "b", "c").to_batches()[0])
         with pytest.raises(InvalidRecordError, match="no key in row 5"):
             appender.write(keyed("d", None).to_batches()[0])
@@ -76,12 +77,12 @@ def test_of_several_topics_the_row_of_the_compacted_one_is_named(prices):
     rows = pa.concat_tables([keyed(None, None, topic="clicks"), keyed("a", None, topic="prices")])
     with (
         pytest.raises(InvalidRecordError, match=r"Topic prices.*no key in row 4"),
-        Appender(prices.storage, lambda name: prices.topic(name).target()) as appender,
+        Appender(prices.storage, lambda name: append_target(prices, name)) as appender,
     ):
         for batch in rows.combine_chunks().to_batches():
             appender.write(batch)
         appender.close()
-    clicks = Appender(prices.storage, lambda name: prices.topic(name).target())
+    clicks = Appender(prices.storage, lambda name: append_target(prices, name))
     clicks.write(keyed("a", None, topic="clicks").combine_chunks().to_batches()[0])
     [written] = clicks.close()
     assert written.row_without_key == 2
@@ -103,12 +104,12 @@ def test_the_policy_of_the_log_directory_counts_where_the_topic_has_none(tmp_pat
 def test_a_topic_that_becomes_compacted_between_the_write_and_the_commit_refuses_them(log):
     """The moment of the append is its commit: what is acknowledged there is not cleaned away for want of a key."""
     log.create_topic("prices")
-    appender = Appender(log.storage, lambda name: log.topic(name).target(), topic="prices")
+    appender = Appender(log.storage, lambda name: append_target(log, name), topic="prices")
     appender.write(keyed("a", None).to_batches()[0])
     written = pickle.loads(pickle.dumps(appender.close()))  # as it travels from a task to the driver
     log.topic("prices").alter({"cleanup.policy": "compact"})
     with pytest.raises(InvalidRecordError, match=r"prices.*no key in row 2"):
-        log.topic("prices").commit_chunks(written)
+        commit_chunks(log, "prices", written)
     assert ends(log) == 0
 
 
@@ -129,8 +130,8 @@ def test_a_topic_that_becomes_compacted_between_two_tries_of_the_commit_refuses_
 
 def test_chunks_with_keys_alone_are_taken_by_a_topic_that_became_compacted(log):
     log.create_topic("prices")
-    appender = Appender(log.storage, lambda name: log.topic(name).target(), topic="prices")
+    appender = Appender(log.storage, lambda name: append_target(log, name), topic="prices")
     appender.write(keyed("a", "b").to_batches()[0])
     log.topic("prices").alter({"cleanup.policy": "compact"})
-    log.topic("prices").commit_chunks(appender.close())
+    commit_chunks(log, "prices", appender.close())
     assert ends(log) == 2

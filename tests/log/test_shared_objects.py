@@ -18,6 +18,7 @@ from spark_segments.dump import dump_entries
 from spark_segments.dump.text import text_of
 from spark_segments.errors import CorruptBatchError, InvalidOptionError, SegmentsError
 from spark_segments.format.shared_object import RUN_DTYPE, TRAILER_BYTES, footer_bytes, footer_size, parse_footer
+from spark_segments.log.appending.append import append_target
 from spark_segments.log.segment.shared_object import read_footer
 from spark_segments.maintenance import erase, mirror, vacuum, verify
 from spark_segments.storage import Storage
@@ -113,7 +114,7 @@ def test_a_partition_that_gets_much_has_a_file_of_its_own(log):
 
 
 def test_a_topic_of_version_1_has_files_of_its_own(log):
-    target = dataclasses.replace(log.topic("orders").target(), format_version=1)
+    target = dataclasses.replace(append_target(log, "orders"), format_version=1)
     with Appender(log.storage, lambda _: target, topic="orders") as appender:
         for batch in table(spread(120)).to_batches():
             appender.write(batch)
@@ -124,7 +125,7 @@ def test_a_topic_of_version_1_has_files_of_its_own(log):
 @pytest.mark.slow
 def test_many_objects_of_one_task_keep_the_order_of_its_rows(log):
     with small_limits(WAITING_BYTES=3000):
-        target = log.topic("orders").target()
+        target = append_target(log, "orders")
         with Appender(log.storage, lambda _: target, topic="orders", buffer_bytes=1000) as appender:
             for batch in table(spread(600)).to_batches():
                 appender.write(batch)

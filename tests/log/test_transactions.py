@@ -7,6 +7,7 @@ import pyarrow as pa
 import pytest
 
 from spark_segments.errors import CommitConflictError, InvalidOptionError, UnknownTopicError
+from spark_segments.log.appending.append import commit_chunks
 from spark_segments.log.appending.appender import Chunks
 from tests.log.chunk_rows import new_chunk, new_manifest
 from tests.log.played_log import Play
@@ -84,5 +85,5 @@ def test_a_transaction_without_rows_is_not_recorded_in_a_topic_that_was_made_aga
     log.delete_topic("orders")
     log.create_topic("orders")
     with pytest.raises(CommitConflictError, match="made again"):
-        log.topic("orders").commit_chunks(written, ("app", 7))
+        commit_chunks(log, "orders", written, ("app", 7))
     assert log.topic("orders").append(ROWS, txn=("app", 7)) == {0: (0, 1)}

@@ -18,6 +18,7 @@ from spark_segments.errors import (
     TopicExistsError,
     UnknownTopicError,
 )
+from spark_segments.log.appending.append import append_target
 from spark_segments.maintenance import compact, retain, roll, vacuum
 from tests.log.played_log import Play
 from tests.manifest_rows import Change, TopicRow, forget_rows
@@ -255,7 +256,7 @@ def test_no_access_opens_a_table_that_the_handle_has_seen(log):
         lambda: another.topic("orders").offsets_for_times(0),
         lambda: another.topic("orders").describe(),
         lambda: another.topic("orders").config,
-        lambda: another.topic("orders").target(),
+        lambda: append_target(another, "orders"),
         lambda: another.topic("orders").alter({"retention.ms": "5"}),
         lambda: another.delete_topic("orders"),
     ):

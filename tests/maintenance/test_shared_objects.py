@@ -15,6 +15,7 @@ import pytest
 
 from spark_segments import LogDir
 from spark_segments.errors import LogDirError, SegmentsError
+from spark_segments.log.appending.append import append_target, commit_chunks
 from spark_segments.log.segment.shared_object import SharedObjectWriter
 from spark_segments.maintenance import compact, restore, retain, roll, vacuum, verify
 from spark_segments.maintenance.rolling.plan import MERGE_CHUNKS, SHARED_OBJECT
@@ -346,16 +347,16 @@ def test_a_topic_made_again_has_objects_of_its_own(orders):
 def test_a_replayed_commit_whose_run_was_vacuumed_adds_nothing(orders):
     """The object is still there for other runs, but the rows of the replay were in the log before."""
     orders.topic("orders").alter({"file.delete.delay.ms": "0"})
-    target = orders.topic("orders").target()
+    target = append_target(orders, "orders")
     with Appender(orders.storage, lambda _: target, topic="orders") as appender:
         numbers = pa.array(np.arange(PARTITIONS, dtype=np.int32))
         appender.write(records(PARTITIONS).append_column("partition", numbers).to_batches()[0])
         written = appender.close()
-    orders.topic("orders").commit_chunks(written)
+    commit_chunks(orders, "orders", written)
     append_one_by_one(orders, "orders", records(MERGE_CHUNKS), partition=0)
     roll(orders, now_ms=GOLDEN_MS)
     vacuum(orders, now_ms=orders.storage.now_ms() + DAY_MS)
     before = contents(orders, "orders")
     with pytest.raises(SegmentsError, match="once only"):
-        orders.topic("orders").commit_chunks(written)
+        commit_chunks(orders, "orders", written)
     assert contents(orders, "orders") == before

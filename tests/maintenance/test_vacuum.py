@@ -12,6 +12,7 @@ import pytest
 
 from spark_segments import LogDir
 from spark_segments.errors import CommitConflictError, LogDirError, SegmentsError, StorageError, UnknownTopicError
+from spark_segments.log.appending.append import append_target, commit_chunks
 from spark_segments.log.manifest.recovery_copy import read_recovery_copy
 from spark_segments.maintenance import compact, retain, roll, vacuum, verify
 from spark_segments.storage import Storage
@@ -412,22 +413,22 @@ def test_another_vacuum_at_any_moment_leaves_nothing_undone(log, tmp_path):
 def test_chunks_that_have_left_the_log_are_not_committed_again(log):
     """A driver that is run again without a transaction has the same messages, but vacuum has taken the files."""
     topic_with(log, "orders", {"segment.bytes": 2000, "file.delete.delay.ms": DELAY_MS})
-    target = log.topic("orders").target()
+    target = append_target(log, "orders")
     chunks = []
     for batch in records(40).to_batches(max_chunksize=1):
         appender = Appender(log.storage, lambda _: target, topic="orders")
         appender.write(batch)
         chunks += appender.close()
-    assert log.topic("orders").commit_chunks(chunks) == {0: (0, 39)}
+    assert commit_chunks(log, "orders", chunks) == {0: (0, 39)}
     with pytest.raises(SegmentsError, match="once only"):
-        log.topic("orders").commit_chunks(chunks)
+        commit_chunks(log, "orders", chunks)
     roll(log, now_ms=GOLDEN_MS)
     with pytest.raises(SegmentsError, match="once only"):
-        log.topic("orders").commit_chunks(chunks)
+        commit_chunks(log, "orders", chunks)
     vacuum(log, now_ms=log.storage.now_ms() + 2 * DELAY_MS)
     gone = [one for one in chunks if not log.storage.exists(one.segments[0].path)]
     assert len(gone) == REMOVED
     with pytest.raises(CommitConflictError, match="gone: its records were appended"):
-        log.topic("orders").commit_chunks(gone)
+        commit_chunks(log, "orders", gone)
     assert log.topic("orders").offsets() == {0: (0, 40)}
     assert len(contents(log, "orders")) == 40

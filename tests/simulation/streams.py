@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from spark_segments.log.appending.append import append_target, commit_chunks
 from spark_segments.log.appending.appender import Chunks
 from tests.maintenance.long_runs.scenario import Record
 from tests.manifest_rows import Transaction
@@ -66,7 +67,7 @@ def run_batch(simulation: Simulation, process: Process, log: Any, batch: int, ra
     written: list[Chunks] = []
 
     def task(numbers: list[int]) -> None:
-        target = log.topic(SINK).target(txn)
+        target = append_target(log, SINK, txn)
         mine = {number: records[number] for number in numbers}
         if target.repeated or not mine:
             return
@@ -82,6 +83,6 @@ def run_batch(simulation: Simulation, process: Process, log: Any, batch: int, ra
             task(numbers)
         if not written:  # the tasks have found that it is a repeat
             return {}
-        return dict(log.topic(SINK).commit_chunks(written, txn))
+        return dict(commit_chunks(log, SINK, written, txn))
 
     return send(simulation, process, SINK, AppendIntent(QUERY, batch, records), run)

@@ -28,6 +28,7 @@ from spark_segments.cli.records.record_text import Properties
 from spark_segments.cli.records.value_text import ConsoleOptions, encoded
 from spark_segments.config import TopicConfig, parse_overrides
 from spark_segments.errors import InvalidOptionError, TopicExistsError
+from spark_segments.log.appending.append import append_target
 from spark_segments.log.appending.appender import ProducerOptions
 from spark_segments.log.manifest.transaction import named
 from spark_segments.values.typed import TypedColumns
@@ -127,7 +128,7 @@ def append(
     if partitions is not None and topic not in log.topics():
         with contextlib.suppress(TopicExistsError):  # another run of this job may create the topic at the same moment
             log.create_topic(topic, partitions, parse_overrides(config or []))
-    log.topic(topic).target()  # raises where there is no such topic, before a schema is registered for it
+    append_target(log, topic)  # raises where there is no such topic, before a schema is registered for it
     appended = _Appended(log.topic(topic).config, time.time_ns() // 1_000_000)
     rows = source.batches()
     if source.format is Format.TEXT and formats:

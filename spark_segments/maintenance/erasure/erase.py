@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from spark_segments.config import topic_config
 from spark_segments.errors import CommitConflictError, InvalidOptionError
 from spark_segments.execution import run_tasks
-from spark_segments.face.topic import Topic
+from spark_segments.log.appending.append import append
 from spark_segments.log.directory import LogDirectory, selected
 from spark_segments.log.manifest.change import ERASE, Change
 from spark_segments.log.manifest.delta.delta_log import MANIFEST_DIRECTORY
@@ -220,7 +220,7 @@ def _append_tombstones(work: _Erasure, wanting: Sequence[tuple[int, bytes]], now
             "timestamp": pa.array([now_ms] * len(ordered), pa.timestamp("ms", "UTC")),
         }
     )
-    given = Topic(work.log, work.topic).append(rows)
+    given = append(work.log, work.topic, rows)
     next_offsets = {partition: first for partition, (first, _) in given.items()}
     for partition, key in ordered:
         work.ends[partition][key] = next_offsets[partition]

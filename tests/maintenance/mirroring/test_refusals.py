@@ -10,6 +10,7 @@ import pytest
 
 from spark_segments import LogDir
 from spark_segments.errors import LogDirError, NotLeaderError
+from spark_segments.log.appending.append import append_target
 from spark_segments.maintenance import compact, erase, mirror, restore, retain, roll, vacuum, verify
 from tests.golden_files import GOLDEN
 from tests.log_copies import copy_of
@@ -46,7 +47,7 @@ def files(log: LogDir) -> set[str]:
 
 REFUSED = {
     "append": lambda log: log.topic(TOPIC).append(pa.table({"key": [b"k"], "value": [b"x"]})),
-    "a writer of Spark": lambda log: log.topic(TOPIC).target(),
+    "a writer of Spark": lambda log: append_target(log, TOPIC),
     "alter": lambda log: log.topic(TOPIC).alter({"retention.ms": "5"}),
     "delete": lambda log: log.delete_topic(TOPIC),
     "delete by force": lambda log: log.delete_topic(TOPIC, force=True),

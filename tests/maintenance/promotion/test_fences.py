@@ -6,6 +6,7 @@ import pytest
 
 from spark_segments import LogDir
 from spark_segments.errors import DivergedLogError, NotLeaderError, TopicExistsError, UnknownTopicError
+from spark_segments.log.appending.append import append_target
 from spark_segments.maintenance import compact, erase, restore, retain, roll, vacuum, verify
 from tests.log import kafka_side
 from tests.log.kafka_side import KafkaSide
@@ -20,7 +21,7 @@ OPERATIONS = {
     "restore": lambda log: restore(log, topics=[TOPIC], version=1),
     "erase": lambda log: erase(log, topics=[TOPIC], keys=[b"key"]),
     "repair": lambda log: verify(log, topics=[TOPIC], repair=True),
-    "target of a writer": lambda log: log.topic(TOPIC).target(),
+    "target of a writer": lambda log: append_target(log, TOPIC),
 }
 
 

@@ -7,6 +7,7 @@ import pytest
 from pyspark.sql.types import StringType, StructField, StructType
 
 from spark_segments.errors import CommitConflictError, InvalidOptionError, SegmentsError, TransactionOrderError
+from spark_segments.log.appending.append import commit_chunks
 from spark_segments.spark.source import Source
 from tests.spark import in_process
 from tests.spark.streams import batches
@@ -122,7 +123,7 @@ def test_tasks_that_ran_before_and_after_the_other_drivers_commit_add_nothing(t)
 def test_of_several_topics_each_takes_the_batch_once(t):
     tasks = [rows("a", "b", topics=["t", "u"])]
     messages = batches.write(t.uri, {}, tasks, "q1", 0)
-    t.topic("t").commit_chunks([chunks for chunks in messages[0].chunks if chunks.topic == "t"], messages[0].txn)
+    commit_chunks(t, "t", [chunks for chunks in messages[0].chunks if chunks.topic == "t"], messages[0].txn)
     assert (values(t, "t"), values(t, "u")) == (["a"], [])  # the driver died between two commits
     there = files(t)
     batches.run(t.uri, {}, tasks, batch=0)

@@ -1,0 +1,112 @@
+"""Appends to a topic: of a caller's rows in one go, or in the steps that a writer's tasks and its driver take."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from spark_segments import extensions
+from spark_segments.config import topic_config
+from spark_segments.errors import SegmentsError, StorageError, UnknownOutcomeError
+from spark_segments.log.directory import LogDirectory
+from spark_segments.log.manifest.change import APPEND
+from spark_segments.log.manifest.manifest import Manifest
+from spark_segments.log.manifest.snapshot import Snapshot
+from spark_segments.log.manifest.states import check_role
+from spark_segments.log.manifest.topic_log import TableState
+from spark_segments.log.manifest.transaction import AnyTransaction, Transaction, checked
+
+if TYPE_CHECKING:  # these need kernels, which a planner's process does not
+    from spark_segments.log.appending.appender import Chunks, ProducerOptions, Target
+    from spark_segments.log.appending.caller_rows import Rows
+
+
+def append(
+    log: LogDirectory,
+    topic: str,
+    rows: Rows,
+    txn: Transaction | None = None,
+    *,
+    options: ProducerOptions | None = None,
+    formats: Mapping[str, str] | None = None,
+) -> dict[int, tuple[int, int]]:
+    """Appends rows in one commit. Takes, returns and raises what `Topic.append` says."""
+    log.check_writable()
+    is_once = hasattr(rows, "__next__")  # rows that can be read once only
+    with log.known(topic) as manifest:
+        state = manifest.state_to_commit_on(is_latest=is_once)
+        try:
+            return _append(log, manifest, state, rows, txn, options, formats)
+        except (StorageError, UnknownOutcomeError):
+            raise
+        except SegmentsError:  # it rests on a state that may be an old one
+            latest = None if is_once else manifest.moved(state)
+            if latest is None:
+                raise
+        return _append(log, manifest, latest, rows, txn, options, formats)
+
+
+def _append(
+    log: LogDirectory,
+    manifest: Manifest,
+    state: TableState,
+    given: Rows,
+    txn: Transaction | None,
+    options: ProducerOptions | None,
+    formats: Mapping[str, str] | None,
+) -> dict[int, tuple[int, int]]:
+    from spark_segments.log.appending.appender import Appender, Chunks
+    from spark_segments.log.appending.caller_rows import record_batches
+    from spark_segments.log.appending.offset_assignment import commit_written
+
+    check_role(state.snapshot, APPEND)
+    target = _target(log, state.snapshot)
+    with Appender(log.storage, lambda _: target, topic=manifest.topic, options=options) as appender:
+        rows = record_batches(given, formats or {})
+        if formats:
+            rows = extensions.typed_columns(log).encoded(manifest.topic, rows, formats)
+        for batch in rows:
+            appender.write(batch)
+        written = appender.close()
+    # No rows are an append, too: their transaction is recorded, and a repeat with rows adds nothing.
+    written = written or [Chunks(manifest.topic, target.topic_id)]
+    return commit_written(manifest, written, txn, log.defaults, state=state)
+
+
+def append_target(log: LogDirectory, topic: str, txn: AnyTransaction | None = None) -> Target:
+    """A topic as a writer's tasks need it; with `txn`, whether the topic holds that transaction already.
+
+    Raises UnknownTopicError; TransactionOrderError where the topic refuses `txn`; NotLeaderError where it takes no
+    appends.
+    """
+    log.check_writable()
+    sent = None if txn is None else checked(txn)
+    with log.known(topic) as manifest:
+        state = manifest.state()
+        check_role(state.snapshot, APPEND)
+        return _target(log, state.snapshot, repeated=sent is not None and manifest.log.holds(state, sent))
+
+
+def _target(log: LogDirectory, snapshot: Snapshot, *, repeated: bool = False) -> Target:
+    from spark_segments.log.appending.appender import Target
+
+    config, count = topic_config(snapshot.config, log.defaults), snapshot.partitions.num_rows
+    return Target(
+        snapshot.topic, snapshot.topic_id, count, config, repeated=repeated, format_version=snapshot.format_version
+    )
+
+
+def commit_chunks(
+    log: LogDirectory, topic: str, chunks: Sequence[Chunks], txn: AnyTransaction | None = None
+) -> dict[int, tuple[int, int]]:
+    """Gives chunks of a topic their offsets, in the order given; chunks without records record `txn` alone.
+
+    Raises where the topic is not the one that was written to, or where it is compacted by now and a row has no key;
+    CommitConflictError for chunks that were committed before and have left the log since.
+    """
+    from spark_segments.log.appending.offset_assignment import commit_written
+
+    if not chunks:
+        return {}
+    with log.known(topic) as manifest:
+        return commit_written(manifest, chunks, txn, log.defaults, replayed=True)
