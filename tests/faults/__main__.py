@@ -49,7 +49,7 @@ def full(directory: Path) -> None:
             with filled(directory, free_bytes):
                 errors.append(outcome(operation, log))
             _check(name, log, errors[-1], before, "No space left")
-            _run("rm", "-rf", log.uri, str(directory / "export"))
+            _run("rm", "-rf", log.uri, str(directory / "export"), str(directory / "table"))
         _say(name, errors)
 
 
@@ -66,7 +66,7 @@ def read_only(directory: Path) -> None:
             _run("mount", "-o", "remount,rw,bind", str(directory))
             assert (error is None) == (kind == "read"), (name, error)
             _check(name, log, error, before, "Read-only")
-            _run("rm", "-rf", log.uri)
+            _run("rm", "-rf", log.uri, str(directory / "table"))
             _say(name, [error])
 
 
@@ -79,7 +79,7 @@ def _prepared(directory: Path) -> LogDir:
     for operation in {**WRITES, **READS}.values():
         log = copied(made, directory / "log")
         assert outcome(operation, log) is None
-        _run("rm", "-rf", log.uri, str(directory / "export"))
+        _run("rm", "-rf", log.uri, str(directory / "export"), str(directory / "table"))
     return made
 
 

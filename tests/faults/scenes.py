@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from spark_segments import LogDir
 from spark_segments.errors import SegmentsError
-from spark_segments.maintenance import compact, erase, retain, roll, vacuum, verify
+from spark_segments.maintenance import compact, erase, retain, roll, table, vacuum, verify
 from tests.topics import DAY_MS, records
 
 Contents = dict[str, dict[tuple[int, int], bytes]]
@@ -71,6 +71,7 @@ WRITES: dict[str, Callable[[LogDir], Any]] = {
     "vacuum": lambda log: vacuum(log, now_ms=later(log)),
     "erase": lambda log: erase(log, topics=["prices"], keys=[ERASED]),
     "export": lambda log: log.export_kafka(f"{log.uri}/../export", "orders"),
+    "table": lambda log: table(log, topics=["orders"], table_uri=f"{log.uri}/../table", view="latest"),
 }
 
 READS: dict[str, Callable[[LogDir], Any]] = {

@@ -15,7 +15,7 @@ from deltalake import CommitProperties, DeltaTable
 from spark_segments import LogDir, Position
 from spark_segments.errors import InvalidOptionError, LogDirError, UnknownTopicError
 from spark_segments.maintenance import compact, erase, mirror, restore, retain, roll, table
-from spark_segments.maintenance.tables.position import (
+from spark_segments.maintenance.tables.plan import (
     CLEANED,
     ERASED,
     LATE,
@@ -23,16 +23,16 @@ from spark_segments.maintenance.tables.position import (
     NO_POSITION,
     OTHER_TOPIC,
     REWRITTEN,
-    TablePositions,
 )
+from spark_segments.maintenance.tables.table_format import TablePositions
 from spark_segments.storage import Storage
 from tests.golden_files import GOLDEN
 from tests.log.kafka_side import TOPIC, KafkaSide
 from tests.log.test_latest import Histories
 from tests.maintenance.table_kills import killed_and_ended
+from tests.maintenance.table_rows import COLUMNS, append, by_place, content, failure, readable, update, with_orders
 from tests.s3_server import BUCKET
 
-COLUMNS = ["key", "value", "headers", "partition", "offset", "timestamp"]
 KINDS = (None, "latest")
 DAY_MS = 24 * 3_600_000
 
@@ -47,44 +47,9 @@ def view(request):
     return request.param
 
 
-def by_place(rows):
-    return sorted(rows, key=lambda row: (row["partition"], row["offset"]))
-
-
-def content(uri):
-    return by_place(DeltaTable(uri).to_pyarrow_table(columns=COLUMNS).to_pylist())
-
-
-def readable(log, topic="orders", view=None):
-    """The rows that a table has: what a reader of committed records sees."""
-    scan = log.topic(topic).scan(
-        columns=COLUMNS, isolation="read_committed", view=view, include_tombstones=view is None
-    )
-    return scan.to_table().to_pylist()
-
-
-def update(log, uri, topic="orders", **options):
-    """What the report says of the table, and that no part of it failed."""
-    report = table(log, topics=[topic], table_uri=uri, **options)
-    assert report.failed == []
-    return report.details[topic]
-
-
-def failure(log, uri, **options):
-    (line,) = table(log, topics=["orders"], table_uri=uri, **options).failed
-    return line["error"]
-
-
-def append(log, *pairs, topic="orders", **columns):
-    keys, values = zip(*pairs, strict=True)
-    log.topic(topic).append(pa.table({"key": keys, "value": pa.array(values, pa.binary()), **columns}))
-
-
 @pytest.fixture
 def orders(log):
-    log.create_topic("orders", config={"cleanup.policy": "compact,delete", "min.cleanable.dirty.ratio": "0"})
-    append(log, (b"a", b"1"), (b"b", b"1"), (b"c", b"1"))
-    return log
+    return with_orders(log)
 
 
 def cleaned(log):
@@ -325,6 +290,69 @@ def test_an_archive_asks_for_erased_keys_and_loses_them(orders, uri):
     update(orders, uri, keys=[b"a"])
     assert [row["key"] for row in content(uri) if row["value"] is not None] == [b"b", b"c"]
     update(orders, uri)
+
+
+def values(uri, key):
+    return [row["value"] for row in content(uri) if row["key"] == key]
+
+
+@pytest.mark.parametrize("has_left", [False, True])
+def test_an_archive_keeps_what_came_after_the_erasure_of_its_key(orders, uri, has_left):
+    orders.topic("orders").alter(config={"cleanup.policy": "delete"})
+    update(orders, uri, archive=True)
+    erase(orders, topics=["orders"], keys=[b"a"])
+    append(orders, (b"a", b"new"))
+    update(orders, uri, keys=[b"a"])
+    assert values(uri, b"a") == [b"new"]
+    append(orders, (b"a", b"newer"))
+    update(orders, uri)
+    if has_left:
+        orders.topic("orders").delete_records({0: -1})
+    for _ in range(2):
+        update(orders, uri, keys=[b"a"])
+        assert values(uri, b"a") == [b"new", b"newer"]
+
+
+def test_an_archive_loses_a_key_that_is_named_later_than_another(orders, uri):
+    orders.topic("orders").alter(config={"cleanup.policy": "delete"})
+    update(orders, uri, archive=True)
+    for key in (b"a", b"b"):
+        erase(orders, topics=["orders"], keys=[key])
+        append(orders, (key, b"new"))
+    update(orders, uri, keys=[b"a"])
+    append(orders, (b"b", b"newer"))
+    update(orders, uri)
+    assert (values(uri, b"a"), values(uri, b"b")) == ([b"new"], [b"1", b"new", b"newer"])
+    update(orders, uri, keys=[b"b"])
+    assert (values(uri, b"a"), values(uri, b"b")) == ([b"new"], [b"new", b"newer"])
+
+
+def test_a_key_that_was_erased_between_two_records_of_another_leaves_with_its_own_records_alone(orders, uri):
+    orders.topic("orders").alter(config={"cleanup.policy": "delete"})
+    update(orders, uri, archive=True)
+    erase(orders, topics=["orders"], keys=[b"a"])
+    append(orders, (b"a", b"new"))
+    update(orders, uri, keys=[b"a"])
+    erase(orders, topics=["orders"], keys=[b"b"])
+    update(orders, uri, keys=[b"a", b"b"])  # the topic still has the new record of a
+    assert (values(uri, b"a"), values(uri, b"b")) == ([b"new"], [])
+
+
+def test_an_archive_that_was_made_after_an_erasure_keeps_its_rows(orders, uri):
+    orders.topic("orders").alter(config={"cleanup.policy": "delete"})
+    erase(orders, topics=["orders"], keys=[b"a"])
+    append(orders, (b"a", b"new"))
+    update(orders, uri, archive=True)
+    orders.topic("orders").delete_records({0: -1})
+    update(orders, uri, keys=[b"a"])
+    assert values(uri, b"a") == [b"new"]
+
+
+def test_a_key_that_no_erasure_took_stays_in_an_archive_with_a_warning(orders, uri):
+    update(orders, uri, archive=True)
+    (warning,) = table(orders, topics=["orders"], table_uri=uri, keys=[b"a"]).warnings
+    assert "No keys of topic orders were erased" in warning
+    assert values(uri, b"a") == [b"1"]
 
 
 def test_an_archive_says_what_left_the_topic_before_it_came(orders, uri):

@@ -26,9 +26,9 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from spark_segments.log.manifest.delta.actions import commit_info, decoded, encoded
 from spark_segments.maintenance import table
+from spark_segments.maintenance.tables import delta_table
 from spark_segments.maintenance.tables import table as job
-from spark_segments.maintenance.tables import table_beside
-from spark_segments.maintenance.tables.position import TablePositions
+from spark_segments.maintenance.tables.table_format import TablePositions
 from tests.maintenance.long_runs.scenario import Record
 from tests.simulation.judge import COLUMNS, Saw
 from tests.simulation.model import TopicAt
@@ -148,13 +148,13 @@ def _rows(data: bytes) -> Saw:
 @contextmanager
 def tables_in(simulation: Simulation) -> Iterator[None]:
     """Tables lie in the played store."""
-    real = job.Storage, table_beside.DeltaTable
+    real = job.Storage, delta_table.DeltaTable
     job.Storage = lambda uri, options: simulation.storage(uri)  # type: ignore[misc, assignment]
-    table_beside.DeltaTable = _Opened(simulation)  # type: ignore[misc, assignment]
+    delta_table.DeltaTable = _Opened(simulation)  # type: ignore[misc, assignment]
     try:
         yield
     finally:
-        job.Storage, table_beside.DeltaTable = real  # type: ignore[misc]
+        job.Storage, delta_table.DeltaTable = real  # type: ignore[misc]
 
 
 @dataclass

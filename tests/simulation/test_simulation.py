@@ -11,16 +11,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from spark_segments import LogDir
 from spark_segments.log.groups import group as groups
 from spark_segments.log.manifest.change import ChangeWriter
 from spark_segments.log.manifest.rows import OUT_OF_LOG
 from spark_segments.log.manifest.topic_log import TopicLog
 from spark_segments.maintenance.removal import vacuum as vacuum_module
-from spark_segments.maintenance.tables import table as table_module
-from spark_segments.maintenance.tables.position import NO_POSITION
+from spark_segments.maintenance.tables import plan as table_plan
 from tests.conftest import ROOT
-from tests.manifest_rows import Snapshot
 from tests.simulation.judge import Judge
 from tests.simulation.simulation import run
 
@@ -103,10 +100,10 @@ def test_files_that_vacuum_leaves_behind_are_found(monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.slow
 def test_a_table_that_keeps_what_left_its_topic_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    def only_whether_it_is_new(log: LogDir, snapshot: Snapshot, before: object, *_: object, **__: object) -> str | None:
-        return None if before else NO_POSITION
+    def only_whether_it_is_new(topic: object, before: object, *_: object, **__: object) -> str | None:
+        return None if before else table_plan.NO_POSITION
 
-    monkeypatch.setattr(table_module, "what_happened", only_whether_it_is_new)
+    monkeypatch.setattr(table_plan, "what_happened", only_whether_it_is_new)
     assert _found("the plain table of .* never there", first=5)
 
 

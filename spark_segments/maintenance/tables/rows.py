@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import contextlib
 import uuid
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,12 +14,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from spark_segments.errors import LogDirError
+from spark_segments.errors import LogDirError, StorageError
 from spark_segments.log.reading.latest import LatestPart
 from spark_segments.log.reading.plan import Part
 from spark_segments.log.reading.scan import read
-from spark_segments.maintenance.tables.table_beside import DAY, DataFile
-from spark_segments.storage import Storage
+from spark_segments.maintenance.tables.table_format import DAY, DataFile
+from spark_segments.storage import Storage, WriteStream
 from spark_segments.values.batches import Columns
 
 ROW_GROUP_BYTES = 64 << 20
@@ -36,7 +36,9 @@ _RISING = ("offset", "timestamp")
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What a task wrote. `keys`: partition and key of all records that it read, where they were asked for."""
+    """What a task wrote. `rows`: their number by partition. `keys`: partition and key of all records that it read,
+    where they were asked for.
+    """
 
     files: Sequence[DataFile] = ()
     rows: Mapping[int, int] = field(default_factory=dict)
@@ -59,7 +61,7 @@ class WriteRows:
         with _Files(self.table, self.columns.schema) as files:
             for part in parts:
                 for batch in self.columns.conformed(self.columns.decoded(self._read(part, keys))):
-                    rows[part.partition] += batch.num_rows
+                    rows.update(_by_partition(batch.column("partition").to_numpy()))
                     for day, some in _days(batch) if self.by_day else [(None, batch)]:
                         files.write(day, some)
         return Written(files.written, dict(rows), pa.Table.from_batches(keys) if keys else None)
@@ -73,15 +75,16 @@ class WriteRows:
 
 
 @dataclass(frozen=True, slots=True)
-class FromStart:
-    """Keeps the rows from the log start on."""
+class FromOffsets:
+    """Keeps the rows from these offsets on, by partition; those of other partitions go."""
 
-    log_starts: Mapping[int, int]
+    offsets: Mapping[int, int]
 
     def keeps(self, storage: Storage, rows: pa.Table) -> np.ndarray:
         partitions, offsets = _places(rows)
-        starts = np.zeros(max(self.log_starts, default=-1) + 1, np.int64)
-        starts[list(self.log_starts)] = list(self.log_starts.values())
+        starts = np.full(int(partitions.max(initial=-1)) + 1, np.iinfo(np.int64).max)
+        for number, start in self.offsets.items():
+            starts[number : number + 1] = start
         return np.asarray(offsets >= starts[partitions])
 
 
@@ -89,20 +92,19 @@ class FromStart:
 class StillThere:
     """Keeps the rows whose records the log has. `parts`: at least of all offsets of the rows."""
 
-    parts: Sequence[Part | LatestPart]
+    parts: Sequence[Part]
 
     def keeps(self, storage: Storage, rows: pa.Table) -> np.ndarray:
         partitions, offsets = _places(rows)
         kept = np.zeros(len(offsets), np.bool_)
         there: dict[int, list[np.ndarray]] = {}
         for part in self.parts:
-            there.setdefault(part.partition, []).extend(
-                batch.column("offset").to_numpy() for batch in read(storage, part)
-            )
-        for partition, found in there.items():
+            read_offsets = there.setdefault(part.partition, [])
+            read_offsets += [batch.column("offset").to_numpy() for batch in read(storage, part)]
+        for partition, read_offsets in there.items():
             mine = partitions == partition
-            if found:
-                kept[mine] = np.isin(offsets[mine], np.concatenate(found))
+            if read_offsets:
+                kept[mine] = np.isin(offsets[mine], np.concatenate(read_offsets))
         return kept
 
 
@@ -118,12 +120,26 @@ class OtherKeys:
         for partition, keys in self.keys.items():
             mine = np.flatnonzero(partitions == partition) if partition is not None else np.arange(len(partitions))
             if len(mine):
-                found = pc.is_in(rows.column("key").take(pa.array(mine)), keys.cast(rows.schema.field("key").type))
-                kept[mine[found.to_numpy()]] = False
+                named = pc.is_in(rows.column("key").take(pa.array(mine)), keys.cast(rows.schema.field("key").type))
+                kept[mine[named.to_numpy()]] = False
         return kept
 
 
-Rule = FromStart | StillThere | OtherKeys
+@dataclass(frozen=True, slots=True)
+class AnyOf:
+    """Keeps the rows that any of the rules keeps."""
+
+    rules: Sequence[FromOffsets | StillThere | OtherKeys]
+
+    def keeps(self, storage: Storage, rows: pa.Table) -> np.ndarray:
+        kept = np.zeros(rows.num_rows, np.bool_)
+        for rule in self.rules:
+            if not kept.all():
+                kept |= rule.keeps(storage, rows)
+        return kept
+
+
+Rule = FromOffsets | StillThere | OtherKeys | AnyOf
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,12 +164,17 @@ class SiftRows:
 
     def __call__(self, task: tuple[DataFile, Rule]) -> Sifted:
         file, rule = task
-        parquet = pq.ParquetFile(pa.BufferReader(self.table.read(file.path)))
-        needed = ["partition", "offset", *(["key"] if isinstance(rule, OtherKeys) else [])]
-        places = parquet.read(needed)
+        try:
+            parquet = pq.ParquetFile(pa.BufferReader(self.table.read(file.path)))
+            places = parquet.read(["partition", "offset", *(["key"] if isinstance(rule, OtherKeys | AnyOf) else [])])
+        except (FileNotFoundError, pa.ArrowException) as error:
+            raise LogDirError(
+                f"A file of the table cannot be read ({type(error).__name__})",
+                path=self.table.location(file.path),
+                hint="RESTORE the table to a version whose files are there, or make another one",
+            ) from error
         kept = rule.keeps(self.log, places)
-        partitions, counts = np.unique(_places(places)[0][kept], return_counts=True)
-        left = dict(zip(partitions.tolist(), counts.tolist(), strict=True))
+        left = _by_partition(_places(places)[0][kept])
         dropped = len(kept) - int(kept.sum())
         if not dropped or not left:
             return Sifted(file, left, dropped)
@@ -177,10 +198,17 @@ def count_records(log: Storage, parts: Sequence[Part | LatestPart]) -> dict[int,
     return {number: records for number, records in counted.items() if records}
 
 
-class _Files:
-    """The files that a task writes: one for each day, or one."""
+def _by_partition(partitions: np.ndarray) -> dict[int, int]:
+    """{partition: rows}"""
+    numbers, counts = np.unique(partitions, return_counts=True)
+    return dict(zip(numbers.tolist(), counts.tolist(), strict=True))
+
+
+class _Files(contextlib.ExitStack):
+    """The files that a task writes: one for each day, or one. Those of a task that fails are given up."""
 
     def __init__(self, storage: Storage, schema: pa.Schema) -> None:
+        super().__init__()
         self._storage, self._schema = storage, schema
         self._open: dict[str | None, _File] = {}
         self.written: list[DataFile] = []
@@ -189,28 +217,30 @@ class _Files:
         if not batch.num_rows:
             return
         if day not in self._open:
-            self._open[day] = _File(self._storage, self._schema, day)
+            name = f"part-{uuid.uuid4()}.snappy.parquet"
+            path = name if day is None else f"{DAY}={day}/{name}"
+            stream = self.enter_context(self._storage.stream(path, unique=True))
+            self._open[day] = _File(stream, self._schema, path, None if day == NO_DAY else day)
         self._open[day].write(batch)
 
-    def __enter__(self) -> _Files:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *error: Any) -> bool | None:
         if kind is None:
-            self.written = [one.close() for one in self._open.values()]
+            self.written = [file.close() for file in self._open.values()]
+            return super().__exit__(kind, *error)
+        super().__exit__(kind, *error)
+        with contextlib.suppress(StorageError):  # the first error is the one to show
+            self._storage.delete([file.path for file in self._open.values()])
+        return None
 
 
 class _File:
     """A Parquet file that is being written."""
 
-    def __init__(self, storage: Storage, schema: pa.Schema, day: str | None) -> None:
-        name = f"part-{uuid.uuid4()}.snappy.parquet"
-        self._day, self._path = (None if day in (None, NO_DAY) else day), name if day is None else f"{DAY}={day}/{name}"
-        self._stream = storage.stream(self._path, unique=True)
-        repeated = _repeated_columns(schema)
-        sink = pa.PythonFile(self._stream, "w")
-        self._writer = pq.ParquetWriter(sink, schema, compression="snappy", use_dictionary=repeated)
-        self._schema = schema
+    def __init__(self, stream: WriteStream, schema: pa.Schema, path: str, day: str | None) -> None:
+        self.path, self._stream, self._schema, self._day = path, stream, schema, day
+        self._writer = pq.ParquetWriter(
+            pa.PythonFile(stream, "w"), schema, compression="snappy", use_dictionary=_repeated_columns(schema)
+        )
         self._waiting: list[pa.RecordBatch] = []
         self._rows = self._bytes = self._all_rows = 0
         self._bounds: dict[str, tuple[Any, Any]] = {}
@@ -220,10 +250,10 @@ class _File:
         self._rows += batch.num_rows
         self._bytes += batch.nbytes
         for name in _BOUNDED:
-            found = pc.min_max(batch.column(name)).as_py()
-            both = [one for one in (*self._bounds.get(name, ()), found["min"], found["max"]) if one is not None]
-            if both:
-                self._bounds[name] = (min(both), max(both))
+            ends = pc.min_max(batch.column(name)).as_py().values()
+            known = [value for value in (*self._bounds.get(name, ()), *ends) if value is not None]
+            if known:
+                self._bounds[name] = (min(known), max(known))
         if self._bytes >= ROW_GROUP_BYTES or self._rows >= ROW_GROUP_ROWS:
             self._flush()
 
@@ -231,18 +261,7 @@ class _File:
         self._flush()
         self._writer.close()
         self._stream.close()
-        least = {name: _statistic(bounds[0]) for name, bounds in self._bounds.items()}
-        greatest = {name: _statistic(bounds[1]) for name, bounds in self._bounds.items()}
-        stats = {"numRecords": self._all_rows, "minValues": least, "maxValues": greatest, "nullCount": {}}
-        return DataFile(
-            self._path,
-            self._stream.bytes_written,
-            self._all_rows,
-            self._day,
-            (least["partition"], least["offset"]),
-            (greatest["partition"], greatest["offset"]),
-            json.dumps(stats),
-        )
+        return DataFile(self.path, self._stream.bytes_written, self._all_rows, self._day, self._bounds)
 
     def _flush(self) -> None:
         if self._waiting:
@@ -256,7 +275,8 @@ def _repeated_columns(schema: pa.Schema) -> list[str]:
     sink = pa.BufferOutputStream()
     pq.write_table(schema.empty_table(), sink)
     columns = pq.ParquetFile(pa.BufferReader(sink.getvalue())).schema
-    return [one.path for one in map(columns.column, range(len(columns))) if one.path not in _RISING]
+    paths = [columns.column(number).path for number in range(len(columns))]
+    return [path for path in paths if path not in _RISING]
 
 
 def _days(batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
@@ -267,13 +287,6 @@ def _days(batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
             yield NO_DAY, batch.filter(pc.is_null(days))
         else:
             yield str(day.as_py()), batch.filter(pc.equal(days, day))
-
-
-def _statistic(value: Any) -> Any:
-    # Delta has timestamps as text with milliseconds, which is all that a record's has.
-    return (
-        value if isinstance(value, int) else value.strftime("%Y-%m-%dT%H:%M:%S.") + f"{value.microsecond // 1000:03d}Z"
-    )
 
 
 def _places(rows: pa.Table) -> tuple[np.ndarray, np.ndarray]:

@@ -1,15 +1,20 @@
-"""A Delta table beside a topic: brought to what may be read of the topic now, by one commit or a few.
+"""A table beside a topic: brought to what may be read of the topic now, by one commit or a few.
 
 A table has either every record, as it was appended, or the newest record of each key (the view latest). Each commit
 says in which topic, and up to which offsets, so an update that is killed, repeated or run beside another leaves the
 table as a single update would. An archive keeps what the topic loses.
+
+An update is planned (plan.py), its files are written (rows.py), and a commit of the table's format names them.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import itertools
+import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -18,7 +23,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_segments.errors import CommitConflictError, InvalidOptionError, LogDirError, SegmentsError, UnknownTopicError
+from spark_segments.config import topic_config
+from spark_segments.errors import (
+    CommitConflictError,
+    InvalidOptionError,
+    LogDirError,
+    SegmentsError,
+    StorageError,
+    UnknownTopicError,
+)
 from spark_segments.execution import run_tasks, task_slots
 from spark_segments.extensions import typed_columns
 from spark_segments.format.layout import RECORD_SCHEMA
@@ -31,30 +44,26 @@ from spark_segments.log.reading.isolation import READ_COMMITTED
 from spark_segments.log.reading.latest import LatestPart
 from spark_segments.log.reading.plan import DEFAULT_MAX_PARTITION_BYTES as TASK_BYTES
 from spark_segments.log.reading.plan import LATEST, Part, Selection, readable_bounds
-from spark_segments.log.reading.scan import Offsets, Scan
+from spark_segments.log.reading.scan import Scan
 from spark_segments.log.report import Report
-from spark_segments.maintenance.tables.position import (
-    CLEANED,
-    ERASED,
-    LOG_START,
-    OTHER_LOG,
-    OTHER_TOPIC,
-    REWRITTEN,
-    TablePositions,
-    what_happened,
-)
+from spark_segments.maintenance.tables.delta_table import TableBeside
+from spark_segments.maintenance.tables.plan import TablePlan, TopicSince, plan_table
 from spark_segments.maintenance.tables.rows import (
-    FromStart,
+    AnyOf,
+    FromOffsets,
     OtherKeys,
     Rule,
-    Sifted,
     SiftRows,
-    StillThere,
     WriteRows,
-    Written,
     count_records,
 )
-from spark_segments.maintenance.tables.table_beside import PARTITION_COLUMNS, DataFile, TableBeside, TableSettings
+from spark_segments.maintenance.tables.table_format import (
+    PARTITION_COLUMNS,
+    DataFile,
+    TableFormat,
+    TablePositions,
+    TableSettings,
+)
 from spark_segments.storage import Storage
 from spark_segments.values.batches import Columns, decode_batch
 from spark_segments.values.options import REGISTRY
@@ -62,8 +71,8 @@ from spark_segments.values.options import REGISTRY
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-Progress = Callable[[int, int], None]
 Work = Sequence[Part | LatestPart]
+Run = Callable[[Callable[[Any], Any], Sequence[Any]], list[Any]]
 
 TOPIC = "{topic}"
 """In a table's address: the name of the topic."""
@@ -78,63 +87,7 @@ WAVE_BYTES_A_SLOT = 1 << 30
 """Records are committed once so many bytes of the log are written for each task slot. A job that is killed loses the
 work of its last wave only."""
 
-
-@dataclass(frozen=True, slots=True)
-class _Run:
-    """How the job runs."""
-
-    spark: SparkSession | None
-    dry_run: bool
-    progress: Progress | None
-    now_ms: int | None
-
-    def tasks(self, work: Callable[[Any], Any], tasks: Sequence[Any]) -> list[Any]:
-        return run_tasks(work, tasks, self.spark, progress=self.progress)
-
-
-@dataclass(slots=True)
-class _Update:
-    """An update under way: the table as it is (None: a dry run, and none is there), the topic as of a snapshot, what
-    the table had of it, and why its rows are looked at.
-    """
-
-    log: LogDirectory
-    table: TableBeside | None
-    snapshot: Snapshot
-    scan: Scan
-    before: TablePositions | None
-    at_ms: int
-    why: str | None
-    is_archive: bool
-    run: _Run
-    keys: pa.Array | None = None
-    figures: Counter[str] = field(default_factory=Counter)
-    rows: Counter[int] = field(default_factory=Counter)
-
-    @property
-    def is_latest(self) -> bool:
-        return self.scan.selection.view == LATEST
-
-    @property
-    def columns(self) -> Columns:
-        return Columns(self.scan.selection.columns, self.scan.decoders)
-
-    @property
-    def is_new(self) -> bool:
-        """Whether nothing that is in the table stays."""
-        return self.before is None or self.why in (OTHER_TOPIC, OTHER_LOG)
-
-    @property
-    def offsets(self) -> dict[int, tuple[int, int]]:
-        """The offsets that the table lacks."""
-        bounds = readable_bounds(self.snapshot, READ_COMMITTED)
-        if self.is_new or self.before is None:
-            return bounds
-        return {number: (max(start, self.before.end(number)), end) for number, (start, end) in bounds.items()}
-
-    def position(self, ends: Mapping[int, int] | None = None) -> TablePositions:
-        version = None if self.log.is_kafka else self.snapshot.version
-        return TablePositions.of(self.snapshot, self.at_ms, version, ends)
+_THREADS = 16  # a commit is a small file to read
 
 
 def table(
@@ -143,7 +96,7 @@ def table(
     topics: Sequence[str] | None = None,
     spark: SparkSession | None = None,
     dry_run: bool = False,
-    progress: Progress | None = None,
+    progress: Callable[[int, int], None] | None = None,
     now_ms: int | None = None,
     table_uri: str,
     view: str | None = None,
@@ -162,9 +115,12 @@ def table(
 
     A plain table has each record that may be read: what retention, compaction, delete_records, an erasure or a restore
     takes out of the topic leaves the table with the next call. With `archive` it keeps what leaves by all of these but
-    an erasure: after one a call needs the erased `keys`, which leave the table, too. The `view` "latest" has the newest
-    record of each key, without keys that a tombstone deleted: other rows than those appended. It needs a call at least
-    every delete.retention.ms, or it is made anew.
+    an erasure: after one a call needs the erased `keys`, whose records of before the erasure leave the table, too. The
+    `view` "latest" has the newest record of each key, without keys that a tombstone deleted: other rows than those
+    appended. It needs a call at least every delete.retention.ms, or it is made anew.
+
+    Other programs may tidy the table, and restore an earlier version of it: the next call brings what came after that.
+    Any other change of its rows is an error, until the table is restored to the version before.
 
     With several topics `table_uri` has {topic} in it. `existing`: topics without a table there are passed over.
     `spark`: its executors read and write. A commit holds what its partitions' lines say, and a plain table gets more
@@ -188,9 +144,9 @@ def table(
     if partition_by not in (None, *PARTITION_COLUMNS):
         raise InvalidOptionError("partition_by", expected=" or ".join(PARTITION_COLUMNS), found=partition_by)
     options = dict(log.storage.storage_options if table_options is None else table_options)
-    given = {"view": view, "archive": archive, "formats": dict(formats) if formats else None}
-    run = _Run(spark, dry_run, progress, now_ms)
+    asked = _Asked(view, archive, dict(formats or {}), partition_by, keys)
     report = Report("table", dry_run)
+    run = partial(run_tasks, spark=spark, progress=progress)
     for name in names:
         storage = Storage(table_uri.replace(TOPIC, name), options)
         check_apart(storage)
@@ -198,10 +154,10 @@ def table(
             if existing and TableBeside.open(storage) is None:
                 continue
             for _ in range(TRIES):
-                update = _planned(log, name, storage, given, partition_by, keys, run)
-                plan = _Plan(update.offsets, update.why, _missed(update))
-                if dry_run or _done(update):
-                    _note(report, name, update, plan)
+                at_ms = log.storage.now_ms() if now_ms is None else now_ms
+                update = _planned(log, name, storage, asked, at_ms, report, run)
+                if dry_run or _in_step(update, WAVE_BYTES_A_SLOT * task_slots(spark)):
+                    _note(report, name, update)
                     break
             else:
                 raise CommitConflictError(
@@ -215,302 +171,275 @@ def table(
 
 
 @dataclass(frozen=True, slots=True)
-class _Plan:
-    """What a report says of an update: the offsets that the table lacked, why its rows were looked at, and what of its
-    topic an archive never had.
+class _Asked:
+    """How the caller describes the table (None: as it is), and the erased keys that an archive loses."""
+
+    view: str | None
+    archive: bool | None
+    formats: Mapping[str, str]
+    partition_by: str | None
+    keys: Sequence[bytes]
+
+    def settings(self, topic: str, table: TableFormat | None, storage: Storage) -> TableSettings:
+        """What the table is, or is to be made as. Raises InvalidOptionError where it is something else."""
+        formats = {name: text for name, text in self.formats.items() if not name.startswith(f"{REGISTRY}.")}
+        if table is None:
+            return TableSettings(topic, self.view, bool(self.archive), formats)
+        settings = table.settings
+        if settings is None:
+            raise LogDirError("The table is none that is beside a topic", path=storage.uri, hint="Name another place")
+        asked = {name: getattr(self, name) for name in ("view", "archive")}
+        asked = {name: value for name, value in asked.items() if value is not None}
+        _check_same(storage, settings, dataclasses.replace(settings, topic=topic, **asked))
+        if self.partition_by not in (None, *table.partitioned_by):
+            _check_same(storage, f"partitioned by {', '.join(table.partitioned_by) or 'nothing'}", self.partition_by)
+        return settings
+
+
+def _check_same(storage: Storage, there: object, wanted: object) -> None:
+    if there != wanted:
+        raise InvalidOptionError(
+            "The table was made as another one",
+            path=storage.uri,
+            expected=str(there),
+            found=str(wanted),
+            hint="Leave these options out, or name another place",
+        )
+
+
+@dataclass(slots=True)
+class _Update:
+    """An update under way: the table as it is (None: a dry run, and none is there), how it was made, all that it may
+    have of the topic, what it has, and the plan. `position`: what it has once it has reached offsets, or all. `run`
+    runs tasks.
     """
 
-    offsets: Mapping[int, tuple[int, int]]
-    why: str | None
-    missed: Sequence[str]
+    table: TableFormat | None
+    settings: TableSettings
+    scan: Scan
+    before: TablePositions | None
+    plan: TablePlan
+    position: Callable[[Mapping[int, int] | None], TablePositions]
+    run: Run
+    report: Report
+    figures: Counter[str] = field(default_factory=Counter)
+    rows: Counter[int] = field(default_factory=Counter)
 
-
-def _missed(update: _Update) -> list[str]:
-    if not update.is_archive or update.before is None:
-        return []
-    return [
-        f"{update.snapshot.topic}-{number}: offsets {update.before.end(number)} to {start - 1} left the topic before "
-        "the archive had them"
-        for number, (start, _) in readable_bounds(update.snapshot, READ_COMMITTED).items()
-        if update.before.end(number) < start
-    ]
+    @property
+    def columns(self) -> Columns:
+        return Columns(self.scan.selection.columns, self.scan.decoders)
 
 
 def _planned(
     log: LogDirectory,
     topic: str,
     storage: Storage,
-    given: Mapping[str, Any],
-    partition_by: str | None,
-    keys: Sequence[bytes],
-    run: _Run,
+    asked: _Asked,
+    at_ms: int,
+    report: Report,
+    run: Run,
 ) -> _Update:
     """The update as of now. Makes the table where there is none, but in a dry run."""
-    existing = TableBeside.open(storage)
-    before = None if existing is None else existing.position()
-    settings = _settings(storage, topic, existing, given)
-    if existing is not None and partition_by not in (None, *existing.partitioned_by):
-        raise _other(storage, f"partitioned by {', '.join(existing.partitioned_by) or 'nothing'}", partition_by)
-    at_ms = log.storage.now_ms() if run.now_ms is None else run.now_ms
-    snapshot = log.snapshot(topic)
-    decoders = typed_columns(log).readers(snapshot, {**(settings.formats or {}), **(given["formats"] or {})})
-    columns = COLUMNS if existing is None else tuple(name for name in existing.columns if name in RECORD_SCHEMA.names)
-    scan = Scan(log.storage, snapshot, {}, Selection(columns, READ_COMMITTED, settings.view), decoders)
-    if existing is not None:
-        existing.check_columns(scan.schema)
-    elif not run.dry_run:
-        existing = TableBeside.create(storage, scan.schema, partition_by, settings)
-        if existing.settings != settings:  # another process made it
-            raise _other(storage, existing.settings, settings)
-    why = what_happened(log, snapshot, before, at_ms, latest=settings.view == LATEST)
-    update = _Update(log, existing, snapshot, scan, before, at_ms, why, settings.archive, run)
-    if settings.archive:
-        update.keys = _erased(update, keys)
-        _check_archive(update)
-    elif keys:
+    there: TableFormat | None = TableBeside.open(storage)
+    settings, snapshot = asked.settings(topic, there, storage), log.snapshot(topic)
+    decoders = typed_columns(log).readers(snapshot, {**(settings.formats or {}), **asked.formats})
+    columns = COLUMNS if there is None else tuple(name for name in there.columns if name in RECORD_SCHEMA.names)
+    selection = Selection(columns, READ_COMMITTED, settings.view)
+    scan = Scan(log.storage, snapshot, readable_bounds(snapshot, READ_COMMITTED), selection, decoders)
+    if there is not None:
+        there.check_columns(scan.schema)
+    elif not report.dry_run:
+        there = TableBeside.create(storage, scan.schema, asked.partition_by, settings)
+        _check_same(storage, there.settings, settings)  # another process may have made it
+    history = iter(()) if there is None else there.positions()
+    before = next(history, None)
+    if asked.keys and not settings.archive:
         raise InvalidOptionError("Erased keys leave a table that is no archive by themselves", found="keys")
-    return update
-
-
-def _settings(
-    storage: Storage,
-    topic: str,
-    existing: TableBeside | None,
-    given: Mapping[str, Any],
-) -> TableSettings:
-    """What the table is, or is to be made as. Raises InvalidOptionError where it is something else."""
-    formats = {name: text for name, text in (given["formats"] or {}).items() if not name.startswith(f"{REGISTRY}.")}
-    if existing is None:
-        return TableSettings(topic, given["view"], bool(given["archive"]), formats)
-    settings = existing.settings
-    if settings is None:
-        raise LogDirError("The table is none that is beside a topic", path=storage.uri, hint="Name another place")
-    asked = {name: value for name, value in given.items() if name != "formats" and value is not None}
-    wanted = dataclasses.replace(settings, topic=topic, **asked)
-    if wanted != settings:
-        raise _other(storage, settings, wanted)
-    return settings
-
-
-def _other(storage: Storage, found: object, wanted: object) -> InvalidOptionError:
-    return InvalidOptionError(
-        "The table was made as another one",
-        path=storage.uri,
-        expected=str(found),
-        found=str(wanted),
-        hint="Leave these options out, or name another place",
+    plan = plan_table(
+        TopicSince(snapshot, topic_config(snapshot.config, log.defaults), _operations(log, snapshot, before)),
+        settings,
+        before,
+        [] if there is None else there.files(),
+        at_ms,
+        typed_key=any(decoder.chosen.column == "key" for decoder in decoders),
+        erased=_erased(scan, before, history, asked.keys, report) if settings.archive else None,
     )
+    position = partial(TablePositions.of, snapshot, at_ms, None if log.is_kafka else snapshot.version)
+    return _Update(there, settings, scan, before, plan, position, run, report)
 
 
-def _erased(update: _Update, keys: Sequence[bytes]) -> pa.Array | None:
-    """The keys that leave an archive, as its column has them; None: none."""
-    since = -1 if update.before is None or update.before.version is None else update.before.version
-    erased = [one for one in erasures_of(update.snapshot) if one.version > since]
-    if update.before is not None and erased and not keys:
+def _operations(log: LogDirectory, snapshot: Snapshot, before: TablePositions | None) -> set[str | None] | None:
+    """The operations of the topic's commits since the table was in step; None where one is not known."""
+    if before is None or before.version is None or before.topic_id != snapshot.topic_id:
+        return None
+    read = log.manifest(snapshot.topic).log.operation
+    with ThreadPoolExecutor(_THREADS) as pool:
+        try:
+            return {*pool.map(read, range(before.version + 1, snapshot.version + 1))}
+        except FileNotFoundError:  # vacuum takes commits file.delete.delay.ms after the next one
+            return None
+
+
+def _erased(
+    scan: Scan,
+    before: TablePositions | None,
+    earlier: Iterator[TablePositions | None],
+    keys: Sequence[bytes],
+    report: Report,
+) -> AnyOf | None:
+    """What keeps rows of an archive where keys of its topic were erased: other keys, and offsets that were appended
+    after the last erasure. None: nothing leaves.
+    """
+    erasures = erasures_of(scan.snapshot)
+    since = -1 if before is None or before.version is None else before.version
+    new = [erasure for erasure in erasures if erasure.version > since]
+    if before is not None and new and not keys:
         raise LogDirError(
             "Keys of the topic were erased, and only the topic forgot them",
-            path=update.scan.storage.uri,
+            path=scan.storage.uri,
             expected="the erased keys, for the archive to lose them, too",
-            found=f"erasures since: {'; '.join(map(str, erased))}",
+            found=f"erasures since: {'; '.join(map(str, new))}",
             hint="Name the keys: segments table … --key KEY",
         )
-    if not keys:
+    if not keys or before is None:
         return None
+    if not erasures:
+        report.warn(f"No keys of topic {scan.snapshot.topic} were erased: the archive keeps its rows")
+        return None
+    # What the archive had before the erasure was appended before it. What came in later was in the topic after it.
+    for position in itertools.chain([before], earlier):
+        if position is None or position.version is None or position.version < erasures[-1].version:
+            break
+    else:
+        return None  # the archive was made after it
     batch = pa.record_batch({"key": pa.array(keys, pa.binary())})
-    return decode_batch(batch, [one for one in update.scan.decoders if one.chosen.column == "key"]).column("key")
+    typed = decode_batch(batch, [decoder for decoder in scan.decoders if decoder.chosen.column == "key"])
+    ends = {} if position is None else {number: position.end(number) for number in position.positions}
+    return AnyOf((OtherKeys({None: typed.column("key")}), FromOffsets(ends)))
 
 
-def _check_archive(update: _Update) -> None:
-    has_lost_position = update.before is None and update.table is not None and update.table.files()
-    if update.why in (OTHER_TOPIC, OTHER_LOG) or has_lost_position:
-        raise LogDirError(
-            f"The archive cannot follow its topic: {update.why}",
-            path=update.scan.storage.uri,
-            hint="Make another table for what comes now",
-        )
+# Execution
 
 
-def _done(update: _Update) -> bool:
-    """Whether the table is in step; False where another commit came first: then the update is begun again."""
+def _in_step(update: _Update, wave_bytes: float) -> bool:
+    """Brings the table in step; False where another commit came first: then the update is begun again."""
     assert update.table is not None
-    if update.is_latest:
-        return _latest_done(update)
-    removed, made = _sifted(update)
-    offsets, first = update.offsets, True
-    ends = {number: start for number, (start, _) in offsets.items()}
-    scan = dataclasses.replace(update.scan, offsets=offsets)
-    waves = _waves(_tasks(scan), update.run.spark)
-    for wave, is_last in waves:
-        written = _written(update, wave)
-        for part in (part for task in wave for part in task):
-            ends[part.partition] = max(ends[part.partition], _end(part))
-        changed = removed or made or any(one.files for one in written) or update.why is not None
-        if is_last and not changed and not _moved(update):
-            return True
-        added = [file for one in written for file in one.files]
-        position = update.position(None if is_last else ends)
-        if not _committed(update, position, [*made, *added] if first else added, removed if first else []):
+    removed, made = _leaving(update)
+    plan, latest = update.plan, update.settings.view == LATEST
+    by_keys = latest and not plan.is_whole
+    selection = dataclasses.replace(update.scan.selection, include_tombstones=by_keys or not latest)
+    scan = dataclasses.replace(update.scan, offsets=plan.offsets, selection=selection)
+    for tasks, ends in _waves(scan, math.inf if latest else wave_bytes):  # a part of a view is no view
+        added, changed = _written(update, tasks, by_keys=by_keys)
+        if by_keys:
+            near = [file for file in update.table.files() if _may_have(file, changed)]
+            removed, made, _ = _sifted(update, [(file, OtherKeys(changed)) for file in near])
+        if not (added or removed or made or plan.why or plan.has_new):
+            break
+        if not _committed(update, update.position(ends), [*made, *added], removed):
             return False
-        first = False
+        removed, made = [], []
     return True
 
 
-def _latest_done(update: _Update) -> bool:
-    """As `_done`, for a table of the newest record of each key: one commit, for a part of it is no view."""
+def _leaving(update: _Update) -> tuple[Sequence[DataFile], Sequence[DataFile]]:
+    """(files that leave the table, files that come in their place) for what has left the topic."""
     assert update.table is not None
-    typed_key = any(one.chosen.column == "key" for one in update.scan.decoders)
-    # Bytes that differ may be equal once they are decoded, and a key is its bytes.
-    whole = update.why is not None or (typed_key and _moved(update))
-    if not whole and not _moved(update):
-        return True
-    selection = dataclasses.replace(update.scan.selection, include_tombstones=not whole)
-    offsets = readable_bounds(update.snapshot, READ_COMMITTED) if whole else update.offsets
-    scan = dataclasses.replace(update.scan, offsets=offsets, selection=selection)
-    written = _written(update, _tasks(scan), changes=not whole)
-    added, files = [file for one in written for file in one.files], update.table.files()
-    if whole:
-        _count_removed(update, files)
-        return _committed(update, update.position(), added, files)
-    changed = [one.keys for one in written if one.keys is not None]
+    removed, made, kept = _sifted(update, update.plan.rules)
+    if update.plan.counted is not None:
+        scan = Scan(
+            update.scan.storage, update.scan.snapshot, update.plan.counted, Selection(("offset",), READ_COMMITTED)
+        )
+        counts = update.run(partial(count_records, scan.storage), _tasks(scan))
+        if kept != sum(map(Counter, counts), Counter()):
+            update.plan = dataclasses.replace(update.plan, offsets=update.scan.offsets, is_whole=True)
+    if not update.plan.is_whole:
+        return removed, made
+    files = update.table.files()
+    update.figures["rows_removed"] = sum(file.rows or 0 for file in files)
+    return files, []
+
+
+def _sifted(
+    update: _Update, tasks: Sequence[tuple[DataFile, Rule]]
+) -> tuple[list[DataFile], list[DataFile], Counter[int]]:
+    """(files that rows leave, files of the rows that stay of them, rows that stay by partition)"""
+    assert update.table is not None
+    if not tasks:
+        return [], [], Counter()
+    sift = SiftRows(update.scan.storage, update.table.storage, update.columns.schema)
+    files = update.run(sift, tasks)
+    update.figures["rows_removed"] += sum(file.dropped for file in files)
+    changed = [file for file in files if file.dropped]
+    made = [file.made for file in changed if file.made is not None]
+    return [file.file for file in changed], made, sum((Counter(file.kept) for file in files), Counter())
+
+
+def _written(
+    update: _Update, tasks: Sequence[Work], *, by_keys: bool
+) -> tuple[list[DataFile], Mapping[int | None, pa.Array]]:
+    """(the files of these records, with `by_keys` the keys of all of them by partition)"""
+    assert update.table is not None
+    write = WriteRows(
+        update.scan.storage, update.table.storage, update.columns, bool(update.table.partitioned_by), by_keys
+    )
+    written = update.run(write, tasks)
+    for task in written:
+        update.rows.update(task.rows)
     keys: dict[int | None, pa.Array] = {}
-    if changed:
-        every = pa.concat_tables(changed)
+    tables = [task.keys for task in written if task.keys is not None]
+    if tables:
+        every = pa.concat_tables(tables)
         for number in every.column("partition").unique().to_pylist():
             mine = every.filter(pc.equal(every.column("partition"), number))
             keys[number] = mine.column("key").combine_chunks()
-    wanted = [file for file in files if _may_have(file, keys)]
-    removed, made = _without(update, [(file, OtherKeys(keys)) for file in wanted])
-    return _committed(update, update.position(), [*made, *added], removed)
+    return [file for task in written for file in task.files], keys
 
 
 def _may_have(file: DataFile, partitions: Collection[int | None]) -> bool:
-    if file.least is None or file.greatest is None:
+    if file.bounds is None:
         return True
-    return any(one is not None and file.least[0] <= one <= file.greatest[0] for one in partitions)
-
-
-def _sifted(update: _Update) -> tuple[list[DataFile], list[DataFile]]:
-    """(files that leave a plain table, files that come in their place) for what has left the topic."""
-    assert update.table is not None
-    files = update.table.files()
-    if update.is_new:
-        _count_removed(update, files)
-        return files, []
-    if update.is_archive:
-        if update.keys is None:
-            return [], []
-        return _without(update, [(file, OtherKeys({None: update.keys})) for file in files])
-    bounds = readable_bounds(update.snapshot, READ_COMMITTED)
-    starts = {number: start for number, (start, _) in bounds.items()}
-    if update.why == LOG_START:
-        highest = max(starts.values(), default=0)
-        below = [file for file in files if file.least is None or file.least[1] < highest]
-        return _without(update, [(file, FromStart(starts)) for file in below])
-    if update.why not in (CLEANED, ERASED, REWRITTEN):
-        return [], []
-    kept: Counter[int] = Counter()
-    removed, made = _without(update, [(file, StillThere(_parts_beside(update, file))) for file in files], kept)
-    if update.why == REWRITTEN and kept != _there(update):
-        # Records came back that had left the topic, and the table with it.
-        update.why = OTHER_LOG
-        update.figures.clear()
-        _count_removed(update, files)
-        return files, []
-    return removed, made
-
-
-def _there(update: _Update) -> Counter[int]:
-    """How many records the log has of what the table has reached, by partition."""
-    assert update.before is not None
-    ends = {number: update.before.end(number) for number in update.before.positions}
-    scan = _offsets_scan(update, {number: (0, end) for number, end in ends.items()})
-    counted: Counter[int] = Counter()
-    for one in update.run.tasks(partial(count_records, update.scan.storage), _tasks(scan)):
-        counted.update(one)
-    return counted
-
-
-def _parts_beside(update: _Update, file: DataFile) -> list[Part | LatestPart]:
-    """The parts of the log that have what a file may have."""
-    assert update.before is not None
-    numbers = update.before.positions
-    offsets = {number: (0, update.before.end(number)) for number in numbers}
-    if file.least is not None and file.greatest is not None:
-        (first, start), (last, end) = file.least, file.greatest
-        offsets = {number: (start, end + 1) for number in numbers if first <= number <= last}
-    return list(_offsets_scan(update, offsets).parts())
-
-
-def _offsets_scan(update: _Update, offsets: Offsets) -> Scan:
-    selection = Selection(("offset",), READ_COMMITTED)
-    return Scan(update.scan.storage, update.snapshot, offsets, selection)
-
-
-def _without(
-    update: _Update, tasks: Sequence[tuple[DataFile, Rule]], kept: Counter[int] | None = None
-) -> tuple[list[DataFile], list[DataFile]]:
-    assert update.table is not None
-    work = SiftRows(update.scan.storage, update.table.storage, update.columns.schema)
-    done: list[Sifted] = update.run.tasks(work, tasks)
-    for one in done:
-        update.figures["rows_removed"] += one.dropped
-        if kept is not None:
-            kept.update(one.kept)
-    changed = [one for one in done if one.dropped]
-    return [one.file for one in changed], [one.made for one in changed if one.made is not None]
-
-
-def _written(update: _Update, tasks: Sequence[Work], *, changes: bool = False) -> list[Written]:
-    assert update.table is not None
-    by_day = bool(update.table.partitioned_by)
-    work = WriteRows(update.scan.storage, update.table.storage, update.columns, by_day, changes)
-    done: list[Written] = update.run.tasks(work, [list(task) for task in tasks])
-    for one in done:
-        update.rows.update(one.rows)
-    return done
+    first, last = file.bounds["partition"]
+    return any(number is not None and first <= number <= last for number in partitions)
 
 
 def _tasks(scan: Scan) -> list[Work]:
     """The parts as tasks, each a file or a few: neighbours share one, however many partitions there are."""
     parts = list(scan.parts(TASK_BYTES))
-    return list(in_bins(parts, lambda one: np.array([one.cost_bytes]), _is_full))
+
+    def is_full(task: Work, total: np.ndarray, part: Part | LatestPart) -> bool:
+        return int(total[0]) + part.cost_bytes > TASK_BYTES
+
+    return list(in_bins(parts, lambda part: np.array([part.cost_bytes]), is_full))
 
 
-def _is_full(task: Work, total: np.ndarray, one: Part | LatestPart) -> bool:
-    return int(total[0]) + one.cost_bytes > TASK_BYTES
-
-
-def _moved(update: _Update) -> bool:
-    return any(start < end for start, end in update.offsets.values())
-
-
-def _end(part: Part | LatestPart) -> int:
-    return (part.parts[-1] if isinstance(part, LatestPart) else part).end_offset
-
-
-def _count_removed(update: _Update, files: Sequence[DataFile]) -> None:
-    update.figures["rows_removed"] += sum(file.rows or 0 for file in files)
-
-
-def _waves(tasks: Sequence[Work], spark: SparkSession | None) -> Iterator[tuple[list[Work], bool]]:
-    """(tasks that are committed together, whether they are the last). At least one, which may be empty.
+def _waves(scan: Scan, most_bytes: float) -> Iterator[tuple[list[Work], Mapping[int, int] | None]]:
+    """(tasks that are committed together, the offsets that the table has reached then: None for all that there are).
+    At least one, which may be empty.
 
     Parts of one segment have the same offsets, and only a whole segment is a place to stop.
     """
-    most_bytes = WAVE_BYTES_A_SLOT * task_slots(spark)
+    ends = {number: start for number, (start, _) in scan.offsets.items()}
     wave: list[Work] = []
     wave_bytes = 0
-    for task in tasks:
+    for task in _tasks(scan):
         if wave_bytes >= most_bytes and _place(wave[-1][-1]) != _place(task[0]):
-            yield wave, False
+            for part in itertools.chain.from_iterable(wave):
+                number, end = _place(part)
+                ends[number] = max(ends[number], end)
+            yield wave, dict(ends)
             wave, wave_bytes = [], 0
         wave.append(task)
         wave_bytes += sum(part.cost_bytes for part in task)
-    yield wave, True
+    yield wave, None
 
 
 def _place(part: Part | LatestPart) -> tuple[int, int]:
-    return part.partition, _end(part)
+    assert isinstance(part, Part)
+    return part.partition, part.end_offset
+
+
+# Commit
 
 
 def _committed(
@@ -523,32 +452,35 @@ def _committed(
     current = update.table
     for _ in range(TRIES):
         has_committed = current.commit(position, added, removed)
-        latest = TableBeside.open(current.storage)
+        latest = current.open(current.storage)
         if latest is None:
             return False
-        if has_committed or latest.position() == position:  # the reply to this commit may have been lost
-            latest.made_checkpoint()
+        there = next(latest.positions(), None)
+        if has_committed or there == position:  # the reply to this commit may have been lost
+            try:
+                latest.tidy()
+            except StorageError as error:  # the commit stands
+                update.report.warn(str(error))
             update.table, update.before = latest, position
             update.figures.update(files_added=len(added), files_removed=len(removed))
             update.figures["rows_added"] = sum(update.rows.values())  # files that were made anew have others, too
             return True
         gone = {file.path for file in removed} - {file.path for file in latest.files()}
-        if latest.position() != update.before or gone or latest.partitioned_by != current.partitioned_by:
+        if there != update.before or gone or latest.partitioned_by != current.partitioned_by:
             return False
         current = latest
     return False
 
 
-def _note(report: Report, topic: str, update: _Update, plan: _Plan) -> None:
+def _note(report: Report, topic: str, update: _Update) -> None:
+    plan = update.plan
     for number, (start, end) in sorted(plan.offsets.items()):
         if start < end:
             rows = update.rows[number]
             report.add(topic, number, "append", records_in=rows, records_out=rows, start=start, end=end)
-    for text in plan.missed:
-        report.warn(text)
-    state = {"version": None, "rows": None} if update.table is None else _state(update.table)
+    for number, (start, end) in sorted(plan.missed.items()):
+        report.warn(f"{topic}-{number}: offsets {start} to {end - 1} left the topic before the archive had them")
+    state: dict[str, Any] = {"version": None, "rows": None}
+    if update.table is not None:
+        state = {"version": update.table.version, "rows": sum(file.rows or 0 for file in update.table.files())}
     report.details[topic] = state | {"why": plan.why} | dict(update.figures)
-
-
-def _state(there: TableBeside) -> dict[str, Any]:
-    return {"version": there.version, "rows": sum(file.rows or 0 for file in there.files())}

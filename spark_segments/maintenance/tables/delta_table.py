@@ -1,0 +1,254 @@
+"""The Delta table: a version of it, what it says of itself, and the next version, which is put if it is not there.
+
+Whoever reads Delta reads it, and other writers of Delta may tidy it. So nothing rests on the names of files or on what
+one file holds.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import time
+from collections.abc import Iterable, Iterator
+from typing import Any
+from urllib.parse import quote, unquote
+
+import pyarrow as pa
+from deltalake import DeltaTable, Schema
+from deltalake.exceptions import DeltaError, TableNotFoundError
+
+from spark_segments.errors import InvalidOptionError, LogDirError, StorageError
+from spark_segments.log.manifest.delta.actions import Action, commit_info, encoded
+from spark_segments.log.manifest.delta.delta_rs import hint_after, reason
+from spark_segments.maintenance.tables.table_format import (
+    DAY,
+    PARTITION_COLUMNS,
+    DataFile,
+    TablePositions,
+    TableSettings,
+)
+from spark_segments.storage import Storage
+
+WRITER_VERSION = 2
+"""The newest version of Delta's protocol for writers that is followed here, without features."""
+
+CHECKPOINT_INTERVAL = 10
+"""Versions between two checkpoints: delta.checkpointInterval."""
+
+_POSITION = "userMetadata"  # Delta's name for what a user says of a commit
+_SETTINGS = "segments.table"
+_RESTORE = "RESTORE"
+
+
+class TableBeside:
+    """The `TableFormat` of Delta."""
+
+    def __init__(self, storage: Storage, table: DeltaTable) -> None:
+        self.storage, self._table, self.version = storage, table, int(table.version())
+        protocol, metadata = table.protocol(), table.metadata()
+        features = sorted({*(protocol.reader_features or []), *(protocol.writer_features or [])})
+        self.partitioned_by = list(metadata.partition_columns)
+        self.columns = [field.name for field in table.schema().fields if field.name not in self.partitioned_by]
+        said = metadata.configuration.get(_SETTINGS)
+        self.settings = None if said is None else TableSettings(**json.loads(said))
+        if protocol.min_writer_version > WRITER_VERSION or protocol.min_reader_version > 1:
+            raise LogDirError(
+                "The table asks its writers for more than this package knows",
+                path=storage.uri,
+                expected=f"minWriterVersion {WRITER_VERSION} and no features",
+                found=f"minWriterVersion {protocol.min_writer_version} {', '.join(features)}".strip(),
+                hint="Another program has changed the table: make another one",
+            )
+        if any(name not in PARTITION_COLUMNS for name in self.partitioned_by):
+            raise LogDirError(
+                "The table is partitioned by columns that no topic has",
+                path=storage.uri,
+                expected=" or ".join((*PARTITION_COLUMNS, "none")),
+                found=", ".join(self.partitioned_by),
+            )
+
+    @classmethod
+    def open(cls, storage: Storage) -> TableBeside | None:
+        uri, options = storage.delta_uri()
+        with _failures(storage, "opened"):
+            try:
+                return cls(storage, DeltaTable(uri, storage_options=options or None))
+            except TableNotFoundError:
+                return None
+
+    @classmethod
+    def create(
+        cls, storage: Storage, schema: pa.Schema, partition_by: str | None, settings: TableSettings
+    ) -> TableBeside:
+        uri, options = storage.delta_uri()
+        try:
+            fields = Schema.from_arrow(schema.append(pa.field(DAY, pa.date32())) if partition_by else schema)
+        except (DeltaError, ValueError, TypeError) as error:
+            raise InvalidOptionError(
+                f"Delta has no such columns ({reason(error)})", found=str(schema), hint="Choose another value.format"
+            ) from error
+        with _failures(storage, "made"):
+            DeltaTable.create(
+                uri,
+                fields,
+                mode="ignore",
+                partition_by=[partition_by] if partition_by else None,
+                configuration={_SETTINGS: json.dumps(dataclasses.asdict(settings))},
+                storage_options=options or None,
+                raise_if_key_not_exists=False,
+            )
+        made = cls.open(storage)
+        assert made is not None
+        return made
+
+    def check_columns(self, schema: pa.Schema) -> None:
+        wanted = {field.name: str(field.type) for field in Schema.from_arrow(schema).fields}
+        types = {field.name: str(field.type) for field in self._table.schema().fields if field.name in self.columns}
+        if wanted != types:
+            differ = sorted({name for name, _ in wanted.items() ^ types.items()})
+            raise InvalidOptionError(
+                "The table has other columns than its topic has by these options",
+                path=self.storage.uri,
+                expected=", ".join(f"{name}: {types[name]}" for name in differ if name in types),
+                found=", ".join(f"{name}: {wanted[name]}" for name in differ if name in wanted),
+                hint="Give the options that the table was made with, or make another table",
+            )
+
+    def positions(self) -> Iterator[TablePositions | None]:
+        # Delta's history does not say whether a commit changed rows, so that the commits' own files are read.
+        passed: list[list[Action]] = []
+        there: set[str] = set()  # in a search for what was restored: the files of the version
+        restored: set[str] | None = None  # the files that are looked for
+        change, ours = "", None
+        for version in range(self.version, -1, -1):
+            if there == restored:
+                restored, change, ours = None, "", None
+            actions = self._actions(version)
+            if actions is None:
+                break
+            info = commit_info(actions)
+            position = TablePositions.from_json(info.get(_POSITION) or "")
+            if change:
+                ours = version if position is not None and ours is None else ours
+                if ours is not None and restored is None:
+                    break
+            elif position is not None:
+                yield position
+            elif info.get("operation") == _RESTORE:
+                restored = {file.path for file in self.files()}
+                for newer in passed:
+                    _undo(newer, restored)
+                there, change = restored.copy(), f"{_RESTORE} of version {version}"
+            elif any(action[kind].get("dataChange", True) for kind, action in _file_actions(actions)):
+                change = f"{info.get('operation', 'a change')} of version {version}"
+            _undo(actions, there)
+            passed.append(actions)
+        else:
+            actions = []
+        if change:
+            raise LogDirError(
+                "Another program has changed the rows of the table, so that nobody knows which records it has",
+                path=self.storage.uri,
+                expected="commits of segments table, and those of OPTIMIZE, VACUUM and RESTORE",
+                found=change,
+                hint="Make another table" if ours is None else f"RESTORE it to version {ours}, or make another table",
+            )
+        if actions is None:
+            yield None
+
+    def _actions(self, version: int) -> list[Action] | None:
+        """The actions of a commit; None where its file is gone."""
+        path = f"_delta_log/{version:020d}.json"
+        try:
+            return [json.loads(line) for line in self.storage.read(path).to_pybytes().splitlines() if line.strip()]
+        except FileNotFoundError:
+            return None
+        except ValueError as error:
+            raise LogDirError("A commit of the table is damaged", path=self.storage.location(path)) from error
+
+    def files(self) -> list[DataFile]:
+        actions = pa.RecordBatchReader.from_stream(self._table.get_add_actions(flatten=True)).read_all()
+        columns = {name: actions.column(name).to_pylist() for name in actions.column_names}
+        names = ["path", "size_bytes", "num_records", f"partition.{DAY}"]
+        names += ["min.partition", "max.partition", "min.offset", "max.offset"]
+        rows = zip(*(columns.get(name, [None] * actions.num_rows) for name in names), strict=True)
+        return [
+            DataFile(
+                unquote(path),
+                size,
+                records,
+                None if day is None else str(day),
+                None if None in bounds else {"partition": (bounds[0], bounds[1]), "offset": (bounds[2], bounds[3])},
+            )
+            for path, size, records, day, *bounds in rows
+        ]
+
+    def commit(self, position: TablePositions, added: Iterable[DataFile], removed: Iterable[DataFile]) -> bool:
+        now_ms = time.time_ns() // 1_000_000
+        info = {
+            "timestamp": now_ms,
+            "operation": "WRITE",
+            "operationParameters": {"mode": "Append", "partitionBy": json.dumps(self.partitioned_by)},
+            "engineInfo": "spark-segments",
+            _POSITION: position.to_json(),
+        }
+        gone = {"deletionTimestamp": now_ms, "extendedFileMetadata": True}
+        actions: list[dict[str, Any]] = [{"commitInfo": info}]
+        actions += [{"remove": {**self._named(file), **gone}} for file in removed]
+        actions += [
+            {"add": {**self._named(file), "modificationTime": now_ms, "stats": _statistics(file)}} for file in added
+        ]
+        try:
+            self.storage.create(f"_delta_log/{self.version + 1:020d}.json", encoded(actions))
+        except FileExistsError:
+            return False
+        return True
+
+    def tidy(self) -> None:
+        """Makes a checkpoint of this version, where it is time for one."""
+        if self.version % CHECKPOINT_INTERVAL == 0:
+            with _failures(self.storage, "given a checkpoint"):
+                self._table.create_checkpoint()
+
+    def _named(self, file: DataFile) -> dict[str, Any]:
+        return {
+            "path": quote(file.path, "/="),
+            "partitionValues": dict.fromkeys(self.partitioned_by, file.day),
+            "size": file.size,
+            "dataChange": True,
+        }
+
+
+def _file_actions(actions: Iterable[Action]) -> list[tuple[str, Action]]:
+    return [(kind, action) for action in actions for kind in action if kind in ("add", "remove")]
+
+
+def _undo(actions: Iterable[Action], files: set[str]) -> None:
+    """Makes of the files of a version those of the version before it."""
+    for kind, action in _file_actions(actions):
+        (files.discard if kind == "add" else files.add)(unquote(action[kind]["path"]))
+
+
+def _statistics(file: DataFile) -> str:
+    bounds = file.bounds or {}
+    least, greatest = ({name: _statistic(pair[end]) for name, pair in bounds.items()} for end in (0, 1))
+    return json.dumps({"numRecords": file.rows, "minValues": least, "maxValues": greatest, "nullCount": {}})
+
+
+def _statistic(value: Any) -> Any:
+    # Delta has timestamps as text with milliseconds, which is all that a record's has.
+    return (
+        value if isinstance(value, int) else value.strftime("%Y-%m-%dT%H:%M:%S.") + f"{value.microsecond // 1000:03d}Z"
+    )
+
+
+@contextlib.contextmanager
+def _failures(storage: Storage, done: str) -> Iterator[None]:
+    """Turns errors of delta-rs, also those of a disk, into StorageErrors."""
+    try:
+        yield
+    except (DeltaError, OSError) as error:
+        text = storage.hidden(reason(error))
+        hint = hint_after(error, "Check the location, its free space and its permissions, then run it again")
+        raise StorageError(f"The table cannot be {done}: {text}", path=storage.uri, hint=hint) from error

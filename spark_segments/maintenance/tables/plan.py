@@ -1,0 +1,179 @@
+"""The plan of an update: which offsets come into a table, and which rows go. Pure functions; no file is opened."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from spark_segments.config import TopicConfig
+from spark_segments.errors import LogDirError
+from spark_segments.log.manifest.change import DEMOTE, ERASE, IMPORT, MIRROR, RESTORE
+from spark_segments.log.manifest.rows import partitions_of
+from spark_segments.log.manifest.snapshot import Snapshot
+from spark_segments.log.partitions import offset_bounds
+from spark_segments.log.positions import DELETED, PartitionState, loss_at
+from spark_segments.log.reading.isolation import READ_COMMITTED
+from spark_segments.log.reading.plan import LATEST, Selection, planned_parts, readable_bounds
+from spark_segments.log.reading.scan import Offsets
+from spark_segments.maintenance.tables.rows import AnyOf, FromOffsets, Rule, StillThere
+from spark_segments.maintenance.tables.table_format import DataFile, TablePositions, TableSettings
+
+# What happened to records that a table has.
+NO_POSITION = "the table has no position"
+OTHER_TOPIC = "the topic was made anew"
+OTHER_LOG = "another leader replaced records"
+REWRITTEN = "a restore may have taken records out of the log, or put some back"
+ERASED = "keys were erased"
+CLEANED = "compaction may have taken records out of the log"
+LOG_START = "the log start moved"
+LATE = "tombstones may be gone"
+
+COMPACT = "compact"
+
+_REWRITES = frozenset((RESTORE, DEMOTE, MIRROR))
+"""Commits after which the log may lack records below a position, or have others there, although the log start did not
+move. A mirror's may be any other commit at its leader."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicSince:
+    """The topic, and the `operations` of its commits since a table was in step; None where one is not known."""
+
+    snapshot: Snapshot
+    config: TopicConfig
+    operations: Collection[str | None] | None
+
+    @property
+    def has_been_cleaned(self) -> bool:
+        """Whether a broker's cleaner may ever have been at the topic."""
+        first_dirty = self.snapshot.partitions.column("first_dirty_offset").to_pylist()
+        return any(first_dirty) or self.config.compact
+
+
+@dataclass(frozen=True, slots=True)
+class TablePlan:
+    """What an update does. `why`: what happened to records that the table has. `offsets`: those that it lacks, by
+    partition. `is_whole`: all of its rows go, and `offsets` are all that there is. `rules`: the files of which rows may
+    go. `counted`: the offsets of which the table must have each record then, or it is made anew. `missed`: offsets that
+    left the topic before an archive had them.
+    """
+
+    why: str | None
+    offsets: Offsets
+    is_whole: bool = False
+    rules: Sequence[tuple[DataFile, Rule]] = ()
+    counted: Offsets | None = None
+    missed: Offsets = field(default_factory=dict)
+
+    @property
+    def has_new(self) -> bool:
+        """Whether there are offsets that the table lacks."""
+        return any(start < end for start, end in self.offsets.values())
+
+
+def plan_table(
+    topic: TopicSince,
+    settings: TableSettings,
+    before: TablePositions | None,
+    files: Sequence[DataFile],
+    now_ms: int,
+    *,
+    typed_key: bool,
+    erased: AnyOf | None = None,
+) -> TablePlan:
+    """The plan for a table that has `files` and is in step with its topic up to `before`.
+
+    `typed_key`: keys are no bytes. `erased`: what keeps rows of an archive, beside that the topic has them; None: all
+    stay. Raises LogDirError for an archive whose topic is another one.
+    """
+    snapshot, latest = topic.snapshot, settings.view == LATEST
+    bounds = readable_bounds(snapshot, READ_COMMITTED)
+    why = what_happened(topic, before, now_ms, latest=latest)
+    if settings.archive and (why in (OTHER_TOPIC, OTHER_LOG) or (before is None and files)):
+        raise LogDirError(
+            f"The archive cannot follow topic {snapshot.topic}: {why}", hint="Make another table for what comes now"
+        )
+    if before is None or why in (OTHER_TOPIC, OTHER_LOG):
+        return TablePlan(why, bounds, is_whole=True)
+    plan = TablePlan(why, {number: (max(start, before.end(number)), end) for number, (start, end) in bounds.items()})
+    if latest:
+        # Bytes that differ may be equal once they are decoded, and a key is its bytes.
+        is_whole = why is not None or (typed_key and plan.has_new)
+        return TablePlan(why, bounds, is_whole=True) if is_whole else plan
+    ends = {number: before.end(number) for number in before.positions}
+    rules: list[tuple[DataFile, Rule]] = []
+    counted, missed = None, {}
+    if settings.archive:
+        missed = {number: (before.end(number), start) for number, (start, _) in bounds.items()}
+        if erased is not None:
+            rules = [(file, AnyOf((*erased.rules, _still_there(snapshot, file, ends)))) for file in files]
+    elif why == LOG_START:
+        starts = FromOffsets({number: start for number, (start, _) in bounds.items()})
+        highest = max(starts.offsets.values(), default=0)
+        rules = [(file, starts) for file in files if file.bounds is None or file.bounds["offset"][0] < highest]
+    elif why in (CLEANED, ERASED, REWRITTEN):
+        rules = [(file, _still_there(snapshot, file, ends)) for file in files]
+        if why == REWRITTEN:  # records may have come back that had left the topic, and the table with it
+            counted = {number: (0, end) for number, end in ends.items()}
+    missed = {number: (end, start) for number, (end, start) in missed.items() if end < start}
+    return dataclasses.replace(plan, rules=rules, counted=counted, missed=missed)
+
+
+def _still_there(snapshot: Snapshot, file: DataFile, ends: Mapping[int, int]) -> StillThere:
+    """The rule with the parts of the log that have what a file may have."""
+    offsets = {number: (0, end) for number, end in ends.items()}
+    if file.bounds is not None:
+        (first, last), (start, end) = file.bounds["partition"], file.bounds["offset"]
+        offsets = {number: (start, end + 1) for number in ends if first <= number <= last}
+    return StillThere(tuple(planned_parts(snapshot, offsets, Selection(("offset",), READ_COMMITTED))))
+
+
+def what_happened(topic: TopicSince, before: TablePositions | None, now_ms: int, *, latest: bool) -> str | None:
+    """The gravest of the reasons above why a table may lack more than what follows its positions, or have too much;
+    None where it does not. `latest`: the table has the newest record of each key, which compaction keeps.
+    """
+    snapshot = topic.snapshot
+    if before is None:
+        return NO_POSITION
+    if before.topic_id != snapshot.topic_id:
+        return OTHER_TOPIC
+    bounds = offset_bounds(snapshot)
+    states = {
+        row.partition: PartitionState.of_row(snapshot.topic_id, row) for row in partitions_of(snapshot.partitions)
+    }
+    losses = [
+        loss_at(position, states[number], (snapshot.topic, number), "the table")
+        for number, position in before.positions.items()
+    ]
+    if any(loss is not None and loss.kind != DELETED for loss in losses):
+        return OTHER_LOG
+    moved = {number for number, start in before.log_starts.items() if bounds.get(number, (-1, -1))[0] != start}
+    if any(bounds[number][0] < before.log_starts[number] for number in moved):
+        return REWRITTEN
+    if (why := _rewritten(topic, before.version, latest=latest)) is not None:
+        return why
+    if moved:
+        return LOG_START
+    if not latest:
+        return None
+    first_dirty = dict(zip(bounds, snapshot.partitions.column("first_dirty_offset").to_pylist(), strict=True))
+    cleaned = any(first_dirty[number] > position.offset for number, position in before.positions.items())
+    # A tombstone that was appended after the last update stays at least delete.retention.ms after its first cleaning.
+    return LATE if cleaned and now_ms - before.at_ms > topic.config.delete_retention_ms else None
+
+
+def _rewritten(topic: TopicSince, since: int | None, *, latest: bool) -> str | None:
+    """REWRITTEN, ERASED or CLEANED, by the commits after the version `since`; REWRITTEN where one is not known.
+
+    A broker's directory has no versions, and an import takes what a broker's cleaner left.
+    """
+    if since is None:
+        return CLEANED if not latest and topic.has_been_cleaned else None
+    operations = topic.operations
+    if since > topic.snapshot.version or operations is None or not _REWRITES.isdisjoint(operations):
+        return REWRITTEN
+    if ERASE in operations:
+        return ERASED
+    cleaned = COMPACT in operations or (IMPORT in operations and topic.has_been_cleaned)
+    return CLEANED if cleaned and not latest else None

@@ -1,0 +1,149 @@
+"""The border between a table and its format on disk: all that an update asks of a table, and the values it asks with.
+
+Delta (delta_table.py) is the one format there is. Another one is a class of these methods.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol, Self
+
+import pyarrow as pa
+
+from spark_segments.log.manifest.rows import partitions_of
+from spark_segments.log.manifest.snapshot import Snapshot
+from spark_segments.log.positions import Position
+from spark_segments.log.reading.isolation import READ_COMMITTED
+from spark_segments.log.reading.plan import readable_bounds
+from spark_segments.log.segment.leader_epochs import LeaderEpochs
+from spark_segments.storage import Storage
+
+DAY = "day"
+"""The column of days, by UTC, that a table may be partitioned by."""
+
+PARTITION_COLUMNS = (DAY,)
+
+Bounds = Mapping[str, tuple[Any, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class TableSettings:
+    """What a table was made as. `formats`: options such as value.format, without a registry's credentials."""
+
+    topic: str
+    view: str | None = None
+    archive: bool = False
+    formats: Mapping[str, str] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DataFile:
+    """A Parquet file of the table. `bounds`: by column the least and the greatest value; of partition and offset at
+    least, or none: then the file may hold any row.
+    """
+
+    path: str
+    size: int
+    rows: int | None
+    day: str | None = None
+    bounds: Bounds | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TablePositions:
+    """What of its topic a table has: by partition the position up to which it has the records, and the log start then,
+    at a time by the storage's clock.
+
+    Records behind the last stable offset wait for the end of their transaction. `version`: that of the topic's manifest
+    by which records have left the table; None where there is none, as in a directory of Kafka's.
+    """
+
+    topic_id: str
+    positions: Mapping[int, Position]
+    log_starts: Mapping[int, int]
+    at_ms: int
+    version: int | None = None
+
+    @classmethod
+    def of(
+        cls, snapshot: Snapshot, at_ms: int, version: int | None, ends: Mapping[int, int] | None = None
+    ) -> TablePositions:
+        """The positions of a table that has all that may be read of a snapshot, up to `ends` where they are given."""
+        bounds = readable_bounds(snapshot, READ_COMMITTED)
+        ends = {number: end for number, (_, end) in bounds.items()} if ends is None else ends
+        epochs = {row.partition: LeaderEpochs.of(row) for row in partitions_of(snapshot.partitions)}
+        positions = {
+            number: Position(end, snapshot.topic_id, epochs[number].before(end)) for number, end in ends.items()
+        }
+        starts = {number: start for number, (start, _) in bounds.items()}
+        return cls(snapshot.topic_id, positions, starts, at_ms, version)
+
+    def end(self, partition: int) -> int:
+        """The first offset of a partition that the table has not reached."""
+        position = self.positions.get(partition)
+        return 0 if position is None else position.offset
+
+    def to_json(self) -> str:
+        """The text that a commit keeps."""
+        numbers = sorted(self.positions)
+        offsets = {str(number): [self.log_starts[number], self.positions[number].offset] for number in numbers}
+        epochs = {str(number): self.positions[number].leader_epoch for number in numbers}
+        epochs = {number: epoch for number, epoch in epochs.items() if epoch}
+        said = {"topic_id": self.topic_id, "offsets": offsets, "at_ms": self.at_ms, "version": self.version}
+        return json.dumps({"segments": said | ({"leader_epochs": epochs} if epochs else {})})
+
+    @staticmethod
+    def from_json(text: str) -> TablePositions | None:
+        """The positions in a commit's text; None for a text that another program wrote."""
+        try:
+            said = json.loads(text)["segments"]
+        except (ValueError, KeyError, TypeError):
+            return None
+        topic_id, epochs, offsets = said["topic_id"], said.get("leader_epochs", {}), said["offsets"]
+        positions = {int(name): Position(end, topic_id, epochs.get(name, 0)) for name, (_, end) in offsets.items()}
+        starts = {int(name): start for name, (start, _) in offsets.items()}
+        return TablePositions(topic_id, positions, starts, said["at_ms"], said["version"])
+
+
+class TableFormat(Protocol):
+    """A version of the table at a storage's root. `columns`: those that lie in files. `settings`: None for a table that
+    other programs made.
+    """
+
+    storage: Storage
+    version: int
+    columns: list[str]
+    partitioned_by: list[str]
+    settings: TableSettings | None
+
+    @classmethod
+    def open(cls, storage: Storage) -> Self | None:
+        """The latest version; None where there is no table. Raises LogDirError for a table that none may write to."""
+
+    @classmethod
+    def create(cls, storage: Storage, schema: pa.Schema, partition_by: str | None, settings: TableSettings) -> Self:
+        """Makes a table without rows. Of several processes that make it at once, only the first does. Raises
+        InvalidOptionError for columns that the format does not have.
+        """
+
+    def check_columns(self, schema: pa.Schema) -> None:
+        """Raises InvalidOptionError where the columns that would be written are others than the table's."""
+
+    def positions(self) -> Iterator[TablePositions | None]:
+        """The positions of the commits that made what this version holds, the newest first; in the end None where
+        earlier commits are gone.
+
+        A commit of another program that keeps the rows is passed over. One that restores an earlier version holds what
+        that version held. Any other raises LogDirError: nobody knows which records the table has.
+        """
+
+    def files(self) -> list[DataFile]:
+        """The files of this version."""
+
+    def commit(self, position: TablePositions, added: Iterable[DataFile], removed: Iterable[DataFile]) -> bool:
+        """Puts the next version; False where another commit has its number, or this one whose reply was lost."""
+
+    def tidy(self) -> None:
+        """Does what the format wants of its writers from time to time."""
