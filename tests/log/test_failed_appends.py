@@ -5,8 +5,6 @@ from __future__ import annotations
 import errno
 import os
 
-import numpy as np
-import pyarrow as pa
 import pytest
 
 from spark_segments import LogDir
@@ -46,11 +44,6 @@ def files(log: LogDir) -> list[str]:
     return [info.path for info in log.storage.list(recursive=True) if info.path.startswith("orders-")]
 
 
-def rows(count: int, partitions: int) -> pa.Table:
-    numbers = pa.array(np.arange(count) % partitions, pa.int32())
-    return records(count, time_ms=1_700_000_000_000).append_column("partition", numbers)
-
-
 @pytest.mark.parametrize("partitions", [1, PARTITIONS])
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT], ids=["full", "quota"])
 @pytest.mark.parametrize("left", [0, 1, 2, 3, 7, 20])
@@ -58,18 +51,18 @@ def test_an_append_that_the_disk_has_no_room_for_leaves_no_file(log, partitions,
     before = files(log)
     full = opened(log, FullAfter(left, number))
     with pytest.raises(StorageError, match=rf"{os.strerror(number)}.*Free space there, or raise the quota"):
-        full.topic("orders").append(rows(4000, partitions))
+        full.topic("orders").append(records(4000, partitions=range(partitions)))
     assert files(log) == before
-    assert log.topic("orders").append(rows(10, partitions))
+    assert log.topic("orders").append(records(10, partitions=range(partitions)))
 
 
 def test_an_object_that_was_finished_goes_too(log, limits):
     """The rows are wrong after an object was written for those before them."""
     limits(WAITING_BYTES=10_000)
     before = files(log)
-    bad = rows(400, PARTITIONS).set_column(3, "partition", pa.array([PARTITIONS] * 400, pa.int32()))
+    bad = records(400, partitions=[PARTITIONS])
     with pytest.raises(ValueError, match="no such partition"):
-        log.topic("orders").append([*rows(400, PARTITIONS).to_batches(), *bad.to_batches()])
+        log.topic("orders").append([*records(400, partitions=range(PARTITIONS)).to_batches(), *bad.to_batches()])
     assert files(log) == before
 
 
@@ -79,5 +72,5 @@ def test_the_files_of_a_commit_whose_outcome_is_unknown_stay(log):
     play = Play()
     play.commits(*[store_failed] * commit_module.FAILURES)
     with pytest.raises(UnknownOutcomeError):
-        opened(log, open_delta_log=play).topic("orders").append(rows(400, PARTITIONS))
+        opened(log, open_delta_log=play).topic("orders").append(records(400, partitions=range(PARTITIONS)))
     assert len(files(log)) > len(before)

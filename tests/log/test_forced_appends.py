@@ -18,7 +18,7 @@ from spark_segments.storage import Storage
 from tests.log.kafka_side import KafkaSide
 from tests.log.played_log import CommitNote, FileChange, Play, VersionTakenError, committed_but_reply_lost
 from tests.opened import DeltaLog, LocalFiles, opened
-from tests.topics import Appender
+from tests.topics import Appender, rows
 
 FORCED = {"flush.messages": "1"}
 MONTH_MS = 30 * 24 * 3_600_000
@@ -52,10 +52,6 @@ def open_watched(root: Path, play: Play | None = None) -> tuple[LogDir, WatchedD
 def root(tmp_path) -> Path:
     LogDir.create(str(tmp_path / "log"))
     return tmp_path / "log"
-
-
-def rows(*values: str) -> list[dict[str, object]]:
-    return [{"key": value, "value": value, "partition": 0} for value in values]
 
 
 def files_of(root: Path) -> set[str]:

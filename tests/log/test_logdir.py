@@ -26,19 +26,7 @@ from tests import golden_files
 from tests.log.played_log import Play
 from tests.manifest_rows import Change
 from tests.opened import opened
-
-TIME_US = 1_700_000_000_000_000
-
-
-def rows(count: int, *, first: int = 0, step_us: int = 1000) -> pa.Table:
-    numbers = range(first, first + count)
-    return pa.table(
-        {
-            "key": pa.array([f"key-{number % 7}" for number in numbers]),
-            "value": pa.array([f"value-{number}" for number in numbers]),
-            "timestamp": pa.array([TIME_US + number * step_us for number in numbers], pa.timestamp("us", tz="UTC")),
-        }
-    )
+from tests.topics import GOLDEN_MS, records
 
 
 def read(log: LogDir, topic: str, *names: str, version: int | None = None, **options) -> list[tuple]:
@@ -73,7 +61,7 @@ def test_a_kafka_directory_is_neither_created_in_nor_written_to():
     with pytest.raises(LogDirError, match="import"):
         LogDir.create(kafka)
     with pytest.raises(LogDirError, match="read-only"):
-        LogDir.open(kafka).topic("orders").append(rows(1))
+        LogDir.open(kafka).topic("orders").append(records(1))
 
 
 @pytest.mark.parametrize("below", ["orders-0", "_manifest", "_manifest/orders", "deep/down"])
@@ -90,7 +78,7 @@ def test_nothing_is_made_or_exported_inside_a_log_directory(log, tmp_path, below
 
 def test_a_log_directory_is_neither_imported_nor_exported_into(log, tmp_path):
     log.create_topic("orders")
-    log.topic("orders").append(rows(3))
+    log.topic("orders").append(records(3))
     other = LogDir.create(str(tmp_path / "other"))
     with pytest.raises(LogDirError, match=f"segments mirror {log.uri} {other.uri}"):
         other.import_kafka(log.uri)
@@ -110,45 +98,45 @@ def test_odd_but_possible_places_hold_a_log(tmp_path):
     for name in (" a b ", "a#b?c", "'\"`$&;", "100%", "ä日\u202e", "*[x]{y}"):
         log = LogDir.create(f"{tmp_path}/{name}")
         log.create_topic("orders")
-        log.topic("orders").append(rows(2))
+        log.topic("orders").append(records(2))
         assert LogDir.open(f"{tmp_path}/{name}").topic("orders").offsets() == {0: (0, 2)}
 
 
 def test_offsets_are_dense_and_returned_inclusive(log):
     log.create_topic("orders", partitions=1)
-    assert log.topic("orders").append(rows(10)) == {0: (0, 9)}
-    assert log.topic("orders").append(rows(5, first=10)) == {0: (10, 14)}
+    assert log.topic("orders").append(records(10)) == {0: (0, 9)}
+    assert log.topic("orders").append(records(5, first=10)) == {0: (10, 14)}
     assert log.topic("orders").offsets() == {0: (0, 15)}
-    assert read(log, "orders", "offset", "value") == [(n, f"value-{n}".encode()) for n in range(15)]
+    assert read(log, "orders", "offset", "value") == list(enumerate(records(15)["value"].to_pylist()))
 
 
 def test_a_repeated_transaction_adds_nothing_and_an_older_one_is_an_error(log):
     log.create_topic("orders")
-    assert log.topic("orders").append(rows(3), txn=("app", 7)) == {0: (0, 2)}
-    assert log.topic("orders").append(rows(3), txn=("app", 7)) == {}
+    assert log.topic("orders").append(records(3), txn=("app", 7)) == {0: (0, 2)}
+    assert log.topic("orders").append(records(3), txn=("app", 7)) == {}
     with pytest.raises(TransactionOrderError, match="version 7 again, or a later version, found version 6"):
-        log.topic("orders").append(rows(3), txn=("app", 6))
-    assert log.topic("orders").append(rows(3), txn=("app", 8)) == {0: (3, 5)}
-    assert log.topic("orders").append(rows(3), txn=("other", 1)) == {0: (6, 8)}
+        log.topic("orders").append(records(3), txn=("app", 6))
+    assert log.topic("orders").append(records(3), txn=("app", 8)) == {0: (3, 5)}
+    assert log.topic("orders").append(records(3), txn=("other", 1)) == {0: (6, 8)}
 
 
 def test_an_append_of_nothing_adds_nothing(log):
     log.create_topic("orders")
-    assert log.topic("orders").append(rows(0)) == {}
+    assert log.topic("orders").append(records(0)) == {}
     assert log.topic("orders").describe()["version"] == 0
 
 
 def test_same_key_same_partition_and_the_partition_column_wins(log):
     log.create_topic("orders", partitions=5)
-    log.topic("orders").append(rows(700))
+    log.topic("orders").append(records(700))
     seen: dict[bytes, set[int]] = {}
     for key, partition in read(log, "orders", "key", "partition"):
         seen.setdefault(key, set()).add(partition)
     assert all(len(partitions) == 1 for partitions in seen.values())
     log.create_topic("chosen", partitions=5)
-    assert log.topic("chosen").append(rows(4).append_column("partition", pa.array([3, 3, 1, None]))).keys() >= {1, 3}
+    assert log.topic("chosen").append(records(4).append_column("partition", pa.array([3, 3, 1, None]))).keys() >= {1, 3}
     with pytest.raises(InvalidOptionError, match="no such partition"):
-        log.topic("chosen").append(rows(1).append_column("partition", pa.array([5])))
+        log.topic("chosen").append(records(1).append_column("partition", pa.array([5])))
 
 
 def test_records_without_key_stay_with_a_partition_for_batch_size_bytes(log):
@@ -177,7 +165,7 @@ def test_columns_come_in_the_order_asked_for_and_with_their_types(log):
 
 def test_reads_are_clipped_to_what_is_there(log):
     log.create_topic("orders")
-    log.topic("orders").append(rows(10))
+    log.topic("orders").append(records(10))
     assert read(log, "orders", "offset", offsets=(7, 99)) == [(7,), (8,), (9,)]
     assert read(log, "orders", "offset", offsets=(3, 5)) == [(3,), (4,)]
     assert read(log, "orders", "offset", offsets=(50, None)) == []
@@ -189,7 +177,7 @@ def test_reads_are_clipped_to_what_is_there(log):
 def test_a_time_is_not_found_in_an_empty_log(log):
     log.create_topic("orders")
     assert log.topic("orders").offsets_for_times(0) == {0: None}
-    log.topic("orders").append(rows(3))
+    log.topic("orders").append(records(3))
     assert log.topic("orders").offsets_for_times(0)[0] is not None
     log.topic("orders").delete_records({0: -1})
     assert log.topic("orders").offsets_for_times(0) == {0: None}
@@ -197,9 +185,9 @@ def test_a_time_is_not_found_in_an_empty_log(log):
 
 def test_a_reader_keeps_the_log_that_it_began_with(log):
     log.create_topic("orders")
-    log.topic("orders").append(rows(3))
+    log.topic("orders").append(records(3))
     batches = log.topic("orders").scan(columns=["offset"]).batches()
-    log.topic("orders").append(rows(3))
+    log.topic("orders").append(records(3))
     assert sum(batch.num_rows for batch in batches) == 3
     assert len(read(log, "orders", "offset", version=1)) == 3
     assert len(read(log, "orders", "offset")) == 6
@@ -214,12 +202,12 @@ def test_missing_and_existing_topics_are_said_to_be(log):
         with pytest.raises(UnknownTopicError, match="ordres"):
             call()
     with pytest.raises(UnknownTopicError):
-        log.topic("ordres").append(rows(1))
+        log.topic("ordres").append(records(1))
 
 
 def test_a_topic_made_again_is_another_one(log):
     log.create_topic("orders")
-    log.topic("orders").append(rows(5))
+    log.topic("orders").append(records(5))
     before = log.topic("orders").describe()["topic_id"]
     log.delete_topic("orders")
     assert log.topics() == []
@@ -251,15 +239,15 @@ def test_a_record_above_max_message_bytes_is_refused_and_nothing_is_appended(log
 
 def test_log_append_time_is_the_clock_of_the_append(log):
     log.create_topic("orders", config={"message.timestamp.type": "LogAppendTime"})
-    log.topic("orders").append(rows(3))
+    log.topic("orders").append(records(3))
     stamped = read(log, "orders", "timestamp", "timestampType")
     assert {kind for _, kind in stamped} == {1}
-    assert all(time.timestamp() * 1e6 > TIME_US + 10**12 for time, _ in stamped)
+    assert all(time.timestamp() * 1e6 > 1000 * GOLDEN_MS + 10**12 for time, _ in stamped)
 
 
 def test_delete_records_moves_the_log_start_only_up(log):
     log.create_topic("orders")
-    log.topic("orders").append(rows(10))
+    log.topic("orders").append(records(10))
     assert log.topic("orders").delete_records({0: 4}) == {0: 4}
     assert log.topic("orders").delete_records({0: 2}) == {0: 4}
     assert read(log, "orders", "offset", offsets=(None, 6)) == [(4,), (5,)]
@@ -272,7 +260,7 @@ def test_delete_records_moves_the_log_start_only_up(log):
 @pytest.mark.parametrize("policy", ["compact", ""])
 def test_delete_records_is_refused_where_the_policy_is_without_delete(log, policy):
     log.create_topic("prices", config={"cleanup.policy": policy})
-    log.topic("prices").append(rows(10))
+    log.topic("prices").append(records(10))
     with pytest.raises(PolicyViolationError, match=r"prices.*expected a cleanup.policy with delete") as raised:
         log.topic("prices").delete_records({0: 4})
     assert raised.value.found == (policy or "none")
@@ -294,14 +282,14 @@ def test_delete_records_takes_the_last_stable_offset_along(log):
     assert read(log, topic, "offset", isolation="read_committed") == []
     assert log.topic(topic).delete_records({0: -1}) == {0: end}
     assert log.topic(topic).snapshot.partition(0).last_stable_offset == end
-    log.topic(topic).append(rows(3))
+    log.topic(topic).append(records(3))
     assert len(read(log, topic, "offset", isolation="read_committed")) == 3
     assert verify(log, topics=[topic]).errors == 0
 
 
 def test_what_moves_a_log_start_takes_the_other_offsets_along(log):
     log.create_topic("orders")
-    log.topic("orders").append(rows(10))
+    log.topic("orders").append(records(10))
     moved = dataclasses.replace(
         log.topic("orders").snapshot.partition(0), log_start_offset=7, first_dirty_offset=2, last_stable_offset=3
     )
@@ -315,7 +303,7 @@ def test_delete_records_answers_though_the_log_cannot_be_read_any_more(log):
     play = Play()
     log = opened(log, open_delta_log=play)
     log.create_topic("orders")
-    log.topic("orders").append(rows(10))
+    log.topic("orders").append(records(10))
 
     def commit_and_go_down(go) -> None:
         go()

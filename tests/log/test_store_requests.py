@@ -7,8 +7,6 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 
-import numpy as np
-import pyarrow as pa
 import pytest
 
 from spark_segments import LogDir
@@ -18,7 +16,7 @@ from tests.manifest_rows import forget_rows
 from tests.s3_server import BUCKET
 from tests.small_limits import Limits
 from tests.store_proxy import StoreProxy, store_proxy
-from tests.topics import DAY_MS
+from tests.topics import DAY_MS, records
 
 PARTITIONS = 20
 
@@ -64,18 +62,10 @@ def requests(uri: str, proxy: StoreProxy) -> Requests:
     return Requests(uri, proxy)
 
 
-def rows(partitions: int, count: int = 40, size: int = 10) -> pa.Table:
-    random = np.random.default_rng(count)
-    return pa.table(
-        {
-            "value": [random.bytes(size) for _ in range(count)],
-            "partition": pa.array([row % partitions for row in range(count)], pa.int32()),
-        }
-    )
-
-
-def append(requests: Requests, partitions: int, **given: int) -> Requests:
-    return requests.of(lambda log: log.topic("orders").append(rows(partitions, **given)))
+def append(requests: Requests, partitions: int, count: int = 40, size: int = 10) -> Requests:
+    """Records of now, which no retention takes."""
+    table = records(count, size=size, partitions=range(partitions)).drop_columns(["timestamp"])
+    return requests.of(lambda log: log.topic("orders").append(table))
 
 
 def test_an_append_into_many_partitions_is_a_request_and_its_commit(requests: Requests) -> None:
@@ -91,7 +81,7 @@ def test_an_append_to_an_open_topic_is_its_files_and_one_conditional_put(uri: st
     log.storage.now_ms()  # read once a minute
     for _ in range(3):
         before = len(proxy.requests)
-        log.topic("orders").append(rows(PARTITIONS))
+        log.topic("orders").append(records(40, partitions=range(PARTITIONS)))
         every = [(one.operation, one.key) for one in proxy.requests[before:]]
         asked = [one for one in every if "/_recovery/" not in one[1]]  # notes are beside them
         assert [operation for operation, _ in asked] == ["PUT"] * 4  # records; rows of partitions and of segments

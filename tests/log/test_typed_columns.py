@@ -15,6 +15,7 @@ from spark_segments import LogDir
 from spark_segments.errors import InvalidOptionError, RegistryError, UnknownTopicError, ValueFormatError
 from spark_segments.values.registries.directory import DirectoryRegistry
 from spark_segments.values.registries.registry import RecordsRegistry
+from tests.topics import contents
 from tests.values.registry_server import RegistryServer
 
 ORDER = pa.struct([("id", pa.int64()), ("customer", pa.string())])
@@ -33,15 +34,11 @@ def avro(tmp_path: Path) -> dict[str, str]:
     return {"key.format": "long", "value.format": "avro", "schema.registry": str(tmp_path / "registry")}
 
 
-def rows(log: LogDir, topic: str, formats: dict[str, str] | None = None, **more: Any) -> list[dict[str, Any]]:
-    return [row for batch in log.topic(topic).scan(formats=formats, **more).batches() for row in batch.to_pylist()]
-
-
 def test_typed_columns_come_back_as_they_were_appended(log: LogDir, tmp_path: Path) -> None:
     log.topic("orders").append(TABLE, formats=avro(tmp_path))
-    found = rows(log, "orders", avro(tmp_path), columns=["key", "value"])
+    found = contents(log, "orders", formats=avro(tmp_path), columns=["key", "value"])
     assert found == TABLE.to_pylist()
-    raw = rows(log, "orders", columns=["value"])
+    raw = contents(log, "orders", columns=["value"])
     assert [one["value"] and one["value"][:5] for one in raw] == [b"\0\0\0\0\x01"] * 2 + [None]
 
 
@@ -49,7 +46,7 @@ def test_the_latest_view_has_the_typed_columns(log: LogDir, tmp_path: Path) -> N
     formats = avro(tmp_path)
     for batch in (TABLE, TABLE.slice(0, 1)):
         log.topic("orders").append(batch, formats=formats)
-    found = rows(log, "orders", formats, columns=["offset", "key", "value"], view="latest")
+    found = contents(log, "orders", formats=formats, columns=["offset", "key", "value"], view="latest")
     assert found == [
         {"offset": 1, "key": 2, "value": ROWS[1]},
         {"offset": 2, "key": 3, "value": None},
@@ -67,14 +64,14 @@ def test_a_value_that_cannot_be_read_is_named_by_its_place(log: LogDir) -> None:
     log.topic("orders").append(pa.table({"value": [b'{"id": 1}', None, b"{", b"["]}))
     formats = {"value.format": "json", "value.schema": "id bigint"}
     with pytest.raises(ValueFormatError, match="topic orders, partition 0, offset 2"):
-        rows(log, "orders", formats)
+        contents(log, "orders", formats=formats)
 
 
 def test_a_value_that_cannot_be_read_may_be_null_with_its_bytes_beside_it(log: LogDir) -> None:
     log.topic("orders").append(pa.table({"value": [b'{"id": 1}', None, b"{", b'{"id": 4}', b"["]}))
     formats = {"value.format": "json", "value.schema": "id bigint", "value.errors": "null"}
     formats["value.raw.column"] = "undecodable"
-    assert rows(log, "orders", formats, columns=["value"]) == [
+    assert contents(log, "orders", formats=formats, columns=["value"]) == [
         {"value": {"id": 1}, "undecodable": None},
         {"value": None, "undecodable": None},
         {"value": None, "undecodable": b"{"},
@@ -87,7 +84,7 @@ def test_connects_envelope_tells_the_type_by_the_first_record(log: LogDir) -> No
     log.topic("orders").append(
         pa.table({"value": pa.array([None, *ROWS], ORDER)}), formats={"value.format": "connect-json"}
     )
-    assert [one["value"] for one in rows(log, "orders", {"value.format": "connect-json"})] == [None, *ROWS]
+    assert [one["value"] for one in contents(log, "orders", formats={"value.format": "connect-json"})] == [None, *ROWS]
 
 
 def test_a_schema_may_be_a_file(log: LogDir, tmp_path: Path) -> None:
@@ -95,7 +92,7 @@ def test_a_schema_may_be_a_file(log: LogDir, tmp_path: Path) -> None:
     file.write_text("id bigint, customer string\n")
     formats = {"value.format": "csv", "value.schema": str(file)}
     log.topic("orders").append(TABLE.select(["value"]), formats=formats)
-    assert [one["value"] for one in rows(log, "orders", formats)] == ROWS
+    assert [one["value"] for one in contents(log, "orders", formats=formats)] == ROWS
 
 
 @pytest.mark.parametrize(
@@ -114,7 +111,7 @@ def test_a_schema_may_be_a_file(log: LogDir, tmp_path: Path) -> None:
 )
 def test_options_that_cannot_be_are_refused(log: LogDir, formats: dict[str, str], message: str) -> None:
     with pytest.raises(InvalidOptionError, match=message):
-        rows(log, "orders", formats)
+        contents(log, "orders", formats=formats)
 
 
 def test_nothing_is_registered_for_a_topic_that_is_not_there(log: LogDir, tmp_path: Path) -> None:
@@ -168,7 +165,7 @@ EXPECTED = [
 
 def values(log: LogDir, registry: str) -> list[Any]:
     formats = {"value.format": "avro", "schema.registry": registry}
-    return [one["value"] for one in rows(log, "orders", formats)]
+    return [one["value"] for one in contents(log, "orders", formats=formats)]
 
 
 @pytest.mark.slow
@@ -207,7 +204,7 @@ def test_a_registry_can_be_copied_into_a_directory(tmp_path: Path) -> None:
 
 def wrong(log: LogDir, formats: dict[str, str]) -> str:
     with pytest.raises(ValueFormatError) as caught:
-        rows(log, "orders", formats)
+        contents(log, "orders", formats=formats)
     assert "topic orders, partition 0, offset 0" in str(caught.value)
     return str(caught.value)
 
@@ -232,7 +229,10 @@ def test_an_error_of_the_registry_never_hides_the_error_of_the_value(log: LogDir
         ("odd://none", "Confluent's wire format, schema id 7. Set"),
     ]:
         assert found in wrong(log, as_json | {"schema.registry": registry})
-    assert rows(log, "orders", as_json | {"schema.registry": "odd://none", "value.errors": "null"})[0]["value"] is None
+    assert (
+        contents(log, "orders", formats=as_json | {"schema.registry": "odd://none", "value.errors": "null"})[0]["value"]
+        is None
+    )
 
 
 @pytest.mark.slow

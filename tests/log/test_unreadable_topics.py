@@ -23,8 +23,7 @@ from spark_segments.maintenance import compact, retain, roll, vacuum
 from tests.log.played_log import Play
 from tests.manifest_rows import Change, TopicRow, forget_rows
 from tests.opened import opened
-
-DAY_MS = 24 * 60 * 60 * 1000
+from tests.topics import DAY_MS, records
 
 
 def directory(log: LogDir, topic: str = "bad") -> Path:
@@ -63,16 +62,12 @@ def write_newer_format(log: LogDir) -> None:
 DAMAGES = [garble_log, lose_commit, garble_topic_row, lose_partition_rows, write_other_columns, write_newer_format]
 
 
-def records(count: int = 3) -> pa.Table:
-    return pa.table({"value": [f"value-{number}".encode() for number in range(count)]})
-
-
 @pytest.fixture(params=DAMAGES, ids=lambda damage: damage.__name__)
 def damaged(request, log) -> LogDir:
     """A log directory with the topics bad, which is damaged, and good."""
     for topic in ("bad", "good"):
         log.create_topic(topic)
-        log.topic(topic).append(records())
+        log.topic(topic).append(records(3))
     request.param(log)
     forget_rows()
     return LogDir.open(log.uri)  # a handle that has seen it goes on from what it saw
@@ -91,7 +86,7 @@ def files(log: LogDir) -> set[str]:
 def test_it_is_listed_and_others_are_made_and_read(damaged):
     assert damaged.topics() == ["bad", "good"]
     damaged.create_topic("new")
-    assert values(damaged, "good") == [b"value-0", b"value-1", b"value-2"]
+    assert values(damaged, "good") == records(3)["value"].to_pylist()
     with pytest.raises(UnknownTopicError, match="There are: bad, good, new"):
         damaged.topic("godo").offsets()
     with pytest.raises(SegmentsError):
@@ -150,15 +145,15 @@ def test_vacuum_takes_all_of_it_after_the_delay_and_the_name_is_free_then(damage
     done = vacuum(damaged, now_ms=now_ms + 2 * DAY_MS)
     assert dry.partitions == done.partitions and done.failed == []
     assert not [path for path in files(damaged) if path.startswith(("bad-", "_manifest/bad/"))]
-    assert values(damaged, "good") == [b"value-0", b"value-1", b"value-2"]
+    assert values(damaged, "good") == records(3)["value"].to_pylist()
     damaged.create_topic("bad")
     damaged.topic("bad").append(records(1))
-    assert values(damaged, "bad") == [b"value-0"]
+    assert values(damaged, "bad") == records(1)["value"].to_pylist()
 
 
 def test_a_manifest_that_is_repaired_brings_the_topic_back(log):
     log.create_topic("bad")
-    log.topic("bad").append(records())
+    log.topic("bad").append(records(3))
     commit = directory(log) / "_delta_log" / f"{0:020d}.json"
     content = commit.read_bytes()
     commit.write_text("not JSON")
@@ -167,19 +162,19 @@ def test_a_manifest_that_is_repaired_brings_the_topic_back(log):
     commit.write_bytes(content)
     assert log.topics() == ["bad"]
     vacuum(log, now_ms=log.storage.now_ms() + 2 * DAY_MS)
-    assert values(log, "bad") == [b"value-0", b"value-1", b"value-2"]
+    assert values(log, "bad") == records(3)["value"].to_pylist()
 
 
 def test_damage_after_a_repair_is_no_deletion(log):
     """A deletion by force holds for the log that was damaged then, not for all damage to come."""
     log.create_topic("bad")
-    log.topic("bad").append(records())
+    log.topic("bad").append(records(3))
     commit = directory(log) / "_delta_log" / f"{0:020d}.json"
     content = commit.read_bytes()
     commit.write_text("not JSON")
     log.delete_topic("bad", force=True)
     commit.write_bytes(content)
-    log.topic("bad").append(records())
+    log.topic("bad").append(records(3))
     commit.write_text("not JSON")
     before = files(log)
     assert log.topics() == ["bad"]
@@ -189,7 +184,7 @@ def test_damage_after_a_repair_is_no_deletion(log):
 
 def test_a_topic_whose_segment_rows_are_damaged_is_deleted_by_force(log):
     log.create_topic("bad")
-    log.topic("bad").append(records())
+    log.topic("bad").append(records(3))
     for path in directory(log).glob("kind=segment/*"):
         path.write_bytes(b"not Parquet")
     forget_rows()
@@ -207,7 +202,7 @@ def test_an_import_of_all_topics_does_the_readable_ones_and_then_raises(log, tmp
     source = LogDir.create(str(tmp_path / "source"))
     for name in ("aaa", "bad", "zzz"):
         source.create_topic(name)
-        source.topic(name).append(records())
+        source.topic(name).append(records(3))
     source.export_kafka(str(tmp_path / "kafka"))
     log.create_topic("bad")
     garble_log(log)
@@ -224,7 +219,7 @@ def test_an_import_of_all_topics_does_the_readable_ones_and_then_raises(log, tmp
 
 def test_force_deletes_a_good_topic_as_ever(log):
     log.create_topic("orders")
-    log.topic("orders").append(records())
+    log.topic("orders").append(records(3))
     log.delete_topic("orders", force=True)
     assert log.topics() == []
     assert log.topic("orders").manifest.snapshot(deleted=True).deleted_ms is not None
@@ -245,7 +240,7 @@ def test_no_access_opens_a_table_that_the_handle_has_seen(log):
     play = Play()
     log = opened(log, open_delta_log=play)
     log.create_topic("orders")
-    log.topic("orders").append(records())
+    log.topic("orders").append(records(3))
     another = opened(log, open_delta_log=play)
     play.opened.clear()
     assert another.topic("orders").offsets() == {0: (0, 3)}

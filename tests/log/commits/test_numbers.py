@@ -15,6 +15,7 @@ from tests.clock import played_time
 from tests.log.memory_store import MemoryFiles, replayed
 from tests.manifest_rows import Change
 from tests.opened import DeltaLog, opened
+from tests.topics import rows
 
 PLAIN = partial(DeltaLog, open_table=replayed)
 
@@ -70,10 +71,6 @@ def log(files, time) -> LogDir:
     log.create_topic("orders", 1)
     log.topic("orders").append(rows("a"))
     return log
-
-
-def rows(*values: str) -> list[dict[str, str]]:
-    return [{"value": value} for value in values]
 
 
 def values(files: MemoryFiles) -> list[str]:
