@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from spark_segments import __version__
 from spark_segments.errors import RESTORE, SegmentsError, StorageError, VersionMismatchError
+from spark_segments.progress import Progress
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -72,7 +73,7 @@ def run_tasks(
     tasks: Sequence[Task],
     spark: SparkSession | None = None,
     *,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | None = None,
     at_a_time: int | None = None,
     size: Callable[[Task], int] | None = None,
 ) -> list[Result]:
@@ -102,7 +103,7 @@ def try_tasks(
     tasks: Sequence[Task],
     spark: SparkSession | None = None,
     *,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | None = None,
     at_a_time: int | None = None,
     size: Callable[[Task], int] | None = None,
 ) -> list[Result | SegmentsError]:

@@ -19,7 +19,7 @@ from spark_segments.face.logdir import LogDir
 from spark_segments.log.directory import NAMED_TOPICS
 from spark_segments.log.printing import MOST_ROWS, Printed, Prints, cell_of, rows_of
 from spark_segments.log.reading.isolation import READ_UNCOMMITTED
-from spark_segments.log.reading.plan import BINARY, BINARY_VIEW, LATEST
+from spark_segments.log.reading.plan import BINARY, BINARY_VIEW, LATEST_VIEW
 from spark_segments.log.reading.scan import Scan
 from spark_segments.storage.scratch import scratch_directory
 
@@ -68,7 +68,7 @@ try:
 except ImportError as error:
     raise MissingExtraError("duckdb", "SQL over topics", "duckdb") from error
 
-_LATEST_SUFFIX = f"${LATEST}"
+_LATEST_SUFFIX = f"${LATEST_VIEW}"
 _ARROW_SCAN = "PYTHON_ARROW_SCAN"
 _ASKS_FOR_TABLES = re.compile(r"\b(show|information_schema|duckdb_\w+|pg_\w+)\b")
 _BATCH_ROWS = 16384
@@ -277,7 +277,7 @@ class TopicDatabase:
         for topic in self._named(query):
             if topic in self._tables:
                 continue
-            for name, view in ((topic, None), (topic + _LATEST_SUFFIX, LATEST)):
+            for name, view in ((topic, None), (topic + _LATEST_SUFFIX, LATEST_VIEW)):
                 table = TopicTable(partial(self._scan, topic, view), self._threads)
                 self._connection.register(name, table)
                 self._tables[name] = table

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,7 @@ from spark_segments.face.topic import Topic
 from spark_segments.log.directory import LogDirectory
 from spark_segments.log.marker import check_apart, is_marked
 from spark_segments.log.printing import MOST_ROWS, Printed, Prints
+from spark_segments.progress import Progress
 from spark_segments.quantities import Bytes
 from spark_segments.storage import Storage
 
@@ -50,7 +51,7 @@ class LogDir(LogDirectory, Prints):
         *,
         spark: SparkSession | None = None,
         dry_run: bool = False,
-        progress: Callable[[int, int], None] | None = None,
+        progress: Progress | None = None,
         table_uri: str | None = None,
     ) -> list[Report]:
         """Runs the jobs that keep a log in order: roll, retain, compact, vacuum. Returns their reports, in that order.
@@ -79,7 +80,7 @@ class LogDir(LogDirectory, Prints):
         groups: Sequence[str] = (),
         storage_options: Mapping[str, str] | None = None,
         spark: SparkSession | None = None,
-        progress: Callable[[int, int], None] | None = None,
+        progress: Progress | None = None,
     ) -> Report:
         """Copies every `<topic>-<n>` of a Kafka directory, or only those of `topic`, a name or a pattern (`orders*`),
         into topics of the same names.
@@ -150,7 +151,7 @@ class LogDir(LogDirectory, Prints):
         *,
         storage_options: Mapping[str, str] | None = None,
         spark: SparkSession | None = None,
-        progress: Callable[[int, int], None] | None = None,
+        progress: Progress | None = None,
     ) -> Report:
         """Writes `<topic>-<n>` directories and checkpoints that a Kafka broker serves, of one topic or of all.
 

@@ -7,7 +7,7 @@ rewritten. The chunks of the active segment become a single segment, or as many 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
@@ -58,6 +58,7 @@ from spark_segments.log.segment.files import read_txn_index
 from spark_segments.log.segment.leader_epochs import LeaderEpochs
 from spark_segments.log.segment.limits import SegmentLimits
 from spark_segments.log.segment.reader import windows
+from spark_segments.progress import Progress
 from spark_segments.storage import Storage
 
 if TYPE_CHECKING:
@@ -211,7 +212,7 @@ def export_topics(
     topics: Sequence[tuple[Snapshot, TopicConfig]],
     *,
     spark: SparkSession | None = None,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | None = None,
 ) -> Report:
     """Writes the partition directories and checkpoints of topics; see LogDir.export_kafka."""
     report = Report("export", dry_run=False)
@@ -240,7 +241,7 @@ def _export(
     checkpoints: _Checkpoints,
     report: Report,
     spark: SparkSession | None,
-    progress: Callable[[int, int], None] | None,
+    progress: Progress | None,
 ) -> None:
     partitions = partitions_of(snapshot.partitions)
     outputs = {row.partition: list(_outputs(snapshot, row, config)) for row in partitions}

@@ -15,7 +15,7 @@ from functools import partial
 from spark_segments.errors import InvalidOptionError, LogDirError
 from spark_segments.log.directory import LogDirectory
 from spark_segments.log.groups.group import Group
-from spark_segments.log.groups.group_files import LONGEST_METADATA, Rows
+from spark_segments.log.groups.group_files import LONGEST_METADATA, GroupRows
 from spark_segments.log.positions import PartitionState, Position, TopicPartition
 
 GroupOffsets = Mapping[str, Mapping[TopicPartition, tuple[int, str]]]
@@ -108,7 +108,7 @@ def keep_groups(
     kept: dict[str, list[str]] = {name: [] for name in topics}
     warnings = []
     for group, offsets in groups.items():
-        theirs: Rows = {}
+        theirs: GroupRows = {}
         ahead = set(parted)
         for (topic, number), (offset, metadata) in offsets.items():
             if topic not in snapshots or (topic, number) in parted:
@@ -130,7 +130,9 @@ def keep_groups(
     return kept, warnings
 
 
-def _moved(rows: Rows, theirs: Rows, topics: Collection[str], ahead: Collection[TopicPartition]) -> Rows | None:
+def _moved(
+    rows: GroupRows, theirs: GroupRows, topics: Collection[str], ahead: Collection[TopicPartition]
+) -> GroupRows | None:
     now_ms = time.time_ns() // 1_000_000
     wanted = {key: position for key, position in rows.items() if key[0] not in topics or key in ahead}
     for key, position in theirs.items():

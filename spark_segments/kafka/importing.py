@@ -10,7 +10,7 @@ import base64
 import dataclasses
 import uuid
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -58,6 +58,7 @@ from spark_segments.log.segment.copying import copy_batches, copy_file, copy_log
 from spark_segments.log.segment.limits import SegmentLimits
 from spark_segments.log.segment.reader import windows
 from spark_segments.log.segment.writer import segment_stem
+from spark_segments.progress import Progress
 from spark_segments.storage import Storage
 
 if TYPE_CHECKING:
@@ -128,7 +129,7 @@ def import_topic(
     *,
     spark: SparkSession | None = None,
     recovery: str | None = None,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | None = None,
 ) -> None:
     """Imports a topic, or its new segments. The report gets a line for each partition, with the segments that were
     copied, and in `details` the "holes" that were noticed, as plain values. A partition whose files changed in each
@@ -170,7 +171,7 @@ class _Import:
     copy: _Copy
     spark: SparkSession | None
     as_broker: bool
-    progress: Callable[[int, int], None] | None
+    progress: Progress | None
     copied: defaultdict[int, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
     holes: list[Hole] = field(default_factory=list)
     made: set[int] = field(default_factory=set)

@@ -16,6 +16,7 @@ from spark_segments.log.manifest.manifest import Manifest
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.report import Report
 from spark_segments.log.segment.files import missing_file
+from spark_segments.progress import Progress
 from spark_segments.storage import Storage
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ def import_all(
     recovery: str | None = None,
     keep_retention: bool = False,
     spark: SparkSession | None = None,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | None = None,
 ) -> Report:
     """Imports topics of a Kafka directory, each as `import_topic` does. The report's warnings are about their settings.
 
@@ -77,7 +78,7 @@ def export_all(
     defaults: Mapping[str, str],
     *,
     spark: SparkSession | None = None,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | None = None,
 ) -> Report:
     """Exports topics as `export_topics` does. A topic whose manifest cannot be read is raised after the others."""
     snapshots: list[Snapshot] = []

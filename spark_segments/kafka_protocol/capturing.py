@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -16,6 +16,7 @@ from spark_segments.kafka_protocol.source import SourceCluster, SourceTopic, pat
 from spark_segments.kafka_protocol.topic_capture import CAPTURED, TopicCapture
 from spark_segments.log.directory import LogDirectory
 from spark_segments.log.report import FAILED, Report
+from spark_segments.progress import Progress
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -28,7 +29,7 @@ def capture(
     options: CaptureOptions | None = None,
     *,
     spark: SparkSession | None = None,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | None = None,
 ) -> Report:
     """Copies what topics of a running cluster have, up to their high watermarks.
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import fnmatch
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -40,6 +40,7 @@ from spark_segments.log.reading.plan import Selection, readable_bounds
 from spark_segments.log.reading.scan import Offsets, Scan
 from spark_segments.log.reading.times import offsets_for_times
 from spark_segments.log.report import Report
+from spark_segments.progress import Progress
 
 NAME = "segments-replay"
 """The name of a replay that is given none."""
@@ -102,7 +103,7 @@ def replay(
     options: ReplayOptions | None = None,
     *,
     dry_run: bool = False,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | None = None,
 ) -> Report:
     """Sends the committed records of topics to a running cluster, exactly once.
 
@@ -183,7 +184,7 @@ class Replay:
         servers: str,
         topics: Sequence[str],
         options: ReplayOptions,
-        progress: Callable[[int, int], None] | None = None,
+        progress: Progress | None = None,
     ) -> None:
         self._log, self._topics, self._options, self._progress = log, topics, options, progress
         self._name, patience = options.name, options.patience_seconds

@@ -11,7 +11,7 @@ import base64
 import dataclasses
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -48,6 +48,7 @@ from spark_segments.log.manifest.states import (
 from spark_segments.log.manifest.topic_row import TopicRow
 from spark_segments.log.report import Report
 from spark_segments.log.segment.limits import SegmentLimits
+from spark_segments.progress import Progress
 from spark_segments.storage import Storage
 
 if TYPE_CHECKING:
@@ -99,7 +100,7 @@ class TopicCapture:
         report: Report,
         *,
         spark: SparkSession | None = None,
-        progress: Callable[[int, int], None] | None = None,
+        progress: Progress | None = None,
     ) -> None:
         self._log, self._source, self._topic = log, source, topic
         self._options, self._report, self._spark, self._progress = options, report, spark, progress

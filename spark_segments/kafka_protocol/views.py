@@ -30,7 +30,7 @@ from spark_segments.log.segment.files import missing_file
 from spark_segments.log.segment.leader_epochs import LeaderEpochs
 from spark_segments.storage.local import OpenFile
 
-LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED = -1, -2, -3, -4, -5
+LATEST_TIMESTAMP, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED = -1, -2, -3, -4, -5
 """Times of a ListOffsets request that are none."""
 
 READ_AHEAD_BYTES = 64 << 20
@@ -203,7 +203,7 @@ class ServedTopic:
         row = self.partitions[partition]
         epochs = LeaderEpochs.of(row)
         end = self.end_offset(partition, committed=committed)
-        if timestamp_ms == LATEST:
+        if timestamp_ms == LATEST_TIMESTAMP:
             return Found(end, -1, row.leader_epoch)
         if timestamp_ms in (EARLIEST, EARLIEST_LOCAL):
             return Found(row.log_start_offset, -1, _epoch_at(epochs, row.log_start_offset))

@@ -12,6 +12,7 @@ from spark_segments.log.directory import LogDirectory, selected
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.manifest.states import check_role
 from spark_segments.log.report import FAILED, Report
+from spark_segments.progress import Progress
 
 TOPICS_AT_A_TIME = 8
 
@@ -52,7 +53,7 @@ def each_topic(
     topics: Sequence[str],
     run: Callable[[str], T],
     note: Callable[[T], None],
-    progress: Callable[[int, int], None] | None,
+    progress: Progress | None,
     *,
     lacking: str,
 ) -> None:

@@ -26,7 +26,7 @@ from spark_segments.spark.option_values import (
 from spark_segments.spark.patterns import python_pattern
 
 EARLIEST = -2
-LATEST = -1
+LATEST_OFFSET = -1
 
 # What Spark's Kafka connector refuses, and what to do instead.
 _BINARY = "Keys and values come as binary: cast or parse them in the query"
@@ -129,10 +129,10 @@ class Topics:
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """Where to start or end, one of: EARLIEST or LATEST (`offset`), a time, or offsets or times by partition.
+    """Where to start or end, one of: EARLIEST or LATEST_OFFSET (`offset`), a time, or offsets or times by partition.
 
-    `topics` goes with `offsets`: EARLIEST or LATEST for all partitions of a topic. `option` is the name of the option
-    that says so, for errors.
+    `topics` goes with `offsets`: EARLIEST or LATEST_OFFSET for all partitions of a topic. `option` is the name of the
+    option that says so, for errors.
     """
 
     option: str
@@ -211,7 +211,9 @@ def is_read(options: Mapping[str, str]) -> bool:
 def read_options(options: Mapping[str, str]) -> ReadOptions:
     """The options of a batch read. Raises InvalidOptionError for one that is missing, misspelt, wrong or at odds."""
     chosen = load_options(options)
-    _refuse(chosen.start, LATEST, "latest", "a batch read would be empty. Start at earliest, an offset or a time")
+    _refuse(
+        chosen.start, LATEST_OFFSET, "latest", "a batch read would be empty. Start at earliest, an offset or a time"
+    )
     _refuse(chosen.end, EARLIEST, "earliest", "a batch read would be empty. End at latest, an offset or a time")
     return chosen
 
@@ -227,7 +229,7 @@ def stream_options(options: Mapping[str, str]) -> StreamOptions:
             raise InvalidOptionError(f"Option {name} is not valid in streams", hint=instead)
     delay_ms = given.parsed("maxTriggerDelay", _quantity(duration_ms), "a time such as 500ms, 30s, 15m or 1h")
     return StreamOptions(
-        read=load_options(options, LATEST),
+        read=load_options(options, LATEST_OFFSET),
         max_offsets=given.number("maxOffsetsPerTrigger", at_least=1),
         min_offsets=given.number("minOffsetsPerTrigger", at_least=1),
         max_delay_ms=DEFAULT_MAX_TRIGGER_DELAY_MS if delay_ms is None else delay_ms,
@@ -241,7 +243,7 @@ def load_options(options: Mapping[str, str], default_start: int = EARLIEST) -> R
     _check_trigger_limits(given)
     topics = _topics(given)
     start = _limit(given, "starting", default_start)
-    end = _limit(given, "ending", LATEST)
+    end = _limit(given, "ending", LATEST_OFFSET)
     _check_order(start, end)
     version, timestamp_ms = _as_of(given, topics)
     latest = given.choice("view", (LATEST_VIEW,), "") == LATEST_VIEW
@@ -421,7 +423,7 @@ def _limit(given: OptionValues, side: str, default: int) -> Limit:
     if timestamps_ms is not None:
         return Limit(name, timestamps_ms=timestamps_ms)
     name = f"{side}Offsets"
-    words = {"earliest": EARLIEST, "latest": LATEST}
+    words = {"earliest": EARLIEST, "latest": LATEST_OFFSET}
     value = given.text(name)
     if value is None or value.lower() in words:
         return Limit(name, offset=default if value is None else words[value.lower()])

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from spark_segments import LogDir, Position
 from spark_segments.errors import OffsetOutOfRangeError
-from spark_segments.log.groups.group_files import GROUPS_DIRECTORY, GroupCommit, Rows, group_of, parsed
+from spark_segments.log.groups.group_files import GROUPS_DIRECTORY, GroupCommit, GroupRows, group_of, parsed
 from spark_segments.log.positions import TopicPartition
 from tests.log.groups.readers import Positions
 from tests.maintenance.long_runs.scenario import Record
@@ -80,7 +80,7 @@ class Swap:
     began: Positions
     moved: dict[TopicPartition, int] | None
 
-    def check(self, before: Rows, after: Rows) -> None:
+    def check(self, before: GroupRows, after: GroupRows) -> None:
         """Raises AssertionError where a commit did anything else."""
         if self.moved is None:
             assert not after, "the group is deleted"

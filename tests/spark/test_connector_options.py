@@ -10,7 +10,7 @@ from pyspark.sql.types import StructType
 
 from spark_segments.errors import InvalidOptionError, SegmentsError, UnknownTopicError
 from spark_segments.spark.offsets import offset_ranges
-from spark_segments.spark.options import EARLIEST, LATEST, Limit, Topics, read_options, write_options
+from spark_segments.spark.options import EARLIEST, LATEST_OFFSET, Limit, Topics, read_options, write_options
 from spark_segments.spark.row_writer import check_writable_columns
 from tests.spark.test_offsets import lookup, snapshot
 
@@ -39,19 +39,19 @@ def test_case_182_parsing_partitions():
 def test_parsing_offsets_by_partition(case):
     given = '{"topicA":{"0":23,"1":-2},"topicB":{"0":5}}'
     assert read(startingOffsets=given).start.offsets == {("topicA", 0): 23, ("topicA", 1): EARLIEST, ("topicB", 0): 5}
-    assert read(endingOffsets='{"topicA":{"0":-1}}').end.offsets == {("topicA", 0): LATEST}
+    assert read(endingOffsets='{"topicA":{"0":-1}}').end.offsets == {("topicA", 0): LATEST_OFFSET}
 
 
 def test_case_185_topic_level_earliest_and_latest():
     assert read(startingOffsets='{"a":"earliest"}').start == Limit(
         "startingOffsets", offsets={}, topics={"a": EARLIEST}
     )
-    assert read(endingOffsets='{"a":"latest","b":"LATEST"}').end.topics == {"a": LATEST, "b": LATEST}
+    assert read(endingOffsets='{"a":"latest","b":"LATEST"}').end.topics == {"a": LATEST_OFFSET, "b": LATEST_OFFSET}
 
 
 def test_case_186_mixing_topic_level_and_partition_level():
     end = read(endingOffsets='{"a":"LaTeSt","b":{"0":23}}').end
-    assert (end.topics, end.offsets) == ({"a": LATEST}, {("b", 0): 23})
+    assert (end.topics, end.offsets) == ({"a": LATEST_OFFSET}, {("b", 0): 23})
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_options_are_case_insensitive(case, spell):
     ("name", "given", "limit"),
     [
         pytest.param("startingOffsets", "earLiEst", {"offset": EARLIEST}, id="89 startingOffsets earLiEst"),
-        pytest.param("endingOffsets", "laTest", {"offset": LATEST}, id="90 endingOffsets laTest"),
+        pytest.param("endingOffsets", "laTest", {"offset": LATEST_OFFSET}, id="90 endingOffsets laTest"),
         pytest.param("startingOffsets", '{"topic-A":{"0":23}}', {"offsets": {("topic-A", 0): 23}}, id="91 specific"),
         pytest.param(
             "startingOffsets",

@@ -7,7 +7,7 @@ import pytest
 from spark_segments.errors import InvalidOptionError
 from spark_segments.spark.options import (
     EARLIEST,
-    LATEST,
+    LATEST_OFFSET,
     READ_COMMITTED,
     READ_UNCOMMITTED,
     Limit,
@@ -37,7 +37,7 @@ def test_defaults_of_a_read_are_those_of_sparks_kafka_source():
     assert options.location.uri == "/log" and options.location.storage_options == {}
     assert options.topics == Topics(names=("orders",))
     assert options.start == Limit("startingOffsets", offset=EARLIEST)
-    assert options.end == Limit("endingOffsets", offset=LATEST)
+    assert options.end == Limit("endingOffsets", offset=LATEST_OFFSET)
     assert options.fail_on_data_loss and not options.include_headers and not options.latest_where_no_time_matches
     assert options.isolation_level == READ_UNCOMMITTED
     assert (options.min_partitions, options.max_records_per_partition, options.max_partition_bytes) == (None,) * 3
@@ -100,7 +100,7 @@ def test_offsets_by_partition_are_sparks_json():
         endingOffsets='{"orders":{"0":50,"1":-1}}',
     )
     assert options.start.offsets == {("orders", 0): 23, ("orders", 1): EARLIEST}
-    assert options.end.offsets == {("orders", 0): 50, ("orders", 1): LATEST}
+    assert options.end.offsets == {("orders", 0): 50, ("orders", 1): LATEST_OFFSET}
 
 
 @pytest.mark.parametrize(
@@ -149,7 +149,7 @@ def test_wrong_values_are_one_clear_error_each(options, message):
 
 def test_an_end_at_latest_is_above_every_start():
     options = read(startingOffsets='{"orders":{"0":9}}', endingOffsets='{"orders":{"0":-1}}')
-    assert options.end.offsets == {("orders", 0): LATEST}
+    assert options.end.offsets == {("orders", 0): LATEST_OFFSET}
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 COMMIT_SECONDS = 5.0
 """How often a group's positions are committed while its reader runs: Kafka's auto.commit.interval.ms."""
 
-Read = Callable[[int, int, int, int], Iterator[pa.RecordBatch]]
+ReadRecords = Callable[[int, int, int, int], Iterator[pa.RecordBatch]]
 """Reads records: (partition, start offset, end offset, version of the topic) → batches."""
 
 
@@ -63,7 +63,7 @@ class Follower:
         log: LogDir,
         topic: str,
         positions: Mapping[int, int],
-        read: Read,
+        read: ReadRecords,
         *,
         all_partitions: bool,
         committed: bool,

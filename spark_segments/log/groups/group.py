@@ -30,7 +30,7 @@ from spark_segments.log.groups.group_files import (
     TRIM_EVERY,
     GroupCommit,
     GroupFiles,
-    Rows,
+    GroupRows,
     group_of,
     is_damaged,
     offsets_of,
@@ -53,8 +53,8 @@ from spark_segments.storage import FileInfo
 _TRIES = 30
 _LONGEST_PAUSE_SECONDS = 0.5
 
-Plan = Callable[[Rows], Rows | None]
-Offsets = Mapping[str, Mapping[int, "int | Position"]]
+GroupPlan = Callable[[GroupRows], GroupRows | None]
+CommittedOffsets = Mapping[str, Mapping[int, "int | Position"]]
 
 
 class Positions(Mapping[TopicPartition, Position]):
@@ -132,7 +132,7 @@ class Group(Prints):
         """Its positions as they are now; none where it never committed, or was deleted. Raises StorageError."""
         return Positions(self.id, self._newest())
 
-    def commit(self, positions: Positions, offsets: Offsets) -> Positions:
+    def commit(self, positions: Positions, offsets: CommittedOffsets) -> Positions:
         """Moves positions to {topic: {partition: the next offset to be read}}, and returns all of them.
 
         `positions`: what the reader began at, or what its last commit returned. Each position is swapped against what
@@ -148,14 +148,14 @@ class Group(Prints):
             raise InvalidOptionError("The positions are another group's", expected=self.id, found=positions.group)
         moved = self._new_positions(offsets, resets=False)
 
-        def swapped(rows: Rows) -> Rows | None:
+        def swapped(rows: GroupRows) -> GroupRows | None:
             for key in moved:
                 _check_unmoved(self.id, key, positions.get(key), rows.get(key))
             return rows | moved if moved else None
 
         return self.update(swapped, positions)
 
-    def reset(self, offsets: Offsets) -> Positions:
+    def reset(self, offsets: CommittedOffsets) -> Positions:
         """Moves positions to {topic: {partition: offset}}, whatever they are now. A reader of the group that is at work
         cannot commit there any more.
 
@@ -170,7 +170,7 @@ class Group(Prints):
         """
         self.update(lambda rows: {} if rows else None, skips_damage=True)
 
-    def update(self, plan: Plan, known: Positions | None = None, *, skips_damage: bool = False) -> Positions:
+    def update(self, plan: GroupPlan, known: Positions | None = None, *, skips_damage: bool = False) -> Positions:
         """Replaces the positions by what `plan` makes of them, and returns the new ones.
 
         `plan` is called again where another commit came first; whatever it raises ends the commit. It returns None
@@ -348,9 +348,9 @@ class Group(Prints):
                 files.trim(files_there)
         return True
 
-    def _new_positions(self, offsets: Offsets, *, resets: bool) -> Rows:
+    def _new_positions(self, offsets: CommittedOffsets, *, resets: bool) -> GroupRows:
         now_ms = time.time_ns() // 1_000_000
-        rows: Rows = {}
+        rows: GroupRows = {}
         for topic, partitions in offsets.items():
             newest: Snapshot | None = None
             for partition, wanted in partitions.items():

@@ -46,7 +46,7 @@ _PLAIN = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456
 _NUMBERED = re.compile(r"(\d{20})\.json")
 _COLUMNS = ("partition", "offset", "leader_epoch", "committed_ms", "metadata")
 
-Rows = dict[TopicPartition, Position]
+GroupRows = dict[TopicPartition, Position]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class GroupCommit:
     number: int
     commit_id: str
     after: str
-    rows: Rows
+    rows: GroupRows
     old_version: int | None = None
 
 
@@ -222,7 +222,7 @@ def parsed(group: str, number: int, data: pa.Buffer) -> GroupCommit:
         raise ValueError("the CRC is another one")
     if (_text(said["group"]), said["number"]) != (group, number):
         raise ValueError(f"it is commit {said['number']} of group {said['group']}")
-    rows: Rows = {}
+    rows: GroupRows = {}
     for log in said["positions"]:
         topic, topic_id = _text(log["topic"]), _text(log["topic_id"]) or None
         for partition, offset, epoch, committed_ms, metadata in zip(*(log[name] for name in _COLUMNS), strict=True):

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from spark_segments.errors import StorageError
-from spark_segments.log.groups.group_files import Rows
+from spark_segments.log.groups.group_files import GroupRows
 from spark_segments.log.positions import Position
 from spark_segments.storage import FileInfo, Storage
 
@@ -41,7 +41,7 @@ class OldTable:
     version: int
     is_ended: bool
     file: str
-    rows: Rows
+    rows: GroupRows
 
 
 def read_old_table(storage: Storage, directory: str) -> OldTable | None:
@@ -95,7 +95,7 @@ def _versions(storage: Storage, directory: str) -> list[int]:
     return [int(match[1]) for name in names if (match := _VERSION.fullmatch(name))]
 
 
-def _rows(content: pa.Buffer) -> Rows:
+def _rows(content: pa.Buffer) -> GroupRows:
     found = pq.ParquetFile(pa.BufferReader(content)).read(columns=_SCHEMA.names)
     table = found.select(_SCHEMA.names).cast(_SCHEMA)
     table.validate(full=True)

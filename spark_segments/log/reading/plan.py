@@ -27,7 +27,7 @@ from spark_segments.log.reading.isolation import (
 )
 from spark_segments.log.segment.reader import FIRST_WINDOW_BYTES, NOT_LOOKED_UP, LookUp
 
-LATEST = "latest"
+LATEST_VIEW = "latest"
 BINARY, BINARY_VIEW = "binary", "binary_view"
 
 DEFAULT_MAX_PARTITION_BYTES = 128 << 20
@@ -49,7 +49,7 @@ class Selection:
     """What is read of records, wherever they are. Checks itself: InvalidOptionError for an unknown name or value.
 
     `columns`: names of RECORD_SCHEMA, in the wanted order. `isolation`: READ_UNCOMMITTED or READ_COMMITTED. `view`:
-    None, or LATEST, which alone can leave out tombstones and never has control records. `value_type`: BINARY or
+    None, or LATEST_VIEW, which alone can leave out tombstones and never has control records. `value_type`: BINARY or
     BINARY_VIEW.
     """
 
@@ -70,9 +70,9 @@ class Selection:
             found = ", ".join(self.columns) or "none"
             raise InvalidOptionError("Columns are at least one, and each once", expected="such as offset", found=found)
         check_isolation_level(self.isolation)
-        if self.view not in (None, LATEST) or (self.view is not None and self.include_control):
-            message = "Unknown view" if self.view != LATEST else "A view never contains control records"
-            raise InvalidOptionError(message, expected=LATEST, found=self.view)
+        if self.view not in (None, LATEST_VIEW) or (self.view is not None and self.include_control):
+            message = "Unknown view" if self.view != LATEST_VIEW else "A view never contains control records"
+            raise InvalidOptionError(message, expected=LATEST_VIEW, found=self.view)
         if self.view is None and not self.include_tombstones:
             raise InvalidOptionError("Only the view latest can leave out tombstones", hint="Add view='latest'")
         if self.value_type not in (BINARY, BINARY_VIEW):

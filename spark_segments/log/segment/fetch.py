@@ -27,14 +27,14 @@ MOST_BLOCKS = 4
 _THREADS = 16
 
 
-class Read(Protocol):
+class ReadRange(Protocol):
     """Bytes of a file; fewer where it ends. With `writable`, nobody else uses the memory."""
 
     def __call__(self, byte_position: int, length: int, /, *, writable: bool = False) -> pa.Buffer: ...
 
 
 @contextlib.contextmanager
-def fetch_ahead(storage: Storage, path: str, *ends: int) -> Iterator[Read]:
+def fetch_ahead(storage: Storage, path: str, *ends: int) -> Iterator[ReadRange]:
     """The function to read a file with, forward as a rule. Nothing is fetched ahead over one of the bytes `ends`, which
     rise, and nothing from the last of them on.
 
@@ -73,7 +73,7 @@ class _Ahead:
         self._block_bytes = self._depth = 0
 
     def read(self, byte_position: int, length: int, *, writable: bool = False) -> pa.Buffer:
-        """See `Read`. The first read fetches what it is asked for alone; those that go on from it fetch ahead."""
+        """See `ReadRange`. The first read fetches what it is asked for alone; those that go on from it fetch ahead."""
         asked = range(byte_position, byte_position + length)
         goes_on = byte_position > self._last.start and byte_position in range(self._last.start, self._last.stop + 1)
         self._last = asked

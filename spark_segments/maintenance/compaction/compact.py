@@ -6,7 +6,7 @@ Kafka's cleaner does the same with threads of a broker.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -22,12 +22,11 @@ from spark_segments.maintenance.compaction.plan import CompactionCandidate, coun
 from spark_segments.maintenance.compaction.round import CleanerSettings
 from spark_segments.maintenance.compaction.round_tasks import ONE_TASK, RoundTasks
 from spark_segments.maintenance.selection import selected_topics
+from spark_segments.progress import Progress
 from spark_segments.storage import Storage
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-Progress = Callable[[int, int], None]
 
 
 _Task = tuple[CleanerSettings, CompactionCandidate]
@@ -46,7 +45,7 @@ def compact(
     topics: Sequence[str] | None = None,
     spark: SparkSession | None = None,
     dry_run: bool = False,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | None = None,
     now_ms: int | None = None,
     force: bool = False,
     max_partitions: int | None = None,

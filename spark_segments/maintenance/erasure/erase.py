@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import uuid
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -42,11 +42,10 @@ from spark_segments.maintenance.erasure.search import (
     unnamed_runs,
 )
 from spark_segments.maintenance.removal.vacuum import all_rows, claimed_rows, vacuum
+from spark_segments.progress import Progress
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-Progress = Callable[[int, int], None]
 Place = tuple[str, int, int, int, int]
 
 MOST_KEYS = 100_000

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
@@ -33,6 +33,7 @@ from spark_segments.maintenance.compaction.group_rewrite import GroupRewrite, na
 from spark_segments.maintenance.rolling.copies import CopySegments, CopyTask, copied
 from spark_segments.maintenance.rolling.plan import RollRules
 from spark_segments.maintenance.rolling.planned_segments import PlannedSegment
+from spark_segments.progress import Progress
 from spark_segments.storage import Storage
 
 if TYPE_CHECKING:
@@ -114,7 +115,7 @@ def search(
     segments: Iterable[Segment],
     spark: SparkSession | None = None,
     *,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | None = None,
 ) -> list[tuple[KeyRecords, ...]]:
     """For each segment, in order, the keys that its file has records of.
 
@@ -199,7 +200,7 @@ def copied_out(
     leader_epochs: Mapping[int, LeaderEpochs],
     rows: Sequence[Segment],
     spark: SparkSession | None,
-    progress: Callable[[int, int], None] | None,
+    progress: Progress | None,
 ) -> list[ErasedSegment]:
     """Copies runs, with all their records, into new shared objects or files, as a roll that empties objects does."""
     tasks = [

@@ -10,18 +10,18 @@ from collections.abc import Collection, Mapping
 from spark_segments.errors import SegmentsError
 from spark_segments.log.directory import LogDirectory
 from spark_segments.log.groups.group import all_groups
-from spark_segments.log.groups.group_files import Rows
+from spark_segments.log.groups.group_files import GroupRows
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.manifest.states import FOLLOWER, PROMOTION_TOKEN, role_of
 from spark_segments.log.partitions import offset_bounds
 from spark_segments.log.positions import Position
 
 
-def positions_of_all(log: LogDirectory) -> tuple[dict[str, Rows], dict[str, SegmentsError]]:
+def positions_of_all(log: LogDirectory) -> tuple[dict[str, GroupRows], dict[str, SegmentsError]]:
     """(the positions of every group of a log directory, none of a group that was deleted; the errors of those whose
     positions cannot be read)
     """
-    positions: dict[str, Rows] = {}
+    positions: dict[str, GroupRows] = {}
     errors: dict[str, SegmentsError] = {}
     for group in all_groups(log):
         try:
@@ -32,7 +32,7 @@ def positions_of_all(log: LogDirectory) -> tuple[dict[str, Rows], dict[str, Segm
 
 
 def mirror_groups(
-    target: LogDirectory, positions: Mapping[str, Rows], topics: Collection[str]
+    target: LogDirectory, positions: Mapping[str, GroupRows], topics: Collection[str]
 ) -> tuple[int, dict[str, SegmentsError]]:
     """Makes the positions of groups in `topics` what they were at the leader. Returns (how many groups that changed,
     the errors of those that it could not change).
@@ -48,7 +48,7 @@ def mirror_groups(
             key: one for key, one in rows.items() if key[0] in snapshots and _fits(snapshots[key[0]], key[1], one)
         }
 
-        def plan(here: Rows, theirs: Rows = theirs, group: str = group) -> Rows | None:
+        def plan(here: GroupRows, theirs: GroupRows = theirs, group: str = group) -> GroupRows | None:
             differ = {key[0] for key in here.keys() | theirs.keys() if here.get(key) != theirs.get(key)}
             # The topics are looked at after the positions: where one is promoted later and a reader commits there, the
             # positions are other ones by then, and the plan is made anew.

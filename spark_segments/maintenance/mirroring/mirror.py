@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +20,7 @@ from spark_segments.maintenance.mirroring.topic_mirror import TopicMirror
 from spark_segments.maintenance.removal.vacuum import vacuum
 from spark_segments.maintenance.selection import TOPICS_AT_A_TIME
 from spark_segments.maintenance.verification.checksums import write_checksums
+from spark_segments.progress import Progress
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -32,7 +33,7 @@ def mirror(
     topics: Sequence[str] | None = None,
     spark: SparkSession | None = None,
     dry_run: bool = False,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | None = None,
     groups: bool = False,
     checksums: Path | None = None,
 ) -> Report:

@@ -7,7 +7,7 @@ version as one difference.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -59,6 +59,7 @@ from spark_segments.maintenance.mirroring.known_followers import note_follower
 from spark_segments.maintenance.mirroring.leader import BEGAN_ANEW, Leader, Lineage
 from spark_segments.maintenance.mirroring.plan import FollowerVersion, LeaderVersion, missing_rows, plan_mirror
 from spark_segments.maintenance.verification.checksums import FileChecksum
+from spark_segments.progress import Progress
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -77,7 +78,7 @@ class TopicMirror:
     target: LogDirectory
     topic: str
     spark: SparkSession | None = None
-    progress: Callable[[int, int], None] | None = None
+    progress: Progress | None = None
     counts: Counter[str] = field(default_factory=Counter)
     copied: dict[str, CopiedSet] = field(default_factory=dict)  # by the leader's path, until their commit
     files: list[FileChecksum] = field(default_factory=list)  # all that were copied, or found to be copied

@@ -8,7 +8,7 @@ files stay until vacuum takes them, and earlier versions of the topic can be rea
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -38,6 +38,7 @@ from spark_segments.log.manifest.transaction import FORGOTTEN, Transaction
 from spark_segments.log.report import Report
 from spark_segments.maintenance.promotion.role_changes import cut_off, demoted, fenced, leaving_rows
 from spark_segments.maintenance.selection import each_topic
+from spark_segments.progress import Progress
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -98,7 +99,7 @@ def demote(
     topics: Sequence[str] | None = None,
     spark: SparkSession | None = None,
     dry_run: bool = False,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | None = None,
     cut: bool = False,
 ) -> Report:
     """Makes former leaders in `log` followers of the topics of their names in `leader`.

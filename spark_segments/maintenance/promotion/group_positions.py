@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from spark_segments.errors import SegmentsError
 from spark_segments.log.directory import LogDirectory
-from spark_segments.log.groups.group_files import Rows
+from spark_segments.log.groups.group_files import GroupRows
 from spark_segments.maintenance.mirroring.groups import positions_of_all
 
 
@@ -21,9 +21,9 @@ def copy_positions(former: LogDirectory, log: LogDirectory, topic: str) -> tuple
         theirs = {key: one for key, one in positions.items() if key[0] == topic}
         if not theirs:
             continue
-        late: Rows = {}
+        late: GroupRows = {}
 
-        def newer(rows: Rows, theirs: Rows = theirs, late: Rows = late) -> Rows | None:
+        def newer(rows: GroupRows, theirs: GroupRows = theirs, late: GroupRows = late) -> GroupRows | None:
             late.clear()
             late.update(
                 (key, one)

@@ -65,6 +65,7 @@ from spark_segments.maintenance.promotion.role_changes import (
     replaced,
 )
 from spark_segments.maintenance.selection import each_topic
+from spark_segments.progress import Progress
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -124,7 +125,7 @@ def promote(
     topics: Sequence[str] | None = None,
     spark: SparkSession | None = None,
     dry_run: bool = False,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | None = None,
     former: LogDirectory | str | None = None,
     storage_options: Mapping[str, str] | None = None,
     force: bool = False,

@@ -40,12 +40,11 @@ from spark_segments.log.manifest.upkeep import DroppedVersions
 from spark_segments.log.report import Report
 from spark_segments.log.segment.shared_object import shared_directory
 from spark_segments.maintenance.removal.files_of_rows import SUFFIXES, files_to_delete, orphans
+from spark_segments.progress import Progress
 from spark_segments.storage import FileInfo, Storage
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-Progress = Callable[[int, int], None]
 Task = TypeVar("Task")
 Result = TypeVar("Result")
 

@@ -7,7 +7,7 @@ size. The active segment is never touched.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -33,6 +33,7 @@ from spark_segments.maintenance.retention.plan import (
     prefix,
 )
 from spark_segments.maintenance.selection import selected_topics
+from spark_segments.progress import Progress
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -47,7 +48,7 @@ def retain(
     topics: Sequence[str] | None = None,
     spark: SparkSession | None = None,
     dry_run: bool = False,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | None = None,
     now_ms: int | None = None,
     max_bytes: int | None = None,
     min_retention_ms: int = MIN_RETENTION_MS,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -17,6 +17,7 @@ from spark_segments.log.segment.leader_epochs import LeaderEpochs
 from spark_segments.log.segment.shared_object import SharedObjectWriter
 from spark_segments.maintenance.rolling.plan import RollRules
 from spark_segments.maintenance.rolling.planned_segments import PlannedSegment
+from spark_segments.progress import Progress
 from spark_segments.storage import Storage
 
 if TYPE_CHECKING:
@@ -90,7 +91,7 @@ def copied(
     spark: SparkSession | None,
     *,
     with_objects: bool,
-    progress: Callable[[int, int], None] | None,
+    progress: Progress | None,
 ) -> list[Segment | SegmentsError]:
     """The row of each copy, or its error. `with_objects`: whether small merged chunks may share an object.
 
@@ -124,7 +125,7 @@ def _run(
     copies: Sequence[CopyTask],
     tasks: Sequence[Sequence[int]],
     spark: SparkSession | None,
-    progress: Callable[[int, int], None] | None,
+    progress: Progress | None,
 ) -> dict[int, Segment | SegmentsError]:
     """{number of the copy: its row or error} after these tasks, each the numbers of copies."""
 

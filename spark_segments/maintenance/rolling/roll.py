@@ -6,7 +6,7 @@ CRC.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -26,11 +26,10 @@ from spark_segments.maintenance.rolling.copies import CopySegments, CopyTask, co
 from spark_segments.maintenance.rolling.plan import PartitionToRoll, RollPlan, RollRules, plan_roll
 from spark_segments.maintenance.rolling.planned_segments import RolledPartition, plan_segments
 from spark_segments.maintenance.selection import selected_topics
+from spark_segments.progress import Progress
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-Progress = Callable[[int, int], None]
 
 WAVE_PARTITIONS = 1000
 WAVE_BYTES_A_SLOT = 2 << 30

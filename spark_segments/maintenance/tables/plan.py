@@ -14,7 +14,7 @@ from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.partitions import offset_bounds
 from spark_segments.log.positions import DELETED, PartitionState, loss_at
 from spark_segments.log.reading.isolation import READ_COMMITTED
-from spark_segments.log.reading.plan import LATEST, Selection, planned_parts, readable_bounds
+from spark_segments.log.reading.plan import LATEST_VIEW, Selection, planned_parts, readable_bounds
 from spark_segments.log.reading.scan import Offsets
 from spark_segments.maintenance.tables.rows import AnyOf, FromOffsets, Rule, StillThere
 from spark_segments.maintenance.tables.table_format import DataFile, TablePositions, TableSettings
@@ -87,7 +87,7 @@ def plan_table(
     `typed_key`: keys are no bytes. `erased`: what keeps rows of an archive, beside that the topic has them; None: all
     stay. Raises LogDirError for an archive whose topic is another one.
     """
-    snapshot, latest = topic.snapshot, settings.view == LATEST
+    snapshot, latest = topic.snapshot, settings.view == LATEST_VIEW
     bounds = readable_bounds(snapshot, READ_COMMITTED)
     why = what_happened(topic, before, now_ms, latest=latest)
     if settings.archive and (why in (OTHER_TOPIC, OTHER_LOG) or (before is None and files)):

@@ -43,7 +43,7 @@ from spark_segments.log.marker import check_apart
 from spark_segments.log.reading.isolation import READ_COMMITTED
 from spark_segments.log.reading.latest import LatestPart
 from spark_segments.log.reading.plan import DEFAULT_MAX_PARTITION_BYTES as TASK_BYTES
-from spark_segments.log.reading.plan import LATEST, Part, Selection, readable_bounds
+from spark_segments.log.reading.plan import LATEST_VIEW, Part, Selection, readable_bounds
 from spark_segments.log.reading.scan import Scan
 from spark_segments.log.report import Report
 from spark_segments.maintenance.tables.delta_table import TableBeside
@@ -64,6 +64,7 @@ from spark_segments.maintenance.tables.table_format import (
     TablePositions,
     TableSettings,
 )
+from spark_segments.progress import Progress
 from spark_segments.storage import Storage
 from spark_segments.values.batches import Columns, decode_batch
 from spark_segments.values.options import REGISTRY
@@ -96,7 +97,7 @@ def table(
     topics: Sequence[str] | None = None,
     spark: SparkSession | None = None,
     dry_run: bool = False,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | None = None,
     now_ms: int | None = None,
     table_uri: str,
     view: str | None = None,
@@ -139,8 +140,9 @@ def table(
         raise InvalidOptionError(
             "A table is of one topic", expected=f"one topic, or {TOPIC} in the address", found=names
         )
-    if view not in (None, LATEST) or (view and archive):
-        raise InvalidOptionError("No such table", expected=f"the view {LATEST}, or archive, or neither", found=view)
+    if view not in (None, LATEST_VIEW) or (view and archive):
+        expected = f"the view {LATEST_VIEW}, or archive, or neither"
+        raise InvalidOptionError("No such table", expected=expected, found=view)
     if partition_by not in (None, *PARTITION_COLUMNS):
         raise InvalidOptionError("partition_by", expected=" or ".join(PARTITION_COLUMNS), found=partition_by)
     options = dict(log.storage.storage_options if table_options is None else table_options)
@@ -325,7 +327,7 @@ def _in_step(update: _Update, wave_bytes: float) -> bool:
     """Brings the table in step; False where another commit came first: then the update is begun again."""
     assert update.table is not None
     removed, made = _leaving(update)
-    plan, latest = update.plan, update.settings.view == LATEST
+    plan, latest = update.plan, update.settings.view == LATEST_VIEW
     by_keys = latest and not plan.is_whole
     selection = dataclasses.replace(update.scan.selection, include_tombstones=by_keys or not latest)
     scan = dataclasses.replace(update.scan, offsets=plan.offsets, selection=selection)

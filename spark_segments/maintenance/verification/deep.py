@@ -5,7 +5,7 @@ It is imported where it is asked for: a quick check needs no kernel of reading.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +24,7 @@ from spark_segments.maintenance.verification.manifest_rows import well_named
 from spark_segments.maintenance.verification.repair import Rebuild, commit_repairs, rebuild_sidecars
 from spark_segments.maintenance.verification.segments import SegmentFacts, SegmentTask, look_at
 from spark_segments.maintenance.verification.transactions import aborted_by, check_transactions
+from spark_segments.progress import Progress
 from spark_segments.storage import FileInfo, Storage
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ def look_deep(
     files: Mapping[str, FileInfo] | None,
     findings: Findings,
     spark: SparkSession | None,
-    progress: Callable[[int, int], None] | None,
+    progress: Progress | None,
     *,
     keep: bool = False,
 ) -> tuple[int, dict[int, list[SegmentFacts]]]:

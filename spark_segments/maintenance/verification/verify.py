@@ -6,7 +6,7 @@ look-ups, row figures, leader epochs, transactions, keys. A repair rebuilds side
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -32,14 +32,13 @@ from spark_segments.maintenance.verification.topic_row import (
     check_shared_rows,
     check_topic,
 )
+from spark_segments.progress import Progress
 from spark_segments.storage import FileInfo, Storage
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from spark_segments.log.directory import LogDirectory
-
-Progress = Callable[[int, int], None]
 
 
 @dataclass

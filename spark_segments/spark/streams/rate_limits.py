@@ -10,10 +10,10 @@ from collections.abc import Callable, Mapping
 
 from spark_segments.spark.option_values import TopicPartition
 
-Offsets = Mapping[TopicPartition, int]
+TopicOffsets = Mapping[TopicPartition, int]
 
 
-def split_in_proportion(begins: Offsets, ends: Offsets, most: int) -> dict[TopicPartition, int]:
+def split_in_proportion(begins: TopicOffsets, ends: TopicOffsets, most: int) -> dict[TopicPartition, int]:
     """The ends of a batch of about `most` offsets: each partition gets a share in proportion to its backlog.
 
     A share is rounded down, but a partition with a backlog always gets an offset. So a batch can be above `most` by the
@@ -40,7 +40,7 @@ class BatchDelay:
         self._clock_ms = clock_ms
         self._last_ms: int | None = None
 
-    def holds_back(self, begins: Offsets, ends: Offsets) -> bool:
+    def holds_back(self, begins: TopicOffsets, ends: TopicOffsets) -> bool:
         """Whether a batch with these offsets waits. The first batch of a run never does."""
         now_ms = self._clock_ms()
         waiting = sum(end - begins[partition] for partition, end in ends.items())

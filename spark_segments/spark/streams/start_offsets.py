@@ -14,7 +14,7 @@ from spark_segments.log.partitions import offset_bounds
 from spark_segments.log.reading.plan import readable_bounds
 from spark_segments.spark.offsets import TimeLookup, check_complete, check_in_log, resolve, subscribed_partitions
 from spark_segments.spark.option_values import TopicPartition
-from spark_segments.spark.options import LATEST, Limit, ReadOptions
+from spark_segments.spark.options import LATEST_OFFSET, Limit, ReadOptions
 
 StartOffsets = dict[TopicPartition, int | None]
 
@@ -72,7 +72,7 @@ def is_repeatable(start: Limit) -> bool:
     keeps where it was.
     """
     words = [start.offset, *(start.topics or {}).values(), *(start.offsets or {}).values()]
-    return start.timestamp_ms is None and start.timestamps_ms is None and LATEST not in words
+    return start.timestamp_ms is None and start.timestamps_ms is None and LATEST_OFFSET not in words
 
 
 def _names(start: Limit, topic: str, number: int) -> bool:

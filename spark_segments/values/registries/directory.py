@@ -23,7 +23,7 @@ from spark_segments.values.registries.registry import (
     AVRO,
     DEFAULT_LEVEL,
     JSON,
-    LATEST,
+    LATEST_VERSION,
     PROTOBUF,
     Registry,
     Schema,
@@ -48,9 +48,9 @@ class DirectoryRegistry(Registry):
         found = self._index()["subjects"]
         return {name: {int(v): n for v, n in one["versions"].items()} for name, one in sorted(found.items())}
 
-    def version(self, subject: str, version: int = LATEST) -> Schema | None:
+    def version(self, subject: str, version: int = LATEST_VERSION) -> Schema | None:
         versions = self.subjects().get(subject) or {}
-        schema_id = versions.get(max(versions, default=0) if version == LATEST else version)
+        schema_id = versions.get(max(versions, default=0) if version == LATEST_VERSION else version)
         return None if schema_id is None else self.schema(schema_id)
 
     def register(self, subject: str, schema: Schema) -> int:

@@ -16,7 +16,7 @@ from typing import Any
 from spark_segments.errors import InvalidOptionError, MissingExtraError
 from spark_segments.http_answers import MOST_ANSWER_BYTES, EndlessAnswerError, HttpAnswer, answer_to
 from spark_segments.values.registries.registry import (
-    LATEST,
+    LATEST_VERSION,
     Registry,
     Schema,
     json_of_schema,
@@ -80,8 +80,8 @@ class HttpRegistry(Registry):
                 }
         return subjects
 
-    def version(self, subject: str, version: int = LATEST) -> Schema | None:
-        name = "latest" if version == LATEST else str(version)
+    def version(self, subject: str, version: int = LATEST_VERSION) -> Schema | None:
+        name = "latest" if version == LATEST_VERSION else str(version)
         with self._understood(f"The schema registry's answer for {subject}"):
             found = self._ask("GET", f"/subjects/{_quoted(subject)}/versions/{name}")
             return None if found is None else schema_of_json(found, schema_number(found["id"]))

@@ -18,7 +18,7 @@ from spark_segments.values.avro.schema import parse
 
 AVRO, PROTOBUF, JSON = "AVRO", "PROTOBUF", "JSON"
 DEFAULT_LEVEL = "BACKWARD"
-LATEST = -1
+LATEST_VERSION = -1
 _KINDS = (AVRO, PROTOBUF, JSON)
 
 
@@ -55,7 +55,7 @@ class Registry:
             self._schemas[schema_id] = self._load(schema_id)
         return self._schemas[schema_id]
 
-    def version(self, subject: str, version: int = LATEST) -> Schema | None:
+    def version(self, subject: str, version: int = LATEST_VERSION) -> Schema | None:
         """A version of a subject, by default its newest; None where there is none."""
         raise NotImplementedError
 
@@ -130,9 +130,9 @@ class RecordsRegistry(Registry):
             if versions
         }
 
-    def version(self, subject: str, version: int = LATEST) -> Schema | None:
+    def version(self, subject: str, version: int = LATEST_VERSION) -> Schema | None:
         versions = self._subjects.get(subject) or {}
-        return versions.get(max(versions, default=0) if version == LATEST else version)
+        return versions.get(max(versions, default=0) if version == LATEST_VERSION else version)
 
     def _load(self, schema_id: int) -> Schema:
         raise self._missing(schema_id)
