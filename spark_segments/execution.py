@@ -200,3 +200,23 @@ def _on_spark(function: Callable[[Any], Any], tasks: Sequence[Any], spark: Spark
         if error is not None:
             raise error
         yield row["number"], result
+
+
+def in_bins(
+    items: Iterable[Task], size: Callable[[Task], Any], begins: Callable[[list[Task], Any, Task], bool]
+) -> Iterator[list[Task]]:
+    """The items in bins, in their order. No bin is empty.
+
+    `begins(bin, total, item)` says whether an item begins a new bin instead of joining `bin`. `total` is the sum of the
+    sizes in `bin`. A size is a number, or an array of several numbers.
+    """
+    current: list[Task] = []
+    total: Any = 0
+    for item in items:
+        if current and begins(current, total, item):
+            yield current
+            current, total = [], 0
+        current.append(item)
+        total = total + size(item)
+    if current:
+        yield current

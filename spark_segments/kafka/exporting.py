@@ -16,7 +16,7 @@ import numpy as np
 
 from spark_segments.config import TopicConfig
 from spark_segments.errors import LogDirError
-from spark_segments.execution import run_tasks
+from spark_segments.execution import in_bins, run_tasks
 from spark_segments.format.layout import NO_PRODUCER_ID
 from spark_segments.format.sidecars.checkpoints import (
     CLEANER_OFFSETS_FILE,
@@ -39,7 +39,6 @@ from spark_segments.format.sidecars.producer_state import (
 from spark_segments.format.sidecars.txn_index import txn_index_bytes
 from spark_segments.format.single_batch import LARGEST_BATCH_OFFSETS, empty_batches
 from spark_segments.format.window import Window
-from spark_segments.log.bins import in_bins
 from spark_segments.log.manifest.rows import (
     INDEX_SUFFIX,
     LOG_SUFFIX,
@@ -56,8 +55,8 @@ from spark_segments.log.report import Report
 from spark_segments.log.segment.copying import copy_batches, copy_file, copy_log
 from spark_segments.log.segment.files import read_txn_index
 from spark_segments.log.segment.leader_epochs import LeaderEpochs
-from spark_segments.log.segment.limits import SegmentLimits
 from spark_segments.log.segment.reader import windows
+from spark_segments.log.segment.writer import SegmentLimits
 from spark_segments.progress import Progress
 from spark_segments.storage import Storage
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from spark_segments.errors import CorruptBatchError, InvalidOptionError, LogDirError, SegmentsError, UnknownTopicError
-from spark_segments.execution import try_tasks
+from spark_segments.execution import in_bins, try_tasks
 from spark_segments.format.batches import scan_batches
 from spark_segments.format.layout import BATCH_LENGTH_POSITION, BATCH_OVERHEAD, LOG_OVERHEAD, MAGIC_POSITION
 from spark_segments.format.sidecars.fields import MAX_RELATIVE_OFFSET
@@ -36,7 +36,6 @@ from spark_segments.kafka.import_plan import (
 )
 from spark_segments.kafka.partition import ZERO_TOPIC_ID, Copied, RecoveredPartition
 from spark_segments.kafka.recovered import CUT_SHORT, Cut
-from spark_segments.log.bins import in_bins
 from spark_segments.log.difference import Comparison
 from spark_segments.log.manifest.change import IMPORT, Change
 from spark_segments.log.manifest.manifest import Manifest
@@ -55,9 +54,8 @@ from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.manifest.states import Hole, check_role
 from spark_segments.log.report import FAILED, Report
 from spark_segments.log.segment.copying import copy_batches, copy_file, copy_log
-from spark_segments.log.segment.limits import SegmentLimits
 from spark_segments.log.segment.reader import windows
-from spark_segments.log.segment.writer import segment_stem
+from spark_segments.log.segment.writer import SegmentLimits, segment_stem
 from spark_segments.progress import Progress
 from spark_segments.storage import Storage
 

@@ -34,8 +34,8 @@ from spark_segments.spark.worker import freeze_imports
 # is imported where that is asked.
 if TYPE_CHECKING:
     from spark_segments.spark.reader import Reader
+    from spark_segments.spark.row_writer import Writer
     from spark_segments.spark.streams.stream_writer import StreamWriter
-    from spark_segments.spark.writer import Writer
     from spark_segments.values.batches import Decoder
 
 _log = logging.getLogger(__name__)
@@ -112,7 +112,7 @@ class Source:
 
     @as_itself
     def writer(self, schema: StructType | pa.Schema, overwrite: bool) -> Writer:
-        from spark_segments.spark.writer import Writer
+        from spark_segments.spark.row_writer import Writer
 
         schema = as_struct(schema)
         given = query_options(self._given, schema, is_write=True)

@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_segments.log.bins import in_bins
+from spark_segments.execution import in_bins
 
 SIZES = st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)).map(np.array), max_size=20)
 LIMITS = st.tuples(st.integers(0, 20), st.integers(0, 20)).map(np.array)

@@ -20,11 +20,11 @@ from spark_segments.kafka.directory import KafkaDirectory, committed_directory
 from spark_segments.kafka.transfer import import_all
 from spark_segments.log.manifest.states import REMOVED_BEFORE, Hole, holes_of, with_holes
 from spark_segments.maintenance import Report, mirror, verify
-from spark_segments.maintenance.verification.gaps import MESSAGE
+from spark_segments.maintenance.verification.deep import MESSAGE
 from spark_segments.spark.offsets import offset_ranges
 from spark_segments.spark.options import read_options
 from spark_segments.spark.streams.data_loss import DataLoss
-from spark_segments.spark.streams.stream_topics import StreamTopics
+from spark_segments.spark.streams.stream_reader import StreamTopics
 from spark_segments.storage import Storage
 from tests.golden_files import GOLDEN
 from tests.manifest_rows import Change, Snapshot

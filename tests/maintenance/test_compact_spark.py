@@ -14,7 +14,7 @@ import pyarrow as pa
 from spark_segments import LogDir
 from spark_segments.format.cleaner.layout import BYTES_PER_SLOT
 from spark_segments.maintenance import compact, roll, verify
-from spark_segments.maintenance.compaction.map_file import SUFFIX, MapFile
+from spark_segments.maintenance.compaction.round_tasks import SUFFIX, MapFile
 from spark_segments.storage import Storage
 from tests.maintenance.rounds import CleanerSettings, RoundTasks, clean_partition
 from tests.maintenance.upkeep import all_records, assert_maintained, busy_log

@@ -20,7 +20,7 @@ from spark_segments.format.cleaner.offset_map import OffsetMap
 from spark_segments.log.segment.reader import windows
 from spark_segments.maintenance import compact, roll, vacuum, verify
 from spark_segments.maintenance.compaction import round as round_module
-from spark_segments.maintenance.compaction.map_file import read_map, write_map
+from spark_segments.maintenance.compaction.round_tasks import read_map, write_map
 from tests import golden_files
 from tests.clock import ORPHAN_AGE_MS
 from tests.maintenance.rounds import (

@@ -406,7 +406,7 @@ MUTANTS = (
     Mutant(
         "vacuum",
         "a shared object goes with its first run",
-        "maintenance/removal/files_of_rows.py",
+        "maintenance/removal/vacuum.py",
         "        files += paths.filter(pc.invert(pc.is_in(paths, needed))).to_pylist()\n",
         "        files += paths.to_pylist()\n",
         "tests/maintenance/test_vacuum_shared_files.py::test_a_file_stays_while_a_row_in_the_log_names_it",
@@ -422,7 +422,7 @@ MUTANTS = (
     Mutant(
         "vacuum",
         "a topic whose manifest is repaired is deleted by force",
-        "log/manifest/forced_deletion.py",
+        "log/manifest/topic_log.py",
         "    return deleted_ms if log_files == _digest(storage, manifest_directory) else None\n",
         "    return deleted_ms\n",
         "tests/log/test_unreadable_topics.py::test_damage_after_a_repair_is_no_deletion",
@@ -510,7 +510,7 @@ MUTANTS = (
     Mutant(
         "verify",
         "offsets between segments may be missing",
-        "maintenance/verification/gaps.py",
+        "maintenance/verification/deep.py",
         "        if start >= end or one.was_cleaned or following.was_cleaned:\n",
         "        if True:\n",
         "tests/log/test_running_broker.py::test_verify_finds_offsets_that_nothing_explains",

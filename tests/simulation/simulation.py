@@ -14,7 +14,7 @@ from spark_segments import LogDir
 from spark_segments.log.manifest.topic_row import FIRST_FORMAT_VERSION
 from spark_segments.log.marker import mark
 from spark_segments.maintenance import vacuum, verify
-from spark_segments.maintenance.removal.files_of_rows import SUFFIXES
+from spark_segments.maintenance.removal.vacuum import SUFFIXES
 from tests.manifest_rows import Partition, segments_of
 from tests.simulation.delta import DeltaLogs
 from tests.simulation.environment import simulated

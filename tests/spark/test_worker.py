@@ -95,7 +95,7 @@ assert sum(batch.num_rows for batch in reader.read(work)) == 1
 """
 STREAMS = ("spark_segments.spark.streams.stream_reader", "spark_segments.spark.streams.stream_writer")
 READING = ("spark_segments.spark.reader", "spark_segments.log.reading.plan")
-WRITING = ("spark_segments.spark.writer", "spark_segments.spark.row_writer")
+WRITING = ("spark_segments.spark.row_writer", "spark_segments.spark.row_writer")
 VALUES = ("spark_segments.values.batches", "spark_segments.values.avro.read", "pandas")
 
 

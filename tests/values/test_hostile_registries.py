@@ -18,8 +18,8 @@ from pathlib import Path
 import pytest
 
 from spark_segments.errors import InvalidOptionError, RegistryError
-from spark_segments.values.registries.opening import open_registry
 from spark_segments.values.registries.registry import RecordsRegistry, Registry, Schema
+from spark_segments.values.typed import open_registry
 from tests.small_limits import Limits
 
 SECRET = "user:correct-horse-battery"
@@ -293,7 +293,7 @@ def test_a_record_of_schemas_that_is_nonsense_is_a_registry_error(record: tuple[
 
 def test_the_http_library_is_imported_for_a_request_alone(tmp_path: Path) -> None:
     code = (
-        "import sys; from spark_segments.values.registries.opening import open_registry; "
+        "import sys; from spark_segments.values.typed import open_registry; "
         "open_registry('http://127.0.0.1:1'); print('urllib3' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import hashlib
+import json
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,7 +24,6 @@ from spark_segments.log.manifest.commit_notes import NoteName, mark, note_file
 from spark_segments.log.manifest.delta.actions import REBUILD_HINT, CommitNote, commit_info
 from spark_segments.log.manifest.delta.delta_log import DeltaLog, OpenDeltaLog, manifest_directory, openable
 from spark_segments.log.manifest.delta.delta_rs import NO_TABLE, TableVersion
-from spark_segments.log.manifest.forced_deletion import deleted_by_force_ms
 from spark_segments.log.manifest.row_files import FileChange, NamedFile, RowFile, RowFiles, concat
 from spark_segments.log.manifest.rows import PARTITION_SCHEMA, SEGMENT_SCHEMA
 from spark_segments.log.manifest.schemas import PARTITION_KIND, SCHEMAS, SEGMENT_KIND, TOPIC_KIND, TRANSACTION_KIND
@@ -30,6 +31,41 @@ from spark_segments.log.manifest.snapshot import SegmentFiles, SegmentRows, Snap
 from spark_segments.log.manifest.topic_row import FIRST_FORMAT_VERSION, FORMAT_VERSION, NewerFormatError, topic_of
 from spark_segments.log.manifest.transaction import Transaction, is_repeat, transactions_of
 from spark_segments.storage import Storage
+
+_NOTE = "deleted.json"
+
+
+def record(storage: Storage, manifest_directory: str, now_ms: int) -> None:
+    """Writes the note, unless a note that holds is there."""
+    if deleted_by_force_ms(storage, manifest_directory) is not None:
+        return
+    path = f"{manifest_directory}/{_NOTE}"
+    storage.delete(path)  # a void note
+    note = {"deleted_ms": now_ms, "log_files": _digest(storage, manifest_directory)}
+    storage.write(path, json.dumps(note).encode())
+
+
+def deleted_by_force_ms(storage: Storage, manifest_directory: str) -> int | None:
+    """When the topic was deleted by force, in ms by the store's clock; None where there is no note or it is void."""
+    try:
+        note = json.loads(storage.read(f"{manifest_directory}/{_NOTE}").to_pybytes())
+        deleted_ms, log_files = int(note["deleted_ms"]), note["log_files"]
+    except (FileNotFoundError, ValueError, KeyError, TypeError):
+        return None
+    return deleted_ms if log_files == _digest(storage, manifest_directory) else None
+
+
+def files_to_delete(storage: Storage, manifest_directory: str) -> list[str]:
+    """All files of the manifest in a safe order of deletion: the note holds until Delta's log is touched."""
+    log_prefix, note = f"{manifest_directory}/_delta_log/", f"{manifest_directory}/{_NOTE}"
+    paths = [info.path for info in storage.list(manifest_directory, recursive=True)]
+    return sorted(paths, key=lambda path: (path == note, path.startswith(log_prefix), path))
+
+
+def _digest(storage: Storage, manifest_directory: str) -> str:
+    files = [[info.path, info.size, info.mtime_ms] for info in storage.list(f"{manifest_directory}/_delta_log")]
+    return hashlib.sha256(json.dumps(files).encode()).hexdigest()
+
 
 _FLUSH = ("flush.messages", "flush.ms")
 _KEY_EXPIRATION = "transactional.id.expiration.ms"

@@ -12,9 +12,9 @@ import numpy as np
 import pyarrow as pa
 
 from spark_segments.errors import InvalidOptionError, LogDirError
+from spark_segments.execution import in_bins
 from spark_segments.format.layout import RECORD_SCHEMA
 from spark_segments.format.sidecars.index import position_for_offset
-from spark_segments.log.bins import in_bins
 from spark_segments.log.manifest.rows import Segment, segments_of
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.partitions import offset_bounds

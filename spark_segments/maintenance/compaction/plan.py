@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from spark_segments.config import TopicConfig
-from spark_segments.log.bins import in_bins
+from spark_segments.execution import in_bins
 from spark_segments.log.manifest.rows import SEALED, Segment
 
 DIRTY_RATIO = "min.cleanable.dirty.ratio"

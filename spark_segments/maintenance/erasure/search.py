@@ -15,14 +15,13 @@ import pyarrow.compute as pc
 
 from spark_segments.config import TopicConfig
 from spark_segments.errors import MissingFileError, SegmentsError
-from spark_segments.execution import run_tasks
+from spark_segments.execution import in_bins, run_tasks
 from spark_segments.format.cleaner.active_producers import ActiveProducers
 from spark_segments.format.cleaner.clean import CleanerStats, RecordFilter, clean_batches
 from spark_segments.format.cleaner.latest_keys import LatestKeys
 from spark_segments.format.cleaner.transactions import UntouchedTransactions
 from spark_segments.format.decoding.decode import decode_batches
 from spark_segments.format.window import Window
-from spark_segments.log.bins import in_bins
 from spark_segments.log.manifest.rows import DELETING, Segment
 from spark_segments.log.segment.copying import aborted_in
 from spark_segments.log.segment.leader_epochs import LeaderEpochs

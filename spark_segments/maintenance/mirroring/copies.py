@@ -15,8 +15,8 @@ from dataclasses import dataclass
 import pyarrow.compute as pc
 
 from spark_segments.errors import CorruptBatchError, SegmentsError
+from spark_segments.execution import in_bins
 from spark_segments.format.kernels.crc32c import crc32c
-from spark_segments.log.bins import in_bins
 from spark_segments.log.manifest.change import OLDEST_FILE_MS
 from spark_segments.log.manifest.rows import (
     INDEX_SUFFIX,

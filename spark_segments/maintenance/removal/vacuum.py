@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
@@ -32,19 +32,65 @@ from spark_segments.log.manifest.commit_notes import RECOVERY_DIRECTORY
 from spark_segments.log.manifest.delta.delta_log import MANIFEST_DIRECTORY
 from spark_segments.log.manifest.manifest import Manifest
 from spark_segments.log.manifest.recovery_copy import drop_recovery_copies
-from spark_segments.log.manifest.rows import DELETING, OUT_OF_LOG, SEGMENT_SCHEMA, row_keys, with_column
+from spark_segments.log.manifest.rows import (
+    DELETING,
+    INDEX_SUFFIX,
+    LOG_SUFFIX,
+    OUT_OF_LOG,
+    PRODUCER_SNAPSHOT_SUFFIX,
+    SEGMENT_SCHEMA,
+    TIME_INDEX_SUFFIX,
+    TXN_INDEX_SUFFIX,
+    row_keys,
+    with_column,
+)
 from spark_segments.log.manifest.snapshot import Snapshot, in_log_order
 from spark_segments.log.manifest.states import VACUUM
 from spark_segments.log.manifest.topic_log import TableState
 from spark_segments.log.manifest.upkeep import DroppedVersions
 from spark_segments.log.report import Report
 from spark_segments.log.segment.shared_object import shared_directory
-from spark_segments.maintenance.removal.files_of_rows import SUFFIXES, files_to_delete, orphans
 from spark_segments.progress import Progress
 from spark_segments.storage import FileInfo, Storage
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+SUFFIXES = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX, PRODUCER_SNAPSHOT_SUFFIX)
+"""The files of a row that has a .log to itself: the .log and what may lie beside it."""
+
+
+def files_to_delete(topic: str, rows: pa.Table, all_rows: pa.Table) -> list[str]:
+    """The files of `rows`, which are being deleted. `all_rows`: all rows of the manifest at that version or later.
+
+    Whatever a row says, these are files in the topic's own directories.
+
+    A shared object is among them only if every row that names it is being deleted: no state follows that one, so nobody
+    can need the file again. Of two vacuums that delete the last rows of a file at the same time, the later one sees it.
+    """
+    shared = pc.is_valid(rows.column("index_position"))
+    stems = [path.removesuffix(LOG_SUFFIX) for path in rows.filter(pc.invert(shared)).column("path").to_pylist()]
+    files = [stem + suffix for stem in stems for suffix in SUFFIXES]
+    if pc.any(shared).as_py():
+        needed = all_rows.filter(pc.not_equal(all_rows.column("state"), DELETING)).column("path").combine_chunks()
+        paths = pc.unique(rows.filter(shared).column("path"))
+        files += paths.filter(pc.invert(pc.is_in(paths, needed))).to_pylist()
+    own = re.compile(rf"({re.escape(topic)}-[0-9]+|{re.escape(shared_directory(topic))})/[^/]+")
+    return [path for path in files if own.fullmatch(path)]
+
+
+def orphans(files: Iterable[FileInfo], rows: pa.Table) -> list[FileInfo]:
+    """The files that belong to no row: neither a row's .log or shared object nor a file beside a .log."""
+    files = list(files)
+    if not files:
+        return []
+    paths = rows.column("path").combine_chunks()
+    named = pc.utf8_slice_codeunits(paths, 0, -len(LOG_SUFFIX))
+    stems = pa.array([file.path.rpartition(".")[0] for file in files], pa.string())
+    known = pc.or_(pc.is_in(stems, named), pc.is_in(pa.array([file.path for file in files], pa.string()), paths))
+    return [file for file, flag in zip(files, known.to_pylist(), strict=True) if not flag]
+
+
 Task = TypeVar("Task")
 Result = TypeVar("Result")
 

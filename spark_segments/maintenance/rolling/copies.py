@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from spark_segments.errors import SegmentsError
-from spark_segments.execution import task_slots, try_tasks
+from spark_segments.execution import in_bins, task_slots, try_tasks
 from spark_segments.log.appending.appender import CHUNK_BYTES, FEWEST_RUNS, WAITING_BYTES
-from spark_segments.log.bins import in_bins
 from spark_segments.log.manifest.rows import Segment
 from spark_segments.log.segment.copying import copy_batches, copy_run
 from spark_segments.log.segment.leader_epochs import LeaderEpochs

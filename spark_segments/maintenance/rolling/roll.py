@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 
 from spark_segments.config import topic_config
 from spark_segments.errors import SegmentsError
-from spark_segments.execution import task_slots, try_tasks
-from spark_segments.log.bins import in_bins
+from spark_segments.execution import in_bins, task_slots, try_tasks
 from spark_segments.log.directory import LogDirectory
 from spark_segments.log.manifest.rows import CHUNK, SHARED_FORMAT_VERSION, Segment, partitions_of
 from spark_segments.log.manifest.snapshot import Snapshot

@@ -32,10 +32,9 @@ from spark_segments.errors import (
     StorageError,
     UnknownTopicError,
 )
-from spark_segments.execution import run_tasks, task_slots
+from spark_segments.execution import in_bins, run_tasks, task_slots
 from spark_segments.extensions import typed_columns
 from spark_segments.format.layout import RECORD_SCHEMA
-from spark_segments.log.bins import in_bins
 from spark_segments.log.directory import LogDirectory, selected
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.manifest.states import erasures_of

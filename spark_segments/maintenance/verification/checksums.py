@@ -17,9 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from spark_segments.errors import CorruptBatchError, InvalidOptionError, MissingFileError, SegmentsError
-from spark_segments.execution import run_tasks
+from spark_segments.execution import in_bins, run_tasks
 from spark_segments.format.kernels.crc32c import crc32c
-from spark_segments.log.bins import in_bins
 from spark_segments.log.directory import selected
 from spark_segments.log.findings import Findings
 from spark_segments.log.manifest.rows import LOG_SUFFIX, segments_of

@@ -5,20 +5,19 @@ It is imported where it is asked for: a quick check needs no kernel of reading.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from spark_segments.config import TopicConfig
-from spark_segments.execution import run_tasks
+from spark_segments.execution import in_bins, run_tasks
 from spark_segments.format.sidecars.txn_index import AbortedTransactions
-from spark_segments.log.bins import in_bins
 from spark_segments.log.findings import Findings
 from spark_segments.log.manifest.rows import Partition, partitions_of
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.manifest.states import holes_in
-from spark_segments.log.segment.limits import SegmentLimits
-from spark_segments.maintenance.verification.gaps import check_gaps
+from spark_segments.log.segment.writer import SegmentLimits
 from spark_segments.maintenance.verification.keys import KeysTask, verify_keys
 from spark_segments.maintenance.verification.manifest_rows import well_named
 from spark_segments.maintenance.verification.repair import Rebuild, commit_repairs, rebuild_sidecars
@@ -183,3 +182,30 @@ def repair(
         for before, after in zip(old, new, strict=True)
         if after.path in committed
     }
+
+
+MESSAGE = "Offsets between segments are missing, and no hole of the topic explains them"
+
+
+def check_gaps(snapshot: Snapshot, row: Partition, facts: Sequence[SegmentFacts], findings: Findings) -> None:
+    """Adds a finding for each gap of a partition that is not compacted here. `facts`: of its segments, in order."""
+    there = [one for one in facts if one.offsets is not None]
+    if any(one.damaged for one in facts):
+        return
+    for one, following in itertools.pairwise(there):
+        assert one.offsets is not None and following.offsets is not None
+        start, end = max(one.offsets[1], row.first_dirty_offset, row.log_start_offset), following.offsets[0]
+        if start >= end or one.was_cleaned or following.was_cleaned:
+            continue
+        holes = holes_in(snapshot, row.partition, start, end)
+        if not any(hole.start_offset <= start and end <= hole.end_offset for hole in holes):
+            findings.add(
+                MESSAGE,
+                rule="M27",
+                partition=row.partition,
+                path=following.segment.path,
+                byte_position=following.segment.byte_position,
+                expected=f"a batch at offset {start}",
+                found=f"offset {end}; if its source still has them, import the partition anew: segments import into "
+                f"another log directory, or into this one after segments topic delete {snapshot.topic}",
+            )

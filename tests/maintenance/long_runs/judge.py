@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from spark_segments import LogDir
 from spark_segments.maintenance import compact, roll, vacuum, verify
-from spark_segments.maintenance.removal.files_of_rows import SUFFIXES
+from spark_segments.maintenance.removal.vacuum import SUFFIXES
 from tests.maintenance.long_runs.actors import Run, view
 from tests.maintenance.long_runs.journal import Commit, commits_of, read_notes, tries
 from tests.maintenance.long_runs.model import KafkaStep, TopicModel

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_segments.spark.streams.rate_limits import BatchDelay, split_in_proportion
+from spark_segments.spark.streams.limited_stream_reader import BatchDelay, split_in_proportion
 
 BACKLOGS = st.lists(st.tuples(st.integers(0, 2**40), st.integers(0, 2**20)), min_size=1, max_size=8)
 

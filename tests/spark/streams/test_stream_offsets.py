@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from spark_segments.errors import InvalidOptionError
 from spark_segments.log.segment.leader_epochs import LeaderEpochs
 from spark_segments.spark.streams.stream_offsets import Position, begin_of, from_json, to_json
-from spark_segments.spark.streams.stream_topics import PartitionState
+from spark_segments.spark.streams.stream_reader import PartitionState
 
 OFFSETS = st.integers(0, 2**63 - 1)
 NAMES = st.sampled_from(["a", "orders", "-x", ".y", "0", "version", "topics", "id", "Z"])

@@ -357,7 +357,7 @@ def test_a_batch_planned_at_another_isolation_level_is_not_cut_short(t, add, mon
         stream.trigger("planned")
     stream.given["isolation.level"] = "read_committed"
     monkeypatch.setattr(
-        "spark_segments.spark.streams.stream_topics.readable_bounds", lambda *_: dict.fromkeys(range(3), (0, 2))
+        "spark_segments.spark.streams.stream_reader.readable_bounds", lambda *_: dict.fromkeys(range(3), (0, 2))
     )
     with pytest.raises(OffsetOutOfRangeError, match=r"beyond the last stable offset of t-0.*read_uncommitted"):
         stream.start().trigger()
