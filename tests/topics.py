@@ -14,7 +14,8 @@ import pyarrow as pa
 from spark_segments import LogDir, ProducerOptions
 from spark_segments.log.appending.append import append_target
 from spark_segments.log.appending.appender import Appender
-from spark_segments.log.segment.writer import SegmentLimits, SegmentWriter
+from spark_segments.log.segment.limits import SegmentLimits
+from spark_segments.log.segment.writer import SegmentWriter
 from tests.golden_files import log_files
 from tests.manifest_rows import Segment, commit_append
 from tests.segment_bytes import batches_of, rebase

@@ -55,8 +55,8 @@ from spark_segments.log.report import Report
 from spark_segments.log.segment.copying import copy_batches, copy_file, copy_log
 from spark_segments.log.segment.files import read_txn_index
 from spark_segments.log.segment.leader_epochs import LeaderEpochs
+from spark_segments.log.segment.limits import SegmentLimits
 from spark_segments.log.segment.reader import windows
-from spark_segments.log.segment.writer import SegmentLimits
 from spark_segments.progress import Progress
 from spark_segments.storage import Storage
 

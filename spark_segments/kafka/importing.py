@@ -54,8 +54,9 @@ from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.manifest.states import Hole, check_role
 from spark_segments.log.report import FAILED, Report
 from spark_segments.log.segment.copying import copy_batches, copy_file, copy_log
+from spark_segments.log.segment.limits import SegmentLimits
 from spark_segments.log.segment.reader import windows
-from spark_segments.log.segment.writer import SegmentLimits, segment_stem
+from spark_segments.log.segment.writer import segment_stem
 from spark_segments.progress import Progress
 from spark_segments.storage import Storage
 

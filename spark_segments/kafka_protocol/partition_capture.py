@@ -43,7 +43,8 @@ from spark_segments.kafka_protocol.source import (
 )
 from spark_segments.log.manifest.rows import Partition, Segment
 from spark_segments.log.manifest.states import REMOVED_BEFORE, Captured, CapturedBatch, Hole, Undecided
-from spark_segments.log.segment.writer import MAX_RELATIVE_OFFSET, SegmentLimits, SegmentWriter
+from spark_segments.log.segment.limits import SegmentLimits
+from spark_segments.log.segment.writer import MAX_RELATIVE_OFFSET, SegmentWriter
 from spark_segments.storage import Storage
 
 WAYS_OUT = (

@@ -47,7 +47,7 @@ from spark_segments.log.manifest.states import (
 )
 from spark_segments.log.manifest.topic_row import TopicRow
 from spark_segments.log.report import Report
-from spark_segments.log.segment.writer import SegmentLimits
+from spark_segments.log.segment.limits import SegmentLimits
 from spark_segments.progress import Progress
 from spark_segments.storage import Storage
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import pyarrow as pa
 
-from spark_segments.errors import InvalidOptionError, LogDirError
+from spark_segments.errors import LogDirError
 from spark_segments.log.directory import LogDirectory
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.reading.plan import Selection
@@ -19,8 +19,8 @@ from spark_segments.log.reading.scan import Scan
 from spark_segments.storage import Storage
 from spark_segments.values.batches import Decoder, Encoder, decoders, encode_batch, encoders
 from spark_segments.values.options import COLUMNS, REGISTRY, ColumnFormat, column_formats
-from spark_segments.values.registries.directory import SUBJECTS, DirectoryRegistry
-from spark_segments.values.registries.http import HttpRegistry
+from spark_segments.values.registries.directory import SUBJECTS
+from spark_segments.values.registries.opening import open_registry
 from spark_segments.values.registries.registry import RecordsRegistry, Registry
 
 SCHEMAS_TOPIC = "_schemas"
@@ -97,14 +97,3 @@ class TypedColumns:
 def _pairs(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[bytes | None, bytes | None]]:
     for batch in batches:
         yield from zip(batch.column("key").to_pylist(), batch.column("value").to_pylist(), strict=True)
-
-
-def open_registry(
-    address: str, options: Mapping[str, str] | None = None, storage_options: Mapping[str, str] | None = None
-) -> Registry:
-    """The registry at an http(s) address, else in a directory. `options` are those of schema.registry.*."""
-    if not address:
-        raise InvalidOptionError("No registry was given", hint="Set schema.registry to its address or a directory")
-    if address.startswith(("http://", "https://")):
-        return HttpRegistry(address, options)
-    return DirectoryRegistry(address, storage_options)

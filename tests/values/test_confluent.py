@@ -22,8 +22,8 @@ from spark_segments.errors import InvalidOptionError, MissingExtraError, Registr
 from spark_segments.values.batches import Decoder, Encoder, decoders, encoders
 from spark_segments.values.options import column_formats
 from spark_segments.values.protobuf import _compiled
+from spark_segments.values.registries.opening import open_registry
 from spark_segments.values.registries.registry import Reference, Schema
-from spark_segments.values.typed import open_registry
 from tests.values.registry_server import RegistryServer
 
 with warnings.catch_warnings():

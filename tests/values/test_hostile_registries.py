@@ -18,8 +18,8 @@ from pathlib import Path
 import pytest
 
 from spark_segments.errors import InvalidOptionError, RegistryError
+from spark_segments.values.registries.opening import open_registry
 from spark_segments.values.registries.registry import RecordsRegistry, Registry, Schema
-from spark_segments.values.typed import open_registry
 from tests.small_limits import Limits
 
 SECRET = "user:correct-horse-battery"

@@ -22,8 +22,9 @@ from spark_segments.format.layout import CREATE_TIME, LOG_APPEND_TIME
 from spark_segments.log.appending.caller_rows import check_columns, combine, normalize
 from spark_segments.log.appending.record_rules import check_timestamps, compression, key_missing
 from spark_segments.log.manifest.rows import SHARED_FORMAT_VERSION, Segment
+from spark_segments.log.segment.limits import SegmentLimits
 from spark_segments.log.segment.shared_object import SharedObjectWriter
-from spark_segments.log.segment.writer import ChunkWriter, SegmentLimits, discard
+from spark_segments.log.segment.writer import ChunkWriter, discard
 from spark_segments.storage import Storage
 
 

@@ -24,7 +24,6 @@ from spark_segments.errors import (
     TopicExistsError,
     UnknownTopicError,
 )
-from spark_segments.log.manifest import forced_deletion
 from spark_segments.log.manifest.change import CREATE, ORPHAN_AGE_MS, UPGRADE, Change
 from spark_segments.log.manifest.commit import Commit, Plan, Turn, commit
 from spark_segments.log.manifest.delta.actions import commit_info
@@ -33,7 +32,7 @@ from spark_segments.log.manifest.delta.delta_rs import TableVersion
 from spark_segments.log.manifest.rows import Partition, Segment, removed_rows
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.manifest.swap import RowSwap, live_by_identity, not_as_read, swapped
-from spark_segments.log.manifest.topic_log import TableState, TopicLog
+from spark_segments.log.manifest.topic_log import TableState, TopicLog, record_forced_deletion
 from spark_segments.log.manifest.topic_row import FORMAT_VERSION, TopicRow
 from spark_segments.log.manifest.transaction import AnyTransaction
 from spark_segments.log.manifest.upkeep import DroppedVersions, checkpoint, drop_old_versions, merge_files
@@ -259,7 +258,7 @@ class Manifest:
                 lambda at: Change("delete", topic=dataclasses.replace(at.topic_row, deleted_ms=now_ms)),
                 state=self.opened(),
             )
-        forced_deletion.record(self.storage, self.log.directory, now_ms)
+        record_forced_deletion(self.storage, self.log.directory, now_ms)
 
     def _is_readable(self) -> bool:
         """Whether the rows can be read. Raises UnknownTopicError where there are none."""

@@ -35,7 +35,7 @@ from spark_segments.storage import Storage
 _NOTE = "deleted.json"
 
 
-def record(storage: Storage, manifest_directory: str, now_ms: int) -> None:
+def record_forced_deletion(storage: Storage, manifest_directory: str, now_ms: int) -> None:
     """Writes the note, unless a note that holds is there."""
     if deleted_by_force_ms(storage, manifest_directory) is not None:
         return
@@ -55,7 +55,7 @@ def deleted_by_force_ms(storage: Storage, manifest_directory: str) -> int | None
     return deleted_ms if log_files == _digest(storage, manifest_directory) else None
 
 
-def files_to_delete(storage: Storage, manifest_directory: str) -> list[str]:
+def forced_files(storage: Storage, manifest_directory: str) -> list[str]:
     """All files of the manifest in a safe order of deletion: the note holds until Delta's log is touched."""
     log_prefix, note = f"{manifest_directory}/_delta_log/", f"{manifest_directory}/{_NOTE}"
     paths = [info.path for info in storage.list(manifest_directory, recursive=True)]

@@ -23,10 +23,11 @@ from spark_segments.log.manifest.rows import CHUNK, SEALED, Segment
 from spark_segments.log.segment.fetch import fetch_ahead
 from spark_segments.log.segment.files import read_txn_index
 from spark_segments.log.segment.leader_epochs import LeaderEpochs
+from spark_segments.log.segment.limits import SegmentLimits
 from spark_segments.log.segment.reader import locate, windows
 from spark_segments.log.segment.shared_object import SharedObjectWriter
 from spark_segments.log.segment.walk import WINDOW_BYTES, too_short
-from spark_segments.log.segment.writer import SegmentLimits, SegmentWriter, count_tombstones
+from spark_segments.log.segment.writer import SegmentWriter, count_tombstones
 from spark_segments.storage import Storage
 
 COPY_BYTES = 8 << 20

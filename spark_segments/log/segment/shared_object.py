@@ -29,7 +29,7 @@ from spark_segments.log.manifest.rows import BASE_OFFSET_DIGITS, CHUNK, LOG_SUFF
 from spark_segments.log.partitions import LONGEST_NAME
 from spark_segments.log.segment.figures import figures_of_runs
 from spark_segments.log.segment.files import read_file
-from spark_segments.log.segment.writer import SegmentLimits
+from spark_segments.log.segment.limits import SegmentLimits
 from spark_segments.storage import Storage, WriteStream
 
 _FOOTER_READ_BYTES = 128 << 10

@@ -6,12 +6,10 @@ import contextlib
 import dataclasses
 import uuid
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 
-from spark_segments.config import TopicConfig
 from spark_segments.errors import SegmentsError
 from spark_segments.format.batches import BatchTable
 from spark_segments.format.decoding.decode import decode_batches
@@ -28,26 +26,8 @@ from spark_segments.log.manifest.rows import (
     Segment,
 )
 from spark_segments.log.segment.figures import SegmentBuilder
+from spark_segments.log.segment.limits import SegmentLimits
 from spark_segments.storage import Storage, WriteStream
-
-
-@dataclass(frozen=True, slots=True)
-class SegmentLimits:
-    """segment.bytes, index.interval.bytes and segment.index.bytes, in bytes each.
-
-    `forced`: the files have reached the disk once their writer is closed.
-    """
-
-    segment_bytes: int
-    index_interval_bytes: int
-    segment_index_bytes: int
-    forced: bool = False
-
-    @classmethod
-    def of(cls, config: TopicConfig) -> SegmentLimits:
-        """The limits of a topic."""
-        return cls(config.segment_bytes, config.index_interval_bytes, config.segment_index_bytes, config.forced)
-
 
 MAX_RELATIVE_OFFSET = 2**31 - 1
 

@@ -19,8 +19,9 @@ from spark_segments.format.window import Window
 from spark_segments.log.manifest.rows import SEALED, Segment
 from spark_segments.log.segment.copying import rebased
 from spark_segments.log.segment.leader_epochs import LeaderEpochs
+from spark_segments.log.segment.limits import SegmentLimits
 from spark_segments.log.segment.reader import windows
-from spark_segments.log.segment.writer import SegmentLimits, SegmentWriter, discard
+from spark_segments.log.segment.writer import SegmentWriter, discard
 from spark_segments.storage import Storage
 
 LARGEST_FILE_BYTES = 2**31 - 1  # positions in an index are an int32

@@ -47,8 +47,8 @@ from spark_segments.log.manifest.states import (
 from spark_segments.log.manifest.transaction import Transaction
 from spark_segments.log.segment.copying import copy_batches
 from spark_segments.log.segment.leader_epochs import LeaderEpochs
+from spark_segments.log.segment.limits import SegmentLimits
 from spark_segments.log.segment.reader import locate, windows
-from spark_segments.log.segment.writer import SegmentLimits
 from spark_segments.storage import Storage
 
 if TYPE_CHECKING:

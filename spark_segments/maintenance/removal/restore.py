@@ -32,7 +32,8 @@ from spark_segments.log.manifest.states import Erasure, check_role, erasures_of
 from spark_segments.log.manifest.topic_log import TableState, TopicLog
 from spark_segments.log.manifest.transaction import FORGOTTEN, Transaction
 from spark_segments.log.report import Report
-from spark_segments.log.segment.writer import SegmentLimits, SegmentWriter
+from spark_segments.log.segment.limits import SegmentLimits
+from spark_segments.log.segment.writer import SegmentWriter
 from spark_segments.maintenance.retention.plan import expired_records
 from spark_segments.progress import Progress
 

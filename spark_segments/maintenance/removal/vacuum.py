@@ -25,7 +25,6 @@ from spark_segments.errors import InvalidOptionError, SegmentsError, UnknownTopi
 from spark_segments.execution import run_tasks
 from spark_segments.log.directory import LogDirectory, selected
 from spark_segments.log.groups.group import all_groups
-from spark_segments.log.manifest import forced_deletion
 from spark_segments.log.manifest.change import ORPHAN_AGE_MS, Change
 from spark_segments.log.manifest.commit import Commit
 from spark_segments.log.manifest.commit_notes import RECOVERY_DIRECTORY
@@ -46,7 +45,7 @@ from spark_segments.log.manifest.rows import (
 )
 from spark_segments.log.manifest.snapshot import Snapshot, in_log_order
 from spark_segments.log.manifest.states import VACUUM
-from spark_segments.log.manifest.topic_log import TableState
+from spark_segments.log.manifest.topic_log import TableState, forced_files
 from spark_segments.log.manifest.upkeep import DroppedVersions
 from spark_segments.log.report import Report
 from spark_segments.log.segment.shared_object import shared_directory
@@ -296,7 +295,7 @@ def _delete_unreadable(job: _VacuumJob, manifest: Manifest, directories: Sequenc
     log, report = job.log, job.report
     files = [file for directory in directories for file in log.storage.list(directory, recursive=True)]
     _note(report, manifest.topic, SEGMENT_SCHEMA.empty_table(), files)
-    paths = forced_deletion.files_to_delete(log.storage, manifest.log.directory)
+    paths = forced_files(log.storage, manifest.log.directory)
     report.count(manifest_files=len(paths))
     if not report.dry_run:
         _delete(job, [file.path for file in files])

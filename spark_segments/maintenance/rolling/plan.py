@@ -19,7 +19,7 @@ from spark_segments.format.rolling import segment_jitter_ms
 from spark_segments.format.sidecars.fields import MAX_RELATIVE_OFFSET
 from spark_segments.format.sidecars.index import OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES
 from spark_segments.log.manifest.rows import CHUNK, Segment, segments_of
-from spark_segments.log.segment.writer import SegmentLimits
+from spark_segments.log.segment.limits import SegmentLimits
 
 SEGMENT_BYTES = "segment.bytes"
 SEGMENT_MS = "segment.ms"

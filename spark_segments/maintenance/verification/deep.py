@@ -17,7 +17,7 @@ from spark_segments.log.findings import Findings
 from spark_segments.log.manifest.rows import Partition, partitions_of
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.manifest.states import holes_in
-from spark_segments.log.segment.writer import SegmentLimits
+from spark_segments.log.segment.limits import SegmentLimits
 from spark_segments.maintenance.verification.keys import KeysTask, verify_keys
 from spark_segments.maintenance.verification.manifest_rows import well_named
 from spark_segments.maintenance.verification.repair import Rebuild, commit_repairs, rebuild_sidecars

@@ -23,9 +23,9 @@ from spark_segments.format.sidecars.index import (
 from spark_segments.log.findings import WARNING, Findings
 from spark_segments.log.manifest.rows import Segment
 from spark_segments.log.segment.files import errors_from
+from spark_segments.log.segment.limits import SegmentLimits
 from spark_segments.log.segment.sidecar_check import OffsetIndexCheck, TimeIndexCheck, TimeLookUpCheck
 from spark_segments.log.segment.walk import WalkStep
-from spark_segments.log.segment.writer import SegmentLimits
 
 
 def segment_index(segment: Segment, is_time_index: bool) -> tuple[str, int, int]:

@@ -17,8 +17,9 @@ from spark_segments.log.manifest.manifest import Manifest
 from spark_segments.log.manifest.rows import PRODUCER_SNAPSHOT_SUFFIX, Segment
 from spark_segments.log.manifest.swap import RowSwap
 from spark_segments.log.segment.copying import copy_file
+from spark_segments.log.segment.limits import SegmentLimits
 from spark_segments.log.segment.reader import windows
-from spark_segments.log.segment.writer import SegmentLimits, SegmentWriter
+from spark_segments.log.segment.writer import SegmentWriter
 from spark_segments.storage import Storage
 
 REPAIR = "repair"  # the operation of the commits

@@ -21,7 +21,7 @@ from spark_segments.log.findings import MOST_OF_A_KIND, Finding, Findings
 from spark_segments.log.manifest.rows import CHUNK, Segment
 from spark_segments.log.segment.examination import Examination, has_cleaned
 from spark_segments.log.segment.leader_epochs import LeaderEpochs
-from spark_segments.log.segment.writer import SegmentLimits
+from spark_segments.log.segment.limits import SegmentLimits
 from spark_segments.maintenance.verification.indexes import IndexLook
 from spark_segments.maintenance.verification.transactions import SegmentTransactions, TransactionEvents, events_of
 from spark_segments.storage import Storage

@@ -150,8 +150,8 @@ def _server(answers: list[bytes]) -> Iterator[str]:
 
 
 def registry_answers() -> Run:
+    from spark_segments.values.registries.opening import open_registry
     from spark_segments.values.registries.registry import RecordsRegistry, Registry, Schema
-    from spark_segments.values.typed import open_registry
 
     answers = [b""]
     stack = contextlib.ExitStack()
