@@ -10,7 +10,6 @@ import subprocess
 import sys
 import time
 
-import pyarrow as pa
 import pytest
 
 from spark_segments import LogDir
@@ -20,6 +19,7 @@ from spark_segments.errors import CommitConflictError, LogDirError, MissingFileE
 from spark_segments.maintenance import compact, retain, roll, vacuum
 from tests.clock import PATIENCE_SECONDS
 from tests.manifest_rows import Change
+from tests.topics import append
 
 
 @pytest.fixture
@@ -27,11 +27,6 @@ def orders(log):
     log.create_topic("orders", config={"cleanup.policy": "compact,delete", "min.cleanable.dirty.ratio": "0.01"})
     append(log, "a", "b", "c")
     return log
-
-
-def append(log, *values, partition=0):
-    rows = {"key": list(values), "value": list(values), "partition": pa.array([partition] * len(values), pa.int32())}
-    log.topic("orders").append(pa.table(rows))
 
 
 def follower(log, start=0, *, every=True, committed=False):
@@ -85,14 +80,14 @@ def test_jobs_between_and_within_rounds_change_nothing_for_a_follower(orders):
 
 def test_a_round_that_vacuum_overtakes_goes_on_in_the_newest_version(orders):
     orders.topic("orders").alter({"file.delete.delay.ms": "0"}, partitions=2)
-    append(orders, "x", partition=1)
-    append(orders, "y", partition=1)
+    append(orders, "x", partitions=[1])
+    append(orders, "y", partitions=[1])
     reader = follower(orders)
     batches = reader.round()
     found = next(batches).column("value").to_pylist()
     roll(orders, now_ms=10**15)
     vacuum(orders, now_ms=10**15)
-    append(orders, "d")
+    append(orders, "d", partitions=[0])
     found += [value for batch in batches for value in batch.column("value").to_pylist()]
     assert found == [b"a", b"b", b"c", b"d", b"x", b"y"]
     assert reader.positions == {0: 4, 1: 2} and taken(reader) == []
@@ -121,7 +116,7 @@ def test_partitions_that_are_added_are_read_from_their_start(orders):
     reader, one = follower(orders), follower(orders, every=False)
     taken(reader), taken(one)
     orders.topic("orders").alter(partitions=2)
-    append(orders, "x", partition=1)
+    append(orders, "x", partitions=[1])
     assert (taken(reader), taken(one)) == (["x"], [])
 
 

@@ -11,8 +11,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-
 from spark_segments import LogDir
 from spark_segments.errors import SegmentsError
 from spark_segments.maintenance import compact, erase, retain, roll, table, vacuum, verify
@@ -42,14 +40,9 @@ def prepared(directory: Path) -> LogDir:
 
 def append(log: LogDir, count: int) -> dict[int, tuple[int, int]]:
     """Appends records to the one partition of prices and to all partitions of orders, as many to each topic."""
-    table = records(count, time_ms=log.storage.now_ms())
-    log.topic("prices").append(table)
-    return log.topic("orders").append(spread(table))
-
-
-def spread(table: pa.Table) -> pa.Table:
-    numbers = [number % PARTITIONS for number in range(table.num_rows)]
-    return table.append_column("partition", pa.array(numbers, pa.int32()))
+    now_ms = log.storage.now_ms()
+    log.topic("prices").append(records(count, time_ms=now_ms))
+    return log.topic("orders").append(records(count, time_ms=now_ms, partitions=range(PARTITIONS)))
 
 
 def later(log: LogDir) -> int:
@@ -59,7 +52,9 @@ def later(log: LogDir) -> int:
 WRITES: dict[str, Callable[[LogDir], Any]] = {
     "a small append": lambda log: log.topic("orders").append(records(SMALL, time_ms=log.storage.now_ms())),
     "a large append": lambda log: log.topic("prices").append(records(LARGE, time_ms=log.storage.now_ms())),
-    "an append to many partitions": lambda log: log.topic("orders").append(spread(records(LARGE, time_ms=later(log)))),
+    "an append to many partitions": lambda log: log.topic("orders").append(
+        records(LARGE, time_ms=later(log), partitions=range(PARTITIONS))
+    ),
     "create": lambda log: log.create_topic("new"),
     "alter": lambda log: log.topic("orders").alter({"retention.ms": "1"}, PARTITIONS + 1),
     "delete": lambda log: log.delete_topic("orders"),
@@ -116,7 +111,9 @@ def assert_usable(log: LogDir) -> None:
     if "orders" not in log.topics():
         return
     ends = {number: end for number, (_, end) in log.topic("orders").offsets().items()}
-    written = log.topic("orders").append(spread(records(PARTITIONS, time_ms=log.storage.now_ms())))
+    written = log.topic("orders").append(
+        records(PARTITIONS, time_ms=log.storage.now_ms(), partitions=range(PARTITIONS))
+    )
     assert {number: first for number, (first, _) in written.items()} == {
         number: end for number, end in ends.items() if number < PARTITIONS
     }

@@ -10,7 +10,7 @@ import pytest
 
 from spark_segments import LogDir
 from spark_segments.maintenance import compact, restore, retain, roll, vacuum
-from tests.faults.scenes import PARTITIONS, assert_clean, contents, spread
+from tests.faults.scenes import PARTITIONS, assert_clean, contents
 from tests.topics import DAY_MS, records
 
 JUMPS = {"forth and back": (400, -400), "back and forth": (-400, 400), "further and further": (30, 3000)}
@@ -38,9 +38,8 @@ def orders(log: LogDir) -> LogDir:
 
 
 def append(log: LogDir, first: int) -> None:
-    table = records(240, first=first, time_ms=log.storage.now_ms())
-    for topic, rows in (("orders", spread(table)), ("prices", table)):
-        log.topic(topic).append(rows)
+    for topic, partitions in (("orders", range(PARTITIONS)), ("prices", None)):
+        log.topic(topic).append(records(240, first=first, time_ms=log.storage.now_ms(), partitions=partitions))
 
 
 @pytest.mark.slow

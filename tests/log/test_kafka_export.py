@@ -239,7 +239,7 @@ def test_an_export_can_be_imported_again(log, tmp_path):
 
 def test_an_empty_partition_keeps_its_log_end(log, tmp_path):
     log.create_topic("own", 2)
-    log.topic("own").append(records(10).append_column("partition", [[0] * 10]))
+    log.topic("own").append(records(10, partitions=[0]))
     log.topic("own").delete_records({0: -1})
     log.export_kafka(str(tmp_path / "out"))
     for name in (RECOVERY_POINTS_FILE, REPLICATION_OFFSETS_FILE):
@@ -265,7 +265,7 @@ def test_an_old_log_start_hides_nothing_of_a_repeated_export(log, tmp_path):
     out = tmp_path / "out"
     for name in ("own", "other"):
         log.create_topic(name, 2, {"cleanup.policy": "compact,delete"})
-        log.topic(name).append(records(10).append_column("partition", [[0] * 10]))
+        log.topic(name).append(records(10, partitions=[0]))
         log.topic(name).delete_records({0: 7})
         log.export_kafka(str(out), name)
     assert parse_offsets((out / LOG_START_OFFSETS_FILE).read_bytes(), path="") == {("own", 0): 7, ("other", 0): 7}

@@ -32,8 +32,7 @@ def uri(tmp_path: Path) -> str:
 
 
 def of_partition(log: LogDir, number: int, count: int, first: int) -> pa.Table:
-    table = records(count, first=first, time_ms=log.storage.now_ms())
-    return table.append_column("partition", pa.array([number] * count, pa.int32()))
+    return records(count, first=first, time_ms=log.storage.now_ms(), partitions=[number])
 
 
 @pytest.mark.slow

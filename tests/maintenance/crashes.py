@@ -19,8 +19,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-
 from spark_segments import LogDir
 from spark_segments.errors import TopicExistsError, UnknownTopicError
 from spark_segments.maintenance import compact, restore, retain, roll, vacuum, verify
@@ -113,8 +111,7 @@ def prepare_import(log: LogDir) -> None:
 def append_turns(log: LogDir) -> None:
     for turn in range(12):
         for partition in range(PARTITIONS):
-            table = records(10, first=turn * 10, time_ms=log.storage.now_ms())
-            table = table.append_column("partition", pa.array([partition] * 10, pa.int32()))
+            table = records(10, first=turn * 10, time_ms=log.storage.now_ms(), partitions=[partition])
             log.topic("orders").append(table)
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import pyarrow as pa
 from deltalake import DeltaTable
 
 from spark_segments.maintenance import table
+from tests.topics import append
 
 COLUMNS = ["key", "value", "headers", "partition", "offset", "timestamp"]
 CONFIG = {"cleanup.policy": "compact,delete", "min.cleanable.dirty.ratio": "0"}
@@ -37,11 +37,6 @@ def update(log, uri, topic="orders", **options):
 def failure(log, uri, **options):
     (line,) = table(log, topics=["orders"], table_uri=uri, **options).failed
     return line["error"]
-
-
-def append(log, *pairs, topic="orders", **columns):
-    keys, values = zip(*pairs, strict=True)
-    log.topic(topic).append(pa.table({"key": keys, "value": pa.array(values, pa.binary()), **columns}))
 
 
 def with_orders(log, partitions=1):

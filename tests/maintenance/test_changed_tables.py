@@ -10,7 +10,8 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from spark_segments.maintenance import erase
-from tests.maintenance.table_rows import append, content, failure, readable, update, with_orders
+from tests.maintenance.table_rows import content, failure, readable, update, with_orders
+from tests.topics import append
 
 
 @pytest.fixture

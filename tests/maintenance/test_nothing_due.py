@@ -7,7 +7,6 @@ from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
-import pyarrow as pa
 import pytest
 
 from spark_segments import LogDir
@@ -16,6 +15,7 @@ from spark_segments.log.manifest.delta.delta_log import DeltaLog
 from spark_segments.log.manifest.delta.delta_rs import OpenedTable, open_table
 from spark_segments.maintenance import roll
 from spark_segments.storage import Storage
+from tests.topics import records
 
 TOPICS = ("events", "prices")
 PARTITIONS = 10
@@ -28,19 +28,8 @@ def settled(log: LogDir) -> LogDir:
     """Topics of which no job has anything to do."""
     for topic in TOPICS:
         log.create_topic(topic, PARTITIONS, {"cleanup.policy": "compact,delete"})
-        log.topic(topic).append(rows())
+        log.topic(topic).append(records(PARTITIONS, partitions=range(PARTITIONS)).drop_columns(["timestamp"]))
     return log
-
-
-def rows() -> pa.Table:
-    numbers = range(PARTITIONS)
-    return pa.table(
-        {
-            "key": [b"%d" % number for number in numbers],
-            "value": [b"v"] * PARTITIONS,
-            "partition": pa.array(numbers, pa.int32()),
-        }
-    )
 
 
 def opened(log: LogDir) -> tuple[LogDir, Counter[str]]:
@@ -66,7 +55,7 @@ def test_each_job_sees_what_another_process_has_committed_since_the_job_before(s
     later_ms = log.storage.now_ms() + 10 * 86_400_000
     assert len(roll(log, now_ms=later_ms).partitions) == len(TOPICS) * PARTITIONS
     assert not roll(log, now_ms=later_ms).partitions
-    settled.topic("events").append(rows())
+    settled.topic("events").append(records(PARTITIONS, partitions=range(PARTITIONS)).drop_columns(["timestamp"]))
     assert {line["topic"] for line in roll(log, now_ms=later_ms).partitions} == {"events"}
     assert times == dict.fromkeys(TOPICS, 1)
 

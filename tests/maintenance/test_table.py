@@ -30,8 +30,9 @@ from tests.golden_files import GOLDEN
 from tests.log.kafka_side import TOPIC, KafkaSide
 from tests.log.test_latest import Histories
 from tests.maintenance.table_kills import killed_and_ended
-from tests.maintenance.table_rows import COLUMNS, append, by_place, content, failure, readable, update, with_orders
+from tests.maintenance.table_rows import COLUMNS, by_place, content, failure, readable, update, with_orders
 from tests.s3_server import BUCKET
+from tests.topics import append
 
 KINDS = (None, "latest")
 DAY_MS = 24 * 3_600_000

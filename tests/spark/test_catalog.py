@@ -2,28 +2,22 @@
 
 from __future__ import annotations
 
-import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
 
 from spark_segments.errors import InvalidOptionError
 from spark_segments.spark.tables import METADATA_KEY, table_options
+from tests.topics import append
 
 
 @pytest.fixture
 def orders(spark, log):
     log.create_topic("orders")
-    log.topic("orders").append(_rows("a", "b", "c"))
+    append(log, ("a", "A"), ("b", "B"), ("c", "C"))
     yield log
     for name in ("orders", "made"):
         spark.sql(f"drop table if exists {name}")
     spark.sql("drop view if exists orders_view")
-
-
-def _rows(*values):
-    return pa.table(
-        {"key": [value.encode() for value in values], "value": [value.upper().encode() for value in values]}
-    )
 
 
 def _keys(frame) -> list[str]:
@@ -33,7 +27,7 @@ def _keys(frame) -> list[str]:
 def test_a_table_made_without_columns_keeps_its_options(spark, orders):
     spark.sql(f"create table orders using segments options (path '{orders.uri}', subscribe 'orders')")
     assert _keys(spark.table("orders")) == ["a", "b", "c"]
-    orders.topic("orders").append(_rows("d"))
+    append(orders, ("d", "D"))
     assert _keys(spark.sql("select * from orders where offset > 0")) == ["b", "c", "d"]
     limited = 'select * from orders with (startingOffsets=\'{"orders":{"0":2}}\')'
     assert _keys(spark.sql(limited)) == ["c", "d"]

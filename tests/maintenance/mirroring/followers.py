@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pyarrow as pa
-
 from spark_segments import LogDir
 from spark_segments.config import topic_config
 from spark_segments.errors import SegmentsError
@@ -32,9 +30,9 @@ def mirrored(leader: LogDir, follower: LogDir, *topics: str, **options: Any) -> 
 
 def appended(leader: LogDir, count: int = 10, *, first: int = 0, topic: str = TOPIC, **where: int) -> None:
     """Appends records in one commit, to partition 0 unless `where` says another."""
-    table = records(count, first=first, time_ms=leader.storage.now_ms())
-    numbers = pa.array([where.get("partition", 0)] * count, pa.int32())
-    leader.topic(topic).append(table.append_column("partition", numbers))
+    partitions = [where.get("partition", 0)]
+    table = records(count, first=first, time_ms=leader.storage.now_ms(), partitions=partitions)
+    leader.topic(topic).append(table)
 
 
 def appended_often(leader: LogDir, times: int = 12) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import pyarrow as pa
 import pytest
 from pyspark.sql.types import StringType, StructField, StructType
@@ -9,15 +11,12 @@ from pyspark.sql.types import StringType, StructField, StructType
 from spark_segments.errors import CommitConflictError, InvalidOptionError, SegmentsError, TransactionOrderError
 from spark_segments.log.appending.append import commit_chunks
 from spark_segments.spark.source import Source
+from tests import topics
 from tests.spark import in_process
 from tests.spark.streams import batches
 
+rows = functools.partial(topics.rows, partitions=[0])
 TO_T = {"topic": "t"}
-
-
-def rows(*values, topics=None, partition=0):
-    columns = {"key": list(values), "value": list(values), "partition": pa.array([partition] * len(values), pa.int32())}
-    return pa.table(columns if topics is None else columns | {"topic": topics})
 
 
 def values(log, topic="t"):
@@ -121,7 +120,7 @@ def test_tasks_that_ran_before_and_after_the_other_drivers_commit_add_nothing(t)
 
 
 def test_of_several_topics_each_takes_the_batch_once(t):
-    tasks = [rows("a", "b", topics=["t", "u"])]
+    tasks = [rows("a", "b", topic=["t", "u"])]
     messages = batches.write(t.uri, {}, tasks, "q1", 0)
     commit_chunks(t, "t", [chunks for chunks in messages[0].chunks if chunks.topic == "t"], messages[0].txn)
     assert (values(t, "t"), values(t, "u")) == (["a"], [])  # the driver died between two commits
@@ -129,8 +128,8 @@ def test_of_several_topics_each_takes_the_batch_once(t):
     batches.run(t.uri, {}, tasks, batch=0)
     assert (values(t, "t"), values(t, "u")) == (["a"], ["b"])
     assert all("/" not in path or path.startswith("u-") for path in set(files(t)) - set(there))
-    batches.run(t.uri, {}, [rows("c", "d", topics=["u", "u"])], batch=1)
-    batches.run(t.uri, {}, [rows("e", "f", topics=["t", "u"])], batch=2)
+    batches.run(t.uri, {}, [rows("c", "d", topic=["u", "u"])], batch=1)
+    batches.run(t.uri, {}, [rows("e", "f", topic=["t", "u"])], batch=2)
     assert (values(t, "t"), values(t, "u")) == (["a", "e"], ["b", "c", "d", "f"])
 
 
@@ -209,7 +208,7 @@ def test_foreach_batch_of_another_query_under_the_same_application_is_an_error(t
 
 
 def test_a_write_of_several_topics_with_a_key_goes_into_each_once(t, caplog):
-    written = [rows("a", "b", topics=["t", "u"]), rows("c", topics=["t"])]
+    written = [rows("a", "b", topic=["t", "u"]), rows("c", topic=["t"])]
     for day in (2, 1, 2, 1):
         in_process.save(t.uri, {"appendOnce": f"landing/{day}"}, written)
     assert (values(t), values(t, "u")) == (["a", "c", "a", "c"], ["b", "b"])
@@ -220,7 +219,7 @@ def test_a_write_of_several_topics_with_a_key_goes_into_each_once(t, caplog):
 
 def test_of_a_write_that_reached_one_topic_the_other_topic_takes_the_repeat(t):
     t.topic("t").append(rows("a"), once="landing/1")
-    in_process.save(t.uri, {"appendOnce": "landing/1"}, [rows("a", "b", topics=["t", "u"])])
+    in_process.save(t.uri, {"appendOnce": "landing/1"}, [rows("a", "b", topic=["t", "u"])])
     assert (values(t), values(t, "u")) == (["a"], ["b"])
 
 
