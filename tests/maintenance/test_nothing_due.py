@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from spark_segments import LogDir
-from spark_segments.log.directory import LogDirectory
 from spark_segments.log.manifest.delta.delta_log import DeltaLog
 from spark_segments.log.manifest.delta.delta_rs import OpenedTable, open_table
 from spark_segments.maintenance import roll
 from spark_segments.storage import Storage
+from tests.opened import opened as reopened
 from tests.topics import records
 
 TOPICS = ("events", "prices")
@@ -40,7 +40,7 @@ def opened(log: LogDir) -> tuple[LogDir, Counter[str]]:
         times[directory.rpartition("/")[2]] += 1
         return open_table(storage, directory, version)
 
-    return LogDir(LogDirectory(log.storage, open_delta_log=partial(DeltaLog, open_table=counted))), times
+    return reopened(log, open_delta_log=partial(DeltaLog, open_table=counted)), times
 
 
 def test_the_table_of_a_topic_is_opened_once_for_all_jobs_and_once_before_anything_may_be_deleted(settled):
