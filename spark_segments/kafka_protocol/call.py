@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 from kio.schema.errors import ErrorCode
 
 from spark_segments.errors import MissingFileError, SegmentsError, UnknownTopicError
-from spark_segments.kafka_protocol.coordinator import Coordinator
+from spark_segments.kafka_protocol.coordinator import Coordinator, RefusedError
 from spark_segments.kafka_protocol.messages import Request
 from spark_segments.kafka_protocol.views import ServedTopic, Views
+from spark_segments.log.groups.group import Group
 
 if TYPE_CHECKING:
     from spark_segments.kafka_protocol.credentials import Login
@@ -76,6 +77,12 @@ class Call:
             self.warnings.append(f"topic {name}: {error}")
             return None, error_code(error)
         return (view, ErrorCode.none) if view is not None else (None, ErrorCode.unknown_topic_or_partition)
+
+    def group(self, name: str) -> Group | None:
+        """A group of the log directory; None where it keeps no groups. Raises RefusedError for what is no id."""
+        if not name:
+            raise RefusedError(ErrorCode.invalid_group_id)
+        return None if self.views.log.is_kafka else self.views.log.group(name)
 
     @staticmethod
     def now_ms() -> int:

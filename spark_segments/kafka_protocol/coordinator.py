@@ -6,6 +6,7 @@ group has read is not kept here but in the log directory, so that a server that 
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 import uuid
@@ -15,16 +16,25 @@ from dataclasses import dataclass, field, replace
 from kio.schema.errors import ErrorCode
 
 from spark_segments.kafka_protocol.lease import Lease
+from spark_segments.log.groups.group import Group
+from spark_segments.log.groups.group_files import SERVE, GroupCommit, GroupRows
 
 EMPTY, JOINING, SYNCING, STABLE, DEAD = "Empty", "PreparingRebalance", "CompletingRebalance", "Stable", "Dead"
 
 FIRST_MEMBERS_SECONDS = 0.5
 """How long the first members of a group wait for others (group.initial.rebalance.delay.ms)."""
 
+READ_ONLY, OWN, ALL = "read-only", "own", "all"
+POLICIES = (READ_ONLY, OWN, ALL)
+"""Which groups clients may join and move: none; those that clients of a server made; all."""
+
 MOST_MEMBERS = 1000
 MOST_GROUPS = 10_000
 _LEAST_SESSION_SECONDS, _LONGEST_SESSION_SECONDS = 1.0, 1800.0
 _CHECK_SECONDS = 0.2
+_COMMITS = 64  # that are under way at a time, of as many groups
+
+_logger = logging.getLogger(__name__)
 
 
 class RefusedError(Exception):
@@ -148,13 +158,15 @@ class _Group:
 
 class Coordinator:
     """The groups of a server, while it holds them. Any number of threads may use it; a request that waits keeps its
-    thread. `lease`: None where no other server can have the groups.
+    thread. `lease`: None where no other server can have the groups. `policy`: one of POLICIES.
     """
 
-    def __init__(self, lease: Lease | None) -> None:
+    def __init__(self, lease: Lease | None, policy: str = OWN) -> None:
+        self._policy = policy
         self._groups: dict[str, _Group] = {}
         self._lock = threading.Lock()
         self._lease = lease
+        self._committing = [threading.Lock() for _ in range(_COMMITS)]
         self._stopped = False
 
     def stop(self) -> None:
@@ -170,8 +182,8 @@ class Coordinator:
                 group.condition.notify_all()
 
     def holds(self) -> bool:
-        """Whether this server has the groups, for now."""
-        return self._lease is None or self._lease.is_held()
+        """Whether this server has the groups, for now. Who only reads them needs no lease."""
+        return self._lease is None or self._policy == READ_ONLY or self._lease.is_held()
 
     def take(self) -> bool:
         """Takes the groups if no other server has them. Who takes them anew begins without members."""
@@ -181,6 +193,42 @@ class Coordinator:
             self._groups = {}
         assert self._lease is not None
         return self._lease.keep()
+
+    def check_may_move(self, group: Group | None, commit: GroupCommit | None = None) -> None:
+        """Raises RefusedError where clients may not move a group; None: it keeps no positions. `commit`: its newest, if
+        that is known.
+        """
+        if self._policy == READ_ONLY:
+            raise RefusedError(ErrorCode.group_authorization_failed)
+        if self._policy == OWN and group is not None:
+            commit = commit or group.positions().last
+            if commit.rows and commit.made_by != SERVE:
+                _logger.warning(
+                    "group %s is left alone, for clients of a server did not make it: segments serve --groups all "
+                    "lets them move it",
+                    group.id,
+                )
+                raise RefusedError(ErrorCode.group_authorization_failed)
+
+    def commit(self, group: Group, moved: GroupRows, generation: int, member_id: str, instance_id: str | None) -> None:
+        """Moves positions of a group, one commit after the other, each by a member of this generation, or in nobody's
+        group. Raises RefusedError, SegmentsError.
+
+        The commit says under which lease it was begun. Another server that took the groups since has committed under a
+        higher one, and then this commit does not happen: not even where this server slept within it.
+        """
+        number = 0 if self._lease is None else self._lease.number
+        with self._committing[hash(group.id) % _COMMITS]:
+
+            def check(begun: GroupCommit) -> None:
+                self.check_commit(group.id, generation, member_id, instance_id)
+                if begun.lease > number:
+                    if self._lease is not None and number == self._lease.number:
+                        self._lease.give_up(begun.lease)
+                    raise RefusedError(ErrorCode.not_coordinator)
+                self.check_may_move(group, begun)
+
+            group.update(lambda rows: rows | moved, check=check, lease=number, made_by=SERVE)
 
     def _check_held(self) -> None:
         if not self.holds():
@@ -218,8 +266,6 @@ class Coordinator:
         `client`: (client id, host). `asks_twice`: a new member gets its id first (KIP-394), and asks again with it.
         `is_gone`: whether nobody waits for the answer any more; the member then stays for its session alone.
         """
-        if not name:
-            raise RefusedError(ErrorCode.invalid_group_id, member_id)
         if not _LEAST_SESSION_SECONDS <= session_seconds <= _LONGEST_SESSION_SECONDS:
             raise RefusedError(ErrorCode.invalid_session_timeout, member_id)
         if not protocols or not protocol_type:

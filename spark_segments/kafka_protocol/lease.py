@@ -1,5 +1,8 @@
 """Who holds the groups of a log directory: one server at a time, by numbered files.
 
+Who begins to hold does so under the number of its first file, which rises from holder to holder. A commit of a group
+says under which, and none follows that of a later holder: a server that slept meanwhile moves no group back.
+
 A file of `_serve/` is made only if its number is free, and the highest number says who holds. The holder makes the
 next file before its time is over. Who finds that the highest has ended, or is older than LEASE_SECONDS by the store's
 clock, may make the next. Whether a file counts is looked at afterwards, as with a commit of a group.
@@ -49,6 +52,9 @@ class Lease:
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
         self._server = uuid.uuid4().hex
+        self.number = 0
+        """Under which this server has begun to hold the groups; 0: it never did."""
+        self._least = 0
         self._taken: Moment | None = None
         self._asked: Moment | None = None
         self._other = ""  # the process that holds the groups instead
@@ -72,11 +78,21 @@ class Lease:
             else:
                 age_seconds = (self._storage.now_ms() - newest.modified_ms) / 1000
                 is_free = age_seconds > LEASE_SECONDS + MARGIN_SECONDS
-            number = 1 if newest is None else newest.number + 1
+            number = max(0 if newest is None else newest.number, self._least) + 1
             is_taken = is_free and not self._ended.is_set() and self._made(number)
+            if is_taken and (not is_own or self.number <= self._least):
+                self.number = number
             self._taken = begun if is_taken else None
             self._tell("" if newest is None or is_taken else newest.process)
             return is_taken
+
+    def give_up(self, least: int) -> None:
+        """Holds no more, until it is taken under a number above `least`: that of a commit that is in a group already,
+        where `_serve/` was lost, or a copy of the log directory was made without it.
+        """
+        with self._lock:
+            self._least, self._taken = max(self._least, least), None
+            self._asked = None
 
     def keep(self) -> bool:
         """Takes the lease unless it is held, and renews it from now on in a thread, until it is lost or ended.

@@ -20,7 +20,7 @@ from spark_segments.errors import InvalidOptionError
 from spark_segments.kafka_protocol.apis import APIS, VERSIONS, connecting, fetch, refused
 from spark_segments.kafka_protocol.call import Call, Limits
 from spark_segments.kafka_protocol.connection import Connection
-from spark_segments.kafka_protocol.coordinator import Coordinator
+from spark_segments.kafka_protocol.coordinator import OWN, POLICIES, Coordinator
 from spark_segments.kafka_protocol.credentials import Login, Users
 from spark_segments.kafka_protocol.lease import Lease
 from spark_segments.kafka_protocol.messages import BadRequestError, Request, head, read_request, response
@@ -36,7 +36,7 @@ class Server:
     """Serves the topics of `views` from `listen` until `stop`. A context manager: bound when entered, gone when left.
 
     Any address but this machine's own asks for `tls` and `users`, or for `insecure`. `advertised`: the address that
-    clients are told, where it is not the one by which they came.
+    clients are told, where it is not the one by which they came. `groups`: one of POLICIES, which groups they may move.
     """
 
     def __init__(
@@ -49,6 +49,7 @@ class Server:
         tls: ssl.SSLContext | None = None,
         users: Users | None = None,
         insecure: bool = False,
+        groups: str = OWN,
         limits: Limits | None = None,
     ) -> None:
         if host not in LOOPBACK and not insecure and (tls is None or users is None):
@@ -58,10 +59,12 @@ class Server:
                 found=f"{host} without {'TLS' if tls is None else 'users'}",
                 hint="Give a certificate, its key and a users file; or say --insecure where the network is trusted",
             )
+        if groups not in POLICIES:
+            raise InvalidOptionError("Not a choice of groups", expected=" or ".join(POLICIES), found=groups)
         self.views, self.limits = views, limits or Limits()
         self._counts: Counter[str] = Counter()
         self._counts_lock = threading.Lock()
-        self.coordinator = Coordinator(None if views.log.is_kafka else Lease(views.log.storage))
+        self.coordinator = Coordinator(None if views.log.is_kafka else Lease(views.log.storage), groups)
         self._host, self._port, self._advertised = host, port, advertised
         self._tls, self._users = tls, users
         self._stopping = threading.Event()

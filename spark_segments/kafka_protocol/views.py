@@ -296,8 +296,10 @@ class Views:
                 self._names = known
         return known[1]
 
-    def topic(self, name: str) -> ServedTopic | None:
-        """The topic as it is now, None where there is none. Raises SegmentsError where it cannot be read."""
+    def topic(self, name: str, *, is_newest: bool = False) -> ServedTopic | None:
+        """The topic as it is now, None where there is none; `is_newest`: with what was committed a moment ago. Raises
+        SegmentsError where it cannot be read.
+        """
         if self._versions and name not in self._versions:
             return None
         with self._lock:
@@ -305,10 +307,11 @@ class Views:
         # While one reads the topic anew, all others have the view before: they would stand in a row, each with a view
         # that is too old when its turn comes.
         asked_seconds = time.monotonic()
-        if shown.lock.acquire(blocking=shown.view is None):
+        if shown.lock.acquire(blocking=shown.view is None or is_newest):
             try:
                 age = asked_seconds - shown.read_seconds
-                if shown.read_seconds < 0 or (age >= self.interval_seconds and not (self.is_fixed and shown.view)):
+                is_old = age >= (0 if is_newest else self.interval_seconds)
+                if shown.read_seconds < 0 or (is_old and not (self.is_fixed and shown.view)):
                     shown.view = self._read(name, shown.view)
                     shown.read_seconds = time.monotonic()
             finally:

@@ -1,16 +1,18 @@
-"""Requests of Kafka's protocol as bytes, by kio."""
+"""Requests of Kafka's protocol as bytes, and answers to them, by kio."""
 
 from __future__ import annotations
 
 import dataclasses
 import datetime
+import socket
+import struct
 import typing
 import uuid
 from collections.abc import Mapping
 from typing import Any
 
-from kio.index import load_request_schema
-from kio.serial import entity_writer
+from kio.index import load_request_schema, load_response_schema
+from kio.serial import entity_reader, entity_writer
 
 from spark_segments.kafka_protocol import messages
 
@@ -51,6 +53,19 @@ def request(key: int, version: int, values: Mapping[str, Any], correlation_id: i
     entity_writer(header)(frame, header(**fields))  # type: ignore[arg-type]
     entity_writer(schema)(frame, _sample(schema, values))  # type: ignore[arg-type]
     return messages.SIZE.pack(len(frame.data)) + bytes(frame.data)
+
+
+def answered(port: int, key: int, version: int, values: Mapping[str, Any]) -> Any:
+    """The answer of a server of this machine to a request."""
+    with socket.create_connection(("127.0.0.1", port), timeout=20) as connection:
+        connection.sendall(request(key, version, values))
+        (size,) = struct.unpack(">i", connection.recv(4, socket.MSG_WAITALL))
+        frame = connection.recv(size, socket.MSG_WAITALL)
+    schema: Any = load_response_schema(key, version)
+    _, header_bytes = entity_reader(schema.__header_schema__)(frame, 0)
+    answer, body_bytes = entity_reader(schema)(frame, header_bytes)
+    assert header_bytes + body_bytes == len(frame)
+    return answer
 
 
 def _sample(schema: Any, values: Mapping[str, Any]) -> Any:

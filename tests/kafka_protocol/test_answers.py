@@ -5,8 +5,6 @@ from __future__ import annotations
 import base64
 import dataclasses
 import datetime
-import socket
-import struct
 import typing
 import uuid
 from collections.abc import Iterator, Mapping
@@ -14,13 +12,11 @@ from typing import Any
 
 import pytest
 from confluent_kafka import KafkaException, Producer
-from kio.index import load_response_schema
-from kio.serial import entity_reader
 
 from spark_segments import LogDir
 from spark_segments.kafka_protocol.apis import VERSIONS
 from spark_segments.kafka_protocol.server import Server
-from tests.kafka_protocol.requests import request
+from tests.kafka_protocol.requests import answered
 from tests.kafka_protocol.serving import serving
 from tests.log.memory_store import memory_log
 
@@ -62,19 +58,6 @@ def server(log: LogDir) -> Iterator[Server]:
         yield made
 
 
-def answer(server: Server, key: int, version: int, values: Mapping[str, Any]) -> Any:
-    """What kio reads in the server's answer."""
-    with socket.create_connection(("127.0.0.1", server.port), timeout=20) as connection:
-        connection.sendall(request(key, version, values))
-        (size,) = struct.unpack(">i", connection.recv(4, socket.MSG_WAITALL))
-        frame = connection.recv(size, socket.MSG_WAITALL)
-    schema: Any = load_response_schema(key, version)
-    _, begin = entity_reader(schema.__header_schema__)(frame, 0)
-    found, size = entity_reader(schema)(frame, begin)
-    assert begin + size == len(frame)
-    return found
-
-
 def null_lists(message: Any, path: str = "") -> Iterator[str]:
     hints = typing.get_type_hints(type(message))
     for field in dataclasses.fields(message):
@@ -96,7 +79,7 @@ def test_no_list_is_null_that_kafkas_broker_sends(
     if name == "plain":
         topic_id = uuid.UUID(bytes=base64.urlsafe_b64decode(f"{log.topic(name).snapshot.topic_id}=="))
     values = {**FACTS, **dict.fromkeys(NAMES, name), "topic_id": topic_id, "isolation_level": isolation_level}
-    found = [*null_lists(answer(server, key, version, values))]
+    found = [*null_lists(answered(server.port, key, version, values))]
     if key == FETCH and name == "plain" and isolation_level == 0:  # FetchDataInfo.abortedTransactions is empty
         assert found == ["responses.partitions.aborted_transactions"]
     else:
@@ -106,7 +89,7 @@ def test_no_list_is_null_that_kafkas_broker_sends(
 @pytest.mark.parametrize("version", [12, 13])
 def test_a_topic_is_asked_for_by_its_id_where_the_name_is_empty(server: Server, log: LogDir, version: int) -> None:
     topic_id = uuid.UUID(bytes=base64.urlsafe_b64decode(f"{log.topic('plain').snapshot.topic_id}=="))
-    [topic] = answer(server, METADATA, version, {"name": "", "topic_id": topic_id}).topics
+    [topic] = answered(server.port, METADATA, version, {"name": "", "topic_id": topic_id}).topics
     assert (topic.name, len(topic.partitions), topic.error_code) == ("plain", 2, 0)
 
 

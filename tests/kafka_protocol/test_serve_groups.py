@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import collections
+import shutil
+import threading
 import time
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +23,15 @@ from confluent_kafka.admin import AdminClient
 from spark_segments import LogDir
 from spark_segments.kafka_protocol.coordinator import Coordinator, RefusedError
 from spark_segments.kafka_protocol.server import Server
+from spark_segments.log.groups.group_files import content_of
 from tests.clock import PATIENCE_SECONDS
+from tests.kafka_protocol.requests import answered
 from tests.kafka_protocol.serving import consumer, serving
+from tests.log.memory_store import MemoryFiles, replayed
+from tests.opened import DeltaLog, created, opened
 
 PARTITIONS = 6
+OFFSET_COMMIT, FIND_COORDINATOR = 8, 10
 SESSION_MS = 300_000  # no test waits for a session's end, and clients take no longer one
 
 
@@ -72,7 +82,7 @@ def take(readers: list[Consumer], count: int) -> list[tuple[int, int, str]]:
 
 def test_members_share_the_partitions_and_read_each_record_once(log: LogDir) -> None:
     log.group("billing").reset({"orders": dict.fromkeys(range(PARTITIONS), 100)})
-    with serving(log) as server:
+    with serving(log, groups="all") as server:
         readers = [member(server, "billing", **{"client.id": f"reader-{number}"}) for number in range(3)]
         try:
             deadline = time.monotonic() + PATIENCE_SECONDS
@@ -221,6 +231,160 @@ def test_a_position_in_a_topic_that_was_made_again_is_none(log: LogDir) -> None:
             assert found.offset < 0
         finally:
             reader.close()
+
+
+def commit(server: Server, group: str, offset: int, **values: Any) -> str:
+    """The name of the error by which a client's commit in `orders-0` is answered, one that is no member."""
+    asked = {
+        "group_id": group,
+        "generation_id_or_member_epoch": -1,
+        "name": "orders",
+        "committed_offset": offset,
+        "committed_leader_epoch": -1,
+        **values,
+    }
+    [topic] = answered(server.port, OFFSET_COMMIT, 8, asked).topics
+    return topic.partitions[0].error_code.name
+
+
+def takes_the_groups(server: Server) -> bool:
+    [found] = answered(server.port, FIND_COORDINATOR, 4, {"coordinator_keys": "any"}).coordinators
+    return found.error_code.name == "none"
+
+
+def position(log: LogDir, group: str) -> int | None:
+    return log.group(group).positions().offsets.get("orders", {}).get(0)
+
+
+@pytest.mark.parametrize("policy", ["own", "read-only"])
+def test_a_group_that_other_readers_made_is_shown_and_not_moved(log: LogDir, policy: str) -> None:
+    log.group("audit").reset({"orders": {0: 3}})
+    with serving(log, groups=policy) as server:
+        reader = member(server, "audit")
+        try:
+            with pytest.raises(KafkaException, match="GROUP_AUTHORIZATION_FAILED"):
+                reader.commit(offsets=[TopicPartition("orders", 0, 9)], asynchronous=False)
+            [found] = reader.committed([TopicPartition("orders", 0)], timeout=20)
+            assert found.offset == 3
+            assert reader.poll(20).error().name() == "GROUP_AUTHORIZATION_FAILED"
+        finally:
+            reader.close()
+    assert position(log, "audit") == 3
+
+
+def test_all_groups_are_moved_where_the_server_says_so(log: LogDir) -> None:
+    log.group("audit").reset({"orders": {0: 3}})
+    with serving(log, groups="all") as server:
+        assert takes_the_groups(server)
+        assert commit(server, "audit", 9) == "none"
+    with serving(log) as server:  # which does not make it a group of a server's clients
+        assert takes_the_groups(server)
+        assert commit(server, "audit", 10) == "group_authorization_failed"
+    assert position(log, "audit") == 9
+
+
+def test_a_server_that_only_reads_groups_writes_nothing(log: LogDir) -> None:
+    with serving(log, groups="read-only") as server:
+        assert takes_the_groups(server)
+        assert commit(server, "new", 9) == "group_authorization_failed"
+    assert not log.groups()
+    assert not log.storage.directories("_serve")
+
+
+def test_a_group_of_a_servers_clients_stays_theirs_when_it_is_reset(log: LogDir) -> None:
+    with serving(log) as server:
+        assert takes_the_groups(server)
+        assert commit(server, "billing", 9) == "none"
+        log.group("billing").reset({"orders": {0: 3}})
+        assert commit(server, "billing", 10) == "none"
+        log.group("billing").delete()
+        log.group("billing").reset({"orders": {0: 4}})
+        assert commit(server, "billing", 10) == "group_authorization_failed"
+
+
+def test_a_position_beyond_the_log_end_is_refused(log: LogDir) -> None:
+    with serving(log, interval_seconds=3600) as server:
+        assert takes_the_groups(server)
+        assert commit(server, "billing", 100) == "none"
+        assert commit(server, "billing", 101) == "offset_out_of_range"
+        append(log, range(600, 606))
+        assert commit(server, "billing", 101) == "none"
+        assert commit(server, "billing", 1 << 62) == "offset_out_of_range"
+    assert position(log, "billing") == 101
+
+
+def test_an_epoch_that_the_log_never_had_is_not_taken(log: LogDir) -> None:
+    with serving(log) as server:
+        assert takes_the_groups(server)
+        assert commit(server, "billing", 9, committed_leader_epoch=7) == "none"
+    assert log.group("billing").positions()["orders", 0].leader_epoch == 0
+    assert log.group("billing").positions().starts(log.topic("orders").snapshot) == {0: 9}
+
+
+class StoppedFiles(MemoryFiles):
+    """A process that stops where it makes a file of a group, while `goes_on` is not set."""
+
+    def __init__(self, files: dict[str, tuple[bytes, int]]) -> None:
+        super().__init__(files)
+        self.goes_on, self.is_stopped = threading.Event(), threading.Event()
+        self.goes_on.set()
+
+    def create(self, path: str, data: Any, *, is_forced: bool = True) -> None:
+        if "/_groups/" in path and not self.goes_on.is_set():
+            self.is_stopped.set()
+            assert self.goes_on.wait(60)
+        super().create(path, data, is_forced=is_forced)
+
+
+@pytest.mark.parametrize("later", [4000, None])
+def test_a_server_that_slept_while_it_committed_moves_no_group_back(later: int | None) -> None:
+    stopped, delta_log = StoppedFiles({}), partial(DeltaLog, open_table=replayed)
+    log = created("/log", MemoryFiles(stopped.files), open_delta_log=delta_log)
+    log.create_topic("orders")
+    log.topic("orders").append([{"value": str(number)} for number in range(5000)])
+    with (
+        serving(opened("/log", stopped, open_delta_log=delta_log)) as first,
+        serving(log) as second,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        assert takes_the_groups(first)
+        assert commit(first, "billing", 57) == "none"
+        stopped.goes_on.clear()
+        late = pool.submit(commit, first, "billing", 58)
+        assert stopped.is_stopped.wait(60)
+        for path, (data, ms) in stopped.files.items():
+            if "/_serve/" in path:
+                stopped.files[path] = data, ms - 100_000
+        assert takes_the_groups(second)
+        if later is not None:
+            assert commit(second, "billing", later) == "none"
+        stopped.goes_on.set()
+        assert late.result(60) == ("none" if later is None else "not_coordinator")
+        assert position(log, "billing") == (later or 58)
+        assert commit(second, "billing", 4001) == "none"
+    assert position(log, "billing") == 4001
+
+
+def test_groups_go_on_where_the_files_of_the_lease_were_lost(log: LogDir) -> None:
+    with serving(log) as server:
+        for _ in range(3):
+            assert server.coordinator.take()
+        assert commit(server, "billing", 9) == "none"
+    shutil.rmtree(Path(log.uri, "_serve"))
+    log.storage.create("_groups/billing/00000000000000000002.json", raised_lease(log, "billing", 500))
+    with serving(log) as server:
+        assert takes_the_groups(server)
+        assert commit(server, "billing", 10) == "not_coordinator"
+        assert takes_the_groups(server)
+        assert commit(server, "billing", 10) == "none"
+    assert position(log, "billing") == 10
+
+
+def raised_lease(log: LogDir, group: str, lease: int) -> bytes:
+    last = log.group(group).positions().last
+    return content_of(
+        group, replace(last, number=last.number + 1, commit_id="other", after=last.commit_id, lease=lease)
+    )
 
 
 def test_groups_are_listed_with_and_without_members(log: LogDir) -> None:

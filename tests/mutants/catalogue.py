@@ -777,6 +777,23 @@ MUTANTS = (
     ),
     Mutant(
         "groups",
+        "a server that slept commits after the one that took the groups",
+        "kafka_protocol/coordinator.py",
+        "                if begun.lease > number:\n",
+        "                if False:\n",
+        "tests/kafka_protocol/test_serve_groups.py::"
+        "test_a_server_that_slept_while_it_committed_moves_no_group_back[4000]",
+    ),
+    Mutant(
+        "groups",
+        "clients of a server move the groups of other readers",
+        "kafka_protocol/coordinator.py",
+        "            if commit.rows and commit.made_by != SERVE:\n",
+        "            if False:\n",
+        "tests/kafka_protocol/test_serve_groups.py::test_a_group_that_other_readers_made_is_shown_and_not_moved[own]",
+    ),
+    Mutant(
+        "groups",
         "a commit whose reply was lost takes over what others committed since",
         "log/groups/group.py",
         "                    return Positions(self.id, made)\n                if attempt == _TRIES:",

@@ -51,6 +51,14 @@ def serve(
         Path | None,
         typer.Option("--users", exists=True, help="Lines name:password, for SASL PLAIN and SCRAM."),
     ] = None,
+    groups: Annotated[
+        str,
+        typer.Option(
+            "--groups",
+            metavar="read-only|own|all",
+            help="Which groups clients may join and move: none, those that clients of a server made, or all.",
+        ),
+    ] = "own",
     metrics: MetricsOption = None,
     insecure: Annotated[
         bool, typer.Option("--insecure", help="Serve other machines without TLS or without users.")
@@ -62,7 +70,8 @@ def serve(
     and object stores are read as they are. Ctrl-C or SIGTERM ends it.
     While it runs, each minute in which it had work is a line.
 
-    It listens on 127.0.0.1. Any other --host wants --tls-cert, --tls-key
+    Groups that other readers made stay as they are, unless --groups all
+    lets clients move them. It listens on 127.0.0.1. Any other --host wants --tls-cert, --tls-key
     and --users, or --insecure.
 
     Example: segments serve /data/log --port 9092
@@ -95,6 +104,7 @@ def serve(
         tls=_tls(tls_cert, tls_key),
         users=None if users is None else Users.of_file(str(users)),
         insecure=insecure,
+        groups=groups,
     )
     with server:
         print(f"Serving {location.log_dir} at {host}:{server.port} until Ctrl-C", flush=True)

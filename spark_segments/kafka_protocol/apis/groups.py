@@ -8,7 +8,7 @@ from kio.schema.errors import ErrorCode
 
 from spark_segments.errors import SegmentsError
 from spark_segments.kafka_protocol.call import NODE_ID, Api, Call
-from spark_segments.kafka_protocol.coordinator import DEAD, EMPTY
+from spark_segments.kafka_protocol.coordinator import DEAD, EMPTY, RefusedError
 
 _GROUP = 0
 _MANY_KEYS = 4  # from this version on a request of FindCoordinator asks for many
@@ -72,8 +72,11 @@ def _described(call: Call, name: str) -> dict[str, Any]:
     code, message = ErrorCode.none, None
     if state in (DEAD, EMPTY):
         try:
-            has_positions = not call.views.log.is_kafka and bool(call.views.log.group(name).positions())
+            group = call.group(name)
+            has_positions = group is not None and bool(group.positions())
             state = EMPTY if has_positions or state == EMPTY else DEAD
+        except RefusedError as error:
+            code = error.code
         except SegmentsError as error:
             call.warnings.append(f"group {name}: {error}")
             code = ErrorCode.coordinator_not_available

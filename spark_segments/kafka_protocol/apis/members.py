@@ -6,6 +6,7 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
+from spark_segments.errors import SegmentsError
 from spark_segments.kafka_protocol.call import Api, Call
 from spark_segments.kafka_protocol.coordinator import RefusedError
 
@@ -19,6 +20,7 @@ def _join_group(call: Call) -> dict[str, Any]:
     session_seconds = body.session_timeout.total_seconds()
     rebalance = getattr(body, "rebalance_timeout", body.session_timeout).total_seconds()
     try:
+        call.coordinator.check_may_move(call.group(body.group_id))
         joined = call.coordinator.join(
             body.group_id,
             body.member_id,
@@ -31,14 +33,19 @@ def _join_group(call: Call) -> dict[str, Any]:
             asks_twice=call.request.api_version >= _ASKS_TWICE,
             is_gone=call.is_gone,
         )
-    except RefusedError as error:
+    except (RefusedError, SegmentsError) as error:
+        code, member_id = ErrorCode.coordinator_not_available, ""
+        if isinstance(error, RefusedError):
+            code, member_id = error.code, error.member_id
+        else:
+            call.warnings.append(f"group {body.group_id}: {error}")
         return {
-            "error_code": error.code,
+            "error_code": code,
             "generation_id": -1,
             "protocol_type": None,
             "protocol_name": None if call.request.api_version >= 7 else "",
             "leader": "",
-            "member_id": error.member_id or body.member_id,
+            "member_id": member_id or body.member_id,
             "members": [],
         }
     return {

@@ -49,11 +49,13 @@ def _moved(call: Call, topic: str, asked: Any, moved: dict[TopicPartition, Posit
         return ErrorCode.unknown_topic_or_partition
     if len(metadata.encode()) > call.limits.metadata_bytes:
         return ErrorCode.offset_metadata_too_large
-    if offset < 0:
+    if offset > view.partitions[number].log_end_offset:  # another server may have seen what was appended since
+        view = call.views.topic(topic, is_newest=True) or view
+    if not 0 <= offset <= view.partitions[number].log_end_offset:
         return ErrorCode.offset_out_of_range
     state = PartitionState.of_row(view.snapshot.topic_id, view.partitions[number])
     given = getattr(asked, "committed_leader_epoch", -1)
-    epoch = given if given >= 0 else state.position(offset).leader_epoch
+    epoch = given if given >= 0 and state.leader_epochs.know(given) else state.position(offset).leader_epoch
     moved[topic, number] = Position(offset, state.topic_id, epoch, metadata, call.now_ms())
     return ErrorCode.none
 
@@ -62,16 +64,16 @@ def _commit(call: Call, moved: dict[TopicPartition, Position]) -> ErrorCode | No
     """The error that all partitions get, None where the positions were committed."""
     body = call.request.body
     instance_id = getattr(body, "group_instance_id", None)
+    member = body.generation_id_or_member_epoch, body.member_id, instance_id
     try:
-        call.coordinator.check_commit(body.group_id, body.generation_id_or_member_epoch, body.member_id, instance_id)
+        call.coordinator.check_commit(body.group_id, *member)
+        group = call.group(body.group_id)
+        if group is None:  # nothing is ever written there
+            return ErrorCode.group_authorization_failed
+        if moved:
+            call.coordinator.commit(group, moved, *member)
     except RefusedError as error:
         return error.code
-    if not moved:
-        return None
-    if call.views.log.is_kafka:  # nothing is ever written there
-        return ErrorCode.group_authorization_failed
-    try:
-        call.views.log.group(body.group_id).update(lambda rows: rows | moved)
     except UnknownOutcomeError as error:
         call.warnings.append(f"group {body.group_id}: {error}")
         return ErrorCode.request_timed_out
@@ -94,7 +96,10 @@ def _offset_fetch(call: Call) -> dict[str, Any]:
 
 def _positions(call: Call, group_id: str, topics: Any) -> dict[str, Any]:
     try:
-        known = {} if call.views.log.is_kafka else dict(call.views.log.group(group_id).positions())
+        group = call.group(group_id)
+        known = {} if group is None else dict(group.positions())
+    except RefusedError as error:
+        return {"error_code": error.code, "topics": []}
     except SegmentsError as error:
         call.warnings.append(f"group {group_id}: {error}")
         return {"error_code": ErrorCode.coordinator_not_available, "topics": []}

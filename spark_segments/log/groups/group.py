@@ -170,12 +170,23 @@ class Group(Prints):
         """
         self.update(lambda rows: {} if rows else None, skips_damage=True)
 
-    def update(self, plan: GroupPlan, known: Positions | None = None, *, skips_damage: bool = False) -> Positions:
+    def update(
+        self,
+        plan: GroupPlan,
+        known: Positions | None = None,
+        *,
+        skips_damage: bool = False,
+        check: Callable[[GroupCommit], None] | None = None,
+        lease: int = 0,
+        made_by: str = "",
+    ) -> Positions:
         """Replaces the positions by what `plan` makes of them, and returns the new ones.
 
         `plan` is called again where another commit came first; whatever it raises ends the commit. It returns None
         where nothing is to do. `known`: the commit to begin at, without a look whether it is still the newest.
         `skips_damage`: a damaged file has no positions; the plan gets one that nobody has, so that it has work to do.
+        `check`: called with the commit that each try begins at; what it raises ends the commit. `lease`: that of the
+        server that commits. `made_by`: whose the group is, where it has no positions yet.
 
         Raises StorageError where nothing was committed, CommitConflictError where other commits came first in every
         try, UnknownOutcomeError where the commit may have happened.
@@ -198,6 +209,8 @@ class Group(Prints):
                 base, begun = None, base or self._newest(skips_damage=skips_damage)
                 if begun.number < least:
                     continue
+                if check is not None:
+                    check(begun)
                 rows = plan(dict(begun.rows))
                 if rows is None:
                     if not sent:
@@ -207,6 +220,8 @@ class Group(Prints):
                     self._convert()
                     continue
                 least, made = begun.number, GroupCommit(begun.number + 1, commit_id, begun.commit_id, rows)
+                owner = begun.made_by if begun.rows else made_by
+                made = replace(made, lease=max(begun.lease, lease), made_by=owner if rows else "")
                 sent.add(made.number)
                 files.create(made)
                 if self._stands(files, made):

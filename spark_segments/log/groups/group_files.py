@@ -36,6 +36,9 @@ LONGEST_ID = 32_767
 LONGEST_METADATA = 4096
 """The longest metadata of a position in bytes of UTF-8: Kafka's default of offset.metadata.max.bytes."""
 
+SERVE = "serve"
+"""Who made a group that clients of `segments serve` were the first to commit to."""
+
 MOST_BYTES = 256 * 1024 * 1024
 LEFT_OVER_MS = 60 * 60 * 1000
 """A file that a commit has staged and left behind goes when the newest file is so much younger."""
@@ -54,6 +57,7 @@ class GroupCommit:
     """A commit of a group: its number, from 1, its own id and that of the commit before it, and all positions after it.
 
     Number 0 stands for what is there before the first commit: nothing, or what an older version kept (`old_version`).
+    `lease`: the highest under which a server committed to the group; 0: none did. `made_by`: SERVE, or nobody who says.
     """
 
     number: int
@@ -61,6 +65,8 @@ class GroupCommit:
     after: str
     rows: GroupRows
     old_version: int | None = None
+    lease: int = 0
+    made_by: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +146,10 @@ def content_of(group: str, commit: GroupCommit) -> bytes:
         "after": commit.after,
         "positions": list(logs.values()),
     }
+    if commit.lease:
+        said["lease"] = commit.lease
+    if commit.made_by:
+        said["made_by"] = commit.made_by
     body = json.dumps(said, separators=(",", ":")).encode()
     return body + _check_line(body)
 
@@ -233,7 +243,8 @@ def parsed(group: str, number: int, data: pa.Buffer) -> GroupCommit:
                 _number(offset, 63), topic_id, _number(epoch, 31), _text(metadata), _number(committed_ms, 63)
             )
             rows[key] = position
-    return GroupCommit(number, _text(said["commit_id"]), _text(said["after"]), rows)
+    lease, made_by = _number(said.get("lease", 0), 63), _text(said.get("made_by", ""))
+    return GroupCommit(number, _text(said["commit_id"]), _text(said["after"]), rows, lease=lease, made_by=made_by)
 
 
 def _number(value: Any, bits: int) -> int:

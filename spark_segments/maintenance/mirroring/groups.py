@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping
 
 from spark_segments.errors import SegmentsError
 from spark_segments.log.directory import LogDirectory
-from spark_segments.log.groups.group import all_groups
+from spark_segments.log.groups.group import Positions, all_groups
 from spark_segments.log.groups.group_files import GroupRows
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.manifest.states import FOLLOWER, PROMOTION_TOKEN, role_of
@@ -17,22 +17,22 @@ from spark_segments.log.partitions import offset_bounds
 from spark_segments.log.positions import Position
 
 
-def positions_of_all(log: LogDirectory) -> tuple[dict[str, GroupRows], dict[str, SegmentsError]]:
+def positions_of_all(log: LogDirectory) -> tuple[dict[str, Positions], dict[str, SegmentsError]]:
     """(the positions of every group of a log directory, none of a group that was deleted; the errors of those whose
     positions cannot be read)
     """
-    positions: dict[str, GroupRows] = {}
+    positions: dict[str, Positions] = {}
     errors: dict[str, SegmentsError] = {}
     for group in all_groups(log):
         try:
-            positions[group.id] = dict(group.positions())
+            positions[group.id] = group.positions()
         except SegmentsError as error:
             errors[group.id] = error
     return positions, errors
 
 
 def mirror_groups(
-    target: LogDirectory, positions: Mapping[str, GroupRows], topics: Collection[str]
+    target: LogDirectory, positions: Mapping[str, Positions], topics: Collection[str]
 ) -> tuple[int, dict[str, SegmentsError]]:
     """Makes the positions of groups in `topics` what they were at the leader. Returns (how many groups that changed,
     the errors of those that it could not change).
@@ -63,7 +63,7 @@ def mirror_groups(
             return kept | {key: one for key, one in theirs.items() if key[0] in moved}
 
         try:
-            target.group(group).update(plan)
+            target.group(group).update(plan, made_by=rows.last.made_by)
         except SegmentsError as error:
             errors[group] = error
     return len(changed - errors.keys()), errors

@@ -33,7 +33,7 @@ def copy_positions(former: LogDirectory, log: LogDirectory, topic: str) -> tuple
             return rows | late if late else None
 
         try:
-            log.group(group).update(newer)
+            log.group(group).update(newer, made_by=positions.last.made_by)
         except SegmentsError as error:
             errors[group] = error
             continue

@@ -41,6 +41,13 @@ def test_positions_are_the_leaders_with_all_that_they_carry(leader, follower):
     assert mirrored(leader, follower, groups=True)["details"]["groups"] == 0
 
 
+def test_a_group_of_a_servers_clients_is_theirs_at_the_follower(leader, follower):
+    leader.group("served").update(lambda rows: dict(leader.group("audit").positions()), made_by="serve")
+    mirrored(leader, follower, groups=True)
+    made_by = {name: follower.group(name).positions().last.made_by for name in follower.groups()}
+    assert made_by == {"audit": "", "served": "serve"}
+
+
 def test_without_being_asked_for_positions_stay(leader, follower):
     mirrored(leader, follower)
     assert follower.groups() == []
@@ -76,12 +83,12 @@ def test_the_positions_in_a_topic_that_is_promoted_meanwhile_are_its_readers(lea
     owner, name = (TopicMirror, "run") if moment == "before the positions" else (Group, "update")
     step = getattr(owner, name)
 
-    def promoted(one, *arguments):
+    def promoted(one, *arguments, **named):
         monkeypatch.undo()
-        done = step(one, *arguments) if owner is TopicMirror else None
+        done = step(one, *arguments, **named) if owner is TopicMirror else None
         promote_topic(follower, TOPIC, leader)
         moved(follower, "audit", {TOPIC: {0: 9}})
-        return done if owner is TopicMirror else step(one, *arguments)
+        return done if owner is TopicMirror else step(one, *arguments, **named)
 
     monkeypatch.setattr(owner, name, promoted)
     mirrored(leader, follower, groups=True)
