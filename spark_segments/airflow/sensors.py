@@ -17,7 +17,7 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from spark_segments.errors import InvalidOptionError
 from spark_segments.face.logdir import LogDir
-from spark_segments.log.manifest.snapshot import Snapshot
+from spark_segments.log import Snapshot
 
 
 @dataclass(frozen=True, slots=True)

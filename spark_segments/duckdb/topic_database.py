@@ -16,11 +16,8 @@ import pyarrow as pa
 
 from spark_segments.errors import InvalidOptionError, MissingExtraError, SegmentsError
 from spark_segments.face.logdir import LogDir
-from spark_segments.log.directory import NAMED_TOPICS
-from spark_segments.log.printing import MOST_ROWS, Printed, Prints, cell_of, rows_of
-from spark_segments.log.reading.isolation import READ_UNCOMMITTED
-from spark_segments.log.reading.plan import BINARY, BINARY_VIEW, LATEST_VIEW
-from spark_segments.log.reading.scan import Scan
+from spark_segments.log import Scan
+from spark_segments.printing import MOST_ROWS, Printed, Prints, cell_of, rows_of
 from spark_segments.storage.scratch import scratch_directory
 
 if TYPE_CHECKING:
@@ -68,7 +65,8 @@ try:
 except ImportError as error:
     raise MissingExtraError("duckdb", "SQL over topics", "duckdb") from error
 
-_LATEST_SUFFIX = f"${LATEST_VIEW}"
+_LATEST = "latest"  # the view
+_LATEST_SUFFIX = f"${_LATEST}"
 _ARROW_SCAN = "PYTHON_ARROW_SCAN"
 _ASKS_FOR_TABLES = re.compile(r"\b(show|information_schema|duckdb_\w+|pg_\w+)\b")
 _BATCH_ROWS = 16384
@@ -151,7 +149,7 @@ class TopicDatabase:
         self,
         log: LogDir,
         *,
-        isolation: str = READ_UNCOMMITTED,
+        isolation: str = "read_uncommitted",
         formats: Mapping[str, str] | None = None,
         threads: int | None = None,
         versions: Mapping[str, int] | None = None,
@@ -252,7 +250,7 @@ class TopicDatabase:
         try:
             yield
         except duckdb.CatalogException as error:
-            hint = f"The topics are: {', '.join(self._log.topics()[:NAMED_TOPICS]) or 'none'}"
+            hint = f"The topics are: {', '.join(self._log.topics()[:MOST_ROWS]) or 'none'}"
             raise InvalidOptionError("The query cannot be run", found=str(error), hint=hint) from error
         except (duckdb.Error, pa.ArrowException, OSError) as error:
             if isinstance(error, SegmentsError):
@@ -277,7 +275,7 @@ class TopicDatabase:
         for topic in self._named(query):
             if topic in self._tables:
                 continue
-            for name, view in ((topic, None), (topic + _LATEST_SUFFIX, LATEST_VIEW)):
+            for name, view in ((topic, None), (topic + _LATEST_SUFFIX, _LATEST)):
                 table = TopicTable(partial(self._scan, topic, view), self._threads)
                 self._connection.register(name, table)
                 self._tables[name] = table
@@ -286,7 +284,7 @@ class TopicDatabase:
         found = self._log.topic(
             topic, self._versions.get(topic), self._timestamp if topic not in self._versions else None
         )
-        value_type = BINARY if self._formats else BINARY_VIEW
+        value_type = "binary" if self._formats else "binary_view"
         return found.scan(view=view, isolation=self._isolation, formats=self._formats, value_type=value_type)
 
     def _named(self, query: str) -> list[str]:

@@ -13,10 +13,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_segments.errors import InvalidOptionError, UnknownTopicError
-from spark_segments.log.manifest.manifest import Manifest
+from spark_segments.log import Manifest, Snapshot, offset_bounds
 from spark_segments.log.manifest.rows import row_keys
-from spark_segments.log.manifest.snapshot import Snapshot
-from spark_segments.log.partitions import offset_bounds
 
 _FIGURES = ("records_in", "records_out", "bytes_in", "bytes_out")
 

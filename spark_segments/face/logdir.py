@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 from spark_segments.config import normal_overrides
 from spark_segments.errors import LogDirError, SegmentsError
 from spark_segments.face.topic import Topic
-from spark_segments.log.directory import LogDirectory
+from spark_segments.log import LogDirectory
 from spark_segments.log.marker import check_apart, is_marked
-from spark_segments.log.printing import MOST_ROWS, Printed, Prints
+from spark_segments.printing import MOST_ROWS, Printed, Prints
 from spark_segments.progress import Progress
 from spark_segments.quantities import Bytes
 from spark_segments.storage import Storage
@@ -21,8 +21,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from spark_segments.kafka.groups import GroupOffsets
-    from spark_segments.log.groups.group import Group
-    from spark_segments.log.report import Report
+    from spark_segments.log import Group, Report
     from spark_segments.values.registries.registry import Registry
 
 
@@ -179,7 +178,7 @@ class LogDir(LogDirectory, Prints):
         )
 
     def _printed(self) -> Printed:
-        from spark_segments.log.groups.group import all_groups
+        from spark_segments.log import all_groups
 
         names = self.topics()
         read = [one for one in self.storage.at_once(_offsets, all_groups(self)) if one != {}]

@@ -15,25 +15,30 @@ from spark_segments.errors import (
     PolicyViolationError,
 )
 from spark_segments.face.history import history
-from spark_segments.log.description import describe
-from spark_segments.log.directory import LogDirectory
-from spark_segments.log.manifest.change import Change
+from spark_segments.log import (
+    Change,
+    LogDirectory,
+    Manifest,
+    Partition,
+    Snapshot,
+    check_partition,
+    describe,
+    offset_bounds,
+)
 from spark_segments.log.manifest.commit import Plan
-from spark_segments.log.manifest.manifest import Manifest, Upgrade
-from spark_segments.log.manifest.rows import Partition
-from spark_segments.log.manifest.snapshot import Snapshot
+from spark_segments.log.manifest.manifest import Upgrade
 from spark_segments.log.manifest.transaction import named
-from spark_segments.log.partitions import check_partition, check_partition_count, offset_bounds
-from spark_segments.log.printing import Printed, Prints
+from spark_segments.log.partitions import check_partition_count
+from spark_segments.printing import Printed, Prints
 from spark_segments.quantities import Bytes, since_1970_ms
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from spark_segments.log import Report, Scan
     from spark_segments.log.appending.appender import ProducerOptions
     from spark_segments.log.appending.caller_rows import Rows
-    from spark_segments.log.reading.scan import Offsets, Scan
-    from spark_segments.log.report import Report
+    from spark_segments.log.reading.scan import Offsets
     from spark_segments.maintenance.explanation.record_explanation import Explanation
     from spark_segments.values.batches import Decoder
 
@@ -96,7 +101,7 @@ class Topic(Prints):
         """{partition: (offset, timestamp in ms)} of the first offset with a timestamp ≥ `timestamp_ms`, None where
         there is none.
         """
-        from spark_segments.log.reading.times import offsets_for_times
+        from spark_segments.log import offsets_for_times
 
         targets = dict.fromkeys(self.offsets(), timestamp_ms)
         return offsets_for_times(self.log.storage, self.snapshot, targets)
@@ -174,8 +179,8 @@ class Topic(Prints):
         leave of them. Records without a key and aborted data are not in it; tombstones are, unless told otherwise.
         `value_type` binary_view: values are views of the bytes that were read (`Scan.to_reader`).
         """
-        from spark_segments.log.reading.plan import EVERYTHING, Selection
-        from spark_segments.log.reading.scan import Scan
+        from spark_segments.log import Scan, Selection
+        from spark_segments.log.reading.plan import EVERYTHING
 
         names = EVERYTHING.columns if columns is None else tuple(columns)
         selection = Selection(names, isolation, view, include_control, include_tombstones, value_type)

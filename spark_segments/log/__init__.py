@@ -1,1 +1,84 @@
-"""A log directory and its topics, without Spark: logdir.py is the face, the rooms below are its parts."""
+"""A log directory without Spark: topics, their manifests, segments, reading, appending, groups.
+
+This is the inner face: what add-ons know of the core, and all that they know of it. A name is imported when it is used,
+so that a command that lists topics waits for no kernel.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from spark_segments.log.description import describe
+    from spark_segments.log.directory import LogDirectory, selected
+    from spark_segments.log.groups.group import Group, all_groups
+    from spark_segments.log.groups.lag import group_lags
+    from spark_segments.log.manifest.change import Change
+    from spark_segments.log.manifest.manifest import Manifest
+    from spark_segments.log.manifest.rows import Partition, Segment, partitions_of, segments_of
+    from spark_segments.log.manifest.snapshot import Snapshot
+    from spark_segments.log.partitions import check_partition, offset_bounds
+    from spark_segments.log.positions import PartitionState, Position, loss_at
+    from spark_segments.log.reading.plan import Selection
+    from spark_segments.log.reading.scan import Scan
+    from spark_segments.log.reading.times import offsets_for_times
+    from spark_segments.log.report import Report
+    from spark_segments.log.segment.walk import walk
+
+_HOME = {
+    "Change": "manifest.change",
+    "Group": "groups.group",
+    "LogDirectory": "directory",
+    "Manifest": "manifest.manifest",
+    "Partition": "manifest.rows",
+    "PartitionState": "positions",
+    "Position": "positions",
+    "Report": "report",
+    "Scan": "reading.scan",
+    "Segment": "manifest.rows",
+    "Selection": "reading.plan",
+    "Snapshot": "manifest.snapshot",
+    "all_groups": "groups.group",
+    "check_partition": "partitions",
+    "describe": "description",
+    "group_lags": "groups.lag",
+    "loss_at": "positions",
+    "offset_bounds": "partitions",
+    "offsets_for_times": "reading.times",
+    "partitions_of": "manifest.rows",
+    "segments_of": "manifest.rows",
+    "selected": "directory",
+    "walk": "segment.walk",
+}
+__all__ = [
+    "Change",
+    "Group",
+    "LogDirectory",
+    "Manifest",
+    "Partition",
+    "PartitionState",
+    "Position",
+    "Report",
+    "Scan",
+    "Segment",
+    "Selection",
+    "Snapshot",
+    "all_groups",
+    "check_partition",
+    "describe",
+    "group_lags",
+    "loss_at",
+    "offset_bounds",
+    "offsets_for_times",
+    "partitions_of",
+    "segments_of",
+    "selected",
+    "walk",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOME:
+        return getattr(import_module(f"spark_segments.log.{_HOME[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -11,7 +11,7 @@ from typing import Any
 
 from spark_segments.errors import UnknownTopicError
 from spark_segments.log.findings import ERROR, Finding
-from spark_segments.log.printing import Printed, Prints
+from spark_segments.printing import Printed, Prints
 from spark_segments.quantities import Bytes
 
 FAILED = "failed"

@@ -13,10 +13,7 @@ import pyarrow as pa
 
 from spark_segments.errors import MissingExtraError
 from spark_segments.face.logdir import LogDir
-from spark_segments.log.reading.isolation import READ_UNCOMMITTED
-from spark_segments.log.reading.plan import BINARY, BINARY_VIEW
-from spark_segments.log.reading.scan import Scan
-from spark_segments.log.reading.times import offsets_for_times
+from spark_segments.log import Scan, offsets_for_times
 
 try:
     import polars as pl
@@ -32,7 +29,7 @@ def scan_topic(
     *,
     version: int | None = None,
     timestamp: datetime | int | None = None,
-    isolation: str = READ_UNCOMMITTED,
+    isolation: str = "read_uncommitted",
     formats: Mapping[str, str] | None = None,
     view: str | None = None,
     include_tombstones: bool = True,
@@ -55,7 +52,7 @@ def scan_topic(
             isolation=isolation,
             include_tombstones=include_tombstones,
             formats=formats,
-            value_type=BINARY if formats else BINARY_VIEW,
+            value_type="binary" if formats else "binary_view",
         )
     )
     return register_io_source(

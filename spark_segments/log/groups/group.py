@@ -47,7 +47,7 @@ from spark_segments.log.positions import (
     TopicPartition,
     loss_at,
 )
-from spark_segments.log.printing import Printed, Prints
+from spark_segments.printing import Printed, Prints
 from spark_segments.storage import FileInfo
 
 _TRIES = 30

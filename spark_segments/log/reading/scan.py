@@ -15,11 +15,11 @@ from spark_segments.errors import InvalidOptionError
 from spark_segments.format.decoding.decode import record_schema
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.partitions import check_partition, offset_bounds
-from spark_segments.log.printing import Printed, Prints
 from spark_segments.log.reading.ahead import Piece, read_ahead, reading_threads
 from spark_segments.log.reading.plan import BINARY_VIEW, EVERYTHING, Part, Selection, planned_parts, readable_bounds
 from spark_segments.log.reading.read import pieces_of, read_part
 from spark_segments.log.segment.reader import FIRST_WINDOW_BYTES
+from spark_segments.printing import Printed, Prints
 from spark_segments.quantities import Bytes
 from spark_segments.storage import Storage
 
