@@ -125,6 +125,10 @@ class InvalidOptionError(SegmentsError, ValueError):
     """An option, a configuration key, a name or an argument is wrong: the message says which values are right."""
 
 
+class InvalidTopicError(InvalidOptionError):
+    """No topic can have this name: Kafka refuses it, or something else in the log directory has it."""
+
+
 class UnknownTopicError(SegmentsError, LookupError):
     """No such topic or partition in this log directory."""
 

@@ -15,13 +15,19 @@ from typing import Any
 
 from spark_segments.config.table import KEYS, SERVER_KEYS, ServerConfig, TopicConfig
 from spark_segments.config.values import INT, Setting, Synonym, nearest, read_value, render_value
-from spark_segments.errors import InvalidOptionError
+from spark_segments.errors import InvalidOptionError, InvalidTopicError
 
 TOPIC, FILE = "topic", "file"
 """The values of `TopicConfig.sources`, with DEFAULT: where a setting in force comes from."""
 
 MAX_TOPIC_NAME = 249
-_TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]+")
+_TOPIC_NAME = re.compile(rf"(?!\.{{1,2}}\Z)[a-zA-Z0-9._-]{{1,{MAX_TOPIC_NAME}}}")
+_RULE = f"1 to {MAX_TOPIC_NAME} of the characters a-z A-Z 0-9 . _ -, and neither . nor .."
+
+RESERVED_NAMES = frozenset(
+    ("_clock", "_followers", "_groups", "_manifest", "_recovery", "_replay", "_serve", "log-directory.json")
+)
+"""What a log directory has beside its topics' files. No new topic gets such a name."""
 
 _BY_SERVER_NAME = {synonym.name: (setting, synonym) for setting in KEYS.values() for synonym in setting.server}
 _GONE = {
@@ -115,16 +121,15 @@ def normal_overrides(overrides: Mapping[str, Any]) -> dict[str, str]:
     return {name: render_value(KEYS[name].parse(value)) for name, value in sorted(overrides.items())}
 
 
+def is_topic_name(name: object) -> bool:
+    """Whether Kafka takes the name for a topic's."""
+    return isinstance(name, str) and _TOPIC_NAME.fullmatch(name) is not None
+
+
 def validate_topic_name(name: str) -> None:
-    """Raises InvalidOptionError for a name that Kafka refuses."""
-    if (
-        not isinstance(name, str)
-        or not _TOPIC_NAME.fullmatch(name)
-        or name in (".", "..")
-        or len(name) > MAX_TOPIC_NAME
-    ):
-        rule = f"1 to {MAX_TOPIC_NAME} of the characters a-z A-Z 0-9 . _ -, and neither . nor .."
-        raise InvalidOptionError("Invalid topic name", expected=rule, found=repr(name))
+    """Raises InvalidTopicError for a name that Kafka refuses."""
+    if not is_topic_name(name):
+        raise InvalidTopicError("Invalid topic name", expected=_RULE, found=repr(name)[:300])
 
 
 def names_collide(name: str, other: str) -> bool:
@@ -133,15 +138,22 @@ def names_collide(name: str, other: str) -> bool:
 
 
 def check_new_topic_name(name: str, existing: Iterable[str]) -> None:
-    """Raises InvalidOptionError for a name that Kafka refuses to create beside the `existing` topics.
+    """Raises InvalidTopicError for a name that Kafka refuses to create beside the `existing` topics, or that something
+    else in a log directory has.
 
     Kafka refuses `a.b` beside `a_b`, because its metrics cannot tell them apart. The same name is not refused here.
     """
     validate_topic_name(name)
+    if name.lower() in RESERVED_NAMES:  # a disk may ignore case
+        raise InvalidTopicError(
+            f"Topic name {name} is reserved: a log directory has something else of that name",
+            expected=f"none of {', '.join(sorted(RESERVED_NAMES))}",
+            found=repr(name),
+        )
     for other in existing:
         if names_collide(name, other):
             hint = "Names that differ only in '.' and '_' collide in Kafka's metrics: choose another one"
-            raise InvalidOptionError(f"Topic name {name} collides with the topic {other}", hint=hint)
+            raise InvalidTopicError(f"Topic name {name} collides with the topic {other}", hint=hint)
 
 
 def _known(name: str, settings: Mapping[str, Setting] = KEYS) -> Setting:

@@ -68,6 +68,7 @@ class Topic(Prints):
     ) -> None:
         """Use `LogDir.topic`. `timestamp`: milliseconds since 1970, or a datetime, of UTC where it names no zone."""
         self.name, self.log = name, log
+        log.manifest(name)  # refuses a name that no topic can have
         self._version, self._timestamp_ms = (
             version,
             since_1970_ms(timestamp) if isinstance(timestamp, datetime) else timestamp,

@@ -14,7 +14,14 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Protocol, Self
 
 from spark_segments import extensions
-from spark_segments.config import check_new_topic_name, names_collide, normal_overrides, topic_config
+from spark_segments.config import (
+    check_new_topic_name,
+    is_topic_name,
+    names_collide,
+    normal_overrides,
+    topic_config,
+    validate_topic_name,
+)
 from spark_segments.errors import InvalidOptionError, LogDirError, SegmentsError, StorageError, UnknownTopicError
 from spark_segments.log.manifest.delta.delta_log import MANIFEST_DIRECTORY, DeltaLog, OpenDeltaLog
 from spark_segments.log.manifest.manifest import Manifest
@@ -139,7 +146,7 @@ class LogDirectory:
         return self.kafka is not None
 
     def manifest(self, topic: str) -> Manifest:
-        """The manifest of a topic, whether or not it exists."""
+        """The manifest of a topic, whether or not it exists. Raises InvalidTopicError for a name that none can have."""
         if topic not in self._known:
             self._known[topic] = Manifest(self.storage, topic, self.open_delta_log, self.defaults)
         return self._known[topic]
@@ -162,7 +169,8 @@ class LogDirectory:
 
     def directories(self) -> list[str]:
         """The names that may be topics, sorted: a topic may have been deleted. No manifest is opened."""
-        return self.storage.directories(MANIFEST_DIRECTORY) if self.kafka is None else self.kafka.topics()
+        names = self.storage.directories(MANIFEST_DIRECTORY) if self.kafka is None else self.kafka.topics()
+        return [name for name in names if is_topic_name(name)]
 
     def topics(self) -> list[str]:
         """The names of the topics, sorted. A topic whose manifest cannot be read is there, too."""
@@ -176,6 +184,15 @@ class LogDirectory:
         except SegmentsError:
             return True
 
+    def named(self, topics: Sequence[str]) -> list[str]:
+        """The topics that names and patterns mean, sorted. A name is taken as it is, whether or not there is such a
+        topic. Raises UnknownTopicError where patterns match none, InvalidTopicError for a name that no topic can have.
+        """
+        names = selected(self.topics() if any(map(is_pattern, topics)) else (), topics)
+        if not names:
+            raise UnknownTopicError(f"No topic matches {', '.join(topics)}", path=self.uri, hint=self._there())
+        return names
+
     @contextmanager
     def known(self, topic: str) -> Iterator[Manifest]:
         """The manifest of a topic. An UnknownTopicError within says which topics there are."""
@@ -183,13 +200,12 @@ class LogDirectory:
             yield self.manifest(topic)
         except UnknownTopicError as error:
             if error.path == self.storage.uri:  # else it is a partition that is not there
-                there = f"There are: {', '.join(self._first_topics(NAMED_TOPICS)) or 'no topics'}"
-                error.hint = there if error.hint is None else f"{error.hint}. {there}"
+                error.hint = self._there() if error.hint is None else f"{error.hint}. {self._there()}"
             raise
 
     def create_topic(self, topic: str, partitions: int = 1, config: Mapping[str, str] | None = None) -> None:
-        """Makes a topic. Raises TopicExistsError where there is one, InvalidOptionError for a bad name, count or
-        configuration.
+        """Makes a topic. Raises TopicExistsError where there is one, InvalidTopicError for a bad name,
+        InvalidOptionError for a bad count or configuration.
         """
         self.check_writable()
         # No other name collides with one that has neither character: it is no matter then how many topics there are.
@@ -245,6 +261,9 @@ class LogDirectory:
                 hint="Import it into another log directory: segments import KAFKA_DIR LOG_DIR",
             )
 
+    def _there(self) -> str:
+        return f"There are: {', '.join(self._first_topics(NAMED_TOPICS)) or 'no topics'}"
+
     def _first_topics(self, count: int) -> list[str]:
         """The first names of `topics`, at most so many: looks no further in a directory of very many."""
         names = self.directories()
@@ -263,16 +282,24 @@ class LogDirectory:
         return [name for name, exists in zip(names, there, strict=True) if exists]
 
 
+def is_pattern(name: str) -> bool:
+    """Whether a topic is named by a pattern, such as `orders*`."""
+    return not {*"*?["}.isdisjoint(name)
+
+
 def selected(names: Iterable[str], topics: Sequence[str] | None) -> list[str]:
     """Those of the names that `topics` has or that match a pattern of it (`orders*`), and the other names of `topics`,
-    which are no patterns; sorted. All names where it is None.
+    which are no patterns; sorted. All names where it is None. Raises InvalidTopicError for a name that no topic has.
     """
     if isinstance(topics, str):
         raise InvalidOptionError("topics is a list of names and patterns", expected=f"[{topics!r}]", found=repr(topics))
     if topics is None:
         return sorted(names)
     matching = {name for name in names if any(fnmatchcase(name, one) for one in topics)}
-    return sorted(matching | {one for one in topics if not {*"*?["} & {*one}})
+    given = {one for one in topics if not is_pattern(one)}
+    for name in given:
+        validate_topic_name(name)
+    return sorted(matching | given)
 
 
 def _read_only_topics(storage: Storage) -> ReadOnlyTopics | None:

@@ -367,6 +367,7 @@ class Group(Prints):
         now_ms = time.time_ns() // 1_000_000
         rows: GroupRows = {}
         for topic, partitions in offsets.items():
+            self.log.manifest(topic)  # refuses a name that no topic can have
             newest: Snapshot | None = None
             for partition, wanted in partitions.items():
                 if isinstance(wanted, Position):

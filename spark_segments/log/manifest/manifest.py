@@ -16,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
+from spark_segments.config import check_new_topic_name
 from spark_segments.errors import (
     InvalidOptionError,
     LogDirError,
@@ -186,7 +187,8 @@ class Manifest:
     ) -> None:
         """Makes the topic with these rows in a single commit. Of several creators at once, no two succeed.
 
-        Raises TopicExistsError where there is a topic, or files of a topic that was deleted by force;
+        Raises InvalidTopicError for a reserved name; TopicExistsError where there is a topic, or files of a topic that
+        was deleted by force, or a topic whose name differs in case alone on a disk that ignores case;
         UnknownOutcomeError where the store failed and the topic may have been made. A deleted topic of this name leaves
         its rows to vacuum.
         """
@@ -195,6 +197,7 @@ class Manifest:
 
     def create_by(self, change: Change) -> None:
         """As `create`, by a change with a whole topic row."""
+        check_new_topic_name(self.topic, ())
 
         def plan(snapshot: Snapshot) -> Change:
             if snapshot.version >= 0 and snapshot.deleted_ms is None:

@@ -18,11 +18,24 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_segments.config import TopicConfig, topic_config
-from spark_segments.errors import InvalidOptionError, LogDirError, StorageError, UnknownOutcomeError, UnknownTopicError
+from spark_segments.config import TopicConfig, topic_config, validate_topic_name
+from spark_segments.errors import (
+    InvalidOptionError,
+    LogDirError,
+    StorageError,
+    TopicExistsError,
+    UnknownOutcomeError,
+    UnknownTopicError,
+)
 from spark_segments.log.manifest.commit_notes import NoteName, mark, note_file
 from spark_segments.log.manifest.delta.actions import REBUILD_HINT, CommitNote, commit_info
-from spark_segments.log.manifest.delta.delta_log import DeltaLog, OpenDeltaLog, manifest_directory, openable
+from spark_segments.log.manifest.delta.delta_log import (
+    MANIFEST_DIRECTORY,
+    DeltaLog,
+    OpenDeltaLog,
+    manifest_directory,
+    openable,
+)
 from spark_segments.log.manifest.delta.delta_rs import NO_TABLE, TableVersion
 from spark_segments.log.manifest.row_files import FileChange, NamedFile, RowFile, RowFiles, concat
 from spark_segments.log.manifest.rows import PARTITION_SCHEMA, SEGMENT_SCHEMA
@@ -128,6 +141,8 @@ class TopicLog:
         open_delta_log: OpenDeltaLog = DeltaLog,
         defaults: Mapping[str, str] | None = None,
     ) -> None:
+        """Raises InvalidTopicError for a name that no topic can have: every name becomes a topic here."""
+        validate_topic_name(topic)
         self.storage = storage
         self.topic = topic
         self._defaults = dict(defaults or {})
@@ -146,6 +161,8 @@ class TopicLog:
         """A version of the table, by default the latest. Raises UnknownTopicError where there is no table."""
         if version is not None and not 0 <= version < 1 << 63:
             raise self._missing(version)
+        if (other := self._other_spelling()) is not None:
+            raise self.unknown(f"The disk ignores case, and has {other}")
         try:
             return self.delta.open(version)
         except (FileNotFoundError, StorageError) as error:
@@ -268,6 +285,12 @@ class TopicLog:
         """The state of a topic that was never made, for the commit that makes it; or of one that was made just now.
         Raises LogDirError where Delta's log has files all the same: it was lost in part.
         """
+        if (other := self._other_spelling()) is not None:
+            raise TopicExistsError(
+                f"Topic {self.topic} cannot lie beside {other}: the disk does not tell the two names apart",
+                path=self.location,
+                hint="Choose a name that differs in more than case",
+            )
         listed = self.delta.log_files()
         if 0 in listed.commits:
             return self.state()
@@ -282,6 +305,18 @@ class TopicLog:
             self.topic, -1, "", {}, 0, PARTITION_SCHEMA.empty_table(), rows, format_version=FIRST_FORMAT_VERSION
         )
         return TableState(NO_TABLE, nothing, self.store, self.delta)
+
+    def _other_spelling(self) -> str | None:
+        """The name, in another case, of the topic that the disk gives for this one; None where this is its name.
+
+        A disk that ignores case would show the manifest of `orders` to whoever asks for `Orders`, and vacuum would take
+        what is appended there for files that no row names. Object stores tell all names apart.
+        """
+        spellings = (self.topic.swapcase(), self.topic)
+        if not self.storage.is_local or not all(self.storage.exists(manifest_directory(one)) for one in spellings):
+            return None  # as a rule: the look costs a call that finds nothing
+        names = [name for name in self.storage.directories(MANIFEST_DIRECTORY) if name.lower() == self.topic.lower()]
+        return None if self.topic in names else next(iter(names), None)
 
     def unknown(self, why: str = "") -> UnknownTopicError:
         return UnknownTopicError(f"Unknown topic {self.topic!r}", path=self.storage.uri, hint=why or None)
