@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from spark_segments.errors import InvalidOptionError, UnknownTopicError
+from spark_segments.log.manifest.rows import LONGEST_NAME
 from spark_segments.log.manifest.snapshot import Snapshot
 
 MOST_PARTITIONS = 1_000_000
 """Upper bound on a topic's partitions: a mistyped number makes no billion rows."""
-
-LONGEST_NAME = 255
-"""How many bytes a name in a directory has at most, on all usual file systems."""
 
 
 def check_partition_count(topic: str, count: int) -> None:

@@ -24,6 +24,7 @@ ROOMS = {
     "storage",
     "verify",
     "rebuild",
+    "names",
 }
 
 

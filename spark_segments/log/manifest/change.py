@@ -31,7 +31,9 @@ from spark_segments.log.manifest.rows import (
     SEGMENT_SCHEMA,
     Partition,
     Segment,
+    has_own_path,
     partitions_table,
+    path_rule,
     row_keys,
     segments_table,
     with_column,
@@ -346,6 +348,14 @@ def check(
     keys = [chunk for rows in (add, replace, drop) for chunk in row_keys(rows).chunks]
     if pc.count_distinct(pa.chunked_array(keys, pa.string())).as_py() != sum(map(len, keys)):
         raise SegmentsError(f"A change of topic {snapshot.topic} names a row twice")
+    strange = add.filter(pc.invert(has_own_path(snapshot.topic, add)))
+    if strange.num_rows:  # vacuum would take the file for one that no row names
+        raise SegmentsError(
+            f"A file to be added to topic {snapshot.topic} does not lie where its name says",
+            path=strange.column("path")[0].as_py(),
+            expected=path_rule(snapshot.topic),
+            found=f"partition {strange.column('partition')[0].as_py()}",
+        )
     _check_format(snapshot, change, add, replace)
     fresh = _is_made_anew(snapshot, change)
     ends = _check_partitions(snapshot, partitions, change.operation, fresh=fresh)

@@ -37,6 +37,11 @@ PRODUCER_SNAPSHOT_SUFFIX = ".snapshot"
 
 BASE_OFFSET_DIGITS = 20  # every file of a segment is named by its base offset, with leading zeros
 
+LONGEST_NAME = 255
+"""How many bytes a name in a directory has at most, on all usual file systems."""
+
+_FILE_NAME = rf"/[0-9]{{{BASE_OFFSET_DIGITS}}}(\.[A-Za-z0-9_-]+)?\.log$"
+
 _LEADER_EPOCHS = pa.list_(pa.struct([pa.field("epoch", pa.int32()), pa.field("start_offset", pa.int64())]))
 
 SEGMENT_SCHEMA = pa.schema(
@@ -272,6 +277,31 @@ def _table(rows: Sequence[Any], kind: type[Segment | Partition], schema: pa.Sche
 
 def _rows(table: pa.Table, schema: pa.Schema) -> Iterator[tuple[Any, ...]]:
     return zip(*(table.column(field.name).to_pylist() for field in schema), strict=True)
+
+
+def shared_directory(topic: str) -> str:
+    """The directory of a topic's shared objects. No partition has this name: those end in a number."""
+    name = f"{topic}-shared"
+    return name if len(name) <= LONGEST_NAME else f"{topic}-s"
+
+
+def path_rule(topic: str) -> str:
+    """What the paths of a topic's rows are, in words."""
+    return f"{topic}-<partition>/<base offset>.<unique>.log, or {shared_directory(topic)}/… for a shared object"
+
+
+def has_own_path(topic: str, rows: pa.Table) -> pa.ChunkedArray:
+    """bool[rows]: whether the path of a row is what the topic's name and the row's partition make of it."""
+    own = pc.binary_join_element_wise(topic, rows.column("partition").cast(pa.string()), "-")
+    own = pc.if_else(pc.is_valid(rows.column("index_position")), shared_directory(topic), own)
+    return pc.equal(pc.replace_substring_regex(rows.column("path"), pattern=_FILE_NAME, replacement=""), own)
+
+
+def normal_paths(paths: pa.ChunkedArray) -> pa.ChunkedArray:
+    """string[paths]: the same for all spellings of a file: without `./` and `//`, in small letters."""
+    for pattern, replacement in ((r"/(\.?/)+", "/"), (r"^(\.?/)+", "")):
+        paths = pc.replace_substring_regex(paths, pattern=pattern, replacement=replacement)
+    return pc.ascii_lower(paths)
 
 
 def row_keys(segments: pa.Table) -> pa.ChunkedArray:

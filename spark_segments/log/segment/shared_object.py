@@ -25,20 +25,13 @@ from spark_segments.format.shared_object import (
     parse_footer,
 )
 from spark_segments.format.sidecars.txn_index import AbortedTransactions
-from spark_segments.log.manifest.rows import BASE_OFFSET_DIGITS, CHUNK, LOG_SUFFIX, Segment
-from spark_segments.log.partitions import LONGEST_NAME
+from spark_segments.log.manifest.rows import BASE_OFFSET_DIGITS, CHUNK, LOG_SUFFIX, Segment, shared_directory
 from spark_segments.log.segment.figures import figures_of_runs
 from spark_segments.log.segment.files import read_file
 from spark_segments.log.segment.limits import SegmentLimits
 from spark_segments.storage import Storage, WriteStream
 
 _FOOTER_READ_BYTES = 128 << 10
-
-
-def shared_directory(topic: str) -> str:
-    """The directory of a topic's shared objects. No partition has this name: those end in a number."""
-    name = f"{topic}-shared"
-    return name if len(name) <= LONGEST_NAME else f"{topic}-s"
 
 
 @dataclass(slots=True)

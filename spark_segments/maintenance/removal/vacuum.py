@@ -40,7 +40,9 @@ from spark_segments.log.manifest.rows import (
     SEGMENT_SCHEMA,
     TIME_INDEX_SUFFIX,
     TXN_INDEX_SUFFIX,
+    normal_paths,
     row_keys,
+    shared_directory,
     with_column,
 )
 from spark_segments.log.manifest.snapshot import Snapshot, in_log_order
@@ -48,7 +50,6 @@ from spark_segments.log.manifest.states import VACUUM
 from spark_segments.log.manifest.topic_log import TableState, forced_files
 from spark_segments.log.manifest.upkeep import DroppedVersions
 from spark_segments.log.report import Report
-from spark_segments.log.segment.shared_object import shared_directory
 from spark_segments.progress import Progress
 from spark_segments.storage import FileInfo, Storage
 
@@ -64,29 +65,32 @@ def files_to_delete(topic: str, rows: pa.Table, all_rows: pa.Table) -> list[str]
 
     Whatever a row says, these are files in the topic's own directories.
 
-    A shared object is among them only if every row that names it is being deleted: no state follows that one, so nobody
-    can need the file again. Of two vacuums that delete the last rows of a file at the same time, the later one sees it.
+    A file is among them only if every row that names it, as a shared object's runs do, is being deleted: no state
+    follows that one, so nobody can need the file again. Of two vacuums that delete the last rows of a file at the same
+    time, the later one sees it.
     """
+    needed = all_rows.filter(pc.not_equal(all_rows.column("state"), DELETING)).column("path")
+    is_needed = pc.is_in(normal_paths(rows.column("path")), normal_paths(needed).combine_chunks())
+    rows = rows.filter(pc.invert(is_needed))
     shared = pc.is_valid(rows.column("index_position"))
     stems = [path.removesuffix(LOG_SUFFIX) for path in rows.filter(pc.invert(shared)).column("path").to_pylist()]
     files = [stem + suffix for stem in stems for suffix in SUFFIXES]
-    if pc.any(shared).as_py():
-        needed = all_rows.filter(pc.not_equal(all_rows.column("state"), DELETING)).column("path").combine_chunks()
-        paths = pc.unique(rows.filter(shared).column("path"))
-        files += paths.filter(pc.invert(pc.is_in(paths, needed))).to_pylist()
+    files += pc.unique(rows.filter(shared).column("path")).to_pylist()
     own = re.compile(rf"({re.escape(topic)}-[0-9]+|{re.escape(shared_directory(topic))})/[^/]+")
     return [path for path in files if own.fullmatch(path)]
 
 
 def orphans(files: Iterable[FileInfo], rows: pa.Table) -> list[FileInfo]:
-    """The files that belong to no row: neither a row's .log or shared object nor a file beside a .log."""
+    """The files that belong to no row: neither a row's .log or shared object nor a file beside a .log, however the
+    row's path is spelt.
+    """
     files = list(files)
     if not files:
         return []
-    paths = rows.column("path").combine_chunks()
+    paths = normal_paths(rows.column("path")).combine_chunks()
     named = pc.utf8_slice_codeunits(paths, 0, -len(LOG_SUFFIX))
-    stems = pa.array([file.path.rpartition(".")[0] for file in files], pa.string())
-    known = pc.or_(pc.is_in(stems, named), pc.is_in(pa.array([file.path for file in files], pa.string()), paths))
+    there = normal_paths(pa.chunked_array([[file.path for file in files]], pa.string()))
+    known = pc.or_(pc.is_in(pc.replace_substring_regex(there, r"\.[^.]*$", ""), named), pc.is_in(there, paths))
     return [file for file, flag in zip(files, known.to_pylist(), strict=True) if not flag]
 
 
@@ -178,7 +182,7 @@ def vacuum(
     for directory in log.storage.directories():
         if (owner := _owner(directory)) is not None:
             directories[owner].append(directory)
-    names = selected(log.storage.directories(MANIFEST_DIRECTORY), topics)
+    names = selected(log.directories(), topics)
     for name in names:
         is_named = topics is not None and name in topics
         try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from itertools import pairwise
 
@@ -15,6 +14,7 @@ from spark_segments.format.layout import BATCH_OVERHEAD
 from spark_segments.format.sidecars.producer_state import parse_producer_snapshot
 from spark_segments.log.findings import WARNING, Findings
 from spark_segments.log.manifest.rows import (
+    BASE_OFFSET_DIGITS,
     CHUNK,
     INDEX_SUFFIX,
     LOG_SUFFIX,
@@ -23,10 +23,11 @@ from spark_segments.log.manifest.rows import (
     TIME_INDEX_SUFFIX,
     TXN_INDEX_SUFFIX,
     Partition,
+    has_own_path,
     partitions_of,
+    path_rule,
 )
 from spark_segments.log.manifest.snapshot import Snapshot
-from spark_segments.log.segment.shared_object import shared_directory
 from spark_segments.storage import FileInfo
 
 _SIZES = ("log_bytes", "index_bytes", "time_index_bytes", "txn_index_bytes", "records", "batches")
@@ -152,7 +153,7 @@ def _check_values(live: pa.Table, snapshot: Snapshot, findings: Findings) -> Non
     known = ~np.isin(column["state"].astype(str), [CHUNK, SEALED])
     report(known, "A row has an unknown state", ", ".join((CHUNK, SEALED, *OUT_OF_LOG)), column["state"], "M18")
     names = _names(snapshot.topic, live)
-    report(names < 0, "A row's path is not one of its partition", _path_rule(snapshot.topic), paths, "D5")
+    report(names < 0, "A row's path is not one of its partition", path_rule(snapshot.topic), paths, "D5")
     report(
         (names >= 0) & (file_base < names), "A row's file base offset is below the file's name", "≥ the name", file_base
     )
@@ -299,22 +300,11 @@ def _lately_removed(segments: pa.Table, since_ms: int) -> Iterator[tuple[str, in
     yield from zip(lately.column("path").to_pylist(), lately.column("partition").to_pylist(), strict=True)
 
 
-def _path_rule(topic: str) -> str:
-    return f"{topic}-<partition>/<base offset>.<unique>.log, or {shared_directory(topic)}/… for a shared object"
-
-
 def _names(topic: str, rows: pa.Table) -> np.ndarray:
     """int64[]: the base offset in each file's name, -1 for a path that is not a path of the partition."""
-    name = re.compile(r"(\d{20})(\.[A-Za-z0-9_-]+)?\.log")
-    offsets = np.full(rows.num_rows, -1, np.int64)
-    columns = (rows.column(column).to_pylist() for column in ("path", "partition", "index_position"))
-    for row, (path, partition, index_position) in enumerate(zip(*columns, strict=True)):
-        directory, _, file = path.rpartition("/")
-        match = name.fullmatch(file)
-        own = f"{topic}-{partition}" if index_position is None else shared_directory(topic)
-        if match and directory == own:
-            offsets[row] = int(match[1])
-    return offsets
+    paths, own = rows.column("path").to_pylist(), has_own_path(topic, rows).to_pylist()
+    digits = (path.rpartition("/")[2][:BASE_OFFSET_DIGITS] for path in paths)
+    return np.array([int(name) if is_own else -1 for name, is_own in zip(digits, own, strict=True)], np.int64)
 
 
 def _plain(value: object) -> object:

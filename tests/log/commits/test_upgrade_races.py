@@ -19,6 +19,7 @@ from tests.opened import opened
 
 CONFIG = {"segment.bytes": "2000", "file.delete.delay.ms": "0", "retention.ms": "-1", "cleanup.policy": "compact"}
 LATER_MS = 2_000_000_000_000
+SHARED = f"orders-shared/{0:020d}.5e0c.log"
 
 
 @pytest.fixture
@@ -132,7 +133,9 @@ def test_an_upgrade_whose_reply_is_lost_happened_once(log, play):
 @pytest.mark.parametrize("appended", [False, True], ids=["upgrade alone", "upgrade and append"])
 def test_a_merge_of_row_files_that_an_upgrade_overtakes_keeps_the_table_as_version_2(tmp_path, play, appended):
     manifest = new_manifest(tmp_path, open_delta_log=play, format_version=1)
-    shared = dataclasses.replace(new_chunk(0), path="orders-shared/5e0c.log", byte_position=7, index_position=5000)
+    shared = dataclasses.replace(
+        new_chunk(0), path=f"orders-shared/{0:020d}.5e0c.log", byte_position=7, index_position=5000
+    )
     for number in range(3):
         commit_append(manifest, [new_chunk(number)])
     rival = new_manifest_of(tmp_path)

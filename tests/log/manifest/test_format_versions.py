@@ -21,7 +21,7 @@ OLD_COLUMNS = (
 )
 """The columns of segment rows of version 1, which never change."""
 
-SHARED = {"path": "orders-shared/5e0c.log", "index_position": 5000}
+SHARED = {"path": f"orders-shared/{0:020d}.5e0c.log", "index_position": 5000}
 
 
 @pytest.fixture
