@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from spark_segments.errors import LogDirError, SegmentsError
 from spark_segments.execution import try_tasks
-from spark_segments.format.sidecars.checkpoints import CLEANER_OFFSETS_FILE
+from spark_segments.format.sidecars.checkpoints import CLEANER_OFFSETS_FILE, REPLICATION_OFFSETS_FILE
 from spark_segments.format.sidecars.txn_index import AbortedTransactions
 from spark_segments.kafka.directory import KafkaSnapshot
 from spark_segments.kafka.partition import ZERO_TOPIC_ID
@@ -26,7 +26,6 @@ from spark_segments.storage import Storage
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-from spark_segments.config import validate_topic_name
 from spark_segments.kafka.directory import KafkaDirectory
 from spark_segments.log.partitions import MOST_PARTITIONS
 
@@ -115,7 +114,7 @@ def compare_with_kafka(
         (History.of(current, storage, number), _history_from(kafka, source, number, scanned_from.get(number, 0)))
         for number in numbers
     ]
-    checks = [partial(_check, *pair) for pair in pairs]
+    checks = [partial(_check, *pair, is_replicated=kafka.is_replicated) for pair in pairs]
     return dict(zip(numbers, zip(checks, try_tasks(_compared, pairs, spark), strict=True), strict=True))
 
 
@@ -129,7 +128,7 @@ def _compared(pair: tuple[History, History]) -> Comparison:
     return compare(*pair)
 
 
-def _check(ours: History, theirs: History, comparison: Comparison) -> None:
+def _check(ours: History, theirs: History, comparison: Comparison, *, is_replicated: bool) -> None:
     name, difference = f"{ours.topic}-{ours.partition.partition}", comparison.first_difference
     if difference is not None:
         raise LogDirError(
@@ -139,6 +138,14 @@ def _check(ours: History, theirs: History, comparison: Comparison) -> None:
             hint=_HINT,
         )
     end = theirs.partition.log_end_offset
+    if ours.partition.log_end_offset > end and is_replicated:
+        raise LogDirError(
+            f"{name} was imported beyond its high watermark: not all in-sync replicas have what is here from {end} on",
+            expected=f"a log end of at most {end}, as {REPLICATION_OFFSETS_FILE} has it",
+            found=ours.partition.log_end_offset,
+            hint="A broker notes high watermarks every few seconds: wait, and import again. Where this one stays, "
+            "another leader may replace the records: delete the topic and import it again, or leave out --replicated",
+        )
     if ours.partition.log_end_offset > end:
         raise LogDirError(
             f"{name} has records that the Kafka directory lacks, from offset {end} on",
@@ -221,7 +228,6 @@ def check_names(source: KafkaDirectory, topic: str) -> None:
     Raises LogDirError for a partition number that no cluster has, since all partitions below it would be made, and for
     a symbolic link that leads out of the directory: it would bring any file of this machine into the topic.
     """
-    validate_topic_name(topic)
     storage, sources = source.storage, source.sources(topic)
     largest = max((one.partition for one in sources), default=0)
     if largest >= MOST_PARTITIONS:

@@ -23,7 +23,6 @@ from spark_segments.execution import run_tasks
 from spark_segments.log.appending.append import append
 from spark_segments.log.directory import LogDirectory, selected
 from spark_segments.log.manifest.change import ERASE, Change
-from spark_segments.log.manifest.delta.delta_log import MANIFEST_DIRECTORY
 from spark_segments.log.manifest.rows import OUT_OF_LOG, REMOVED, Segment, partitions_of, segments_of
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.manifest.states import Erasure, check_role, with_erasure
@@ -151,7 +150,7 @@ def erase(
     if topics is None:
         raise InvalidOptionError("Which topics?", expected="names or patterns of topics", found="none")
     report = Report(ERASE, dry_run)
-    for topic in selected(log.storage.directories(MANIFEST_DIRECTORY), topics):
+    for topic in selected(log.directories(), topics):
         _erase_topic(report, _Erasure(log, topic, keys, spark, progress), now_ms, history=history)
     return report.finish()
 

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from spark_segments.errors import LogDirError, SegmentsError, UnknownTopicError
 from spark_segments.execution import failure_of, run_tasks
 from spark_segments.log.directory import LogDirectory, selected
-from spark_segments.log.manifest.delta.delta_log import MANIFEST_DIRECTORY
 from spark_segments.log.manifest.states import FOLLOWER, ROLE, SOURCE_URI
 from spark_segments.log.report import Report
 from spark_segments.maintenance.mirroring.groups import mirror_groups, positions_of_all
@@ -59,10 +58,10 @@ def mirror(
     source, target = leader, log
     check_places(source, target)
     report = Report("mirror", dry_run)
-    leader_topics = {*source.storage.directories(MANIFEST_DIRECTORY)}
+    leader_topics = {*source.directories()}
     wanted = selected(leader_topics, topics)
     names = [name for name in wanted if name in leader_topics]
-    if unknown := {*wanted} - leader_topics - {*target.storage.directories(MANIFEST_DIRECTORY)}:
+    if unknown := {*wanted} - leader_topics - {*target.directories()}:
         raise UnknownTopicError(f"Unknown topic {min(unknown)!r}", path=source.uri)
     if dry_run:
         _note_lags(report, source, target, wanted)
@@ -106,7 +105,7 @@ def lags(
 ) -> dict[str, Lag | SegmentsError]:
     """How far each follower of `target` is behind its leader in `source`, by topic; its error where that is unknown."""
     lags_of: dict[str, Lag | SegmentsError] = {}
-    for topic in selected(target.storage.directories(MANIFEST_DIRECTORY), topics):
+    for topic in selected(target.directories(), topics):
         try:
             snapshot = target.manifest(topic).snapshot(deleted=True)
             if snapshot.states.get(ROLE) == FOLLOWER:
@@ -162,7 +161,7 @@ def lost_leaders(
 ) -> list[str]:
     """Followers of `source` whose leaders have no manifest there: deleted by force, or lost. Nobody knows which."""
     lost = []
-    for topic in selected(target.storage.directories(MANIFEST_DIRECTORY), patterns):
+    for topic in selected(target.directories(), patterns):
         if topic in there:
             continue
         try:

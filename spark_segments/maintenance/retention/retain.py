@@ -18,7 +18,6 @@ from spark_segments.config import TopicConfig, topic_config
 from spark_segments.errors import InvalidOptionError, SegmentsError
 from spark_segments.log.directory import LogDirectory
 from spark_segments.log.manifest.change import Change
-from spark_segments.log.manifest.delta.delta_log import MANIFEST_DIRECTORY
 from spark_segments.log.manifest.rows import removed_rows, with_column
 from spark_segments.log.manifest.snapshot import Snapshot, live_rows
 from spark_segments.log.report import Report
@@ -343,7 +342,7 @@ def plan_log_directory(
         plan.held["held_compacted_bytes"] += one.compacted_bytes
     plan.ends = dict(zip(sizes, plan_max_bytes([*sizes.values()], max_bytes), strict=True))
     there = {snapshot.topic for snapshot in snapshots}
-    for name in log.storage.directories(MANIFEST_DIRECTORY):
+    for name in log.directories():
         if name not in there:
             plan.waiting_bytes += _deleted_bytes(log, name)
     return plan

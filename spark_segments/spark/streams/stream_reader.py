@@ -19,7 +19,6 @@ from spark_segments.errors import InvalidOptionError, OffsetOutOfRangeError, Seg
 from spark_segments.execution import Versioned
 from spark_segments.extensions import typed_columns
 from spark_segments.log.directory import LogDirectory
-from spark_segments.log.manifest.delta.delta_log import MANIFEST_DIRECTORY
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.manifest.states import holes_of
 from spark_segments.log.partitions import offset_bounds
@@ -60,16 +59,13 @@ class StreamTopics:
         """{topic: its latest snapshot}, of the topics that are there."""
         log = self.log()
 
-        def listed() -> list[str]:
-            return log.topics() if log.is_kafka else list(log.storage.directories(MANIFEST_DIRECTORY))
-
         def look(name: str) -> Snapshot | None:
             try:
                 return log.snapshot(name) if log.is_kafka else log.manifest(name).snapshot()
             except UnknownTopicError:
                 return None
 
-        names = self._options.topics.chosen(listed)
+        names = self._options.topics.chosen(log.directories)
         if len(names) < 2:
             found = [look(name) for name in names]
         else:

@@ -1,0 +1,83 @@
+"""Rows that name a topic by another path end a write, and none of its rows is in any topic."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from spark_segments import LogDir
+from spark_segments.errors import InvalidTopicError
+from spark_segments.maintenance import vacuum
+from tests.clock import ORPHAN_AGE_MS, store_clock
+from tests.opened import opened
+from tests.spark.in_process import load, save
+
+NAMES = ["u", "./u", "u/"]
+
+
+@pytest.fixture
+def filled(log: LogDir) -> LogDir:
+    for topic in ("t", "u"):
+        log.create_topic(topic)
+        log.topic(topic).append([{"value": topic}])
+    return log
+
+
+def check_a_week_later(log: LogDir) -> None:
+    """Vacuum takes what the failed write has left, and nothing else."""
+    now_ms = log.storage.now_ms() + ORPHAN_AGE_MS + 60_000
+    with store_clock(now_ms):
+        vacuum(log, now_ms=now_ms)
+    found = {
+        name: opened(log).topic(name).scan(columns=["value"]).to_table().column("value").to_pylist()
+        for name in log.topics()
+    }
+    assert found == {"t": [b"t"], "u": [b"u"]}
+    assert sum(len(log.storage.list(f"{name}-0")) for name in found) == 2 * 3
+
+
+@pytest.mark.parametrize("options", [{}, {"txnAppId": "job", "txnVersion": 1}])
+def test_a_column_topic_with_another_path_ends_the_write(filled: LogDir, options: dict[str, Any]) -> None:
+    rows = pa.table({"topic": ["t", *NAMES] * 3, "value": [b"new"] * 12})
+    with pytest.raises(InvalidTopicError, match="Invalid topic name"):
+        save(filled.uri, options, [rows])
+    check_a_week_later(filled)
+
+
+@pytest.mark.parametrize("name", NAMES[1:])
+def test_an_option_with_another_path_is_an_error(filled: LogDir, name: str) -> None:
+    reads: list[Callable[[], Any]] = [
+        lambda: load(filled.uri, {"subscribe": name}),
+        lambda: load(filled.uri, {"subscribe": f"t,{name}"}),
+        lambda: load(filled.uri, {"assign": f'{{"{name}": [0]}}'}),
+        lambda: save(filled.uri, {"topic": name}, [pa.table({"value": [b"new"]})]),
+    ]
+    for read in reads:
+        with pytest.raises(InvalidTopicError):
+            read()
+    check_a_week_later(filled)
+
+
+def test_a_stream_of_rows_for_one_topic_by_several_paths_ends(
+    spark: SparkSession, filled: LogDir, tmp_path: Path
+) -> None:
+    source = tmp_path / "rows"
+    rows = [(name, f"{name} {number}") for name in ("t", *NAMES) for number in range(3)]
+    spark.createDataFrame(rows, "topic string, value string").write.parquet(str(source))
+    query = (
+        spark.readStream.schema("topic string, value string")
+        .parquet(str(source))
+        .writeStream.format("segments")
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .trigger(availableNow=True)
+        .start(filled.uri)
+    )
+    with pytest.raises(PySparkException, match="Invalid topic name"):
+        query.awaitTermination()
+    check_a_week_later(filled)
