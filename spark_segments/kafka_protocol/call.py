@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from kio.schema.errors import ErrorCode
 
+from spark_segments.config import is_topic_name
 from spark_segments.errors import MissingFileError, SegmentsError, UnknownTopicError
 from spark_segments.kafka_protocol.coordinator import Coordinator, RefusedError
 from spark_segments.kafka_protocol.messages import Request
@@ -21,6 +22,11 @@ if TYPE_CHECKING:
 
 NODE_ID = 1
 """The only broker of the cluster that clients see."""
+
+_DESCRIBES_TOPICS = (3, 32, 75)
+"""Metadata, DescribeConfigs and DescribeTopicPartitions say of a name that no topic can have it. To all others a topic
+of that name is an unknown one, as it is for Kafka.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +82,11 @@ class Call:
         except SegmentsError as error:
             self.warnings.append(f"topic {name}: {error}")
             return None, error_code(error)
-        return (view, ErrorCode.none) if view is not None else (None, ErrorCode.unknown_topic_or_partition)
+        if view is not None:
+            return view, ErrorCode.none
+        if self.request.api_key in _DESCRIBES_TOPICS and not is_topic_name(name):
+            return None, ErrorCode.invalid_topic_exception
+        return None, ErrorCode.unknown_topic_or_partition
 
     def group(self, name: str) -> Group | None:
         """A group of the log directory; None where it keeps no groups. Raises RefusedError for what is no id."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fnmatch
 from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
@@ -14,7 +13,7 @@ from spark_segments.kafka_protocol.capture_options import CaptureOptions, Diverg
 from spark_segments.kafka_protocol.partition_capture import DivergedError
 from spark_segments.kafka_protocol.source import SourceCluster, SourceTopic, patient
 from spark_segments.kafka_protocol.topic_capture import CAPTURED, TopicCapture
-from spark_segments.log.directory import LogDirectory
+from spark_segments.log.directory import LogDirectory, selected
 from spark_segments.log.report import FAILED, Report
 from spark_segments.progress import Progress
 
@@ -55,7 +54,8 @@ def capture(
     report.details |= {"holes": [], "undecided": []}
     with SourceCluster(servers, options.client_config, options.answer_seconds) as source:
         cluster_topics = patient(source.topics, options.patience_seconds)
-        names = sorted(name for name in cluster_topics if any(fnmatch.fnmatchcase(name, one) for one in topics))
+        wanted = selected(cluster_topics, topics)
+        names = [name for name in wanted if name in cluster_topics]
         if not names:
             raise UnknownTopicError(
                 f"{servers} shows no topic {', '.join(topics)}",
@@ -66,7 +66,10 @@ def capture(
         read = patient(partial(_groups, source, options.groups, chosen), options.patience_seconds)
         here: dict[str, str] = {}
 
-        for name in names:
+        for name in wanted:
+            if name not in cluster_topics:
+                report.add(name, None, FAILED, error=f"{servers} shows no topic {name}")
+                continue
             work = TopicCapture(log, source, cluster_topics[name], options, report, spark=spark, progress=progress)
             try:
                 if options.recapture:

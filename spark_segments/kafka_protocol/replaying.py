@@ -9,7 +9,6 @@ nothing else writes it.
 
 from __future__ import annotations
 
-import fnmatch
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from confluent_kafka import KafkaError, Message
 
+from spark_segments.config import validate_topic_name
 from spark_segments.config.values import LONG_MAX
 from spark_segments.errors import InvalidOptionError, InvalidRecordError, OffsetOutOfRangeError, UnknownTopicError
 from spark_segments.kafka.groups import chosen_groups
@@ -30,7 +30,7 @@ from spark_segments.kafka_protocol.target import (
     TargetTopic,
     delivery_problem,
 )
-from spark_segments.log.directory import LogDirectory
+from spark_segments.log.directory import LogDirectory, selected
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.manifest.states import holes_in
 from spark_segments.log.partitions import offset_bounds
@@ -261,17 +261,18 @@ class Replay:
 
     def _names(self) -> list[str]:
         here = [one for one in self._log.topics() if not one.startswith("__")]  # which are the cluster's own business
-        named = {one for one in self._topics if not {*"*?["} & {*one}}
-        if missing := sorted((named | self._options.rename.keys()) - set(here)):
+        names = selected(here, self._topics)
+        if missing := sorted({*names, *self._options.rename} - {*here}):
             raise UnknownTopicError(
                 f"There is no topic {', '.join(missing)} to replay",
                 path=self._log.uri,
                 hint="Internal ones are left out",
             )
-        names = sorted(one for one in here if any(fnmatch.fnmatchcase(one, pattern) for pattern in self._topics))
         if not names:
             raise UnknownTopicError(f"No topic here matches {', '.join(self._topics)}", path=self._log.uri)
         targets = [self._options.rename.get(name, name) for name in names]
+        for target in targets:
+            validate_topic_name(target)
         if len(set(targets)) < len(targets):
             raise InvalidOptionError("Two topics would have one name there", found=", ".join(sorted(targets)))
         return names

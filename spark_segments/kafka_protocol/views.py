@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow.compute as pc
 
 from spark_segments.config import TopicConfig, topic_config
-from spark_segments.errors import SegmentsError, UnknownTopicError
+from spark_segments.errors import InvalidTopicError, SegmentsError, UnknownTopicError
 from spark_segments.format.layout import BATCH_OVERHEAD
 from spark_segments.format.single_batch import LARGEST_BATCH_OFFSETS, empty_batches
 from spark_segments.kafka_protocol.read_ahead import BLOCK_BYTES, CheckedBlock, FileRange, Held, ReadAhead
@@ -327,7 +327,7 @@ class Views:
     def _read(self, name: str, before: ServedTopic | None) -> ServedTopic | None:
         try:
             snapshot = self._snapshot(name)
-        except UnknownTopicError:
+        except (InvalidTopicError, UnknownTopicError):
             return None
         if before is not None and before.snapshot.version == snapshot.version and not self.log.is_kafka:
             return before
