@@ -50,6 +50,7 @@ class SegmentsOperator(BaseOperator):
     environment's where Airflow's lacks what a job needs). With it the job is a spark-submit over that connection of the
     provider apache-spark; `spark_submit` are further arguments of its SparkSubmitHook, such as archives, conf,
     properties_file and env_vars. `arguments` are further options of the command, as on the command line.
+    `topic`: a name or a pattern, such as orders*, or several; of AppendOperator one name; by default all.
     `storage_options` are seen by who can list processes: credentials belong into the workers' environment.
 
     Without Spark the result is the job's reports, without a line for each partition: those are in the task's log. A job
@@ -64,7 +65,7 @@ class SegmentsOperator(BaseOperator):
         self,
         *,
         log_dir: str,
-        topic: str | None = None,
+        topic: str | Sequence[str] | None = None,
         arguments: Sequence[str] = (),
         defaults: str | None = None,
         storage_options: Mapping[str, str] | None = None,
@@ -87,7 +88,12 @@ class SegmentsOperator(BaseOperator):
 
     def positional(self) -> list[str]:
         """The arguments that the command takes by position."""
-        return [self.log_dir, *([self.topic] if self.topic else [])]
+        return [self.log_dir, *self.topic_words()]
+
+    def topic_words(self, option: str | None = None) -> list[str]:
+        """The words of the command that name its topics, each after the option, where they are no arguments."""
+        names = [self.topic] if isinstance(self.topic, str) else self.topic or ()
+        return [word for name in names if name for word in (option, name) if word is not None]
 
     def command(self) -> list[str]:
         """The arguments of the `segments` command, without the command's own name."""
@@ -179,7 +185,7 @@ class TableOperator(SegmentsOperator):
     job = "table"
     template_fields = (*SegmentsOperator.template_fields, "table")
 
-    def __init__(self, *, topic: str, table: str, **kwargs: Any) -> None:
+    def __init__(self, *, topic: str | Sequence[str], table: str, **kwargs: Any) -> None:
         super().__init__(topic=topic, **kwargs)
         self.table = table
 
@@ -199,15 +205,15 @@ class _UpdatesTopics(SegmentsOperator):
     Where log directory or topic is a template, or the job is not for a single topic, `outlets` are as given.
     """
 
-    def __init__(self, *, log_dir: str, topic: str | None = None, **kwargs: Any) -> None:
-        if topic is not None and "{{" not in log_dir + topic:
+    def __init__(self, *, log_dir: str, topic: str | Sequence[str] | None = None, **kwargs: Any) -> None:
+        if isinstance(topic, str) and "{{" not in log_dir + topic:
             kwargs.setdefault("outlets", [topic_asset(log_dir, topic)])
         super().__init__(log_dir=log_dir, topic=topic, **kwargs)
 
     def execute(self, context: Any) -> list[dict[str, Any]] | None:
         """Runs the job, and notes the log end offsets in the events of the outlets that are this topic's asset."""
         reports = super().execute(context)
-        if self.topic is not None:
+        if isinstance(self.topic, str):
             asset = topic_asset(self.log_dir, self.topic)
             if asset in self.outlets:
                 offsets = LogDir.open(self.log_dir, self.storage_options).topic(self.topic).offsets()
@@ -247,7 +253,7 @@ class ImportOperator(_UpdatesTopics):
         self.kafka_dir = kafka_dir
 
     def positional(self) -> list[str]:
-        return [self.kafka_dir, self.log_dir, *(["--topic", self.topic] if self.topic else [])]
+        return [self.kafka_dir, self.log_dir, *self.topic_words("--topic")]
 
 
 class ExportOperator(SegmentsOperator):
@@ -261,7 +267,7 @@ class ExportOperator(SegmentsOperator):
         self.kafka_dir = kafka_dir
 
     def positional(self) -> list[str]:
-        return [self.log_dir, self.kafka_dir, *(["--topic", self.topic] if self.topic else [])]
+        return [self.log_dir, self.kafka_dir, *self.topic_words("--topic")]
 
 
 class MirrorOperator(SegmentsOperator):
@@ -279,7 +285,7 @@ class MirrorOperator(SegmentsOperator):
         self.source_storage_options = source_storage_options
 
     def positional(self) -> list[str]:
-        return [self.source, self.log_dir, *(["--topic", self.topic] if self.topic else [])]
+        return [self.source, self.log_dir, *self.topic_words("--topic")]
 
     def command(self) -> list[str]:
         given = (self.source_storage_options or {}).items()
@@ -302,7 +308,7 @@ class CaptureOperator(SegmentsOperator):
         self.bootstrap = bootstrap
 
     def positional(self) -> list[str]:
-        return [self.bootstrap, self.log_dir, *(["--topic", self.topic] if self.topic else [])]
+        return [self.bootstrap, self.log_dir, *self.topic_words("--topic")]
 
     def command(self) -> list[str]:
         return [*super().command(), "--once"]
@@ -319,4 +325,4 @@ class ReplayOperator(SegmentsOperator):
         self.bootstrap = bootstrap
 
     def positional(self) -> list[str]:
-        return [self.log_dir, self.bootstrap, *(["--topic", self.topic] if self.topic else [])]
+        return [self.log_dir, self.bootstrap, *self.topic_words("--topic")]

@@ -65,13 +65,25 @@ class HabitualCommand(TyperCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """As the command without habits, after its words are put into the words of this package."""
-        return super().parse_args(ctx, self._translated(ctx, args))
+        words = self._translated(ctx, args)
+        if not ctx.resilient_parsing:
+            self._refuse_repeats(ctx, words)
+        return super().parse_args(ctx, words)
+
+    def _refuse_repeats(self, ctx: Any, words: list[str]) -> None:
+        """Ends in an error where an option that takes one value is given twice: all but the last would be dropped."""
+        given: list[Any] = self.make_parser(ctx).parse_args(args=[*words])[2]
+        for param in given:
+            is_same = param.param_type_name == "argument" or (param.is_flag and not param.secondary_opts)
+            if not is_same and not param.multiple and given.count(param) > 1:
+                ctx.fail(f"Option '{param.opts[0]}' is given twice, and takes one value.")
 
     def _translated(self, ctx: Any, args: list[str]) -> list[str]:
         ours: dict[str, Any] = {name: param for param in self.params for name in param.opts if name.startswith("-")}
         if ctx.resilient_parsing and args and args[-1] in ours and not ours[args[-1]].is_flag:
             args = args[:-1]  # the shell completes its value; without one the parser forgets the words before
-        places = [param.name for param in self.params if param.param_type_name == "argument"]
+        arguments = [param for param in self.params if param.param_type_name == "argument"]
+        places = [param.name for param in arguments]
         names, silent = OTHER_NAMES.get(self.name or "", {}), WITHOUT_EFFECT.get(self.name or "", {})
         habits = {*names, *silent, *STANDS_FOR, *ANSWERS} - ours.keys()
         if not any(word.partition("=")[0] in habits for word in args):
@@ -89,7 +101,10 @@ class HabitualCommand(TyperCommand):
             elif name in ours:
                 options += [word] if equals or ours[name].is_flag else [word, *itertools.islice(rest, 1)]
             elif (place := STANDS_FOR.get(name)) in places:
-                standing[places.index(place)] = _values(ctx, name, value if equals else next(rest, None))
+                values = standing.setdefault(places.index(place), [])
+                if values and arguments[places.index(place)].nargs > 0:
+                    ctx.fail(f"Option '{name}' is given twice, and takes one value.")
+                values += _values(ctx, name, value if equals else next(rest, None))
             elif name in silent:
                 if silent[name]:
                     _values(ctx, name, value if equals else next(rest, None))

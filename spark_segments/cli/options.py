@@ -32,9 +32,25 @@ if TYPE_CHECKING:
 
 
 TopicArgument = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic.", autocompletion=completion.topics)]
-OptionalTopicArgument = Annotated[
-    str | None,
-    typer.Argument(metavar="TOPIC", help="The topic; all topics by default.", autocompletion=completion.topics),
+TopicsArgument = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="TOPIC...", help="Topics and patterns, such as orders or 'orders*'.", autocompletion=completion.topics
+    ),
+]
+OptionalTopicsArgument = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[TOPIC]...",
+        help="Topics and patterns, such as orders or 'orders*'; all by default.",
+        autocompletion=completion.topics,
+    ),
+]
+TopicsOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--topic", metavar="PATTERN", help="Topics such as orders or 'orders*'; may be given again; all by default."
+    ),
 ]
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Print what would be done; change nothing.")]
 YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask first.")]
@@ -165,7 +181,7 @@ class SparkOptions:
 class JobOptions:
     """The arguments and options of all maintenance jobs, beside the log directory and Spark."""
 
-    topic: OptionalTopicArgument = None
+    topic: OptionalTopicsArgument = None
     dry_run: DryRunOption = False
     output: OutputOption = Output.TEXT
     metrics: MetricsOption = None
@@ -176,8 +192,8 @@ class JobOptions:
             raise InvalidOptionError("A dry run has no metrics", expected="--metrics or --dry-run", found="both")
 
     def topics(self) -> list[str] | None:
-        """The topics of the job, a name or a pattern; None for all topics."""
-        return [self.topic] if self.topic else None
+        """The topics of the job, names and patterns; None for all topics."""
+        return self.topic or None
 
 
 def with_options(command: C) -> C:

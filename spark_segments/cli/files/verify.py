@@ -13,7 +13,7 @@ from spark_segments.cli.confirmation import confirm
 from spark_segments.cli.options import (
     ConfiguredLogOptions,
     DryRunOption,
-    OptionalTopicArgument,
+    OptionalTopicsArgument,
     OutputOption,
     SparkOptions,
     with_options,
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 def verify(
     location: ConfiguredLogOptions,
     spark: SparkOptions,
-    topic: OptionalTopicArgument = None,
+    topic: OptionalTopicsArgument = None,
     deep: Annotated[
         bool,
         typer.Option("--deep", help="Read every byte: check CRCs, records, index entries and keys of clean tails."),
@@ -82,13 +82,19 @@ def verify(
     Example: segments verify /data/log orders --deep
     Example: segments verify /data/log orders --repair --dry-run
     """
-    log = location.open_damaged() if repair and topic is not None else location.open()
-    if repair and topic is not None and not log.is_kafka and not is_readable(log, topic):
-        rebuild(log, topic, output, dry_run=dry_run, yes=yes)
-        return
+    log = location.open_damaged() if repair and topic else location.open()
+    topics = topic or None
+    if repair and topics is not None and not log.is_kafka:
+        names = log.named(topics)
+        lost = [name for name in names if not is_readable(log, name)]
+        for name in lost:
+            rebuild(log, name, output, dry_run=dry_run, yes=yes)
+        if len(lost) == len(names):
+            return
+        topics = topics if not lost else [name for name in names if name not in lost]
     with progress_bar("verify", of_bytes=deep or repair) as progress:
         report = look_for_faults(
-            log, topics=None if topic is None else [topic], spark=spark.session("verify"), dry_run=dry_run,
+            log, topics=topics, spark=spark.session("verify"), dry_run=dry_run,
             progress=progress, deep=deep, repair=repair, against=against,
         )  # fmt: skip
     details = report.details

@@ -12,7 +12,14 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 
 from spark_segments.cli.interrupts import until_interrupted
-from spark_segments.cli.options import ConfiguredLogOptions, MetricsOption, OutputOption, SparkOptions, with_options
+from spark_segments.cli.options import (
+    ConfiguredLogOptions,
+    MetricsOption,
+    OutputOption,
+    SparkOptions,
+    TopicsOption,
+    with_options,
+)
 from spark_segments.cli.output import FAILED, Output, print_json, print_summary, print_table, tell
 from spark_segments.config import parse_overrides
 from spark_segments.errors import InvalidOptionError, SegmentsError
@@ -41,12 +48,7 @@ def mirror(
     ],
     target: TargetOptions,
     spark: SparkOptions,
-    topic: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--topic", metavar="PATTERN", help="Topics to mirror, such as 'orders*'; may be given several times."
-        ),
-    ] = None,
+    topic: TopicsOption = None,
     once: Annotated[bool, typer.Option("--once", help="End when the followers are in step.")] = False,
     interval: Annotated[
         str, typer.Option("--interval", metavar="TIME", help="How often to look for new commits, such as 500ms or 10s.")

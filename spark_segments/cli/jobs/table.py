@@ -16,7 +16,7 @@ from spark_segments.cli.options import (
     NowOption,
     OutputOption,
     SparkOptions,
-    TopicArgument,
+    TopicsArgument,
     key_bytes,
     with_options,
 )
@@ -29,9 +29,13 @@ from spark_segments.progress import progress_bar
 @with_options
 def table(
     location: ConfiguredLogOptions,
-    topic: TopicArgument,
+    topic: TopicsArgument,
     table: Annotated[
-        str, typer.Argument(metavar="TABLE", help="The Delta table: a path or an s3://, gs://, abfs:// URI.")
+        str,
+        typer.Argument(
+            metavar="TABLE",
+            help="The Delta table: a path or an s3://, gs://, abfs:// URI; {topic} stands for the topic.",
+        ),
     ],
     spark: SparkOptions,
     values: FormatOptions,
@@ -67,13 +71,14 @@ def table(
 
     Example: segments table /data/log orders /data/tables/orders --value-format json --partition-by day
     Example: segments table /data/log customers /data/tables/customers --view latest
+    Example: segments table /data/log 'orders*' '/data/tables/{topic}'
     """
     from spark_segments.maintenance import table as job
 
     log = location.open()
     with progress_bar("table") as progress:
         report = job(
-            log, topics=[topic], spark=spark.session("table"), dry_run=dry_run, progress=progress, now_ms=now_ms,
+            log, topics=topic, spark=spark.session("table"), dry_run=dry_run, progress=progress, now_ms=now_ms,
             table_uri=table, view=view, archive=archive, partition_by=partition_by, formats=values.of_values(),
             keys=key_bytes(key, key_base64),
             table_options=None if table_storage is None else parse_overrides(table_storage),

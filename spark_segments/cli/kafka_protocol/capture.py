@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from spark_segments.cli.interrupts import until_interrupted
-from spark_segments.cli.options import ConfiguredLogOptions, MetricsOption, OutputOption, SparkOptions, with_options
+from spark_segments.cli.options import (
+    ConfiguredLogOptions,
+    MetricsOption,
+    OutputOption,
+    SparkOptions,
+    TopicsOption,
+    with_options,
+)
 from spark_segments.cli.output import FAILED, FOUND_FAULTS, Output, print_json, shown_hole, tell
 from spark_segments.errors import MissingExtraError
 from spark_segments.kafka_protocol.capture_options import Divergence
@@ -27,10 +34,7 @@ def capture(
     bootstrap: Annotated[str, typer.Argument(metavar="BOOTSTRAP", help="Brokers: host:port, several with commas.")],
     location: ConfiguredLogOptions,
     spark: SparkOptions,
-    topic: Annotated[
-        list[str] | None,
-        typer.Option("--topic", metavar="PATTERN", help="The topics orders or 'orders*', say; may be given again."),
-    ] = None,
+    topic: TopicsOption = None,
     groups: Annotated[
         list[str] | None,
         typer.Option("--groups", metavar="PATTERN", help="Groups whose positions in these topics are kept, too."),

@@ -17,11 +17,13 @@ from spark_segments.cli.options import (
     LogOptions,
     MetricsOption,
     OutputOption,
+    TopicsOption,
     ToTimeOption,
     with_options,
 )
 from spark_segments.cli.output import Output, print_json, print_table, tell
-from spark_segments.errors import InvalidOptionError, MissingExtraError
+from spark_segments.config import parse_overrides
+from spark_segments.errors import MissingExtraError
 from spark_segments.progress import progress_bar
 from spark_segments.quantities import duration_ms
 
@@ -33,10 +35,7 @@ if TYPE_CHECKING:
 def replay(
     location: LogOptions,
     bootstrap: Annotated[str, typer.Argument(metavar="BOOTSTRAP", help="Brokers: host:port, several with commas.")],
-    topic: Annotated[
-        list[str] | None,
-        typer.Option("--topic", metavar="PATTERN", help="The topics orders or 'orders*', say; may be given again."),
-    ] = None,
+    topic: TopicsOption = None,
     rename: Annotated[
         list[str] | None, typer.Option("--rename", metavar="TOPIC=NAME", help="The topic's name there.")
     ] = None,
@@ -96,7 +95,7 @@ def replay(
     options = ReplayOptions(
         name=name,
         client_config=settings_of_file(str(client_config)) if client_config is not None else {},
-        rename=dict(_renamed(one) for one in rename or []),
+        rename=parse_overrides(rename or []),
         from_time_ms=None if from_time is None else timestamp_ms(from_time),
         to_time_ms=None if to_time is None else timestamp_ms(to_time),
         groups=groups or [],
@@ -120,13 +119,6 @@ def replay(
             if dry_run or not follow:
                 break
             time.sleep(pause_seconds)
-
-
-def _renamed(text: str) -> tuple[str, str]:
-    topic, _, name = text.partition("=")
-    if not topic or not name:
-        raise InvalidOptionError("No new name of a topic", expected="TOPIC=NAME", found=text)
-    return topic, name
 
 
 def _print(report: Report, output: Output) -> None:

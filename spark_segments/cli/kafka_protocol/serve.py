@@ -15,6 +15,7 @@ import typer
 from spark_segments.cli.arguments import timestamp_ms
 from spark_segments.cli.interrupts import until_interrupted
 from spark_segments.cli.options import ConfiguredLogOptions, MetricsOption, with_options
+from spark_segments.config import parse_overrides
 from spark_segments.errors import InvalidOptionError, MissingExtraError
 
 if TYPE_CHECKING:
@@ -93,7 +94,7 @@ def serve(
         log,
         interval_seconds=interval,
         timestamp_ms=None if time is None else timestamp_ms(time),
-        versions=dict(_version(one) for one in version or []),
+        versions={topic: _version(number) for topic, number in parse_overrides(version or []).items()},
     )
     logging.basicConfig(level=logging.WARNING, stream=sys.stderr, format="%(asctime)s %(message)s")
     server = Server(
@@ -163,11 +164,10 @@ def _tls(certificate: Path | None, key: Path | None) -> ssl.SSLContext | None:
     return context
 
 
-def _version(text: str) -> tuple[str, int]:
-    topic, _, number = text.partition("=")
-    if not topic or not number.isascii() or not number.isdigit():
-        raise InvalidOptionError("Not a version of a topic", expected="TOPIC=VERSION", found=text)
-    return topic, int(number)
+def _version(number: str) -> int:
+    if not number.isascii() or not number.isdigit():
+        raise InvalidOptionError("Not a version of a topic", expected="TOPIC=VERSION", found=number)
+    return int(number)
 
 
 def _address(text: str) -> tuple[str, int]:

@@ -11,7 +11,7 @@ import typer
 
 from spark_segments.cli.arguments import timestamp_ms
 from spark_segments.cli.confirmation import confirm, print_way_back
-from spark_segments.cli.options import DryRunOption, LogOptions, OutputOption, TopicArgument, YesOption, with_options
+from spark_segments.cli.options import DryRunOption, LogOptions, OutputOption, TopicsArgument, YesOption, with_options
 from spark_segments.cli.output import Output, print_json
 from spark_segments.errors import InvalidOptionError
 from spark_segments.log.partitions import check_partition
@@ -20,7 +20,7 @@ from spark_segments.log.partitions import check_partition
 @with_options
 def delete_records(
     location: LogOptions,
-    topic: TopicArgument,
+    topic: TopicsArgument,
     partition: Annotated[
         int | None, typer.Option("--partition", help="Delete from this partition only; from all by default.")
     ] = None,
@@ -50,44 +50,54 @@ def delete_records(
 
     Example: segments delete-records /data/log orders --before-time 2026-01-01
     """
-    log = location.open()
-    bounds = log.topic(topic).offsets()
-    if partition is not None:
-        check_partition(log.topic(topic).snapshot, partition)
-    chosen = list(bounds) if partition is None else [partition]
     if (before_offset is not None) + (before_time is not None) + (offset_json_file is not None) != 1:
         raise InvalidOptionError(
             "No records to delete are named", expected="one of --before-offset, --before-time, --offset-json-file"
         )
-    if offset_json_file is not None:
+    if offset_json_file is not None and partition is not None:
+        raise InvalidOptionError(
+            "The file says which partitions", expected="--partition or --offset-json-file", found="both"
+        )
+    log = location.open()
+    topics = {name: log.topic(name) for name in log.named(topic)}
+    before, moves, shown = {}, {}, []
+    for name, handle in topics.items():
+        bounds = handle.offsets()
         if partition is not None:
-            raise InvalidOptionError(
-                "The file says which partitions", expected="--partition or --offset-json-file", found="both"
-            )
-        before = _offsets_of(offset_json_file, topic)
-    elif before_time is not None:
-        answers = log.topic(topic).offsets_for_times(timestamp_ms(before_time))
-        before = {number: answer[0] if (answer := answers.get(number)) else bounds[number][1] for number in chosen}
-    else:
-        assert before_offset is not None
-        before = dict.fromkeys(chosen, before_offset)
-    ends = {number: bounds[number][1] if at == -1 else at for number, at in before.items() if number in bounds}
-    moves = {number: (bounds[number][0], max(bounds[number][0], at)) for number, at in ends.items()}
-    text = ", ".join(f"{number}: {a} to {b}" for number, (a, b) in list(moves.items())[:8])
-    what = f"the log start of {topic}, partition {text}{', …' if len(moves) > 8 else ''}"
-    version = log.topic(topic).snapshot.version
+            check_partition(handle.snapshot, partition)
+        chosen = list(bounds) if partition is None else [partition]
+        if offset_json_file is not None:
+            before[name] = _offsets_of(offset_json_file, name)
+        elif before_time is not None:
+            answers = handle.offsets_for_times(timestamp_ms(before_time))
+            before[name] = {
+                number: answer[0] if (answer := answers.get(number)) else bounds[number][1] for number in chosen
+            }
+        else:
+            assert before_offset is not None
+            before[name] = dict.fromkeys(chosen, before_offset)
+        ends = {
+            number: bounds[number][1] if at == -1 else at for number, at in before[name].items() if number in bounds
+        }
+        moves[name] = {number: (bounds[number][0], max(bounds[number][0], at)) for number, at in ends.items()}
+        text = ", ".join(f"{number}: {a} to {b}" for number, (a, b) in list(moves[name].items())[:8])
+        shown.append(f"the log start of {name}, partition {text}{', …' if len(moves[name]) > 8 else ''}")
+    what = "; ".join(shown)
     if not dry_run:
         confirm(f"Move {what}?", yes)
-    started = {number: at for number, (_, at) in moves.items()} if dry_run else log.topic(topic).delete_records(before)
-    if output is Output.JSON:
-        print_json({"topic": topic, "partitions": [{"partition": n, "low_watermark": at} for n, at in started.items()]})
-    else:
-        for number, at in started.items():
-            print(f"partition: {topic}-{number}\tlow_watermark: {at}")
+    for name, handle in topics.items():
+        planned = {number: at for number, (_, at) in moves[name].items()}
+        started = planned if dry_run else handle.delete_records(before[name])
+        if output is Output.JSON:
+            lines = [{"partition": number, "low_watermark": at} for number, at in started.items()]
+            print_json({"topic": name, "partitions": lines})
+        else:
+            for number, at in started.items():
+                print(f"partition: {name}-{number}\tlow_watermark: {at}")
+        if not dry_run:
+            print_way_back(location.log_dir, name, handle.version)
     if dry_run:
         print(f"Nothing was deleted. This would move {what}.", file=sys.stderr)
-    else:
-        print_way_back(location.log_dir, topic, version)
 
 
 def _offsets_of(file: Path, topic: str) -> dict[int, int]:

@@ -15,19 +15,20 @@ from spark_segments.cli.lazy_commands import group_of, panel
 from spark_segments.cli.options import (
     DryRunOption,
     LogOptions,
-    OptionalTopicArgument,
+    OptionalTopicsArgument,
     OutputOption,
-    TopicArgument,
+    TopicsArgument,
     YesOption,
     with_options,
 )
 from spark_segments.cli.output import Output, print_json, print_table
 from spark_segments.errors import InvalidOptionError, OffsetOutOfRangeError, SegmentsError, UnknownTopicError
 from spark_segments.face.logdir import LogDir
+from spark_segments.log.directory import selected
 from spark_segments.log.groups.group import Group, Positions
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.partitions import check_partition, offset_bounds
-from spark_segments.log.positions import PartitionState, loss_at
+from spark_segments.log.positions import PartitionState, Position, loss_at
 
 COMMANDS = panel(
     "Commands",
@@ -36,7 +37,7 @@ COMMANDS = panel(
     (
         "reset",
         "records.groups:reset",
-        "Moves the positions of a group in a topic: to an offset, a time, or by a number of offsets.",
+        "Moves the positions of a group in topics: to an offset, a time, or by a number of offsets.",
     ),
     ("delete", "records.groups:delete", "Forgets all positions of a group."),
 )
@@ -82,7 +83,7 @@ def list_groups(location: LogOptions, output: OutputOption = Output.TEXT) -> Non
 def show(
     location: LogOptions,
     group: GroupArgument,
-    topic: OptionalTopicArgument = None,
+    topic: OptionalTopicsArgument = None,
     csv: Annotated[
         bool, typer.Option("--csv", help="Print topic,partition,offset, which kafka-consumer-groups --from-file reads.")
     ] = False,
@@ -99,8 +100,9 @@ def show(
     positions = _positions(log, log.group(group))
     rows = []
     snapshots: dict[str, Snapshot | None] = {}
+    chosen = selected({name for name, _ in positions}, topic or None)
     for (name, partition), position in sorted(positions.items()):
-        if topic not in (None, name):
+        if name not in chosen:
             continue
         if name not in snapshots:
             snapshots[name] = _snapshot(log, name)
@@ -133,7 +135,7 @@ def show(
         columns = COLUMNS if any(row["problem"] for row in rows) else COLUMNS[:-1]
         print_table(columns, ([row[name] for name in columns] for row in rows))
     else:
-        print(f"Group {group} has no positions in topic {topic}.")
+        print(f"Group {group} has no positions in {', '.join(topic or [])}.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +155,7 @@ class Move:
 def reset(
     location: LogOptions,
     group: GroupArgument,
-    topic: TopicArgument,
+    topic: TopicsArgument,
     to: Annotated[
         str | None, typer.Option("--to", metavar="OFFSET|earliest|latest", help="Where the group goes on.")
     ] = None,
@@ -170,7 +172,7 @@ def reset(
     yes: YesOption = False,
     output: OutputOption = Output.TEXT,
 ) -> None:
-    """Moves the positions of a group in a topic: to an offset, a time, or by a number of offsets.
+    """Moves the positions of a group in topics: to an offset, a time, or by a number of offsets.
 
     It shows where each position goes, and on a terminal asks first. A reader
     of the group that is at work cannot commit afterwards, and says so.
@@ -183,21 +185,22 @@ def reset(
     log = location.open()
     handle = log.group(group)
     positions = handle.positions() if create else _positions(log, handle)
-    snapshot = log.topic(topic).snapshot
-    bounds = offset_bounds(snapshot)
-    chosen = sorted(bounds if partitions is None else numbers(partitions))
-    for number in chosen:
-        check_partition(snapshot, number)
-    if to_time is not None:
-        targets = _targets_of_time(log, topic, timestamp_ms(to_time), bounds)
-    elif shift_by is not None:
-        targets = {one: _shifted(positions, topic, one, shift_by, *bounds[one]) for one in chosen}
-    else:
-        targets = {one: _target(to or "", f"{topic}-{one}", *bounds[one]) for one in chosen}
+    snapshots = {name: log.topic(name).snapshot for name in log.named(topic)}
     moves = []
-    for one in chosen:
-        (target, note), before, end = targets[one], positions.get((topic, one)), bounds[one][1]
-        moves.append(Move(topic, one, None if before is None else before.offset, target, end, end - target, note))
+    for name, snapshot in snapshots.items():
+        bounds = offset_bounds(snapshot)
+        chosen = sorted(bounds if partitions is None else numbers(partitions))
+        for number in chosen:
+            check_partition(snapshot, number)
+        if to_time is not None:
+            targets = _targets_of_time(log, name, timestamp_ms(to_time), bounds)
+        elif shift_by is not None:
+            targets = {one: _shifted(positions, name, one, shift_by, *bounds[one]) for one in chosen}
+        else:
+            targets = {one: _target(to or "", f"{name}-{one}", *bounds[one]) for one in chosen}
+        for one in chosen:
+            (target, note), before, end = targets[one], positions.get((name, one)), bounds[one][1]
+            moves.append(Move(name, one, None if before is None else before.offset, target, end, end - target, note))
     if output is Output.JSON:
         print_json({"group": group, "dry_run": dry_run, "positions": [asdict(move) for move in moves]})
     else:
@@ -207,8 +210,11 @@ def reset(
         return
     confirm(f"Move {len(moves)} positions of group {group}?", yes)
     # Against the positions that were shown: a reader that commits meanwhile is told of, not overwritten.
-    state = {one: PartitionState.of(snapshot, one) for one in chosen}
-    handle.commit(positions, {topic: {one: state[one].position(targets[one][0]) for one in chosen}})
+    moved: dict[str, dict[int, Position]] = {name: {} for name in snapshots}
+    for move in moves:
+        state = PartitionState.of(snapshots[move.topic], move.partition)
+        moved[move.topic][move.partition] = state.position(move.new_position)
+    handle.commit(positions, moved)
 
 
 @with_options

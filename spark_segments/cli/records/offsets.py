@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from spark_segments.cli.arguments import numbers, timestamp_ms
-from spark_segments.cli.options import LogOptions, OutputOption, TopicArgument, with_options
+from spark_segments.cli.options import LogOptions, OutputOption, TopicsArgument, with_options
 from spark_segments.cli.output import Output, print_json
 from spark_segments.errors import InvalidOptionError
 from spark_segments.log.partitions import check_partition
+
+if TYPE_CHECKING:
+    from spark_segments.face.topic import Topic
 
 _KAFKAS_OWN = {
     text: name
@@ -22,7 +25,7 @@ _KAFKAS_OWN = {
 @with_options
 def offsets(
     location: LogOptions,
-    topic: TopicArgument,
+    topic: TopicsArgument,
     time: Annotated[
         str,
         typer.Option(
@@ -39,28 +42,36 @@ def offsets(
     """Prints topic:partition:offset lines: the log end, the log start, or the first offset of a time or later.
 
     Example: segments offsets /data/log orders --time 2026-01-31T12:00:00Z
+    Example: segments offsets /data/log 'orders*' --partitions 0
     """
-    handle = location.open().topic(topic)
-    bounds = handle.offsets()
-    if time in ("latest", "-1"):
-        found: dict[int, int | None] = {number: end for number, (_, end) in bounds.items()}
-    elif time in ("earliest", "-2"):
-        found = {number: start for number, (start, _) in bounds.items()}
-    elif time in _KAFKAS_OWN:
+    if time in _KAFKAS_OWN:
         raise InvalidOptionError(
             f"Kafka's --time {_KAFKAS_OWN[time]} is not there",
             expected="latest (-1), earliest (-2), ms since 1970 or an ISO time",
             found=time,
         )
-    else:
-        answers = handle.offsets_for_times(timestamp_ms(time))
-        found = {number: answer[0] if answer else None for number, answer in answers.items()}
-    wanted = numbers(partitions) if partitions else set(found)
-    for number in sorted(wanted):
-        check_partition(handle.snapshot, number)
-    rows = [(number, found[number]) for number in sorted(wanted)]
-    if output is Output.JSON:
-        print_json({"topic": topic, "partitions": [{"partition": number, "offset": at} for number, at in rows]})
-    else:
+    log = location.open()
+    wanted = numbers(partitions) if partitions else None
+    for name in log.named(topic):
+        rows = _offsets(log.topic(name), time, wanted)
+        if output is Output.JSON:
+            print_json({"topic": name, "partitions": [{"partition": number, "offset": at} for number, at in rows]})
+            continue
         for number, at in rows:
-            print(f"{topic}:{number}:{'' if at is None else at}")
+            print(f"{name}:{number}:{'' if at is None else at}")
+
+
+def _offsets(topic: Topic, time: str, partitions: set[int] | None) -> list[tuple[int, int | None]]:
+    """(partition, offset) of the partitions wanted, or of all."""
+    bounds = topic.offsets()
+    if time in ("latest", "-1"):
+        found: dict[int, int | None] = {number: end for number, (_, end) in bounds.items()}
+    elif time in ("earliest", "-2"):
+        found = {number: start for number, (start, _) in bounds.items()}
+    else:
+        answers = topic.offsets_for_times(timestamp_ms(time))
+        found = {number: answer[0] if answer else None for number, answer in answers.items()}
+    wanted = sorted(found if partitions is None else partitions)
+    for number in wanted:
+        check_partition(topic.snapshot, number)
+    return [(number, found[number]) for number in wanted]

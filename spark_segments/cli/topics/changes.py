@@ -6,7 +6,7 @@ import difflib
 import sys
 from collections.abc import Sequence
 from functools import partial
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import pyarrow.compute as pc
 import typer
@@ -21,6 +21,7 @@ from spark_segments.cli.options import (
     LogOptions,
     OutputOption,
     TopicArgument,
+    TopicsArgument,
     YesOption,
     with_options,
 )
@@ -32,6 +33,9 @@ from spark_segments.errors import InvalidOptionError, SegmentsError, UnknownTopi
 from spark_segments.log.manifest.states import Erasure
 from spark_segments.log.report import Report
 from spark_segments.quantities import human_bytes
+
+if TYPE_CHECKING:
+    from spark_segments.face.logdir import LogDir
 
 PartitionsOption = Annotated[int, typer.Option("--partitions", min=1, help="The number of partitions.")]
 
@@ -59,7 +63,7 @@ def create(
 @with_options
 def alter(
     location: ConfiguredLogOptions,
-    topic: TopicArgument,
+    topic: TopicsArgument,
     partitions: Annotated[
         int | None, typer.Option("--partitions", help="Raise the number of partitions to this.")
     ] = None,
@@ -74,7 +78,7 @@ def alter(
         ),
     ] = None,
 ) -> None:
-    """Changes a topic's configuration, or raises its number of partitions.
+    """Changes the configuration of topics, or raises their number of partitions.
 
     Example: segments topic alter /data/log orders \\
       --config cleanup.policy=compact --delete-config retention.ms
@@ -82,19 +86,21 @@ def alter(
     changes: dict[str, str | None] = dict(parse_overrides(config or []))
     changes |= dict.fromkeys(delete_config or [])
     log = location.open()
+    names = log.named(topic)
     for name in delete_config or []:
-        if name not in KEYS and name not in log.topic(topic).snapshot.config:
+        if name not in KEYS and not any(name in log.topic(one).snapshot.config for one in names):
             near = difflib.get_close_matches(name, KEYS, n=1)
             hint = f"Did you mean {near[0]}?" if near else "segments describe shows the topic's settings"
             raise InvalidOptionError("Unknown setting", found=name, hint=hint)
-    log.topic(topic).alter(changes, partitions)
-    print(f"Altered topic {topic}.")
+    for name in names:
+        log.topic(name).alter(changes, partitions)
+        print(f"Altered topic {name}.")
 
 
 @with_options
 def delete(
     location: LogOptions,
-    topic: TopicArgument,
+    topic: TopicsArgument,
     if_exists: Annotated[bool, typer.Option("--if-exists", help="Do nothing if the topic does not exist.")] = False,
     force: Annotated[
         bool, typer.Option("--force", help="Delete the topic even if its manifest cannot be read.")
@@ -102,10 +108,10 @@ def delete(
     dry_run: DryRunOption = False,
     yes: YesOption = False,
 ) -> None:
-    """Deletes a topic. On a terminal it says what is in it, and asks first.
+    """Deletes topics. On a terminal it says what is in them, and asks first.
 
     Vacuum deletes the files once file.delete.delay.ms has passed. Until then
-    `segments topic restore` brings the topic back.
+    `segments topic restore` brings a topic back.
 
     --force also deletes a topic whose manifest cannot be read, because it is
     damaged or of a newer version of this package. All of the topic's files
@@ -114,8 +120,26 @@ def delete(
     Example: segments topic delete /data/log orders
     """
     log = location.open()
-    if if_exists and topic not in log.topics():
+    names = log.named(topic)
+    if if_exists:
+        names = [name for name in names if name in log.topics()]
+    found = {name: _content(log, name, force=force) for name in names}
+    if dry_run:
+        for what, _, _ in found.values():
+            print(f"Would delete {what}.")
         return
+    confirm(f"Delete {'; '.join(what for what, _, _ in found.values())}?", yes or not found)
+    for name, (_, version, delay) in found.items():
+        log.delete_topic(name, force=force)
+        print(f"Deleted topic {name}.")
+        if version is not None:
+            print_way_back(location.log_dir, name, version, delay=delay)
+
+
+def _content(log: LogDir, topic: str, *, force: bool) -> tuple[str, int | None, str | None]:
+    """(what is in a topic, in words; its version; its file.delete.delay.ms). Of a topic that cannot be read, and that
+    is deleted by force, the last two are None.
+    """
     try:
         snapshot = log.topic(topic).snapshot
     except UnknownTopicError:
@@ -124,20 +148,10 @@ def delete(
         if not force:
             error.hint = error.hint or "Restore the manifest from a backup, or delete the topic by force"
             raise
-        what, version, delay = f"topic {topic}, whose content is not known ({error.message})", None, None
-    else:
-        records, size = (pc.sum(snapshot.live.column(name)).as_py() or 0 for name in ("records", "log_bytes"))
-        what = f"topic {topic}: {len(snapshot.partitions):,} partitions, {records:,} records, {human_bytes(size)}"
-        version = snapshot.version
-        delay = duration(topic_config(snapshot.config, log.defaults).file_delete_delay_ms)
-    if dry_run:
-        print(f"Would delete {what}.")
-        return
-    confirm(f"Delete {what}?", yes)
-    log.delete_topic(topic, force=force)
-    print(f"Deleted topic {topic}.")
-    if version is not None:
-        print_way_back(location.log_dir, topic, version, delay=delay)
+        return f"topic {topic}, whose content is not known ({error.message})", None, None
+    records, size = (pc.sum(snapshot.live.column(name)).as_py() or 0 for name in ("records", "log_bytes"))
+    what = f"topic {topic}: {len(snapshot.partitions):,} partitions, {records:,} records, {human_bytes(size)}"
+    return what, snapshot.version, duration(topic_config(snapshot.config, log.defaults).file_delete_delay_ms)
 
 
 @with_options

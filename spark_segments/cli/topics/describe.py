@@ -15,7 +15,7 @@ from spark_segments.cli.options import (
     ConfiguredLogOptions,
     MetricsOption,
     NowOption,
-    OptionalTopicArgument,
+    OptionalTopicsArgument,
     OutputOption,
     with_options,
 )
@@ -23,6 +23,7 @@ from spark_segments.cli.output import FAILED, Output, print_json, print_table, p
 from spark_segments.config import TopicConfig, topic_config
 from spark_segments.errors import SegmentsError, UnknownTopicError, escaped
 from spark_segments.log.description import describe as describe_topic
+from spark_segments.log.directory import is_pattern
 from spark_segments.log.manifest.states import (
     FENCED,
     FOLLOWER,
@@ -62,7 +63,7 @@ SHORT = {
 @with_options
 def describe(
     location: ConfiguredLogOptions,
-    topic: OptionalTopicArgument = None,
+    topic: OptionalTopicsArgument = None,
     html: HtmlOption = None,
     metrics: MetricsOption = None,
     output: OutputOption = Output.TEXT,
@@ -81,7 +82,7 @@ def describe(
     log = location.open()
     topics = []
     failed = False
-    for name in [topic] if topic else log.topics():
+    for name in log.named(topic) if topic else log.topics():
         try:
             snapshot = log.topic(name).snapshot
             _ = snapshot.live
@@ -116,7 +117,7 @@ def describe(
 
         write_metrics(metrics, log_metrics(log, topics))
     if (html is None and metrics is None) or output is Output.JSON:
-        _print(topics, output, single=topic is not None)
+        _print(topics, output, single=topic is not None and len(topic) == 1 and not is_pattern(topic[0]))
     if failed:
         raise typer.Exit(FAILED)
 

@@ -21,16 +21,14 @@ if TYPE_CHECKING:
 
 PARTITIONS_SHOWN = 4
 
-TopicsArgument = Annotated[
-    list[str] | None, typer.Argument(metavar="[TOPIC]...", help="The topics; all followers by default.")
-]
-
 
 @with_options
 def promote(
     location: LogOptions,
     spark: SparkOptions,
-    topics: TopicsArgument = None,
+    topic: Annotated[
+        list[str] | None, typer.Argument(metavar="[TOPIC]...", help="Topics and patterns; all followers by default.")
+    ] = None,
     former: Annotated[
         str | None,
         typer.Option(
@@ -65,7 +63,7 @@ def promote(
 
     with progress_bar("promote") as progress:
         report = job(
-            location.open(), topics=topics or None, spark=spark.session("promote"), dry_run=dry_run, progress=progress,
+            location.open(), topics=topic or None, spark=spark.session("promote"), dry_run=dry_run, progress=progress,
             former=former, storage_options=parse_overrides(former_storage or []), force=force,
         )  # fmt: skip
     _finish(report, _promoted, output)
@@ -78,8 +76,8 @@ def demote(
     leader: Annotated[
         str, typer.Option("--leader", metavar="LOG_DIR", help="The log directory of the leader.", show_default=False)
     ],
-    topics: Annotated[
-        list[str] | None, typer.Argument(metavar="[TOPIC]...", help="The topics; all fenced topics by default.")
+    topic: Annotated[
+        list[str] | None, typer.Argument(metavar="[TOPIC]...", help="Topics and patterns; all fenced ones by default.")
     ] = None,
     leader_storage: Annotated[
         list[str] | None,
@@ -106,7 +104,7 @@ def demote(
     there = LogDir.open(leader, parse_overrides(leader_storage or []))
     with progress_bar("demote") as progress:
         report = job(
-            location.open(), leader=there, topics=topics or None, spark=spark.session("demote"), dry_run=dry_run,
+            location.open(), leader=there, topics=topic or None, spark=spark.session("demote"), dry_run=dry_run,
             progress=progress, cut=cut,
         )  # fmt: skip
     _finish(report, _demoted, output)

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from spark_segments.cli.lazy_commands import group_of, panel
-from spark_segments.cli.options import LogOptions, OutputOption, TopicArgument, with_options
+from spark_segments.cli.options import LogOptions, OutputOption, TopicArgument, TopicsArgument, with_options
 from spark_segments.cli.output import Output, ShownTime, print_json, print_summary, print_table, shown_change
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.quantities import Bytes, human_bytes, plural
@@ -18,9 +18,9 @@ COMMANDS = panel(
     "Commands",
     ("create", "topics.changes:create", "Creates a topic, and the log directory if it does not exist."),
     ("list", "topics.topic:list_topics", "Lists the topics."),
-    ("alter", "topics.changes:alter", "Changes a topic's configuration, or raises its number of partitions."),
-    ("upgrade", "topics.topic:upgrade", "Raises a topic's format version to the newest, in one commit."),
-    ("delete", "topics.changes:delete", "Deletes a topic. On a terminal it says what is in it, and asks first."),
+    ("alter", "topics.changes:alter", "Changes the configuration of topics, or raises their number of partitions."),
+    ("upgrade", "topics.topic:upgrade", "Raises the format version of topics to the newest, in one commit each."),
+    ("delete", "topics.changes:delete", "Deletes topics. On a terminal it says what is in them, and asks first."),
     (
         "history",
         "topics.topic:history",
@@ -83,11 +83,11 @@ def _sizes(snapshot: Snapshot) -> list[Any]:
 @with_options
 def upgrade(
     location: LogOptions,
-    topic: TopicArgument,
+    topic: TopicsArgument,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and change nothing.")] = False,
     output: OutputOption = Output.TEXT,
 ) -> None:
-    """Raises a topic's format version to the newest, in one commit.
+    """Raises the format version of topics to the newest, in one commit each.
 
     Packages older than that format refuse the topic from then on: upgrade
     every reader and writer first. There is no way back. No record and no
@@ -95,15 +95,17 @@ def upgrade(
 
     Example: segments topic upgrade /data/log orders --dry-run
     """
-    done = location.open().topic(topic).upgrade(dry_run=dry_run)
-    if output is Output.JSON:
-        print_json({"topic": topic, "dry_run": dry_run, **dataclasses.asdict(done)})
-    elif done.from_version == done.to_version:
-        print(f"Topic {topic} has format version {done.to_version} already.")
-    else:
-        verb = "Would upgrade" if dry_run else "Upgraded"
-        print(f"{verb} topic {topic} from format version {done.from_version} to {done.to_version}.")
-        print(f"Transactions of writers that go along: {done.transactions}.")
+    log = location.open()
+    for name in log.named(topic):
+        done = log.topic(name).upgrade(dry_run=dry_run)
+        if output is Output.JSON:
+            print_json({"topic": name, "dry_run": dry_run, **dataclasses.asdict(done)})
+        elif done.from_version == done.to_version:
+            print(f"Topic {name} has format version {done.to_version} already.")
+        else:
+            verb = "Would upgrade" if dry_run else "Upgraded"
+            print(f"{verb} topic {name} from format version {done.from_version} to {done.to_version}.")
+            print(f"Transactions of writers that go along: {done.transactions}.")
 
 
 PARTITIONS_SHOWN = 4
