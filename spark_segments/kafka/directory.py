@@ -67,10 +67,12 @@ class KafkaSnapshot(Snapshot):
     """A topic as recovery found it. `report` lists the parts that recovery left out.
 
     `cleaned`: {partition: the offset of Kafka's cleaner checkpoint}, as it was before the segments were listed.
+    `is_replicated`: logs end at the high watermarks that the broker noted last, whatever lies behind them.
     """
 
     report: RecoveryReport = field(default_factory=RecoveryReport)
     cleaned: Mapping[int, int] = field(default_factory=dict)
+    is_replicated: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,6 +241,7 @@ class KafkaDirectory:
             ),
             report=report,
             cleaned=cleaned,
+            is_replicated=self._high_watermarks is not None,
         )
         return Recovery(snapshot, {one.partition.partition: one for one in recovered}, changing)
 

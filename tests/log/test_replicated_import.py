@@ -115,3 +115,23 @@ def test_a_directory_without_high_watermarks_is_refused(disk, log):
 def test_a_pattern_without_topics_is_an_error(disk, log):
     with pytest.raises(SegmentsError, match="nothing"):
         log.import_kafka(str(disk), "nothing*", replicated=True)
+
+
+def test_a_copy_of_more_than_all_replicas_have_is_said_to_be_that(disk, log):
+    high_watermark = batch_ends("broker-data/orders-0")[-5]  # in an earlier segment
+    set_high_watermarks(disk, orders_0=high_watermark, orders_1=1410)
+    log.import_kafka(str(disk), "orders")
+    before = log.topic("orders").offsets()
+    with pytest.raises(LogDirError, match=r"imported beyond its high watermark.*wait, and import again") as raised:
+        log.import_kafka(str(disk), "orders", replicated=True)
+    assert "lacks" not in str(raised.value) and str(high_watermark) in str(raised.value)
+    assert log.topic("orders").offsets() == before
+    set_high_watermarks(disk, orders_0=ORDERS, orders_1=1410)  # as the broker notes it a little later
+    assert copied(disk, log, "orders")["orders"] == 0
+
+
+def test_a_copy_of_more_than_the_directory_has_is_said_to_be_that(disk, log):
+    log.import_kafka(str(disk), "orders")
+    log.topic("orders").append([{"value": "more", "partition": 0}])
+    with pytest.raises(LogDirError, match="has records that the Kafka directory lacks"):
+        log.import_kafka(str(disk), "orders")
