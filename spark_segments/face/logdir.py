@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import fnmatch
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from spark_segments.config import normal_overrides
-from spark_segments.errors import LogDirError, SegmentsError
+from spark_segments.errors import LogDirError, SegmentsError, UnknownTopicError
 from spark_segments.face.topic import Topic
-from spark_segments.log import LogDirectory
+from spark_segments.log import LogDirectory, selected
 from spark_segments.log.marker import check_apart, is_marked
 from spark_segments.printing import MOST_ROWS, Printed, Prints
 from spark_segments.progress import Progress
@@ -32,7 +31,8 @@ class LogDir(LogDirectory, Prints):
 
     def topic(self, name: str, version: int | None = None, timestamp: datetime | int | None = None) -> Topic:
         """The topic of this name, as it is now, or was at a version of its manifest or at a time (a datetime, or
-        milliseconds since 1970). Nothing is read yet: see `Topic`.
+        milliseconds since 1970). Nothing is read yet: see `Topic`. Raises InvalidTopicError for a name that no topic
+        can have.
         """
         return Topic(self, name, version, timestamp)
 
@@ -69,7 +69,7 @@ class LogDir(LogDirectory, Prints):
     def import_kafka(
         self,
         path: str,
-        topic: str | None = None,
+        topic: str | Sequence[str] | None = None,
         config: Mapping[str, str] | None = None,
         *,
         recovery: str | None = None,
@@ -81,8 +81,8 @@ class LogDir(LogDirectory, Prints):
         spark: SparkSession | None = None,
         progress: Progress | None = None,
     ) -> Report:
-        """Copies every `<topic>-<n>` of a Kafka directory, or only those of `topic`, a name or a pattern (`orders*`),
-        into topics of the same names.
+        """Copies every `<topic>-<n>` of a Kafka directory, or only those of `topic`, a name or a pattern (`orders*`) or
+        several, into topics of the same names.
 
         Offsets, epochs, transactions, log starts and cleaner checkpoints are kept; Kafka's last segment stays the
         active one. A new topic gets the settings that it has in Kafka, where the directory is that of a KRaft
@@ -118,12 +118,15 @@ class LogDir(LogDirectory, Prints):
 
         source = committed_directory(source_storage) if replicated else KafkaDirectory(source_storage)
         names = source.topics()
-        topics = names if topic is None else fnmatch.filter(names, topic) or [topic]
+        topics = selected(names, [topic] if isinstance(topic, str) else topic)
         if exclude_internal:
             topics = [name for name in topics if not name.startswith("__")]
         if not topics:
-            raise LogDirError(
-                "The directory holds no topic to import", path=path, expected="<topic>-<partition> directories"
+            raise (LogDirError if topic is None else UnknownTopicError)(
+                "The directory holds no such topic to import",
+                path=path,
+                expected="<topic>-<partition> directories" if topic is None else topic,
+                found=", ".join(names[:20]) or "none",
             )
         offsets = _group_offsets(path, groups, storage_options)  # before the logs, which may grow
         report = import_all(
@@ -146,18 +149,23 @@ class LogDir(LogDirectory, Prints):
     def export_kafka(
         self,
         path: str,
-        topic: str | None = None,
+        topic: str | Sequence[str] | None = None,
         *,
+        topic_ids: Mapping[str, str] | None = None,
         storage_options: Mapping[str, str] | None = None,
         spark: SparkSession | None = None,
         progress: Progress | None = None,
     ) -> Report:
-        """Writes `<topic>-<n>` directories and checkpoints that a Kafka broker serves, of one topic or of all.
+        """Writes `<topic>-<n>` directories and checkpoints that a Kafka broker serves, of all topics, or only those of
+        `topic`: a name or a pattern (`orders*`), or several.
 
         Segments get Kafka's names and absolute offsets, with indexes, producer snapshots, leader epochs and topic ids.
-        A broker's own meta.properties is not written: put the directories into a log.dirs of a stopped broker. The
-        report has a line for each partition. Raises LogDirError where a partition's directory is there already, where
-        `path` is in a log directory, and, after all the others were exported, for topics whose manifest cannot be read.
+        A broker's own meta.properties is not written: put the directories into a log.dirs of a stopped broker.
+        `topic_ids`, by name: those that the topics have in a new cluster, where they were created empty; all batches
+        get leader epoch 0, as in a new log. The report has a line for each partition.
+
+        Raises LogDirError where a partition's directory is there already, where `path` is in a log directory, and,
+        after all the others were exported, for topics whose manifest cannot be read.
         """
         target = Storage(path, dict(storage_options or {}))
         if is_marked(target):
@@ -170,9 +178,10 @@ class LogDir(LogDirectory, Prints):
         return export_all(
             self.storage,
             target,
-            [topic] if topic is not None else self.topics(),
+            self.topics() if topic is None else self.named([topic] if isinstance(topic, str) else topic),
             self.snapshot,
             self.defaults,
+            topic_ids=topic_ids,
             spark=spark,
             progress=progress,
         )

@@ -6,8 +6,9 @@ rewritten. The chunks of the active segment become a single segment, or as many 
 
 from __future__ import annotations
 
+import dataclasses
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from spark_segments.config import TopicConfig
-from spark_segments.errors import LogDirError
+from spark_segments.errors import InvalidOptionError, LogDirError
 from spark_segments.execution import in_bins, run_tasks
 from spark_segments.format.layout import NO_PRODUCER_ID
 from spark_segments.format.sidecars.checkpoints import (
@@ -68,7 +69,7 @@ CLUSTER_METADATA_TOPIC = "__cluster_metadata"
 
 @dataclass(frozen=True, slots=True)
 class _ExportedSegment:
-    """A segment to be written: its rows, and the epochs for batches without an epoch (None: they stay without)."""
+    """A segment to be written: its rows, and the epochs that batches get (None: they stay as they are)."""
 
     rows: tuple[Segment, ...]
     leader_epochs: LeaderEpochs | None
@@ -123,16 +124,19 @@ class _CannotStayError(Exception):
 
 @dataclass(slots=True)
 class _Seen:
-    """What the headers of a segment's batches say. `with_epochs`: a batch without an epoch is a _CannotStayError."""
+    """What the headers of a segment's batches say. `epochs`: a batch that gets one of them is a _CannotStayError."""
 
-    with_epochs: bool = False
+    epochs: LeaderEpochs | None = None
     has_producers: bool = False
     records: int = 0
     end_offset: int = 0
 
     def add(self, window: Window) -> None:
-        if self.with_epochs and (window.batches.leader_epoch < 0).any():
-            raise _CannotStayError
+        if self.epochs is not None:
+            offsets = window.batches.base_offset + window.offset_shift
+            wrong = (window.batches.leader_epoch != self.epochs.at(offsets)) & self.epochs.stamps_all
+            if ((window.batches.leader_epoch < 0) | wrong).any():
+                raise _CannotStayError
         self.has_producers |= bool((window.batches.producer_id > NO_PRODUCER_ID).any())
         self.records += int(window.batches.count.sum())
         self.end_offset = int(window.batches.last_offset[-1]) + window.offset_shift + 1
@@ -144,7 +148,7 @@ def _written_as_it_is(source: Storage, target: Storage, stem: str, output: _Expo
     is_file = len(output.rows) == 1 and not row.is_shared
     if not (is_file and row.offset_shift == 0 and row.base_offset == row.name_offset):
         raise _CannotStayError
-    seen = _Seen(with_epochs=output.leader_epochs is not None)
+    seen = _Seen(output.leader_epochs)
     try:
         copy_log(source, row, target, stem + LOG_SUFFIX, see=seen.add)
     except _CannotStayError:
@@ -210,6 +214,7 @@ def export_topics(
     target: Storage,
     topics: Sequence[tuple[Snapshot, TopicConfig]],
     *,
+    topic_ids: Mapping[str, str] | None = None,
     spark: SparkSession | None = None,
     progress: Progress | None = None,
 ) -> Report:
@@ -217,6 +222,9 @@ def export_topics(
     report = Report("export", dry_run=False)
     there = set(target.directories())
     for snapshot, _ in topics:
+        if topic_ids is not None and snapshot.topic not in topic_ids:
+            names = ", ".join(sorted(topic_ids)[:20]) or "none"
+            raise InvalidOptionError(f"Topic {snapshot.topic} has no id in the cluster", found=f"ids of {names}")
         for row in partitions_of(snapshot.partitions):
             name = f"{snapshot.topic}-{row.partition}"
             if name in there and target.list(name):
@@ -227,7 +235,8 @@ def export_topics(
                 )
     checkpoints = _Checkpoints()
     for snapshot, config in topics:
-        _export(storage, target, snapshot, config, checkpoints, report, spark, progress)
+        topic_id = None if topic_ids is None else topic_ids[snapshot.topic]
+        _export(storage, target, snapshot, config, topic_id, checkpoints, report, spark, progress)
     checkpoints.write(target)
     return report.finish()
 
@@ -237,13 +246,24 @@ def _export(
     target: Storage,
     snapshot: Snapshot,
     config: TopicConfig,
+    topic_id: str | None,
     checkpoints: _Checkpoints,
     report: Report,
     spark: SparkSession | None,
     progress: Progress | None,
 ) -> None:
+    """Exports a topic. `topic_id`: that of a new topic of this name in another cluster, whose leader epochs begin at 0.
+
+    A leader of epoch 1 that found batches of epoch 7 would drop what it knows of epochs, and a consumer that has read
+    such a batch would take the cluster's metadata for older than its own.
+    """
     partitions = partitions_of(snapshot.partitions)
-    outputs = {row.partition: list(_outputs(snapshot, row, config)) for row in partitions}
+    if topic_id is not None:
+        partitions = [
+            dataclasses.replace(row, leader_epoch=0, leader_epochs=((0, row.log_start_offset),)) for row in partitions
+        ]
+    anew = topic_id is not None
+    outputs = {row.partition: list(_outputs(snapshot, row, config, anew=anew)) for row in partitions}
     write = partial(_write, storage, target, snapshot.topic, SegmentLimits.of(config))
     tasks = [output for mine in outputs.values() for output in mine]
     at_a_time = storage.tasks_at_a_time or target.tasks_at_a_time
@@ -260,7 +280,7 @@ def _export(
         # A log that begins with its first segment has no log start checkpoint: a broker takes the file as it is.
         epochs = leader_epochs_from(row.leader_epochs, row.log_start_offset)
         target.write(f"{directory}/{LEADER_EPOCHS_FILE}", leader_epochs_bytes(epochs))
-        target.write(f"{directory}/{PARTITION_METADATA_FILE}", partition_metadata_bytes(snapshot.topic_id))
+        target.write(f"{directory}/{PARTITION_METADATA_FILE}", partition_metadata_bytes(topic_id or snapshot.topic_id))
         checkpoints.add(snapshot.topic, row, config, mine[0].base_offset if mine else row.log_end_offset)
         records, log_bytes = (sum(getattr(one, name) for one in files) for name in ("records", "bytes"))
         report.add_copied(snapshot.topic, row.partition, "export", len(files), records, log_bytes)
@@ -270,13 +290,16 @@ def _size(output: _ExportedSegment) -> int:
     return sum(row.log_bytes for row in output.rows)
 
 
-def _outputs(snapshot: Snapshot, row: Partition, config: TopicConfig) -> Iterator[_ExportedSegment]:
-    """The segments to write: each sealed row by itself, chunks together up to segment.bytes.
+def _outputs(snapshot: Snapshot, row: Partition, config: TopicConfig, *, anew: bool) -> Iterator[_ExportedSegment]:
+    """The segments to write: each sealed row by itself, chunks together up to segment.bytes. `anew`: all batches get
+    the epochs of the row.
 
     An imported active segment may be an empty file. As in Kafka an empty segment is not rolled: whatever comes next
     begins at the same offset.
     """
     leader_epochs = LeaderEpochs.of_copies(snapshot, row) if row.leader_epochs else None
+    if anew:
+        leader_epochs = LeaderEpochs(row.leader_epochs, stamps_all=True)
 
     def begins(rows: list[Segment], total: int, segment: Segment) -> bool:
         is_full = total > 0 and total + segment.log_bytes > config.segment_bytes

@@ -77,6 +77,7 @@ def export_all(
     snapshot_of: Callable[[str], Snapshot],
     defaults: Mapping[str, str],
     *,
+    topic_ids: Mapping[str, str] | None = None,
     spark: SparkSession | None = None,
     progress: Progress | None = None,
 ) -> Report:
@@ -94,7 +95,7 @@ def export_all(
         raise failed[topics[0]]
     readable = [(snapshot, topic_config(snapshot.config, defaults)) for snapshot in snapshots]
     with _missing_files():
-        report = export_topics(storage, target, readable, spark=spark, progress=progress)
+        report = export_topics(storage, target, readable, topic_ids=topic_ids, spark=spark, progress=progress)
     _raise_failed("exported", storage.uri, failed, report)
     return report
 

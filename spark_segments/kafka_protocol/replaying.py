@@ -30,7 +30,7 @@ from spark_segments.kafka_protocol.target import (
     TargetTopic,
     delivery_problem,
 )
-from spark_segments.log.directory import LogDirectory, selected
+from spark_segments.log import LogDirectory, selected
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.manifest.states import holes_in
 from spark_segments.log.partitions import offset_bounds

@@ -191,3 +191,27 @@ def test_export_says_how_to_serve_it(run, segments, tmp_path):
     shutil.rmtree(tmp_path / "out" / "plain-0")
     report = segments("export", tmp_path / "log", tmp_path / "out", "--topic", "plain", "--output", "json").json
     assert [(one["topic"], one["records_in"]) for one in report["partitions"]] == [("plain", 5000)]
+
+
+DESCRIBED = """\
+Topic: orders\tTopicId: AAAAAAAAAAAAAAAAAAAAAQ\tPartitionCount: 2\tReplicationFactor: 1\tConfigs: retention.ms=-1
+\tTopic: orders\tPartition: 0\tLeader: 1\tReplicas: 1\tIsr: 1\tElr: \tLastKnownElr: 
+\tTopic: orders\tPartition: 1\tLeader: 1\tReplicas: 1\tIsr: 1\tElr: \tLastKnownElr: 
+Topic: prices\tTopicId: AAAAAAAAAAAAAAAAAAAAAg\tPartitionCount: 1\tReplicationFactor: 1\tConfigs: 
+"""
+
+
+def test_an_export_takes_the_ids_that_kafka_topics_prints(segments, run, log, tmp_path):
+    log.create_topic("orders", partitions=2)
+    log.topic("orders").append([{"value": "a", "partition": 1}])
+    file = tmp_path / "topics.txt"
+    file.write_text(DESCRIBED)
+    ran = segments("export", log.uri, tmp_path / "out", "--topic", "orders", "--topic-ids", file)
+    assert (tmp_path / "out/orders-1/partition.metadata").read_text().endswith("AAAAAAAAAAAAAAAAAAAAAQ")
+    assert "all batches have leader epoch 0" in ran.error
+    log.topic("orders").alter({}, 3)
+    ran = run("export", log.uri, tmp_path / "other", "--topic-ids", file)
+    assert ran.code == 1 and "another number of partitions" in ran.error and not (tmp_path / "other").exists()
+    file.write_text("orders 2")
+    ran = run("export", log.uri, tmp_path / "other", "--topic-ids", file)
+    assert ran.code == 1 and "names no topic with its id" in ran.error

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from spark_segments import LogDir, ProducerOptions
-from spark_segments.errors import LogDirError, SegmentsError, UnknownTopicError
+from spark_segments.errors import InvalidOptionError, LogDirError, SegmentsError, UnknownTopicError
 from spark_segments.format.sidecars.checkpoints import (
     CLEANER_OFFSETS_FILE,
     LOG_START_OFFSETS_FILE,
@@ -418,3 +418,34 @@ def test_progress_is_told(log, tmp_path):
     told.clear()
     verify(log, deep=True, progress=lambda *figures: told.append(figures))
     assert told[-1] == (sum(sizes), sum(sizes)) and told == sorted(told)
+
+
+def test_an_export_for_a_new_cluster_has_its_ids_and_begins_at_leader_epoch_0(log, tmp_path):
+    log.import_kafka(str(BROKER), ["orders", "payments"])
+    log.import_kafka(str(golden_dir("plain-0")))  # of leader epochs 0, 3 and 5
+    names = ("orders", "payments", "plain")
+    ids = dict(zip(names, (f"AAAAAAAAAAAAAAAAAAAAA{end}" for end in "Qgw"), strict=True))
+    log.topic("orders").append(records(3))
+    log.export_kafka(str(tmp_path / "same"), names)
+    log.export_kafka(str(tmp_path / "new"), names, topic_ids=ids)
+    epochs = [batches_of(file.read_bytes()).leader_epoch for file in (tmp_path / "same/plain-0").glob("*.log")]
+    assert {epoch for one in epochs for epoch in one.tolist()} == {0, 3, 5}
+    new, same = (LogDir.open(str(tmp_path / name)) for name in ("new", "same"))
+    for topic, topic_id in ids.items():
+        for number, (start, _) in new.topic(topic).offsets().items():
+            directory = tmp_path / "new" / f"{topic}-{number}"
+            assert (directory / "partition.metadata").read_text() == f"version: 0\ntopic_id: {topic_id}"
+            assert (directory / "leader-epoch-checkpoint").read_text() == f"0\n1\n0 {start}\n"
+            for file in directory.glob("*.log"):
+                assert set(batches_of(file.read_bytes()).leader_epoch.tolist()) <= {0}
+            assert decoded(directory, CLIENTS["aiokafka"]) == decoded(
+                tmp_path / "same" / f"{topic}-{number}", CLIENTS["aiokafka"]
+            )
+        for isolation in ("read_committed", "read_uncommitted"):
+            assert records_of(new.topic(topic).scan(isolation=isolation, include_control=True).batches()) == records_of(
+                same.topic(topic).scan(isolation=isolation, include_control=True).batches()
+            )
+    assert verify(new, deep=True).findings == []
+    with pytest.raises(InvalidOptionError, match="payments has no id"):
+        log.export_kafka(str(tmp_path / "half"), topic_ids={"orders": ids["orders"]})
+    assert not (tmp_path / "half").exists()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -15,10 +16,12 @@ from spark_segments.cli.options import (
     MetricsOption,
     OutputOption,
     SparkOptions,
+    TopicsOption,
     with_options,
 )
 from spark_segments.cli.output import FAILED, FOUND_FAULTS, Output, print_report, print_summary, shown_hole
 from spark_segments.config import parse_overrides
+from spark_segments.errors import InvalidOptionError
 from spark_segments.progress import progress_bar
 
 if TYPE_CHECKING:
@@ -38,10 +41,7 @@ def import_(
     ],
     location: ConfiguredLogOptions,
     spark: SparkOptions,
-    topic: Annotated[
-        str | None,
-        typer.Option("--topic", metavar="PATTERN", help="Copy the topics orders or 'orders*', say; all by default."),
-    ] = None,
+    topic: TopicsOption = None,
     config: ConfigOption = None,
     recovery: Annotated[
         str | None,
@@ -97,7 +97,7 @@ def import_(
     with commits_told(log), progress_bar("import", of_bytes=True) as progress:
         report = log.import_kafka(
             kafka_dir,
-            topic,
+            topic or None,
             parse_overrides(config or []),
             recovery=recovery,
             keep_retention=keep_retention,
@@ -132,8 +132,15 @@ def export(
             metavar="KAFKA_DIR", help="The directory to write partition directories to. No broker may run on it."
         ),
     ],
-    topic: Annotated[
-        str | None, typer.Option("--topic", metavar="TOPIC", help="Copy this topic only; all topics by default.")
+    topic: TopicsOption = None,
+    topic_ids: Annotated[
+        Path | None,
+        typer.Option(
+            "--topic-ids",
+            metavar="FILE",
+            help="What kafka-topics --describe prints of a new cluster, where the topics were created empty.",
+            exists=True,
+        ),
     ] = None,
     output: OutputOption = Output.TEXT,
     metrics: MetricsOption = None,
@@ -141,13 +148,20 @@ def export(
 ) -> None:
     """Writes topics as partition directories that a Kafka broker serves.
 
-    Example: segments export /data/log /restored/log.dirs --topic orders
+    A broker takes a directory whose topic id the cluster's metadata has: the
+    cluster of before, or with --topic-ids a new cluster, in which the topics
+    were created with as many partitions. They get the ids that they have
+    there, and all batches leader epoch 0. The page "Archive a Kafka cluster"
+    has the steps.
+
+    Example: segments export /data/log /restored/log.dirs --topic orders --topic 'prices*'
     """
     log = location.open()
     with progress_bar("export", of_bytes=True) as progress:
         report = log.export_kafka(
             kafka_dir,
-            topic,
+            topic or None,
+            topic_ids=None if topic_ids is None else _ids_there(log, topic_ids),
             storage_options=parse_overrides(kafka_storage or []),
             spark=spark.session("export"),
             progress=progress,
@@ -155,14 +169,38 @@ def export(
     _print(report, log, output, metrics)
     if output is Output.JSON:
         return
+    ids = "the ids of the cluster that this log is of: a new one needs --topic-ids"
+    if topic_ids is not None:
+        ids = f"the ids of {topic_ids}, and all batches have leader epoch 0"
     print_summary(
-        f"To serve it: stop a broker, let its log.dirs name {kafka_dir} (or move the partition directories and "
-        "checkpoints into the one it has), and start it.\n"
-        "meta.properties is the broker's own and is not written: a directory without one is formatted with "
-        "kafka-storage.sh format.\n"
-        "The cluster's metadata must name the topics with the ids in partition.metadata; else the broker takes the "
-        "directories for strays."
+        "To serve it: stop the broker, remove its own directories of these partitions and .kafka_cleanshutdown, move "
+        f"what is in {kafka_dir} into its log.dirs, and start it. meta.properties is the broker's own.\n"
+        f"Topics have {ids}. A broker puts a directory aside (-stray) whose id the cluster's metadata does not have."
     )
+
+
+def _ids_there(log: LogDir, file: Path) -> dict[str, str]:
+    """The ids of the topics that kafka-topics --describe has printed. Raises InvalidOptionError where it has none, or
+    a topic has another number of partitions there.
+    """
+    lines = re.findall(r"^Topic: (\S+)\s+TopicId: (\S+)\s+PartitionCount: (\d+)", file.read_text(), re.MULTILINE)
+    if not lines:
+        raise InvalidOptionError(
+            "The file names no topic with its id",
+            path=str(file),
+            expected="lines Topic: …  TopicId: …  PartitionCount: …, as kafka-topics --describe prints them",
+        )
+    here = {*log.topics()}
+    for name, _, count in lines:
+        if name in here and int(count) != (expected := len(log.topic(name).offsets())):
+            raise InvalidOptionError(
+                f"Topic {name} has another number of partitions in the cluster",
+                path=str(file),
+                expected=expected,
+                found=count,
+                hint="Create it there with as many as here",
+            )
+    return {name: topic_id for name, topic_id, _ in lines}
 
 
 def _print(report: Report, log: LogDir, output: Output, metrics: Path | None) -> None:

@@ -24,7 +24,7 @@ from spark_segments.cli.options import (
 from spark_segments.cli.output import Output, print_json, print_table
 from spark_segments.errors import InvalidOptionError, OffsetOutOfRangeError, SegmentsError, UnknownTopicError
 from spark_segments.face.logdir import LogDir
-from spark_segments.log.directory import selected
+from spark_segments.log import selected
 from spark_segments.log.groups.group import Group, Positions
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.partitions import check_partition, offset_bounds

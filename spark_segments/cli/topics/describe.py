@@ -23,7 +23,6 @@ from spark_segments.cli.output import FAILED, Output, print_json, print_table, p
 from spark_segments.config import TopicConfig, topic_config
 from spark_segments.errors import SegmentsError, UnknownTopicError, escaped
 from spark_segments.log.description import describe as describe_topic
-from spark_segments.log.directory import is_pattern
 from spark_segments.log.manifest.states import (
     FENCED,
     FOLLOWER,
@@ -117,7 +116,7 @@ def describe(
 
         write_metrics(metrics, log_metrics(log, topics))
     if (html is None and metrics is None) or output is Output.JSON:
-        _print(topics, output, single=topic is not None and len(topic) == 1 and not is_pattern(topic[0]))
+        _print(topics, output, single=[snapshot.topic for snapshot, _ in topics] == topic)
     if failed:
         raise typer.Exit(FAILED)
 

@@ -189,26 +189,27 @@ def rebased(window: Window, leader_epochs: LeaderEpochs | None = None) -> tuple[
     """The bytes of a window's batches at their log offsets, and their table with positions from 0.
 
     The batches must be neighbours. Where `leader_epochs` are given, a batch without an epoch gets that of its offset in
-    the log, from their `stamped_from` on. Where a header changes, a writable window is changed in place and any other
-    window is copied; else the bytes are the window's.
+    the log, from their `stamped_from` on, and with their `stamps_all` every batch does. Where a header changes, a
+    writable window is changed in place and any other window is copied; else the bytes are the window's.
     """
     batches, shift = window.batches, window.offset_shift
     low = int(batches.byte_position[0]) - window.byte_position
     high = int(batches.byte_position[-1] + batches.size[-1]) - window.byte_position
     data = np.frombuffer(window.data, np.uint8, count=high - low, offset=low)
     batches = dataclasses.replace(batches, byte_position=batches.byte_position - batches.byte_position[0])
-    without_epoch = (batches.leader_epoch < 0) & (batches.magic == 2)  # those of magic 0 and 1 have no place
+    stamped = batches.magic == 2  # those of magic 0 and 1 have no place
     if leader_epochs is not None:
-        without_epoch &= batches.base_offset + shift >= leader_epochs.stamped_from
-    if shift or (leader_epochs is not None and without_epoch.any()):
+        stamped &= leader_epochs.stamps_all | (batches.leader_epoch < 0)
+        stamped &= batches.base_offset + shift >= leader_epochs.stamped_from
+    if shift or (leader_epochs is not None and stamped.any()):
         if not data.flags.writeable:
             data = data.copy()
         if shift:
             rebase(data, batches, shift, None)
         if leader_epochs is not None:
             epochs = leader_epochs.at(batches.base_offset + shift)
-            for epoch in np.unique(epochs[without_epoch]).tolist():
-                rebase(data, batches.take(without_epoch & (epochs == epoch)), 0, epoch)
+            for epoch in np.unique(epochs[stamped]).tolist():
+                rebase(data, batches.take(stamped & (epochs == epoch)), 0, epoch)
         batches = dataclasses.replace(
             batches, base_offset=batches.base_offset + shift, last_offset=batches.last_offset + shift
         )

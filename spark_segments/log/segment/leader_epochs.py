@@ -16,11 +16,12 @@ class LeaderEpochs:
     """(epoch, start offset) pairs; both rise. Offsets below the first start belong to the first epoch.
 
     `stamped_from`: a copy gives a batch without an epoch that of its offset from this offset on. Below, batches are as
-    a cluster sent them, and stay so.
+    a cluster sent them, and stay so. `stamps_all`: batches with an epoch get that of their offset, too.
     """
 
     entries: tuple[tuple[int, int], ...]
     stamped_from: int = 0
+    stamps_all: bool = False
 
     @classmethod
     def of(cls, partition: Partition) -> LeaderEpochs:
