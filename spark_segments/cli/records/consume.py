@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import sys
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -125,7 +124,8 @@ def consume(
     Example: segments consume /data/log orders --follow --group audit
     """
     log = location.open()
-    snapshot = log.topic(topic, version).snapshot
+    handle = log.topic(topic, version)
+    snapshot = handle.snapshot
     wanted = sorted(offset_bounds(snapshot)) if partition is None else [partition]
     for number in wanted:
         check_partition(snapshot, number)
@@ -142,14 +142,16 @@ def consume(
         for guess in () if quiet else guesses:
             print(guess, file=sys.stderr)
 
-    def read(
-        number: int, start: int, end: int, columns: list[str] | None = None, at: int | None = version
-    ) -> Iterator[pa.RecordBatch]:
-        wanted_formats, threads = formats if columns is None else None, reading_threads(log.storage)
-        scan = log.topic(topic, version=at).scan(
-            partition=number, offsets=(start, end), columns=columns, isolation=isolation_level, formats=wanted_formats
-        )
-        return scan.batches(threads=threads)
+    def scanned(offsets: dict[int, tuple[int, int]], columns: list[str] | None = None) -> Iterator[pa.RecordBatch]:
+        wanted_formats = formats if columns is None else None
+        scan = handle.scan(offsets=offsets, columns=columns, isolation=isolation_level, formats=wanted_formats)
+        return scan.batches(threads=reading_threads(log.storage))
+
+    def read_at(number: int, start: int, end: int, at: int) -> Iterator[pa.RecordBatch]:
+        nonlocal handle
+        if handle.version != at:  # a round reads all its partitions of one version
+            handle = log.topic(topic, version=at)
+        return scanned({number: (start, end)})
 
     ranges = _ranges(log, snapshot, wanted, offset, end_offset, from_time, to_time)
     if follow or group is not None:
@@ -163,7 +165,7 @@ def consume(
         if reader is not None:
             starts |= reader.starts(log.topic(topic).snapshot, wanted)
         follower = Follower(
-            log, topic, starts, lambda number, start, end, at: read(number, start, end, at=at),
+            log, topic, starts, read_at,
             all_partitions=partition is None, committed=isolation_level == "read_committed",
         )  # fmt: skip
         poll_seconds = duration_ms(poll_interval) / 1000 if follow else None
@@ -172,9 +174,10 @@ def consume(
         return
     records: Iterator[pa.RecordBatch]
     if tail is None:
-        records = itertools.chain.from_iterable(read(number, *ends) for number, ends in ranges.items())
+        records = scanned(ranges)
     else:
-        records = last_records(read, {number: ends for number, ends in ranges.items() if ends[0] < ends[1]}, tail)
+        filled = {number: ends for number, ends in ranges.items() if ends[0] < ends[1]}
+        records = last_records(lambda number, start, end, names: scanned({number: (start, end)}, names), filled, tail)
     write_records(sys.stdout.buffer, records, shown, max_messages, lines)
 
 
