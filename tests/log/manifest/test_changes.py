@@ -87,6 +87,27 @@ def test_a_chunk_that_vacuum_might_have_taken_is_refused(manifest, tmp_path):
         commit_append(manifest, [old])
 
 
+@pytest.mark.rule("W14")
+def test_old_files_are_refused_whatever_the_commit_and_those_that_another_row_names_are_not(manifest, tmp_path):
+    old_ms = time.time_ns() // 1_000_000 - OLDEST_CHUNK_MS - 1
+    first = dataclasses.replace(new_chunk(), index_position=900, index_bytes=0)
+    commit_append(manifest, [first])
+    second = dataclasses.replace(first, byte_position=500, base_offset=10, next_offset=20, created_ms=old_ms)
+    other = dataclasses.replace(second, path=new_chunk().path)
+    for row in (first, other):
+        manifest.storage.write(row.path, b"")
+        os.utime(tmp_path / row.path, (old_ms / 1000, old_ms / 1000))
+
+    def grown(row):
+        partition = dataclasses.replace(manifest.snapshot().partition(0), log_end_offset=20)
+        return lambda _: Change("mirror", add=[row], partitions=[partition])
+
+    with pytest.raises(CommitConflictError, match="too old"):
+        manifest.commit(grown(other))
+    manifest.commit(grown(second))
+    assert manifest.snapshot().live_of(0)[1] == second
+
+
 # Replacing and dropping
 
 
