@@ -13,8 +13,8 @@ from spark_segments.kafka_protocol.capture_options import CaptureOptions, Diverg
 from spark_segments.kafka_protocol.partition_capture import DivergedError
 from spark_segments.kafka_protocol.source import SourceCluster, SourceTopic, patient
 from spark_segments.kafka_protocol.topic_capture import CAPTURED, TopicCapture
-from spark_segments.log import LogDirectory, selected
-from spark_segments.log.report import FAILED, Report
+from spark_segments.log import LogDirectory, Report, selected
+from spark_segments.log.report import FAILED
 from spark_segments.progress import Progress
 
 if TYPE_CHECKING:

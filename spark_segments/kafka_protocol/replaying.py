@@ -30,16 +30,23 @@ from spark_segments.kafka_protocol.target import (
     TargetTopic,
     delivery_problem,
 )
-from spark_segments.log import LogDirectory, selected
-from spark_segments.log.manifest.snapshot import Snapshot
+from spark_segments.log import (
+    LogDirectory,
+    PartitionState,
+    Position,
+    Report,
+    Scan,
+    Selection,
+    Snapshot,
+    loss_at,
+    offset_bounds,
+    offsets_for_times,
+    selected,
+)
 from spark_segments.log.manifest.states import holes_in
-from spark_segments.log.partitions import offset_bounds
-from spark_segments.log.positions import PartitionState, Position, loss_at
 from spark_segments.log.reading.isolation import READ_COMMITTED
-from spark_segments.log.reading.plan import Selection, readable_bounds
-from spark_segments.log.reading.scan import Offsets, Scan
-from spark_segments.log.reading.times import offsets_for_times
-from spark_segments.log.report import Report
+from spark_segments.log.reading.plan import readable_bounds
+from spark_segments.log.reading.scan import Offsets
 from spark_segments.progress import Progress
 
 NAME = "segments-replay"

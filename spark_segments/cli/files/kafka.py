@@ -26,7 +26,7 @@ from spark_segments.progress import progress_bar
 
 if TYPE_CHECKING:
     from spark_segments.face.logdir import LogDir
-    from spark_segments.log.report import Report
+    from spark_segments.log import Report
 
 KafkaStorageOption = Annotated[
     list[str] | None,

@@ -27,7 +27,7 @@ from spark_segments.quantities import Bytes, human_bytes
 
 if TYPE_CHECKING:
     from spark_segments.face.logdir import LogDir
-    from spark_segments.log.report import Report
+    from spark_segments.log import Report
 
 
 @with_options

@@ -23,7 +23,7 @@ from spark_segments.cli.output import Output
 from spark_segments.quantities import plural
 
 if TYPE_CHECKING:
-    from spark_segments.log.report import Report
+    from spark_segments.log import Report
 
 
 @with_options
@@ -56,7 +56,7 @@ def erase(
 
     Example: segments erase /data/log customers --key ada@example.org --dry-run
     """
-    from spark_segments.log.directory import selected
+    from spark_segments.log import selected
     from spark_segments.maintenance import erase as job
 
     keys = key_bytes(key, key_base64)

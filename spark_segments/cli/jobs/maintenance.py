@@ -17,8 +17,7 @@ from spark_segments.quantities import duration_ms, size_bytes
 
 if TYPE_CHECKING:
     from spark_segments.face.logdir import LogDir
-    from spark_segments.log.manifest.snapshot import Snapshot
-    from spark_segments.log.report import Report
+    from spark_segments.log import Report, Snapshot
 
 
 @with_options
@@ -142,7 +141,7 @@ def maintain(
 
     Example: segments maintain /data/log --master local[4]
     """
-    from spark_segments.log.directory import selected
+    from spark_segments.log import selected
     from spark_segments.maintenance.in_order import jobs_in_order
 
     log = location.open()  # the jobs share it: each topic is opened once, and each job looks what came since

@@ -23,7 +23,7 @@ from spark_segments.cli.options import (
 from spark_segments.cli.output import FAILED, Output, print_json, print_summary, print_table, tell
 from spark_segments.config import parse_overrides
 from spark_segments.errors import InvalidOptionError, SegmentsError
-from spark_segments.log.report import Report
+from spark_segments.log import Report
 from spark_segments.progress import progress_bar
 from spark_segments.quantities import Bytes, duration_ms, human_bytes
 

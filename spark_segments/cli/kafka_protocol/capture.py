@@ -26,7 +26,7 @@ from spark_segments.progress import progress_bar
 from spark_segments.quantities import duration_ms
 
 if TYPE_CHECKING:
-    from spark_segments.log.report import Report
+    from spark_segments.log import Report
 
 
 @with_options

@@ -25,14 +25,13 @@ from spark_segments.cli.records.follow import Follower, GroupReader, consume_rou
 from spark_segments.cli.records.record_text import LineTemplate, Properties, write_records
 from spark_segments.cli.records.value_text import ConsoleOptions, guessed
 from spark_segments.errors import InvalidOptionError
-from spark_segments.log.partitions import check_partition, offset_bounds
+from spark_segments.log import check_partition, offset_bounds, offsets_for_times
 from spark_segments.log.reading.ahead import reading_threads
-from spark_segments.log.reading.times import offsets_for_times
 from spark_segments.quantities import duration_ms
 
 if TYPE_CHECKING:
     from spark_segments.face.logdir import LogDir
-    from spark_segments.log.manifest.snapshot import Snapshot
+    from spark_segments.log import Snapshot
 
 
 @with_options

@@ -14,7 +14,7 @@ from spark_segments.cli.confirmation import confirm, print_way_back
 from spark_segments.cli.options import DryRunOption, LogOptions, OutputOption, TopicsArgument, YesOption, with_options
 from spark_segments.cli.output import Output, print_json
 from spark_segments.errors import InvalidOptionError
-from spark_segments.log.partitions import check_partition
+from spark_segments.log import check_partition
 
 
 @with_options

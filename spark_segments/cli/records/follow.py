@@ -13,12 +13,12 @@ import pyarrow as pa
 
 from spark_segments.cli.interrupts import until_interrupted
 from spark_segments.errors import InvalidOptionError, LogDirError, MissingFileError, OffsetOutOfRangeError
-from spark_segments.log.partitions import offset_bounds
-from spark_segments.log.positions import DELETED, PartitionState, Position, loss_at
+from spark_segments.log import PartitionState, Position, loss_at, offset_bounds
+from spark_segments.log.positions import DELETED
 
 if TYPE_CHECKING:
     from spark_segments.face.logdir import LogDir
-    from spark_segments.log.manifest.snapshot import Snapshot
+    from spark_segments.log import Snapshot
 
 
 COMMIT_SECONDS = 5.0

@@ -10,7 +10,7 @@ from spark_segments.cli.arguments import numbers, timestamp_ms
 from spark_segments.cli.options import LogOptions, OutputOption, TopicsArgument, with_options
 from spark_segments.cli.output import Output, print_json
 from spark_segments.errors import InvalidOptionError
-from spark_segments.log.partitions import check_partition
+from spark_segments.log import check_partition
 
 if TYPE_CHECKING:
     from spark_segments.face.topic import Topic

@@ -17,7 +17,7 @@ from spark_segments.progress import progress_bar
 from spark_segments.quantities import human_bytes
 
 if TYPE_CHECKING:
-    from spark_segments.log.report import Report
+    from spark_segments.log import Report
 
 PARTITIONS_SHOWN = 4
 
