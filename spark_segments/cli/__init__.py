@@ -94,13 +94,8 @@ COMMANDS = [
         ),
         (
             "promote",
-            "topics.roles:promote",
+            "topics.promote:promote",
             "Makes followers in LOG_DIR the leaders of their topics, and fences the leaders before them.",
-        ),
-        (
-            "demote",
-            "topics.roles:demote",
-            "Makes former leaders in LOG_DIR followers of the leaders that their topics have now.",
         ),
     ),
     *panel(

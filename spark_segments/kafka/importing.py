@@ -51,7 +51,7 @@ from spark_segments.log.manifest.rows import (
     partitions_table,
 )
 from spark_segments.log.manifest.snapshot import Snapshot
-from spark_segments.log.manifest.states import Hole, check_role
+from spark_segments.log.manifest.states import Hole
 from spark_segments.log.report import FAILED, Report
 from spark_segments.log.segment.copying import copy_batches, copy_file, copy_log
 from spark_segments.log.segment.limits import SegmentLimits
@@ -207,7 +207,7 @@ class _Import:
             current = self.manifest.snapshot()
         except UnknownTopicError:
             return None
-        check_role(current, IMPORT)
+        current.role.check(current.topic, IMPORT)
         return current
 
     def _copied(self, current: Snapshot | None) -> dict[int, Copied]:

@@ -13,7 +13,7 @@ from spark_segments.errors import (
 from spark_segments.log.directory import LogDirectory
 from spark_segments.log.manifest.change import Change
 from spark_segments.log.manifest.snapshot import Snapshot
-from spark_segments.log.manifest.states import GOES_ON_IN, check_role
+from spark_segments.log.manifest.states import GOES_ON_IN
 
 CAPTURE = "capture"
 """The operation of the commits."""
@@ -47,7 +47,7 @@ def branch(log: LogDirectory, source: str, cluster_topics: Collection[str]) -> s
     check_new_topic_name(name, [])
 
     def plan(current: Snapshot) -> Change:
-        check_role(current, CAPTURE)
+        current.role.check(current.topic, CAPTURE)
         return Change(
             CAPTURE, topic=dataclasses.replace(current.topic_row, states={**current.states, GOES_ON_IN: name})
         )

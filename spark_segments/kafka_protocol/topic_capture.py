@@ -40,7 +40,6 @@ from spark_segments.log.manifest.states import (
     SOURCE_TOPIC_ID,
     Captured,
     captured_of,
-    check_role,
     last_batches_of,
     with_captured,
     with_holes,
@@ -246,7 +245,7 @@ class TopicCapture:
             row = TopicRow(topic_id, kept.config, states=states)
             self._manifest.create_by(Change(CREATE, partitions=self._empty(topic_id, 0), topic=row))
         current = self._manifest.snapshot() if before is None else before
-        check_role(current, CAPTURE)
+        current.role.check(current.topic, CAPTURE)
         self._check_id(current)
 
         def grown(current: Snapshot) -> Change | None:
@@ -286,7 +285,7 @@ class TopicCapture:
         undecided = sorted(one for part in ready.values() for one in part.undecided)
 
         def plan(current: Snapshot) -> Change:
-            check_role(current, CAPTURE)
+            current.role.check(current.topic, CAPTURE)
             for number, part in ready.items():
                 here = current.partition(number)
                 if (current.topic_id, here.log_end_offset) != (part.row.topic_id, part.row.log_end_offset):

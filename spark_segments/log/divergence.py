@@ -11,7 +11,6 @@ from spark_segments.execution import run_tasks
 from spark_segments.log.difference import History, first_foreign_offset
 from spark_segments.log.manifest.rows import partitions_of
 from spark_segments.log.manifest.snapshot import Snapshot
-from spark_segments.log.manifest.states import FOLLOWER, role_epoch_of, role_of
 from spark_segments.log.partitions import offset_bounds
 from spark_segments.log.segment.leader_epochs import LeaderEpochs
 from spark_segments.storage import Storage
@@ -76,10 +75,10 @@ def tails_of_follower(follower: Copy, leader: Copy, spark: SparkSession | None =
 
 
 def has_new_role(follower: Snapshot, leader: Snapshot) -> bool:
-    """Whether a leader may have been demoted since the follower mirrored it, and its log cut and filled again. Two
-    forced promotions may have given the same leader epoch to other records, so epochs alone do not tell.
+    """Whether a leader may have become a copy of another one since the follower mirrored it. Two forced promotions may
+    have given the same leader epoch to other records, so epochs alone do not tell.
     """
-    return role_of(leader) == FOLLOWER or role_epoch_of(leader) != role_epoch_of(follower)
+    return leader.role.is_follower or leader.role.epoch != follower.role.epoch
 
 
 def _seems_parted(follower: Snapshot, leader: Snapshot) -> bool:
@@ -108,7 +107,7 @@ def check_same_topic(one: Snapshot, other: Snapshot) -> None:
         )
 
 
-def diverged(topic: str, tails: Sequence[Tail], copy_uri: str, leader_uri: str, hint: str) -> DivergedLogError:
+def diverged(topic: str, tails: Sequence[Tail], copy_uri: str, leader_uri: str) -> DivergedLogError:
     """The error that names the first offset at which the copy differs from its leader."""
     first = tails[0]
     more = f", and in {len(tails) - 1} more partitions" if len(tails) > 1 else ""
@@ -117,7 +116,7 @@ def diverged(topic: str, tails: Sequence[Tail], copy_uri: str, leader_uri: str, 
         f"{first.first_offset} of {topic}-{first.partition} on{more}",
         expected=f"a log end of {topic}-{first.partition} of at most {first.first_offset}",
         found=first.log_end_offset,
-        hint=hint,
+        hint="Mirror the topic that is to stay into an empty log directory. The other one can be read where it is",
     )
 
 

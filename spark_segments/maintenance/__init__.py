@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from spark_segments.maintenance.compaction.compact import compact
     from spark_segments.maintenance.erasure.erase import erase
     from spark_segments.maintenance.mirroring.mirror import mirror
-    from spark_segments.maintenance.promotion.demote import demote
     from spark_segments.maintenance.promotion.promote import promote
     from spark_segments.maintenance.removal.restore import restore
     from spark_segments.maintenance.removal.vacuum import vacuum
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
 __all__ = [
     "Report",
     "compact",
-    "demote",
     "erase",
     "mirror",
     "promote",
@@ -40,7 +38,6 @@ __all__ = [
 _HOME = {
     "Report": "spark_segments.log.report",
     "compact": "spark_segments.maintenance.compaction.compact",
-    "demote": "spark_segments.maintenance.promotion.demote",
     "erase": "spark_segments.maintenance.erasure.erase",
     "mirror": "spark_segments.maintenance.mirroring.mirror",
     "promote": "spark_segments.maintenance.promotion.promote",

@@ -10,7 +10,6 @@ from spark_segments.errors import InvalidOptionError, SegmentsError, UnknownTopi
 from spark_segments.execution import run_tasks
 from spark_segments.log.directory import LogDirectory, selected
 from spark_segments.log.manifest.snapshot import Snapshot
-from spark_segments.log.manifest.states import check_role
 from spark_segments.log.report import FAILED, Report
 from spark_segments.progress import Progress
 
@@ -35,7 +34,7 @@ def selected_topics(
             config = topic_config(snapshot.config, log.defaults)
             if policy is not None and policy not in config.cleanup_policy:
                 continue
-            check_role(snapshot, report.job)
+            snapshot.role.check(name, report.job)
             if load:
                 _ = snapshot.live
         except UnknownTopicError:

@@ -12,7 +12,7 @@ COMMANDS = [
     *(("groups", name) for name in ("list", "show", "reset", "delete")),
     *((name,) for name in ("offsets", "append", "consume", "sql", "delete-records")),
     *((name,) for name in ("roll", "retain", "compact", "vacuum", "erase", "table", "maintain")),
-    *((name,) for name in ("mirror", "promote", "demote")),
+    *((name,) for name in ("mirror", "promote")),
     *((name,) for name in ("doctor", "describe", "page", "explain", "verify", "man")),
     *((name,) for name in ("dump", "import", "export", "serve", "capture", "replay")),
 ]

@@ -57,7 +57,7 @@ MUTANTS = (
         "commit",
         "a fenced topic takes appends",
         "log/manifest/commit.py",
-        "        check_role(snapshot, change.operation)\n",
+        "        snapshot.role.check(snapshot.topic, change.operation)\n",
         "        pass\n",
         "tests/maintenance/promotion/test_fences.py::test_a_writer_in_mid_commit_meets_the_fence_at_its_next_try",
     ),
@@ -631,7 +631,7 @@ MUTANTS = (
         "mirror",
         "a path that a vacuum may yet delete is used again",
         "maintenance/mirroring/plan.py",
-        "    return missing, set(paths.filter(used).to_pylist()) | (set(paths.to_pylist()) & returned)\n",
+        "    return missing, set(paths.filter(used).to_pylist()) | (set(paths.to_pylist()) & leader.returned)\n",
         "    return missing, set()\n",
         "tests/maintenance/mirroring/test_mirror.py::test_what_a_restore_brings_back_is_there_though_the_followers_vacuum_took_it",
     ),
@@ -641,16 +641,17 @@ MUTANTS = (
         "maintenance/mirroring/topic_mirror.py",
         "            if tails:\n",
         "            if tails and not is_jump:\n",
-        "tests/maintenance/promotion/test_demote.py::"
-        "test_the_records_of_a_follower_are_kept_though_its_leader_was_cut_and_has_grown_beyond_them",
+        "tests/maintenance/promotion/test_parted_logs.py::"
+        "test_a_jump_keeps_records_though_their_leader_was_replaced_and_has_grown_beyond_them",
     ),
     Mutant(
         "mirror",
-        "a leader that was demoted and cut is known by its epochs alone",
+        "a leader that became a copy of another one is known by its epochs alone",
         "log/divergence.py",
-        "    return role_of(leader) == FOLLOWER or role_epoch_of(leader) != role_epoch_of(follower)\n",
+        "    return leader.role.is_follower or leader.role.epoch != follower.role.epoch\n",
         "    return False\n",
-        "tests/maintenance/promotion/test_demote.py::test_a_jump_keeps_records_that_two_leaders_took_in_the_same_epoch",
+        "tests/maintenance/promotion/test_parted_logs.py::"
+        "test_a_jump_keeps_records_that_two_leaders_took_in_the_same_epoch",
     ),
     Mutant(
         "mirror",
@@ -671,26 +672,27 @@ MUTANTS = (
     ),
     Mutant(
         "mirror",
-        "the first mirror after a demotion uses paths that a vacuum may yet delete",
+        "a mirror into a topic that led uses paths that a vacuum may yet delete",
         "maintenance/mirroring/plan.py",
-        "    if DEMOTED in follower.states:\n",
+        "    if follower.has_led(leader.snapshot):\n",
         "    if False:\n",
-        "tests/maintenance/promotion/test_demote.py::test_a_slow_vacuum_does_not_delete_what_comes_back_after_a_demotion",
+        "tests/maintenance/promotion/test_parted_logs.py::"
+        "test_a_slow_vacuum_does_not_delete_what_comes_back_to_a_topic_that_led_and_was_deleted",
     ),
     Mutant(
         "mirror",
-        "a follower that was demoted goes on with its old leader",
+        "a follower that another leader was mirrored to goes on with this one",
         "maintenance/mirroring/topic_mirror.py",
         "        if self.lineage is None or self.lineage[0] != here.version:",
         "        if self.lineage is None:",
-        "tests/maintenance/promotion/test_demote.py::"
-        "test_a_mirror_of_the_old_leader_ends_where_its_follower_is_demoted_meanwhile",
+        "tests/maintenance/mirroring/test_refusals.py::"
+        "test_a_mirror_ends_where_another_one_brings_the_follower_a_commit_of_a_copy_of_its_leader",
     ),
     Mutant(
         "mirror",
         "the positions of a promoted topic are set back",
         "maintenance/mirroring/groups.py",
-        "    return role_of(snapshot) == FOLLOWER and PROMOTION_TOKEN not in snapshot.states\n",
+        "    return snapshot.role.is_follower and snapshot.role.promotion_token is None\n",
         "    return True\n",
         "tests/maintenance/mirroring/test_groups.py::"
         "test_the_positions_in_a_topic_that_is_promoted_meanwhile_are_its_readers",

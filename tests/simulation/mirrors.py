@@ -4,12 +4,12 @@ follower it is what the leader was at the version that it names."""
 from __future__ import annotations
 
 from spark_segments import LogDir
-from spark_segments.errors import LogDirError, UnknownTopicError
-from spark_segments.log.manifest.change import MIRROR
+from spark_segments.errors import UnknownTopicError
+from spark_segments.log.manifest.role import MIRROR
+from spark_segments.log.marker import mark
 from spark_segments.maintenance import mirror, vacuum, verify
 from tests.maintenance.long_runs.scenario import DEFAULTS
-from tests.maintenance.mirroring.followers import SOURCE_VERSION
-from tests.maintenance.promotion.copies import demote_topic
+from tests.maintenance.mirroring.followers import source_version
 from tests.opened import opened
 from tests.simulation.delta import DeltaLogs, Landed
 from tests.simulation.groups import GroupJudge
@@ -17,24 +17,25 @@ from tests.simulation.judge import MOVED, view
 from tests.simulation.scenario import TOPICS, Simulation
 from tests.simulation.world import Process, Violation
 
-FOLLOWER_ROOT = "simulation/follower"
-FOLLOWER_URI = f"s3://{FOLLOWER_ROOT}"
-
 COMPARED = 0.3
 """The share of the follower's commits that are read whole."""
 
 
 class Follower:
-    """The follower's manifests, and its judge."""
+    """The follower's manifests, and its judge. The newest of `simulation.followers` is mirrored: where a topic of it
+    can follow no more, all are mirrored into an empty log directory.
+    """
 
     def __init__(self, simulation: Simulation) -> None:
         self._simulation = simulation
-        self.logs = DeltaLogs(simulation.store, FOLLOWER_ROOT, self.landed)
-        self.groups = GroupJudge(simulation.store, FOLLOWER_ROOT)
+        self.root = f"simulation/follower-{len(simulation.followers)}"
+        self.logs = DeltaLogs(simulation.store, self.root, self.landed)
+        self.groups = GroupJudge(simulation.store, self.root)
+        simulation.followers.append(self)
 
     def open(self) -> LogDir:
         """The follower's log directory, as a process opens it that has just begun."""
-        storage = self._simulation.storage(FOLLOWER_URI)
+        storage = self._simulation.storage(f"s3://{self.root}")
         return opened(storage, defaults=DEFAULTS, open_delta_log=self.logs)
 
     def landed(self, landed: Landed) -> None:
@@ -49,17 +50,17 @@ class Follower:
         """
         with self._simulation.world.outside():
             try:
-                states = self.open().topic(topic).manifest.snapshot(deleted=True).states
+                here = self.open().topic(topic).manifest.snapshot(deleted=True)
             except UnknownTopicError:
                 return False
         versions = self._simulation.judge.topic(topic).versions
-        return any(at.is_deleted for number, at in versions.items() if number > int(states[SOURCE_VERSION]))
+        return any(at.is_deleted for number, at in versions.items() if number > source_version(here))
 
     def compare(self, topic: str, version: int | None) -> None:
         """Compares a version of the follower with the version of the leader that it names."""
         judge, log = self._simulation.judge, self.open()
         snapshot = log.topic(topic).manifest.snapshot(version, deleted=True)
-        leader = judge.topic(topic).versions.get(int(snapshot.states[SOURCE_VERSION]))
+        leader = judge.topic(topic).versions.get(source_version(snapshot))
         if leader is None:
             return
         assert (snapshot.deleted_ms is not None) == leader.is_deleted, "it is deleted where the leader is"
@@ -78,34 +79,41 @@ class Follower:
 
 def follow(simulation: Simulation, process: Process) -> None:
     """Mirrors topics, and now and then vacuums the follower."""
-    follower: Follower = simulation.follower
     random, judge = simulation.random, simulation.judge
-    source, target = simulation.open(), follower.open()
+    source = simulation.open()
     while True:
         simulation.think(process, 9000)
+        follower: Follower = simulation.followers[-1]
+        target = process.disk.setdefault(follower.root, follower.open())
         if random.random() < 0.2:
-            simulation.attempt_job(process, lambda: vacuum(target, now_ms=simulation.world.now_ms))
+            simulation.attempt_job(process, lambda target=target: vacuum(target, now_ms=simulation.world.now_ms))
         else:
             topic = random.choice(TOPICS)
             parted = follower.is_parted(topic)
             refusals = simulation.attempt_job(
                 process,
-                lambda topic=topic: mirror(target, leader=source, topics=[topic], groups=True),
+                lambda topic=topic, target=target: mirror(target, leader=source, topics=[topic], groups=True),
                 lambda line, parted=parted: parted and "has records that the topic in" in line["error"],
                 expected=[UnknownTopicError],  # nobody has made it yet
             )
-            if refusals:  # what the error says that helps
+            if refusals and follower is simulation.followers[-1]:  # what the error says that helps
                 judge.counts["followers of a topic that was made again"] += 1
-                simulation.attempt(
-                    process, lambda topic=topic: demote_topic(target, topic, source, cut=True), LogDirError
-                )
+                mirrored_anew(simulation)
+
+
+def mirrored_anew(simulation: Simulation) -> None:
+    """Makes the empty log directory that the leader is mirrored into from now on."""
+    with simulation.world.outside():
+        mark(Follower(simulation).open().storage)
 
 
 def last_mirror(simulation: Simulation) -> None:
     """In peace the follower reaches the leader, and every byte of it is right."""
-    follower: Follower = simulation.follower
-    source, target = simulation.open(), follower.open()
+    source = simulation.open()
     made = {*source.directories()}
+    if any(simulation.followers[-1].is_parted(topic) for topic in TOPICS):
+        mirrored_anew(simulation)
+    target = simulation.followers[-1].open()
     report = mirror(target, leader=source, topics=[topic for topic in TOPICS if topic in made])
     if report.failed:
         raise Violation(f"the last mirror fails: {report.failed[:3]}")
@@ -117,7 +125,7 @@ def last_mirror(simulation: Simulation) -> None:
 
 def compare_followers(simulation: Simulation) -> None:
     """Compares the newest version of all followers."""
-    follower: Follower = simulation.follower
+    follower: Follower = simulation.followers[-1]
     for topic in follower.logs.topics:
         if topic != MOVED:
             follower.compare(topic, None)

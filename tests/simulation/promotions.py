@@ -1,5 +1,5 @@
-"""A topic that moves: it is mirrored, promoted at the other place, and its former leader becomes a follower, again and
-again, while writers append to whichever place takes their records.
+"""A topic that moves: it is mirrored into an empty log directory, and promoted there, again and again, while writers
+append to whichever place takes their records.
 
 Its judge is a history: what was acknowledged lies at the end where its writer was told, and no value is there twice.
 """
@@ -12,10 +12,14 @@ import pyarrow as pa
 
 from spark_segments import LogDir
 from spark_segments.errors import LogDirError, NotLeaderError, UnknownTopicError
-from spark_segments.log.manifest.states import FOLLOWER, LEADER, role_of
+from spark_segments.log.manifest.role import FENCED, FOLLOWER, LEADER
+from spark_segments.log.marker import mark
 from spark_segments.maintenance import mirror, verify
-from tests.maintenance.promotion.copies import demote_topic, promote_topic
-from tests.simulation.groups import commit, read_on
+from tests.maintenance.long_runs.scenario import DEFAULTS
+from tests.maintenance.promotion.copies import promote_topic
+from tests.opened import opened
+from tests.simulation.delta import DeltaLogs
+from tests.simulation.groups import GroupJudge, commit, read_on
 from tests.simulation.judge import MOVED, view
 from tests.simulation.scenario import COMMON, Simulation
 from tests.simulation.world import Process, Violation
@@ -36,10 +40,25 @@ class History:
         self.there: set[bytes] = set()
         self.read: set[bytes] = set()
         self.told: list[tuple[int, int, list[bytes]]] = []
+        self.sites: list[DeltaLogs] = [simulation.logs]
 
     def open(self, site: int) -> LogDir:
         """The log directory of a place, as a process opens it that has just begun."""
-        return self._simulation.open() if site == 0 else self._simulation.follower.open()
+        logs = self.sites[site]
+        return opened(self._simulation.storage(f"s3://{logs.place}"), defaults=DEFAULTS, open_delta_log=logs)
+
+    def new_site(self) -> None:
+        """Makes an empty log directory."""
+        counts = self._simulation.judge.counts
+        root = f"simulation/site-{len(self.sites)}"
+        GroupJudge(self._simulation.store, root)
+        self.sites.append(DeltaLogs(self._simulation.store, root, lambda landed: counts.update(["commits of sites"])))
+        with self._simulation.world.outside():
+            mark(self._simulation.storage(f"s3://{root}"))
+
+    def a_site(self) -> int:
+        """One of the last two places: one of them leads, or will."""
+        return max(0, len(self.sites) - self._simulation.random.randint(1, 2))
 
     def check(self, log: LogDir) -> None:
         """Compares the leader's log with the history."""
@@ -61,7 +80,7 @@ class History:
 
 
 def move_write(simulation: Simulation, process: Process) -> None:
-    """Appends with transactions, to the place that took the last append; where that leads no more, to the other."""
+    """Appends with transactions, to the place that took the last append; where that leads no more, to another."""
     history, disk, random = simulation.history, process.disk, simulation.random
     while True:
         simulation.think(process, 700)
@@ -79,7 +98,7 @@ def move_write(simulation: Simulation, process: Process) -> None:
             NotLeaderError,
         )
         if isinstance(error, NotLeaderError | UnknownTopicError):
-            disk["site"] = 1 - disk["site"]
+            disk["site"] = history.a_site()
         elif error is None:
             history.there.update(values)
             if found:
@@ -101,8 +120,9 @@ def move_consume(simulation: Simulation, process: Process) -> None:
         )
         if error is None and done.stop is not None:
             raise Violation(f"{MOVED}-{number}: nobody promotes by force, and the group cannot go on: {done.stop!r}")
-        if error is not None or role_of(done.snapshot) != LEADER:
-            disk["site"] = 1 - disk["site"] if error is None or isinstance(error, UnknownTopicError) else disk["site"]
+        if error is not None or not done.snapshot.role.is_leader:
+            if error is None or isinstance(error, UnknownTopicError):
+                disk["site"] = history.a_site()
             continue
         history.read.update(record.value for _, record in done.records)
         simulation.judge.counts["positions in the topic that moves"] += commit(simulation, process, log, done)
@@ -111,22 +131,21 @@ def move_consume(simulation: Simulation, process: Process) -> None:
 def move(simulation: Simulation, process: Process) -> None:
     """Mirrors, and now and then promotes. `leader` is the place that led when it was last known."""
     history, disk, random = simulation.history, process.disk, simulation.random
-    errors = NotLeaderError, LogDirError
     while True:
         simulation.think(process, 5000)
         leader = disk.setdefault("leader", 0)
-        here, there = history.open(leader), history.open(1 - leader)
-        if disk.get("is_former"):  # the other place led before
-            _, error = simulation.attempt(process, lambda a=there, b=here: demote_topic(a, MOVED, b), *errors)
-            disk["is_former"] = error is not None
-            continue
+        if len(history.sites) == leader + 1:
+            history.new_site()
+        here, there = history.open(leader), history.open(leader + 1)
         if disk.get("is_promoting") or random.random() < 0.25:
             disk["is_promoting"] = True
-            _, error = simulation.attempt(process, lambda a=there, b=here: promote_topic(a, MOVED, b), *errors)
+            _, error = simulation.attempt(
+                process, lambda a=there, b=here: promote_topic(a, MOVED, b), NotLeaderError, LogDirError
+            )
             if error is None:
                 simulation.judge.counts["promotions"] += 1
-                disk.update(leader=1 - leader, is_former=True, is_promoting=False)
-            elif isinstance(error, UnknownTopicError | NotLeaderError):
+                disk.update(leader=leader + 1, is_promoting=False)
+            elif isinstance(error, UnknownTopicError):
                 disk["is_promoting"] = False
             continue
         simulation.attempt_job(
@@ -142,32 +161,31 @@ def make(log: LogDir) -> None:
 
 
 def last_move(simulation: Simulation) -> None:
-    """In peace a promotion that was under way ends, the leader has all, and the other place becomes its copy."""
+    """In peace a promotion that was under way ends, the leader has all, and another place becomes its copy."""
     history = simulation.history
-    sites = [history.open(0), history.open(1)]
-    roles = [_role(log) for log in sites]
+    roles = [_role(history.open(site)) for site in range(len(history.sites))]
     if LEADER not in roles:
         site = roles.index(FOLLOWER)
-        promote_topic(sites[site], MOVED, sites[1 - site])
-        roles = [_role(log) for log in sites]
-    if roles.count(LEADER) != 1:
+        promote_topic(history.open(site), MOVED, history.open(site - 1))
+        roles[site] = LEADER
+    if roles.count(LEADER) != 1 or {*roles[: roles.index(LEADER)]} - {FENCED}:
         raise Violation(f"{MOVED}: the roles are {roles}")
-    leader, other = (sites[roles.index(LEADER)], sites[1 - roles.index(LEADER)])
+    leader = history.open(roles.index(LEADER))
     history.check(leader)
-    if _role(other) not in (None, FOLLOWER):
-        demote_topic(other, MOVED, leader)
-    report = mirror(other, leader=leader, topics=[MOVED], groups=True)
+    if roles[-1] == LEADER:
+        history.new_site()
+    report = mirror(history.open(-1), leader=leader, topics=[MOVED], groups=True)
     if report.failed:
         raise Violation(f"{MOVED}: the last mirror fails: {report.failed}")
-    history.check(other)
-    for log in sites:
-        found = verify(log, topics=[MOVED], deep=True)
+    history.check(history.open(-1))
+    for site in range(len(history.sites)):
+        found = verify(history.open(site), topics=[MOVED], deep=True)
         if found.errors:
             raise Violation(f"{MOVED}: verify finds {found.findings[:3]}")
 
 
 def _role(log: LogDir) -> Any:
     try:
-        return role_of(log.topic(MOVED).snapshot)
+        return log.topic(MOVED).snapshot.role.name
     except UnknownTopicError:
         return None

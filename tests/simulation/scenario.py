@@ -101,13 +101,13 @@ class Simulation:
     hosts: list[Host]
     pace: Pace
     numbers: dict[str, int] = field(default_factory=dict)
-    follower: Any = None
+    followers: list[Any] = field(default_factory=list)
     history: Any = None
 
     @property
     def commits(self) -> int:
-        """The commits to topics that are there, those of the follower included."""
-        return self.logs.commits + (self.follower.logs.commits if self.follower is not None else 0)
+        """The commits to topics that are there, those of followers included."""
+        return self.logs.commits + sum(follower.logs.commits for follower in self.followers)
 
     @property
     def random(self) -> random.Random:

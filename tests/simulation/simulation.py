@@ -22,7 +22,7 @@ from tests.simulation.faults import drawn, shown
 from tests.simulation.groups import GroupJudge, consume
 from tests.simulation.jobs import maintain
 from tests.simulation.judge import Judge, view
-from tests.simulation.mirrors import FOLLOWER_ROOT, FOLLOWER_URI, Follower, compare_followers, follow, last_mirror
+from tests.simulation.mirrors import Follower, compare_followers, follow, last_mirror, mirrored_anew
 from tests.simulation.operators import import_again, operate
 from tests.simulation.promotions import History, last_move, make, move, move_consume, move_write
 from tests.simulation.readers import read, tail
@@ -109,7 +109,7 @@ def run(seed: int, commits: int, trace: IO[str] | None = None) -> Outcome:
         with simulated(world, store), tables_in(simulation), small_limits(IMPORT_WAVE_BYTES=WAVE_BYTES):
             judge.log = simulation.open()
             judge.caches = [host.cache for host in hosts]
-            simulation.follower = Follower(simulation)
+            mirrored_anew(simulation)
             simulation.history = History(simulation)
             _begin(simulation)
             _start(simulation)
@@ -151,7 +151,6 @@ def _begin(simulation: Simulation) -> None:
     """Makes the log directory and its topics, some of them of the old format."""
     log, random = simulation.open(), simulation.random
     mark(log.storage)
-    mark(simulation.storage(FOLLOWER_URI))
     make(log)
     codec = random.choice(("uncompressed", "uncompressed", "producer", "lz4"))
     for topic, config in {**WRITTEN, SINK: COMMON | {"retention.bytes": "6000"}}.items():
@@ -195,8 +194,11 @@ def _end(simulation: Simulation) -> None:
     last_mirror(simulation)
     last_move(simulation)
     world.now_us += 60 * DAY_US
-    follower = simulation.follower
-    for place, logs, root in ((log, simulation.logs, ROOT), (follower.open(), follower.logs, FOLLOWER_ROOT)):
+    followers: list[Follower] = simulation.followers
+    for place, logs, root in (
+        (log, simulation.logs, ROOT),
+        *((follower.open(), follower.logs, follower.root) for follower in followers),
+    ):
         failed = vacuum(place, now_ms=world.now_ms).failed
         if failed:
             raise Violation(f"the last vacuum of {root} fails: {failed[:3]}")
@@ -243,7 +245,7 @@ def left_behind(simulation: Simulation, log: LogDir, logs: DeltaLogs, root: str)
         named |= {segment.stem + suffix for segment in segments_of(rows) for suffix in SUFFIXES}
     found = [path.removeprefix(f"{root}/") for path in simulation.store.files if path.startswith(f"{root}/")]
     left = [path for path in found if re.match(r"[a-z]+-(\d+|shared)/", path) and path not in named]
-    if root != FOLLOWER_ROOT:
+    if root == ROOT:
         return left
     # A mirror copies before it makes a topic. Where the leader deletes that topic meanwhile, there is no manifest, and
     # vacuum leaves the copies: nobody can tell them from the files of a topic whose manifest was lost.

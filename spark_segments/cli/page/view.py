@@ -16,7 +16,6 @@ from spark_segments.log.description import describe
 from spark_segments.log.manifest.rows import SEALED as SEALED_STATE
 from spark_segments.log.manifest.rows import Segment, segments_of
 from spark_segments.log.manifest.snapshot import Snapshot
-from spark_segments.log.manifest.states import LEADER, role_of
 from spark_segments.maintenance.explanation.topic_forecast import NEVER, TopicForecast, forecast_topic
 from spark_segments.maintenance.retention.plan import RETENTION_MS
 from spark_segments.quantities import human_bytes, plural
@@ -135,13 +134,13 @@ def topic_view(snapshot: Snapshot, config: TopicConfig, now_ms: int, most_blocks
         sealed_end = max(
             (segment.next_offset for segment in partition.segments if segment.state == SEALED_STATE), default=0
         )
-        ours = [step for step in steps if role_of(snapshot) == LEADER or step.job == VACUUM]  # what runs on this topic
+        ours = [step for step in steps if snapshot.role.is_leader or step.job == VACUUM]  # what runs on this topic
         warnings = partition_warnings(numbers, ours, last_stable, sealed_end, now_ms)
         views.append(PartitionView(numbers, partition.strip(most_blocks), steps, warnings))
     effective, sources = config.effective(), config.sources()
     names = [*SETTINGS, *(name for name in sorted(snapshot.config) if name not in SETTINGS)]
     settings = [(name, effective[name], sources[name]) for name in names]
-    deletions = _deletions(rows, forecast, now_ms) if role_of(snapshot) == LEADER else []
+    deletions = _deletions(rows, forecast, now_ms) if snapshot.role.is_leader else []
     return TopicView(described, settings, views, deletions)
 
 

@@ -23,17 +23,7 @@ from spark_segments.cli.output import FAILED, Output, print_json, print_table, p
 from spark_segments.config import TopicConfig, topic_config
 from spark_segments.errors import SegmentsError, UnknownTopicError, escaped
 from spark_segments.log.description import describe as describe_topic
-from spark_segments.log.manifest.states import (
-    FENCED,
-    FOLLOWER,
-    LEADER_URI,
-    ROLE,
-    SOURCE_URI,
-    SOURCE_VERSION,
-    is_captured,
-    other_states,
-    undecided_of,
-)
+from spark_segments.log.manifest.states import is_captured, other_states, undecided_of
 from spark_segments.quantities import Bytes, human_bytes
 
 if TYPE_CHECKING:
@@ -135,11 +125,11 @@ def _print(topics: Sequence[tuple[Snapshot, TopicConfig]], output: Output, *, si
         if shared["objects"]:
             line += f"  Shared: {shared['objects']} objects, {human_bytes(shared['size_bytes'])}"
         print_text(escaped(line, one_line=True))
-        states = topic.get("states", {})
-        if states.get(ROLE) == FOLLOWER:
-            print(f"Follower of {states[SOURCE_URI]}, at its version {states[SOURCE_VERSION]}")
-        elif states.get(ROLE) == FENCED:
-            print(f"Fenced: the topic in {states.get(LEADER_URI)} was promoted in its place")
+        role = snapshot.role
+        if role.source is not None:
+            print(f"Follower of {role.source.uri}, at its version {role.source.version}")
+        elif role.is_fenced:
+            print(f"Fenced: the topic in {role.leader_uri} was promoted in its place")
         rows = [row | {"size_bytes": Bytes(row["size_bytes"])} for row in topic["partitions"]]
         if output is Output.TEXT and sys.stdout.isatty():
             print_table([*SHORT.values()], ([row[name] for name in SHORT] for row in rows))

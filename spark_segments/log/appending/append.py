@@ -12,7 +12,6 @@ from spark_segments.log.directory import LogDirectory
 from spark_segments.log.manifest.change import APPEND
 from spark_segments.log.manifest.manifest import Manifest
 from spark_segments.log.manifest.snapshot import Snapshot
-from spark_segments.log.manifest.states import check_role
 from spark_segments.log.manifest.topic_log import TableState
 from spark_segments.log.manifest.transaction import AnyTransaction, Transaction, checked
 
@@ -59,7 +58,7 @@ def _append(
     from spark_segments.log.appending.caller_rows import record_batches
     from spark_segments.log.appending.offset_assignment import commit_written
 
-    check_role(state.snapshot, APPEND)
+    state.snapshot.role.check(state.snapshot.topic, APPEND)
     target = _target(log, state.snapshot)
     with Appender(log.storage, lambda _: target, topic=manifest.topic, options=options) as appender:
         rows = record_batches(given, formats or {})
@@ -83,7 +82,7 @@ def append_target(log: LogDirectory, topic: str, txn: AnyTransaction | None = No
     sent = None if txn is None else checked(txn)
     with log.known(topic) as manifest:
         state = manifest.state()
-        check_role(state.snapshot, APPEND)
+        state.snapshot.role.check(state.snapshot.topic, APPEND)
         return _target(log, state.snapshot, repeated=sent is not None and manifest.log.holds(state, sent))
 
 

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_segments.errors import CommitConflictError, FormatVersionError, SegmentsError, UnknownTopicError
+from spark_segments.log.manifest.role import MIRROR
 from spark_segments.log.manifest.row_files import (
     ROWS_A_FILE,
     EncodedFile,
@@ -47,17 +48,12 @@ APPEND = "append"
 CREATE = "create"
 UPGRADE = "upgrade"
 
-DEMOTE = "demote"
 ERASE = "erase"
 IMPORT = "import"
-MIRROR = "mirror"
 RESTORE = "restore"
 
-_MAY_LOWER_START = (DEMOTE, MIRROR, RESTORE)
+_MAY_LOWER_START = (MIRROR, RESTORE)
 """The operations that may lower a log start offset: to records whose files are still there, as the leader did."""
-
-_MAY_LOWER_END = (DEMOTE,)
-"""The operation that may lower a log end offset: to where the topic parts from its new leader."""
 
 _DELAY_KEY = "file.delete.delay.ms"
 
@@ -407,7 +403,6 @@ def _check_partitions(snapshot: Snapshot, rows: pa.Table, operation: str, *, fre
     for number, start, end, first_dirty, last_stable in zip(*(rows[name].to_pylist() for name in names), strict=True):
         old_start, old_end = before.get(number, (0, 0))
         old_start = 0 if operation in _MAY_LOWER_START else old_start
-        old_end = 0 if operation in _MAY_LOWER_END else old_end
         if not (old_start <= start <= end and old_end <= end and first_dirty <= end and last_stable <= end):
             raise SegmentsError(
                 f"Offsets of {snapshot.topic}-{number} would go back or cross",

@@ -29,7 +29,6 @@ from spark_segments.log.manifest.delta.delta_log import DeltaLog
 from spark_segments.log.manifest.delta.delta_rs import CommitNotSentError, TableVersion, VersionTakenError, reason
 from spark_segments.log.manifest.rows import partitions_of
 from spark_segments.log.manifest.snapshot import Snapshot
-from spark_segments.log.manifest.states import check_role
 from spark_segments.log.manifest.topic_log import TableState, TopicLog
 from spark_segments.log.manifest.transaction import AnyTransaction, Transaction, checked
 
@@ -253,7 +252,7 @@ class _Committing:
         change = self.plan(snapshot)
         if change is None:
             return Commit(snapshot.version, snapshot, None)
-        check_role(snapshot, change.operation)
+        snapshot.role.check(snapshot.topic, change.operation)
         if txn is None:
             return change
         sent = txn if txn.key is None else dataclasses.replace(txn, version=log.store.storage.now_ms())

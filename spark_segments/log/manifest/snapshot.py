@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_segments.errors import InvalidOptionError, UnknownTopicError
+from spark_segments.log.manifest.role import Role
 from spark_segments.log.manifest.row_files import RowFile, RowFiles, concat
 from spark_segments.log.manifest.rows import OUT_OF_LOG, Partition, Segment, partitions_of, segments_of
 from spark_segments.log.manifest.schemas import SEGMENT_KIND
@@ -132,6 +133,11 @@ class Snapshot:
         return TopicRow(
             self.topic_id, self.config, self.deleted_ms, self.format_version, self.deleted_topics, self.states
         )
+
+    @property
+    def role(self) -> Role:
+        """What the topic is among its copies."""
+        return Role.of(self.states)
 
     @cached_property
     def segments(self) -> pa.Table:

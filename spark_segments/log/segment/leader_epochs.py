@@ -73,10 +73,6 @@ class LeaderEpochs:
         """
         return not self.entries or epoch <= self.entries[0][0] or any(epoch == known for known, _ in self.entries)
 
-    def up_to(self, offset: int) -> LeaderEpochs:
-        """The epochs of the log below an offset, and its first epoch where it has none."""
-        return LeaderEpochs(tuple(entry for entry in self.entries if entry[1] < offset) or self.entries[:1])
-
     def followed_by(self, epoch: int, offset: int) -> LeaderEpochs:
         """These epochs and a new epoch from an offset on. An epoch that holds no record below the offset goes."""
         return LeaderEpochs((*(entry for entry in self.entries if entry[1] < offset), (epoch, offset)))

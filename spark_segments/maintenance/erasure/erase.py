@@ -25,7 +25,7 @@ from spark_segments.log.directory import LogDirectory, selected
 from spark_segments.log.manifest.change import ERASE, Change
 from spark_segments.log.manifest.rows import OUT_OF_LOG, REMOVED, Segment, partitions_of, segments_of
 from spark_segments.log.manifest.snapshot import Snapshot
-from spark_segments.log.manifest.states import Erasure, check_role, with_erasure
+from spark_segments.log.manifest.states import Erasure, with_erasure
 from spark_segments.log.manifest.swap import RowSwap
 from spark_segments.log.manifest.topic_row import TopicRow
 from spark_segments.log.partitions import offset_bounds
@@ -158,7 +158,7 @@ def erase(
 def _erase_topic(report: Report, work: _Erasure, now_ms: int | None, *, history: bool) -> None:
     log, topic = work.log, work.topic
     snapshot = log.manifest(topic).snapshot(deleted=history)
-    check_role(snapshot, report.job)
+    snapshot.role.check(topic, report.job)
     work.topic_id = snapshot.topic_id
     work.search(segments_of(snapshot.live))
     compacted = topic_config(snapshot.config, log.defaults).compact

@@ -1,6 +1,7 @@
 """Positions of groups at a follower: what they were at the leader right before its topics were mirrored.
 
-So a position never lies beyond what the follower has, and a group goes on at the follower once that is promoted.
+So a position never lies beyond what the follower has, and a group goes on at the follower once that is promoted. A
+promotion brings the positions, too: they lie in the log directory, and a mirror takes them on request.
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ from spark_segments.log.directory import LogDirectory
 from spark_segments.log.groups.group import Positions, all_groups
 from spark_segments.log.groups.group_files import GroupRows
 from spark_segments.log.manifest.snapshot import Snapshot
-from spark_segments.log.manifest.states import FOLLOWER, PROMOTION_TOKEN, role_of
 from spark_segments.log.partitions import offset_bounds
 from spark_segments.log.positions import Position
 
@@ -29,6 +29,38 @@ def positions_of_all(log: LogDirectory) -> tuple[dict[str, Positions], dict[str,
         except SegmentsError as error:
             errors[group.id] = error
     return positions, errors
+
+
+def copy_positions(former: LogDirectory, log: LogDirectory, topic: str) -> tuple[int, dict[str, SegmentsError]]:
+    """Brings the positions of all groups in a topic to its new leader. Returns (how many were brought, the errors of
+    the groups whose positions were not).
+
+    Where a group has a position here already, the one that was committed later counts. A position carries topic id and
+    leader epoch, so a reader that was ahead of the new leader learns of it here.
+    """
+    copied = 0
+    groups, errors = positions_of_all(former)
+    for group, positions in groups.items():
+        theirs = {key: position for key, position in positions.items() if key[0] == topic}
+        late: GroupRows = {}
+
+        def newer(rows: GroupRows, theirs: GroupRows = theirs, late: GroupRows = late) -> GroupRows | None:
+            late.clear()
+            late.update(
+                (key, position)
+                for key, position in theirs.items()
+                if key not in rows or rows[key].committed_ms < position.committed_ms
+            )
+            return rows | late if late else None
+
+        if theirs:
+            try:
+                log.group(group).update(newer, made_by=positions.last.made_by)
+            except SegmentsError as error:
+                errors[group] = error
+                continue
+            copied += len(late)
+    return copied, errors
 
 
 def mirror_groups(
@@ -71,7 +103,7 @@ def mirror_groups(
 
 def _follows(snapshot: Snapshot) -> bool:
     """Whether a topic follows a leader, and is not about to be promoted."""
-    return role_of(snapshot) == FOLLOWER and PROMOTION_TOKEN not in snapshot.states
+    return snapshot.role.is_follower and snapshot.role.promotion_token is None
 
 
 def _fits(snapshot: Snapshot, partition: int, position: Position) -> bool:

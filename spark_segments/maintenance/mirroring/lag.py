@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from spark_segments.log.manifest.snapshot import Snapshot
-from spark_segments.log.manifest.states import SOURCE_COMMITTED_MS, SOURCE_VERSION
 from spark_segments.log.partitions import offset_bounds
 from spark_segments.maintenance.mirroring.leader import Leader
 
@@ -32,13 +31,14 @@ def lag_of(leader: Leader, follower: Snapshot, now_ms: int) -> Lag:
     Raises UnknownTopicError, and LogDirError where the leader is not the log that the follower has mirrored.
     """
     newest = leader.manifest.snapshot(deleted=True)
-    version = int(follower.states[SOURCE_VERSION])
-    reached = leader.check_lineage(follower.states, follower, newest).version
+    source = follower.role.source
+    assert source is not None
+    reached = leader.check_lineage(follower, newest).version
     if newest.version == reached:
-        return Lag(version, version, 0, 0, 0)
+        return Lag(source.version, source.version, 0, 0, 0)
     first = leader.facts(reached + 1)
-    since_ms = int(follower.states[SOURCE_COMMITTED_MS]) if first is None else first.committed_ms
+    since_ms = source.committed_ms if first is None else first.committed_ms
     bounds = offset_bounds(follower) if newest.topic_id == follower.topic_id else {}
     ends = ((end, bounds.get(number, (0, 0))[1]) for number, (_, end) in offset_bounds(newest).items())
     records = sum(max(0, theirs - ours) for theirs, ours in ends)
-    return Lag(newest.version, version, newest.version - reached, records, max(0, now_ms - since_ms))
+    return Lag(newest.version, source.version, newest.version - reached, records, max(0, now_ms - since_ms))

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
 
 from spark_segments.errors import InvalidOptionError, LogDirError
-from spark_segments.log.manifest.change import MIRROR, RESTORE
+from spark_segments.log.manifest.change import RESTORE
 from spark_segments.log.manifest.delta.actions import commit_info, paths_of
 from spark_segments.log.manifest.manifest import Manifest
+from spark_segments.log.manifest.role import MIRROR, VACUUM
 from spark_segments.log.manifest.row_files import RowFile, concat
 from spark_segments.log.manifest.schemas import KIND, SEGMENT_KIND, TOPIC_KIND
 from spark_segments.log.manifest.snapshot import Snapshot, live_rows
-from spark_segments.log.manifest.states import SOURCE_COMMIT_ID, SOURCE_URI, SOURCE_VERSION, VACUUM
 from spark_segments.log.manifest.topic_log import TableState
 from spark_segments.log.manifest.upkeep import MERGE
 from spark_segments.maintenance.mirroring.plan import LeaderVersion, partitions_that_differ
@@ -134,16 +134,25 @@ class Leader:
             return frozenset(paths)
         return frozenset(paths & set(known.column("path").to_pylist()))
 
-    def check_lineage(self, states: Mapping[str, str], follower: Snapshot, latest: Snapshot) -> Lineage:
-        """The place of a follower with these states. Raises LogDirError where it is no past state of the topic.
+    def check_lineage(self, follower: Snapshot, latest: Snapshot) -> Lineage:
+        """The place of a follower. Raises LogDirError where it is no past state of the topic.
 
         Where the log lacks the commit that the follower has, topic id and offsets must do.
         """
-        version = int(states[SOURCE_VERSION])
+        role = follower.role
+        assert role.source is not None
+        if role.is_demoted:  # vacuum may be deleting files of its log that a mirror would bring back under their paths
+            raise LogDirError(
+                f"Topic {self.topic} was made a follower by an older version, and was not mirrored since",
+                expected="a follower that a mirror made",
+                found="the state demoted",
+                hint=f"Mirror {self.uri} into an empty log directory",
+            )
+        version = role.source.version
         facts = self.facts(version) if version <= latest.version else None
-        if facts is not None and facts.commit_id == states[SOURCE_COMMIT_ID]:
+        if facts is not None and facts.commit_id == role.source.commit_id:
             return Lineage(version, is_certain=True)
-        same_place = states[SOURCE_URI] == self.uri
+        same_place = role.source.uri == self.uri
         if latest.topic_id != follower.topic_id:
             if same_place and facts is None and version <= latest.version:
                 return Lineage(version, is_certain=False)
@@ -152,9 +161,9 @@ class Leader:
             raise self._other(f"topic id {follower.topic_id}", latest.topic_id)
         if facts is not None or version > latest.version:
             found = "no such version" if facts is None else f"commit id {facts.commit_id}"
-            raise self._other(f"commit id {states[SOURCE_COMMIT_ID]} at version {version}", found)
+            raise self._other(f"commit id {role.source.commit_id} at version {version}", found)
         if not same_place:
-            raise self._other(f"the leader in {states[SOURCE_URI]}", "a log without that version")
+            raise self._other(f"the leader in {role.source.uri}", "a log without that version")
         return Lineage(version, is_certain=False)
 
     def _other(self, expected: str, found: str) -> LogDirError:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from spark_segments.errors import LogDirError, SegmentsError, UnknownTopicError
 from spark_segments.execution import failure_of, run_tasks
 from spark_segments.log.directory import LogDirectory, selected
-from spark_segments.log.manifest.states import FOLLOWER, ROLE, SOURCE_URI
 from spark_segments.log.report import Report
 from spark_segments.maintenance.mirroring.groups import mirror_groups, positions_of_all
 from spark_segments.maintenance.mirroring.lag import Lag, lag_of
@@ -108,7 +107,7 @@ def lags(
     for topic in selected(target.directories(), topics):
         try:
             snapshot = target.manifest(topic).snapshot(deleted=True)
-            if snapshot.states.get(ROLE) == FOLLOWER:
+            if snapshot.role.is_follower:
                 lags_of[topic] = lag_of(Leader(source.manifest(topic), source.uri), snapshot, _now_ms())
         except (SegmentsError, FileNotFoundError) as error:
             lags_of[topic] = failure_of(error)
@@ -165,10 +164,10 @@ def lost_leaders(
         if topic in there:
             continue
         try:
-            states = target.snapshot(topic).states
+            role = target.snapshot(topic).role
         except SegmentsError:
             continue
-        if states.get(ROLE) == FOLLOWER and states.get(SOURCE_URI) == source.uri:
+        if role.source is not None and role.source.uri == source.uri:
             lost.append(topic)
     return lost
 
@@ -187,7 +186,7 @@ def _note(report: Report, mirrored: TopicMirror, error: SegmentsError | None) ->
     behind: dict[str, Any] = {}
     try:
         snapshot = mirrored.target.manifest(mirrored.topic).snapshot(deleted=True)
-        if snapshot.states.get(ROLE) != FOLLOWER:  # it was promoted since, and has no lag
+        if not snapshot.role.is_follower:  # it was promoted since, and has no lag
             report.add(mirrored.topic, None, "promoted")
             return
         lag = lag_of(Leader(mirrored.source.manifest(mirrored.topic), mirrored.source.uri), snapshot, _now_ms())

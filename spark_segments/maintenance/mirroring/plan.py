@@ -5,9 +5,9 @@ removed here at the follower's clock, and the follower's vacuum takes it: rows t
 nobody's business but the leader's. A version that brings an erasure is the exception: what is out of the log then goes
 here when it goes at the leader.
 
-A file that comes back (by a restore, or after a demotion) may be one that a slow vacuum is about to delete here, also
-where its row is gone already. So a path is never used twice: such a file is copied to a path of its own, `<the leader's
-path without .log>_<unique>.log`, which `origins` leads back to the leader's.
+A file that comes back (by a restore, or where the topic led here and was deleted) may be one that a slow vacuum is
+about to delete here, also where its row is gone already. So a path is never used twice: such a file is copied to a path
+of its own, `<the leader's path without .log>_<unique>.log`, which `origins` leads back to the leader's.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_segments.log.manifest.change import MIRROR, Change
+from spark_segments.log.manifest.change import Change
+from spark_segments.log.manifest.role import FOLLOWER, MIRROR, Role, SourceVersion
 from spark_segments.log.manifest.rows import (
     DELETING,
     LOG_SUFFIX,
@@ -34,16 +35,8 @@ from spark_segments.log.manifest.rows import (
 )
 from spark_segments.log.manifest.snapshot import Snapshot, live_rows
 from spark_segments.log.manifest.states import (
-    DEMOTED,
     ERASURES,
-    FOLLOWER,
     REBUILT_FROM,
-    ROLE,
-    ROLE_EPOCH,
-    SOURCE_COMMIT_ID,
-    SOURCE_COMMITTED_MS,
-    SOURCE_URI,
-    SOURCE_VERSION,
     Erasure,
     erasures_of,
     hole_states,
@@ -89,17 +82,17 @@ class FollowerVersion:
 
     @property
     def is_follower(self) -> bool:
-        return self.states.get(ROLE) == FOLLOWER
+        return self.snapshot is not None and self.snapshot.role.is_follower
+
+    def has_led(self, leader: Snapshot) -> bool:
+        """Whether the topic was not always a follower: its files were here before they were the leader's, perhaps."""
+        here = self.snapshot
+        return here is not None and here.topic_id == leader.topic_id and not here.role.is_follower
 
     @property
     def is_there(self) -> bool:
         """Whether there is a topic, which was not deleted."""
         return self.snapshot is not None and self.snapshot.deleted_ms is None
-
-    @property
-    def source_version(self) -> int | None:
-        """The leader's version that the topic is; None where it mirrors none."""
-        return int(self.states[SOURCE_VERSION]) if self.is_follower else None
 
 
 def own_path(path: str) -> str:
@@ -113,7 +106,7 @@ def missing_rows(
     """(the leader's live rows whose files the follower lacks, the paths of those that a vacuum here may delete yet).
 
     `partitions`: the only ones that are looked at; None for all. Such a path was in the follower's log before: its row
-    is being deleted, or the file came back after the row was dropped. After a demotion nobody knows which these are.
+    is being deleted, or the file came back after the row was dropped. Where the topic led here, any may be such a path.
     """
     live, rows = _live_rows(leader.snapshot, partitions), _all_rows(follower, partitions)
     usable = _usable(rows)
@@ -122,10 +115,9 @@ def missing_rows(
     paths = missing.column("path")
     deleting = rows.filter(pc.equal(rows.column("state"), DELETING)).column("path")
     used = pc.is_in(paths, origins(deleting, live.column("path")).combine_chunks())
-    if DEMOTED in follower.states:
+    if follower.has_led(leader.snapshot):
         return missing, set(paths.to_pylist())
-    returned = leader.returned if follower.is_follower else frozenset()
-    return missing, set(paths.filter(used).to_pylist()) | (set(paths.to_pylist()) & returned)
+    return missing, set(paths.filter(used).to_pylist()) | (set(paths.to_pylist()) & leader.returned)
 
 
 def plan_mirror(
@@ -178,10 +170,12 @@ def plan_mirror(
         version.config,
         version.deleted_ms,
         FORMAT_VERSION,
-        states={name: value for name, value in other_states(follower.states).items() if name not in (DEMOTED, ERASURES)}
-        | hole_states(leader.snapshot.states)
-        | _states(leader)
-        | noted(erasures),
+        states=_role(leader, follower).given_to(
+            {name: value for name, value in other_states(follower.states).items() if name != ERASURES}
+            | hole_states(version.states)
+            | {name: value for name, value in version.states.items() if name == REBUILT_FROM}
+            | noted(erasures)
+        ),
     )
     change = Change(
         MIRROR,
@@ -200,16 +194,10 @@ def plan_mirror(
     return change, is_more
 
 
-def _states(leader: LeaderVersion) -> dict[str, str]:
-    rebuilt = leader.snapshot.states.get(REBUILT_FROM)  # its shared objects, copied here, name these ids
-    return ({} if rebuilt is None else {REBUILT_FROM: rebuilt}) | {
-        ROLE: FOLLOWER,
-        ROLE_EPOCH: leader.snapshot.states.get(ROLE_EPOCH, "0"),
-        SOURCE_URI: leader.uri,
-        SOURCE_VERSION: str(leader.snapshot.version),
-        SOURCE_COMMIT_ID: leader.commit_id,
-        SOURCE_COMMITTED_MS: str(leader.committed_ms),
-    }
+def _role(leader: LeaderVersion, follower: FollowerVersion) -> Role:
+    source = SourceVersion(leader.uri, leader.snapshot.version, leader.commit_id, leader.committed_ms)
+    token = None if follower.snapshot is None else follower.snapshot.role.promotion_token
+    return Role(FOLLOWER, leader.snapshot.role.epoch, source, promotion_token=token)
 
 
 def _erasures(leader: Snapshot, follower: Snapshot | None) -> tuple[list[Erasure], list[Erasure]]:

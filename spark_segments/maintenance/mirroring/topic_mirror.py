@@ -35,16 +35,7 @@ from spark_segments.log.manifest.change import Change, segment_rows
 from spark_segments.log.manifest.manifest import Manifest
 from spark_segments.log.manifest.rows import DELETING, partitions_of, segments_of
 from spark_segments.log.manifest.snapshot import Snapshot
-from spark_segments.log.manifest.states import (
-    FENCE_TOKEN,
-    FENCED,
-    FOLLOWER,
-    LEADER,
-    REBUILT_FROM,
-    ROLE,
-    SOURCE_URI,
-    role_of,
-)
+from spark_segments.log.manifest.states import REBUILT_FROM
 from spark_segments.log.manifest.topic_log import TableState
 from spark_segments.log.partitions import offset_bounds
 from spark_segments.log.segment.leader_epochs import LeaderEpochs
@@ -127,7 +118,7 @@ class TopicMirror:
             return None
         if self.lineage is None or self.lineage[0] != here.version:  # it may follow another leader by now
             latest = leader.manifest.snapshot(deleted=True) if latest is None else latest
-            self.lineage = here.version, leader.check_lineage(follower.states, here, latest)
+            self.lineage = here.version, leader.check_lineage(here, latest)
         return self.lineage[1]
 
     def _steps(
@@ -235,12 +226,9 @@ class TopicMirror:
         same_topic = here.topic_id == leader.topic_id
         if follower.is_follower and not same_topic:
             return
-        hint = "Mirror into another log directory"
         if same_topic:
             if not follower.is_follower and self._is_former(leader, here):
                 raise self._promoted_over(here)
-            leader_uri = leader.states.get(SOURCE_URI, self.source.uri)
-            hint = f"Make it a follower: segments demote {self.target.uri} {self.topic} --leader {leader_uri}"
             copies = Copy(here, self.target.storage), Copy(leader, self.source.storage)
             if lineage is None:
                 tails = foreign_tails(*copies, self.spark)
@@ -248,22 +236,22 @@ class TopicMirror:
                 is_past = lineage.is_certain and not (is_jump and has_new_role(here, leader))
                 tails = tails_of_follower(*copies, self.spark, is_past=is_past)
             if tails:
-                raise diverged(self.topic, tails, self.target.uri, self.source.uri, hint)
+                raise diverged(self.topic, tails, self.target.uri, self.source.uri)
             if follower.is_follower:
                 return
         raise LogDirError(
             f"Topic {self.topic} is there already, and follows no other",
             path=self.target.uri,
-            expected=f"no topic of this name, or a {FOLLOWER} of {self.source.uri}",
-            found=follower.states.get(ROLE, LEADER),
-            hint=hint,
+            expected=f"no topic of this name, or a follower of {self.source.uri}",
+            found=here.role.name,
+            hint="Mirror into an empty log directory",
         )
 
     def _is_former(self, leader: Snapshot, here: Snapshot) -> bool:
         """Whether the topic here was promoted over the leader, which is fenced since, or follows it by now."""
-        if role_of(leader) == FENCED:
-            return leader.states[FENCE_TOKEN] == here.states.get(FENCE_TOKEN)
-        return role_of(leader) == FOLLOWER and leader.states[SOURCE_URI] == self.target.uri
+        if leader.role.source is not None:
+            return leader.role.source.uri == self.target.uri
+        return leader.role.is_fenced and leader.role.fence_token == here.role.fence_token
 
     def _promoted_over(self, here: Snapshot) -> LogDirError:
         """The error for a topic here that was promoted over the leader. It is known without reading a file."""
@@ -273,8 +261,7 @@ class TopicMirror:
             f"Topic {self.topic} was promoted over the topic in {self.source.uri}, and leads in epoch {epoch} from "
             f"offset {offset} of {self.topic}-{first.partition} on: there is nothing to mirror",
             path=self.target.uri,
-            hint="End this mirror. To mirror the other way, make the topic there a follower first: "
-            f"segments demote {self.source.uri} {self.topic} --leader {self.target.uri}",
+            hint=f"End this mirror. To have a copy of {self.target.uri} again, mirror it into an empty log directory",
         )
 
     def _copy(self, leader: LeaderVersion, follower: FollowerVersion, among: set[int] | None) -> None:

@@ -32,7 +32,7 @@ from spark_segments.log.manifest.row_files import FileChange
 from spark_segments.log.manifest.rows import OUT_OF_LOG, PARTITION_SCHEMA, SEGMENT_SCHEMA, segments_of
 from spark_segments.log.manifest.schemas import PARTITION_KIND, SEGMENT_KIND, TOPIC_KIND, TRANSACTION_KIND
 from spark_segments.log.manifest.snapshot import SegmentRows, Snapshot, in_log_order
-from spark_segments.log.manifest.states import FOLLOWER, REBUILT_FROM, ROLE
+from spark_segments.log.manifest.states import REBUILT_FROM
 from spark_segments.log.manifest.topic_row import FIRST_FORMAT_VERSION, NewerFormatError, TopicRow, topic_table
 from spark_segments.log.manifest.transaction import transactions_table
 from spark_segments.log.marker import is_marked, mark
@@ -77,7 +77,7 @@ def rebuild_manifest(log: LogDirectory, topic: str, *, dry_run: bool = False) ->
         )
     report = described(log, known, dry_run=dry_run)
     topic_id = known.snapshot.topic_id
-    keeps_id = report.details["is_exact"] or known.snapshot.states.get(ROLE) == FOLLOWER
+    keeps_id = report.details["is_exact"] or known.snapshot.role.is_follower
     if not keeps_id:
         topic_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
     version = known.last_version + FENCED + 2

@@ -28,7 +28,7 @@ from spark_segments.log.manifest.change import CREATE, ERASE, RESTORE, Change
 from spark_segments.log.manifest.manifest import Manifest
 from spark_segments.log.manifest.rows import DELETING, Partition, Segment, partitions_of, removed_rows, row_keys
 from spark_segments.log.manifest.snapshot import Snapshot
-from spark_segments.log.manifest.states import Erasure, check_role, erasures_of
+from spark_segments.log.manifest.states import Erasure, erasures_of
 from spark_segments.log.manifest.topic_log import TableState, TopicLog
 from spark_segments.log.manifest.transaction import FORGOTTEN, Transaction
 from spark_segments.log.report import Report
@@ -102,7 +102,7 @@ def restore(
 
         Raises where the rows cannot be, or may not be, the log of `current`.
         """
-        check_role(current, RESTORE)
+        current.role.check(current.topic, RESTORE)
         if wanted.topic_id != current.topic_id:
             raise LogDirError(
                 f"Version {version} belongs to another topic of the name {topic}",

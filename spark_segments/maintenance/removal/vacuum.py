@@ -31,6 +31,7 @@ from spark_segments.log.manifest.commit_notes import RECOVERY_DIRECTORY
 from spark_segments.log.manifest.delta.delta_log import MANIFEST_DIRECTORY
 from spark_segments.log.manifest.manifest import Manifest
 from spark_segments.log.manifest.recovery_copy import drop_recovery_copies
+from spark_segments.log.manifest.role import VACUUM
 from spark_segments.log.manifest.rows import (
     DELETING,
     INDEX_SUFFIX,
@@ -46,7 +47,6 @@ from spark_segments.log.manifest.rows import (
     with_column,
 )
 from spark_segments.log.manifest.snapshot import Snapshot, in_log_order
-from spark_segments.log.manifest.states import VACUUM
 from spark_segments.log.manifest.topic_log import TableState, forced_files
 from spark_segments.log.manifest.upkeep import DroppedVersions
 from spark_segments.log.report import Report

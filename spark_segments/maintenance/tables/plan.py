@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 
 from spark_segments.config import TopicConfig
 from spark_segments.errors import LogDirError
-from spark_segments.log.manifest.change import DEMOTE, ERASE, IMPORT, MIRROR, RESTORE
+from spark_segments.log.manifest.change import ERASE, IMPORT, RESTORE
+from spark_segments.log.manifest.role import MIRROR
 from spark_segments.log.manifest.rows import partitions_of
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.partitions import offset_bounds
@@ -31,7 +32,7 @@ LATE = "tombstones may be gone"
 
 COMPACT = "compact"
 
-_REWRITES = frozenset((RESTORE, DEMOTE, MIRROR))
+_REWRITES = frozenset((RESTORE, MIRROR))
 """Commits after which the log may lack records below a position, or have others there, although the log start did not
 move. A mirror's may be any other commit at its leader."""
 

@@ -8,10 +8,12 @@ from collections.abc import Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spark_segments.errors import LogDirError
 from spark_segments.format.sidecars.checkpoints import is_topic_id
 from spark_segments.log.findings import WARNING, Findings
+from spark_segments.log.manifest.role import ROLES
 from spark_segments.log.manifest.snapshot import Snapshot
-from spark_segments.log.manifest.states import FENCED, FOLLOWER, LEADER, captured_of, holes_of, role_of, undecided_of
+from spark_segments.log.manifest.states import captured_of, holes_of, undecided_of
 from spark_segments.log.manifest.topic_row import FIRST_FORMAT_VERSION
 from spark_segments.log.manifest.transaction import Transaction
 
@@ -24,9 +26,12 @@ def check_topic(snapshot: Snapshot, findings: Findings) -> None:
     if not is_topic_id(snapshot.topic_id):
         expected = "22 characters of URL-safe base64: a UUID"
         findings.add("The topic id is no UUID", rule="M29", expected=expected, found=snapshot.topic_id)
-    roles = (LEADER, FOLLOWER, FENCED)
-    if role_of(snapshot) not in roles:
-        findings.add("The topic's role is unknown", rule="M26", expected=", ".join(roles), found=role_of(snapshot))
+    try:
+        role = snapshot.role.name
+    except LogDirError as error:
+        role = str(error)
+    if role not in ROLES:
+        findings.add("The topic's role is unknown", rule="M26", expected=", ".join(ROLES), found=role)
     try:
         holes = holes_of(snapshot.states)
     except (ValueError, TypeError) as error:

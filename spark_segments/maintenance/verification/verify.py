@@ -22,7 +22,7 @@ from spark_segments.log.findings import WARNING, Findings
 from spark_segments.log.manifest.delta.delta_log import MANIFEST_DIRECTORY
 from spark_segments.log.manifest.rows import LOG_SUFFIX
 from spark_segments.log.manifest.snapshot import Snapshot
-from spark_segments.log.manifest.states import check_role, holes_of
+from spark_segments.log.manifest.states import holes_of
 from spark_segments.log.report import Report
 from spark_segments.maintenance.verification.manifest_rows import check_files, check_rows
 from spark_segments.maintenance.verification.shared_objects import check_footers, check_objects
@@ -196,7 +196,7 @@ def _verify_managed(
     if repair:
         from spark_segments.maintenance.verification.repair import REPAIR
 
-        check_role(snapshot, REPAIR)
+        snapshot.role.check(snapshot.topic, REPAIR)
     storage = topic.log.storage
     try:
         config = topic_config(snapshot.config, topic.log.defaults)

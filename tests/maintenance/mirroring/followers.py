@@ -8,7 +8,6 @@ from spark_segments import LogDir
 from spark_segments.config import topic_config
 from spark_segments.errors import SegmentsError
 from spark_segments.log.description import describe
-from spark_segments.log.manifest.states import SOURCE_VERSION
 from spark_segments.maintenance import mirror, verify
 from tests.manifest_rows import Snapshot, partitions_of, segments_of
 from tests.topics import records, topic_with
@@ -59,10 +58,17 @@ def state_of(log: LogDir, snapshot: Snapshot) -> dict[str, Any]:
     return {"description": found, "records": [row for batch in rows for row in batch]}
 
 
+def source_version(follower: Snapshot) -> int:
+    """The version of its leader that a follower is."""
+    source = follower.role.source
+    assert source is not None
+    return source.version
+
+
 def past_state(leader: LogDir, follower: LogDir, topic: str = TOPIC) -> bool:
     """Whether the follower is what the leader was at the version that it says it is."""
     here = follower.topic(topic).snapshot
-    there = leader.topic(topic, int(here.states[SOURCE_VERSION])).snapshot
+    there = leader.topic(topic, source_version(here)).snapshot
     same = transactions(follower, topic) == transactions(leader, topic, there.version)
     return same and state_of(follower, here) == state_of(leader, there)
 
@@ -70,7 +76,7 @@ def past_state(leader: LogDir, follower: LogDir, topic: str = TOPIC) -> bool:
 def assert_in_step(leader: LogDir, follower: LogDir, topic: str = TOPIC, *, same_paths: bool = True) -> None:
     """The follower is the leader's newest version: in records, description, rows, transactions and files."""
     there, here = leader.topic(topic).snapshot, follower.topic(topic).snapshot
-    assert int(here.states[SOURCE_VERSION]) == there.version
+    assert source_version(here) == there.version
     assert state_of(follower, here) == state_of(leader, there)
     assert partitions_of(here.partitions) == partitions_of(there.partitions)
     mine, theirs = segments_of(here.live), segments_of(there.live)

@@ -27,7 +27,7 @@ from spark_segments.errors import InvalidOptionError, LogDirError, UnknownTopicE
 from spark_segments.log.manifest.delta.delta_log import MANIFEST_DIRECTORY
 from spark_segments.maintenance import compact, mirror, restore, retain, roll, vacuum
 from tests.maintenance.crashes import Countdown
-from tests.maintenance.mirroring.followers import SOURCE_VERSION, assert_in_step, state_of, transactions
+from tests.maintenance.mirroring.followers import assert_in_step, source_version, state_of, transactions
 from tests.manifest_rows import Snapshot
 
 MIRRORS = 2
@@ -169,7 +169,7 @@ def check(leader: Leader, follower: LogDir) -> int:
             snapshot = follower.topic(topic).manifest.snapshot(deleted=True)
         except UnknownTopicError:  # its table is being made
             continue
-        version = int(snapshot.states[SOURCE_VERSION])
+        version = source_version(snapshot)
         assert digest(follower, snapshot) == leader.states[topic, version], (topic, version, snapshot.version)
     return len(topics)
 

@@ -16,7 +16,7 @@ import pytest
 from spark_segments import LogDir
 from spark_segments.maintenance import compact, roll
 from tests import golden_files
-from tests.maintenance.mirroring.followers import SOURCE_VERSION, assert_in_step, followers_of, mirrored
+from tests.maintenance.mirroring.followers import assert_in_step, followers_of, mirrored, source_version
 from tests.topics import DAY_MS, contents, topic_with
 
 pytestmark = pytest.mark.slow
@@ -93,7 +93,7 @@ def markers(log: LogDir) -> int:
 
 def assert_every_version_is_the_leaders(leader: LogDir, follower: LogDir, topic: str) -> None:
     for version in range(follower.topic(topic).snapshot.version + 1):
-        there = int(follower.topic(topic, version).snapshot.states[SOURCE_VERSION])
+        there = source_version(follower.topic(topic, version).snapshot)
         assert committed(follower, topic, version) == committed(leader, topic, there)
     assert_in_step(leader, follower, topic)
 

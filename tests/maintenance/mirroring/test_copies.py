@@ -14,7 +14,6 @@ from spark_segments.maintenance import mirror, roll, vacuum
 from spark_segments.maintenance.mirroring.leader import Leader
 from tests.log.played_log import Play
 from tests.maintenance.mirroring.followers import (
-    SOURCE_VERSION,
     TOPIC,
     appended,
     appended_often,
@@ -22,6 +21,7 @@ from tests.maintenance.mirroring.followers import (
     followers_of,
     led,
     mirrored,
+    source_version,
 )
 from tests.manifest_rows import live_rows
 from tests.opened import opened
@@ -180,4 +180,4 @@ def test_a_vacuum_of_the_follower_between_plan_and_commit_is_no_harm(leader, fol
     mirrored(leader, opened(follower, open_delta_log=play))
     assert play.calls["commit_on"]
     assert_in_step(leader, follower)
-    assert int(follower.topic(TOPIC).snapshot.states[SOURCE_VERSION]) == leader.topic(TOPIC).snapshot.version
+    assert source_version(follower.topic(TOPIC).snapshot) == leader.topic(TOPIC).snapshot.version

@@ -12,7 +12,6 @@ import pytest
 
 from spark_segments import LogDir
 from spark_segments.errors import LogDirError, StorageError, UnknownTopicError
-from spark_segments.log.manifest.states import SOURCE_COMMIT_ID, SOURCE_URI
 from spark_segments.maintenance import compact, erase, restore, retain, roll, vacuum
 from spark_segments.maintenance.mirroring import mirror as mirroring
 from spark_segments.maintenance.mirroring.leader import Leader
@@ -20,7 +19,6 @@ from spark_segments.maintenance.mirroring.mirror import lags
 from spark_segments.maintenance.mirroring.plan import LeaderVersion
 from tests.clock import store_clock
 from tests.maintenance.mirroring.followers import (
-    SOURCE_VERSION,
     TOPIC,
     appended,
     appended_often,
@@ -30,6 +28,7 @@ from tests.maintenance.mirroring.followers import (
     led,
     mirrored,
     past_state,
+    source_version,
     transactions,
 )
 from tests.maintenance.promotion.copies import TopicMirror, promote_topic
@@ -66,8 +65,8 @@ def test_a_new_follower_is_the_leader_as_it_is(leader, follower):
     (line,) = report["partitions"]
     assert (line["action"], line["commits"], line["jumps"], line["lag_commits"]) == ("mirrored", 1, 1, 0)
     states = follower.topic(TOPIC).snapshot.states
-    assert states[SOURCE_URI] == leader.uri
-    assert states[SOURCE_COMMIT_ID] == leader.topic(TOPIC).manifest.history()[-1]["commit_id"]
+    assert states["source_uri"] == leader.uri
+    assert states["source_commit_id"] == leader.topic(TOPIC).manifest.history()[-1]["commit_id"]
 
 
 def test_each_commit_of_the_leader_is_a_commit_of_the_follower(leader, follower):
@@ -77,7 +76,7 @@ def test_each_commit_of_the_leader_is_a_commit_of_the_follower(leader, follower)
     report = mirrored(leader, follower)
     assert (report["details"]["commits"], report["details"]["jumps"]) == (4, 0)
     found = [follower.topic(TOPIC, version).snapshot for version in range(follower.topic(TOPIC).snapshot.version + 1)]
-    assert [int(one.states[SOURCE_VERSION]) for one in found] == [0, 1, 2, 3, 4]
+    assert [source_version(one) for one in found] == [0, 1, 2, 3, 4]
     assert [sum(row.records for row in segments_of(one.live)) for one in found] == [0, 3, 6, 9, 12]
 
 
@@ -378,7 +377,7 @@ def test_a_follower_can_be_followed(leader, follower):
     third = followers_of(leader, "third")
     mirrored(follower, third)
     assert_in_step(follower, third)
-    assert third.topic(TOPIC).snapshot.states[SOURCE_URI] == follower.uri
+    assert third.topic(TOPIC).snapshot.role.source.uri == follower.uri
 
 
 def test_the_lag_is_in_commits_records_and_time(leader, follower):

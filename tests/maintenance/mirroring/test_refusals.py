@@ -13,6 +13,7 @@ from spark_segments.errors import LogDirError, NotLeaderError
 from spark_segments.log.appending.append import append_target
 from spark_segments.maintenance import compact, erase, mirror, restore, retain, roll, vacuum, verify
 from tests.golden_files import GOLDEN
+from tests.log.played_log import Play
 from tests.log_copies import copy_of
 from tests.maintenance.mirroring.followers import (
     TOPIC,
@@ -22,6 +23,7 @@ from tests.maintenance.mirroring.followers import (
     led,
     mirrored,
 )
+from tests.opened import opened
 from tests.small_limits import small_limits
 from tests.topics import DAY_MS
 
@@ -140,6 +142,20 @@ def test_a_leader_that_was_moved_is_followed_on(leader, follower, tmp_path):
     appended(moved)
     mirrored(moved, follower)
     assert_in_step(moved, follower)
+
+
+def test_a_mirror_ends_where_another_one_brings_the_follower_a_commit_of_a_copy_of_its_leader(
+    leader, follower, tmp_path
+):
+    """The copy has gone on by itself: what follows at the leader does not follow on that commit."""
+    other = copy_of(leader, tmp_path / "other")
+    appended(other, 7, first=200)
+    for number in range(2):
+        appended(leader, 5, first=100 + 5 * number)
+    play = Play()
+    play.commits(lambda go: (mirrored(other, follower), go())[1])
+    assert "not the log that the follower has mirrored" in failure(leader, opened(follower, open_delta_log=play))
+    assert_in_step(other, follower)
 
 
 def test_a_leader_without_the_topic_keeps_the_follower(leader, follower):

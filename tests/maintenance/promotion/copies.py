@@ -13,7 +13,6 @@ from spark_segments.log.manifest.delta.delta_log import DeltaLog
 from spark_segments.log.manifest.rows import partitions_of
 from spark_segments.maintenance import mirror, verify
 from spark_segments.maintenance.mirroring.topic_mirror import TopicMirror
-from spark_segments.maintenance.promotion.demote import demote_topic
 from spark_segments.maintenance.promotion.promote import STEPS, promotable_topics, promote_topic
 from tests.opened import opened
 
@@ -25,7 +24,6 @@ __all__ = [
     "add",
     "assert_equal",
     "contents",
-    "demote_topic",
     "epochs",
     "followed",
     "in_step",

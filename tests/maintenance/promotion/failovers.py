@@ -1,4 +1,5 @@
-"""Failovers to and fro while a writer appends; promotions, demotions and mirrors are killed with SIGKILL at random.
+"""Failovers while a writer appends, each to a copy in a new directory; promotions and mirrors are killed with SIGKILL
+at random.
 
 By hand: python -m tests.maintenance failovers --trials 50
 """
@@ -14,15 +15,15 @@ from pathlib import Path
 from typing import Any
 
 from spark_segments import LogDir
-from spark_segments.errors import NotLeaderError
+from spark_segments.errors import LogDirError, NotLeaderError, UnknownTopicError
 from spark_segments.maintenance import roll
 from tests.maintenance.crashes import Countdown
 from tests.maintenance.promotion.copies import (
     TOPIC,
     add,
     assert_equal,
-    demote_topic,
     epochs,
+    followed,
     in_step,
     numbers,
     promote_topic,
@@ -35,16 +36,15 @@ NUMBERS = 20
 LATER_MS = 3_600_000
 
 
-def write(places: tuple[str, str], acknowledged: str, stop: Any, may_send: Any) -> None:
-    """A writer: sends each number, as a transaction, until either place has taken it, and notes that it was told so."""
-    logs = [LogDir.open(place) for place in places]
+def write(directory: str, acknowledged: str, stop: Any, may_send: Any) -> None:
+    """A writer: sends each number, as a transaction, until a place has taken it, and notes that it was told so."""
     number, has_leave = 0, False
     with Path(acknowledged).open("w") as notes:
         while not stop.is_set():
             has_leave = has_leave or may_send.acquire(timeout=0.1)
             if not has_leave:
                 continue
-            if not any(_is_taken(log, number) for log in logs):
+            if not any(_is_taken(place, number) for place in sorted(Path(directory).glob("place-*"))[-2:]):
                 time.sleep(0.01)  # a promotion is under way
                 continue
             notes.write(f"{number}\n")
@@ -52,10 +52,10 @@ def write(places: tuple[str, str], acknowledged: str, stop: Any, may_send: Any) 
             number, has_leave = number + 1, False
 
 
-def _is_taken(log: LogDir, number: int) -> bool:
+def _is_taken(place: Path, number: int) -> bool:
     try:
-        add(log, [number], txn=("writer", number))
-    except NotLeaderError:
+        add(LogDir.open(str(place)), [number], txn=("writer", number))
+    except (NotLeaderError, LogDirError, UnknownTopicError):  # it leads no more, or not yet
         return False
     return True
 
@@ -63,13 +63,10 @@ def _is_taken(log: LogDir, number: int) -> bool:
 def step(name: str, old: str, new: str, fatal: int | None, delay_seconds: float) -> None:
     """A process that kills itself, a moment after so many writes, deletions and commits have begun."""
     Countdown(fatal, delay_seconds)
-    there, here = LogDir.open(old), LogDir.open(new)
     if name == "promote":
-        promote_topic(here, TOPIC, old)
-    elif name == "demote":
-        demote_topic(there, TOPIC, here)
+        promote_topic(LogDir.open(new), TOPIC, old)
     else:
-        in_step(here, there)
+        in_step(LogDir.open(old), LogDir.create(new))
 
 
 def run(directory: Path, trials: int, *, seed: int = 1) -> dict[str, Any]:
@@ -77,33 +74,32 @@ def run(directory: Path, trials: int, *, seed: int = 1) -> dict[str, Any]:
     random_ = random.Random(seed)
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["tests.maintenance.promotion.failovers"])
-    old, new = (LogDir.create(str(directory / name)) for name in ("one", "other"))
-    old.create_topic(TOPIC, 1, {"retention.ms": "-1", "segment.ms": str(LATER_MS)})
-    in_step(old, new)
+    leader = LogDir.create(str(directory / "place-0000"))
+    leader.create_topic(TOPIC, 1, {"retention.ms": "-1", "segment.ms": str(LATER_MS)})
     stop, may_send = context.Event(), context.Semaphore(NUMBERS)
     acknowledged = directory / "acknowledged"
-    writer = context.Process(target=write, args=((old.uri, new.uri), str(acknowledged), stop, may_send))
+    writer = context.Process(target=write, args=(str(directory), str(acknowledged), stop, may_send))
     writer.start()
     killed: Counter[str] = Counter()
     failovers = 0
     try:
         while killed.total() < trials:
-            for name in ("promote", "demote", "mirror"):
-                killed[name] += _until_done(context, random_, name, (old.uri, new.uri), may_send)
-            _roll(new)
-            old, new = new, old
             failovers += 1
+            places = leader.uri, str(directory / f"place-{failovers:04}")
+            for name in ("mirror", "promote"):
+                killed[name] += _until_done(context, random_, name, places, may_send)
+            leader = LogDir.open(places[1])
+            _roll(leader)
             assert writer.is_alive()
     finally:
         stop.set()
         writer.join()
-    in_step(old, new)  # names as after the last exchange: `old` leads
     told = [int(line) for line in acknowledged.read_text().splitlines()]
-    found = numbers(old)
+    found = numbers(leader)
     assert told == [*range(len(told))]
     assert found[: len(told)] == told and len(found) - len(told) in (0, 1), "each number is there once, in its order"
-    assert_equal(old, new)
-    leaders = [epoch for epoch, _ in epochs(old)]
+    assert_equal(leader, followed(leader, "last"))
+    leaders = [epoch for epoch, _ in epochs(leader)]
     assert leaders == sorted({*leaders}) and leaders[-1] == failovers
     return {"seed": seed, "failovers": failovers, "kills": killed.total(), "killed": dict(killed), "numbers": len(told)}
 

@@ -13,7 +13,6 @@ import pytest
 
 from spark_segments import LogDir
 from spark_segments.errors import (
-    DivergedLogError,
     FormatVersionError,
     LogDirError,
     NotLeaderError,
@@ -30,7 +29,6 @@ from tests.maintenance.promotion.copies import (
     TOPIC,
     add,
     assert_equal,
-    demote_topic,
     epochs,
     followed,
     in_step,
@@ -128,52 +126,6 @@ def test_a_follower_in_mid_promotion_says_so(leader, follower):
     assert promotable_topics(follower) == [TOPIC]
 
 
-def test_a_former_leader_takes_its_role_back_from_a_promotion_that_was_not_finished(leader, follower):
-    play = Play()
-    play.commits(lambda go: go(), lambda go: go(), lambda go: (_ for _ in ()).throw(Killed))
-    with pytest.raises(Killed):
-        promote_topic(played(follower, play), TOPIC, played(leader, play))
-    promote_topic(leader, TOPIC)
-    add(leader, [10])
-    with pytest.raises(NotLeaderError, match=r"takes no append"):
-        add(follower, [1])
-    in_step(leader, follower)
-    assert_equal(leader, follower)
-    assert epochs(leader) == ((0, 0), (1, 10))
-    promote_topic(follower, TOPIC)  # a new promotion
-    assert epochs(follower) == ((0, 0), (1, 10), (2, 11))
-
-
-def test_of_two_promotions_the_one_that_was_taken_back_does_not_open(leader, follower):
-    """It had copied all, and was about to open when the former leader took its role back."""
-    play = Play()
-    play.commits(lambda go: go(), lambda go: go(), lambda go: (promote_topic(leader, TOPIC), go()))
-    with pytest.raises(NotLeaderError, match=r"taken back while it ran"):
-        promote_topic(played(follower, play), TOPIC)
-    add(leader, [10])
-    assert numbers(leader) == list(range(11))
-
-
-def test_a_role_that_is_taken_back_by_force_ends_a_promotion_that_is_copying(leader, follower):
-    """The follower was out of reach for the former leader, so that it still has its token."""
-    hidden = Path(follower.uri).with_name("hidden")
-
-    def taken_back(go):
-        Path(follower.uri).rename(hidden)
-        promote_topic(leader, TOPIC, force=True)
-        hidden.rename(follower.uri)
-        go()
-
-    play = Play()
-    play.commits(lambda go: go(), taken_back)
-    with pytest.raises(NotLeaderError, match="has taken its role back"):
-        promote_topic(played(follower, play), TOPIC)
-    add(leader, [10])
-    promote_topic(follower, TOPIC)  # a promotion of its own, behind a fence of its own
-    assert numbers(follower) == list(range(11))
-    assert epochs(follower)[-1] == (3, 11)
-
-
 def test_of_two_followers_one_is_promoted(leader, follower):
     other = followed(leader, "other")
     promote_topic(follower, TOPIC)
@@ -189,12 +141,12 @@ def test_a_follower_of_another_leader_does_not_fence_this_one(leader, follower):
     """What it has mirrored is counted by the versions of the leader before it: it can copy nothing from here."""
     other = followed(leader, "other")
     promote_topic(follower, TOPIC)
-    with pytest.raises(LogDirError, match=rf"not the log that the follower has mirrored.*demote {other.uri} orders"):
+    with pytest.raises(LogDirError, match=r"not the log that the follower has mirrored.*into an empty log directory"):
         promote_topic(other, TOPIC, follower.uri)
     add(follower, [10])
-    demote_topic(other, TOPIC, follower)
-    promote_topic(other, TOPIC)
-    assert numbers(other) == list(range(11))
+    third = followed(follower, "third")
+    promote_topic(third, TOPIC)
+    assert numbers(third) == list(range(11))
 
 
 def test_a_leader_that_went_back_to_a_backup_is_replaced_by_force(leader, follower):
@@ -214,7 +166,7 @@ def test_a_leader_that_went_back_to_a_backup_is_replaced_by_force(leader, follow
 
 
 def test_a_leader_that_stands_alone_has_none_to_replace(leader):
-    with pytest.raises(NotLeaderError, match=r"is a leader already.*--from"):
+    with pytest.raises(NotLeaderError, match=r"is a leader already, and was promoted over no other"):
         promote_topic(leader, TOPIC)
     with pytest.raises(NotLeaderError, match=r"over itself"):
         promote_topic(leader, TOPIC, leader.uri)
@@ -223,7 +175,7 @@ def test_a_leader_that_stands_alone_has_none_to_replace(leader):
 def test_a_mirror_of_the_former_leader_does_not_touch_the_new_one(leader, follower):
     promote_topic(follower, TOPIC)
     add(follower, [10])
-    assert f"demote {leader.uri} orders --leader {follower.uri}" in mirrored_again(leader, follower)
+    assert f"End this mirror. To have a copy of {follower.uri} again" in mirrored_again(leader, follower)
     assert numbers(follower) == list(range(11))
 
 
@@ -232,12 +184,9 @@ def test_a_mirror_of_the_former_leader_compares_no_files_again_and_again(leader,
     add(follower, [10])
     roll(follower, now_ms=LATER_MS)
     files = PlayedFiles()
-    for _ in range(2):  # the former leader is fenced, and then follows
-        files.calls.clear()
-        error = mirrored_again(opened(leader, files), opened(follower, files))
-        assert "leads in epoch 1 from offset 10 of orders-0 on" in error and f"--leader {follower.uri}" in error
-        assert files.calls and not [path for call, path in files.calls if call == "read" and f"/{TOPIC}-" in path]
-        demote_topic(leader, TOPIC, follower)
+    error = mirrored_again(opened(leader, files), opened(follower, files))
+    assert "leads in epoch 1 from offset 10 of orders-0 on" in error
+    assert files.calls and not [path for call, path in files.calls if call == "read" and f"/{TOPIC}-" in path]
 
 
 def test_two_runs_of_a_promotion_are_one(leader, follower):
@@ -324,11 +273,11 @@ def test_a_leader_in_an_object_store_is_fenced_there(tmp_path, s3_options):
         add(opened(leader, open_delta_log=play), [4])
     add(follower, [5])
     assert numbers(follower) == [0, 1, 2, 3, 5]
-    demote_topic(leader, TOPIC, follower)
-    in_step(follower, leader)
-    assert_equal(follower, leader)
-    promote_topic(leader, TOPIC)
-    assert epochs(leader) == ((0, 0), (1, 4), (2, 5))
+    back = LogDir.create(f"s3a://{BUCKET}/{tmp_path.name}/back", s3_options)
+    in_step(follower, back)
+    assert_equal(follower, back)
+    promote_topic(back, TOPIC)
+    assert epochs(back) == ((0, 0), (1, 4), (2, 5))
 
 
 # By force
@@ -403,22 +352,33 @@ def test_force_is_no_leave_to_lose_what_the_place_here_has_no_room_for(leader, f
     assert numbers(follower) == list(range(11))
 
 
-def test_an_old_leader_is_promoted_over_a_promoted_one_by_force_alone(leader, follower):
-    """Both took records after they had parted: whose are left behind is for a human to say."""
+def test_of_two_leaders_neither_is_promoted_over_the_other(leader, follower):
+    """Both took records after they had parted: whose are to stay is for a human to say."""
+    other = followed(leader, "other")
     away = taken_away(leader)
-    promote_topic(follower, TOPIC, force=True)
+    for log in (follower, other):
+        promote_topic(log, TOPIC, force=True)
     away.rename(leader.uri)
-    add(leader, [77])
-    add(follower, [88, 89])
-    with pytest.raises(
-        DivergedLogError, match=r"from offset 10 of orders-0 on.*expected.*at most 10, found 12.*--force"
-    ):
-        promote_topic(leader, TOPIC, follower.uri)
-    add(follower, [90])  # it was not fenced
-    done = promote_topic(leader, TOPIC, follower.uri, force=True)
-    assert [dataclasses.astuple(tail) for tail in done.left_behind] == [(0, 10, 13)]
-    with pytest.raises(NotLeaderError, match=leader.uri):
-        add(follower, [91])
-    add(leader, [78])
-    assert numbers(leader) == [*range(10), 77, 78]
-    assert epochs(leader) == ((0, 0), (2, 11))  # above the epoch of the leader in between
+    for log, former in ((leader, follower), (other, follower)):
+        with pytest.raises(NotLeaderError, match=r"is a leader already, and was not promoted over.*Delete the topic"):
+            promote_topic(log, TOPIC, former.uri, force=True)
+    for log in (leader, follower, other):
+        add(log, [10])  # none was fenced
+
+
+def test_where_a_promotion_ended_with_its_follower_lost_another_follower_is_promoted_by_force(leader, follower):
+    """The fence stands, and nobody leads."""
+    add(leader, [10])
+    play = Play()
+    play.commits(lambda go: go(), lambda go: go(), lambda go: (_ for _ in ()).throw(Killed))
+    with pytest.raises(Killed):
+        promote_topic(played(follower, play), TOPIC, played(leader, play))
+    shutil.rmtree(follower.uri)
+    other = followed(leader, "other")
+    with pytest.raises(NotLeaderError, match=rf"no leader any more.*leader_uri {follower.uri}.*--force"):
+        promote_topic(other, TOPIC)
+    done = promote_topic(other, TOPIC, force=True)
+    assert (done.is_fenced, done.left_behind) == (True, ())
+    assert numbers(other) == list(range(11))
+    assert epochs(other) == ((0, 0), (2, 11))  # above the epoch of the leader that never was
+    assert other.topic(TOPIC).snapshot.role.epoch == 2

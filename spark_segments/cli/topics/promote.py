@@ -1,11 +1,11 @@
-"""`segments promote` and `segments demote`: which copy of a topic is the leader."""
+"""`segments promote`: a follower becomes the leader of its topic."""
 
 from __future__ import annotations
 
 import datetime
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
 
 import typer
 
@@ -14,10 +14,6 @@ from spark_segments.cli.output import FAILED, Output, print_json
 from spark_segments.config import parse_overrides
 from spark_segments.log.divergence import Tail
 from spark_segments.progress import progress_bar
-from spark_segments.quantities import human_bytes
-
-if TYPE_CHECKING:
-    from spark_segments.log import Report
 
 PARTITIONS_SHOWN = 4
 
@@ -54,7 +50,7 @@ def promote(
 
     Where the former leader is out of reach, --force is needed: what it
     committed after the last mirror is left behind. Run promote again as soon
-    as it can be reached, to fence it, and then demote it.
+    as it can be reached, to fence it.
 
     Example: segments promote s3://standby/log orders --dry-run
     Example: segments promote s3://standby/log
@@ -66,52 +62,6 @@ def promote(
             location.open(), topics=topic or None, spark=spark.session("promote"), dry_run=dry_run, progress=progress,
             former=former, storage_options=parse_overrides(former_storage or []), force=force,
         )  # fmt: skip
-    _finish(report, _promoted, output)
-
-
-@with_options
-def demote(
-    location: LogOptions,
-    spark: SparkOptions,
-    leader: Annotated[
-        str, typer.Option("--leader", metavar="LOG_DIR", help="The log directory of the leader.", show_default=False)
-    ],
-    topic: Annotated[
-        list[str] | None, typer.Argument(metavar="[TOPIC]...", help="Topics and patterns; all fenced ones by default.")
-    ] = None,
-    leader_storage: Annotated[
-        list[str] | None,
-        typer.Option("--leader-storage", metavar="NAME=VALUE", help="A storage option for --leader, like --storage."),
-    ] = None,
-    cut: Annotated[
-        bool, typer.Option("--cut", help="Cut the records that the leader does not have; --dry-run lists them.")
-    ] = False,
-    dry_run: DryRunOption = False,
-    output: OutputOption = Output.TEXT,
-) -> None:
-    """Makes former leaders in LOG_DIR followers of the leaders that their topics have now.
-
-    A topic that has records which the leader does not have, after a forced
-    promotion, is refused, with the first offset that differs. With --cut these
-    records leave the log. Their files stay until vacuum deletes them, after
-    file.delete.delay.ms. `segments mirror` brings what the topic lacks.
-
-    Example: segments demote /data/log orders --leader s3://standby/log --dry-run
-    """
-    from spark_segments.face.logdir import LogDir
-    from spark_segments.maintenance import demote as job
-
-    there = LogDir.open(leader, parse_overrides(leader_storage or []))
-    with progress_bar("demote") as progress:
-        report = job(
-            location.open(), leader=there, topics=topic or None, spark=spark.session("demote"), dry_run=dry_run,
-            progress=progress, cut=cut,
-        )  # fmt: skip
-    _finish(report, _demoted, output)
-
-
-def _finish(report: Report, text: Callable[[Mapping[str, Any], bool], Sequence[str]], output: Output) -> None:
-    """Prints a report, and ends the command with exit code 1 where topics failed."""
     for line in report.failed:
         print(f"error: {line['topic']}: {line['error']}", file=sys.stderr)
     for warning in report.warnings:
@@ -121,7 +71,7 @@ def _finish(report: Report, text: Callable[[Mapping[str, Any], bool], Sequence[s
     else:
         for line in report.partitions:
             if "error" not in line:
-                print("\n".join(text(line, report.dry_run)))
+                print("\n".join(_promoted(line, report.dry_run)))
     if report.failed:
         raise typer.Exit(FAILED)
 
@@ -146,29 +96,10 @@ def _promoted(line: Mapping[str, Any], dry_run: bool) -> list[str]:
             lines.append(f"{topic}: what the former leader committed after its {version} is left behind.")
     if tails := line["left_behind"]:
         behind = _few([str(Tail(**one)) for one in tails], "; ")
-        lines.append(f"{topic}: left behind in {former}: {behind}. Cut them there: segments demote.")
+        lines.append(f"{topic}: left behind in {former}: {behind}. They can be read there.")
     return lines
 
 
 def _few(texts: Sequence[str], between: str) -> str:
     more = [] if len(texts) <= PARTITIONS_SHOWN else ["…"]
     return between.join([*texts[:PARTITIONS_SHOWN], *more])
-
-
-def _demoted(line: Mapping[str, Any], dry_run: bool) -> list[str]:
-    topic = line["topic"]
-    lines = [f"{topic}: {'would follow' if dry_run else 'follows'} {line['leader_uri']}."]
-    verb = "would leave" if dry_run else "left"
-    for tail in line["cut"]:
-        lines.append(
-            f"{topic}-{tail['partition']}: offsets {tail['first_offset']} to {tail['log_end_offset'] - 1} "
-            f"{verb} the log, {tail['segments']} segments, {human_bytes(tail['bytes'])}."
-        )
-    if line["cut"]:
-        lines.append(f"{topic}: version {line['version_before']} has them until vacuum deletes their files.")
-    for sent in line["transactions"]:
-        kept = "none" if sent["kept_version"] is None else sent["kept_version"]
-        lines.append(
-            f"{topic}: transactions of {sent['app_id']} up to {sent['version']} are cut; the leader's last: {kept}."
-        )
-    return lines

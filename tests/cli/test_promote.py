@@ -1,4 +1,4 @@
-"""`segments promote` and `segments demote`: what they print, and their exit codes."""
+"""`segments promote`: what it prints, and its exit codes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from spark_segments import LogDir
-from tests.maintenance.promotion.copies import TOPIC, add, followed, in_step, led, numbers
+from tests.maintenance.promotion.copies import TOPIC, add, followed, in_step, led
 
 
 @pytest.fixture
@@ -37,9 +37,8 @@ def test_all_followers_are_promoted_and_the_former_leader_is_named(segments, run
     ran = run("promote", follower.uri)
     assert ran.code == 1 and "No topic here is a follower" in ran.error
     assert f"Fenced: the topic in {follower.uri} was promoted in its place" in segments("describe", leader.uri).lines
-    assert segments("demote", leader.uri, "--leader", follower.uri).lines == [f"orders: follows {follower.uri}."]
-    ran = run("demote", leader.uri, "--leader", follower.uri)
-    assert ran.code == 1 and "No topic here is fenced" in ran.error
+    ran = run("promote", leader.uri, TOPIC)
+    assert ran.code == 1 and "Topic orders is fenced: a former leader is not promoted again" in ran.error
 
 
 def test_without_its_leader_a_topic_is_promoted_by_force_and_warns(segments, run, leader, follower):
@@ -58,27 +57,8 @@ def test_without_its_leader_a_topic_is_promoted_by_force_and_warns(segments, run
     ran = segments("promote", follower.uri, TOPIC)
     assert ran.lines == [
         f"orders: fenced the former leader in {leader.uri}.",
-        f"orders: left behind in {leader.uri}: partition 0: 10 to 10. Cut them there: segments demote.",
+        f"orders: left behind in {leader.uri}: partition 0: 10 to 10. They can be read there.",
     ]
-
-
-def test_what_a_demotion_cuts_is_listed_before_it_is_cut(segments, run, leader, follower):
-    away = Path(leader.uri).rename(Path(leader.uri).with_name("away"))
-    segments("promote", follower.uri, "--force")
-    away.rename(leader.uri)
-    add(leader, [77, 78], txn=("app", 3))
-    command = ("demote", leader.uri, TOPIC, "--leader", follower.uri)
-    ran = run(*command)
-    assert ran.code == 1 and "from offset 10 of orders-0 on" in ran.error and "--cut" in ran.error
-    listed = segments(*command, "--cut", "--dry-run").lines
-    assert listed[0] == f"orders: would follow {follower.uri}."
-    assert listed[1].startswith("orders-0: offsets 10 to 11 would leave the log, 1 segments, ")
-    assert listed[3] == "orders: transactions of app up to 3 are cut; the leader's last: none."
-    found = segments(*command, "--cut", "--output", "json").json["partitions"][0]
-    assert [(tail["first_offset"], tail["log_end_offset"]) for tail in found["cut"]] == [(10, 12)]
-    assert numbers(leader, version=found["version_before"]) == [*range(10), 77, 78]
-    in_step(follower, leader)
-    assert segments(*command).lines == [f"orders: follows {follower.uri}."]
 
 
 def test_the_page_does_not_ask_for_jobs_at_a_topic_that_takes_none(segments, tmp_path, leader, follower):
