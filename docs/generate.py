@@ -84,7 +84,7 @@ FACE: dict[str, tuple[str, ...]] = {
     "spark_segments.Position": ("at",),
     "spark_segments.maintenance": (
         *("roll", "retain", "compact", "vacuum", "table", "erase", "restore"),
-        *("mirror", "promote", "demote", "verify", "Report"),
+        *("mirror", "promote", "verify", "Report"),
     ),
     "spark_segments.kafka_protocol": ("capture", "CaptureOptions", "replay", "ReplayOptions"),
     "spark_segments": ("ProducerOptions", "spark_session", "lag", "progress_bar"),
