@@ -89,7 +89,7 @@ def test_each_command_has_a_man_page_with_all_that_its_help_has(segments, tmp_pa
     assert {page.name for page in tmp_path.iterdir()} == {f"segments-{'-'.join(command)}.1" for command in COMMANDS}
     page = (tmp_path / "segments-groups-reset.1").read_text().replace("\\-", "-")
     for text in (
-        ".B segments groups reset\nLOG_DIR GROUP TOPIC [OPTIONS]",
+        ".B segments groups reset\nLOG_DIR GROUP TOPIC... [OPTIONS]",
         ".B --shift-by N\nSo many offsets on",
         "--yes",
     ):
