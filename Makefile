@@ -4,7 +4,7 @@ PYTHON ?= python
 # A thousand processes of the tests import the package: its byte code is kept, whatever the environment says.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: all kernels wheels sanitize lint types fast test docs bench bench-compare
+.PHONY: all kernels wheels sanitize lint types fast test proof docs bench bench-compare
 all: kernels
 	$(MAKE) -j 2 lint types docs
 	$(MAKE) test
@@ -33,8 +33,11 @@ fast:  ## the tests that need no Spark, no network and little time: a minute
 	$(PYTHON) -m pytest -m fast -n 2 --dist worksteal
 
 # A third process, for those with Spark wait more than they work.
-test:  ## all tests: those with Spark share one process and its session, the others go beside them
-	$(PYTHON) -m pytest -n 3 --dist loadgroup
+test:  ## all tests but the proofs: those with Spark share one process and its session, the others go beside them
+	$(PYTHON) -m pytest -m "not proof" -n 3 --dist loadgroup
+
+proof: kernels  ## before a release: tests of every case, kill, large directory, wheel and example
+	$(PYTHON) -m pytest -m proof -n 3 --dist loadgroup
 
 docs:  ## the site, in site/
 	$(PYTHON) -m mkdocs build --strict --quiet

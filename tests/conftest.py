@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import Phase, settings
+from hypothesis import HealthCheck, Phase, settings
 
 from spark_segments import LogDir
 from tests.golden_files import LARGE_DIRECTORIES
@@ -28,34 +29,43 @@ for variable in ("SPARK_SUBMIT_OPTS", "SPARK_DAEMON_JAVA_OPTS"):
 
 # The same examples in every run, however busy the machine is; `--hypothesis-profile=default` looks for others, and
 # `--hypothesis-profile=long` for very many more. Both shrink what fails, which can take minutes; a run of all does not.
-settings.register_profile("long", max_examples=5000, database=None, deadline=None)
+_ANY_MACHINE = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
+settings.register_profile("long", max_examples=5000, database=None, **_ANY_MACHINE)
 settings.register_profile(
-    "repeatable", derandomize=True, database=None, deadline=None, phases=[Phase.explicit, Phase.generate, Phase.target]
+    "repeatable", derandomize=True, database=None, phases=[Phase.explicit, Phase.generate, Phase.target], **_ANY_MACHINE
 )
 settings.load_profile("repeatable")
 
 
 @pytest.hookimpl(tryfirst=True)  # pytest-xdist reads the groups in this hook
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Marks tests `spark` that use its fixture or have it for a parameter, and `slow` that read a large directory.
+    """Marks tests `spark` that use its fixture or have it for a parameter, and `proof` that read a large directory or
+    are beyond the `cases` of their mark `slow`.
 
-    A test that is neither spark, nor network, nor slow is `fast`. Tests that share what a module makes once, or the
-    browser, run in one process of pytest-xdist: each process would make its own.
+    A test that is neither spark, nor network, nor slow, nor a proof is `fast`. Tests that share what a module makes
+    once, or the browser, run in one process of pytest-xdist: each process would make its own.
     """
+    cases: Counter[str] = Counter()
     for item in items:
         parameters = getattr(getattr(item, "callspec", None), "params", {})
         session = "spark" in getattr(item, "fixturenames", ()) or "spark" in map(str, parameters.values())
         if session:
             item.add_marker("spark")
         if not LARGE_DIRECTORIES.isdisjoint(map(str, parameters.values())):
-            item.add_marker("slow")
+            item.add_marker("proof")
+        slow = item.get_closest_marker("slow")
+        if slow and "cases" in slow.kwargs and not item.get_closest_marker("proof"):
+            name = item.nodeid.partition("[")[0]
+            cases[name] += 1
+            if cases[name] > slow.kwargs["cases"]:
+                item.add_marker("proof")
         if session:
             item.add_marker(pytest.mark.xdist_group("spark"))  # one process of pytest-xdist, so one session
         elif item.get_closest_marker("spark") and not item.get_closest_marker("xdist_group"):
             item.add_marker(pytest.mark.xdist_group("spark-processes"))  # one after the other
         elif not item.get_closest_marker("xdist_group") and (shared := shared_by(item)):
             item.add_marker(pytest.mark.xdist_group(shared))
-        if not any(item.get_closest_marker(name) for name in ("spark", "network", "slow")):
+        if not any(item.get_closest_marker(name) for name in ("spark", "network", "slow", "proof")):
             item.add_marker("fast")
 
 

@@ -86,7 +86,7 @@ FAULTY = {
 }
 
 
-@pytest.mark.slow
+@pytest.mark.slow(cases=1)
 @pytest.mark.parametrize("alter", FAULTY)
 def test_a_program_is_judged_by_its_lines(alter: str, tmp_path: Path) -> None:
     program = [sys.executable, "-c", PROGRAM.format(root=str(ROOT), alter=alter)]

@@ -72,7 +72,7 @@ def test_the_quickstart_leaves_the_log_that_it_speaks_of(run_here, tmp_path: Pat
     assert f"{records:,} records, CRC of every batch checked" in printed
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 def test_the_notebook_shows_tables_bars_and_two_plots(tmp_path: Path, python_environment: dict[str, str]) -> None:
     """As in a kernel, and without ipywidgets, which DuckDB's own bar would need."""
     notebook = ROOT / "examples" / "notebook.ipynb"
@@ -99,7 +99,7 @@ def test_the_notebook_shows_tables_bars_and_two_plots(tmp_path: Path, python_env
 
 
 @pytest.mark.spark
-@pytest.mark.slow
+@pytest.mark.proof
 def test_the_program_on_sail_compacts_and_merges(run, tmp_path: Path) -> None:
     printed = run("sail.py", str(tmp_path / "log"))
     assert "1,000 customers in the table" in printed
@@ -111,7 +111,7 @@ def test_the_program_on_sail_compacts_and_merges(run, tmp_path: Path) -> None:
 
 
 @pytest.mark.spark
-@pytest.mark.slow
+@pytest.mark.proof
 def test_a_standalone_cluster_appends_maintains_and_captures(run, tmp_path: Path) -> None:
     environment = {"JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1"}  # twelve JVMs, each for seconds
     with running_broker(tmp_path / "broker") as address:
@@ -141,7 +141,7 @@ def airflow_home(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.mark.network
-@pytest.mark.slow
+@pytest.mark.proof
 @pytest.mark.xdist_group("airflow")  # one after the other: the first makes the environment
 def test_airflow_runs_the_dag(run, airflow_home: str, log: LogDir, tmp_path: Path) -> None:
     before = all_records(busy_log(log))
@@ -168,7 +168,7 @@ def archive(tmp_path: Path, airflow_home: str, python_environment) -> dict[str, 
 
 
 @pytest.mark.network
-@pytest.mark.slow
+@pytest.mark.proof
 @pytest.mark.xdist_group("airflow")  # one after the other: the first makes the environment
 def test_airflow_imports_a_topic_waits_for_it_and_exports_it(run, archive, tmp_path: Path) -> None:
     """Without Spark. The sensor defers, and goes on when the record that it waits for is appended."""
@@ -202,7 +202,7 @@ def test_airflow_imports_a_topic_waits_for_it_and_exports_it(run, archive, tmp_p
 
 
 @pytest.mark.network
-@pytest.mark.slow
+@pytest.mark.proof
 @pytest.mark.xdist_group("airflow")  # one after the other: the first makes the environment
 def test_every_operator_of_airflow_gives_its_job_what_the_command_takes(run, archive) -> None:
     """Airflow knows the provider, and each command line passes the command's own parser."""
@@ -233,7 +233,7 @@ print("COMMANDS", json.dumps({one.job: one.command() for one in made}))
 
 
 @pytest.mark.network
-@pytest.mark.slow
+@pytest.mark.proof
 @pytest.mark.xdist_group("airflow")
 def test_a_task_of_the_dag_is_a_spark_submit_where_there_is_a_connection(run, archive, log: LogDir) -> None:
     """The four tasks differ in the job alone. `python examples/airflow/run.py LOG_DIR` runs all of them so."""
@@ -259,7 +259,7 @@ dag.get_task("log.compact").execute({})
     assert_compacted(log, report, before["latest"])
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 def test_a_topic_is_archived_and_replayed_by_formats_and_options_alone(run_here, tmp_path: Path) -> None:
     """What a broker wrote, into a log directory and on into another: every record, in its place."""
     kafka = ROOT / "tests" / "golden" / "broker-data"

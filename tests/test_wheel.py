@@ -20,7 +20,7 @@ from tests.conftest import ROOT
 from tests.golden_files import GOLDEN
 
 # One process of pytest-xdist: the wheel is built, and each environment made, once.
-pytestmark = [pytest.mark.network, pytest.mark.slow, pytest.mark.xdist_group("wheel")]
+pytestmark = [pytest.mark.network, pytest.mark.proof, pytest.mark.xdist_group("wheel")]
 
 
 @pytest.fixture(scope="module")

@@ -22,7 +22,7 @@ from tests.maintenance.upkeep import busy_log
 
 pytestmark = [
     pytest.mark.network,
-    pytest.mark.slow,
+    pytest.mark.proof,
 ]  # axe comes from npm, and a browser is installed where there is none
 
 AXE = "axe-core@4.14.1"

@@ -17,7 +17,7 @@ from tests.cli.page_topics import DAY_MS, HOUR_MS, NOW_MS, partition, thousand_p
 from tests.golden_files import GOLDEN
 from tests.maintenance.rows import snapshot
 
-pytestmark = [pytest.mark.network, pytest.mark.slow]  # a browser is installed where there is none
+pytestmark = [pytest.mark.network, pytest.mark.proof]  # a browser is installed where there is none
 
 # {name: box in CSS pixels} of the strips.
 BOXES = """Object.fromEntries([...document.querySelectorAll("details.row")].map((row) => {

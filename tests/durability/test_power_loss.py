@@ -12,12 +12,14 @@ from tests.durability.run import FORCED, run
 pytestmark = pytest.mark.slow
 
 
+@pytest.mark.proof
 def test_no_acknowledged_record_of_a_forced_topic_is_lost(tmp_path):
     judged = run(tmp_path, 12, config=FORCED)
     assert not judged.wrong
     assert judged.acknowledged > 10
 
 
+@pytest.mark.proof
 def test_a_topic_that_is_not_forced_loses_records(tmp_path):
     judged = run(tmp_path, 4, config={}, appenders=1)
     assert judged.wrong

@@ -68,7 +68,7 @@ def test_entries_of_older_magic_are_decoded_in_their_place():
 # What other clients write
 
 
-@pytest.mark.slow
+@pytest.mark.slow(cases=4)
 @pytest.mark.parametrize("codec", CODECS)
 @pytest.mark.parametrize("client", [aiokafka, kafka], ids=["aiokafka", "kafka-python"])
 def test_other_clients_batches_decode(client, codec):

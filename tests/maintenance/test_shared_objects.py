@@ -205,7 +205,7 @@ def test_a_topic_has_no_more_chunks_than_the_bound_after_a_roll(orders, limits):
     assert_sound(orders)
 
 
-@pytest.mark.slow
+@pytest.mark.slow(cases=1)
 @pytest.mark.parametrize("step", [2, 9, 20, 30])
 def test_what_a_killed_task_leaves_of_an_object_is_seen_by_nobody_and_goes(orders, step):
     append(orders)
@@ -226,7 +226,7 @@ def test_what_a_killed_task_leaves_of_an_object_is_seen_by_nobody_and_goes(order
     assert_sound(orders)
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 def test_ten_thousand_chunks_are_the_bound_that_users_get(log):
     topic_with(log, "wide", {"retention.ms": -1}, 1000)
     for turn in range(11):

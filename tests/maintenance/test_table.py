@@ -62,7 +62,7 @@ def cleaned(log):
 # In step
 
 
-@pytest.mark.slow
+@pytest.mark.slow(cases=1)
 @pytest.mark.parametrize("seed", range(2))
 def test_tables_follow_random_histories(log, tmp_path, seed):
     histories = Histories(log, "orders", seed, partitions=5)
@@ -562,7 +562,7 @@ def test_a_session_does_the_work_and_spark_reads_the_files(spark, orders, uri, v
     assert by_place(frame.select(COLUMNS).toArrow().to_pylist()) == readable(orders, view=view)
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 def test_updates_killed_at_random_end_with_the_records_of_the_topic(tmp_path, python_environment):
     """The short form of python -m tests.maintenance.table_kills."""
     runs, _ = killed_and_ended(tmp_path, kills=3, seed=1, environment=python_environment)

@@ -45,7 +45,7 @@ def test_every_room_has_faults_and_no_fault_is_there_twice():
     assert len({by_fault(mutant) for mutant in MUTANTS}) == len(MUTANTS) >= 50
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 def test_faults_are_found_where_the_code_without_them_is_sound(tmp_path):
     tree = Tree(tmp_path)
     planted = [next(one for one in MUTANTS if one.room == room) for room in ("commit", "streams", "durability")]

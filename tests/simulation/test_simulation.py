@@ -34,7 +34,7 @@ def test_nothing_is_lost_doubled_or_resurrected(seed: int) -> None:
     assert outcome.counts["commits on a commit that was not opened again"] > 0
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 def test_a_seed_has_the_same_events_in_every_process(python_environment: Mapping[str, str]) -> None:
     """And another seed has others."""
     traces: dict[str, list[str]] = {}
@@ -62,7 +62,7 @@ def _found(pattern: str, commits: int = COMMITS, first: int = 1) -> bool:
     return any(re.search(pattern, run(seed, commits).violation or "") for seed in range(first, first + 40))
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 def test_a_commit_that_is_sent_again_without_a_look_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(TopicLog, "find", lambda log, *_: None)
     assert _found("a commit is there twice|acknowledged nothing of")
@@ -92,13 +92,13 @@ def test_files_that_vacuum_deletes_too_early_are_found(monkeypatch: pytest.Monke
     assert _found("hours after it was superseded", 300, first=44)
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 def test_files_that_vacuum_leaves_behind_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(vacuum_module, "_delete_orphans", lambda *_: [])
     assert _found("that no row names")
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 def test_a_table_that_keeps_what_left_its_topic_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     def only_whether_it_is_new(topic: object, before: object, *_: object, **__: object) -> str | None:
         return None if before else table_plan.NO_POSITION

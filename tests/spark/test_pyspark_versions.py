@@ -39,6 +39,7 @@ def test_the_range_is_that_of_the_extra_and_each_minor_version_is_run():
 
 
 @pytest.mark.network
+@pytest.mark.proof
 @pytest.mark.spark
 @pytest.mark.parametrize(
     "version",

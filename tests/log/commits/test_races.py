@@ -81,7 +81,7 @@ def test_racing_processes_get_dense_offsets_and_every_reply_is_true(tmp_path):
     assert len([file for file in manifest.log.state().files if file.kind == "segment"]) < 100
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 def test_a_transaction_that_two_processes_send_at_once_is_added_once(tmp_path):
     manifest = new_manifest(tmp_path)
     reports = race(append_transactions, tmp_path, writers=2, count=25)

@@ -7,7 +7,7 @@ import pytest
 from tests.maintenance.promotion import failovers
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 def test_what_was_acknowledged_is_there_once_after_failovers_that_were_killed(tmp_path):
     found = failovers.run(tmp_path, 2)
     assert found["kills"] >= 2 and found["failovers"] >= 1

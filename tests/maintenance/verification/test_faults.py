@@ -19,7 +19,7 @@ from tests.manifest_rows import SegmentRows, partitions_of, partitions_table, se
 from tests.segment_bytes import AbortedTransactions
 
 
-@pytest.mark.slow
+@pytest.mark.slow(cases=6)
 @pytest.mark.parametrize("name", FILE_FAULTS)
 def test_a_fault_in_a_file_is_found_with_its_place(name, directory):
     fault, deep = FILE_FAULTS[name]

@@ -27,7 +27,7 @@ def test_nothing_is_lost_unsaid_above_the_high_watermark_or_aborted() -> None:
     assert outcome.counts["records compared"] > 0 and outcome.counts["holes"] > 0
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 def test_a_seed_has_the_same_events_every_time() -> None:
     first, second, other = run(3, 10), run(3, 10), run(4, 10)
     assert first.trace == second.trace != other.trace
@@ -58,13 +58,13 @@ def test_a_segment_that_rolled_after_a_first_listing_is_found(monkeypatch: pytes
     assert found("above the high watermark")
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 def test_a_segment_that_a_cleaner_replaced_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Listing, "changed_file", lambda *_, **__: None)
     assert found("a pass fails|lacks the newest value|holds", 19)
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 def test_a_transaction_index_that_is_not_the_scans_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """Kafka's file is looked at again as it is copied, and left out where a marker came after the scan."""
     with_transactions = importing._with_transactions

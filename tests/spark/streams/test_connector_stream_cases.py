@@ -466,7 +466,7 @@ def test_case_194_options_of_a_stream_are_case_insensitive():
         assert (options.max_offsets, options.min_offsets, options.max_delay_ms) == (7, 7, 7)
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 def test_case_95_stress_with_topics_partitions_data_and_restarts(log):
     """Random changes: a topic or a partition more, data, a restart. The stream has every record, once, in order."""
     chance = random.Random(17)
@@ -530,7 +530,7 @@ def test_case_205_no_duplicated_records_where_retention_took_the_start(t, add):
     assert numbers(stream.run()) == list(range(10, 20))
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 def test_case_208_stress_for_fail_on_data_loss_false(log):
     """Topics come, go and are made again while a stream reads: it never fails, and reads nothing twice."""
     chance = random.Random(23)
