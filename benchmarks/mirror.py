@@ -23,7 +23,7 @@ import pyarrow as pa
 from benchmarks.measure import TURNS, Timings
 from spark_segments import LogDir
 from spark_segments.maintenance import mirror, roll
-from spark_segments.maintenance.mirroring.mirror import lags
+from spark_segments.replicas.mirror import lags
 
 _PARTITIONS = 2
 _VALUE_BYTES = 1024

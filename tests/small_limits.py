@@ -63,7 +63,7 @@ LIMITS: dict[str, tuple[str, ...]] = {
     "DIRECTORIES_A_WAVE": (f"{_VACUUM}.DIRECTORIES_A_WAVE",),
     "DIRECTORIES_A_TASK": (f"{_VACUUM}.DIRECTORIES_A_TASK",),
     "VERIFY_SEGMENTS_A_WAVE": ("maintenance.verification.deep.SEGMENTS_A_WAVE",),
-    "MOST_STEPS": ("maintenance.mirroring.topic_mirror.MOST_STEPS",),
+    "MOST_STEPS": ("replicas.topic_mirror.MOST_STEPS",),
     # How often, and how long, somebody tries again
     "STORE_ATTEMPTS": ("storage.storage.ATTEMPTS",),
     "COMMIT_FAILURES": ("log.manifest.commit.FAILURES",),

@@ -58,7 +58,7 @@ KNOW_POSITIONS = (
     "log.groups",
     "log.positions",
     "maintenance.rebuild.rebuild",
-    "maintenance.mirroring.groups",
+    "replicas.groups",
     "maintenance.tables",
     "spark.streams",
 )

@@ -6,6 +6,9 @@ Nothing here, and nothing that this module imports, needs a kernel: a command th
 from __future__ import annotations
 
 import base64
+import contextlib
+import hashlib
+import json
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -34,6 +37,8 @@ from spark_segments.storage import Storage
 if TYPE_CHECKING:
     from spark_segments.log.findings import Findings
     from spark_segments.log.groups.group import Group
+
+FOLLOWERS_DIRECTORY = "_followers"
 
 NAMED_TOPICS = 20
 """How many topics an error for an unknown topic names."""
@@ -251,6 +256,21 @@ class LogDirectory:
         every = all_groups(self)
         there = self.storage.at_once(has_positions, every)
         return [group.id for group, is_there in zip(every, there, strict=True) if is_there]
+
+    def note_follower(self, topic: str, uri: str) -> None:
+        """Leaves the note that the log directory at `uri` follows a topic. Raises StorageError where it cannot.
+
+        Nothing goes by these notes but the account of a key: a follower has what its leader had. A note stays when the
+        follower becomes a leader or goes, since its files may be there for longer.
+        """
+        name = hashlib.sha256(uri.encode()).hexdigest()[:32]
+        with contextlib.suppress(FileExistsError):
+            self.storage.create(f"{FOLLOWERS_DIRECTORY}/{topic}/{name}.json", json.dumps({"uri": uri}).encode())
+
+    def known_followers(self, topic: str) -> list[str]:
+        """The addresses of the log directories that have followed a topic of this name, sorted."""
+        notes = self.storage.list(f"{FOLLOWERS_DIRECTORY}/{topic}")
+        return sorted(json.loads(self.storage.read(note.path).to_pybytes())["uri"] for note in notes)
 
     def check_writable(self) -> None:
         """Raises LogDirError for a directory that Kafka wrote."""

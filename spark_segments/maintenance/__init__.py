@@ -12,14 +12,14 @@ if TYPE_CHECKING:
     from spark_segments.log.report import Report
     from spark_segments.maintenance.compaction.compact import compact
     from spark_segments.maintenance.erasure.erase import erase
-    from spark_segments.maintenance.mirroring.mirror import mirror
-    from spark_segments.maintenance.promotion.promote import promote
     from spark_segments.maintenance.removal.restore import restore
     from spark_segments.maintenance.removal.vacuum import vacuum
     from spark_segments.maintenance.retention.retain import retain
     from spark_segments.maintenance.rolling.roll import roll
     from spark_segments.maintenance.tables.table import table
     from spark_segments.maintenance.verification.verify import verify
+    from spark_segments.replicas.mirror import mirror
+    from spark_segments.replicas.promote import promote
 
 __all__ = [
     "Report",
@@ -39,8 +39,8 @@ _HOME = {
     "Report": "spark_segments.log.report",
     "compact": "spark_segments.maintenance.compaction.compact",
     "erase": "spark_segments.maintenance.erasure.erase",
-    "mirror": "spark_segments.maintenance.mirroring.mirror",
-    "promote": "spark_segments.maintenance.promotion.promote",
+    "mirror": "spark_segments.replicas.mirror",
+    "promote": "spark_segments.replicas.promote",
     "restore": "spark_segments.maintenance.removal.restore",
     "retain": "spark_segments.maintenance.retention.retain",
     "roll": "spark_segments.maintenance.rolling.roll",

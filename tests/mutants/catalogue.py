@@ -590,7 +590,7 @@ MUTANTS = (
     Mutant(
         "mirror",
         "a copy is not compared with what was read",
-        "maintenance/mirroring/copies.py",
+        "replicas/copies.py",
         '        if written != f"{read:08x}":\n',
         "        if False:\n",
         "tests/maintenance/mirroring/test_copies.py::test_a_copy_that_is_not_what_was_read_is_found",
@@ -598,7 +598,7 @@ MUTANTS = (
     Mutant(
         "mirror",
         "files of a killed run that vacuum may take are used",
-        "maintenance/mirroring/copies.py",
+        "replicas/copies.py",
         "info.size != size or info.mtime_ms < oldest_ms:",
         "info.size != size:",
         "tests/maintenance/mirroring/test_copies.py::test_files_of_a_killed_run_that_vacuum_may_take_are_not_used",
@@ -606,7 +606,7 @@ MUTANTS = (
     Mutant(
         "mirror",
         "a follower keeps erased bytes for its own delay",
-        "maintenance/mirroring/plan.py",
+        "replicas/plan.py",
         "    if new_erasures:\n",
         "    if False:\n",
         "tests/maintenance/mirroring/test_erasures.py::test_what_the_leader_deleted_at_once_is_deleted_at_the_follower_by_the_mirror",
@@ -614,7 +614,7 @@ MUTANTS = (
     Mutant(
         "mirror",
         "transactions stay behind",
-        "maintenance/mirroring/plan.py",
+        "replicas/plan.py",
         "        transactions=transactions,\n",
         "",
         "tests/maintenance/mirroring/test_mirror.py::test_the_follower_of_an_old_topic_has_the_newest_format_and_all_transactions",
@@ -622,7 +622,7 @@ MUTANTS = (
     Mutant(
         "mirror",
         "what the leader removed stays",
-        "maintenance/mirroring/plan.py",
+        "replicas/plan.py",
         "    leaving = live_rows(here.filter(gone))\n",
         "    leaving = here.slice(0, 0)\n",
         "tests/maintenance/mirroring/test_mirror.py::test_at_every_commit_the_follower_is_a_past_state_of_the_leader",
@@ -630,7 +630,7 @@ MUTANTS = (
     Mutant(
         "mirror",
         "a path that a vacuum may yet delete is used again",
-        "maintenance/mirroring/plan.py",
+        "replicas/plan.py",
         "    return missing, set(paths.filter(used).to_pylist()) | (set(paths.to_pylist()) & leader.returned)\n",
         "    return missing, set()\n",
         "tests/maintenance/mirroring/test_mirror.py::test_what_a_restore_brings_back_is_there_though_the_followers_vacuum_took_it",
@@ -638,7 +638,7 @@ MUTANTS = (
     Mutant(
         "mirror",
         "a jump takes the place of a follower's own records",
-        "maintenance/mirroring/topic_mirror.py",
+        "replicas/topic_mirror.py",
         "            if tails:\n",
         "            if tails and not is_jump:\n",
         "tests/maintenance/promotion/test_parted_logs.py::"
@@ -647,7 +647,7 @@ MUTANTS = (
     Mutant(
         "mirror",
         "a leader that became a copy of another one is known by its epochs alone",
-        "log/divergence.py",
+        "replicas/divergence.py",
         "    return leader.role.is_follower or leader.role.epoch != follower.role.epoch\n",
         "    return False\n",
         "tests/maintenance/promotion/test_parted_logs.py::"
@@ -656,7 +656,7 @@ MUTANTS = (
     Mutant(
         "mirror",
         "a leader whose log of commits is gone is believed",
-        "maintenance/mirroring/topic_mirror.py",
+        "replicas/topic_mirror.py",
         "is_past = lineage.is_certain and not (",
         "is_past = not (",
         "tests/maintenance/mirroring/test_refusals.py::"
@@ -665,7 +665,7 @@ MUTANTS = (
     Mutant(
         "mirror",
         "a jump over a restore uses a path again that a vacuum may yet delete",
-        "maintenance/mirroring/topic_mirror.py",
+        "replicas/topic_mirror.py",
         "            wanted = replace(wanted, returned=_returned(leader, follower, wanted.snapshot, lineage))\n",
         "            pass\n",
         "tests/maintenance/mirroring/test_mirror.py::test_a_slow_vacuum_does_not_delete_what_a_restore_has_brought_back",
@@ -673,7 +673,7 @@ MUTANTS = (
     Mutant(
         "mirror",
         "a mirror into a topic that led uses paths that a vacuum may yet delete",
-        "maintenance/mirroring/plan.py",
+        "replicas/plan.py",
         "    if follower.has_led(leader.snapshot):\n",
         "    if False:\n",
         "tests/maintenance/promotion/test_parted_logs.py::"
@@ -682,7 +682,7 @@ MUTANTS = (
     Mutant(
         "mirror",
         "a follower that another leader was mirrored to goes on with this one",
-        "maintenance/mirroring/topic_mirror.py",
+        "replicas/topic_mirror.py",
         "        if self.lineage is None or self.lineage[0] != here.version:",
         "        if self.lineage is None:",
         "tests/maintenance/mirroring/test_refusals.py::"
@@ -691,7 +691,7 @@ MUTANTS = (
     Mutant(
         "mirror",
         "the positions of a promoted topic are set back",
-        "maintenance/mirroring/groups.py",
+        "replicas/groups.py",
         "    return snapshot.role.is_follower and snapshot.role.promotion_token is None\n",
         "    return True\n",
         "tests/maintenance/mirroring/test_groups.py::"
@@ -700,7 +700,7 @@ MUTANTS = (
     Mutant(
         "mirror",
         "a damaged batch travels",
-        "maintenance/mirroring/copies.py",
+        "replicas/copies.py",
         "windows(self.source, row, first_window_bytes=WINDOW_BYTES)",
         "windows(self.source, row, first_window_bytes=WINDOW_BYTES, check_crc=False)",
         "tests/maintenance/mirroring/test_copies.py::test_a_damaged_batch_of_the_leader_stops_the_topic_and_not_the_others",
@@ -708,7 +708,7 @@ MUTANTS = (
     Mutant(
         "mirror",
         "a leader that went back is followed",
-        "maintenance/mirroring/leader.py",
+        "replicas/leader.py",
         "        if facts is not None or version > latest.version:\n",
         "        if False:\n",
         "tests/maintenance/mirroring/test_refusals.py::test_a_leader_that_went_back_to_a_copy_of_itself_is_refused",
@@ -724,7 +724,7 @@ MUTANTS = (
     Mutant(
         "mirror",
         "positions are read after the topics",
-        "maintenance/mirroring/mirror.py",
+        "replicas/mirror.py",
         "mirror_groups(target, positions, followers)",
         "mirror_groups(target, positions_of_all(source)[0], followers)",
         "tests/maintenance/mirroring/test_groups.py::test_a_position_is_never_beyond_what_the_follower_has",

@@ -29,7 +29,7 @@ from tests.simulation.world import World
 
 CPUS = 2
 
-LAYERS = ("format", "storage", "config", "execution", "log", "maintenance")
+LAYERS = ("format", "storage", "config", "execution", "log", "maintenance", "replicas")
 
 OF_THE_MACHINE = "spark_segments.format.kernels"
 """Where kernels are compiled and kept between runs: the first run of a seed must not differ from the next."""

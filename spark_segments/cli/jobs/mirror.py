@@ -89,8 +89,8 @@ def mirror(
     Example: segments mirror /data/log /backup/log --dry-run
     """
     from spark_segments.face.logdir import LogDir
-    from spark_segments.maintenance.mirroring.mirror import check_leader
-    from spark_segments.maintenance.mirroring.mirror import mirror as job
+    from spark_segments.replicas.mirror import check_leader
+    from spark_segments.replicas.mirror import mirror as job
 
     seconds = duration_ms(interval) / 1000
     if seconds <= 0:

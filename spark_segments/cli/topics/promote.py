@@ -12,8 +12,8 @@ import typer
 from spark_segments.cli.options import DryRunOption, LogOptions, OutputOption, SparkOptions, with_options
 from spark_segments.cli.output import FAILED, Output, print_json
 from spark_segments.config import parse_overrides
-from spark_segments.log.divergence import Tail
 from spark_segments.progress import progress_bar
+from spark_segments.replicas.divergence import Tail
 
 PARTITIONS_SHOWN = 4
 

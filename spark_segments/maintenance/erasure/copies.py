@@ -22,7 +22,6 @@ from spark_segments.maintenance.explanation.explain import explain_record
 from spark_segments.maintenance.explanation.record_explanation import TimeBounds
 from spark_segments.maintenance.explanation.roll_forecast import last_of, object_deleted
 from spark_segments.maintenance.explanation.topic_forecast import vacuum_moments
-from spark_segments.maintenance.mirroring.known_followers import known_followers
 from spark_segments.maintenance.removal.vacuum import all_rows, deleted_topics
 
 if TYPE_CHECKING:
@@ -127,7 +126,7 @@ def key_account(
             deleted = explained.files_deleted or TimeBounds(None, None)
         copies.append(_copy(segment, records, deleted))
     uncommitted_until_ms = store_ms + ORPHAN_AGE_MS + every_ms
-    followers = tuple(known_followers(log.storage, topic))
+    followers = tuple(log.known_followers(topic))
     return KeyAccount(topic, key, now_ms, snapshot.version, tuple(copies), uncommitted_until_ms, followers)
 
 

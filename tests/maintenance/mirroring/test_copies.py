@@ -11,7 +11,7 @@ import pytest
 from spark_segments import LogDir
 from spark_segments.errors import StorageError
 from spark_segments.maintenance import mirror, roll, vacuum
-from spark_segments.maintenance.mirroring.leader import Leader
+from spark_segments.replicas.leader import Leader
 from tests.log.played_log import Play
 from tests.maintenance.mirroring.followers import (
     TOPIC,

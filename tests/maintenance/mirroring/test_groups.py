@@ -9,7 +9,7 @@ import pytest
 
 from spark_segments import LogDir
 from spark_segments.maintenance import mirror
-from spark_segments.maintenance.mirroring import mirror as mirroring
+from spark_segments.replicas import mirror as mirroring
 from tests.log.groups.readers import Group, moved
 from tests.maintenance.mirroring.followers import TOPIC, appended, followers_of, led, mirrored
 from tests.maintenance.promotion.copies import TopicMirror, promote_topic

@@ -12,8 +12,8 @@ from spark_segments import LogDir
 from spark_segments.log.manifest.delta.delta_log import DeltaLog
 from spark_segments.log.manifest.rows import partitions_of
 from spark_segments.maintenance import mirror, verify
-from spark_segments.maintenance.mirroring.topic_mirror import TopicMirror
-from spark_segments.maintenance.promotion.promote import STEPS, promotable_topics, promote_topic
+from spark_segments.replicas.promote import STEPS, promotable_topics, promote_topic
+from spark_segments.replicas.topic_mirror import TopicMirror
 from tests.opened import opened
 
 __all__ = [

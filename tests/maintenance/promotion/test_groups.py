@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_segments.maintenance.mirroring.groups import copy_positions
+from spark_segments.replicas.groups import copy_positions
 from tests.clock import played_time
 from tests.log.groups.readers import Group, check_position, moved
 from tests.maintenance.promotion.copies import TOPIC, followed, promote_topic

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 
 from spark_segments import LogDir
-from spark_segments.log.divergence import Copy, foreign_tails
 from spark_segments.maintenance import compact, restore, roll, vacuum
+from spark_segments.replicas.divergence import Copy, foreign_tails
 from tests.maintenance.promotion.copies import (
     LATER_MS,
     TOPIC,

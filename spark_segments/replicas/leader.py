@@ -1,4 +1,4 @@
-"""The leader of a follower: its versions as a mirror reads them, and whether it is the leader that was mirrored."""
+"""The leader of a follower: its versions as a mirror reads them, whether it is the one that was mirrored, the lag."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from spark_segments.log.manifest.schemas import KIND, SEGMENT_KIND, TOPIC_KIND
 from spark_segments.log.manifest.snapshot import Snapshot, live_rows
 from spark_segments.log.manifest.topic_log import TableState
 from spark_segments.log.manifest.upkeep import MERGE
-from spark_segments.maintenance.mirroring.plan import LeaderVersion, partitions_that_differ
+from spark_segments.log.partitions import offset_bounds
+from spark_segments.replicas.plan import LeaderVersion, partitions_that_differ
 
 _NOT_REPLAYED = (MERGE, VACUUM)
 """The leader's commits that change nothing of its log."""
@@ -174,3 +175,38 @@ class Leader:
             found=found,
             hint="The follower stays as it is. Mirror from the log directory that it followed, or into a new one",
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Lag:
+    """How far a follower is behind. What the leader has more would be lost with the leader now.
+
+    `leader_version`, `source_version`: the leader's newest version, and the version that the follower is. `commits`:
+    the versions between. `records`: offsets that the follower lacks, over all partitions. `lag_ms`: how long ago the
+    first of these commits was made, 0 without any.
+    """
+
+    leader_version: int
+    source_version: int
+    commits: int
+    records: int
+    lag_ms: int
+
+
+def lag_of(leader: Leader, follower: Snapshot, now_ms: int) -> Lag:
+    """The lag of a follower at `now_ms`, by the clock of the leader's writers.
+
+    Raises UnknownTopicError, and LogDirError where the leader is not the log that the follower has mirrored.
+    """
+    newest = leader.manifest.snapshot(deleted=True)
+    source = follower.role.source
+    assert source is not None
+    reached = leader.check_lineage(follower, newest).version
+    if newest.version == reached:
+        return Lag(source.version, source.version, 0, 0, 0)
+    first = leader.facts(reached + 1)
+    since_ms = source.committed_ms if first is None else first.committed_ms
+    bounds = offset_bounds(follower) if newest.topic_id == follower.topic_id else {}
+    ends = ((end, bounds.get(number, (0, 0))[1]) for number, (_, end) in offset_bounds(newest).items())
+    records = sum(max(0, theirs - ours) for theirs, ours in ends)
+    return Lag(newest.version, source.version, newest.version - reached, records, max(0, now_ms - since_ms))

@@ -24,13 +24,6 @@ from spark_segments.errors import (
 )
 from spark_segments.execution import run_tasks
 from spark_segments.log.directory import LogDirectory
-from spark_segments.log.divergence import (
-    Copy,
-    diverged,
-    foreign_tails,
-    has_new_role,
-    tails_of_follower,
-)
 from spark_segments.log.manifest.change import Change, segment_rows
 from spark_segments.log.manifest.manifest import Manifest
 from spark_segments.log.manifest.rows import DELETING, partitions_of, segments_of
@@ -39,18 +32,24 @@ from spark_segments.log.manifest.states import REBUILT_FROM
 from spark_segments.log.manifest.topic_log import TableState
 from spark_segments.log.partitions import offset_bounds
 from spark_segments.log.segment.leader_epochs import LeaderEpochs
-from spark_segments.maintenance.mirroring.copies import (
+from spark_segments.maintenance.verification.checksums import FileChecksum
+from spark_segments.progress import Progress
+from spark_segments.replicas.copies import (
     CopiedSet,
     Copier,
     copy_tasks,
     file_sets,
     partitions_with_producers,
 )
-from spark_segments.maintenance.mirroring.known_followers import note_follower
-from spark_segments.maintenance.mirroring.leader import BEGAN_ANEW, Leader, Lineage
-from spark_segments.maintenance.mirroring.plan import FollowerVersion, LeaderVersion, missing_rows, plan_mirror
-from spark_segments.maintenance.verification.checksums import FileChecksum
-from spark_segments.progress import Progress
+from spark_segments.replicas.divergence import (
+    Copy,
+    diverged,
+    foreign_tails,
+    has_new_role,
+    tails_of_follower,
+)
+from spark_segments.replicas.leader import BEGAN_ANEW, Leader, Lineage
+from spark_segments.replicas.plan import FollowerVersion, LeaderVersion, missing_rows, plan_mirror
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -177,7 +176,7 @@ class TopicMirror:
         """Leaves a note at the leader by the first commit of a run, if the store lets it: it may be read-only here."""
         if not self.counts["commits"]:
             try:
-                note_follower(self.source.storage, self.topic, self.target.uri)
+                self.source.note_follower(self.topic, self.target.uri)
             except StorageError as error:
                 self.not_told = error
 

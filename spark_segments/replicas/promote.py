@@ -28,14 +28,15 @@ from spark_segments.errors import (
     UnknownTopicError,
 )
 from spark_segments.log.directory import LogDirectory, selected
-from spark_segments.log.divergence import Copy, Tail, diverged, foreign_tails, has_new_role, tails_of_follower
 from spark_segments.log.manifest.role import LEADER
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.report import Report
-from spark_segments.maintenance.mirroring.groups import copy_positions
-from spark_segments.maintenance.mirroring.leader import Leader
-from spark_segments.maintenance.mirroring.topic_mirror import TopicMirror
-from spark_segments.maintenance.promotion.role_changes import (
+from spark_segments.maintenance.selection import each_topic
+from spark_segments.progress import Progress
+from spark_segments.replicas.divergence import Copy, Tail, diverged, foreign_tails, has_new_role, tails_of_follower
+from spark_segments.replicas.groups import copy_positions
+from spark_segments.replicas.leader import Leader
+from spark_segments.replicas.role_changes import (
     begun,
     check_former,
     fenced,
@@ -44,8 +45,7 @@ from spark_segments.maintenance.promotion.role_changes import (
     opened,
     partitions_in_new_epochs,
 )
-from spark_segments.maintenance.selection import each_topic
-from spark_segments.progress import Progress
+from spark_segments.replicas.topic_mirror import TopicMirror
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

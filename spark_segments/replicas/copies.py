@@ -31,8 +31,8 @@ from spark_segments.log.segment.copying import copy_file
 from spark_segments.log.segment.files import missing_file
 from spark_segments.log.segment.reader import windows
 from spark_segments.log.segment.walk import WINDOW_BYTES
-from spark_segments.maintenance.mirroring.plan import own_path
 from spark_segments.maintenance.verification.checksums import FileChecksum, crc_of_file
+from spark_segments.replicas.plan import own_path
 from spark_segments.storage import Storage
 
 TASK_BYTES = 256 << 20
