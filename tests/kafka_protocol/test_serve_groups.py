@@ -264,7 +264,7 @@ def test_a_group_that_other_readers_made_is_shown_and_not_moved(log: LogDir, pol
         try:
             with pytest.raises(KafkaException, match="GROUP_AUTHORIZATION_FAILED"):
                 reader.commit(offsets=[TopicPartition("orders", 0, 9)], asynchronous=False)
-            [found] = reader.committed([TopicPartition("orders", 0)], timeout=20)
+            [found] = reader.committed([TopicPartition("orders", 0)], timeout=PATIENCE_SECONDS)
             assert found.offset == 3
             assert reader.poll(20).error().name() == "GROUP_AUTHORIZATION_FAILED"
         finally:

@@ -16,7 +16,7 @@ from spark_segments import LogDir
 from spark_segments.errors import InvalidTopicError, UnknownTopicError
 from spark_segments.kafka_protocol import ReplayOptions, capture, replay
 from spark_segments.maintenance import vacuum
-from tests.clock import ORPHAN_AGE_MS, store_clock
+from tests.clock import ORPHAN_AGE_MS, PATIENCE_SECONDS, store_clock
 from tests.kafka_protocol.played import PlayedViews, playing
 from tests.kafka_protocol.requests import request
 from tests.kafka_protocol.serving import serving
@@ -43,7 +43,8 @@ def a_week_later(log: LogDir) -> None:
 
 def answer(port: int, api_key: int, version: int, /, **asked: Any) -> Any:
     """What a server answers to a request."""
-    with socket.create_connection(("127.0.0.1", port), timeout=30) as connection, connection.makefile("rb") as stream:
+    address = ("127.0.0.1", port)
+    with socket.create_connection(address, timeout=PATIENCE_SECONDS) as connection, connection.makefile("rb") as stream:
         connection.sendall(request(api_key, version, asked))
         (size,) = struct.unpack(">i", stream.read(4))
         frame = stream.read(size)
