@@ -24,7 +24,7 @@ from tests.simulation.simulation import run
 COMMITS = 80
 
 
-@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.proof)])
 def test_nothing_is_lost_doubled_or_resurrected(seed: int) -> None:
     outcome = run(seed, COMMITS)
     assert outcome.violation is None, (
@@ -83,7 +83,7 @@ def test_a_position_that_two_readers_move_from_the_same_place_is_found(monkeypat
     assert _found("another reader moved")
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 def test_files_that_vacuum_deletes_too_early_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     def rows_out_of_the_log(rows: pa.Table, *_: object) -> pa.Table:
         return rows.filter(pc.is_in(rows.column("state"), pa.array(OUT_OF_LOG)))
