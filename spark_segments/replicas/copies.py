@@ -17,22 +17,18 @@ import pyarrow.compute as pc
 from spark_segments.errors import CorruptBatchError, SegmentsError
 from spark_segments.execution import in_bins
 from spark_segments.format.kernels.crc32c import crc32c
+from spark_segments.log import Segment, Snapshot
 from spark_segments.log.manifest.change import OLDEST_FILE_MS
+from spark_segments.log.manifest.replay import own_path
 from spark_segments.log.manifest.rows import (
-    INDEX_SUFFIX,
     LOG_SUFFIX,
     PRODUCER_SNAPSHOT_SUFFIX,
-    TIME_INDEX_SUFFIX,
-    TXN_INDEX_SUFFIX,
-    Segment,
 )
-from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.segment.copying import copy_file
 from spark_segments.log.segment.files import missing_file
 from spark_segments.log.segment.reader import windows
 from spark_segments.log.segment.walk import WINDOW_BYTES
 from spark_segments.maintenance.verification.checksums import FileChecksum, crc_of_file
-from spark_segments.replicas.plan import own_path
 from spark_segments.storage import Storage
 
 TASK_BYTES = 256 << 20
@@ -210,15 +206,12 @@ class Copier:
         if row.is_shared:
             yield row.path, path, self._size(row.path)
             return
-        stem = path.removesuffix(LOG_SUFFIX)
-        yield row.path, path, row.log_bytes
-        yield row.index_path, stem + INDEX_SUFFIX, row.index_bytes
-        yield row.time_index_path, stem + TIME_INDEX_SUFFIX, row.time_index_bytes
-        if row.txn_index_bytes:
-            yield row.txn_index_path, stem + TXN_INDEX_SUFFIX, row.txn_index_bytes
+        here = dataclasses.replace(row, path=path)
+        for (source_path, size), (target_path, _) in zip(row.files(), here.files(), strict=True):
+            yield source_path, target_path, size
         producers = row.stem + PRODUCER_SNAPSHOT_SUFFIX
         if files.has_producers and self.source.exists(producers):
-            yield producers, stem + PRODUCER_SNAPSHOT_SUFFIX, self._size(producers)
+            yield producers, here.stem + PRODUCER_SNAPSHOT_SUFFIX, self._size(producers)
 
     def _size(self, path: str) -> int:
         try:

@@ -8,10 +8,8 @@ from typing import TYPE_CHECKING
 
 from spark_segments.errors import DivergedLogError
 from spark_segments.execution import run_tasks
+from spark_segments.log import Snapshot, offset_bounds, partitions_of
 from spark_segments.log.difference import History, first_foreign_offset
-from spark_segments.log.manifest.rows import partitions_of
-from spark_segments.log.manifest.snapshot import Snapshot
-from spark_segments.log.partitions import offset_bounds
 from spark_segments.log.segment.leader_epochs import LeaderEpochs
 from spark_segments.storage import Storage
 

@@ -9,12 +9,9 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from spark_segments.errors import SegmentsError
-from spark_segments.log.directory import LogDirectory
-from spark_segments.log.groups.group import Positions, all_groups
+from spark_segments.log import LogDirectory, Position, Snapshot, all_groups, offset_bounds
+from spark_segments.log.groups.group import Positions
 from spark_segments.log.groups.group_files import GroupRows
-from spark_segments.log.manifest.snapshot import Snapshot
-from spark_segments.log.partitions import offset_bounds
-from spark_segments.log.positions import Position
 
 
 def positions_of_all(log: LogDirectory) -> tuple[dict[str, Positions], dict[str, SegmentsError]]:

@@ -2,41 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
-import pyarrow as pa
-
-from spark_segments.errors import InvalidOptionError, LogDirError
-from spark_segments.log.manifest.change import RESTORE
-from spark_segments.log.manifest.delta.actions import commit_info, paths_of
-from spark_segments.log.manifest.manifest import Manifest
-from spark_segments.log.manifest.role import MIRROR, VACUUM
-from spark_segments.log.manifest.row_files import RowFile, concat
-from spark_segments.log.manifest.schemas import KIND, SEGMENT_KIND, TOPIC_KIND
-from spark_segments.log.manifest.snapshot import Snapshot, live_rows
-from spark_segments.log.manifest.topic_log import TableState
-from spark_segments.log.manifest.upkeep import MERGE
-from spark_segments.log.partitions import offset_bounds
-from spark_segments.replicas.plan import LeaderVersion, partitions_that_differ
-
-_NOT_REPLAYED = (MERGE, VACUUM)
-"""The leader's commits that change nothing of its log."""
-
-_BRING_BACK = (RESTORE, MIRROR)
-"""The leader's commits that may bring files back that had left the log. A mirror's may be a restore at its leader."""
+from spark_segments.errors import LogDirError
+from spark_segments.log import Snapshot, offset_bounds
+from spark_segments.log.manifest.replay import TopicVersions
 
 BEGAN_ANEW = -1
 """In place of a version: the leader's table began anew, and has no version that the follower was."""
-
-
-@dataclass(frozen=True, slots=True)
-class CommitFacts:
-    """What Delta's log says of a commit."""
-
-    commit_id: str
-    committed_ms: int
-    operation: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,88 +25,8 @@ class Lineage:
 
 
 @dataclass(frozen=True, slots=True)
-class Leader:
+class Leader(TopicVersions):
     """The manifest of a leader's topic, and the address of its log directory."""
-
-    manifest: Manifest
-    uri: str
-
-    @property
-    def topic(self) -> str:
-        return self.manifest.topic
-
-    def latest(self) -> LeaderVersion:
-        """The newest version. Raises UnknownTopicError where there is no table."""
-        return self._of(self.manifest.state(deleted=True))
-
-    def newest(self) -> int:
-        """The number of the newest version. Raises UnknownTopicError where there is no table."""
-        return self.manifest.state(deleted=True).version
-
-    def at(self, version: int) -> LeaderVersion | None:
-        """A version, None where its commit changed nothing of the log.
-
-        Raises InvalidOptionError where the version is not there any more.
-        """
-        facts = self.facts(version)
-        if facts is not None and facts.operation in _NOT_REPLAYED:
-            return None
-        return self._of(self.manifest.state(version, deleted=True))
-
-    def changed_partitions(self, version: int) -> set[int] | None:
-        """The partitions whose segments the commit of a version has changed; None where that takes a look at all."""
-        try:
-            actions = self.manifest.log.delta.actions(version)
-            paths = [paths_of(actions, name) for name in ("remove", "add")]
-            if any(path.startswith(f"{KIND}={TOPIC_KIND}/") for path in paths[1]):
-                return None  # another topic, perhaps
-            return partitions_that_differ(*(self._rows(some) for some in paths))
-        except FileNotFoundError:
-            return None
-
-    def _rows(self, paths: Sequence[str]) -> pa.Table:
-        """The segment rows of those files of the manifest that have any."""
-        wanted = [path for path in paths if path.startswith(f"{KIND}={SEGMENT_KIND}/")]
-        files = [RowFile(path, SEGMENT_KIND, 0, 0, 0, {}) for path in wanted]
-        return concat(self.manifest.log.store.read_all(files), SEGMENT_KIND)
-
-    def facts(self, version: int) -> CommitFacts | None:
-        """The commit that made a version, None where Delta's log does not have it (any more)."""
-        try:
-            info = commit_info(self.manifest.log.delta.actions(version))
-        except FileNotFoundError:
-            return None
-        return CommitFacts(info.get("commitId", ""), int(info.get("timestamp", 0)), info.get("change", ""))
-
-    def _of(self, state: TableState) -> LeaderVersion:
-        facts = self.facts(state.version)
-        brings_back = facts is None or facts.operation in _BRING_BACK
-        facts = facts or CommitFacts("", state.snapshot.committed_ms, "")
-        among = self.changed_partitions(state.version) if facts.operation == MIRROR else None
-        return LeaderVersion(
-            self.uri,
-            state.snapshot,
-            state.last_transactions(),
-            facts.commit_id,
-            facts.committed_ms,
-            self.returned_since(state.version - 1, state.snapshot, among) if brings_back else frozenset(),
-        )
-
-    def returned_since(self, before: int, after: Snapshot, among: set[int] | None = None) -> frozenset[str]:
-        """The paths in the log at `after` that were in the manifest at version `before`, in the log or out of it.
-
-        Only such a file can be brought back: a restore takes rows that vacuum has not dropped. All paths where nobody
-        knows what was in the manifest. `among`: the only partitions that are looked at, None for all.
-        """
-        live = after.live if among is None else live_rows(after.load_segments(among))
-        paths = set(live.column("path").to_pylist())
-        if before < 0:
-            return frozenset(paths)
-        try:
-            known = self.manifest.snapshot(before, deleted=True).source.read(among)
-        except InvalidOptionError:
-            return frozenset(paths)
-        return frozenset(paths & set(known.column("path").to_pylist()))
 
     def check_lineage(self, follower: Snapshot, latest: Snapshot) -> Lineage:
         """The place of a follower. Raises LogDirError where it is no past state of the topic.

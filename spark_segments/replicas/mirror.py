@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from spark_segments.errors import LogDirError, SegmentsError, UnknownTopicError
 from spark_segments.execution import failure_of, run_tasks
-from spark_segments.log.directory import LogDirectory, selected
-from spark_segments.log.report import Report
+from spark_segments.log import LogDirectory, Report, selected
 from spark_segments.maintenance.removal.vacuum import vacuum
 from spark_segments.maintenance.selection import TOPICS_AT_A_TIME
 from spark_segments.maintenance.verification.checksums import write_checksums

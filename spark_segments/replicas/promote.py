@@ -27,10 +27,8 @@ from spark_segments.errors import (
     UnknownOutcomeError,
     UnknownTopicError,
 )
-from spark_segments.log.directory import LogDirectory, selected
+from spark_segments.log import LogDirectory, Report, Snapshot, selected
 from spark_segments.log.manifest.role import LEADER
-from spark_segments.log.manifest.snapshot import Snapshot
-from spark_segments.log.report import Report
 from spark_segments.maintenance.selection import each_topic
 from spark_segments.progress import Progress
 from spark_segments.replicas.divergence import Copy, Tail, diverged, foreign_tails, has_new_role, tails_of_follower

@@ -7,16 +7,15 @@ from __future__ import annotations
 
 import dataclasses
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from spark_segments.errors import NotLeaderError
-from spark_segments.log.manifest.change import Change
-from spark_segments.log.manifest.commit import Plan
+from spark_segments.log import Change, Partition, Snapshot, partitions_of
 from spark_segments.log.manifest.role import FENCE, FENCED, LEADER, PROMOTE, Role
-from spark_segments.log.manifest.rows import Partition, partitions_of
-from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.segment.leader_epochs import LeaderEpochs
 from spark_segments.replicas.divergence import check_same_topic
+
+Plan = Callable[[Snapshot], Change | None]
 
 
 def begun(role: Role) -> Plan:

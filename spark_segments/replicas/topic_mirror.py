@@ -11,8 +11,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-import pyarrow.compute as pc
-
 from spark_segments.config import topic_config
 from spark_segments.errors import (
     CommitConflictError,
@@ -23,14 +21,10 @@ from spark_segments.errors import (
     UnknownTopicError,
 )
 from spark_segments.execution import run_tasks
-from spark_segments.log.directory import LogDirectory
-from spark_segments.log.manifest.change import Change, segment_rows
-from spark_segments.log.manifest.manifest import Manifest
-from spark_segments.log.manifest.rows import DELETING, partitions_of, segments_of
-from spark_segments.log.manifest.snapshot import Snapshot
+from spark_segments.log import Change, LogDirectory, Manifest, Snapshot, offset_bounds, partitions_of, segments_of
+from spark_segments.log.manifest.replay import FollowerVersion, LeaderVersion, deletes_files, missing_rows, plan_mirror
 from spark_segments.log.manifest.states import REBUILT_FROM
 from spark_segments.log.manifest.topic_log import TableState
-from spark_segments.log.partitions import offset_bounds
 from spark_segments.log.segment.leader_epochs import LeaderEpochs
 from spark_segments.maintenance.verification.checksums import FileChecksum
 from spark_segments.progress import Progress
@@ -49,7 +43,6 @@ from spark_segments.replicas.divergence import (
     tails_of_follower,
 )
 from spark_segments.replicas.leader import BEGAN_ANEW, Leader, Lineage
-from spark_segments.replicas.plan import FollowerVersion, LeaderVersion, missing_rows, plan_mirror
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -165,7 +158,7 @@ class TopicMirror:
             return False
         self.reached = wanted.snapshot.version, version
         self.lineage = version, Lineage(wanted.snapshot.version, is_certain=True)
-        self.is_deleting |= DELETING in pc.unique(segment_rows(change.replace).column("state")).to_pylist()
+        self.is_deleting |= deletes_files(change)
         self._tell_leader()
         self.counts["commits"] += 1
         self.counts["records"] += sum(row.records for row in segments_of(change.add))

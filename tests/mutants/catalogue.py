@@ -606,7 +606,7 @@ MUTANTS = (
     Mutant(
         "mirror",
         "a follower keeps erased bytes for its own delay",
-        "replicas/plan.py",
+        "log/manifest/replay.py",
         "    if new_erasures:\n",
         "    if False:\n",
         "tests/maintenance/mirroring/test_erasures.py::test_what_the_leader_deleted_at_once_is_deleted_at_the_follower_by_the_mirror",
@@ -614,7 +614,7 @@ MUTANTS = (
     Mutant(
         "mirror",
         "transactions stay behind",
-        "replicas/plan.py",
+        "log/manifest/replay.py",
         "        transactions=transactions,\n",
         "",
         "tests/maintenance/mirroring/test_mirror.py::test_the_follower_of_an_old_topic_has_the_newest_format_and_all_transactions",
@@ -622,7 +622,7 @@ MUTANTS = (
     Mutant(
         "mirror",
         "what the leader removed stays",
-        "replicas/plan.py",
+        "log/manifest/replay.py",
         "    leaving = live_rows(here.filter(gone))\n",
         "    leaving = here.slice(0, 0)\n",
         "tests/maintenance/mirroring/test_mirror.py::test_at_every_commit_the_follower_is_a_past_state_of_the_leader",
@@ -630,7 +630,7 @@ MUTANTS = (
     Mutant(
         "mirror",
         "a path that a vacuum may yet delete is used again",
-        "replicas/plan.py",
+        "log/manifest/replay.py",
         "    return missing, set(paths.filter(used).to_pylist()) | (set(paths.to_pylist()) & leader.returned)\n",
         "    return missing, set()\n",
         "tests/maintenance/mirroring/test_mirror.py::test_what_a_restore_brings_back_is_there_though_the_followers_vacuum_took_it",
@@ -673,7 +673,7 @@ MUTANTS = (
     Mutant(
         "mirror",
         "a mirror into a topic that led uses paths that a vacuum may yet delete",
-        "replicas/plan.py",
+        "log/manifest/replay.py",
         "    if follower.has_led(leader.snapshot):\n",
         "    if False:\n",
         "tests/maintenance/promotion/test_parted_logs.py::"

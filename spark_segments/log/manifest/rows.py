@@ -167,6 +167,12 @@ class Segment:
         """The position in the file behind the row's last batch."""
         return self.byte_position + self.log_bytes
 
+    def files(self) -> list[tuple[str, int]]:
+        """(path, bytes) of the .log and of its sidecars; of a run of a shared object the sidecars lie in the object."""
+        files = [(self.path, self.log_bytes), (self.index_path, self.index_bytes)]
+        files.append((self.time_index_path, self.time_index_bytes))
+        return [*files, (self.txn_index_path, self.txn_index_bytes)] if self.txn_index_bytes else files
+
     @property
     def index_path(self) -> str:
         return self.path if self.is_shared else self._sidecar(INDEX_SUFFIX)

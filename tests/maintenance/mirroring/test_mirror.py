@@ -12,11 +12,11 @@ import pytest
 
 from spark_segments import LogDir
 from spark_segments.errors import LogDirError, StorageError, UnknownTopicError
+from spark_segments.log.manifest.replay import LeaderVersion
 from spark_segments.maintenance import compact, erase, restore, retain, roll, vacuum
 from spark_segments.replicas import mirror as mirroring
 from spark_segments.replicas.leader import Leader
 from spark_segments.replicas.mirror import lags
-from spark_segments.replicas.plan import LeaderVersion
 from tests.clock import store_clock
 from tests.maintenance.mirroring.followers import (
     TOPIC,

@@ -1,4 +1,4 @@
-"""The plan of a mirror: what a follower lacks of a version of its leader, and the change that makes it that version.
+"""Versions of a manifest, replayed at another place: what a follower lacks of one, and the change that makes it that.
 
 The live rows of the leader become the live rows of the follower, with the leader's paths. What the leader removed is
 removed here at the follower's clock, and the follower's vacuum takes it: rows that are out of the leader's log are
@@ -22,8 +22,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_segments.log.manifest.change import Change
-from spark_segments.log.manifest.role import FOLLOWER, MIRROR, Role, SourceVersion
+from spark_segments.errors import InvalidOptionError
+from spark_segments.log.manifest.change import RESTORE, Change, segment_rows
+from spark_segments.log.manifest.delta.actions import commit_info, paths_of
+from spark_segments.log.manifest.manifest import Manifest
+from spark_segments.log.manifest.role import FOLLOWER, MIRROR, VACUUM, Role, SourceVersion
+from spark_segments.log.manifest.row_files import RowFile, concat
 from spark_segments.log.manifest.rows import (
     DELETING,
     LOG_SUFFIX,
@@ -33,6 +37,7 @@ from spark_segments.log.manifest.rows import (
     removed_rows,
     row_keys,
 )
+from spark_segments.log.manifest.schemas import KIND, SEGMENT_KIND, TOPIC_KIND
 from spark_segments.log.manifest.snapshot import Snapshot, live_rows
 from spark_segments.log.manifest.states import (
     ERASURES,
@@ -43,8 +48,10 @@ from spark_segments.log.manifest.states import (
     noted,
     other_states,
 )
+from spark_segments.log.manifest.topic_log import TableState
 from spark_segments.log.manifest.topic_row import FORMAT_VERSION, TopicRow
 from spark_segments.log.manifest.transaction import Transaction
+from spark_segments.log.manifest.upkeep import MERGE
 
 _OWN_NAME = r"_[0-9a-f]{32}(\.log)$"
 _PATH = SEGMENT_SCHEMA.get_field_index("path")
@@ -194,6 +201,11 @@ def plan_mirror(
     return change, is_more
 
 
+def deletes_files(change: Change) -> bool:
+    """Whether a change has files deleted that must not wait for a reader."""
+    return DELETING in pc.unique(segment_rows(change.replace).column("state")).to_pylist()
+
+
 def _role(leader: LeaderVersion, follower: FollowerVersion) -> Role:
     source = SourceVersion(leader.uri, leader.snapshot.version, leader.commit_id, leader.committed_ms)
     token = None if follower.snapshot is None else follower.snapshot.role.promotion_token
@@ -302,3 +314,104 @@ def _changed(partitions: pa.Table, before: pa.Table) -> pa.Table:
     if not epochs[0].equals(epochs[1]):
         alike &= [mine == theirs for mine, theirs in zip(*(one.to_pylist() for one in epochs), strict=True)]
     return partitions.filter(pa.array(~alike))
+
+
+_NOT_REPLAYED = (MERGE, VACUUM)
+"""The leader's commits that change nothing of its log."""
+
+_BRING_BACK = (RESTORE, MIRROR)
+"""The leader's commits that may bring files back that had left the log. A mirror's may be a restore at its leader."""
+
+
+@dataclass(frozen=True, slots=True)
+class CommitFacts:
+    """What Delta's log says of a commit."""
+
+    commit_id: str
+    committed_ms: int
+    operation: str
+
+
+@dataclass(frozen=True, slots=True)
+class TopicVersions:
+    """The versions of a topic's manifest as a follower replays them. `uri`: the address of the log directory."""
+
+    manifest: Manifest
+    uri: str
+
+    @property
+    def topic(self) -> str:
+        return self.manifest.topic
+
+    def latest(self) -> LeaderVersion:
+        """The newest version. Raises UnknownTopicError where there is no table."""
+        return self._of(self.manifest.state(deleted=True))
+
+    def newest(self) -> int:
+        """The number of the newest version. Raises UnknownTopicError where there is no table."""
+        return self.manifest.state(deleted=True).version
+
+    def at(self, version: int) -> LeaderVersion | None:
+        """A version, None where its commit changed nothing of the log.
+
+        Raises InvalidOptionError where the version is not there any more.
+        """
+        facts = self.facts(version)
+        if facts is not None and facts.operation in _NOT_REPLAYED:
+            return None
+        return self._of(self.manifest.state(version, deleted=True))
+
+    def changed_partitions(self, version: int) -> set[int] | None:
+        """The partitions whose segments the commit of a version has changed; None where that takes a look at all."""
+        try:
+            actions = self.manifest.log.delta.actions(version)
+            paths = [paths_of(actions, name) for name in ("remove", "add")]
+            if any(path.startswith(f"{KIND}={TOPIC_KIND}/") for path in paths[1]):
+                return None  # another topic, perhaps
+            return partitions_that_differ(*(self._rows(some) for some in paths))
+        except FileNotFoundError:
+            return None
+
+    def _rows(self, paths: Sequence[str]) -> pa.Table:
+        """The segment rows of those files of the manifest that have any."""
+        wanted = [path for path in paths if path.startswith(f"{KIND}={SEGMENT_KIND}/")]
+        files = [RowFile(path, SEGMENT_KIND, 0, 0, 0, {}) for path in wanted]
+        return concat(self.manifest.log.store.read_all(files), SEGMENT_KIND)
+
+    def facts(self, version: int) -> CommitFacts | None:
+        """The commit that made a version, None where Delta's log does not have it (any more)."""
+        try:
+            info = commit_info(self.manifest.log.delta.actions(version))
+        except FileNotFoundError:
+            return None
+        return CommitFacts(info.get("commitId", ""), int(info.get("timestamp", 0)), info.get("change", ""))
+
+    def _of(self, state: TableState) -> LeaderVersion:
+        facts = self.facts(state.version)
+        brings_back = facts is None or facts.operation in _BRING_BACK
+        facts = facts or CommitFacts("", state.snapshot.committed_ms, "")
+        among = self.changed_partitions(state.version) if facts.operation == MIRROR else None
+        return LeaderVersion(
+            self.uri,
+            state.snapshot,
+            state.last_transactions(),
+            facts.commit_id,
+            facts.committed_ms,
+            self.returned_since(state.version - 1, state.snapshot, among) if brings_back else frozenset(),
+        )
+
+    def returned_since(self, before: int, after: Snapshot, among: set[int] | None = None) -> frozenset[str]:
+        """The paths in the log at `after` that were in the manifest at version `before`, in the log or out of it.
+
+        Only such a file can be brought back: a restore takes rows that vacuum has not dropped. All paths where nobody
+        knows what was in the manifest. `among`: the only partitions that are looked at, None for all.
+        """
+        live = after.live if among is None else live_rows(after.load_segments(among))
+        paths = set(live.column("path").to_pylist())
+        if before < 0:
+            return frozenset(paths)
+        try:
+            known = self.manifest.snapshot(before, deleted=True).source.read(among)
+        except InvalidOptionError:
+            return frozenset(paths)
+        return frozenset(paths & set(known.column("path").to_pylist()))
