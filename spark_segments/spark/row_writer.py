@@ -11,13 +11,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
-from pyspark.sql.types import BinaryType, StructField, StructType
+from pyspark.sql.types import BinaryType, DateType, StructField, StructType, TimestampNTZType
 
 from spark_segments import extensions
 from spark_segments.errors import CommitConflictError, InvalidOptionError, InvalidRecordError, SegmentsError
 from spark_segments.execution import Versioned
 from spark_segments.log.appending.append import append_target, commit_chunks
-from spark_segments.log.appending.caller_rows import WRITER_SCHEMA, check_columns
+from spark_segments.log.appending.caller_rows import COLUMNS, WRITER_SCHEMA, check_columns, slips
 from spark_segments.log.directory import LogDirectory
 from spark_segments.log.manifest.transaction import Transaction, named
 from spark_segments.spark.arrow_types import to_arrow_schema
@@ -33,9 +33,6 @@ if TYPE_CHECKING:
 # A write that leaves so many chunks in a topic, smaller on average than the next limit, warns how to leave fewer.
 MANY_CHUNKS = 1000
 SMALL_CHUNK_BYTES = 1 << 20
-
-# Columns of a read that an append sets anew.
-LOG_COLUMNS = ("offset", "timestampType")
 
 QUERY_ID = "sql.streaming.queryId"
 """The local property in which a task of a streaming query, or of its foreachBatch, finds the query's id."""
@@ -63,7 +60,8 @@ class RowWriter(Versioned):
         """Checks everything before a task starts. Raises InvalidOptionError, InvalidRecordError, UnknownTopicError or
         LogDirError.
         """
-        warn_of_unread_columns(schema)
+        check_names(schema)
+        self._columns = [name for name in schema.names if name in COLUMNS]
         self._log_dir = LogDirectory.open(options.location.uri, options.location.storage_options)
         self._value_writers = self._encoders(options, schema)
         check_writable_columns(_as_bytes(schema, self._value_writers), topic_given=options.topic is not None)
@@ -94,7 +92,7 @@ class RowWriter(Versioned):
         try:
             with Appender(self._log_dir.storage, targets.find, topic=options.topic, options=producer) as appender:
                 for batch in self._encoded(targets.new_rows(watched(iterator))):
-                    appender.write(batch)
+                    appender.write(batch.select(self._columns))
                 written = tuple(appender.close())
         except InvalidRecordError as error:
             task = TaskContext.get()  # None on servers other than Spark's own
@@ -234,12 +232,27 @@ def check_writable_columns(schema: StructType, *, topic_given: bool) -> None:
         raise InvalidOptionError("The data has two columns of the same name", found=", ".join(names))
     if not used:
         check_columns(pa.schema([pa.field(name, pa.null()) for name in schema.names]), topic_given=topic_given)
+    for field in used:
+        if field.name == "timestamp" and isinstance(field.dataType, (DateType, TimestampNTZType)):
+            raise InvalidOptionError(
+                "Column timestamp is no moment: it has no time zone",
+                expected="TIMESTAMP",
+                found="DATE" if isinstance(field.dataType, DateType) else "TIMESTAMP_NTZ",
+                hint="CAST(timestamp AS TIMESTAMP) takes the session's time zone (spark.sql.session.timeZone)",
+            )
     check_columns(to_arrow_schema(StructType(used)), topic_given=topic_given)
 
 
-def warn_of_unread_columns(schema: StructType) -> None:
-    """Warns once of columns that a record cannot hold, save those that the log itself sets: they are left out."""
-    unread = [name for name in schema.names if name not in WRITER_SCHEMA.names and name not in LOG_COLUMNS]
+def check_names(schema: StructType) -> None:
+    """Raises InvalidOptionError for a column whose name is a slip for a writer's. Warns once of all others that a
+    record cannot hold: they are left out.
+    """
+    for name, meant in slips(schema.names).items():
+        raise InvalidOptionError(
+            f"A record has no column {name!r}",
+            hint=f"Did you mean {meant}? Rename the column, or put it into the value, as with to_json(struct(*))",
+        )
+    unread = [name for name in schema.names if name not in COLUMNS]
     if unread:
         _log.warning(
             "Columns %s are not written: a record has %s. Put them into the value, as with to_json(struct(*))",

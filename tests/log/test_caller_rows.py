@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from spark_segments import LogDir
-from spark_segments.errors import InvalidRecordError, SegmentsError
+from spark_segments.errors import InvalidOptionError, InvalidRecordError, SegmentsError
 
 MOMENT = datetime.datetime(2026, 3, 1, 12, tzinfo=datetime.UTC)
 MOMENT_MS = int(MOMENT.timestamp() * 1000)
@@ -32,7 +32,7 @@ def test_dicts_are_records(log):
     rows = [
         {"partition": 1, "key": "a", "value": b"1", "timestamp": MOMENT_MS, "headers": {"h": "x", "i": None}},
         {"partition": 1, "key": None, "value": "zwölf", "timestamp": MOMENT, "headers": [("h", b"1"), ("h", b"2")]},
-        {"partition": 1, "key": b"a", "value": None, "timestamp": MOMENT, "unknown": 7},
+        {"partition": 1, "key": b"a", "value": None, "timestamp": MOMENT, "offset": 7},
     ]
     assert log.topic("orders").append(rows) == {1: (0, 2)}
     assert appended(log) == [
@@ -64,7 +64,7 @@ def test_what_was_read_can_be_appended_as_dicts(log):
 
 
 def test_batches_with_other_columns_keep_their_order(log):
-    first = pa.record_batch({"value": ["1", "2"], "partition": [0, 0], "extra": [7, 8]})
+    first = pa.record_batch({"value": ["1", "2"], "partition": [0, 0], "offset": [7, 8]})
     second = pa.record_batch({"partition": [0], "key": ["k"], "value": [b"3"]})
     log.topic("orders").append([first, second, second.slice(0, 0), first])
     assert [(row["key"], row["value"]) for row in appended(log, ("key", "value"))] == [
@@ -90,6 +90,9 @@ def test_dicts_have_typed_values_where_there_is_a_format(log):
     "row, message",
     [
         ({"key": "a"}, "Row 1 is no record: it has no value"),
+        ({"kye": "a", "value": "b"}, r"Row 1 is no record: a record has no column 'kye'. Did you mean key\?"),
+        ({"Key": "a", "value": "b"}, r"Row 1 is no record: a record has no column 'Key'. Did you mean key\?"),
+        ({"key": "a", "Value": "b"}, r"Row 1 is no record: a record has no column 'Value'. Did you mean value\?"),
         ({"value": 7}, "Row 1 is no record: int is neither text nor bytes"),
         ({"value": "a", "headers": 7}, "Row 1 is no record"),
         ({"value": "a", "partition": 2**40}, "The rows are no records"),
@@ -103,6 +106,21 @@ def test_a_dict_that_is_no_record_is_an_error_and_nothing_is_appended(log, row, 
     with pytest.raises(InvalidRecordError, match=message):
         log.topic("orders").append([{"value": "fine"}, row])
     assert log.topic("orders").offsets() == {0: (0, 0), 1: (0, 0)}
+
+
+@pytest.mark.parametrize(("name", "hint"), [("Key", r"Did you mean key\?"), ("amount", "A writer takes value")])
+@pytest.mark.parametrize("of", [pa.table, pd.DataFrame, lambda rows: iter(pa.table(rows).to_batches())])
+def test_a_column_that_no_record_has_is_an_error_and_nothing_is_appended(log, of, name, hint):
+    with pytest.raises(InvalidOptionError, match=f"A record has no column '{name}'. {hint}"):
+        log.topic("orders").append(of({"value": ["a"], name: ["b"]}))
+    assert log.topic("orders").offsets() == {0: (0, 0), 1: (0, 0)}
+
+
+def test_what_is_read_of_a_topic_can_be_appended_whole(log):
+    log.topic("orders").append([{"key": "a", "value": "b"}])
+    for rows in (log.topic("orders").scan().to_table(), log.topic("orders").scan().to_table().to_pylist()):
+        log.topic("orders").append(rows)
+    assert len(appended(log)) == 3
 
 
 def test_a_pandas_frame_is_rows(log):

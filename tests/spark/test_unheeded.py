@@ -6,7 +6,7 @@ import pytest
 from pyspark.errors import AnalysisException
 from pyspark.sql.types import StructType
 
-from spark_segments.errors import SegmentsError
+from spark_segments.errors import InvalidOptionError, SegmentsError
 from spark_segments.spark.schema import record_schema
 from spark_segments.spark.source import Source
 
@@ -39,6 +39,44 @@ def test_columns_that_nobody_reads_are_told_of_once(orders, caplog):
     Source({"path": orders.uri, "topic": "orders"}).writer(schema, overwrite=False)
     (message,) = caplog.messages
     assert message.startswith("Columns amount, country are not written")
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [("Key", "key"), ("kye", "key"), ("keys", "key"), ("header", "headers"), ("timestamps", "timestamp")],
+)
+def test_a_column_that_is_a_slip_for_a_writers_is_an_error(orders, name, meant):
+    schema = StructType().add("value", "string").add(name, "string")
+    with pytest.raises(InvalidOptionError, match=f"no column '{name}'.*Did you mean {meant}"):
+        Source({"path": orders.uri, "topic": "orders"}).writer(schema, overwrite=False)
+
+
+@pytest.mark.parametrize("name", ["keys", "event_time", "partition_id", "monkey", "value_date"])
+def test_a_column_beside_those_of_a_writer_is_no_slip(orders, caplog, name):
+    schema = StructType().add("value", "string").add("key", "string").add(name, "string")
+    Source({"path": orders.uri, "topic": "orders"}).writer(schema, overwrite=False)
+    (message,) = caplog.messages
+    assert message.startswith(f"Columns {name} are not written")
+
+
+@pytest.mark.parametrize("kind", ["date", "timestamp_ntz"])
+def test_a_timestamp_without_a_zone_is_an_error_with_the_cast_to_write(orders, kind):
+    schema = StructType().add("value", "string").add("timestamp", kind)
+    with pytest.raises(InvalidOptionError, match=rf"found {kind.upper()}.*CAST\(timestamp AS TIMESTAMP\)"):
+        Source({"path": orders.uri, "topic": "orders"}).writer(schema, overwrite=False)
+
+
+def test_the_cast_of_a_timestamp_without_a_zone_takes_that_of_the_session(spark, orders):
+    frame = spark.sql(
+        "select 'a' as value, cast(timestamp_ntz '2026-07-01 12:00:00' as timestamp) as timestamp "
+        "union all select 'b', cast(date '2026-07-01' as timestamp)"
+    )
+    frame.coalesce(1).write.format("segments").mode("append").option("topic", "orders").save(orders.uri)
+    expected = [row[0] for row in frame.selectExpr("unix_millis(timestamp)").collect()]
+    found = [
+        round(moment.timestamp() * 1000) for moment in orders.topic("orders").scan().to_table()["timestamp"].to_pylist()
+    ]
+    assert found == expected
 
 
 def test_a_frame_of_a_topic_has_no_column_to_speak_of(orders, caplog):

@@ -11,11 +11,10 @@ from typing import Any, Protocol
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spark_segments.config.values import nearest
 from spark_segments.errors import InvalidOptionError, InvalidRecordError, reason_of
-from spark_segments.format.layout import HEADERS_TYPE
+from spark_segments.format.layout import HEADERS_TYPE, RECORD_SCHEMA
 
-# Every other column is ignored, as by Spark's Kafka sink: a frame read from a topic can be written to another topic as
-# it is.
 WRITER_SCHEMA = pa.schema(
     [
         pa.field("topic", pa.string()),
@@ -33,8 +32,39 @@ WRITER_HINT = (
 )
 
 
+COLUMNS = frozenset(RECORD_SCHEMA.names)
+"""The columns that rows may have: what is read from a topic can be appended to another. An append sets offset and
+timestampType anew."""
+
+
+def no_column(name: str) -> tuple[str, str]:
+    """(message, hint) for a column that no record has: with a misspelt name, a key would be lost without a word."""
+    close = nearest(name.casefold(), WRITER_SCHEMA.names)
+    return f"A record has no column {name!r}", WRITER_HINT if close is None else f"Did you mean {close}?"
+
+
+def slips(names: Collection[str]) -> dict[str, str]:
+    """{a name: the writer's column that it is one slip away from}, where the data lacks that column.
+
+    A slip is a letter too many, too few, another letter, letters in another order, or an upper-case letter.
+    """
+    lacking = [name for name in WRITER_SCHEMA.names if name not in names]
+    pairs = ((name, meant) for name in names if name not in COLUMNS for meant in lacking)
+    return {name: meant for name, meant in pairs if _is_slip(name.casefold(), meant)}
+
+
+def _is_slip(name: str, meant: str) -> bool:
+    head = _common(name, meant)
+    tail = _common(name[head:][::-1], meant[head:][::-1])
+    return sorted(name) == sorted(meant) or max(len(name), len(meant)) - head - tail <= 1
+
+
+def _common(text: str, other: str) -> int:
+    return sum(1 for _ in itertools.takewhile(lambda letters: letters[0] == letters[1], zip(text, other, strict=False)))
+
+
 def check_columns(schema: pa.Schema, *, topic_given: bool) -> None:
-    """Raises InvalidOptionError unless rows of `schema` can be written: before a job starts, not in its tasks."""
+    """Raises InvalidOptionError unless rows of `schema` can be written, and all columns of it are a record's."""
     if "value" not in schema.names:
         raise InvalidOptionError(
             "The data has no column to write", expected="a column named value", found=schema.names, hint=WRITER_HINT
@@ -52,6 +82,10 @@ def check_columns(schema: pa.Schema, *, topic_given: bool) -> None:
                 found=field.type,
                 hint=WRITER_HINT,
             )
+    for name in schema.names:
+        if name not in COLUMNS:
+            message, hint = no_column(name)
+            raise InvalidOptionError(message, hint=hint)
 
 
 def normalize(batch: pa.RecordBatch, *, now_ms: int) -> pa.RecordBatch:
@@ -220,6 +254,9 @@ def rows_of(rows: Sequence[Mapping[str, Any]], typed: Collection[str] = ()) -> p
     """
     columns: dict[str, list[Any]] = {name: [] for name in WRITER_SCHEMA.names}
     for number, row in enumerate(rows):
+        if isinstance(row, Mapping) and not row.keys() <= COLUMNS:
+            message, hint = no_column(next(str(name) for name in row if name not in COLUMNS))
+            raise InvalidRecordError(f"Row {number} is no record: {message[0].lower()}{message[1:]}", hint=hint)
         try:
             if "value" not in row:
                 raise ValueError("it has no value")
