@@ -102,9 +102,26 @@ def recast(array: pa.Array, kind: pa.DataType) -> pa.Array:
         if t.is_duration(array.type) or t.is_duration(kind):
             middle = pa.duration("us")
             return array.cast(middle).cast(kind) if t.is_duration(array.type) else array.view(middle).cast(kind)
+        if t.is_string(array.type) and (t.is_time(kind) or t.is_timestamp(kind)):
+            return times_of_text(array, kind)
         return array.cast(kind)
     except pa.ArrowNotImplementedError as error:
         raise InvalidOptionError("The type of a column cannot be converted", expected=kind, found=array.type) from error
+
+
+def times_of_text(text: pa.StringArray, kind: pa.DataType) -> pa.Array:
+    """ISO 8601 as times of day or timestamps of any unit; UTC where no zone is named and `kind` has one.
+
+    Raises ArrowInvalid for other text, and where `kind` does not hold the microseconds.
+    """
+    if pa.types.is_time(kind):
+        return pc.binary_join_element_wise("1970-01-01T", text, "").cast(pa.timestamp("us")).cast(kind)
+    if kind.tz is None:
+        return text.cast(pa.timestamp("us")).cast(kind)
+    timed = pc.match_substring_regex(text, r"[T ]\d")
+    zoned = pc.match_substring_regex(text, r"[T ].*(Z|[+-]\d{2}(:?\d{2})?)$")
+    ending = pc.if_else(zoned, "", pc.if_else(timed, "Z", "T00:00:00Z"))
+    return pc.binary_join_element_wise(text, ending, "").cast(pa.timestamp("us", "UTC")).cast(kind)
 
 
 def conformed(array: pa.Array, kind: pa.DataType) -> pa.Array:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 from pathlib import Path
 
@@ -139,3 +140,32 @@ def _values(values: list[bytes | None], keys: list[bytes] | None = None) -> obje
 
     columns = {"value": pa.array(values, pa.binary())}
     return pa.table(columns if keys is None else columns | {"key": pa.array(keys, pa.binary())})
+
+
+_MOMENT = datetime.datetime(1950, 5, 6, 7, 8, 9, 123456)
+_BORN = {
+    "day": ("int", "date", _MOMENT.date()),
+    "at_ms": ("long", "timestamp-millis", _MOMENT.replace(microsecond=123000, tzinfo=datetime.UTC)),
+    "at_us": ("long", "timestamp-micros", _MOMENT.replace(tzinfo=datetime.UTC)),
+    "local_ms": ("long", "local-timestamp-millis", _MOMENT.replace(microsecond=123000)),
+    "time": ("int", "time-millis", datetime.time(7, 8, 9, 123000)),
+}
+
+
+@pytest.mark.parametrize("form", ["lines", "rows"])
+def test_dates_and_times_before_1970_are_printed_and_taken_back(segments: Segments, uri: str, form: str) -> None:
+    fields = [
+        {"name": name, "type": {"type": kind, "logicalType": logical}} for name, (kind, logical, _) in _BORN.items()
+    ]
+    schema = json.dumps({"type": "record", "name": "Person", "fields": fields})
+    formats = {"value.format": "avro", "value.schema": schema}
+    log = LogDir.open(uri)
+    for topic in ("born", "copy"):
+        log.create_topic(topic)
+    log.topic("born").append([{"value": {name: moment for name, (_, _, moment) in _BORN.items()}}], formats=formats)
+    options = ["--value-format", "avro", "--value-schema", schema]
+    shown = segments("consume", uri, "born", *options).output
+    assert b'"at_us":"1950-05-06T07:08:09.123456Z"' in shown
+    segments("append", uri, "copy", *options, *(["--format", "json"] if form == "rows" else []), stdin=shown)
+    copy, born = (log.topic(topic).scan().to_table()["value"] for topic in ("copy", "born"))
+    assert copy == born

@@ -16,7 +16,7 @@ from spark_segments.errors import InvalidOptionError, reason_of
 from spark_segments.values.avro import kernels
 from spark_segments.values.avro import operations as k
 from spark_segments.values.avro.schema import Node, default_array
-from spark_segments.values.column_types import valid_bits
+from spark_segments.values.column_types import times_of_text, valid_bits
 from spark_segments.values.undecodable import Undecodable
 
 _MOST_BYTES = 2**31 - 1
@@ -216,6 +216,9 @@ def _stored(array: pa.Array, node: Node, path: str) -> pa.Array:
             parts = [child.cast(pa.uint32()).fill_null(0) for child in array.flatten()]
             joined = np.stack([part.to_numpy() for part in parts], axis=1).astype("<u4")
             return pa.Array.from_buffers(pa.binary(12), len(array), [valid_bits(array), pa.py_buffer(joined.tobytes())])
+        is_time = logical is not None and (logical.startswith("time-") or "timestamp-" in logical)
+        if is_time and pa.types.is_string(array.type):
+            array = times_of_text(array, node.type)
         if logical == "date":
             return array.cast(pa.date32()).cast(pa.int32())
         if logical is not None and logical.startswith("time-"):

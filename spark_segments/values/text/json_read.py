@@ -16,11 +16,13 @@ import pyarrow.compute as pc
 import pyarrow.json
 
 from spark_segments.errors import InvalidOptionError, reason_of
-from spark_segments.values.column_types import valid_bits
+from spark_segments.values.column_types import times_of_text, valid_bits
+from spark_segments.values.rows import offsets_of
 from spark_segments.values.text import base64 as base64_text
 from spark_segments.values.undecodable import Undecodable
 
 _HEAD, _TAIL = b'{"v":[', b"]}\n"
+_BYTES = pa.large_binary()  # with what is around them, rows of less than 2 GiB may be more
 _JSON_NAMES = {
     dict: "object",
     list: "list",
@@ -47,27 +49,46 @@ def read_json(array: pa.BinaryArray, kind: pa.DataType) -> pa.Array:
     on_the_way = _as_json_has_it(kind)
     if _has_map(kind):
         return _converted(_one_by_one(array, on_the_way), kind)
-    lines = pc.binary_join_element_wise(pa.scalar(_HEAD), array, pa.scalar(_TAIL), b"")
-    first, last = (int.from_bytes(lines.buffers()[1][at : at + 4], "little") for at in _ends(lines))
-    text = lines.buffers()[2][first:last]
     try:
-        table = pa.json.read_json(
-            pa.BufferReader(text),
-            read_options=pa.json.ReadOptions(use_threads=False, block_size=max(len(text) + 1, 1 << 16)),
-            parse_options=pa.json.ParseOptions(
-                explicit_schema=pa.schema([pa.field("v", pa.list_(on_the_way))]),
-                newlines_in_values=True,
-                unexpected_field_behavior="ignore",
-            ),
-        )
+        return _converted(one_value_a_row(array, on_the_way), kind)
     except pa.ArrowInvalid as error:
         raise Undecodable(f"not the JSON of its type ({reason_of(error)})") from None
+
+
+def one_value_a_row(array: pa.Array, kind: pa.DataType | None = None, *, unexpected: str = "ignore") -> pa.Array:
+    """The JSON value of each row (text or binary, without nulls, at least one row), as `kind`; None: as the type that
+    Arrow finds them to have, which takes a stack and a time that grow with the square of the levels of a value.
+
+    `unexpected`: what becomes of fields that `kind` lacks, as in pyarrow.json.ParseOptions. Raises pa.ArrowInvalid for
+    other JSON, Undecodable for a row that is not one value.
+    """
+    head, tail, nothing = (pa.scalar(text, _BYTES) for text in (_HEAD, _TAIL, b""))
+    lines = pc.binary_join_element_wise(head, array.cast(_BYTES), tail, nothing)
+    offsets = offsets_of(lines)
+    schema = None if kind is None else pa.schema([pa.field("v", pa.list_(kind))])
+    table = read_objects(lines.buffers()[2][offsets[0] : offsets[-1]], schema, unexpected)
     lists = table.column("v").combine_chunks()
     lists = lists.combine_chunks() if isinstance(lists, pa.ChunkedArray) else lists
     lengths = pc.list_value_length(lists)
     if len(lists) != len(array) or lists.null_count or not pc.all(pc.equal(lengths, 1)).as_py():
         raise Undecodable("not one JSON value")
-    return _converted(lists.flatten(), kind)
+    return lists.flatten()
+
+
+def read_objects(text: pa.Buffer, schema: pa.Schema | None, unexpected: str) -> pa.Table:
+    """The objects of a text, one behind the other, wherever its lines end. Raises pa.ArrowInvalid.
+
+    `schema` and `unexpected` as `one_value_a_row` has them.
+    """
+    return pa.json.read_json(
+        pa.BufferReader(text),
+        read_options=pa.json.ReadOptions(use_threads=False, block_size=max(len(text) + 1, 1 << 16)),
+        parse_options=pa.json.ParseOptions(
+            explicit_schema=schema,
+            newlines_in_values=True,
+            unexpected_field_behavior="infer" if schema is None else unexpected,
+        ),
+    )
 
 
 def check_json(text: pa.StringArray) -> pa.StringArray:
@@ -117,10 +138,6 @@ def _as_arrow_takes_it(value: Any, kind: pa.DataType) -> Any:
     return value
 
 
-def _ends(array: pa.Array) -> tuple[int, int]:
-    return array.offset * 4, (array.offset + len(array)) * 4
-
-
 def _as_json_has_it(kind: pa.DataType) -> pa.DataType:
     """The type that Arrow's reader is asked for."""
     t = pa.types
@@ -161,16 +178,6 @@ def from_text(array: pa.Array, kind: pa.DataType) -> pa.Array:
     try:
         if t.is_binary(kind):
             return base64_text.decode(array)
-        if t.is_time(kind):
-            moments = pc.binary_join_element_wise("1970-01-01T", array, "").cast(pa.timestamp("us"))
-            return moments.cast(kind)
-        if t.is_timestamp(kind):
-            if kind.tz is None:
-                return array.cast(kind)
-            timed = pc.match_substring_regex(array, r"[T ]\d")
-            zoned = pc.match_substring_regex(array, r"[T ].*(Z|[+-]\d{2}(:?\d{2})?)$")
-            ending = pc.if_else(zoned, "", pc.if_else(timed, "Z", "T00:00:00Z"))
-            return pc.binary_join_element_wise(array, ending, "").cast(kind)
-        return array.cast(kind)
+        return times_of_text(array, kind) if t.is_time(kind) or t.is_timestamp(kind) else array.cast(kind)
     except pa.ArrowInvalid as error:
         raise Undecodable(reason_of(error)) from None
