@@ -34,7 +34,6 @@ TESTS = [
     "tests/format/test_offset_map.py",
     "tests/format/test_upconvert.py",
     "tests/values/test_avro.py",
-    "tests/values/test_line_kernels.py",
     "tests/values/test_text_kernels.py",
 ]
 TARGETS = ["decoder", "codecs", "message sets", "cleaner", "lines"]

@@ -31,6 +31,7 @@ LIMITS: dict[str, tuple[str, ...]] = {
     "DUMP_GROUP_BYTES": ("dump.log_file.GROUP_BYTES",),
     "MOST_COMPLAINTS": ("dump.entry.MOST_COMPLAINTS",),
     "INPUT_BLOCK_BYTES": ("cli.records.input_files.BLOCK_BYTES",),
+    "CSV_HEAD_BYTES": ("cli.records.input_rows.CSV_HEAD_BYTES",),
     # Writing
     "WAITING_BYTES": ("log.appending.appender.WAITING_BYTES",),
     "FEWEST_RUNS": ("log.appending.appender.FEWEST_RUNS", "maintenance.rolling.copies.FEWEST_RUNS"),

@@ -68,6 +68,13 @@ def test_a_byte_order_mark_begins_no_value(segments, uri, tmp_path):
     assert records(uri) == [(None, b"a")]
 
 
+@pytest.mark.parametrize(("form", "text"), [("text", "a\n"), ("json", '{"n": 1}\n'), ("csv", "value\na\n")])
+def test_a_byte_order_mark_is_no_part_of_a_value(segments, uri, form, text):
+    segments("append", uri, "orders", "--partitions", 1, "--format", form, stdin=b"\xef\xbb\xbf" + text.encode())
+    expected = text.splitlines()[-1].encode()
+    assert {value for _, value in records(uri)} == {expected}
+
+
 def test_columns_of_json_become_parts_of_a_record(segments, uri, tmp_path):
     rows = [
         {"value": "v", "key": "k", "at": int(MOMENT.timestamp() * 1000), "p": 2},
@@ -83,6 +90,8 @@ def test_columns_of_json_become_parts_of_a_record(segments, uri, tmp_path):
         3,
         "--input",
         tmp_path / "in",
+        "--value-column",
+        "value",
         "--timestamp-column",
         "at",
         "--partition-column",
@@ -97,7 +106,7 @@ def test_columns_of_json_become_parts_of_a_record(segments, uri, tmp_path):
 
 def test_a_part_of_a_record_may_come_late(run, segments, uri, tmp_path):
     segments("topic", "create", uri, "orders")
-    (tmp_path / "a.json").write_text('{"value": "a", "note": "its key is not here"}\n')
+    (tmp_path / "a.json").write_text('{"value": "a", "topic": "its key is not here"}\n')
     (tmp_path / "b.json").write_text('{"value": "b", "key": "k"}\n')
     segments("append", uri, "orders", "--input", tmp_path / "*.json")
     segments("append", uri, "orders", "--input", tmp_path / "*.json", "--key-column", "value")
@@ -116,7 +125,8 @@ def test_an_object_without_a_value_is_named_by_its_place_in_the_file(run, segmen
 def test_keys_and_values_that_are_null_so_far_are_text(segments, uri, tmp_path):
     (tmp_path / "a.json").write_text('{"key": "k", "value": null, "note": null}\n{"key": "l", "value": null}\n')
     (tmp_path / "b.json").write_text('{"key": "k", "value": "b", "note": {"any": "thing"}}\n')
-    segments("append", uri, "orders", "--partitions", 1, "--input", tmp_path / "*.json")
+    value = ("--value-column", "value")
+    segments("append", uri, "orders", "--partitions", 1, "--input", tmp_path / "*.json", *value)
     assert records(uri) == [(b"k", None), (b"l", None), (b"k", b"b")]
 
 
@@ -124,7 +134,8 @@ def test_members_that_make_no_part_of_a_record_may_be_anything(segments, uri, tm
     limits(INPUT_BLOCK_BYTES=40)
     lines = ['{"value": "a", "note": 1}', '{"note": "x", "value": "b"}', '{"value": "c", "note": {"any": ["thing"]}}']
     (tmp_path / "a.json").write_text("\n".join(lines))
-    segments("append", uri, "orders", "--partitions", 1, "--input", tmp_path / "a.json")
+    value = ("--value-column", "value")
+    segments("append", uri, "orders", "--partitions", 1, "--input", tmp_path / "a.json", *value)
     assert [value for _, value in records(uri)] == [b"a", b"b", b"c"]
 
 
@@ -143,6 +154,62 @@ def test_a_tombstone_says_that_its_value_is_null(run, segments, uri, tmp_path, k
         (tmp_path / "b.json").write_text(f"{lines[0]}\n{line}\n")
         ran = run("append", uri, "orders", "--input", tmp_path / "b.json")
         assert ran.code == 1 and "Object 2 of the file is not a record: no value" in ran.error, number
+
+
+@pytest.mark.parametrize(
+    ("keys", "columns"),
+    [
+        (["12345678901234567890", "12345678901234567891"], ["--key-column", "id"]),
+        (["9007199254740993", "1.5", "9007199254740992"], ["--key-column", "id"]),
+        (["1", "1.50", "1.5", "1e0", "-0", "0"], ["--key-column", "id"]),
+    ],
+)
+@pytest.mark.parametrize("block_bytes", [1, 1 << 20])
+def test_numbers_as_keys_keep_their_digits(segments, uri, limits, keys, columns, block_bytes):
+    limits(INPUT_BLOCK_BYTES=block_bytes)
+    lines = [f'{{"id": {key}, "item": {{"id": 7}}}}' for key in keys]
+    append = ("append", uri, "orders", "--partitions", 1, "--format", "json")
+    segments(*append, *columns, stdin="\n".join(lines).encode())
+    assert records(uri) == [(key.encode(), line.encode()) for key, line in zip(keys, lines, strict=True)]
+    whole = "\n".join(f'{{"key": {key}, "value": "v"}}' for key in [*keys, '"text"'])
+    segments(*append, stdin=whole.encode())
+    assert [key for key, _ in records(uri)[len(keys) :]] == [key.encode() for key in [*keys, "text"]]
+
+
+def test_a_key_beside_a_typed_value_keeps_its_digits(segments, uri):
+    lines = b'{"id": 1.50, "n": 1}\n{"id": 9007199254740992, "n": 2}\n'
+    append = ("append", uri, "orders", "--partitions", 1, "--format", "json", "--value-format", "json")
+    segments(*append, "--key-column", "id", stdin=lines)
+    assert [key for key, _ in records(uri)] == [b"1.50", b"9007199254740992"]
+
+
+@pytest.mark.parametrize("number", ["12345678901234567890", "9007199254740993"])
+def test_a_number_of_a_typed_row_that_cannot_be_kept_is_an_error_with_its_line(run, segments, uri, number):
+    segments("topic", "create", uri, "orders")
+    lines = f'{{"id": 1.5}}\n{{"id": {number}}}\n'.encode()
+    ran = run("append", uri, "orders", "--format", "json", "--value-format", "json", stdin=lines)
+    assert ran.code == 1 and "object 2 has a number that a double does not hold" in ran.error
+    assert records(uri) == []
+
+
+@pytest.mark.parametrize("lines", ['{"a":\n{"b":1}}\n', '{"a":1}{"c":\n{"b":1}}\n', '{"a":1} {"b":2}\n\n'])
+def test_an_object_that_is_not_a_line_is_an_error(run, segments, uri, lines):
+    segments("topic", "create", uri, "orders")
+    ran = run("append", uri, "orders", "--format", "json", stdin=lines.encode())
+    assert ran.code == 1 and "object 1 is no JSON" in ran.error and ran.error.count("\n") == 1
+    assert records(uri) == []
+
+
+def test_a_line_of_any_depth_is_stored_or_an_error(run, segments, uri):
+    append = ("append", uri, "orders", "--partitions", 1, "--format", "json")
+    ran = run(*append, stdin=b"[" * 10_000 + b"]" * 10_000 + b"\n")
+    assert ran.code == 1 and "no JSON (nested too deeply)" in ran.error
+    deep = b'{"id": 7, "a": ' + b"[" * 200_000 + b"]" * 200_000 + b', "value": {"x": "[{"}}'
+    segments(*append, "--key-column", "id", stdin=b'{"id": 1}\n%b\n' % deep)
+    segments(*append, stdin=deep)
+    assert records(uri) == [(b"1", b'{"id": 1}'), (b"7", deep), (None, deep)]
+    ran = run(*append, "--value-format", "json", stdin=deep)
+    assert ran.code == 1 and ran.error.count("\n") == 1
 
 
 @pytest.mark.parametrize("block_bytes", [1, 7, 100, 1 << 20])
@@ -288,6 +355,51 @@ def test_a_version_below_the_last_is_an_error_that_names_both(run, segments, uri
 def test_a_key_and_a_transaction_do_not_go_together(run, segments, uri):
     ran = run("append", uri, "orders", "--partitions", 1, "--once", "a", "--txn", "a:1", stdin=b"1\n")
     assert ran.code == 1 and "not both" in ran.error
+
+
+@pytest.mark.parametrize("head_bytes", [20, 1 << 20])
+def test_csv_comes_from_standard_input(segments, uri, limits, head_bytes):
+    limits(CSV_HEAD_BYTES=head_bytes)
+    rows = "".join(f'k{number},"a ""line""\n{number}"\n' for number in range(200))
+    segments("append", uri, "orders", "--partitions", 1, "--format", "csv", stdin=f"key,value\n{rows}".encode())
+    assert records(uri) == [(b"k%d" % number, b'a "line"\n%d' % number) for number in range(200)]
+
+
+@pytest.mark.parametrize(
+    ("form", "text", "name"),
+    [
+        ("json", '{"Key": "a", "value": "b"}\n', "Key"),
+        ("json", '{"key": "a", "value": "b"}\n{"kye": "a", "value": "b"}\n', "kye"),
+        ("json", '{"key": "a", "Value": "b"}\n', "value"),
+        ("json", '{"value": "b", "headers": [{"key": "h", "vaule": "x"}]}\n', "a header has other members"),
+        ("csv", "kye,value\na,b\n", "kye"),
+    ],
+)
+@pytest.mark.parametrize("block_bytes", [1, 1 << 20])
+def test_a_misspelt_column_is_an_error(run, segments, uri, limits, form, text, name, block_bytes):
+    limits(INPUT_BLOCK_BYTES=block_bytes)
+    segments("topic", "create", uri, "orders")
+    ran = run("append", uri, "orders", "--format", form, stdin=text.encode())
+    assert ran.code == 1 and ran.error.count("\n") == 1
+    assert ("Did you mean key?" if name.lower() in ("key", "kye") else name) in ran.error
+    assert records(uri) == []
+
+
+def test_columns_that_no_record_has_are_an_error_unless_the_value_is_chosen(run, segments, uri, tmp_path):
+    segments("topic", "create", uri, "orders")
+    pq.write_table(pa.table({"key": ["k"], "value": ["v"], "amount": [1]}), tmp_path / "a.parquet")
+    (tmp_path / "a.csv").write_text("key,value,amount\nk,v,1\n")
+    (tmp_path / "a.json").write_text('{"key": "k", "value": "v", "amount": 1}\n')
+    for name in ("a.parquet", "a.csv", "a.json"):
+        append = ("append", uri, "orders", "--input", tmp_path / name)
+        ran = run(*append)
+        assert ran.code == 1 and "--value-column value" in ran.error
+        assert ("it has a member that no record has" if name == "a.json" else "'amount'") in ran.error
+        segments(*append, "--value-column", "value")
+    assert records(uri) == [(b"k", b"v")] * 3
+    (tmp_path / "b.csv").write_text("kye,value,amount\nk,v,1\n")
+    ran = run("append", uri, "orders", "--input", tmp_path / "b.csv", "--value-column", "value")
+    assert ran.code == 1 and "Did you mean key?" in ran.error
 
 
 def test_rows_of_csv_are_text(run, segments, uri, tmp_path):

@@ -900,11 +900,11 @@ MUTANTS = (
     ),
     Mutant(
         "append",
-        "a null goes to Arrow's reader of JSON",
+        "a double stands for a number that it does not hold",
         "cli/records/json_rows.py",
-        "    if row >= 0:\n",
-        "    if False:\n",
-        "tests/cli/test_append.py::test_a_null_among_objects_is_an_error",
+        "    _check_numbers(lines, rows, file, before)\n",
+        "",
+        "tests/cli/test_append.py::test_a_number_of_a_typed_row_that_cannot_be_kept_is_an_error_with_its_line",
     ),
     Mutant(
         "append",

@@ -95,8 +95,9 @@ def append(
 
     json: an object per line. One with value (text) is a record with its key,
     headers, partition and timestamp (ms): what `consume --output json` prints.
-    value_base64 and key_base64 hold bytes that are not text. Any other object
-    is a value as it stands.
+    value_base64 and key_base64 hold bytes that are not text. A member that no
+    record has is an error, unless --value-column names the value. Any other
+    object is a value as it stands. A number as a key keeps its digits.
 
     csv, parquet, delta: a row with a column value of text or bytes is a
     record, as above. Any other row is a value as JSON. The options ...-column

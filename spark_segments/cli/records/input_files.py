@@ -17,8 +17,10 @@ from spark_segments.log.reading.ahead import Piece, available_cores, read_ahead
 
 BLOCK_BYTES = 8 << 20
 STANDARD_INPUT = "-"
+_LINE_END, _RETURN = 10, 13
 HINT = 'What Spark, Polars or DuckDB reads, they write, too: df.write.format("segments")'
 _LARGEST_BLOCK = 2**31 - 1
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _TAIL_BYTES = 64 << 10  # where the last line of a block most likely begins
 
 
@@ -51,7 +53,7 @@ def opened(file: str) -> Any:
 
 def blocks(file: str) -> Iterator[pa.Buffer]:
     """The content of a file, compressed or not, in blocks of whole lines. A line may be longer than a block."""
-    rest = np.empty(0, np.uint8)
+    rest, is_first = np.empty(0, np.uint8), True
     with opened(file) as stream:
         while True:
             begun = len(rest)
@@ -69,10 +71,17 @@ def blocks(file: str) -> Iterator[pa.Buffer]:
                 break
             end = _lines_end(content[: begun + size], begun)
             if end:
-                yield block[:end]
+                yield _without_mark(block[:end]) if is_first else block[:end]
+                is_first = False
             rest = content[end : begun + size]
     if begun:
-        yield block[:begun]
+        yield _without_mark(block[:begun]) if is_first else block[:begun]
+
+
+def _without_mark(block: pa.Buffer) -> pa.Buffer:
+    """The first block of a file without a byte order mark."""
+    mark = len(_BYTE_ORDER_MARK)
+    return block[mark:] if block[:mark].to_pybytes() == _BYTE_ORDER_MARK else block
 
 
 def _lines_end(content: np.ndarray, begin: int) -> int:
@@ -82,6 +91,24 @@ def _lines_end(content: np.ndarray, begin: int) -> int:
         if found >= 0:
             return first + found + 1
     return 0
+
+
+def count_lines(block: pa.Buffer) -> int:
+    """How many lines a block has, of which the last may lack its end."""
+    content = np.frombuffer(block, np.uint8)
+    return int(np.count_nonzero(content == _LINE_END)) + (len(content) > 0 and content[-1] != _LINE_END)
+
+
+def line_spans(block: pa.Buffer) -> tuple[np.ndarray, np.ndarray]:
+    """Where the lines of a block begin (int64[n]), and their bytes (int64[n]) without their ends: \\n or \\r\\n."""
+    content = np.frombuffer(block, np.uint8)
+    ends = np.flatnonzero(content == _LINE_END)
+    starts = np.concatenate([[0], ends + 1])
+    sizes = ends - starts[:-1]
+    sizes -= (sizes > 0) & (content[ends - 1] == _RETURN)
+    if starts[-1] == len(content):
+        return starts[:-1], sizes
+    return starts, np.append(sizes, len(content) - starts[-1])
 
 
 def ahead(pieces: Iterable[Piece], file: str) -> Iterator[pa.RecordBatch]:

@@ -8,6 +8,8 @@ text, unless a format encodes them.
 from __future__ import annotations
 
 import contextlib
+import csv
+import io
 import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,19 +24,39 @@ import pyarrow.compute as pc
 import pyarrow.csv as pv
 import pyarrow.parquet as pq
 
-from spark_segments.cli.records.input_files import STANDARD_INPUT, ahead, blocks, files_of, opened, unreadable
-from spark_segments.cli.records.json_rows import Lines, as_bytes, count_objects, parsed, read_records, read_rows
+from spark_segments.cli.records.input_files import (
+    STANDARD_INPUT,
+    ahead,
+    blocks,
+    count_lines,
+    files_of,
+    line_spans,
+    opened,
+    unreadable,
+)
+from spark_segments.cli.records.json_rows import (
+    RECORD_SCHEMA,
+    Lines,
+    are_records,
+    as_bytes,
+    decoded,
+    hint_for,
+    inferred_schema,
+    read_rows,
+    with_numbers_as_text,
+    wrong_object,
+)
 from spark_segments.cli.records.record_text import Properties
 from spark_segments.errors import InvalidOptionError, reason_of
 from spark_segments.format.layout import HEADERS_TYPE
-from spark_segments.log.appending.caller_rows import is_bytes
+from spark_segments.log.appending.caller_rows import COLUMNS, is_bytes, slips
 from spark_segments.log.reading.ahead import Piece
 from spark_segments.values.rows import gathered, offsets_of
-from spark_segments.values.text import lines
 from spark_segments.values.text.json_write import quoted, write_json
 
 _PARTS = ("key", "value", "timestamp", "partition", "headers")
 _TIMESTAMP = pa.timestamp("us", tz="UTC")
+CSV_HEAD_BYTES = 1 << 20  # the names of a CSV file's columns are in its first bytes
 _SEPARATORS = {"headers": "headers.delimiter", "key": "key.separator"}
 
 
@@ -92,33 +114,34 @@ class Input:
             yield rows
 
     def _text(self, files: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        self._check(["value"])
+        self._check(pa.schema([("value", pa.binary())]), "")
         number = 1
 
         def pieces(file: str) -> Iterator[Piece]:
             nonlocal number
             for block in blocks(file):
                 yield partial(self._parsed_text, block, number)
-                number += lines.count_lines(block)[0]
+                number += count_lines(block)
 
         for file in files:
             yield from ahead(pieces(file), file)
 
     def _parsed_text(self, block: pa.Buffer, number: int) -> Iterator[pa.RecordBatch]:
         """Lines as records by the properties of Kafka's console producer. `number`: that of the first line."""
-        names = [name for name in ("headers", "key") if self.properties.flag(f"parse.{name}")]
-        properties = [_SEPARATORS[name] for name in names]
-        try:
-            parts = lines.split(block, [self._separator(one) for one in properties])
-        except lines.Unseparated as error:
-            name, separator = names[error.separator], properties[error.separator]
-            raise InvalidOptionError(
-                f"Line {number + error.row} has no {name}",
-                expected=f"{name}, {self.properties.values[separator]!r} and the rest",
-                found=f"{error.size} bytes without the separator",
-                hint=f"Set --property {separator}=…, or leave parse.{name} out",
-            ) from None
-        columns = dict(zip([*names, "value"], parts, strict=True))
+        columns: dict[str, pa.Array] = {}
+        rest = gathered(block, *line_spans(block))
+        for name in [name for name in _SEPARATORS if self.properties.flag(f"parse.{name}")]:
+            separator, texts = _SEPARATORS[name], rest
+            columns[name], rest, is_found = _split(texts, self._separator(separator))
+            if not is_found.all():
+                row = int(is_found.argmin())
+                raise InvalidOptionError(
+                    f"Line {number + row} has no {name}",
+                    expected=f"{name}, {self.properties.values[separator]!r} and the rest",
+                    found=f"{len(texts[row].as_py())} bytes without the separator",
+                    hint=f"Set --property {separator}=…, or leave parse.{name} out",
+                )
+        columns["value"] = rest
         if "headers" in columns:
             columns["headers"] = self._headers(columns["headers"], number)
         if marker := self.properties.bytes("null.marker"):
@@ -139,12 +162,7 @@ class Input:
         listed = pc.split_pattern(texts, self._separator("headers.separator"))
         filled = pc.greater(pc.binary_length(listed.flatten()), 0)
         pairs, rows = listed.flatten().filter(filled), pc.list_parent_indices(listed).filter(filled).to_numpy()
-        starts, ends = offsets_of(pairs)[:-1], offsets_of(pairs)[1:]
-        found = pc.find_substring(pairs, separator).to_numpy().astype(np.int64)
-        key_ends = np.where(found < 0, ends, starts + found)
-        value_starts = np.minimum(key_ends + len(separator), ends)
-        data = pairs.buffers()[2]
-        keys, values = gathered(data, starts, key_ends - starts), gathered(data, value_starts, ends - value_starts)
+        keys, values, _ = _split(pairs, separator)
         wrong = pc.index(quoted(keys).is_null(), True).as_py()
         if wrong >= 0:
             raise InvalidOptionError(f"Line {number + int(rows[wrong])} has a header whose key is not UTF-8")
@@ -162,19 +180,20 @@ class Input:
         )
         reading = pv.ReadOptions(autogenerate_column_names=not has_header)
         for file in files:
-            try:
-                with opened(file) as stream:
-                    names = pv.open_csv(stream, reading, parsing).schema.names
-                types = None if "value" in self.typed else dict.fromkeys(names, pa.string())
-                converting = pv.ConvertOptions(
-                    column_types=types, null_values=[""], strings_can_be_null=True, quoted_strings_can_be_null=False
-                )
-                self._check(names)
-                with opened(file) as stream:
-                    for batch in pv.open_csv(stream, reading, parsing, converting):
+            with opened(file) as stream:
+                try:
+                    head = stream.read(CSV_HEAD_BYTES)
+                    names = _csv_names(head, parsing, has_header=has_header)
+                    types = None if "value" in self.typed else dict.fromkeys(names, pa.string())
+                    converting = pv.ConvertOptions(
+                        column_types=types, null_values=[""], strings_can_be_null=True, quoted_strings_can_be_null=False
+                    )
+                    self._check(pa.schema([(name, pa.string()) for name in names]), file)
+                    whole = pa.PythonFile(_Rejoined(head, stream), mode="r")
+                    for batch in pv.open_csv(whole, reading, parsing, converting):
                         yield self._record(batch)
-            except pa.ArrowException as error:
-                raise unreadable(file, error) from None
+                except pa.ArrowException as error:
+                    raise unreadable(file, error) from None
 
     def _delta(self, paths: Sequence[str]) -> Iterator[pa.RecordBatch]:
         from deltalake import DeltaTable
@@ -192,7 +211,7 @@ class Input:
                 rows = table.to_pyarrow_dataset()
             except (DeltaError, OSError, ValueError) as error:
                 raise unreadable(path, " ".join(str(error).split())) from None
-            self._check(rows.schema.names)
+            self._check(_without_dictionary_types(rows.schema), path)
             for batch in rows.to_batches():
                 yield self._record(_without_dictionaries(batch))
 
@@ -200,7 +219,7 @@ class Input:
         for file in files:
             try:
                 with pq.ParquetFile(file) as opened:
-                    self._check(opened.schema_arrow.names)
+                    self._check(_without_dictionary_types(opened.schema_arrow), file)
                     for batch in opened.iter_batches():
                         yield self._record(_without_dictionaries(batch))
             except pa.ArrowException as error:
@@ -213,69 +232,81 @@ class Input:
             nonlocal schema
             before = 0
             for block in blocks(file):
-                try:
-                    count = count_objects(block, file, before)
-                    if schema is None and count:
-                        schema = self._schema(block, count)
-                except pa.ArrowException as error:
-                    raise unreadable(file, error) from None
-                if schema is not None and count:
-                    yield partial(self._parsed_json, block, count, schema, file, before)
-                before += count
+                lines = Lines(block, file)
+                if schema is None and len(lines):
+                    schema = self._schema(lines, file)
+                if schema is not None and len(lines):
+                    yield partial(self._parsed_json, lines, schema, file, before)
+                before += len(lines)
 
         for file in files:
             yield from ahead(pieces(file), file)
 
-    def _parsed_json(
-        self, block: pa.Buffer, count: int, schema: pa.Schema, file: str, before: int
-    ) -> Iterator[pa.RecordBatch]:
-        """The objects of a block, `count` of them, as records. `before`: the file's objects before them."""
-        if self._is_record(schema):
-            yield self._record(read_records(block, count, schema, file, before))
-        else:
-            yield self._record(*read_rows(block, count, schema, file, whole="value" in self.typed))
+    def _parsed_json(self, lines: Lines, schema: pa.Schema, file: str, before: int) -> Iterator[pa.RecordBatch]:
+        """The objects of lines as records. `before`: the file's objects before them."""
+        is_record = self._is_record(schema)
+        is_whole = "value" in self.typed and not is_record
+        texts = self._text_columns(schema)
+        others = "error" if is_whole or (is_record and self.columns.get("value") is None) else "ignore"
+        rows = read_rows(lines, schema, () if is_whole else texts, file, before, unexpected=others)
+        if is_record:
+            rows = decoded(rows, lines, file, before)
+        keys = None
+        if is_whole and texts:  # the whole has their types
+            keys = pa.schema([(name, pa.string()) for name in texts])
+            keys = read_rows(lines, keys, texts, file, before, unexpected="ignore")
+        yield self._record(rows, lines, keys)
 
-    def _check(self, names: Collection[str]) -> None:
+    def _check(self, schema: pa.Schema, path: str, known: Collection[str] = COLUMNS) -> None:
+        """Raises InvalidOptionError for a chosen column that is not there, and where rows are records already for a
+        column that no record has. Who chooses the column of the value leaves others out, but for slips of a name.
+        """
+        names, chosen = schema.names, {column for column in self.columns.values() if column is not None}
         for part, column in self.columns.items():
             if column is not None and column not in names:
                 raise InvalidOptionError(
                     f"There is no column {column} to be the {part}", expected=f"one of {', '.join(names)}", found=column
                 )
+        if self._is_record(schema):
+            wrong = slips(names) if self.columns.get("value") else [name for name in names if name not in known]
+            for name in wrong:
+                if name not in chosen:
+                    raise InvalidOptionError(f"A record has no column {name!r}", path=path, hint=hint_for(name))
 
-    def _schema(self, block: pa.Buffer, count: int) -> pa.Schema:
-        """The columns of all blocks, by those that the first has, with `count` objects. Raises ArrowInvalid.
+    def _schema(self, lines: Lines, file: str) -> pa.Schema:
+        """The columns of all blocks, by those that the first has.
 
-        Records may have parts later that the first have not. Text is text where Arrow takes it for times, and so is a
-        key or value that is null so far. Any other column that is null so far may have any type later: it is left out
-        unless a record is made from it. So is a column of records that none of their parts is made from.
+        Records may have parts later that the first have not. What becomes a key or a value is text, be it a number or
+        null so far, unless it is nested, true or false, or a format encodes it. Text is text where Arrow takes it for
+        times. Where the line is the value as it stands, no other column is read.
         """
-        if not self.typed and not any(self.columns.values()) and lines.records(block, count) is not None:
-            return lines.RECORD_SCHEMA
-        inferred = parsed(block).schema
-        self._check(inferred.names)
-        used = {*_PARTS, *filter(None, self.columns.values())}
-        bytes_columns = {self.columns.get(part) or part for part in ("key", "value")}
+        if not self.typed and not any(self.columns.values()) and are_records(lines):
+            return RECORD_SCHEMA
+        is_whole = "value" in self.typed
+        names = [] if is_whole else [self.columns.get("key") or "key", *filter(None, [self.columns.get("value")])]
+        inferred = inferred_schema(with_numbers_as_text(lines.texts(), names), file)
+        texts = self._text_columns(inferred)
         fields = []
         for field in inferred:
-            is_null = pa.types.is_null(field.type)
-            if pa.types.is_temporal(field.type) or (is_null and field.name in {*bytes_columns, "value_base64"}):
-                fields.append(field.with_type(pa.string()))
-            elif not is_null or field.name in used or "value" in self.typed:
-                fields.append(field)
+            is_text = pa.types.is_temporal(field.type) or (field.name in texts and not is_whole)
+            fields.append(field.with_type(pa.string()) if is_text else field)
         found = pa.schema(fields)
+        known = {*RECORD_SCHEMA.names, *filter(None, self.columns.values())}
+        is_record = self._is_record(found) or (not is_whole and _is_misspelt(found))
+        if is_record and not self.columns.get("value") and not known.issuperset(found.names):
+            raise wrong_object(lines.texts(), file, 0, "a member that no record has", known)
+        self._check(found, file, known)
         if not self._is_record(found):
-            return found
-        own = {one.name: one for one in found if one.name in used}
-        kept = [
-            own.pop(one.name) if one.name in own and self._keeps_type(own[one.name]) else one
-            for one in lines.RECORD_SCHEMA
-        ]
-        return pa.schema([*kept, *(one for name, one in own.items() if name not in lines.RECORD_SCHEMA.names)])
+            return found if is_whole else pa.schema([field for field in found if field.name in self.columns.values()])
+        own = {field.name: field for field in found if not pa.types.is_null(field.type)}
+        kept = [own.get(part.name, part) if part.name in _PARTS[:-1] else part for part in RECORD_SCHEMA]
+        chosen = [field for field in found if field.name in self.columns.values()]
+        return pa.schema([*kept, *(field for field in chosen if field.name not in RECORD_SCHEMA.names)])
 
-    @staticmethod
-    def _keeps_type(field: pa.Field) -> bool:
-        """Whether a part of a record may have another type than _RECORD_FIELDS says: numbers as keys, times as text."""
-        return field.name in ("key", "value", "timestamp", "partition") and not pa.types.is_null(field.type)
+    def _text_columns(self, schema: pa.Schema) -> list[str]:
+        """The columns that become keys and values as text."""
+        names = [self.columns.get(part) or part for part in ("key", "value") if part not in self.typed]
+        return [name for name in names if name in schema.names and _is_text_or_number(schema.field(name).type)]
 
     def _is_record(self, schema: pa.Schema) -> bool:
         """Whether rows are records already, with their parts as columns."""
@@ -283,8 +314,12 @@ class Input:
             return "value_base64" in schema.names
         return is_bytes(schema.field("value").type) or self.columns.get("value") == "value"
 
-    def _record(self, rows: pa.RecordBatch, lines: Lines | None = None) -> pa.RecordBatch:
-        """Rows as records. `lines`: makes the rows as text, where they have been text."""
+    def _record(
+        self, rows: pa.RecordBatch, lines: Lines | None = None, keys: pa.RecordBatch | None = None
+    ) -> pa.RecordBatch:
+        """Rows as records. `lines`: the rows as text, where they have been text. `keys`: columns that stand in for
+        those of `rows` in keys and values.
+        """
         names = rows.schema.names
         chosen = {part: column for part, column in self.columns.items() if column is not None}
         if self._is_record(rows.schema):
@@ -292,11 +327,13 @@ class Input:
                 if part in names:
                     chosen.setdefault(part, part)
         columns: dict[str, pa.Array] = {}
-        if "value" not in chosen:
+        if "value" not in chosen and "value" not in self.typed and lines is not None:
+            columns["value"] = lines.texts()
+        elif "value" not in chosen:
             whole = pa.StructArray.from_arrays(rows.columns, names=names)
-            columns["value"] = whole if "value" in self.typed else write_json(whole) if lines is None else lines()
+            columns["value"] = whole if "value" in self.typed else write_json(whole)
         for part, column in chosen.items():
-            array = rows.column(column)
+            array = (rows if keys is None or column not in keys.schema.names else keys).column(column)
             if part in ("key", "value"):
                 columns[part] = array if part in self.typed else as_bytes(array)
             elif part == "timestamp":
@@ -308,6 +345,50 @@ class Input:
         return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
 
 
+def _is_misspelt(schema: pa.Schema) -> bool:
+    """Whether rows have a key, and text under a name that is a slip for value."""
+    meant = {meant: name for name, meant in slips(schema.names).items()}
+    return "key" in schema.names and "value" in meant and is_bytes(schema.field(meant["value"]).type)
+
+
+def _split(texts: pa.BinaryArray, separator: bytes) -> tuple[pa.BinaryArray, pa.BinaryArray, np.ndarray]:
+    """(what is before, what is behind the first separator of each text, bool[n] whether it has one)"""
+    starts, ends = offsets_of(texts)[:-1], offsets_of(texts)[1:]
+    found = pc.find_substring(texts, separator).to_numpy().astype(np.int64)
+    before_ends = np.where(found < 0, ends, starts + found)
+    behind = np.minimum(before_ends + len(separator), ends)
+    data = texts.buffers()[2]
+    return gathered(data, starts, before_ends - starts), gathered(data, behind, ends - behind), found >= 0
+
+
+def _csv_names(head: bytes, parsing: pv.ParseOptions, *, has_header: bool) -> list[str]:
+    """The names of a file's columns, by its first bytes; those that Arrow gives to columns without a header."""
+    text = head.decode("utf-8-sig", errors="replace")
+    rows = csv.reader(io.StringIO(text, newline=""), delimiter=parsing.delimiter, quotechar=parsing.quote_char)
+    row = next((row for row in rows if row), [])
+    return row if has_header else [f"f{number}" for number in range(len(row))]
+
+
+class _Rejoined:
+    """A stream whose first bytes have been read: a pipe gives them once."""
+
+    closed = False
+
+    def __init__(self, head: bytes, rest: Any) -> None:
+        self._head, self._rest = head, rest
+
+    def read(self, size: int) -> bytes:
+        """At most `size` bytes, none at the end."""
+        if not self._head:
+            return bytes(self._rest.read(size))
+        found, self._head = self._head[:size], self._head[size:]
+        return found
+
+
+def _is_text_or_number(kind: pa.DataType) -> bool:
+    return not pa.types.is_nested(kind) and not pa.types.is_boolean(kind)
+
+
 def _format_of(path: str) -> Format:
     """What a file's name says, or that of the first file in a directory."""
     if os.path.isdir(os.path.join(path, "_delta_log")):
@@ -316,6 +397,13 @@ def _format_of(path: str) -> Format:
         path = files_of(path)[0]
     endings = [one.lower() for one in Path(path).suffixes]
     return next((_ENDINGS[one] for one in reversed(endings[-2:]) if one in _ENDINGS), Format.TEXT)
+
+
+def _without_dictionary_types(schema: pa.Schema) -> pa.Schema:
+    """The schema of `_without_dictionaries`."""
+    return pa.schema(
+        [(field.name, field.type.value_type if pa.types.is_dictionary(field.type) else field.type) for field in schema]
+    )
 
 
 def _without_dictionaries(rows: pa.RecordBatch) -> pa.RecordBatch:
