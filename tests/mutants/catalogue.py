@@ -902,8 +902,8 @@ MUTANTS = (
         "append",
         "a double stands for a number that it does not hold",
         "cli/records/json_rows.py",
-        "    _check_numbers(lines, rows, file, before)\n",
-        "",
+        "        _check_numbers(lines.texts(), rows, file, before)\n",
+        "        pass\n",
         "tests/cli/test_append.py::test_a_number_of_a_typed_row_that_cannot_be_kept_is_an_error_with_its_line",
     ),
     Mutant(
