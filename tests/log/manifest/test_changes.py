@@ -90,10 +90,11 @@ def test_a_chunk_that_vacuum_might_have_taken_is_refused(manifest, tmp_path):
 @pytest.mark.rule("W14")
 def test_old_files_are_refused_whatever_the_commit_and_those_that_another_row_names_are_not(manifest, tmp_path):
     old_ms = time.time_ns() // 1_000_000 - OLDEST_CHUNK_MS - 1
-    first = dataclasses.replace(new_chunk(), index_position=900, index_bytes=0)
+    path = new_chunk().path.replace(f"{TOPIC}-0", f"{TOPIC}-shared")
+    first = dataclasses.replace(new_chunk(), path=path, index_position=900)
     commit_append(manifest, [first])
     second = dataclasses.replace(first, byte_position=500, base_offset=10, next_offset=20, created_ms=old_ms)
-    other = dataclasses.replace(second, path=new_chunk().path)
+    other = dataclasses.replace(second, path=path.replace(".log", "a.log"))
     for row in (first, other):
         manifest.storage.write(row.path, b"")
         os.utime(tmp_path / row.path, (old_ms / 1000, old_ms / 1000))
