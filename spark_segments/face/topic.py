@@ -28,7 +28,7 @@ from spark_segments.log import (
 from spark_segments.log.manifest.commit import Plan
 from spark_segments.log.manifest.manifest import Upgrade
 from spark_segments.log.manifest.transaction import named
-from spark_segments.log.partitions import check_partition_count
+from spark_segments.log.partitions import check_partition_count, with_era
 from spark_segments.printing import Printed, Prints
 from spark_segments.quantities import Bytes, since_1970_ms
 
@@ -176,9 +176,10 @@ class Topic(Prints):
         value.format: what the bytes of key and value are read as, so that these columns are typed. `isolation`:
         read_uncommitted or read_committed.
 
-        The `view` latest is the newest record of each key in the offsets, partition by partition: what cleaning would
-        leave of them. Records without a key and aborted data are not in it; tombstones are, unless told otherwise.
-        `value_type` binary_view: values are views of the bytes that were read (`Scan.to_reader`).
+        The `view` latest is the newest record of each key in the offsets: what cleaning would leave of them. Where
+        partitions were added to the topic, a key's newest record is looked for in all of them. Records without a key
+        and aborted data are not in it; tombstones are, unless told otherwise. `value_type` binary_view: values are
+        views of the bytes that were read (`Scan.to_reader`).
         """
         from spark_segments.log import Scan, Selection
         from spark_segments.log.reading.plan import EVERYTHING
@@ -230,7 +231,10 @@ class Topic(Prints):
         return append(self.log, self.name, rows, named(once, txn), options=options, formats=formats)
 
     def alter(self, config: Mapping[str, str | None] | None = None, partitions: int | None = None) -> None:
-        """Sets configuration values (None takes one away) and raises the number of partitions, in one commit."""
+        """Sets configuration values (None takes one away) and raises the number of partitions, in one commit.
+
+        New records of a key may go to another partition then. The view latest and latest tables find the newest in any.
+        """
         self._check_writable()
         with self.log.known(self.name) as manifest:
             manifest.commit(altered(config or {}, partitions, self.log.defaults))
@@ -299,7 +303,8 @@ def altered(config: Mapping[str, str | None], partitions: int | None, defaults: 
         added = [Partition(snapshot.topic_id, number) for number in range(count, partitions or count)]
         if overrides == snapshot.config and not added:
             return None
-        return Change("alter", config=overrides, partitions=added)
+        topic = dataclasses.replace(with_era(snapshot), config=overrides) if added else None
+        return Change("alter", config=overrides, partitions=added, topic=topic)
 
     return plan
 

@@ -45,6 +45,7 @@ from spark_segments.log.manifest.states import (
     with_holes,
 )
 from spark_segments.log.manifest.topic_row import TopicRow
+from spark_segments.log.partitions import without_eras
 from spark_segments.log.report import Report
 from spark_segments.log.segment.limits import SegmentLimits
 from spark_segments.progress import Progress
@@ -242,7 +243,7 @@ class TopicCapture:
             if topic_id is None:  # the one that this goes on for may have theirs
                 topic_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
                 states = {} if topic.topic_id is None else {SOURCE_TOPIC_ID: topic.topic_id}
-            row = TopicRow(topic_id, kept.config, states=states)
+            row = without_eras(TopicRow(topic_id, kept.config, states=states))
             self._manifest.create_by(Change(CREATE, partitions=self._empty(topic_id, 0), topic=row))
         current = self._manifest.snapshot() if before is None else before
         current.role.check(current.topic, CAPTURE)
@@ -250,7 +251,7 @@ class TopicCapture:
 
         def grown(current: Snapshot) -> Change | None:
             made = self._empty(current.topic_id, current.partitions.num_rows)
-            return Change(CAPTURE, partitions=made) if made else None
+            return Change(CAPTURE, partitions=made, topic=without_eras(current.topic_row)) if made else None
 
         if len(topic.leaders) > current.partitions.num_rows:
             self._manifest.commit(grown)

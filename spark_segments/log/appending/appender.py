@@ -143,12 +143,14 @@ class Chunks:
     """The chunks that a task wrote into a topic, in the order of its rows within each partition.
 
     `row_without_key`: the first row of the task without a key, counted from 1; None where every row has a key.
+    `partitions`: how many the topic had for the task, which chose by keys among them.
     """
 
     topic: str
     topic_id: str
     segments: tuple[Segment, ...] = ()
     row_without_key: int | None = None
+    partitions: int | None = None
 
 
 @dataclass
@@ -254,7 +256,13 @@ class Appender:
             opened.writers = {}
         self._is_closed = True  # from now on the files are the caller's, who may commit them
         return [
-            Chunks(opened.target.topic, opened.target.topic_id, tuple(opened.finished), opened.row_without_key)
+            Chunks(
+                opened.target.topic,
+                opened.target.topic_id,
+                tuple(opened.finished),
+                opened.row_without_key,
+                opened.target.partitions,
+            )
             for opened in self._topics.values()
         ]
 

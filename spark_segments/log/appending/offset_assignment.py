@@ -19,6 +19,7 @@ from spark_segments.log.manifest.rows import Partition, Segment, partitions_of
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.manifest.topic_log import TableState
 from spark_segments.log.manifest.transaction import AnyTransaction
+from spark_segments.log.partitions import with_era
 from spark_segments.storage import Storage
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ def commit_append(
     txn: AnyTransaction | None = None,
     *,
     check: Callable[[Snapshot], None] | None = None,
+    partitions: int | None = None,
     state: TableState | None = None,
     replayed: bool = False,
 ) -> dict[int, tuple[int, int]]:
@@ -40,7 +42,8 @@ def commit_append(
 
     Chunks of a partition get the next offsets in the order given, which must be (task, row). A `txn` that was committed
     before adds nothing and returns {}; without chunks it is recorded all the same. `check` is called with the snapshot
-    that each try appends to; an error from it ends the append. `state`: as in `Manifest.commit`. `replayed`: the same
+    that each try appends to; an error from it ends the append. `partitions`: how many the topic had for the writer;
+    where it has more by now, the append is an era of its own. `state`: as in `Manifest.commit`. `replayed`: the same
     chunks may have been committed before, then rolled and vacuumed, so that no row names them; so their files are
     looked for.
 
@@ -59,7 +62,12 @@ def commit_append(
             check_files(manifest.storage, chunks)
         if manifest.log.is_forced(snapshot.config):  # it may not have been when the chunks were written
             manifest.storage.force(_files(chunks))
-        return plan_append(snapshot, chunks)
+        change = plan_append(snapshot, chunks)
+        if partitions is None or partitions >= snapshot.partitions.num_rows:
+            return change
+        # Keys went into other partitions than those of the appends around it, which only their order tells apart.
+        before = dataclasses.replace(snapshot, states=with_era(snapshot).states)
+        return dataclasses.replace(change, topic=with_era(before, change.partitions))
 
     done = manifest.commit(plan, txn=txn, state=state)
     offsets: dict[int, tuple[int, int]] = {}
@@ -84,6 +92,7 @@ def commit_written(
         [segment for chunks in written for segment in chunks.segments],
         txn,
         check=lambda snapshot: check_written(snapshot, written, defaults),
+        partitions=min((one.partitions for one in written if one.partitions is not None), default=None),
         state=state,
         replayed=replayed,
     )

@@ -44,7 +44,7 @@ from spark_segments.log.manifest.states import (
     REBUILT_FROM,
     Erasure,
     erasures_of,
-    hole_states,
+    log_states,
     noted,
     other_states,
 )
@@ -179,7 +179,7 @@ def plan_mirror(
         FORMAT_VERSION,
         states=_role(leader, follower).given_to(
             {name: value for name, value in other_states(follower.states).items() if name != ERASURES}
-            | hole_states(version.states)
+            | log_states(version.states)
             | {name: value for name, value in version.states.items() if name == REBUILT_FROM}
             | noted(erasures)
         ),

@@ -176,14 +176,24 @@ def with_holes(snapshot: Snapshot, holes: Sequence[Hole], undecided: Sequence[Un
     return dataclasses.replace(snapshot.topic_row, states=states)
 
 
-def hole_states(states: Mapping[str, str]) -> dict[str, str]:
-    """The entries of `states` that are holes and undecided transactions."""
-    return {name: value for name, value in states.items() if name.startswith((_HOLES, _UNDECIDED))}
+PARTITIONS_ADDED = "partitions_added"
+"""The state of a topic whose keys may have records in several partitions: JSON, by addition of partitions the log end
+of each partition at that commit. Empty where a broker may have added partitions: nobody knows when.
+"""
+
+_OF_THE_LOG = (_HOLES, _UNDECIDED, PARTITIONS_ADDED)
+
+
+def log_states(states: Mapping[str, str]) -> dict[str, str]:
+    """The entries of `states` that tell of the log itself, in each copy of it: holes, undecided transactions, and when
+    partitions were added.
+    """
+    return {name: value for name, value in states.items() if name.startswith(_OF_THE_LOG)}
 
 
 def other_states(states: Mapping[str, str]) -> dict[str, str]:
-    """The entries of `states` that `hole_states` leaves."""
-    return {name: value for name, value in states.items() if not name.startswith((_HOLES, _UNDECIDED))}
+    """The entries of `states` that `log_states` leaves."""
+    return {name: value for name, value in states.items() if not name.startswith(_OF_THE_LOG)}
 
 
 _CAPTURED = "captured."
