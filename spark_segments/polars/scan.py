@@ -71,8 +71,10 @@ def _frames(
     """The frames that Polars asks for: the first `n_rows` rows, of them those that satisfy the predicate."""
     names = with_columns if with_columns is not None else scan.schema.names
     used = names if predicate is None else [*names, *predicate.meta.root_names()]
-    # The first rows of a range are not the first rows of the topic.
-    bounds = Bounds() if predicate is None or n_rows is not None else bounds_of(predicate)
+    # The first rows of a range are not the first rows of the topic, and what is newest there may be older than a record
+    # of another partition.
+    is_whole = n_rows is not None or scan.is_across_partitions
+    bounds = Bounds() if predicate is None or is_whole else bounds_of(predicate)
     left = n_rows
     for batch in replace(scan.select(used), offsets=_offsets(scan, bounds)).to_reader(threads):
         frame = _frame(batch)

@@ -13,8 +13,8 @@ from pyspark.sql.types import StructType
 from spark_segments import extensions
 from spark_segments.execution import Versioned
 from spark_segments.log.manifest.snapshot import Snapshot
+from spark_segments.log.reading.across import ViewPart
 from spark_segments.log.reading.ahead import read_ahead
-from spark_segments.log.reading.latest import LatestPart
 from spark_segments.log.reading.plan import DEFAULT_MAX_PARTITION_BYTES, LATEST_VIEW, Part, Selection, pack
 from spark_segments.log.reading.scan import Scan, read
 from spark_segments.spark.batches import merged
@@ -38,7 +38,7 @@ TASK_AHEAD_BYTES = 32 << 20
 class RangesPartition(Versioned, InputPartition):
     """The work of one task."""
 
-    def __init__(self, work: Sequence[Part | LatestPart]) -> None:
+    def __init__(self, work: Sequence[Part | ViewPart]) -> None:
         super().__init__(work)
 
 
@@ -131,7 +131,7 @@ class Reader(Versioned, DataSourceReader):
         from spark_segments.log.reading.read import pieces_of
 
         try:
-            if self._storage.is_local or any(isinstance(part, LatestPart) for part in parts):
+            if self._storage.is_local or not all(isinstance(part, Part) for part in parts):
                 for part in parts:
                     yield from self._read(part)
             else:
@@ -140,7 +140,7 @@ class Reader(Versioned, DataSourceReader):
         finally:
             freeze_imports()
 
-    def _read(self, part: Part | LatestPart) -> Iterator[pa.RecordBatch]:
+    def _read(self, part: Part | ViewPart) -> Iterator[pa.RecordBatch]:
         """The batches of a part, with keys and values decoded where the topic has readers for them."""
         batches, readers = read(self._storage, part), self._value_readers.get(part.topic)
         if not readers:

@@ -114,6 +114,20 @@ def test_a_capture_goes_on_where_the_last_one_ended(source: LogDir, log: LogDir)
     assert log.topic("orders").snapshot.config["retention.ms"] == "-1"
 
 
+def test_the_newest_record_of_a_captured_key_is_that_of_the_latest_time_in_any_partition(log: LogDir) -> None:
+    source = memory_log("/source")
+    source.create_topic("orders", partitions=2)
+    rows = [
+        {"key": "a", "value": "1", "partition": 0, "timestamp": 2},
+        {"key": "a", "value": "2", "partition": 1, "timestamp": 1},
+    ]
+    source.topic("orders").append(rows)
+    with playing(Views(source)) as address:
+        capture(log, address)
+    view = log.topic("orders").scan(columns=["value"], view="latest")
+    assert view.to_table().column("value").to_pylist() == [b"1"]
+
+
 def test_executors_copy_the_partitions_of_a_topic(source: LogDir, tmp_path: Path, spark: SparkSession) -> None:
     log = LogDir.create(str(tmp_path / "log"))
     with playing(Views(source)) as address:

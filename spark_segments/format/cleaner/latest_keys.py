@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from spark_segments.format.cleaner import map_kernels
+from spark_segments.format.cleaner.layout import BYTES_PER_SLOT
 from spark_segments.format.cleaner.offset_map import _GROWING_LOAD, OffsetMap
 from spark_segments.format.encoding.arrow_buffers import BinaryView, binary_view
 
@@ -32,11 +33,24 @@ class LatestKeys(OffsetMap):
         super().__init__(memory_bytes, seed=seed)
         self.share = share
 
+    @classmethod
+    def of(cls, keys: pa.Array, *, seed: int | None = None) -> LatestKeys:
+        """A map that has the keys binary[n], without null."""
+        known = cls(BYTES_PER_SLOT * (2 * len(keys) + 2), seed=seed)
+        known.put_records(keys, np.zeros(len(keys), np.int64))
+        return known
+
+    def know(self, keys: pa.Array) -> np.ndarray:
+        """bool[n]: which of the keys binary[n] the map has; null keys count as known."""
+        known = np.zeros(len(keys), np.bool_)
+        self.mark_superseded(keys, np.full(len(keys), -1, np.int64), known)
+        return known
+
     def put_records(self, keys: pa.Array, offsets: np.ndarray) -> bool:
         """Puts records: `keys` binary[n], of which null keys are skipped, and `offsets` int64[n]. False: the map is
         full and must not be used.
         """
-        hashes = self._hashed(keys)
+        hashes = self.hashes(keys)
         row = 0
         while row < len(offsets):
             growing = self.capacity < self._max_slots
@@ -55,14 +69,14 @@ class LatestKeys(OffsetMap):
         """Sets `superseded` (bool[n]) for records without a key, and for records of this share if the map has a later
         offset of their key.
         """
-        map_kernels.mark_rows(self._hashed(keys), offsets, self.slots, *self._share, superseded)
+        map_kernels.mark_rows(self.hashes(keys), offsets, self.slots, *self._share, superseded)
 
     @property
     def _share(self) -> tuple[int, int]:
         return self.share.number, self.share.parts
 
-    def _hashed(self, keys: pa.Array) -> np.ndarray:
-        """int64[3n]: see `hash_rows`."""
+    def hashes(self, keys: pa.Array) -> np.ndarray:
+        """int64[3n] of binary[n]: of each key the two halves of its hash, and whether it is a key."""
         count = len(keys)
         hashes = np.empty(3 * count, np.int64)
         view: BinaryView = binary_view(keys, "key", count)

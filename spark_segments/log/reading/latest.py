@@ -130,7 +130,7 @@ def read_latest(storage: Storage, part: LatestPart, *, map_bytes: int = MAP_BYTE
         if not selection.include_tombstones:
             wanted = pc.and_(wanted, pc.is_valid(batch.column("value")))
         chosen = batch.select(columns)
-        yield chosen if wanted.true_count == batch.num_rows else _filtered(chosen, wanted)
+        yield chosen if wanted.true_count == batch.num_rows else filtered(chosen, wanted)
 
 
 def _marks(storage: Storage, part: LatestPart, map_bytes: int) -> np.ndarray:
@@ -173,7 +173,7 @@ def _offsets(batch: pa.RecordBatch) -> np.ndarray:
     return offsets
 
 
-def _filtered(batch: pa.RecordBatch, wanted: pa.BooleanArray) -> pa.RecordBatch:
+def filtered(batch: pa.RecordBatch, wanted: pa.BooleanArray) -> pa.RecordBatch:
     """The rows of a batch where `wanted` is true. Arrow's own filter (pyarrow 26) does not take columns of views: they
     are copied, and what they point to is not.
     """

@@ -14,7 +14,7 @@ from spark_segments import extensions
 from spark_segments.errors import InvalidOptionError
 from spark_segments.format.decoding.decode import record_schema
 from spark_segments.log.manifest.snapshot import Snapshot
-from spark_segments.log.partitions import check_partition, offset_bounds
+from spark_segments.log.partitions import check_partition, eras_of, offset_bounds
 from spark_segments.log.reading.ahead import Piece, read_ahead, reading_threads
 from spark_segments.log.reading.plan import BINARY_VIEW, EVERYTHING, Part, Selection, planned_parts, readable_bounds
 from spark_segments.log.reading.read import pieces_of, read_part
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import pandas as pd
     import polars as pl
 
-    from spark_segments.log.reading.latest import LatestPart
+    from spark_segments.log.reading.across import ViewPart
     from spark_segments.values.batches import Columns, Decoder
 
 Offsets = Mapping[int, tuple[int, int]]
@@ -86,15 +86,18 @@ class Scan(Prints):
             return typed.schema
         return record_schema(self.selection.columns, view_values=self.selection.value_type == BINARY_VIEW)
 
+    @property
+    def is_across_partitions(self) -> bool:
+        """Whether records of other partitions, at any offset, decide whether a record is in the view."""
+        return self.selection.view is not None and eras_of(self.snapshot) is not None
+
     def select(self, names: Iterable[str]) -> Scan:
         """The same scan of these columns alone, at least of one; a column of undecodable bytes comes with its own."""
         raw = {one.chosen.raw_column: one.chosen.column for one in self.decoders}
         chosen = tuple(dict.fromkeys(raw.get(name, name) for name in names)) or ("offset",)
         return replace(self, selection=replace(self.selection, columns=chosen))
 
-    def parts(
-        self, max_bytes: int | None = None, pieces: Iterable[Offsets] | None = None
-    ) -> Iterator[Part | LatestPart]:
+    def parts(self, max_bytes: int | None = None, pieces: Iterable[Offsets] | None = None) -> Iterator[Part | ViewPart]:
         """The parts of the scan, by partition and offset, each of about `max_bytes` (None: as large as they come).
 
         A part can be pickled, and `read` reads it wherever the files can be reached. `pieces`, as offsets, are together
@@ -104,9 +107,9 @@ class Scan(Prints):
         typed = self._typed
         selection = self.selection if typed is None else replace(self.selection, columns=tuple(typed.wanted))
         if selection.view is not None:
-            from spark_segments.log.reading.latest import latest_parts
+            from spark_segments.log.reading.across import view_parts
 
-            return latest_parts(self.snapshot, self.offsets, selection, max_bytes, pieces)
+            return view_parts(self.snapshot, self.offsets, selection, max_bytes, pieces)
         planned = [
             planned_parts(self.snapshot, piece, selection, max_bytes)
             for piece in ([self.offsets] if pieces is None else pieces)
@@ -190,13 +193,14 @@ class Scan(Prints):
         return columns
 
 
-def read(storage: Storage, part: Part | LatestPart) -> Iterator[pa.RecordBatch]:
+def read(storage: Storage, part: Part | ViewPart) -> Iterator[pa.RecordBatch]:
     """The records of a part as they are stored: no key and no value is decoded."""
     if isinstance(part, Part):
         return read_part(storage, part)
-    from spark_segments.log.reading.latest import read_latest
+    from spark_segments.log.reading.across import read_across
+    from spark_segments.log.reading.latest import LatestPart, read_latest
 
-    return read_latest(storage, part)
+    return read_latest(storage, part) if isinstance(part, LatestPart) else read_across(storage, part)
 
 
 def _file_bytes(snapshot: Snapshot, partition: int, start: int, end: int) -> int:

@@ -1,0 +1,190 @@
+"""The view `latest` of a topic to which partitions were added: a key may have records in several partitions.
+
+In each partition the newest record of a key is the one that latest.py finds. Of those the view has the one of the
+latest era (`Eras`), whose commits came after all commits of the eras before; within an era the one with the largest
+timestamp, then with the largest offset, then of the highest partition. Tombstones take part.
+
+Whoever reads a part of the view reads the keys of all partitions first. So a view has few parts, and costs two to three
+reads of the topic. Keys are equal if 128 bits of their hash are equal, as in the cleaner.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_segments.execution import in_bins
+from spark_segments.format.cleaner.latest_keys import LatestKeys
+from spark_segments.log.manifest.snapshot import Snapshot
+from spark_segments.log.partitions import Eras, eras_of
+from spark_segments.log.reading.latest import MAP_BYTES, LatestPart, filtered, latest_parts, read_latest
+from spark_segments.log.reading.plan import BINARY, Selection
+from spark_segments.storage import Storage
+
+MOST_PARTS = 8
+"""How many parts a view has at most, unless it is asked for pieces: each reads the keys of the whole topic."""
+
+RANKED = ("key", "partition", "offset", "timestamp")
+"""The columns that decide between records of a key in several partitions."""
+
+_HASH_BYTES = 16  # half a hash, and what sorting takes
+_RECORD_BYTES = 128  # a record's hash and rank, and what sorting takes
+
+
+@dataclass(frozen=True, slots=True)
+class AcrossPart:
+    """A part of the view: those of the records of `parts` of which no other partition has a newer one of the same key.
+
+    `rivals`: the views of all partitions by themselves, with the columns RANKED.
+    """
+
+    parts: tuple[LatestPart, ...]
+    rivals: tuple[LatestPart, ...]
+    eras: Eras
+
+    @property
+    def topic(self) -> str:
+        return self.parts[0].topic
+
+    @property
+    def partition(self) -> int:
+        return self.parts[0].partition
+
+    @property
+    def cost_bytes(self) -> int:
+        """The cost of the reads as that of reading so many bytes."""
+        return sum(part.cost_bytes for part in (*self.parts, *self.rivals))
+
+    @property
+    def offsets(self) -> int:
+        """Upper bound on the records."""
+        return sum(part.offsets for part in self.parts)
+
+
+ViewPart = LatestPart | AcrossPart
+
+
+def view_parts(
+    snapshot: Snapshot,
+    offsets: Mapping[int, tuple[int, int]],
+    selection: Selection,
+    max_partition_bytes: int | None = None,
+    pieces: Iterable[Mapping[int, tuple[int, int]]] | None = None,
+) -> Iterator[ViewPart]:
+    """As `latest_parts`; where keys may have records in several partitions, as parts across them."""
+    given = None if pieces is None else list(pieces)
+    parts = latest_parts(snapshot, offsets, selection, max_partition_bytes, given)
+    eras = eras_of(snapshot)
+    if eras is None:
+        return parts
+    ranked = replace(selection, columns=RANKED, value_type=BINARY, include_tombstones=True)
+    rivals = tuple(latest_parts(snapshot, offsets, ranked))
+    if len(rivals) < 2:
+        return parts
+    size_bytes = sum(part.cost_bytes for part in rivals)
+    if max_partition_bytes is not None:
+        size_bytes = max(max_partition_bytes, -(-size_bytes // MOST_PARTS))
+    if given is not None and len(given) > 1:
+        size_bytes = 0
+
+    def is_full(_: list[LatestPart], total: np.ndarray, part: LatestPart) -> bool:
+        return int(total[0]) + part.cost_bytes > size_bytes
+
+    together = in_bins(parts, lambda part: np.array([part.cost_bytes]), is_full)
+    return (AcrossPart(tuple(some), rivals, eras) for some in together)
+
+
+def read_across(storage: Storage, part: AcrossPart, *, map_bytes: int = MAP_BYTES) -> Iterator[pa.RecordBatch]:
+    """The records of a part, by partition and offset, in batches of a few MiB. Raises CorruptBatchError.
+
+    Memory is about three times `map_bytes`, and 8 bytes for each record that another partition has a newer one of.
+    """
+    older = _older(storage, part, map_bytes)
+    for own in part.parts:
+        columns, beaten = list(own.parts[0].selection.columns), older.get(own.partition)
+        if beaten is not None and "offset" not in columns:
+            selection = replace(own.parts[0].selection, columns=(*columns, "offset"))
+            own = replace(own, parts=tuple(replace(one, selection=selection) for one in own.parts))
+        for batch in read_latest(storage, own, map_bytes=map_bytes):
+            if beaten is not None:
+                offsets = batch.column("offset").to_numpy()
+                nearest = np.minimum(np.searchsorted(beaten, offsets), len(beaten) - 1)
+                batch = filtered(batch.select(columns), pa.array(beaten[nearest] != offsets))
+            yield batch
+
+
+def ranks(rows: pa.RecordBatch | pa.Table, eras: Eras) -> np.ndarray:
+    """int64[4, n] of rows with the columns RANKED: partition, offset, timestamp and era. Of records of a key in several
+    partitions the last one is the newest, by the last of these first.
+    """
+    partitions, offsets = (np.asarray(rows.column(name), np.int64) for name in ("partition", "offset"))
+    timestamps = np.asarray(pc.fill_null(rows.column("timestamp").cast(pa.int64()), -1))
+    return np.stack([partitions, offsets, timestamps, eras.of(partitions, offsets)])
+
+
+def is_newer(theirs: np.ndarray, ours: np.ndarray) -> np.ndarray:
+    """bool[n]: which of the `ranks` of one kind are those of newer records than the others beside them."""
+    newer = np.zeros(theirs.shape[1], np.bool_)
+    for their, our in zip(theirs, ours, strict=True):
+        newer = (their > our) | ((their == our) & newer)
+    return newer
+
+
+def _older(storage: Storage, part: AcrossPart, map_bytes: int) -> dict[int, np.ndarray]:
+    """{partition: int64[], sorted}: the offsets of records that another partition has a newer one of.
+
+    Keys are looked at in shares of which the hashes fit `map_bytes`. A first pass finds hashes that several partitions
+    have, and further ones their records.
+    """
+    hasher = LatestKeys(1 << 10)
+    older: dict[int, list[np.ndarray]] = {own.partition: [] for own in part.parts}
+    number, shares = 0, 1
+    while number < shares:
+        hashes = _hashes(storage, part.rivals, hasher, (number, shares), map_bytes)
+        if hashes is None:
+            number, shares = 0, shares * 2
+            continue
+        hashes.sort()
+        several = np.unique(hashes[1:][hashes[1:] == hashes[:-1]])
+        for first in range(0, len(several), map_bytes // _RECORD_BYTES):
+            some = several[first : first + map_bytes // _RECORD_BYTES]
+            for partition, offsets in _beaten(storage, part, hasher, some, map_bytes).items():
+                older.get(partition, []).append(offsets)
+        number += 1
+    return {partition: np.unique(np.concatenate(offsets)) for partition, offsets in older.items() if offsets}
+
+
+def _hashes(
+    storage: Storage, rivals: Sequence[LatestPart], hasher: LatestKeys, share: tuple[int, int], map_bytes: int
+) -> np.ndarray | None:
+    """uint64[]: half of each key's hash, of a (number, of so many) share of the keys; None where they do not fit."""
+    number, shares = share
+    hashes, left = [np.empty(0, np.uint64)], map_bytes // _HASH_BYTES
+    for rival in rivals:
+        for batch in read_latest(storage, rival, map_bytes=map_bytes):
+            halves = hasher.hashes(batch.column("key"))[::3].view(np.uint64)
+            hashes.append(halves[halves % np.uint64(shares) == number])
+            left -= len(hashes[-1])
+            if left < 0:
+                return None
+    return np.concatenate(hashes)
+
+
+def _beaten(
+    storage: Storage, part: AcrossPart, hasher: LatestKeys, several: np.ndarray, map_bytes: int
+) -> dict[int, np.ndarray]:
+    """{partition: offsets} of the records of keys with these hashes, without the newest of each key."""
+    rows = []
+    for rival in part.rivals:
+        for batch in read_latest(storage, rival, map_bytes=map_bytes):
+            hashes = hasher.hashes(batch.column("key")).reshape(-1, 3)
+            chosen = np.isin(hashes[:, 0].view(np.uint64), several)
+            rows.append(np.vstack([ranks(batch, part.eras), hashes[:, 1], hashes[:, 0]])[:, chosen])
+    every = np.hstack(rows)
+    every = every[:, np.lexsort(every)]
+    beaten = every[:, :-1][:, (every[4:, 1:] == every[4:, :-1]).all(axis=0)]
+    return {int(partition): beaten[1][beaten[0] == partition] for partition in np.unique(beaten[0])}
