@@ -18,6 +18,7 @@ from spark_segments.format.buffers import COPY_SLACK, byte_view
 from spark_segments.format.cleaner import filter_kernels
 from spark_segments.format.cleaner.active_producers import ActiveProducers
 from spark_segments.format.cleaner.layout import (
+    BYTES_PER_SLOT,
     GROUP,
     KEEP_EMPTY,
     KEEP_WHOLE,
@@ -51,6 +52,7 @@ from spark_segments.format.window import Window
 
 _LARGEST_INT64 = 2**63 - 1
 _SMALLEST_INT64 = -(2**63)
+_NO_SLOTS = np.zeros(BYTES_PER_SLOT // 8, np.uint64)  # a map without a key
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +63,8 @@ class RecordFilter:
     necessary, so that the log's end is not lost. `codec`: that of rebuilt batches; None: each batch keeps its codec.
     `only_superseded`: nothing goes but the records that the map supersedes, as erasing a key wants it. Tombstones never
     expire, no batch gets a delete horizon, and records without a key and the headers of emptied batches stay.
-    `live`: the live records of the map's offsets, for batches of which that says all.
+    `live`: the live records of the map's offsets, for batches of which that says all. `held`: keys whose tombstones
+    stay, by the map's seed; `keeps_tombstones`: all stay.
     """
 
     map: OffsetMap
@@ -73,6 +76,8 @@ class RecordFilter:
     level: int | None = None
     only_superseded: bool = False
     live: LiveRecords = NO_LIVE_RECORDS
+    held: OffsetMap | None = None
+    keeps_tombstones: bool = False
 
     @property
     def new_horizon_ms(self) -> int:
@@ -238,11 +243,12 @@ def _clean(
         offset_map.seed,
         offset_map.secret,
         offset_map.end_offset,
-        _SMALLEST_INT64 if record_filter.only_superseded else record_filter.now_ms,
+        _SMALLEST_INT64 if record_filter.only_superseded or record_filter.keeps_tombstones else record_filter.now_ms,
         record_filter.new_horizon_ms,
         record_filter.only_superseded,
         record_filter.live.start_offset,
         record_filter.live.bits,
+        _NO_SLOTS if record_filter.held is None else record_filter.held.slots,
     )
     # The system gives memory only to the pages of this array that are written to, and Arrow's pool keeps them.
     room = columns.end - columns.start + RECORD_SLACK * columns.records + BATCH_OVERHEAD

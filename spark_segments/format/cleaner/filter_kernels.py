@@ -228,6 +228,8 @@ def filter_batches(batches, rules, rows, ends, out, spans) -> tuple:
     """
     slots = rules.slots
     table: Map = map_at(address_of(slots), len(slots))
+    held_slots = rules.held
+    held: Map = map_at(address_of(held_slots), len(held_slots))
     seed: u64 = rules.seed
     secret: i64 = address_of(rules.secret)
     map_end_offset: i64 = rules.map_end_offset
@@ -318,6 +320,7 @@ def filter_batches(batches, rules, rows, ends, out, spans) -> tuple:
                     0 if one.attributes & CONTROL_MASK else map_end_offset,
                     keep_without_key,
                     has_horizon and now_ms >= one.base_timestamp,
+                    held,
                 )
                 kept += counts.kept
                 superseded += counts.superseded

@@ -68,6 +68,7 @@ class Rules(NamedTuple):
     keep_without_key: bool
     live_start_offset: int  # of the first bit of `live`
     live: np.ndarray  # uint8: see LiveRecords
+    held: np.ndarray  # slots of a map, as `slots`: keys whose tombstones stay
 
 
 class Cleaned(NamedTuple):

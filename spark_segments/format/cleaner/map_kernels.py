@@ -248,12 +248,13 @@ def judge(
     end_offset: i64,
     keep_without_key: cython.bint,
     expires: cython.bint,
+    held: Map,
 ) -> Counts:
     """Sets the flags of the rows from address `row` up to `last`: 1 if the record stays, else 0. Returns what became of
     them. Tombstones that stay are among `kept`.
 
-    Records from `end_offset` on stay, whatever the map says. `expires`: tombstones go. Rows up to address `read` are
-    judged next.
+    Records from `end_offset` on stay, whatever the map says. `expires`: tombstones go, but for those of `held` keys.
+    Rows up to address `read` are judged next.
     """
     out: Counts = Counts(0, 0, 0, 0, 0)
     flags: i64
@@ -273,7 +274,7 @@ def judge(
                 out.superseded += 1
                 row += KEY_ROW_BYTES
                 continue
-            elif flags & TOMBSTONE and expires:
+            elif flags & TOMBSTONE and expires and _latest_offset(held, row + ROW_KEY) < 0:
                 out.expired += 1
                 row += KEY_ROW_BYTES
                 continue

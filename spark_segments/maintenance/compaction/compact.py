@@ -6,10 +6,12 @@ Kafka's cleaner does the same with threads of a broker.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
+
+import pyarrow as pa
 
 from spark_segments.config import ServerConfig, server_config
 from spark_segments.execution import run_tasks, task_slots
@@ -17,6 +19,7 @@ from spark_segments.format.cleaner.clean import CleanerStats
 from spark_segments.log.directory import LogDirectory
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.report import FAILED, LOST, Report
+from spark_segments.maintenance.compaction.held_tombstones import held_keys
 from spark_segments.maintenance.compaction.partition_cleaner import PartitionResult, clean_partition
 from spark_segments.maintenance.compaction.plan import CompactionCandidate, count_large, plan_compaction
 from spark_segments.maintenance.compaction.round import CleanerSettings
@@ -86,7 +89,18 @@ def compact(
         return report.finish()
     threads = server.log_cleaner_threads if spark is None else None
     without_key: Counter[str] = Counter()
-    for (settings, _), result in _run(log.storage, _tasks(log, server, picked, now_ms), spark, threads, progress):
+    held = {
+        snapshot.topic: held_keys(
+            log.storage,
+            snapshot,
+            [candidate.partition for other, candidate in picked if other is snapshot],
+            now_ms,
+            partial(run_tasks, spark=spark),
+        )
+        for snapshot in {snapshot.topic: snapshot for snapshot, _ in picked}.values()
+    }
+    tasks = _tasks(log, server, picked, held, now_ms)
+    for (settings, _), result in _run(log.storage, tasks, spark, threads, progress):
         _note(report, settings.topic, result)
         without_key[settings.topic] += result.stats.no_key
     for name, count in without_key.items():
@@ -99,7 +113,11 @@ def compact(
 
 
 def _tasks(
-    log: LogDirectory, server: ServerConfig, picked: Sequence[tuple[Snapshot, CompactionCandidate]], now_ms: int
+    log: LogDirectory,
+    server: ServerConfig,
+    picked: Sequence[tuple[Snapshot, CompactionCandidate]],
+    held: Mapping[str, pa.Array | None],
+    now_ms: int,
 ) -> list[_Task]:
     """A task for each partition, the largest first."""
     return [
@@ -112,6 +130,7 @@ def _tasks(
                 server.log_cleaner_dedupe_buffer_size,
                 server.log_cleaner_io_buffer_load_factor,
                 log.open_delta_log,
+                held[snapshot.topic],
             ),
             candidate,
         )

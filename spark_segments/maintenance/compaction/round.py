@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
+import pyarrow as pa
 
 from spark_segments.config import TopicConfig
 from spark_segments.format.cleaner.active_producers import ActiveProducers
 from spark_segments.format.cleaner.clean import CleanerStats, RecordFilter
+from spark_segments.format.cleaner.latest_keys import LatestKeys
 from spark_segments.format.cleaner.live_records import NO_LIVE_RECORDS, LiveRecords
 from spark_segments.format.cleaner.offset_map import OffsetMap
 from spark_segments.format.cleaner.transactions import CleanedTransactions
@@ -38,7 +40,7 @@ from spark_segments.storage import Storage
 class CleanerSettings:
     """What the job says about every partition of a topic. `map_bytes` bounds the offset map's memory.
 
-    `open_delta_log`: as of `LogDir`.
+    `open_delta_log`: as of `LogDir`. `held`: the keys whose tombstones stay (`held_keys`); None: all stay.
     `defaults`: configuration values for what the topic does not set itself. The topic's own values are not here: the
     topic may be altered while the job runs, so each round takes them from the snapshot that it begins with.
     """
@@ -50,6 +52,7 @@ class CleanerSettings:
     map_bytes: int
     load_factor: float
     open_delta_log: OpenDeltaLog = DeltaLog
+    held: pa.Array | None = field(default_factory=lambda: pa.array([], pa.binary()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +107,8 @@ class RoundPlan:
             codec=codec,
             level=level,
             live=LiveRecords.of(offset_map, self.notes_bytes) or NO_LIVE_RECORDS,
+            held=None if not settings.held else LatestKeys.of(settings.held, seed=offset_map.seed),
+            keeps_tombstones=settings.held is None,
         )
 
 

@@ -1,0 +1,98 @@
+"""Tombstones that stay although their time has come: another partition has an older value of the key.
+
+Partitions were added to the topic since, and the key moved to another one. Cleaning a partition removes what it has
+superseded itself; without the tombstone, the view latest would have the value of the other partition again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_segments.format.cleaner.latest_keys import LatestKeys
+from spark_segments.log.manifest.snapshot import Snapshot
+from spark_segments.log.partitions import eras_of
+from spark_segments.log.reading.plan import BINARY_VIEW, Part, Selection, planned_parts
+from spark_segments.log.reading.plan import DEFAULT_MAX_PARTITION_BYTES as TASK_BYTES
+from spark_segments.log.reading.scan import Offsets, read
+from spark_segments.storage import Storage
+
+MOST_KEYS = 1 << 20
+"""Upper bound on the keys of a topic that are looked for. Of more than that, all tombstones stay."""
+
+_READ = Selection(("key", "partition", "value"), value_type=BINARY_VIEW)
+_KEY = ["key", "partition"]
+_SCHEMA = pa.schema([pa.field("key", pa.binary()), pa.field("partition", pa.int32())])
+_NEVER = np.iinfo(np.int64).max
+
+Run = Callable[[Callable[[Any], Any], Sequence[Any]], list[Any]]
+
+
+def held_keys(
+    storage: Storage, snapshot: Snapshot, partitions: Collection[int], now_ms: int, run: Run
+) -> pa.Array | None:
+    """binary[n]: the keys of which cleaning these partitions keeps the tombstones; None: it keeps all tombstones.
+
+    `run` runs tasks. Nothing is read of a topic to which no partitions were added, or that has no tombstone whose time
+    has come.
+    """
+    eras = eras_of(snapshot)
+    nothing = pa.array([], pa.binary())
+    if eras is None or not eras.ends:
+        return nothing
+    due = _due_tombstones(snapshot, partitions, eras.ends[0], now_ms)
+    tombstones = _once(run(partial(_tombstones, storage), list(planned_parts(snapshot, due, _READ, TASK_BYTES))))
+    keys = tombstones.column("key").unique()
+    if len(keys) > MOST_KEYS:
+        return None
+    if not len(keys):
+        return nothing
+    earlier = {number: (0, end) for number, end in enumerate(eras.ends[-1])}
+    parts = list(planned_parts(snapshot, earlier, _READ, TASK_BYTES))
+    values = _once(run(partial(_values, storage, keys), parts))
+    both = values.join(tombstones, "key", right_suffix="_of_tombstone", join_type="inner")
+    elsewhere = pc.not_equal(both.column("partition"), both.column("partition_of_tombstone"))
+    return both.filter(elsewhere).column("key").unique()
+
+
+def _due_tombstones(snapshot: Snapshot, partitions: Collection[int], first: Sequence[int], now_ms: int) -> Offsets:
+    """Offsets that have all tombstones which cleaning may drop, and which came after partitions were first added."""
+    due = {}
+    for number in partitions:
+        rows = snapshot.live_table(number)
+        begin = first[number] if number < len(first) else 0
+        horizon = pc.fill_null(rows.column("delete_horizon_ms"), _NEVER).to_numpy()
+        base, following = (rows.column(name).to_numpy() for name in ("base_offset", "next_offset"))
+        mine = np.flatnonzero((horizon <= now_ms) & (following > begin))
+        if len(mine):
+            due[number] = (max(begin, int(base[mine[0]])), int(following[mine[-1]]))
+    return due
+
+
+def _tombstones(storage: Storage, part: Part) -> pa.Table:
+    """Task function: the keys of a part that have a tombstone, each with its partition."""
+    return _keys(storage, part, lambda batch: pc.and_(batch.column("value").is_null(), batch.column("key").is_valid()))
+
+
+def _values(storage: Storage, keys: pa.Array, part: Part) -> pa.Table:
+    """Task function: those of the keys that have a value in a part, each with its partition."""
+    known = LatestKeys.of(keys)
+    return _keys(
+        storage,
+        part,
+        lambda batch: pc.and_(batch.column("value").is_valid(), pa.array(known.know(batch.column("key")))),
+    )
+
+
+def _keys(storage: Storage, part: Part, wanted: Callable[[pa.RecordBatch], pa.Array]) -> pa.Table:
+    return _once([pa.Table.from_batches([batch.select(_KEY).filter(wanted(batch))]) for batch in read(storage, part)])
+
+
+def _once(tables: Sequence[pa.Table]) -> pa.Table:
+    every = pa.concat_tables([_SCHEMA.empty_table(), *tables], promote_options="default")
+    return every.group_by(_KEY).aggregate([])
