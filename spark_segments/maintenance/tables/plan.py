@@ -6,13 +6,15 @@ import dataclasses
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from spark_segments.config import TopicConfig
 from spark_segments.errors import LogDirError
 from spark_segments.log.manifest.change import ERASE, IMPORT, RESTORE
 from spark_segments.log.manifest.role import MIRROR
 from spark_segments.log.manifest.rows import partitions_of
 from spark_segments.log.manifest.snapshot import Snapshot
-from spark_segments.log.partitions import offset_bounds
+from spark_segments.log.partitions import eras_of, offset_bounds
 from spark_segments.log.positions import DELETED, PartitionState, loss_at
 from spark_segments.log.reading.isolation import READ_COMMITTED
 from spark_segments.log.reading.plan import LATEST_VIEW, Selection, planned_parts, readable_bounds
@@ -29,8 +31,10 @@ ERASED = "keys were erased"
 CLEANED = "compaction may have taken records out of the log"
 LOG_START = "the log start moved"
 LATE = "tombstones may be gone"
+SPREAD = "partitions were added, so that a key may have records in several"
 
 COMPACT = "compact"
+_NEVER = np.iinfo(np.int64).max
 
 _REWRITES = frozenset((RESTORE, MIRROR))
 """Commits after which the log may lack records below a position, or have others there, although the log start did not
@@ -149,6 +153,8 @@ def what_happened(topic: TopicSince, before: TablePositions | None, now_ms: int,
     ]
     if any(loss is not None and loss.kind != DELETED for loss in losses):
         return OTHER_LOG
+    if latest and before.across != (eras_of(snapshot) is not None):
+        return SPREAD
     moved = {number for number, start in before.log_starts.items() if bounds.get(number, (-1, -1))[0] != start}
     if any(bounds[number][0] < before.log_starts[number] for number in moved):
         return REWRITTEN
@@ -162,6 +168,28 @@ def what_happened(topic: TopicSince, before: TablePositions | None, now_ms: int,
     cleaned = any(first_dirty[number] > position.offset for number, position in before.positions.items())
     # A tombstone that was appended after the last update stays at least delete.retention.ms after its first cleaning.
     return LATE if cleaned and now_ms - before.at_ms > topic.config.delete_retention_ms else None
+
+
+def rival_offsets(snapshot: Snapshot, before: TablePositions, records: np.ndarray) -> Offsets:
+    """The offsets that a table has reached, and that may have newer records than those that it lacks, of these ranks:
+    offsets of a later era, and of the same era from the first segment on that has as late a timestamp.
+    """
+    eras = eras_of(snapshot)
+    assert eras is not None
+    _, _, least_us, least_era = records.min(axis=1, initial=_NEVER)
+    offsets = {}
+    for number, position in before.positions.items():
+        rows = snapshot.live_table(number)
+        base, following, latest_ms = (
+            rows.column(name).to_numpy() for name in ("base_offset", "next_offset", "max_timestamp_ms")
+        )
+        era = eras.of(np.full(len(base), number), following - 1)
+        may_have = (base < position.offset) & (
+            (era > least_era) | ((era == least_era) & (latest_ms * 1000 >= least_us))
+        )
+        if may_have.any():
+            offsets[number] = (int(base[may_have][0]), position.offset)
+    return offsets
 
 
 def _rewritten(topic: TopicSince, since: int | None, *, latest: bool) -> str | None:

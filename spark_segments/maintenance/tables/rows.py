@@ -15,6 +15,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from spark_segments.errors import LogDirError, StorageError
+from spark_segments.format.cleaner.latest_keys import LatestKeys
+from spark_segments.log.partitions import Eras
+from spark_segments.log.reading.across import RANKED, ViewPart, is_newer, ranks
 from spark_segments.log.reading.latest import LatestPart
 from spark_segments.log.reading.plan import Part
 from spark_segments.log.reading.scan import read
@@ -36,7 +39,7 @@ _RISING = ("offset", "timestamp")
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What a task wrote. `rows`: their number by partition. `keys`: partition and key of all records that it read,
+    """What a task wrote. `rows`: their number by partition. `keys`: the columns RANKED of all records that it read,
     where they were asked for.
     """
 
@@ -55,7 +58,7 @@ class WriteRows:
     by_day: bool
     changes: bool = False
 
-    def __call__(self, parts: Sequence[Part | LatestPart]) -> Written:
+    def __call__(self, parts: Sequence[Part | ViewPart]) -> Written:
         rows: Counter[int] = Counter()
         keys: list[pa.RecordBatch] = []
         with _Files(self.table, self.columns.schema) as files:
@@ -66,10 +69,10 @@ class WriteRows:
                         files.write(day, some)
         return Written(files.written, dict(rows), pa.Table.from_batches(keys) if keys else None)
 
-    def _read(self, part: Part | LatestPart, keys: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def _read(self, part: Part | ViewPart, keys: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in read(self.log, part):
             if self.changes:
-                keys.append(batch.select(["partition", "key"]))
+                keys.append(batch.select(RANKED))
                 batch = batch.filter(pc.is_valid(batch.column("value")))
             yield batch
 
@@ -190,7 +193,30 @@ class SiftRows:
         return Sifted(file, left, dropped, made)
 
 
-def count_records(log: Storage, parts: Sequence[Part | LatestPart]) -> dict[int, int]:
+@dataclass(frozen=True, slots=True)
+class HaveNewer:
+    """Task function: parts of a scan of RANKED → whether they have a newer record of a key in another partition than
+    `records`, which have each key once.
+    """
+
+    log: Storage
+    eras: Eras
+    records: pa.Table
+
+    def __call__(self, parts: Sequence[LatestPart]) -> bool:
+        keys, own = self.records.column("key").combine_chunks(), ranks(self.records, self.eras)
+        known = LatestKeys.of(keys)
+        for part in parts:
+            for batch in read(self.log, part):
+                rivals = batch.filter(pa.array(known.know(batch.column("key"))))
+                theirs = ranks(rivals, self.eras)
+                ours = own[:, pc.index_in(rivals.column("key"), keys).to_numpy()]
+                if (is_newer(theirs, ours) & (theirs[0] != ours[0])).any():
+                    return True
+        return False
+
+
+def count_records(log: Storage, parts: Sequence[Part | ViewPart]) -> dict[int, int]:
     """Task function: parts of a scan → {partition: records}."""
     counted: Counter[int] = Counter()
     for part in parts:

@@ -13,7 +13,7 @@ import dataclasses
 import itertools
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
@@ -39,17 +39,20 @@ from spark_segments.log.directory import LogDirectory, selected
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.manifest.states import erasures_of
 from spark_segments.log.marker import check_apart
+from spark_segments.log.partitions import eras_of
+from spark_segments.log.reading.across import RANKED, ViewPart, ranks
 from spark_segments.log.reading.isolation import READ_COMMITTED
-from spark_segments.log.reading.latest import LatestPart
+from spark_segments.log.reading.latest import latest_parts
 from spark_segments.log.reading.plan import DEFAULT_MAX_PARTITION_BYTES as TASK_BYTES
 from spark_segments.log.reading.plan import LATEST_VIEW, Part, Selection, readable_bounds
 from spark_segments.log.reading.scan import Scan
 from spark_segments.log.report import Report
 from spark_segments.maintenance.tables.delta_table import TableBeside
-from spark_segments.maintenance.tables.plan import TablePlan, TopicSince, plan_table
+from spark_segments.maintenance.tables.plan import TablePlan, TopicSince, plan_table, rival_offsets
 from spark_segments.maintenance.tables.rows import (
     AnyOf,
     FromOffsets,
+    HaveNewer,
     OtherKeys,
     Rule,
     SiftRows,
@@ -71,7 +74,8 @@ from spark_segments.values.options import REGISTRY
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-Work = Sequence[Part | LatestPart]
+AnyPart = Part | ViewPart
+Work = Sequence[AnyPart]
 Run = Callable[[Callable[[Any], Any], Sequence[Any]], list[Any]]
 
 TOPIC = "{topic}"
@@ -332,9 +336,14 @@ def _in_step(update: _Update, wave_bytes: float) -> bool:
     scan = dataclasses.replace(update.scan, offsets=plan.offsets, selection=selection)
     for tasks, ends in _waves(scan, math.inf if latest else wave_bytes):  # a part of a view is no view
         added, changed = _written(update, tasks, by_keys=by_keys)
-        if by_keys:
-            near = [file for file in update.table.files() if _may_have(file, changed)]
-            removed, made, _ = _sifted(update, [(file, OtherKeys(changed)) for file in near])
+        if changed is not None:
+            if _are_outdone(update, changed):
+                update.plan = dataclasses.replace(plan, offsets=update.scan.offsets, is_whole=True)
+                update.rows.clear()
+                return _in_step(update, wave_bytes)
+            keys = _keys(changed, across=eras_of(update.scan.snapshot) is not None)
+            near = [file for file in update.table.files() if _may_have(file, keys)]
+            removed, made, _ = _sifted(update, [(file, OtherKeys(keys)) for file in near])
         if not (added or removed or made or plan.why or plan.has_new):
             break
         if not _committed(update, update.position(ends), [*made, *added], removed):
@@ -351,7 +360,7 @@ def _leaving(update: _Update) -> tuple[Sequence[DataFile], Sequence[DataFile]]:
         scan = Scan(
             update.scan.storage, update.scan.snapshot, update.plan.counted, Selection(("offset",), READ_COMMITTED)
         )
-        counts = update.run(partial(count_records, scan.storage), _tasks(scan))
+        counts = update.run(partial(count_records, scan.storage), _tasks(scan.parts(TASK_BYTES)))
         if kept != sum(map(Counter, counts), Counter()):
             update.plan = dataclasses.replace(update.plan, offsets=update.scan.offsets, is_whole=True)
     if not update.plan.is_whole:
@@ -376,10 +385,8 @@ def _sifted(
     return [file.file for file in changed], made, sum((Counter(file.kept) for file in files), Counter())
 
 
-def _written(
-    update: _Update, tasks: Sequence[Work], *, by_keys: bool
-) -> tuple[list[DataFile], Mapping[int | None, pa.Array]]:
-    """(the files of these records, with `by_keys` the keys of all of them by partition)"""
+def _written(update: _Update, tasks: Sequence[Work], *, by_keys: bool) -> tuple[list[DataFile], pa.Table | None]:
+    """(the files of these records, with `by_keys` the columns RANKED of all of them: None where there are none)"""
     assert update.table is not None
     write = WriteRows(
         update.scan.storage, update.table.storage, update.columns, bool(update.table.partitioned_by), by_keys
@@ -387,28 +394,43 @@ def _written(
     written = update.run(write, tasks)
     for task in written:
         update.rows.update(task.rows)
-    keys: dict[int | None, pa.Array] = {}
     tables = [task.keys for task in written if task.keys is not None]
-    if tables:
-        every = pa.concat_tables(tables)
-        for number in every.column("partition").unique().to_pylist():
-            mine = every.filter(pc.equal(every.column("partition"), number))
-            keys[number] = mine.column("key").combine_chunks()
-    return [file for task in written for file in task.files], keys
+    return [file for task in written for file in task.files], pa.concat_tables(tables) if tables else None
+
+
+def _are_outdone(update: _Update, changed: pa.Table) -> bool:
+    """Whether records that the table has reached are newer than some of the `changed` ones, in other partitions."""
+    eras = eras_of(update.scan.snapshot)
+    if eras is None or update.before is None:
+        return False
+    offsets = rival_offsets(update.scan.snapshot, update.before, ranks(changed, eras))
+    selection = Selection(RANKED, READ_COMMITTED, LATEST_VIEW)
+    parts = latest_parts(update.scan.snapshot, offsets, selection, TASK_BYTES)
+    return any(update.run(HaveNewer(update.scan.storage, eras, changed), _tasks(parts)))
+
+
+def _keys(changed: pa.Table, *, across: bool) -> dict[int | None, pa.Array]:
+    """The keys by partition; `across`: all of them under None."""
+    if across:
+        return {None: changed.column("key").combine_chunks()}
+    numbers = changed.column("partition")
+    return {
+        number: changed.filter(pc.equal(numbers, number)).column("key").combine_chunks()
+        for number in numbers.unique().to_pylist()
+    }
 
 
 def _may_have(file: DataFile, partitions: Collection[int | None]) -> bool:
-    if file.bounds is None:
+    if file.bounds is None or None in partitions:
         return True
     first, last = file.bounds["partition"]
     return any(number is not None and first <= number <= last for number in partitions)
 
 
-def _tasks(scan: Scan) -> list[Work]:
+def _tasks(parts: Iterable[AnyPart]) -> list[Work]:
     """The parts as tasks, each a file or a few: neighbours share one, however many partitions there are."""
-    parts = list(scan.parts(TASK_BYTES))
 
-    def is_full(task: Work, total: np.ndarray, part: Part | LatestPart) -> bool:
+    def is_full(task: Work, total: np.ndarray, part: AnyPart) -> bool:
         return int(total[0]) + part.cost_bytes > TASK_BYTES
 
     return list(in_bins(parts, lambda part: np.array([part.cost_bytes]), is_full))
@@ -423,7 +445,7 @@ def _waves(scan: Scan, most_bytes: float) -> Iterator[tuple[list[Work], Mapping[
     ends = {number: start for number, (start, _) in scan.offsets.items()}
     wave: list[Work] = []
     wave_bytes = 0
-    for task in _tasks(scan):
+    for task in _tasks(scan.parts(TASK_BYTES)):
         if wave_bytes >= most_bytes and _place(wave[-1][-1]) != _place(task[0]):
             for part in itertools.chain.from_iterable(wave):
                 number, end = _place(part)
@@ -435,7 +457,7 @@ def _waves(scan: Scan, most_bytes: float) -> Iterator[tuple[list[Work], Mapping[
     yield wave, None
 
 
-def _place(part: Part | LatestPart) -> tuple[int, int]:
+def _place(part: AnyPart) -> tuple[int, int]:
     assert isinstance(part, Part)
     return part.partition, part.end_offset
 

@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from spark_segments.log.manifest.rows import partitions_of
 from spark_segments.log.manifest.snapshot import Snapshot
+from spark_segments.log.partitions import eras_of
 from spark_segments.log.positions import Position
 from spark_segments.log.reading.isolation import READ_COMMITTED
 from spark_segments.log.reading.plan import readable_bounds
@@ -57,7 +58,8 @@ class TablePositions:
     at a time by the storage's clock.
 
     Records behind the last stable offset wait for the end of their transaction. `version`: that of the topic's manifest
-    by which records have left the table; None where there is none, as in a directory of Kafka's.
+    by which records have left the table; None where there is none, as in a directory of Kafka's. `across`: whether the
+    newest record of a key was looked for in all partitions.
     """
 
     topic_id: str
@@ -65,6 +67,7 @@ class TablePositions:
     log_starts: Mapping[int, int]
     at_ms: int
     version: int | None = None
+    across: bool = False
 
     @classmethod
     def of(
@@ -78,7 +81,7 @@ class TablePositions:
             number: Position(end, snapshot.topic_id, epochs[number].before(end)) for number, end in ends.items()
         }
         starts = {number: start for number, (start, _) in bounds.items()}
-        return cls(snapshot.topic_id, positions, starts, at_ms, version)
+        return cls(snapshot.topic_id, positions, starts, at_ms, version, eras_of(snapshot) is not None)
 
     def end(self, partition: int) -> int:
         """The first offset of a partition that the table has not reached."""
@@ -92,7 +95,8 @@ class TablePositions:
         epochs = {str(number): self.positions[number].leader_epoch for number in numbers}
         epochs = {number: epoch for number, epoch in epochs.items() if epoch}
         said = {"topic_id": self.topic_id, "offsets": offsets, "at_ms": self.at_ms, "version": self.version}
-        return json.dumps({"segments": said | ({"leader_epochs": epochs} if epochs else {})})
+        more = {"leader_epochs": epochs, "across": self.across}
+        return json.dumps({"segments": said | {name: value for name, value in more.items() if value}})
 
     @staticmethod
     def from_json(text: str) -> TablePositions | None:
@@ -104,7 +108,7 @@ class TablePositions:
         topic_id, epochs, offsets = said["topic_id"], said.get("leader_epochs", {}), said["offsets"]
         positions = {int(name): Position(end, topic_id, epochs.get(name, 0)) for name, (_, end) in offsets.items()}
         starts = {int(name): start for name, (start, _) in offsets.items()}
-        return TablePositions(topic_id, positions, starts, said["at_ms"], said["version"])
+        return TablePositions(topic_id, positions, starts, said["at_ms"], said["version"], said.get("across", False))
 
 
 class TableFormat(Protocol):

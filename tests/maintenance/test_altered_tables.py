@@ -1,0 +1,160 @@
+"""Latest tables of topics to which partitions were added, run before and after, against the view itself and a dict."""
+
+from __future__ import annotations
+
+from itertools import count
+
+import pytest
+from deltalake import DeltaTable
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from spark_segments import LogDir
+from spark_segments.maintenance import compact, roll
+from spark_segments.maintenance.tables.plan import SPREAD
+from tests.log.test_latest_across import CONFIG, DAY_MS, KEYS, append
+from tests.maintenance.table_rows import content, readable, update
+
+
+def cleaned(log):
+    later_ms = log.storage.now_ms() + 30 * DAY_MS
+    roll(log, now_ms=later_ms)
+    compact(log, now_ms=later_ms)
+
+
+def followed(log, uri):
+    """What a run says; the table is the view then."""
+    details = update(log, uri, "t", view="latest")
+    assert content(uri) == readable(log, "t", "latest")
+    return details
+
+
+def values(uri):
+    rows = DeltaTable(uri).to_pyarrow_table(columns=["key", "value"]).to_pylist()
+    assert len({row["key"] for row in rows}) == len(rows)
+    return {row["key"]: row["value"] for row in rows}
+
+
+@pytest.fixture
+def uri(tmp_path):
+    return str(tmp_path / "table")
+
+
+@pytest.fixture
+def grown(log, uri):
+    """A table of eight keys in two partitions, of which there are five then."""
+    log.create_topic("t", partitions=2, config=CONFIG)
+    append(log, [(key, b"old") for key in KEYS])
+    followed(log, uri)
+    log.topic("t").alter(partitions=5)
+    return log
+
+
+def test_tombstones_and_new_values_take_old_rows_of_other_partitions(grown, uri):
+    append(grown, [(key, None) for key in KEYS[:6]])
+    assert followed(grown, uri)["why"] == SPREAD
+    assert values(uri) == dict.fromkeys(KEYS[6:], b"old")
+    append(grown, [(key, b"new") for key in KEYS])
+    assert followed(grown, uri)["why"] is None
+    assert values(uri) == dict.fromkeys(KEYS, b"new")
+    grown.topic("t").alter(partitions=7)
+    append(grown, [(key, None) for key in KEYS[:6]])
+    assert followed(grown, uri)["why"] is None
+    assert values(uri) == dict.fromkeys(KEYS[6:], b"new")
+
+
+def test_a_run_without_new_records_makes_the_table_anew_once(grown, uri):
+    assert followed(grown, uri)["why"] == SPREAD
+    version = DeltaTable(uri).version()
+    assert followed(grown, uri)["why"] is None
+    assert DeltaTable(uri).version() == version
+
+
+def test_a_late_record_does_not_take_the_row_of_another_partition(grown, uri):
+    append(grown, [(b"x", b"1")], partitions=[3], times=[50])
+    followed(grown, uri)
+    append(grown, [(b"x", b"late"), (b"y", b"1")], partitions=[4, 4], times=[10, 10])
+    followed(grown, uri)
+    assert (values(uri)[b"x"], values(uri)[b"y"]) == (b"1", b"1")
+    append(grown, [(b"x", None)], partitions=[2], times=[60])
+    append(grown, [(b"x", b"later")], partitions=[4], times=[55])
+    followed(grown, uri)
+    append(grown, [(b"x", b"too late")], partitions=[4], times=[59])
+    followed(grown, uri)
+    assert b"x" not in values(uri)
+    append(grown, [(b"x", b"new")], partitions=[3], times=[70])
+    followed(grown, uri)
+    assert values(uri)[b"x"] == b"new"
+
+
+def test_a_row_that_was_hidden_comes_back_where_its_rival_was_replaced_by_an_older_record(grown, uri):
+    append(grown, [(b"x", b"1")], partitions=[3], times=[50])
+    append(grown, [(b"x", b"2")], partitions=[4], times=[100])
+    followed(grown, uri)
+    assert values(uri)[b"x"] == b"2"
+    append(grown, [(b"x", b"3")], partitions=[4], times=[10])
+    followed(grown, uri)
+    assert values(uri)[b"x"] == b"1"
+
+
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.lists(
+        st.one_of(
+            st.lists(st.tuples(st.sampled_from(KEYS), st.sampled_from([None, b"v"])), min_size=1, max_size=6),
+            st.integers(1, 3),
+            st.sampled_from(["clean", "run"]),
+        ),
+        max_size=10,
+    )
+)
+def test_a_table_is_the_dict_of_all_commits(tmp_path_factory, steps):
+    directory = tmp_path_factory.mktemp("log")
+    log, uri = LogDir.create(str(directory / "log")), str(directory / "table")
+    log.create_topic("t", partitions=2, config=CONFIG)
+    partitions, newest, number = 2, {}, count()
+    for step in [*steps, "run"]:
+        if isinstance(step, list):
+            pairs = [(key, value and b"%d" % next(number)) for key, value in step]
+            append(log, pairs)
+            newest |= dict(pairs)
+        elif isinstance(step, int):
+            partitions += step
+            log.topic("t").alter(partitions=partitions)
+        elif step == "clean":
+            cleaned(log)
+        else:
+            followed(log, uri)
+            assert values(uri) == {key: value for key, value in newest.items() if value}
+
+
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.lists(
+        st.one_of(
+            st.lists(
+                st.tuples(st.sampled_from(KEYS[:3]), st.booleans(), st.integers(0, 2), st.integers(0, 3)),
+                min_size=1,
+                max_size=5,
+            ),
+            st.sampled_from(["alter", "clean"]),
+        ),
+        min_size=1,
+        max_size=8,
+    )
+)
+def test_a_table_follows_partitions_and_times_that_writers_choose(tmp_path_factory, steps):
+    directory = tmp_path_factory.mktemp("log")
+    log, uri = LogDir.create(str(directory / "log")), str(directory / "table")
+    log.create_topic("t", partitions=2, config=CONFIG)
+    append(log, [(b"first", b"1")])
+    log.topic("t").alter(partitions=3)
+    for step in steps:
+        if isinstance(step, list):
+            pairs = [(key, b"v" if has_value else None) for key, has_value, _, _ in step]
+            append(log, pairs, partitions=[row[2] for row in step], times=[row[3] for row in step])
+        elif step == "alter":
+            log.topic("t").alter(partitions=len(log.topic("t").offsets()) + 1)
+        else:
+            cleaned(log)
+        followed(log, uri)
