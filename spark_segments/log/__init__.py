@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from spark_segments.log.manifest.manifest import Manifest
     from spark_segments.log.manifest.rows import Partition, Segment, partitions_of, segments_of
     from spark_segments.log.manifest.snapshot import Snapshot
-    from spark_segments.log.partitions import check_partition, offset_bounds
+    from spark_segments.log.partitions import check_partition, eras_of, offset_bounds
     from spark_segments.log.positions import PartitionState, Position, loss_at
     from spark_segments.log.reading.plan import Selection
     from spark_segments.log.reading.scan import Scan
@@ -42,6 +42,7 @@ _HOME = {
     "all_groups": "groups.group",
     "check_partition": "partitions",
     "describe": "description",
+    "eras_of": "partitions",
     "group_lags": "groups.lag",
     "loss_at": "positions",
     "offset_bounds": "partitions",
@@ -67,6 +68,7 @@ __all__ = [
     "all_groups",
     "check_partition",
     "describe",
+    "eras_of",
     "group_lags",
     "loss_at",
     "offset_bounds",

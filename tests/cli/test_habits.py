@@ -47,6 +47,15 @@ def test_a_topic_is_made_and_altered_by_kafkas_words(segments, uri):
     assert log.topic("new").snapshot.config == {"retention.ms": "5", "segment.ms": "7"}
 
 
+def test_an_addition_of_partitions_warns_as_kafka_topics_where_records_have_keys(segments, uri):
+    for name, row in (("keyed", {"key": "a", "value": "1"}), ("plain", {"value": "1"})):
+        segments("topic", "create", uri, name)
+        LogDir.open(uri).topic(name).append([row])
+        ran = segments("topic", "alter", uri, name, "--partitions", 3)
+        assert ("If partitions are increased for a topic that has a key" in ran.error) == (name == "keyed")
+        assert segments("topic", "alter", uri, name, "--partitions", 3).error == ""
+
+
 @pytest.mark.parametrize(
     ("words", "answer"),
     [

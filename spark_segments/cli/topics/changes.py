@@ -36,6 +36,13 @@ from spark_segments.quantities import human_bytes
 
 if TYPE_CHECKING:
     from spark_segments.face.logdir import LogDir
+    from spark_segments.face.topic import Topic
+
+KEYS_MOVE = (
+    "If partitions are increased for a topic that has a key, the partition logic or ordering of the messages will be "
+    "affected"
+)
+"""What kafka-topics says."""
 
 PartitionsOption = Annotated[int, typer.Option("--partitions", min=1, help="The number of partitions.")]
 
@@ -80,6 +87,9 @@ def alter(
 ) -> None:
     """Changes the configuration of topics, or raises their number of partitions.
 
+    Where records have keys, new records of a key may go to another
+    partition then. The view latest finds a key's newest record in any.
+
     Example: segments topic alter /data/log orders \\
       --config cleanup.policy=compact --delete-config retention.ms
     """
@@ -93,8 +103,17 @@ def alter(
             hint = f"Did you mean {near[0]}?" if near else "segments describe shows the topic's settings"
             raise InvalidOptionError("Unknown setting", found=name, hint=hint)
     for name in names:
+        before = log.topic(name)
+        if partitions is not None and partitions > len(before.offsets()) and _has_keys(before):
+            print(f"warning: topic {name}: {KEYS_MOVE}", file=sys.stderr)
         log.topic(name).alter(changes, partitions)
         print(f"Altered topic {name}.")
+
+
+def _has_keys(topic: Topic) -> bool:
+    """Whether any of the first records of the topic has a key."""
+    first = next(topic.scan(columns=["key"]).batches(), None)
+    return first is not None and first.column("key").null_count < first.num_rows
 
 
 @with_options

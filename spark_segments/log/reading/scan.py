@@ -14,7 +14,7 @@ from spark_segments import extensions
 from spark_segments.errors import InvalidOptionError
 from spark_segments.format.decoding.decode import record_schema
 from spark_segments.log.manifest.snapshot import Snapshot
-from spark_segments.log.partitions import check_partition, eras_of, offset_bounds
+from spark_segments.log.partitions import check_partition, offset_bounds
 from spark_segments.log.reading.ahead import Piece, read_ahead, reading_threads
 from spark_segments.log.reading.plan import BINARY_VIEW, EVERYTHING, Part, Selection, planned_parts, readable_bounds
 from spark_segments.log.reading.read import pieces_of, read_part
@@ -85,11 +85,6 @@ class Scan(Prints):
         if (typed := self._typed) is not None:
             return typed.schema
         return record_schema(self.selection.columns, view_values=self.selection.value_type == BINARY_VIEW)
-
-    @property
-    def is_across_partitions(self) -> bool:
-        """Whether records of other partitions, at any offset, decide whether a record is in the view."""
-        return self.selection.view is not None and eras_of(self.snapshot) is not None
 
     def select(self, names: Iterable[str]) -> Scan:
         """The same scan of these columns alone, at least of one; a column of undecodable bytes comes with its own."""
