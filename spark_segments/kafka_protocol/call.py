@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,8 @@ from kio.schema.errors import ErrorCode
 from spark_segments.config import is_topic_name
 from spark_segments.errors import MissingFileError, SegmentsError, UnknownTopicError
 from spark_segments.kafka_protocol.coordinator import Coordinator, RefusedError
-from spark_segments.kafka_protocol.messages import Request
+from spark_segments.kafka_protocol.limits import Limits
+from spark_segments.kafka_protocol.messages import BadRequestError, Request
 from spark_segments.kafka_protocol.views import ServedTopic, Views
 from spark_segments.log.groups.group import Group
 
@@ -30,16 +32,12 @@ of that name is an unknown one, as it is for Kafka.
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
-    """Bounds of a server. Sizes in bytes, times in seconds."""
+class Wait:
+    """In place of an answer: there is none yet. It is asked for again when somebody wakes the call, and at
+    `until_seconds` (time.monotonic()) at the latest.
+    """
 
-    connections: int = 1000
-    request_bytes: int = 4 << 20
-    response_bytes: int = 16 << 20
-    responses_bytes: int = 512 << 20
-    metadata_bytes: int = 4096
-    idle_seconds: float = 600.0
-    request_seconds: float = 30.0
+    until_seconds: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,35 +46,67 @@ class Api:
 
     key: int
     versions: range
-    answer: Callable[[Call], Mapping[str, Any]]
+    answer: Callable[[Call], Mapping[str, Any] | Wait]
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, weakref_slot=True, eq=False)
 class Call:
-    """A request on its way to its answer.
+    """A request on its way to its answer, which is asked for again and again until there is one.
 
-    `address`: where clients reach the server, as they see it. `stopping`: set once the server ends, so that nobody
-    waits on. `is_gone`: whether the client has ended its connection meanwhile. `served`: {API key: versions}.
-    `sends_files`: parts of an answer may be ranges of files. `afterwards`: what is done when the answer has been sent,
-    while the client takes it.
+    `address`: where clients reach the server, as they see it. `served`: {API key: versions}. `sends_files`: parts of an
+    answer may be ranges of files. `hold`: whether the answer may have so many bytes in memory; `room`: of those that it
+    would like to have, how many it may. `go_on`: has the answer asked for again. `state`: what it notes for then.
+    `is_gone`: the client has ended its connection. `is_last`: it waits no more. `late_seconds`: when (time.monotonic())
+    its look-ups end. `afterwards`: what is done when the answer has been sent, while the client takes it.
     """
 
     request: Request
     views: Views
     limits: Limits
     address: tuple[str, int]
-    stopping: threading.Event
-    is_gone: Callable[[], bool]
     served: Mapping[int, range]
     coordinator: Coordinator
     client_host: str
-    login: Login | None = None
+    owner: str
+    login: Login | None
+    sends_files: bool
+    hold: Callable[[int], bool]
+    room: Callable[[int], int]
+    go_on: Callable[[], None]
+    state: Any = None
+    is_gone: bool = False
+    is_last: bool = False
+    late_seconds: float = 0.0
     warnings: list[str] = field(default_factory=list)
-    sends_files: bool = False
     afterwards: list[Callable[[], None]] = field(default_factory=list)
+    is_parked: bool = False
+    _was_woken: bool = False
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def begin(self) -> None:
+        """An answer is asked for: whoever wakes the call from now on has it asked for again."""
+        self.late_seconds = time.monotonic() + self.limits.request_seconds
+        self.warnings.clear()
+        self.afterwards.clear()
+        with self._lock:
+            self.is_parked = self._was_woken = False
+
+    def park(self) -> bool:
+        """Waits to be woken; False: it was, since it began."""
+        with self._lock:
+            self.is_parked = not self._was_woken
+            return self.is_parked
+
+    def wake(self) -> None:
+        """Has the answer asked for again, if it waits. Any thread may, any number of times."""
+        with self._lock:
+            was_parked, self.is_parked, self._was_woken = self.is_parked, False, True
+        if was_parked:
+            self.go_on()
 
     def topic(self, name: str) -> tuple[ServedTopic | None, ErrorCode]:
         """A topic, or the error to answer with."""
+        self.check_time()
         try:
             view = self.views.topic(name)
         except SegmentsError as error:
@@ -88,11 +118,26 @@ class Call:
             return None, ErrorCode.invalid_topic_exception
         return None, ErrorCode.unknown_topic_or_partition
 
+    def name_of(self, topic_id: uuid.UUID | None) -> str | None:
+        """The topic that has this id, None where there is none."""
+        self.check_time()
+        try:
+            return None if topic_id is None else self.views.name_of(topic_id)
+        except SegmentsError as error:
+            self.warnings.append(f"topic {topic_id}: {error}")
+            return None
+
     def group(self, name: str) -> Group | None:
         """A group of the log directory; None where it keeps no groups. Raises RefusedError for what is no id."""
+        self.check_time()
         if not name:
             raise RefusedError(ErrorCode.invalid_group_id)
         return None if self.views.log.is_kafka else self.views.log.group(name)
+
+    def check_time(self) -> None:
+        """Raises BadRequestError where the answer takes too long."""
+        if time.monotonic() > self.late_seconds:
+            raise BadRequestError(f"An answer takes more than {self.limits.request_seconds:.0f} seconds")
 
     @staticmethod
     def now_ms() -> int:
@@ -114,3 +159,19 @@ def epoch_error(asked: int, leader_epoch: int) -> ErrorCode:
     if asked < 0 or asked == leader_epoch:
         return ErrorCode.none
     return ErrorCode.fenced_leader_epoch if asked < leader_epoch else ErrorCode.unknown_leader_epoch
+
+
+def once(topics: Iterable[Any], name: str, partitions: str, number: str = "") -> Iterator[tuple[Any, list[Any]]]:
+    """(topic, its partitions) of a request, each partition where it is named first. The other arguments: the fields
+    with a topic's name or id, its partitions, and a partition's number, if it is more than that.
+    """
+    seen: set[tuple[Any, int]] = set()
+    for topic in topics:
+        new = []
+        for partition in getattr(topic, partitions):
+            place = getattr(topic, name), getattr(partition, number) if number else partition
+            if place not in seen:
+                seen.add(place)
+                new.append(partition)
+        if new or not getattr(topic, partitions):
+            yield topic, new

@@ -1,133 +1,255 @@
-"""A client's connection: the requests that come, and what is sent. Neither waits for the client for ever."""
+"""A client's connection: the requests that come, and what is sent. Neither waits for the client, who has until the
+connection's deadline for either.
+"""
 
 from __future__ import annotations
 
-import itertools
 import logging
 import os
 import select
+import selectors
 import socket
 import ssl
-import struct
-from collections.abc import Iterator, Sequence
-from typing import Any
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
-from spark_segments.kafka_protocol.call import Limits
+from spark_segments.kafka_protocol.limits import FREE_BYTES, Budget, Limits
 from spark_segments.kafka_protocol.messages import SIZE, BadRequestError
 from spark_segments.kafka_protocol.read_ahead import FileRange
 from spark_segments.storage.local import OpenFile
 
+if TYPE_CHECKING:
+    from spark_segments.kafka_protocol.call import Call
+    from spark_segments.kafka_protocol.credentials import Login
+
 _BUFFERS = 1024  # that one call to the system takes
 _MORE = getattr(socket, "MSG_MORE", 0)  # where the system knows it, a head waits for what follows
-_PIECE_BYTES = 1 << 16  # holds most requests whole
-_TIME = struct.Struct("ll")  # seconds, microseconds
+_SLOW_SECONDS = 2.0  # before anybody says how slow a client is
+_NOT_NOW = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
+_GONE = getattr(select, "POLLRDHUP", 0) | select.POLLHUP | select.POLLERR
 
 _logger = logging.getLogger(__name__)
 
 
 class Connection:
-    """A connection, encrypted or not. Its methods raise OSError where it ends, or the client is too slow."""
+    """A connection of a client at `owner`, encrypted or not. One thread at a time uses it.
 
-    def __init__(self, client: socket.socket, limits: Limits) -> None:
-        self._socket, self._limits = client, limits
-        self.is_encrypted = isinstance(client, ssl.SSLSocket)
+    Its methods raise OSError where it ends, and BadRequestError for what is taken from no client. `deadline`: the time
+    (time.monotonic()) at which it ends unless something comes to pass. `call`: the request that is answered.
+    """
+
+    def __init__(
+        self,
+        client: socket.socket,
+        address: str,
+        limits: Limits,
+        memory: Budget,
+        *,
+        tls: ssl.SSLContext | None = None,
+        login: Login | None = None,
+    ) -> None:
+        client.setblocking(False)
         client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        if not self.is_encrypted:  # the system waits: with a timeout of Python's, each call to it is two
-            client.settimeout(None)
-            client.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _time(limits.request_seconds))
-        self._wait_at_most(limits.idle_seconds)
+        self.number = client.fileno()
+        self.address, self.owner = address, owner_of(address)
+        host, port = client.getsockname()[:2]
+        self.reached_at = str(host), int(port)
+        """This end: where the client came to."""
+        self.is_encrypted = tls is not None
+        if tls is not None:
+            client = tls.wrap_socket(client, server_side=True, do_handshake_on_connect=False)
+        self.socket, self.login = client, login
+        self.call: Call | None = None
+        self.is_watched = False
+        self.parked: list[Any] = []  # where its request waits
+        self._limits, self._memory = limits, memory
+        self._greets = self.is_encrypted
+        self._held = 0
+        self._input = bytearray()
+        self._output: list[memoryview | tuple[OpenFile, int, int]] = []
+        self._at = 0  # in it
+        self._sending_since: float | None = None
+        self._sent_bytes = 0
+        self.deadline = time.monotonic() + limits.login_seconds
 
     @property
-    def address(self) -> tuple[str, int]:
-        """This end: where the client came to."""
-        host, port = self._socket.getsockname()[:2]
-        return str(host), int(port)
+    def is_sending(self) -> bool:
+        """Whether a part of an answer is still to be sent."""
+        return self._sending_since is not None
 
-    def is_gone(self) -> bool:
-        """Whether the client has ended the connection, or its half of it."""
+    @property
+    def has_input(self) -> bool:
+        """Whether the next request is here, or bytes of it that no selector tells of."""
+        if isinstance(self.socket, ssl.SSLSocket) and self.socket.pending():
+            return True
+        return len(self._input) >= SIZE.size and len(self._input) >= SIZE.size + SIZE.unpack_from(self._input)[0]
+
+    def is_ready(self, events: int, seconds: float) -> bool:
+        """Whether the client has sent something, or takes something: within this time."""
+        if events == selectors.EVENT_READ and self.has_input:
+            return True
         poll = select.poll()
-        poll.register(self._socket, getattr(select, "POLLRDHUP", 0) | select.POLLHUP | select.POLLERR)
-        return bool(poll.poll(0))
+        poll.register(self.number, select.POLLIN if events == selectors.EVENT_READ else select.POLLOUT)
+        return bool(poll.poll(seconds * 1000))
 
-    def requests(self) -> Iterator[bytes]:
-        """The requests, without their sizes. Ends with the connection. Raises BadRequestError for a size of none."""
-        rest = b""
-        while rest or (rest := self._socket.recv(_PIECE_BYTES)):
-            rest = self._with(rest, SIZE.size)
-            (size,) = SIZE.unpack_from(rest)
-            if not 0 < size <= self._limits.request_bytes:
-                expected = f"1 to {self._limits.request_bytes} bytes"
-                raise BadRequestError("A request is of no size that is taken", expected=expected, found=size)
-            end = SIZE.size + size
-            rest = self._with(rest, end)
-            request, rest = rest[SIZE.size : end], rest[end:]
-            yield request
+    def sent_a_second(self, now: float) -> float | None:
+        """The bytes of its answer that the client takes, a second; None where nobody can tell yet."""
+        if self._sending_since is None or now - self._sending_since < _SLOW_SECONDS:
+            return None
+        return self._sent_bytes / (now - self._sending_since)
 
-    def _with(self, begin: bytes, size: int) -> bytes:
-        """`begin` and what follows it: so many bytes at least."""
-        if len(begin) >= size:
-            return begin
-        self._wait_at_most(self._limits.request_seconds)
-        data = bytearray(size)
-        view, got = memoryview(data), len(begin)
-        view[:got] = begin
-        while got < size:
-            if not (count := self._socket.recv_into(view[got:])):
-                raise ConnectionError("the connection ended within a request")
-            got += count
-        self._wait_at_most(self._limits.idle_seconds)
-        return bytes(data)
+    def watch(self, poll: select.poll) -> None:
+        """Adds this connection to a poll that tells of those whose client is gone."""
+        poll.register(self.number, _GONE & ~(select.POLLHUP | select.POLLERR))
 
-    def _wait_at_most(self, seconds: float) -> None:
-        """How long the client may send nothing, from now on."""
-        if self.is_encrypted:
-            self._socket.settimeout(seconds)
-        else:
-            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _time(seconds))
+    def hold(self, size: int) -> bool:
+        """Whether the connection may have so many bytes in memory, in place of what it had: then it has them."""
+        more = max(0, size - FREE_BYTES) - self._held
+        if more < 0:
+            self._memory.give(self.owner, -more)
+        elif more and not self._memory.take(self.owner, more):
+            return False
+        self._held += more
+        return True
 
-    def send(self, buffers: Sequence[Any]) -> None:
-        """Sends buffers and ranges of files one after the other, none copied where the connection is not encrypted."""
-        if self.is_encrypted:
-            self._wait_at_most(self._limits.request_seconds)
-            for one in buffers:
-                self._socket.sendall(one)
-            self._wait_at_most(self._limits.idle_seconds)
-            return
-        for is_file, some in itertools.groupby(buffers, lambda one: isinstance(one, FileRange)):
-            if is_file:
-                for one in some:
-                    self._send_range(one)
+    def room(self, wanted: int) -> int:
+        """How many of the `wanted` bytes an answer may have: half of what is left for this client. They are held."""
+        size = min(wanted, self._memory.free(self.owner) // 2 + FREE_BYTES)
+        return size if self.hold(size) else 0
+
+    def receive(self) -> bytes | None:
+        """The next request without its size, None where more of it has to come."""
+        if self._greets:
+            assert isinstance(self.socket, ssl.SSLSocket)
+            try:
+                self.socket.do_handshake()
+            except _NOT_NOW:
+                return None
+            self._greets = False
+        while (request := self._request()) is None:
+            try:
+                data = self.socket.recv(FREE_BYTES)
+            except _NOT_NOW:
+                return None
+            if not data:
+                raise ConnectionError("the client has ended the connection")
+            if not self._input:
+                self._ends_in(self._limits.request_seconds)
+            if not self.hold(len(self._input) + len(data)):
+                raise BadRequestError(
+                    "Requests under way leave no memory for this one", found=f"{len(self._input)} bytes"
+                )
+            self._input += data
+        return request
+
+    @property
+    def is_admitted(self) -> bool:
+        """Whether the client has proved who it is, where it has to."""
+        return self.login is None or self.login.user is not None
+
+    def _request(self) -> bytes | None:
+        """The first request of the bytes that are here, if they have it whole."""
+        if len(self._input) < SIZE.size:
+            return None
+        (size,) = SIZE.unpack_from(self._input)
+        most = self._limits.request_bytes if self.is_admitted else FREE_BYTES
+        if not 0 < size <= most:
+            raise BadRequestError("A request is of no size that is taken", expected=f"1 to {most} bytes", found=size)
+        end = SIZE.size + size
+        if len(self._input) < end:
+            return None
+        request = bytes(memoryview(self._input)[SIZE.size : end])
+        del self._input[:end]
+        return request
+
+    def send(self, buffers: Sequence[Any]) -> bool:
+        """Sends buffers and ranges of files, none copied where the connection is not encrypted. As `resume`."""
+        size = 0
+        self._output, self._at, self._sent_bytes = [], 0, 0
+        for buffer in buffers:
+            size += len(buffer)
+            if isinstance(buffer, FileRange):
+                self._output += _parts(buffer)
             else:
-                self._send([memoryview(one).cast("B") for one in some])
+                self._output.append(memoryview(buffer).cast("B"))
+        self._sending_since = time.monotonic()
+        self._ends_in(self._limits.request_seconds + size / self._limits.slow_bytes)
+        return self.resume()
 
-    def _send(self, views: list[memoryview]) -> None:
-        at = 0
-        while at < len(views):
-            sent = self._socket.sendmsg(views[at : at + _BUFFERS])
-            while at < len(views) and sent >= len(views[at]):
-                sent, at = sent - len(views[at]), at + 1
-            if sent:
-                views[at] = views[at][sent:]
+    def resume(self) -> bool:
+        """Sends what the client takes now. Whether all is sent; else it goes on once the client takes more."""
+        try:
+            while self._at < len(self._output):
+                part = self._output[self._at]
+                if isinstance(part, memoryview):
+                    self._send_memory()
+                else:
+                    self._send_file(*part)
+        except _NOT_NOW:
+            return False
+        self._output = []
+        self._sending_since = None
+        self.hold(len(self._input))
+        self._ends_in(self._limits.request_seconds if self._input else self._limits.idle_seconds)
+        return True
 
-    def _send_range(self, file_range: FileRange) -> None:
-        """Sends a range of a file: the system takes it from the file to the connection."""
-        if not file_range.heads:
-            self._send_file(file_range.file, file_range.position, file_range.nbytes)
-            return
-        ends = [*file_range.positions[1:], file_range.nbytes]
-        for position, end, first_bytes in zip(file_range.positions, ends, file_range.heads, strict=True):
-            self._socket.sendall(first_bytes, _MORE)
-            begin = position + len(first_bytes)
-            self._send_file(file_range.file, file_range.position + begin, end - begin)
+    def _ends_in(self, seconds: float) -> None:
+        """Puts the deadline off, but for who has not proved who it is: that has `login_seconds` for all of it."""
+        if self.is_admitted:
+            self.deadline = time.monotonic() + seconds
+
+    def _send_memory(self) -> None:
+        last = self._at + 1
+        while last < min(len(self._output), self._at + _BUFFERS) and isinstance(self._output[last], memoryview):
+            last += 1
+        views: list[Any] = self._output[self._at : last]
+        if self.is_encrypted:
+            sent = self.socket.send(views[0])
+        else:
+            sent = self.socket.sendmsg(views, (), _MORE if last < len(self._output) else 0)
+        self._sent_bytes += sent
+        for view in views:
+            if sent < len(view):
+                self._output[self._at] = view[sent:]
+                return
+            sent -= len(view)
+            self._at += 1
 
     def _send_file(self, file: OpenFile, position: int, size: int) -> None:
-        while size:
-            sent = os.sendfile(self._socket.fileno(), file.descriptor, position, size)
-            if not sent:
-                _logger.warning("%s is shorter than it was: %d bytes are missing", file.path, size)
-                raise ConnectionError("a file is cut")
-            position, size = position + sent, size - sent
+        """Sends a part of a file: the system takes it from the file to the connection."""
+        sent = os.sendfile(self.socket.fileno(), file.descriptor, position, size)
+        if not sent:
+            _logger.warning("%s is shorter than it was: %d bytes are missing", file.path, size)
+            raise ConnectionError("a file is cut")
+        self._sent_bytes += sent
+        if sent < size:
+            self._output[self._at] = (file, position + sent, size - sent)
+        else:
+            self._at += 1
+
+    def close(self) -> None:
+        """Ends the connection, and gives back what it held."""
+        self._output, self._input = [], bytearray()
+        self.hold(0)
+        self.socket.close()
 
 
-def _time(seconds: float) -> bytes:
-    return _TIME.pack(int(seconds), int(seconds % 1 * 1e6))
+def owner_of(address: str) -> str:
+    """Who is meant by an address: of IPv6 a network of 64 bits, which one machine may have to itself."""
+    if ":" not in address:
+        return address
+    packed = socket.inet_pton(socket.AF_INET6, address.partition("%")[0])
+    return packed[12:].hex() if packed[:12] == bytes(10) + b"\xff\xff" else packed[:8].hex()
+
+
+def _parts(file_range: FileRange) -> list[memoryview | tuple[OpenFile, int, int]]:
+    """What a range of a file is sent as: parts of the file, between them the heads in place of some of its bytes."""
+    if not file_range.heads:
+        return [(file_range.file, file_range.position, file_range.nbytes)]
+    parts: list[memoryview | tuple[OpenFile, int, int]] = []
+    ends = [*file_range.positions[1:], file_range.nbytes]
+    for position, end, first_bytes in zip(file_range.positions, ends, file_range.heads, strict=True):
+        begin = position + len(first_bytes)
+        parts += [memoryview(first_bytes), (file_range.file, file_range.position + begin, end - begin)]
+    return parts

@@ -10,12 +10,17 @@ import logging
 import threading
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Protocol
+from weakref import WeakSet
 
 from kio.schema.errors import ErrorCode
 
 from spark_segments.kafka_protocol.lease import Lease
+from spark_segments.kafka_protocol.limits import Budget, Limits
 from spark_segments.log.groups.group import Group
 from spark_segments.log.groups.group_files import SERVE, GroupCommit, GroupRows
 
@@ -29,9 +34,9 @@ POLICIES = (READ_ONLY, OWN, ALL)
 """Which groups clients may join and move: none; those that clients of a server made; all."""
 
 MOST_MEMBERS = 1000
-MOST_GROUPS = 10_000
+_MEMBER_BYTES, _GROUP_BYTES = 2048, 2048  # without what a client says of them
 _LEAST_SESSION_SECONDS, _LONGEST_SESSION_SECONDS = 1.0, 1800.0
-_CHECK_SECONDS = 0.2
+_CHECK_SECONDS = 5.0
 _COMMITS = 64  # that are under way at a time, of as many groups
 
 _logger = logging.getLogger(__name__)
@@ -46,14 +51,29 @@ class RefusedError(Exception):
         self.member_id = member_id
 
 
+class CommitUnderWayError(Exception):
+    """Another commit has to end first."""
+
+
+class Waiter(Protocol):
+    """A request that may wait for others of its group."""
+
+    owner: str
+    is_gone: bool
+
+    @property
+    def wake(self) -> Callable[[], None]: ...
+
+
 @dataclass(slots=True)
 class Member:
-    """A member of a group. Times are of time.monotonic(), in seconds."""
+    """A member of a group. Times are of time.monotonic(), in seconds. `owner`: whose memory it takes."""
 
     id: str
     instance_id: str | None
     client_id: str
     client_host: str
+    owner: str
     session_seconds: float
     rebalance_seconds: float
     protocols: Sequence[tuple[str, bytes]]
@@ -61,6 +81,10 @@ class Member:
     joined: int = -1  # the generation that it asks to be part of
     waiting: int = 0  # requests that wait for others: it is alive
     assignment: bytes = b""
+
+    @property
+    def size_bytes(self) -> int:
+        return _MEMBER_BYTES + len(self.assignment) + sum(len(name) + len(data) for name, data in self.protocols)
 
     def metadata(self, protocol: str) -> bytes:
         return next((data for name, data in self.protocols if name == protocol), b"")
@@ -80,9 +104,14 @@ class Joined:
 
 @dataclass(slots=True)
 class _Group:
-    """A group. `begun_seconds`: when the rebalance began that is under way."""
+    """A group, as long as it has members, or ids were given out for some. `owner`: who made it. `begun_seconds`: when
+    the rebalance began that is under way. `waiting`: whose requests wait for a change.
+    """
 
-    condition: threading.Condition = field(default_factory=threading.Condition)
+    name: str
+    owner: str
+    kept: Budget
+    lock: threading.Lock = field(default_factory=threading.Lock)
     state: str = EMPTY
     generation: int = 0
     protocol_type: str = ""
@@ -90,30 +119,71 @@ class _Group:
     leader: str = ""
     begun_seconds: float = 0.0
     is_first: bool = True
+    is_dropped: bool = False
     members: dict[str, Member] = field(default_factory=dict)
-    pending: dict[str, float] = field(default_factory=dict)  # ids that were given out, and when they end
+    pending: dict[str, tuple[float, str]] = field(default_factory=dict)  # {id that was given out: (its end, owner)}
+    waiting: WeakSet[Waiter] = field(default_factory=WeakSet)
+
+    def changed(self) -> None:
+        waiting, self.waiting = self.waiting, WeakSet()
+        for waiter in waiting:
+            waiter.wake()
+
+    def put(self, member: Member) -> None:
+        """Adds a member, or another version of it. Raises RefusedError where its owner has no memory left for it."""
+        before = self.members.get(member.id)
+        more = member.size_bytes - (0 if before is None else before.size_bytes)
+        if more > 0 and not self.kept.take(member.owner, more):
+            raise RefusedError(ErrorCode.group_max_size_reached, member.id)
+        if more < 0:
+            self.kept.give(member.owner, -more)
+        self.members[member.id] = member
+
+    def take_out(self, member_id: str) -> None:
+        member = self.members.pop(member_id)
+        self.kept.give(member.owner, member.size_bytes)
+
+    def assign(self, given: Mapping[str, bytes]) -> None:
+        """Gives each member what the leader says. Raises RefusedError where there is no memory for it."""
+        for member in list(self.members.values()):
+            self.put(replace(member, assignment=given.get(member.id, b"")))
+
+    def offer(self, member_id: str, until_seconds: float, owner: str) -> None:
+        """Notes an id that a member was given to join with."""
+        if len(self.pending) >= MOST_MEMBERS:
+            self.withdraw(next(iter(self.pending)))
+        if not self.kept.take(owner, _MEMBER_BYTES):
+            raise RefusedError(ErrorCode.group_max_size_reached)
+        self.pending[member_id] = until_seconds, owner
+
+    def withdraw(self, member_id: str) -> bool:
+        """Whether such an id was given out. It is not, any more."""
+        if (pending := self.pending.pop(member_id, None)) is None:
+            return False
+        self.kept.give(pending[1], _MEMBER_BYTES)
+        return True
 
     def rebalance(self) -> None:
         if self.state in (EMPTY, SYNCING, STABLE):
             self.is_first = self.state == EMPTY
             self.state, self.begun_seconds = JOINING, time.monotonic()
-        self.condition.notify_all()
+        self.changed()
 
     def rename(self, member: Member, member_id: str) -> None:
         if self.leader == member.id:
             self.leader = member_id
         renamed = replace(member, id=member_id, waiting=0)  # whoever waits as the one before is gone
         self.members = {one.id: one for one in (renamed if one is member else one for one in self.members.values())}
-        self.condition.notify_all()
+        self.changed()
 
     def remove(self, member_id: str) -> None:
-        del self.members[member_id]
+        self.take_out(member_id)
         if self.members:
             self.rebalance()
         else:
             self.state, self.leader = EMPTY, ""
             self.generation += 1
-            self.condition.notify_all()
+            self.changed()
 
     def expire(self) -> None:
         """Removes members whose session is over, and completes a rebalance that is due."""
@@ -121,18 +191,30 @@ class _Group:
         for one in [one for one in self.members.values() if not one.waiting]:
             if now - one.seen_seconds > one.session_seconds:
                 self.remove(one.id)
-        self.pending = {name: end for name, end in self.pending.items() if end > now}
-        if self.state != JOINING:
-            return
-        absent = [one for one in self.members.values() if one.joined <= self.generation]
-        waited = now - self.begun_seconds
-        longest = max((one.rebalance_seconds for one in self.members.values()), default=0.0)
-        if (not absent and not (self.is_first and waited < FIRST_MEMBERS_SECONDS)) or waited >= longest:
-            self._complete(absent)
+        for member_id in [member_id for member_id, (end, _) in self.pending.items() if end <= now]:
+            self.withdraw(member_id)
+        if self.state == JOINING and now >= self._complete_seconds():
+            self._complete()
 
-    def _complete(self, absent: Sequence[Member]) -> None:
-        for one in absent:
-            del self.members[one.id]
+    def _absent(self) -> list[Member]:
+        return [one for one in self.members.values() if one.joined <= self.generation]
+
+    def _complete_seconds(self) -> float:
+        """When the rebalance that is under way ends, should nobody come any more."""
+        if self._absent():
+            return self.begun_seconds + max(one.rebalance_seconds for one in self.members.values())
+        return self.begun_seconds + (FIRST_MEMBERS_SECONDS if self.is_first else 0.0)
+
+    def next_seconds(self) -> float:
+        """When the group changes, should nobody do anything, or is to be looked at all the same."""
+        ends = [one.seen_seconds + one.session_seconds for one in self.members.values() if not one.waiting]
+        if self.state == JOINING:
+            ends.append(self._complete_seconds())
+        return min([time.monotonic() + _CHECK_SECONDS, *ends])
+
+    def _complete(self) -> None:
+        for one in self._absent():
+            self.take_out(one.id)
         self.generation += 1
         if not self.members:
             self.state, self.leader = EMPTY, ""
@@ -141,9 +223,8 @@ class _Group:
             self.protocol = self.chosen()
             if self.leader not in self.members:
                 self.leader = next(iter(self.members))
-            for one in self.members.values():
-                one.assignment = b""
-        self.condition.notify_all()
+            self.assign({})
+        self.changed()
 
     def chosen(self) -> str:
         """The protocol that all members know and most of them like best."""
@@ -157,12 +238,14 @@ class _Group:
 
 
 class Coordinator:
-    """The groups of a server, while it holds them. Any number of threads may use it; a request that waits keeps its
-    thread. `lease`: None where no other server can have the groups. `policy`: one of POLICIES.
+    """The groups of a server, while it holds them. Any number of threads may use it, and none waits in it.
+
+    `lease`: None where no other server can have the groups. `policy`: one of POLICIES. `kept`: memory for members.
     """
 
-    def __init__(self, lease: Lease | None, policy: str = OWN) -> None:
+    def __init__(self, lease: Lease | None, policy: str = OWN, kept: Budget | None = None) -> None:
         self._policy = policy
+        self._kept = kept or Budget(Limits().kept_bytes)
         self._groups: dict[str, _Group] = {}
         self._lock = threading.Lock()
         self._lease = lease
@@ -172,14 +255,17 @@ class Coordinator:
     def stop(self) -> None:
         """Ends all requests that wait, and lets another server have the groups."""
         self._stopped = True
-        self._wake()
+        for group in list(self._groups.values()):
+            with group.lock:
+                group.changed()
         if self._lease is not None:
             self._lease.end()
 
-    def _wake(self) -> None:
-        for group in list(self._groups.values()):
-            with group.condition:
-                group.condition.notify_all()
+    def expire(self) -> None:
+        """Removes members whose session is over. Who touches a group does that, too; nobody may."""
+        for name in list(self._groups):
+            with suppress(RefusedError), self._opened(name):
+                pass
 
     def holds(self) -> bool:
         """Whether this server has the groups, for now. Who only reads them needs no lease."""
@@ -190,7 +276,10 @@ class Coordinator:
         with self._lock:
             if self.holds():
                 return True
-            self._groups = {}
+            groups, self._groups = self._groups, {}
+        for group in groups.values():
+            with group.lock:
+                self._drop(group)
         assert self._lease is not None
         return self._lease.keep()
 
@@ -212,13 +301,16 @@ class Coordinator:
 
     def commit(self, group: Group, moved: GroupRows, generation: int, member_id: str, instance_id: str | None) -> None:
         """Moves positions of a group, one commit after the other, each by a member of this generation, or in nobody's
-        group. Raises RefusedError, SegmentsError.
+        group. Raises RefusedError, SegmentsError; CommitUnderWayError: try again in a moment.
 
         The commit says under which lease it was begun. Another server that took the groups since has committed under a
         higher one, and then this commit does not happen: not even where this server slept within it.
         """
         number = 0 if self._lease is None else self._lease.number
-        with self._committing[hash(group.id) % _COMMITS]:
+        committing = self._committing[hash(group.id) % _COMMITS]
+        if not committing.acquire(blocking=False):
+            raise CommitUnderWayError
+        try:
 
             def check(begun: GroupCommit) -> None:
                 self.check_commit(group.id, generation, member_id, instance_id)
@@ -229,23 +321,53 @@ class Coordinator:
                 self.check_may_move(group, begun)
 
             group.update(lambda rows: rows | moved, check=check, lease=number, made_by=SERVE)
+        finally:
+            committing.release()
 
     def _check_held(self) -> None:
         if not self.holds():
             raise RefusedError(ErrorCode.not_coordinator)
 
-    def _group(self, name: str, *, make: bool = False) -> _Group:
+    @contextmanager
+    def _opened(
+        self, name: str, owner: str | None = None, *, missing: ErrorCode = ErrorCode.unknown_member_id
+    ) -> Iterator[_Group]:
+        """A group, locked, without what has expired. `owner`: who makes it where it is not there; else it is `missing`.
+        Raises RefusedError.
+        """
         self._check_held()
-        with self._lock:
-            if name not in self._groups:
-                if not make:
-                    raise RefusedError(ErrorCode.unknown_member_id)
-                if len(self._groups) >= MOST_GROUPS:
-                    self._groups = {one: group for one, group in self._groups.items() if group.members}
-                if len(self._groups) >= MOST_GROUPS:
-                    raise RefusedError(ErrorCode.coordinator_not_available)
-                self._groups[name] = _Group()
-            return self._groups[name]
+        is_open = False
+        while not is_open:
+            with self._lock:
+                group = self._groups.get(name)
+                if group is None:
+                    if owner is None:
+                        raise RefusedError(missing)
+                    if not self._kept.take(owner, _GROUP_BYTES + len(name)):
+                        raise RefusedError(ErrorCode.group_max_size_reached)
+                    group = self._groups[name] = _Group(name, owner, self._kept)
+            with group.lock:
+                if is_open := not group.is_dropped:
+                    group.expire()
+                    try:
+                        yield group
+                    finally:
+                        if not group.members and not group.pending:
+                            with self._lock:
+                                if self._groups.get(name) is group:
+                                    del self._groups[name]
+                            self._drop(group)
+
+    def _drop(self, group: _Group) -> None:
+        """Lets a group go that is locked, and the memory that it has."""
+        if not group.is_dropped:
+            group.is_dropped = True
+            for member_id in list(group.members):
+                group.take_out(member_id)
+            for member_id in list(group.pending):
+                group.withdraw(member_id)
+            self._kept.give(group.owner, _GROUP_BYTES + len(group.name))
+            group.changed()
 
     def join(
         self,
@@ -259,23 +381,22 @@ class Coordinator:
         rebalance_seconds: float,
         client: tuple[str, str],
         asks_twice: bool,
-        is_gone: Callable[[], bool],
-    ) -> Joined:
-        """Adds a member, or one that is there to the next generation, and waits for that. Raises RefusedError.
+        call: Waiter,
+    ) -> Callable[[], Joined | float]:
+        """Adds a member, or one that is there to the next generation. Raises RefusedError.
 
-        `client`: (client id, host). `asks_twice`: a new member gets its id first (KIP-394), and asks again with it.
-        `is_gone`: whether nobody waits for the answer any more; the member then stays for its session alone.
+        What is returned says how it went, or until when (time.monotonic()) to wait for the others, unless `call` is
+        woken before. `client`: (client id, host). `asks_twice`: a new member gets its id first (KIP-394), and asks
+        again with it.
         """
         if not _LEAST_SESSION_SECONDS <= session_seconds <= _LONGEST_SESSION_SECONDS:
             raise RefusedError(ErrorCode.invalid_session_timeout, member_id)
         if not protocols or not protocol_type:
             raise RefusedError(ErrorCode.inconsistent_group_protocol, member_id)
-        group = self._group(name, make=True)
-        with group.condition:
-            group.expire()
+        with self._opened(name, call.owner) as group:
             is_new = not member_id
             leader = group.leader
-            member_id = self._id_of(group, member_id, instance_id, client[0], session_seconds, asks_twice)
+            member_id = self._id_of(group, member_id, instance_id, client[0], session_seconds, asks_twice, call.owner)
             known = group.members.get(member_id)
             others = {one for other in group.members.values() if other is not known for one in dict(other.protocols)}
             shared = set.intersection(
@@ -286,25 +407,55 @@ class Coordinator:
                 raise RefusedError(ErrorCode.inconsistent_group_protocol, member_id)
             if known is None and len(group.members) >= MOST_MEMBERS:
                 raise RefusedError(ErrorCode.group_max_size_reached, member_id)
-            group.protocol_type = protocol_type
-            member = known or Member(member_id, instance_id, *client, session_seconds, rebalance_seconds, (), 0.0)
+            member = known or Member(
+                member_id, instance_id, *client, call.owner, session_seconds, rebalance_seconds, (), 0.0
+            )
             is_same = known is not None and list(known.protocols) == list(protocols)
-            member.protocols, member.seen_seconds = protocols, time.monotonic()
-            member.session_seconds, member.rebalance_seconds = session_seconds, rebalance_seconds
-            group.members[member_id] = member
-            group.pending.pop(member_id, None)
+            member = replace(
+                member,
+                protocols=protocols,
+                seen_seconds=time.monotonic(),
+                session_seconds=session_seconds,
+                rebalance_seconds=rebalance_seconds,
+            )
+            group.put(member)
+            group.protocol_type = protocol_type
+            group.withdraw(member_id)
             if is_new and known is not None and group.state == STABLE and group.chosen() == group.protocol:
                 # A static member that began anew keeps what it has. Whoever led is told its id of before, so that it
                 # does not assign (KIP-345).
-                return replace(self._joined(group, member), leader=leader, members=[])
+                return partial(replace, self._joined(group, member), leader=leader, members=[])
             if is_same and group.state in (SYNCING, STABLE) and group.leader != member_id:
-                return self._joined(group, member)  # its answer was lost, or it joins again without a change
+                return partial(self._joined, group, member)  # its answer was lost, or it joins again without a change
             group.rebalance()
             member.joined = group.generation + 1
-            self._wait(group, member, is_gone, lambda: group.generation < member.joined)
-            if member_id not in group.members:
-                raise RefusedError(ErrorCode.unknown_member_id, member_id)
-            return self._joined(group, member)
+            member.waiting += 1
+            return partial(self._after_join, group, member_id, member.joined, call)
+
+    def _after_join(self, group: _Group, member_id: str, generation: int, call: Waiter) -> Joined | float:
+        with group.lock:
+            member = self._waiting(group, member_id, call, lambda: group.generation < generation)
+            return member if isinstance(member, float) else self._joined(group, member)
+
+    def _waiting(self, group: _Group, member_id: str, call: Waiter, goes_on: Callable[[], bool]) -> Member | float:
+        """A member whose request waited, or until when it goes on to wait. Raises RefusedError where it waits in vain.
+
+        Once it waits no more, it has its session to say that it is alive.
+        """
+        code = ErrorCode.coordinator_not_available if self._stopped else ErrorCode.not_coordinator
+        if is_held := self.holds() and not self._stopped:
+            group.expire()
+            code = ErrorCode.unknown_member_id
+        member = group.members.get(member_id)
+        is_fine = is_held and member is not None and not call.is_gone
+        if is_fine and goes_on():
+            group.waiting.add(call)
+            return group.next_seconds()
+        if member is not None:
+            member.waiting, member.seen_seconds = max(0, member.waiting - 1), time.monotonic()
+        if member is None or not is_fine:
+            raise RefusedError(code, member_id)
+        return member
 
     def _id_of(
         self,
@@ -314,17 +465,15 @@ class Coordinator:
         client_id: str,
         session_seconds: float,
         asks_twice: bool,
+        owner: str,
     ) -> str:
-        now = time.monotonic()
         static = next((one for one in group.members.values() if instance_id and one.instance_id == instance_id), None)
         if not member_id:
             made = f"{instance_id or client_id or 'member'}-{uuid.uuid4()}"
             if static is not None:  # the instance began anew: its place is the same, the id before is fenced
                 group.rename(static, made)
             elif asks_twice and instance_id is None:
-                if len(group.pending) >= MOST_MEMBERS:
-                    group.pending.pop(next(iter(group.pending)))
-                group.pending[made] = now + session_seconds
+                group.offer(made, time.monotonic() + session_seconds, owner)
                 raise RefusedError(ErrorCode.member_id_required, made)
             return made
         if static is not None and static.id != member_id:
@@ -345,22 +494,6 @@ class Coordinator:
             members if is_leader else [],
         )
 
-    def _wait(self, group: _Group, member: Member, is_gone: Callable[[], bool], goes_on: Callable[[], bool]) -> None:
-        member.waiting += 1
-        try:
-            while member.id in group.members and goes_on():
-                if self._stopped:
-                    raise RefusedError(ErrorCode.coordinator_not_available, member.id)
-                self._check_held()
-                if is_gone():
-                    raise RefusedError(ErrorCode.unknown_member_id, member.id)
-                group.expire()
-                if member.id in group.members and goes_on():
-                    group.condition.wait(_CHECK_SECONDS)
-        finally:
-            member.waiting -= 1
-            member.seen_seconds = time.monotonic()
-
     def sync(
         self,
         name: str,
@@ -369,40 +502,51 @@ class Coordinator:
         instance_id: str | None,
         given: Mapping[str, bytes],
         *,
-        is_gone: Callable[[], bool],
-    ) -> tuple[str, str, bytes]:
-        """(protocol type, protocol, assignment) of a member, once the leader has given all. Raises RefusedError."""
-        group = self._group(name)
-        with group.condition:
+        call: Waiter,
+    ) -> Callable[[], tuple[str, str, bytes] | float]:
+        """What is returned says the protocol type, the protocol and the assignment of a member, once the leader has
+        given all, or how long to wait, as of `join`. Raises RefusedError.
+        """
+        with self._opened(name) as group:
             member = self._checked(group, generation, member_id, instance_id)
             if group.state == JOINING:
                 raise RefusedError(ErrorCode.rebalance_in_progress)
             if group.state == SYNCING and group.leader == member_id:
-                for one in group.members.values():
-                    one.assignment = given.get(one.id, b"")
+                group.assign(given)
                 group.state = STABLE
-                group.condition.notify_all()
-            self._wait(group, member, is_gone, lambda: group.state == SYNCING and group.generation == generation)
-            self._checked(group, generation, member_id, instance_id)
+                group.changed()
+                member = group.members[member_id]
+            member.waiting += 1
+            return partial(self._after_sync, group, generation, member_id, instance_id, call)
+
+    def _after_sync(
+        self, group: _Group, generation: int, member_id: str, instance_id: str | None, call: Waiter
+    ) -> tuple[str, str, bytes] | float:
+        def goes_on() -> bool:
+            return group.state == SYNCING and group.generation == generation
+
+        with group.lock:
+            waited = self._waiting(group, member_id, call, goes_on)
+            if isinstance(waited, float):
+                return waited
+            member = self._checked(group, generation, member_id, instance_id)
             if group.state != STABLE:
                 raise RefusedError(ErrorCode.rebalance_in_progress)
             return group.protocol_type, group.protocol, member.assignment
 
     def heartbeat(self, name: str, generation: int, member_id: str, instance_id: str | None) -> None:
         """Keeps a member. Raises RefusedError: rebalance_in_progress where it is to join again."""
-        group = self._group(name)
-        with group.condition:
+        with self._opened(name) as group:
             self._checked(group, generation, member_id, instance_id)
             if group.state == JOINING:
                 raise RefusedError(ErrorCode.rebalance_in_progress)
 
     def leave(self, name: str, member_id: str, instance_id: str | None) -> None:
         """Removes a member; the others share what it had. Raises RefusedError."""
-        group = self._group(name)
-        with group.condition:
+        with self._opened(name) as group:
             if not member_id and instance_id:
                 member_id = next((one.id for one in group.members.values() if one.instance_id == instance_id), "")
-            if group.pending.pop(member_id, None) is not None:
+            if group.withdraw(member_id):
                 return
             if member_id not in group.members:
                 raise RefusedError(ErrorCode.unknown_member_id)
@@ -413,23 +557,18 @@ class Coordinator:
         """Whether a commit of positions counts: of a member of this generation, or of nobody's group. Raises
         RefusedError.
         """
-        self._check_held()
-        with self._lock:
-            group = self._groups.get(name)
-        if generation < 0 and not member_id:
-            if group is not None:
-                with group.condition:
-                    group.expire()
-                    if group.members:
-                        raise RefusedError(ErrorCode.unknown_member_id)
-            return
-        if group is None:
-            raise RefusedError(ErrorCode.illegal_generation)
-        with group.condition:
-            self._checked(group, generation, member_id, instance_id)
+        is_member = generation >= 0 or bool(member_id)
+        try:
+            with self._opened(name, missing=ErrorCode.illegal_generation) as group:
+                if is_member:
+                    self._checked(group, generation, member_id, instance_id)
+                elif group.members:
+                    raise RefusedError(ErrorCode.unknown_member_id)
+        except RefusedError as error:
+            if is_member or error.code is not ErrorCode.illegal_generation:
+                raise
 
     def _checked(self, group: _Group, generation: int, member_id: str, instance_id: str | None) -> Member:
-        group.expire()
         static = next((one for one in group.members.values() if instance_id and one.instance_id == instance_id), None)
         if static is not None and static.id != member_id:
             raise RefusedError(ErrorCode.fenced_instance_id)
@@ -444,20 +583,15 @@ class Coordinator:
     def groups(self) -> dict[str, tuple[str, str]]:
         """{group: (protocol type, state)} of the groups that have members."""
         groups = {}
-        for name, group in list(self._groups.items()):
-            with group.condition:
-                group.expire()
+        for name in list(self._groups):
+            with suppress(RefusedError), self._opened(name) as group:
                 if group.members:
                     groups[name] = (group.protocol_type, group.state)
         return groups
 
     def describe(self, name: str) -> tuple[str, str, str, list[Member]]:
         """(state, protocol type, protocol, members) of a group; `Dead` where this server knows none of its name."""
-        with self._lock:
-            group = self._groups.get(name)
-        if group is None:
-            return DEAD, "", "", []
-        with group.condition:
-            group.expire()
+        with suppress(RefusedError), self._opened(name) as group:
             is_stable = group.state == STABLE
             return group.state, group.protocol_type, group.protocol if is_stable else "", list(group.members.values())
+        return DEAD, "", "", []

@@ -11,7 +11,7 @@ import hmac
 import os
 import secrets
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from spark_segments.errors import InvalidOptionError, SegmentsError
@@ -52,7 +52,8 @@ class Users:
             digest: {name: _keys(password.encode(), digest) for name, password in passwords.items()}
             for digest in _DIGESTS.values()
         }
-        # Of a user that is not there: it takes as long to say so, and tells no more.
+        # Of a user that is not there: it takes as long to say so, and tells no more. Each has a salt that stays.
+        self._secret = secrets.token_bytes(32)
         self._nobody = {digest: _keys(secrets.token_bytes(16), digest) for digest in _DIGESTS.values()}
 
     @classmethod
@@ -80,7 +81,10 @@ class Users:
     def keys(self, name: str, digest: str) -> tuple[bool, _Keys]:
         """(whether there is such a user, the keys to check by)"""
         found = self._keys[digest].get(name)
-        return (True, found) if found is not None else (False, self._nobody[digest])
+        if found is not None:
+            return True, found
+        salt = hmac.digest(self._secret, name.encode(), digest)[: len(self._nobody[digest].salt)]
+        return False, replace(self._nobody[digest], salt=salt)
 
     def has_password(self, name: str, password: bytes) -> bool:
         """Whether this is the user's password."""

@@ -11,9 +11,9 @@ import datetime
 import struct
 import types
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 from kio.index import load_request_schema, load_response_schema
@@ -32,6 +32,7 @@ _request_schema, _response_schema = cache(load_request_schema), cache(load_respo
 
 _NO_THROTTLE = datetime.timedelta(0)
 
+_OPEN_BYTES = 16 << 10  # that an open file counts for among those in memory
 _LARGE_BYTES = 4096
 """From this size on, bytes of a response are sent from where they lie."""
 
@@ -59,13 +60,16 @@ def head(frame: bytes) -> tuple[int, int, int]:
     return key, version, correlation_id
 
 
-def read_request(frame: bytes) -> Request:
-    """The request in a frame without its size, of an API and a version that kio knows. Raises BadRequestError."""
+def read_request(frame: bytes, most_entries: int) -> Request:
+    """The request in a frame without its size, of an API and a version that kio knows.
+
+    Raises BadRequestError, also for more than `most_entries` in all its lists.
+    """
     key, version, correlation_id = head(frame)
     schema: Any = _request_schema(key, version)
     try:
         header, header_bytes = entity_reader(schema.__header_schema__)(frame, 0)
-        _passed(schema, frame, header_bytes)
+        _Passage(frame, most_entries).message(schema, header_bytes)
         # Bytes behind the body are passed over, as by a broker: librdkafka sends some behind Metadata of all topics.
         body, _ = entity_reader(schema)(frame, header_bytes)
         _check_nulls(schema, body)
@@ -73,7 +77,8 @@ def read_request(frame: bytes) -> Request:
         raise
     except BaseException as error:  # kio's native reader may panic, which is no Exception
         raise BadRequestError(
-            f"A request of API {key} version {version} cannot be read: {type(error).__name__}"
+            f"A request of API {key} version {version} cannot be read",
+            found=str(error) if type(error) is ValueError else type(error).__name__,
         ) from error
     return Request(key, version, correlation_id, header.client_id or "", body)
 
@@ -97,42 +102,56 @@ _SIZES = {
 _NULLABLE = "nullable message"
 
 
-def _passed(schema: Any, frame: bytes, at: int) -> int:
-    """The position behind a message. Raises ValueError for a count or a size that the frame has no bytes for: kio makes
-    room for as many as a count says, and where there is no memory for them the process ends.
+class _Passage:
+    """A walk over the bytes of a message, by its schema. Raises ValueError for a count or a size that the frame has no
+    bytes for: kio makes room for as many as a count says, and where there is no memory for them the process ends. And
+    for more than `most` entries in all: each is an object then, many times larger than its bytes.
     """
-    is_flexible = schema.__flexible__
-    kinds, tagged = _kinds(schema)
-    for kind, of, is_array in kinds:
-        at = _passed_field(frame, at, kind, of, is_array, is_flexible)
-    if is_flexible:
-        count, at = _uvarint(frame, at)
-        for _ in range(count):
-            tag, at = _uvarint(frame, at)
-            size, at = _uvarint(frame, at)
-            if tag in tagged:
-                _passed_field(frame, at, *tagged[tag], is_flexible)
-            at = _within(frame, at + size)
-    return at
 
+    def __init__(self, frame: bytes, most: int) -> None:
+        self._frame, self._left = frame, most
 
-def _passed_field(frame: bytes, at: int, kind: str | None, of: Any, is_array: bool, is_flexible: bool) -> int:
-    if is_array:
-        count, at = _length(frame, at, 4, is_flexible)
-        if count > len(frame) - at:
-            raise ValueError(f"{count} entries in {len(frame) - at} bytes")
-        for _ in range(count):
-            at = _passed_field(frame, at, kind, of, False, is_flexible)
+    def message(self, schema: Any, at: int) -> int:
+        """The position behind a message."""
+        frame, is_flexible = self._frame, schema.__flexible__
+        kinds, tagged = _kinds(schema)
+        for kind, of, is_array in kinds:
+            at = self._field(at, kind, of, is_array, is_flexible)
+        if is_flexible:
+            count, at = _uvarint(frame, at)
+            self._count(count)
+            for _ in range(count):
+                tag, at = _uvarint(frame, at)
+                size, at = _uvarint(frame, at)
+                if tag in tagged:
+                    self._field(at, *tagged[tag], is_flexible)
+                at = _within(frame, at + size)
         return at
-    if of is not None:
-        if kind == _NULLABLE:  # a byte says whether the message is there
-            at = _within(frame, at + 1)
-            return at if frame[at - 1] > 0x7F else _passed(of, frame, at)
-        return _passed(of, frame, at)
-    if kind in _SIZES:
-        return _within(frame, at + _SIZES[kind])
-    size, at = _length(frame, at, 2 if kind == "string" else 4, is_flexible)
-    return _within(frame, at + size)
+
+    def _field(self, at: int, kind: str | None, of: Any, is_array: bool, is_flexible: bool) -> int:
+        frame = self._frame
+        if is_array:
+            count, at = _length(frame, at, 4, is_flexible)
+            if count > len(frame) - at:
+                raise ValueError(f"{count} entries in {len(frame) - at} bytes")
+            self._count(count)
+            for _ in range(count):
+                at = self._field(at, kind, of, False, is_flexible)
+            return at
+        if of is not None:
+            if kind == _NULLABLE:  # a byte says whether the message is there
+                at = _within(frame, at + 1)
+                return at if frame[at - 1] > 0x7F else self.message(of, at)
+            return self.message(of, at)
+        if kind in _SIZES:
+            return _within(frame, at + _SIZES[kind])
+        size, at = _length(frame, at, 2 if kind == "string" else 4, is_flexible)
+        return _within(frame, at + size)
+
+    def _count(self, entries: int) -> None:
+        self._left -= entries
+        if self._left < 0:
+            raise ValueError("more entries than are taken")
 
 
 def _length(frame: bytes, at: int, width: int, is_flexible: bool) -> tuple[int, int]:
@@ -195,14 +214,17 @@ def _is_nullable(schema: Any, name: str) -> bool:
     return types.NoneType in typing.get_args(typing.get_type_hints(schema)[name])
 
 
-def response(key: int, version: int, correlation_id: int, values: Mapping[str, Any]) -> list[Any]:
-    """The frame of a response as buffers to be sent one after the other.
+def response(
+    key: int, version: int, correlation_id: int, values: Mapping[str, Any], most_bytes: int = 1 << 31
+) -> list[Any]:
+    """The frame of a response as buffers to be sent one after the other. Raises BadRequestError where it is of more
+    than `most_bytes`, records aside.
 
     `values`: by Kafka's names in snake_case; those that the version does not have are left out. Lists of nested
     messages are lists of such mappings. A buffer of bytes that is large is part of the result as it is, not copied.
     """
     schema: Any = _response_schema(key, version)
-    body = _Buffers()
+    body = _Buffers(most_bytes)
     header = schema.__header_schema__
     entity_writer(header)(body, header(correlation_id=correlation_id))  # type: ignore[arg-type]
     entity_writer(schema)(body, _entity(schema, {"throttle_time": _NO_THROTTLE, **values}))  # type: ignore[arg-type]
@@ -219,7 +241,7 @@ def _entity(schema: Any, values: Mapping[str, Any]) -> Any:
         if nested is not None and isinstance(value, Mapping):
             value = _entity(nested, value)
         elif nested is not None and value is not None:
-            value = tuple(_entity(nested, one) for one in value)
+            value = Each(value, partial(_entity, nested))
         elif isinstance(value, list):
             value = tuple(value)
         arguments[name] = value
@@ -242,14 +264,31 @@ def nested(hint: Any) -> Any:
     return None
 
 
+class Each(Sequence[Any]):
+    """The entries of a list in a response, each made of an item when it is written: there is one of them at a time."""
+
+    def __init__(self, items: Sequence[Any], make: Callable[[Any], Any]) -> None:
+        self._items, self._make = items, make
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def __getitem__(self, number: Any) -> Any:
+        return self._make(self._items[number])
+
+    def __iter__(self) -> Iterator[Any]:
+        return map(self._make, self._items)
+
+
 class Records:
     """Neighbouring record batches, as buffers and ranges of files, that a message takes as one value of bytes."""
 
-    __slots__ = ("pieces", "size_bytes")
+    __slots__ = ("held_bytes", "pieces", "size_bytes")
 
     def __init__(self, pieces: Sequence[Any] = ()) -> None:
         self.pieces = pieces
         self.size_bytes: int = sum(piece.nbytes for piece in pieces)
+        self.held_bytes: int = sum(_OPEN_BYTES if isinstance(piece, FileRange) else piece.nbytes for piece in pieces)
 
     def __len__(self) -> int:
         return self.size_bytes
@@ -258,7 +297,8 @@ class Records:
 class _Buffers:
     """What kio writes a message into: small pieces are joined, large ones kept."""
 
-    def __init__(self) -> None:
+    def __init__(self, most_bytes: int) -> None:
+        self._left = most_bytes
         self._done: list[Any] = []
         self._small = bytearray()
 
@@ -269,8 +309,14 @@ class _Buffers:
                     self._join()
                     self._done.append(piece)
                 else:
-                    self.write(memoryview(piece))
+                    self._take(memoryview(piece))
             return
+        self._left -= len(data)
+        if self._left < 0:
+            raise BadRequestError("The answer to a request is larger than is given")
+        self._take(data)
+
+    def _take(self, data: Any) -> None:
         if len(data) < _LARGE_BYTES:
             self._small += data
             return

@@ -1,35 +1,124 @@
-"""The server: connections, each with a thread of its own, that take requests one after the other and send answers.
+"""The server: one thread that sees which connections have something to say, and a few workers that answer them.
 
-Whatever a client sends, it ends its own connection at worst, with a line in the log.
+No worker waits for a client, for a moment to come, or for other clients. A connection whose request is not there yet,
+or whose answer is not taken yet, is left to the thread that watches, and so is a request that waits. Clients are
+answered in turn by their addresses. Whatever a client sends, it ends its own connection at worst, with a line in the
+log.
 """
 
 from __future__ import annotations
 
 import contextlib
+import heapq
+import itertools
 import logging
+import select
+import selectors
 import socket
 import ssl
 import threading
 import time
-from collections import Counter
+from collections import Counter, OrderedDict, deque
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from spark_segments.errors import InvalidOptionError
+from spark_segments.errors import InvalidOptionError, SegmentsError
 from spark_segments.kafka_protocol.apis import APIS, VERSIONS, connecting, fetch, refused
-from spark_segments.kafka_protocol.call import Call, Limits
+from spark_segments.kafka_protocol.call import Call, Wait
 from spark_segments.kafka_protocol.connection import Connection
 from spark_segments.kafka_protocol.coordinator import OWN, POLICIES, Coordinator
 from spark_segments.kafka_protocol.credentials import Login, Users
 from spark_segments.kafka_protocol.lease import Lease
-from spark_segments.kafka_protocol.messages import BadRequestError, Request, head, read_request, response
+from spark_segments.kafka_protocol.limits import Budget, Limits
+from spark_segments.kafka_protocol.messages import BadRequestError, head, read_request, response
+from spark_segments.kafka_protocol.read_ahead import FileRange
 from spark_segments.kafka_protocol.views import Views
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 _logger = logging.getLogger(__name__)
 _STOP_SECONDS = 10.0  # for what is being answered
+_LOOK_SECONDS = 0.25  # between looks for clients that are gone, or too slow
+_EXPIRE_SECONDS = 5.0  # between looks for members whose session is over
+_ACCEPTED = 64  # connections that are taken before others are looked after
+_REMOTE_WORKERS = 64  # where most of their time is a store's
+_LOOK_AT = 100  # requests that wait, before a look at which of them do not any more
+_PATIENCE_SECONDS = 0.002  # that a worker has for a client, while there is little else to do
+_OURS = ""  # the owner of jobs that no client asks for
+
+
+class _Work:
+    """Jobs, and the threads that do them: by owner in turn, and none has more than half of the threads."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._jobs: OrderedDict[str, deque[Callable[[], None]]] = OrderedDict()
+        self._running: Counter[str] = Counter()
+        self._threads: list[threading.Thread] = []
+        self._idle = 0
+        self._has_ended = False
+        self._condition = threading.Condition()
+
+    def put(self, owner: str, job: Callable[[], None]) -> None:
+        with self._condition:
+            self._jobs.setdefault(owner, deque()).append(job)
+            if not self._idle and len(self._threads) < self._most:
+                thread = threading.Thread(target=self._run, daemon=True)
+                try:
+                    thread.start()
+                    self._threads.append(thread)
+                except RuntimeError:  # no memory for one: those that there are do
+                    if not self._threads:
+                        raise
+            self._condition.notify()
+
+    @property
+    def is_little(self) -> bool:
+        """Whether a thread has nothing to do, and no job waits for one."""
+        return self._idle > 0 and not self._jobs
+
+    def end(self, seconds: float) -> None:
+        """Waits until all jobs are done, but no longer than that; the threads end."""
+        with self._condition:
+            self._condition.wait_for(lambda: not self._jobs and not self._running, seconds)
+            self._has_ended = True
+            self._condition.notify_all()
+        deadline = time.monotonic() + seconds
+        for thread in self._threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
+
+    def _next(self) -> str | None:
+        most = max(1, self._most // 2)
+        return next((owner for owner in self._jobs if self._running[owner] < most), None)
+
+    def _run(self) -> None:
+        while True:
+            with self._condition:
+                self._idle += 1
+                while (owner := self._next()) is None and not self._has_ended:
+                    self._condition.wait()
+                self._idle -= 1
+                if owner is None:
+                    return
+                job = self._jobs[owner].popleft()
+                self._jobs.move_to_end(owner)
+                if not self._jobs[owner]:
+                    del self._jobs[owner]
+                self._running[owner] += 1
+            try:
+                job()
+            except Exception:
+                _logger.exception("a job of the server failed")
+            with self._condition:
+                self._running[owner] -= 1
+                if not self._running[owner]:
+                    del self._running[owner]
+                self._condition.notify()
+                if not self._jobs and not self._running:
+                    self._condition.notify_all()
 
 
 class Server:
@@ -62,16 +151,24 @@ class Server:
         if groups not in POLICIES:
             raise InvalidOptionError("Not a choice of groups", expected=" or ".join(POLICIES), found=groups)
         self.views, self.limits = views, limits or Limits()
+        is_remote = not views.log.is_kafka and not views.log.storage.is_local
+        if is_remote:
+            self.limits = replace(self.limits, workers=max(self.limits.workers, _REMOTE_WORKERS))
         self._counts: Counter[str] = Counter()
-        self._counts_lock = threading.Lock()
-        self.coordinator = Coordinator(None if views.log.is_kafka else Lease(views.log.storage), groups)
+        self._lock = threading.Lock()
+        self._kept = Budget(self.limits.kept_bytes)
+        self.coordinator = Coordinator(None if views.log.is_kafka else Lease(views.log.storage), groups, self._kept)
         self._host, self._port, self._advertised = host, port, advertised
         self._tls, self._users = tls, users
-        self._stopping = threading.Event()
-        self._open: dict[int, socket.socket] = {}
-        self._threads: set[threading.Thread] = set()
-        self._lock = threading.Lock()
-        self._memory = threading.Semaphore(max(1, self.limits.responses_bytes // self.limits.response_bytes))
+        self._connections, self._memory = Budget(self.limits.connections), Budget(self.limits.memory_bytes)
+        self._open: dict[int, Connection] = {}
+        self._parked: list[list[Any]] = []  # a heap: [when it is over, a number, the call, None once it goes on]
+        self._stale = 0  # of these, how many go on already
+        self._numbers = itertools.count()
+        self._work = _Work(self.limits.workers)
+        self._stopping, self._is_watched = threading.Event(), threading.Lock()
+        self._selector = selectors.DefaultSelector()
+        self._waker, self._woken = socket.socketpair()
         self._listener: socket.socket | None = None
 
     @property
@@ -82,100 +179,223 @@ class Server:
 
     @property
     def state(self) -> dict[str, int]:
-        """Counts since the server began (accepted and refused connections, answered requests, fetched bytes), and what
-        is there now: open connections, active groups, and whether (1) the server holds the groups.
+        """Counts since the server began (accepted and refused connections, failed logins, answered requests, fetched
+        bytes), and what is there now: open connections, bytes of requests and answers under way and of members of
+        groups in memory, active groups, and whether (1) the server holds the groups.
         """
-        names = ("accepted_connections", "refused_connections", "answered_requests", "fetched_bytes")
-        with self._counts_lock:
+        names = ("accepted_connections", "refused_connections", "failed_logins", "answered_requests", "fetched_bytes")
+        with self._lock:
             counts = {name: self._counts[name] for name in names}
         groups = len(self.coordinator.groups()) if self.coordinator.holds() else 0
         there = {"open_connections": len(self._open), "active_groups": groups}
+        there |= {"held_bytes": self._memory.taken, "kept_bytes": self._kept.taken}
         return counts | there | {"holds_groups": int(self.coordinator.holds())}
 
     def _count(self, **counts: int) -> None:
-        with self._counts_lock:
+        with self._lock:
             self._counts.update(counts)
 
     def __enter__(self) -> Server:
         family = socket.AF_INET6 if ":" in self._host else socket.AF_INET
         try:
-            self._listener = socket.create_server((self._host, self._port), family=family, backlog=128)
+            self._listener = socket.create_server((self._host, self._port), family=family, backlog=1024)
         except OSError as error:
             raise InvalidOptionError(
                 "The address cannot be served", found=f"{self._host}:{self._port} ({error.strerror})", hint="Use --port"
             ) from error
+        self._listener.setblocking(False)
+        for end in (self._waker, self._woken):
+            end.setblocking(False)
+        self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
+        self._selector.register(self._woken, selectors.EVENT_READ, self._drain)
         return self
 
     def __exit__(self, *_: object) -> None:
         self.stop()
 
     def serve(self) -> None:
-        """Takes connections until `stop`. Each has a thread."""
-        assert self._listener is not None
-        while not self._stopping.is_set():
+        """Watches over connections until `stop`."""
+        with self._is_watched:
             try:
-                connection, address = self._listener.accept()
-            except OSError:
+                self._serve(time.monotonic())
+            finally:
+                self._stopping.set()
+
+    def _serve(self, began: float) -> None:
+        looked = expired = changed = began
+        while not self._stopping.is_set():
+            now = time.monotonic()
+            if now - looked >= _LOOK_SECONDS:
+                looked = now
+                self._look(now)
+            if now - expired >= _EXPIRE_SECONDS:
+                expired = now
+                self._work.put(_OURS, self.coordinator.expire)
+            if now - changed >= self.views.interval_seconds:
+                changed = now
+                for name in self.views.watched():
+                    self._work.put(_OURS, lambda name=name: self._read_again(name))  # type: ignore[misc]
+            self._unpark(now)
+            for key, _ in self._selector.select(self._seconds_left(now)):
                 if self._stopping.is_set():
                     return
-                time.sleep(0.1)  # no descriptor is free: one may be soon
+                if isinstance(key.data, Connection):
+                    self._selector.unregister(key.fileobj)
+                    key.data.is_watched = False
+                    self._go_on(key.data)
+                else:
+                    key.data()
+
+    def _seconds_left(self, now: float) -> float:
+        """Until something is to be done though no client does anything."""
+        seconds = _LOOK_SECONDS
+        with self._lock:
+            if self._parked:
+                seconds = min(seconds, self._parked[0][0] - now)
+        if self.views.is_watched:
+            seconds = min(seconds, self.views.interval_seconds)
+        return max(seconds, 0.0)
+
+    def _read_again(self, name: str) -> None:
+        with contextlib.suppress(SegmentsError):  # who asks is told
+            self.views.topic(name)
+
+    def _drain(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            self._woken.recv(4096)
+
+    def _wake(self) -> None:
+        """Has the thread that watches look at what has changed."""
+        with contextlib.suppress(OSError):
+            self._waker.send(b"x")
+
+    def _accept(self) -> None:
+        assert self._listener is not None
+        for _ in range(_ACCEPTED):
+            try:
+                client, address = self._listener.accept()
+            except BlockingIOError:
+                return
+            except OSError:  # no descriptor is free: one may be, at the next look
+                self._selector.unregister(self._listener)
+                return
+            self._count(accepted_connections=1)
+            try:
+                login = None if self._users is None else Login(self._users)
+                connection = Connection(client, address[0], self.limits, self._memory, tls=self._tls, login=login)
+            except OSError:  # the client has gone already
+                client.close()
                 continue
-            if len(self._open) >= self.limits.connections:
+            if not self._connections.take(connection.owner, 1):
                 self._count(refused_connections=1)
-                _logger.warning("refused a connection of %s: %d are open", address[0], len(self._open))
+                _logger.warning("refused a connection of %s: too many are open", connection.address)
                 connection.close()
                 continue
-            thread = threading.Thread(target=self._connection, args=(connection, address[0]), daemon=True)
-            with self._lock:
-                self._threads.add(thread)
-            thread.start()
+            self._open[connection.number] = connection
+            self._watch(connection, selectors.EVENT_READ)
+
+    def _look(self, now: float) -> None:
+        """Ends connections whose time is over, and has those answered that are gone while their requests wait."""
+        assert self._listener is not None
+        if self._listener.fileno() not in self._selector.get_map():
+            self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
+        poll, waiting = select.poll(), {}
+        for connection in list(self._open.values()):
+            if connection.is_watched:
+                if now > connection.deadline:
+                    with contextlib.suppress(KeyError):  # it is about to be watched
+                        self._selector.unregister(connection.number)
+                        self._end(connection, "its time is over")
+            elif connection.call is not None and connection.call.is_parked:
+                connection.watch(poll)
+                waiting[connection.number] = connection.call
+        for number, _ in poll.poll(0):
+            waiting[number].is_gone = True
+            waiting[number].wake()
 
     def stop(self) -> None:
-        """Ends waiting fetches and all connections, and waits for their threads: the process cannot end under them."""
+        """Ends waiting requests and all connections, and the threads: the process cannot end under them."""
         self._stopping.set()
         self.coordinator.stop()
+        self._wake()
+        if self._is_watched.acquire(timeout=_STOP_SECONDS):
+            self._is_watched.release()
         if self._listener is not None:
-            with contextlib.suppress(OSError):  # closing alone does not end an `accept` that waits
-                self._listener.shutdown(socket.SHUT_RDWR)
             self._listener.close()
         with self._lock:
-            for connection in self._open.values():
-                with contextlib.suppress(OSError):
-                    connection.shutdown(socket.SHUT_RDWR)
-            threads = [*self._threads]
-        deadline = time.monotonic() + _STOP_SECONDS
-        for thread in threads:
-            thread.join(max(0.0, deadline - time.monotonic()))
-
-    def _connection(self, end: socket.socket, client: str) -> None:
-        self._count(accepted_connections=1)
-        number = id(end)
-        try:
-            end.settimeout(self.limits.request_seconds)
-            if self._tls is not None:
-                end = self._tls.wrap_socket(end, server_side=True)
-            with self._lock:
-                self._open[number] = end
-            login = None if self._users is None else Login(self._users)
-            connection = Connection(end, self.limits)
-            for frame in connection.requests():
-                if self._stopping.is_set() or not self._answer(connection, frame, client, login):
-                    return
-        except BadRequestError as error:
-            self._count(refused_connections=1)
-            _logger.warning("closed the connection of %s: %s", client, error)
-        except OSError as error:  # the client went, or is too slow
-            _logger.debug("the connection of %s ended: %s", client, error)
-        except Exception:  # a fault of ours costs the connection that met it, and no other
-            _logger.exception("closed the connection of %s", client)
-        finally:
-            with self._lock:
-                self._open.pop(number, None)
-                self._threads.discard(threading.current_thread())
+            parked, self._parked = self._parked, []
+        for call in (entry[2] for entry in parked if entry[2] is not None):
+            call.is_last = True
+            call.wake()
+        self._work.end(_STOP_SECONDS)
+        for connection in list(self._open.values()):
+            self._end(connection, "the server has ended")
+        self._selector.close()
+        for end in (self._waker, self._woken):
             end.close()
 
-    def _answer(self, connection: Connection, frame: bytes, client: str, login: Login | None) -> bool:
-        """Answers a request. False: the connection ends."""
+    def _end(self, connection: Connection, why: str) -> None:
+        _logger.debug("the connection of %s ended: %s", connection.address, why)
+        if self._open.get(connection.number) is connection:
+            del self._open[connection.number]
+            connection.close()
+            self._connections.give(connection.owner, 1)
+
+    def _watch(self, connection: Connection, events: int) -> None:
+        """Leaves a connection to the thread that watches."""
+        if self._stopping.is_set():
+            self._end(connection, "the server ends")
+        else:
+            connection.is_watched = True
+            self._selector.register(connection.number, events, connection)
+
+    def _go_on(self, connection: Connection) -> None:
+        self._work.put(connection.owner, lambda: self._advance(connection))
+
+    def _advance(self, connection: Connection) -> None:
+        """Does what can be done for a connection now, and leaves it to whoever sees when more can."""
+        try:
+            with self._faults(connection):
+                while (events := self._step(connection)) is not None:
+                    if self._work.is_little and connection.is_ready(events, _PATIENCE_SECONDS):
+                        continue
+                    if connection.has_input and not connection.is_sending:
+                        self._go_on(connection)
+                    else:
+                        self._watch(connection, events)
+                    return
+        except _EndError as error:
+            self._end(connection, str(error))
+
+    def _step(self, connection: Connection) -> int | None:
+        """Receives a request, answers it, or sends more of an answer. What the next step waits for; None: others see to
+        it.
+        """
+        if connection.is_sending:
+            return self._answered(connection) if connection.resume() else selectors.EVENT_WRITE
+        if connection.call is not None:
+            return self._answer(connection, connection.call)
+        frame = connection.receive()
+        return selectors.EVENT_READ if frame is None else self._take(connection, frame)
+
+    @contextlib.contextmanager
+    def _faults(self, connection: Connection) -> Iterator[None]:
+        try:
+            yield
+        except BadRequestError as error:
+            self._count(refused_connections=1)
+            _logger.warning("closed the connection of %s: %s", connection.address, error)
+            raise _EndError("a request that is not taken") from None
+        except OSError as error:  # the client went
+            raise _EndError(str(error)) from None
+        except _EndError:
+            raise
+        except Exception:  # a fault of ours costs the connection that met it, and no other
+            _logger.exception("closed the connection of %s", connection.address)
+            raise _EndError("a fault") from None
+
+    def _take(self, connection: Connection, frame: bytes) -> int | None:
+        """Begins to answer a request."""
         self._count(answered_requests=1)
         key, version, correlation_id = head(frame)
         api = APIS.get(key)
@@ -183,42 +403,117 @@ class Server:
             if key != connecting.API_VERSIONS:
                 raise BadRequestError(f"API {key} is not served in version {version}")
             values = connecting.listed(VERSIONS, ErrorCode.unsupported_version)
-            connection.send(response(key, 0, correlation_id, values))
-            return True
-        if login is not None and login.user is None and key not in connecting.BEFORE_LOGIN:
+            return self._send(connection, response(key, 0, correlation_id, values))
+        if not connection.is_admitted and key not in connecting.BEFORE_LOGIN:
             raise BadRequestError(f"A request of API {key} came before the login")
-        request = read_request(frame)
-        call = Call(
+        request = read_request(frame, self.limits.request_entries)
+        connection.hold(0)
+        connection.call = Call(
             request,
             self.views,
             self.limits,
-            self._advertised or connection.address,
-            self._stopping,
-            connection.is_gone,
+            self._advertised or connection.reached_at,
             VERSIONS,
             self.coordinator,
-            client,
-            login,
+            connection.address,
+            connection.owner,
+            connection.login,
             sends_files=not connection.is_encrypted,
+            hold=connection.hold,
+            room=lambda wanted: self._room(connection, wanted),
+            go_on=lambda: self._resume(connection),
         )
-        if key == fetch.KEY:
-            with self._memory:
-                buffers = self._response(call)
-                self._count(fetched_bytes=sum(len(one) for one in buffers))
-                connection.send(buffers)
-            for one in call.afterwards:
-                one()
-            return True
-        if key == refused.PRODUCE and request.body.acks == 0:  # nobody waits for the refusal
-            return False
-        connection.send(self._response(call))
-        return key != connecting.SASL_AUTHENTICATE or (
-            login is not None and (login.user is not None or login.has_begun)
-        )
+        return self._answer(connection, connection.call)
 
-    def _response(self, call: Call) -> list[Any]:
-        request: Request = call.request
+    def _room(self, connection: Connection, wanted: int) -> int:
+        """How many bytes an answer may have. Where that is less than wanted, the slowest client loses its answer."""
+        size = connection.room(wanted)
+        if size < min(wanted, fetch.LEAST_BYTES):
+            now = time.monotonic()
+            slow = [(rate, one) for one in list(self._open.values()) if (rate := one.sent_a_second(now)) is not None]
+            if slow:
+                min(slow, key=lambda pair: pair[0])[1].deadline = now
+        return size
+
+    def _answer(self, connection: Connection, call: Call) -> int | None:
+        request = call.request
+        call.begin()
+        call.is_last = call.is_last or self._stopping.is_set()
         values = APIS[request.api_key].answer(call)
+        if call.is_gone:
+            raise _EndError("the client has gone")
+        if isinstance(values, Wait):
+            self._park(connection, call, values.until_seconds)
+            return None
+        if values.get("error_code") is ErrorCode.sasl_authentication_failed:
+            self._count(failed_logins=1)
+            _logger.warning("a login of %s failed", connection.address)
+        if request.api_key == refused.PRODUCE and request.body.acks == 0:  # nobody waits for the refusal
+            raise _EndError("a producer")
+        most_bytes = self.limits.response_bytes
+        buffers = response(request.api_key, request.api_version, request.correlation_id, values, most_bytes)
         for text in call.warnings:
             _logger.warning("%s", text)
-        return response(request.api_key, request.api_version, request.correlation_id, values)
+        fetched, held = 0, 0
+        for buffer in buffers:
+            fetched += len(buffer)
+            held += 0 if isinstance(buffer, FileRange) else len(buffer)
+        if request.api_key == fetch.KEY:
+            self._count(fetched_bytes=fetched)
+        elif not connection.hold(held):
+            raise BadRequestError("There is no memory for the answer")
+        return self._send(connection, buffers)
+
+    def _send(self, connection: Connection, buffers: list[Any]) -> int:
+        return self._answered(connection) if connection.send(buffers) else selectors.EVENT_WRITE
+
+    def _answered(self, connection: Connection) -> int:
+        call, connection.call = connection.call, None
+        if call is not None:
+            for one in call.afterwards:
+                one()
+            has_failed = connection.login is not None and not connection.login.user and not connection.login.has_begun
+            if call.request.api_key == connecting.SASL_AUTHENTICATE and has_failed:
+                raise _EndError("a failed login")
+        return selectors.EVENT_READ
+
+    def _park(self, connection: Connection, call: Call, until_seconds: float) -> None:
+        """Has a request wait for its time, or for whoever wakes it."""
+        with self._lock:
+            is_first = not self._parked or until_seconds < self._parked[0][0]
+            connection.parked = [until_seconds, next(self._numbers), call]
+            heapq.heappush(self._parked, connection.parked)
+        if not call.park():
+            self._resume(connection)
+        elif is_first:
+            self._wake()
+        if self._stopping.is_set():
+            call.is_last = True
+            call.wake()
+
+    def _unpark(self, now: float) -> None:
+        """Has requests answered whose time has come."""
+        with self._lock:
+            due = []
+            while self._parked and self._parked[0][0] <= now:
+                if (call := heapq.heappop(self._parked)[2]) is None:
+                    self._stale -= 1
+                else:
+                    due.append(call)
+        for call in due:
+            call.wake()
+
+    def _resume(self, connection: Connection) -> None:
+        """A request waits no more."""
+        with self._lock:
+            connection.parked[2] = None
+            self._stale += 1
+            if 2 * self._stale > len(self._parked) + _LOOK_AT:
+                self._parked = [entry for entry in self._parked if entry[2] is not None]
+                heapq.heapify(self._parked)
+                self._stale = 0
+        self._go_on(connection)
+
+
+class _EndError(Exception):
+    """A connection is to end."""

@@ -8,9 +8,11 @@ import hashlib
 import threading
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Protocol
+from weakref import WeakSet
 
 import numpy as np
 import pyarrow.compute as pc
@@ -246,6 +248,14 @@ class _Shown:
     view: ServedTopic | None
     read_seconds: float
     lock: threading.Lock = field(default_factory=threading.Lock)
+    waiting: WeakSet[Waiter] = field(default_factory=WeakSet)
+
+
+class Waiter(Protocol):
+    """Who waits for a topic, or for a group, to change."""
+
+    @property
+    def wake(self) -> Callable[[], None]: ...
 
 
 class Views:
@@ -269,7 +279,9 @@ class Views:
         self._versions = dict(versions or {})
         self._lock = threading.Lock()
         self._shown: dict[str, _Shown] = {}
-        self._names: tuple[float, Sequence[str]] | None = None
+        self._names: tuple[float, Sequence[str], Set[str]] | None = None
+        self._groups: tuple[float, Sequence[str]] | None = None
+        self._watched: dict[str, _Shown] = {}
         self._ids: dict[uuid.UUID, str] = {}
         self.read_ahead = ReadAhead(READ_AHEAD_BYTES, sends_files=log.storage.is_local and not log.is_kafka)
 
@@ -285,25 +297,34 @@ class Views:
         return self.log.is_kafka or self._timestamp_ms is not None or bool(self._versions)
 
     def names(self) -> Sequence[str]:
-        """The names of the topics, sorted."""
-        if self._versions:
-            return sorted(self._versions)
-        with self._lock:
-            known = self._names
+        """The names of the topics, sorted, as they were an interval ago at most."""
+        return self._listed()[0]
+
+    def _listed(self) -> tuple[Sequence[str], Set[str]]:
+        known = self._names
+        if known is None or (time.monotonic() - known[0] >= self.interval_seconds and not self._versions):
+            names = sorted(self._versions) or self.log.topics()
+            known = self._names = (time.monotonic(), names, frozenset(names))
+        return known[1:]
+
+    def groups(self) -> Sequence[str]:
+        """The groups that have positions, sorted, as they were an interval ago at most."""
+        known = self._groups
         if known is None or time.monotonic() - known[0] >= self.interval_seconds:
-            known = (time.monotonic(), self.log.topics())
-            with self._lock:
-                self._names = known
+            known = self._groups = (time.monotonic(), self.log.groups())
         return known[1]
 
     def topic(self, name: str, *, is_newest: bool = False) -> ServedTopic | None:
         """The topic as it is now, None where there is none; `is_newest`: with what was committed a moment ago. Raises
         SegmentsError where it cannot be read.
         """
-        if self._versions and name not in self._versions:
-            return None
-        with self._lock:
-            shown = self._shown.setdefault(name, _Shown(None, -1.0))
+        shown = self._shown.get(name)
+        if shown is None:
+            # No name but one of a topic becomes a path, or is remembered.
+            if name not in self._listed()[1]:
+                return None
+            with self._lock:
+                shown = self._shown.setdefault(name, _Shown(None, -1.0))
         # While one reads the topic anew, all others have the view before: they would stand in a row, each with a view
         # that is too old when its turn comes.
         asked_seconds = time.monotonic()
@@ -312,17 +333,44 @@ class Views:
                 age = asked_seconds - shown.read_seconds
                 is_old = age >= (0 if is_newest else self.interval_seconds)
                 if shown.read_seconds < 0 or (is_old and not (self.is_fixed and shown.view)):
-                    shown.view = self._read(name, shown.view)
+                    before, shown.view = shown.view, self._read(name, shown.view)
                     shown.read_seconds = time.monotonic()
+                    if shown.view is not before:
+                        with self._lock:
+                            waiting, shown.waiting = shown.waiting, WeakSet()
+                        for waiter in waiting:
+                            waiter.wake()
             finally:
                 shown.lock.release()
         view = shown.view
-        if view is None:  # names of nothing are not remembered: a client could send any number of them
+        if view is None:
             with self._lock:
                 self._shown.pop(name, None)
             return None
         self._ids[view.topic_id] = name
         return view
+
+    def watch(self, view: ServedTopic, waiter: Waiter) -> bool:
+        """Has somebody woken once the topic is another than `view`; False: it is already."""
+        with self._lock:
+            shown = self._shown.get(view.name)
+            if shown is None or shown.view is not view:
+                return False
+            shown.waiting.add(waiter)
+            if not self.is_fixed:
+                self._watched[view.name] = shown
+            return True
+
+    @property
+    def is_watched(self) -> bool:
+        """Whether somebody may wait for a topic that may change."""
+        return bool(self._watched)
+
+    def watched(self) -> list[str]:
+        """The topics that somebody waits for, and that may change."""
+        with self._lock:
+            self._watched = {name: shown for name, shown in self._watched.items() if shown.waiting}
+            return [*self._watched]
 
     def _read(self, name: str, before: ServedTopic | None) -> ServedTopic | None:
         try:

@@ -136,8 +136,11 @@ _SERVE: tuple[_Metric, ...] = tuple(
         ("open_connections", "Connections that are open.", "connections"),
         ("accepted_connections", "Connections since the server began.", "connections"),
         ("refused_connections", "Connections that were refused, or ended for what they sent.", "connections"),
+        ("failed_logins", "Logins that failed since the server began.", "logins"),
         ("answered_requests", "Requests since the server began.", "requests"),
         ("fetched_bytes", "Bytes of answers to fetches since the server began.", "bytes"),
+        ("held_bytes", "Bytes of requests and answers under way in memory.", "bytes"),
+        ("kept_bytes", "Bytes of members of groups in memory.", "bytes"),
         ("active_groups", "Groups that have members at this server.", "groups"),
         ("holds_groups", "1 where the server holds the groups of the log directory.", ""),
     )

@@ -12,6 +12,7 @@ from kio.serial import entity_reader, entity_writer
 from spark_segments import LogDir
 from spark_segments.format.batches import scan_batches
 from tests.clock import PATIENCE_SECONDS
+from tests.kafka_protocol.requests import received
 
 
 class _Frame:
@@ -29,8 +30,8 @@ def fetched_batches(address: str, topic: str, partition: int) -> bytes:
     with socket.create_connection((host, int(port)), timeout=PATIENCE_SECONDS) as connection:
         while offset < end:  # a broker that is busy may answer nothing for a while
             connection.sendall(_request(topic, partition, offset))
-            (size,) = struct.unpack(">i", _received(connection, 4))
-            frame = _received(connection, size)
+            (size,) = struct.unpack(">i", received(connection, 4))
+            frame = received(connection, size)
             _, begin = entity_reader(response.FetchResponse.__header_schema__)(frame, 0)
             answer, _ = entity_reader(response.FetchResponse)(frame, begin)
             [[one]] = [each.partitions for each in answer.responses]
@@ -79,12 +80,3 @@ def _request(topic: str, partition: int, offset: int) -> bytes:
     entity_writer(header)(frame, header(request_api_key=1, request_api_version=11, correlation_id=1, client_id="judge"))
     entity_writer(request.FetchRequest)(frame, body)
     return struct.pack(">i", len(frame.data)) + bytes(frame.data)
-
-
-def _received(connection: socket.socket, size: int) -> bytes:
-    data = b""
-    while len(data) < size:
-        piece = connection.recv(size - len(data))
-        assert piece, "the connection ended"
-        data += piece
-    return data

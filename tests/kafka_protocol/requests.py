@@ -42,8 +42,10 @@ class _Frame:
         self.data += data
 
 
-def request(key: int, version: int, values: Mapping[str, Any], correlation_id: int = 1) -> bytes:
-    """The frame of a request, with its size. `values`: by Kafka's names in snake_case; the others are sampled."""
+def request(key: int, version: int, values: Mapping[str, Any], correlation_id: int = 1, times: int = 1) -> bytes:
+    """The frame of a request, with its size. `values`: by Kafka's names in snake_case; the others are sampled. Lists
+    have the same entry so many times.
+    """
     schema: Any = load_request_schema(key, version)
     header = schema.__header_schema__
     fields = {"request_api_key": key, "request_api_version": version, "correlation_id": correlation_id}
@@ -51,16 +53,23 @@ def request(key: int, version: int, values: Mapping[str, Any], correlation_id: i
         fields["client_id"] = "tests"
     frame = _Frame()
     entity_writer(header)(frame, header(**fields))  # type: ignore[arg-type]
-    entity_writer(schema)(frame, _sample(schema, values))  # type: ignore[arg-type]
+    entity_writer(schema)(frame, _sample(schema, values, times))  # type: ignore[arg-type]
     return messages.SIZE.pack(len(frame.data)) + bytes(frame.data)
 
 
-def answered(port: int, key: int, version: int, values: Mapping[str, Any]) -> Any:
-    """The answer of a server of this machine to a request."""
-    with socket.create_connection(("127.0.0.1", port), timeout=20) as connection:
-        connection.sendall(request(key, version, values))
-        (size,) = struct.unpack(">i", connection.recv(4, socket.MSG_WAITALL))
-        frame = connection.recv(size, socket.MSG_WAITALL)
+def answered(
+    port: int, key: int, version: int, values: Mapping[str, Any], *, times: int = 1, address: str = "127.0.0.1"
+) -> Any:
+    """The answer of a server of this machine to a request from an address of it."""
+    with socket.create_connection(("127.0.0.1", port), 20, source_address=(address, 0)) as connection:
+        connection.sendall(request(key, version, values, times=times))
+        return answer_of(connection, key, version)
+
+
+def answer_of(connection: socket.socket, key: int, version: int) -> Any:
+    """The answer that a connection brings."""
+    (size,) = struct.unpack(">i", received(connection, 4))
+    frame = received(connection, size)
     schema: Any = load_response_schema(key, version)
     _, header_bytes = entity_reader(schema.__header_schema__)(frame, 0)
     answer, body_bytes = entity_reader(schema)(frame, header_bytes)
@@ -68,7 +77,17 @@ def answered(port: int, key: int, version: int, values: Mapping[str, Any]) -> An
     return answer
 
 
-def _sample(schema: Any, values: Mapping[str, Any]) -> Any:
+def received(connection: socket.socket, size: int) -> bytes:
+    """So many bytes that a connection brings."""
+    data = b""
+    while len(data) < size:
+        piece = connection.recv(size - len(data))
+        assert piece, "the connection ended"
+        data += piece
+    return data
+
+
+def _sample(schema: Any, values: Mapping[str, Any], times: int) -> Any:
     """A message with `values` wherever their names are, in nested messages as well, and samples elsewhere."""
     hints = typing.get_type_hints(schema)
     fields = {}
@@ -79,8 +98,8 @@ def _sample(schema: Any, values: Mapping[str, Any]) -> Any:
             fields[field.name] = None
             continue
         if nested is not None:
-            value = _sample(nested, values)
+            value = _sample(nested, values, times)
         else:
             value = values.get(field.name, _SAMPLES[field.metadata["kafka_type"]])
-        fields[field.name] = (value,) if is_many and not isinstance(value, tuple) else value
+        fields[field.name] = (value,) * times if is_many and not isinstance(value, tuple) else value
     return schema(**fields)

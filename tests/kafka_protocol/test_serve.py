@@ -23,8 +23,8 @@ from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec, Resou
 
 from spark_segments import LogDir
 from spark_segments.errors import InvalidOptionError
-from spark_segments.kafka_protocol.call import Limits
 from spark_segments.kafka_protocol.credentials import MECHANISMS, Users
+from spark_segments.kafka_protocol.limits import Limits
 from spark_segments.kafka_protocol.server import Server
 from spark_segments.kafka_protocol.views import Views
 from tests.clock import PATIENCE_SECONDS
@@ -441,15 +441,16 @@ def test_the_cluster_is_described_in_each_version(server: Server, version: int) 
         assert b"127.0.0.1" in connection.recv(size - 4, socket.MSG_WAITALL)
 
 
-def test_connections_are_bounded(log: LogDir) -> None:
-    with serving(log, limits=Limits(connections=2)) as server:
-        held = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(2)]
-        try:
-            for one in held:
-                one.sendall(struct.pack(">ihhih", 10, 18, 0, 1, -1))
-                assert one.recv(1)
-            with socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE_SECONDS) as third:
-                assert third.recv(1) == b""
-        finally:
-            for one in held:
-                one.close()
+def test_connections_are_bounded_and_no_address_has_more_than_half(log: LogDir) -> None:
+    with serving(log, limits=Limits(connections=4)) as server, contextlib.ExitStack() as stack:
+
+        def answers(address: str) -> bool:
+            connection = socket.create_connection(("127.0.0.1", server.port), 10, source_address=(address, 0))
+            stack.enter_context(connection)
+            connection.sendall(request(18, 0, {}))
+            with contextlib.suppress(ConnectionResetError):
+                return connection.recv(1) != b""
+            return False
+
+        assert [answers("127.0.0.1") for _ in range(3)] == [True, True, False]
+        assert [answers("127.0.0.2") for _ in range(2)] == [True, False]

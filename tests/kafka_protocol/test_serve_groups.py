@@ -186,20 +186,30 @@ def test_a_static_member_comes_back_without_a_rebalance(log: LogDir) -> None:
                 one.close()
 
 
+class Gone:
+    """The request of a client that has ended its connection."""
+
+    owner, is_gone = "127.0.0.1", True
+
+    def wake(self) -> None:
+        """Nobody waits for it."""
+
+
 def test_a_member_that_went_while_it_joined_is_not_waited_for() -> None:
+    joined = Coordinator(None).join(
+        "billing",
+        "",
+        None,
+        "consumer",
+        [("range", b"")],
+        session_seconds=10,
+        rebalance_seconds=1000,
+        client=("reader", "127.0.0.1"),
+        asks_twice=False,
+        call=Gone(),
+    )
     with pytest.raises(RefusedError):
-        Coordinator(None).join(
-            "billing",
-            "",
-            None,
-            "consumer",
-            [("range", b"")],
-            session_seconds=10,
-            rebalance_seconds=1000,
-            client=("reader", "127.0.0.1"),
-            asks_twice=False,
-            is_gone=lambda: True,
-        )
+        joined()
 
 
 def test_a_position_has_the_metadata_and_the_epoch_that_a_client_gave(log: LogDir) -> None:

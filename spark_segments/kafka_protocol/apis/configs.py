@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Set
+from functools import partial
 from typing import Any
 
 from kio.schema.errors import ErrorCode
@@ -10,6 +11,7 @@ from kio.schema.errors import ErrorCode
 from spark_segments.config import DEFAULT, FILE, KEYS, TOPIC, TopicConfig
 from spark_segments.config.values import BOOLEAN, DOUBLE, INT, LIST, LONG, STRING
 from spark_segments.kafka_protocol.call import NODE_ID, Api, Call
+from spark_segments.kafka_protocol.messages import Each
 
 _TOPIC, _BROKER = 2, 4  # types of resources
 _SOURCES = {TOPIC: 1, FILE: 4, DEFAULT: 5}  # Kafka's DYNAMIC_TOPIC_CONFIG, STATIC_BROKER_CONFIG, DEFAULT_CONFIG
@@ -19,20 +21,22 @@ _TYPES = {BOOLEAN: 1, STRING: 2, INT: 3, LONG: 5, DOUBLE: 6, LIST: 7}
 def _describe_configs(call: Call) -> dict[str, Any]:
     body = call.request.body
     with_docs = getattr(body, "include_documentation", False)
-    return {"results": [_resource(call, one, with_docs) for one in body.resources]}
+    taken = {(one.resource_type, one.resource_name): one for one in body.resources}
+    return {"results": Each([*taken.values()], partial(_resource, call, with_docs))}
 
 
-def _resource(call: Call, asked: Any, with_docs: bool) -> dict[str, Any]:
+def _resource(call: Call, with_docs: bool, asked: Any) -> dict[str, Any]:
     code, message, configs = ErrorCode.none, None, []
+    wanted = frozenset(asked.configuration_keys or ())
     if asked.resource_type == _TOPIC:
         view, code = call.topic(asked.resource_name)
         if view is not None:
-            configs = _configs(view.config, asked.configuration_keys, with_docs)
+            configs = _configs(view.config, wanted, with_docs)
     elif asked.resource_type == _BROKER and asked.resource_name in ("", str(NODE_ID)):
         configs = [
             _config(name, value, _SOURCES[FILE], kind, None)
             for name, (value, kind) in _broker(call).items()
-            if asked.configuration_keys is None or name in asked.configuration_keys
+            if not wanted or name in wanted
         ]
     else:
         code, message = ErrorCode.invalid_request, "Only topics and the broker have settings"
@@ -59,12 +63,12 @@ def _broker(call: Call) -> dict[str, tuple[str, int]]:
     }
 
 
-def _configs(config: TopicConfig, wanted: Sequence[str] | None, with_docs: bool) -> list[Mapping[str, Any]]:
+def _configs(config: TopicConfig, wanted: Set[str], with_docs: bool) -> list[Mapping[str, Any]]:
     sources = config.sources()
     return [
         _config(name, value, _SOURCES[sources[name]], _TYPES[KEYS[name].type], KEYS[name].doc if with_docs else None)
         for name, value in config.effective().items()
-        if wanted is None or name in wanted
+        if not wanted or name in wanted
     ]
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from spark_segments.kafka_protocol.call import Api, Call
+from spark_segments.kafka_protocol.call import Api, Call, Wait
 from spark_segments.kafka_protocol.credentials import LoginError
 
 API_VERSIONS, SASL_HANDSHAKE, SASL_AUTHENTICATE = 18, 17, 36
@@ -38,15 +39,19 @@ def _sasl_handshake(call: Call) -> dict[str, Any]:
     return {"error_code": code, "mechanisms": list(call.login.mechanisms)}
 
 
-def _sasl_authenticate(call: Call) -> dict[str, Any]:
-    """SaslAuthenticate: the steps of a mechanism. A login that fails ends the connection."""
+def _sasl_authenticate(call: Call) -> dict[str, Any] | Wait:
+    """SaslAuthenticate: the steps of a mechanism. A login that fails ends the connection, after a while."""
+    if call.state is not None:
+        return dict(call.state)
     if call.login is None or not call.login.has_begun:
         return {"error_code": ErrorCode.illegal_sasl_state, "error_message": "No handshake was made", "auth_bytes": b""}
     try:
         auth_bytes = call.login.step(call.request.body.auth_bytes)
         return {"error_code": ErrorCode.none, "error_message": None, "auth_bytes": auth_bytes}
     except LoginError as error:
-        return {"error_code": ErrorCode.sasl_authentication_failed, "error_message": str(error), "auth_bytes": b""}
+        code = ErrorCode.sasl_authentication_failed
+        call.state = {"error_code": code, "error_message": str(error), "auth_bytes": b""}
+        return Wait(time.monotonic() + call.limits.failed_login_seconds)
 
 
 APIS = (

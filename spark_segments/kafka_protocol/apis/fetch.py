@@ -7,61 +7,92 @@ end at the last stable offset and name aborted transactions.
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from kio.schema.errors import ErrorCode
 
 from spark_segments.errors import SegmentsError
-from spark_segments.kafka_protocol.call import Api, Call, epoch_error, error_code
+from spark_segments.kafka_protocol.call import Api, Call, Wait, epoch_error, error_code, once
 from spark_segments.kafka_protocol.messages import Records
 from spark_segments.kafka_protocol.views import ServedTopic
 
 KEY = 1
+LEAST_BYTES = 64 << 10
+"""For so many bytes an answer is made where there are more: for fewer it waits."""
 
 _BY_ID = 13  # from this version on topics are named by their id
 _LARGEST_WAIT_SECONDS = 60.0
+_MEMORY_SECONDS = 0.05  # until memory for an answer is looked for again
 _FULL_EPOCHS = (-1, 0)  # session epochs of a full fetch
 
 
-def _fetch(call: Call) -> dict[str, Any]:
+@dataclass(slots=True)
+class _Asked:
+    """A topic of a request as it is now, and the partitions that the request names here first."""
+
+    topic: Any
+    name: str | None
+    view: ServedTopic | None
+    code: ErrorCode
+    partitions: Sequence[Any]
+
+
+def _fetch(call: Call) -> dict[str, Any] | Wait:
     body = call.request.body
     if getattr(body, "session_epoch", -1) not in _FULL_EPOCHS:
         return {"error_code": ErrorCode.fetch_session_id_not_found, "session_id": 0, "responses": []}
     if getattr(body, "replica_id", -1) >= 0:  # a follower would take the log for its own
         return {"error_code": ErrorCode.invalid_request, "session_id": 0, "responses": []}
-    committed = getattr(body, "isolation_level", 0) == 1
-    deadline = None
-    while not _is_due(call, committed) and not call.stopping.is_set():
-        deadline = deadline or time.monotonic() + min(max(body.max_wait.total_seconds(), 0.0), _LARGEST_WAIT_SECONDS)
-        left = deadline - time.monotonic()
-        if left <= 0 or call.is_gone():
-            break
-        call.stopping.wait(min(left, call.views.interval_seconds))
-    left_bytes = min(max(body.max_bytes, 0), call.limits.response_bytes)
-    has_some = False
-    responses = []
-    for topic in body.topics:
-        name = _name(call, topic)
-        partitions = []
-        for asked in topic.partitions:
-            done = _partition(call, name, asked, left_bytes, committed, at_least_one=not has_some)
-            size = len(done["records"])
-            has_some = has_some or size > 0
-            left_bytes = max(0, left_bytes - size)
-            partitions.append(done)
-        responses.append({"topic": name or "", "topic_id": getattr(topic, "topic_id", None), "partitions": partitions})
+    now = time.monotonic()
+    if call.state is None:
+        call.state = now
+    deadline = call.state + min(max(body.max_wait.total_seconds(), 0.0), _LARGEST_WAIT_SECONDS)
+    asked = _asked(call)
+    if not (call.is_last or now >= deadline or _is_due(call, asked)):
+        views = [one.view for one in asked if one.view is not None]
+        is_told = all(call.views.watch(view, call) for view in views)
+        return Wait(deadline if is_told else min(deadline, now + call.views.interval_seconds))
+    wanted = min(max(body.max_bytes, 0), call.limits.response_bytes)
+    left_bytes = call.room(wanted)
+    is_short = left_bytes < min(wanted, LEAST_BYTES)
+    responses, size = ([], 0) if is_short else _responses(call, asked, left_bytes)
+    if is_short or not call.hold(size):  # others have the memory. They take their answers, or lose them
+        if not call.is_last and now < call.state + call.limits.request_seconds:
+            return Wait(now + _MEMORY_SECONDS)
+        responses, _ = _responses(call, asked, None)
     return {"error_code": ErrorCode.none, "session_id": 0, "responses": responses, "node_endpoints": []}
 
 
-def _name(call: Call, topic: Any) -> str | None:
-    if call.request.api_version < _BY_ID:
-        return str(topic.topic)
-    return None if topic.topic_id is None else call.views.name_of(topic.topic_id)
+def _asked(call: Call) -> list[_Asked]:
+    asked, by_id = [], call.request.api_version >= _BY_ID
+    for topic, partitions in once(
+        call.request.body.topics, "topic_id" if by_id else "topic", "partitions", "partition"
+    ):
+        name = call.name_of(topic.topic_id) if by_id else topic.topic
+        view, code = (None, ErrorCode.unknown_topic_id) if name is None else call.topic(name)
+        asked.append(_Asked(topic, name, view, code, partitions))
+    return asked
 
 
-def _view(call: Call, name: str | None) -> tuple[ServedTopic | None, ErrorCode]:
-    return (None, ErrorCode.unknown_topic_id) if name is None else call.topic(name)
+def _responses(call: Call, asked: Sequence[_Asked], left_bytes: int | None) -> tuple[list[dict[str, Any]], int]:
+    """(what is said of each topic, the bytes of records that it holds in memory); None: without records."""
+    responses, held_bytes, has_some = [], 0, left_bytes is None
+    left_bytes = left_bytes or 0
+    for one in asked:
+        partitions = []
+        for wanted in one.partitions:
+            done = _partition(call, one, wanted, left_bytes, at_least_one=not has_some)
+            records = done["records"]
+            has_some = has_some or len(records) > 0
+            left_bytes = max(0, left_bytes - len(records))
+            held_bytes += records.held_bytes
+            partitions.append(done)
+        topic_id = getattr(one.topic, "topic_id", None)
+        responses.append({"topic": one.name or "", "topic_id": topic_id, "partitions": partitions})
+    return responses, held_bytes
 
 
 def _check(view: ServedTopic | None, code: ErrorCode, asked: Any) -> ErrorCode:
@@ -77,18 +108,21 @@ def _check(view: ServedTopic | None, code: ErrorCode, asked: Any) -> ErrorCode:
     return code
 
 
-def _is_due(call: Call, committed: bool) -> bool:
-    body = call.request.body
-    ready_bytes = 0
-    for topic in body.topics:
-        view, code = _view(call, _name(call, topic))
-        for asked in topic.partitions:
-            if view is None or _check(view, code, asked) is not ErrorCode.none or _parted(view, asked):
+def _is_due(call: Call, asked: Sequence[_Asked]) -> bool:
+    body, ready_bytes = call.request.body, 0
+    for topic in asked:
+        for one in topic.partitions:
+            view = topic.view
+            if view is None or _check(view, topic.code, one) is not ErrorCode.none or _parted(view, one):
                 return True
-            ready_bytes += view.bytes_from(asked.partition, asked.fetch_offset, committed=committed)
+            ready_bytes += view.bytes_from(one.partition, one.fetch_offset, committed=_is_committed(call))
             if ready_bytes and ready_bytes >= body.min_bytes:
                 return True
     return body.min_bytes <= 0 or not body.topics
+
+
+def _is_committed(call: Call) -> bool:
+    return getattr(call.request.body, "isolation_level", 0) == 1
 
 
 def _parted(view: ServedTopic, asked: Any) -> tuple[int, int] | None:
@@ -100,11 +134,9 @@ def _parted(view: ServedTopic, asked: Any) -> tuple[int, int] | None:
     return (epoch, end) if epoch < last or end < asked.fetch_offset else None
 
 
-def _partition(
-    call: Call, name: str | None, asked: Any, left_bytes: int, committed: bool, *, at_least_one: bool
-) -> dict[str, Any]:
-    view, code = _view(call, name)
-    code = _check(view, code, asked)
+def _partition(call: Call, topic: _Asked, asked: Any, left_bytes: int, *, at_least_one: bool) -> dict[str, Any]:
+    view, committed = topic.view, _is_committed(call)
+    code = _check(view, topic.code, asked)
     done: dict[str, Any] = {
         "partition_index": asked.partition,
         "error_code": code,
@@ -144,7 +176,7 @@ def _partition(
         else:  # null is said of these alone
             done["aborted_transactions"] = None
     except SegmentsError as error:
-        call.warnings.append(f"{name}-{asked.partition}: {error}")
+        call.warnings.append(f"{topic.name}-{asked.partition}: {error}")
         done["error_code"] = error_code(error)
         return done
     done["records"] = Records(pieces)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from kio.schema.errors import ErrorCode
@@ -9,6 +10,7 @@ from kio.schema.errors import ErrorCode
 from spark_segments.errors import SegmentsError
 from spark_segments.kafka_protocol.call import NODE_ID, Api, Call
 from spark_segments.kafka_protocol.coordinator import DEAD, EMPTY, RefusedError
+from spark_segments.kafka_protocol.messages import Each
 
 _GROUP = 0
 _MANY_KEYS = 4  # from this version on a request of FindCoordinator asks for many
@@ -22,9 +24,10 @@ def _find_coordinator(call: Call) -> dict[str, Any]:
     """
     body = call.request.body
     is_group = getattr(body, "key_type", _GROUP) == _GROUP
+    found = _coordinator(call, is_group)
     if call.request.api_version < _MANY_KEYS:
-        return _coordinator(call, is_group)
-    return {"coordinators": [{"key": key, **_coordinator(call, is_group)} for key in body.coordinator_keys]}
+        return found
+    return {"coordinators": [{"key": key, **found} for key in dict.fromkeys(body.coordinator_keys)]}
 
 
 def _coordinator(call: Call, is_group: bool) -> dict[str, Any]:
@@ -46,7 +49,7 @@ def _list_groups(call: Call) -> dict[str, Any]:
     code = ErrorCode.none
     groups = dict(call.coordinator.groups())
     try:
-        groups = {**{name: ("consumer", EMPTY) for name in call.views.log.groups()}, **groups}
+        groups = {**{name: ("consumer", EMPTY) for name in call.views.groups()}, **groups}
     except SegmentsError as error:
         call.warnings.append(f"groups: {error}")
         code = ErrorCode.coordinator_not_available
@@ -64,7 +67,7 @@ def _list_groups(call: Call) -> dict[str, Any]:
 
 def _describe_groups(call: Call) -> dict[str, Any]:
     """DescribeGroups: the members of groups and what each was given."""
-    return {"groups": [_described(call, name) for name in call.request.body.groups]}
+    return {"groups": Each([*dict.fromkeys(call.request.body.groups)], partial(_described, call))}
 
 
 def _described(call: Call, name: str) -> dict[str, Any]:

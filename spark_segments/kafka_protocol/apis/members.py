@@ -7,32 +7,34 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from spark_segments.errors import SegmentsError
-from spark_segments.kafka_protocol.call import Api, Call
+from spark_segments.kafka_protocol.call import Api, Call, Wait
 from spark_segments.kafka_protocol.coordinator import RefusedError
 
 _ASKS_TWICE = 4  # from this version on a new member is given its id first (KIP-394)
 _MANY_MEMBERS = 3  # from this version of LeaveGroup on
 
 
-def _join_group(call: Call) -> dict[str, Any]:
+def _join_group(call: Call) -> dict[str, Any] | Wait:
     """JoinGroup: a member comes to a group, or to its next generation. The answer waits for the other members."""
     body = call.request.body
     session_seconds = body.session_timeout.total_seconds()
     rebalance = getattr(body, "rebalance_timeout", body.session_timeout).total_seconds()
     try:
-        call.coordinator.check_may_move(call.group(body.group_id))
-        joined = call.coordinator.join(
-            body.group_id,
-            body.member_id,
-            getattr(body, "group_instance_id", None),
-            body.protocol_type,
-            [(one.name, one.metadata) for one in body.protocols],
-            session_seconds=session_seconds,
-            rebalance_seconds=rebalance,
-            client=(call.request.client_id, call.client_host),
-            asks_twice=call.request.api_version >= _ASKS_TWICE,
-            is_gone=call.is_gone,
-        )
+        if call.state is None:
+            call.coordinator.check_may_move(call.group(body.group_id))
+            call.state = call.coordinator.join(
+                body.group_id,
+                body.member_id,
+                getattr(body, "group_instance_id", None),
+                body.protocol_type,
+                [(one.name, one.metadata) for one in body.protocols],
+                session_seconds=session_seconds,
+                rebalance_seconds=rebalance,
+                client=(call.request.client_id, call.client_host),
+                asks_twice=call.request.api_version >= _ASKS_TWICE,
+                call=call,
+            )
+        joined = call.state()
     except (RefusedError, SegmentsError) as error:
         code, member_id = ErrorCode.coordinator_not_available, ""
         if isinstance(error, RefusedError):
@@ -48,6 +50,8 @@ def _join_group(call: Call) -> dict[str, Any]:
             "member_id": member_id or body.member_id,
             "members": [],
         }
+    if isinstance(joined, float):
+        return Wait(joined)
     return {
         "error_code": ErrorCode.none,
         "generation_id": joined.generation,
@@ -62,17 +66,22 @@ def _join_group(call: Call) -> dict[str, Any]:
     }
 
 
-def _sync_group(call: Call) -> dict[str, Any]:
+def _sync_group(call: Call) -> dict[str, Any] | Wait:
     """SyncGroup: the leader gives each member its partitions; the answer of the others waits for that."""
     body = call.request.body
     given = {one.member_id: one.assignment for one in body.assignments}
     instance_id = getattr(body, "group_instance_id", None)
     try:
-        kind, protocol, assignment = call.coordinator.sync(
-            body.group_id, body.generation_id, body.member_id, instance_id, given, is_gone=call.is_gone
-        )
+        if call.state is None:
+            call.state = call.coordinator.sync(
+                body.group_id, body.generation_id, body.member_id, instance_id, given, call=call
+            )
+        synced = call.state()
     except RefusedError as error:
         return {"error_code": error.code, "protocol_type": None, "protocol_name": None, "assignment": b""}
+    if isinstance(synced, float):
+        return Wait(synced)
+    kind, protocol, assignment = synced
     return {
         "error_code": ErrorCode.none,
         "protocol_type": kind,
@@ -97,15 +106,16 @@ def _leave_group(call: Call) -> dict[str, Any]:
     body = call.request.body
     if call.request.api_version < _MANY_MEMBERS:
         return {"error_code": _left(call, body.member_id, None)}
+    members = dict.fromkeys((one.member_id, one.group_instance_id) for one in body.members)
     return {
         "error_code": ErrorCode.none,
         "members": [
             {
-                "member_id": one.member_id,
-                "group_instance_id": one.group_instance_id,
-                "error_code": _left(call, one.member_id, one.group_instance_id),
+                "member_id": member_id,
+                "group_instance_id": instance_id,
+                "error_code": _left(call, member_id, instance_id),
             }
-            for one in body.members
+            for member_id, instance_id in members
         ],
     }
 

@@ -7,18 +7,17 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from spark_segments.errors import SegmentsError
-from spark_segments.kafka_protocol.call import Api, Call, epoch_error, error_code
+from spark_segments.kafka_protocol.call import Api, Call, epoch_error, error_code, once
 from spark_segments.kafka_protocol.views import Found
 
 
 def _list_offsets(call: Call) -> dict[str, Any]:
     """ListOffsets: the log start, the log end, the last stable offset, and offsets by time."""
     committed = getattr(call.request.body, "isolation_level", 0) == 1
-    topics = call.request.body.topics
     return {
         "topics": [
-            {"name": one.name, "partitions": [_offset(call, one.name, asked, committed) for asked in one.partitions]}
-            for one in topics
+            {"name": topic.name, "partitions": [_offset(call, topic.name, one, committed) for one in partitions]}
+            for topic, partitions in once(call.request.body.topics, "name", "partitions", "partition_index")
         ]
     }
 
@@ -50,8 +49,8 @@ def _offset_for_leader_epoch(call: Call) -> dict[str, Any]:
     """OffsetForLeaderEpoch: where an epoch ends, by which a client finds that the log was cut (KIP-320)."""
     return {
         "topics": [
-            {"topic": topic.topic, "partitions": [_end_of_epoch(call, topic.topic, one) for one in topic.partitions]}
-            for topic in call.request.body.topics
+            {"topic": topic.topic, "partitions": [_end_of_epoch(call, topic.topic, one) for one in partitions]}
+            for topic, partitions in once(call.request.body.topics, "topic", "partitions", "partition")
         ]
     }
 

@@ -2,69 +2,85 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from kio.schema.errors import ErrorCode
 
 from spark_segments.errors import SegmentsError, UnknownOutcomeError
-from spark_segments.kafka_protocol.call import Api, Call
-from spark_segments.kafka_protocol.coordinator import RefusedError
+from spark_segments.kafka_protocol.call import Api, Call, Wait, once
+from spark_segments.kafka_protocol.coordinator import CommitUnderWayError, RefusedError
+from spark_segments.kafka_protocol.messages import Each
+from spark_segments.kafka_protocol.views import ServedTopic
 from spark_segments.log.positions import PartitionState, Position, TopicPartition
 
+_MANY_GROUPS = 8  # from this version of OffsetFetch on
+_AGAIN_SECONDS = 0.02  # until a commit looks again whether the one before it has ended
 
-def _offset_commit(call: Call) -> dict[str, Any]:
+
+def _offset_commit(call: Call) -> dict[str, Any] | Wait:
     """OffsetCommit: positions of a group, kept in the log directory. One commit there for a request."""
-    body = call.request.body
+    asked = [*once(call.request.body.topics, "name", "partitions", "partition_index")]
     moved: dict[TopicPartition, Position] = {}
-    codes: dict[TopicPartition, ErrorCode] = {}
-    for topic in body.topics:
-        for asked in topic.partitions:
-            codes[topic.name, asked.partition_index] = _moved(call, topic.name, asked, moved)
-    failure = _commit(call, moved)
+    codes = {
+        (topic.name, one.partition_index): code
+        for topic, partitions in asked
+        for one, code in zip(partitions, _checked(call, topic.name, partitions, moved), strict=True)
+    }
+    try:
+        failure = _commit(call, moved)
+    except CommitUnderWayError:
+        return Wait(time.monotonic() + _AGAIN_SECONDS)
     return {
         "topics": [
             {
                 "name": topic.name,
                 "partitions": [
-                    {
-                        "partition_index": asked.partition_index,
-                        "error_code": failure or codes[topic.name, asked.partition_index],
-                    }
-                    for asked in topic.partitions
+                    {"partition_index": number, "error_code": failure or codes[topic.name, number]}
+                    for number in (one.partition_index for one in partitions)
                 ],
             }
-            for topic in body.topics
+            for topic, partitions in asked
         ]
     }
 
 
-def _moved(call: Call, topic: str, asked: Any, moved: dict[TopicPartition, Position]) -> ErrorCode:
-    """Adds the position of a partition to `moved`, or says why there is none."""
+def _checked(
+    call: Call, topic: str, partitions: Sequence[Any], moved: dict[TopicPartition, Position]
+) -> Iterator[ErrorCode]:
+    """Of each partition, why it gets no position; none where it is added to `moved`."""
     view, code = call.topic(topic)
-    number, offset = asked.partition_index, asked.committed_offset
-    metadata = asked.committed_metadata or ""
-    if view is None:
-        return code
-    if number not in view.partitions:
-        return ErrorCode.unknown_topic_or_partition
-    if len(metadata.encode()) > call.limits.metadata_bytes:
-        return ErrorCode.offset_metadata_too_large
-    if offset > view.partitions[number].log_end_offset:  # another server may have seen what was appended since
+    if view is not None and any(_is_beyond(view, one) for one in partitions):
+        # Another server may have shown what was appended since.
         view = call.views.topic(topic, is_newest=True) or view
-    if not 0 <= offset <= view.partitions[number].log_end_offset:
-        return ErrorCode.offset_out_of_range
-    state = PartitionState.of_row(view.snapshot.topic_id, view.partitions[number])
-    given = getattr(asked, "committed_leader_epoch", -1)
-    epoch = given if given >= 0 and state.leader_epochs.know(given) else state.position(offset).leader_epoch
-    moved[topic, number] = Position(offset, state.topic_id, epoch, metadata, call.now_ms())
-    return ErrorCode.none
+    for asked in partitions:
+        number, offset, metadata = asked.partition_index, asked.committed_offset, asked.committed_metadata or ""
+        if view is None:
+            yield code
+        elif number not in view.partitions:
+            yield ErrorCode.unknown_topic_or_partition
+        elif len(metadata.encode()) > call.limits.metadata_bytes:
+            yield ErrorCode.offset_metadata_too_large
+        elif offset < 0 or _is_beyond(view, asked):
+            yield ErrorCode.offset_out_of_range
+        else:
+            state = PartitionState.of_row(view.snapshot.topic_id, view.partitions[number])
+            given = getattr(asked, "committed_leader_epoch", -1)
+            epoch = given if given >= 0 and state.leader_epochs.know(given) else state.position(offset).leader_epoch
+            moved[topic, number] = Position(offset, state.topic_id, epoch, metadata, call.now_ms())
+            yield ErrorCode.none
+
+
+def _is_beyond(view: ServedTopic, asked: Any) -> bool:
+    row = view.partitions.get(asked.partition_index)
+    return row is not None and asked.committed_offset > row.log_end_offset
 
 
 def _commit(call: Call, moved: dict[TopicPartition, Position]) -> ErrorCode | None:
     """The error that all partitions get, None where the positions were committed."""
     body = call.request.body
-    instance_id = getattr(body, "group_instance_id", None)
-    member = body.generation_id_or_member_epoch, body.member_id, instance_id
+    member = body.generation_id_or_member_epoch, body.member_id, getattr(body, "group_instance_id", None)
     try:
         call.coordinator.check_commit(body.group_id, *member)
         group = call.group(body.group_id)
@@ -83,15 +99,13 @@ def _commit(call: Call, moved: dict[TopicPartition, Position]) -> ErrorCode | No
     return None
 
 
-_MANY_GROUPS = 8  # from this version on
-
-
 def _offset_fetch(call: Call) -> dict[str, Any]:
     """OffsetFetch: what groups have come to. A position in a topic that was made again since is none."""
     body = call.request.body
     if call.request.api_version < _MANY_GROUPS:
         return _positions(call, body.group_id, body.topics)
-    return {"groups": [{"group_id": one.group_id, **_positions(call, one.group_id, one.topics)} for one in body.groups]}
+    taken = {one.group_id: one.topics for one in body.groups}
+    return {"groups": Each([*taken], lambda name: {"group_id": name, **_positions(call, name, taken[name])})}
 
 
 def _positions(call: Call, group_id: str, topics: Any) -> dict[str, Any]:
@@ -103,12 +117,13 @@ def _positions(call: Call, group_id: str, topics: Any) -> dict[str, Any]:
     except SegmentsError as error:
         call.warnings.append(f"group {group_id}: {error}")
         return {"error_code": ErrorCode.coordinator_not_available, "topics": []}
+    named: dict[str, list[int]] = {}
     if topics is None:
-        named: dict[str, list[int]] = {}
         for topic, partition in sorted(known):
             named.setdefault(topic, []).append(partition)
     else:
-        named = {one.name: list(one.partition_indexes) for one in topics}
+        for asked, numbers in once(topics, "name", "partition_indexes"):
+            named.setdefault(asked.name, []).extend(numbers)
     return {
         "error_code": ErrorCode.none,
         "topics": [

@@ -6,9 +6,10 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from spark_segments.kafka_protocol.call import Api, Call
+from spark_segments.kafka_protocol.call import Api, Call, once
 
 PRODUCE, INIT_PRODUCER_ID = 0, 22
+_BY_ID = 13  # from this version of Produce on topics are named by their id
 
 
 def _produce(call: Call) -> dict[str, Any]:
@@ -18,14 +19,16 @@ def _produce(call: Call) -> dict[str, Any]:
         "record_errors": [],
         "error_message": "This server is read-only: append with spark_segments",
     }
+    topics = call.request.body.topic_data
+    named = "topic_id" if call.request.api_version >= _BY_ID else "name"
     return {
         "responses": [
             {
                 "name": getattr(topic, "name", ""),
                 "topic_id": getattr(topic, "topic_id", None),
-                "partition_responses": [{"index": one.index, **refused} for one in topic.partition_data],
+                "partition_responses": [{"index": one.index, **refused} for one in partitions],
             }
-            for topic in call.request.body.topic_data
+            for topic, partitions in once(topics, named, "partition_data", "index")
         ]
     }
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import uuid
+from functools import partial
 from typing import Any
 
 from kio.schema.errors import ErrorCode
 
 from spark_segments.kafka_protocol.call import NODE_ID, Api, Call
+from spark_segments.kafka_protocol.messages import Each
 from spark_segments.kafka_protocol.views import ServedTopic
 
 _NAMELESS = 12  # from this version on a topic in an answer may have no name
@@ -21,10 +23,12 @@ def _metadata(call: Call) -> dict[str, Any]:
     host, port = call.address
     asked = body.topics
     if asked is None or (call.request.api_version == 0 and not asked):
-        topics = [_topic(call, name) for name in call.views.names()]
-        topics = [one for one in topics if one["error_code"] is not ErrorCode.unknown_topic_or_partition]
+        found = ((name, *call.topic(name)) for name in call.views.names())
+        named = [one for one in found if one[2] is not ErrorCode.unknown_topic_or_partition]
+        topics = Each(named, lambda one: _topic(*one))
     else:
-        topics = [_asked(call, one) for one in asked]
+        taken = {(one.name, getattr(one, "topic_id", None)): one for one in asked}
+        topics = Each([*taken.values()], partial(_asked, call))
     return {
         "brokers": [{"node_id": NODE_ID, "host": host, "port": port, "rack": None}],
         "cluster_id": call.views.cluster_id,
@@ -37,9 +41,9 @@ def _metadata(call: Call) -> dict[str, Any]:
 def _asked(call: Call, asked: Any) -> dict[str, Any]:
     topic_id: uuid.UUID | None = getattr(asked, "topic_id", None)
     if topic_id is None and asked.name is not None:
-        return _topic(call, asked.name)
+        return _topic(asked.name, *call.topic(asked.name))
     # An id goes before a name, which Java's client leaves empty then.
-    name = None if topic_id is None else call.views.name_of(topic_id)
+    name = call.name_of(topic_id)
     if name is None:
         return {
             "error_code": ErrorCode.unknown_topic_id,
@@ -48,11 +52,10 @@ def _asked(call: Call, asked: Any) -> dict[str, Any]:
             "is_internal": False,
             "partitions": [],
         }
-    return _topic(call, name)
+    return _topic(name, *call.topic(name))
 
 
-def _topic(call: Call, name: str) -> dict[str, Any]:
-    view, error_code = call.topic(name)
+def _topic(name: str, view: ServedTopic | None, error_code: ErrorCode) -> dict[str, Any]:
     return {
         "error_code": error_code,
         "name": name,
