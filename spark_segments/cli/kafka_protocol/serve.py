@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
+import dataclasses
 import itertools
 import logging
+import resource
 import ssl
 import sys
 import threading
@@ -19,10 +23,16 @@ from spark_segments.config import parse_overrides
 from spark_segments.errors import InvalidOptionError, MissingExtraError
 
 if TYPE_CHECKING:
+    from spark_segments.kafka_protocol.limits import Limits
     from spark_segments.kafka_protocol.server import Server
 
 _METRICS_SECONDS = 15.0
 _LINE_EVERY = 4  # of these
+_LINES_A_SECOND = 20
+_OTHER_FILES = 512
+_STACK_BYTES = 1 << 20
+_SWITCH_SECONDS = 0.001  # from one thread to the next: who answers much keeps others waiting for less
+_M_ARENA_MAX = -8
 
 
 @with_options
@@ -81,6 +91,7 @@ def serve(
 
     try:
         from spark_segments.kafka_protocol.credentials import Users
+        from spark_segments.kafka_protocol.limits import Limits
         from spark_segments.kafka_protocol.server import Server
         from spark_segments.kafka_protocol.views import Views
     except ModuleNotFoundError as error:
@@ -89,6 +100,7 @@ def serve(
     # Rows of manifests are small buffers that stay for long, made by many threads: mimalloc, Arrow's own choice, then
     # holds six times their size.
     pyarrow.set_memory_pool(pyarrow.system_memory_pool())
+    limits = _with_room(Limits())
     log = location.open()
     views = Views(
         log,
@@ -96,7 +108,9 @@ def serve(
         timestamp_ms=None if time is None else timestamp_ms(time),
         versions={topic: _version(number) for topic, number in parse_overrides(version or []).items()},
     )
-    logging.basicConfig(level=logging.WARNING, stream=sys.stderr, format="%(asctime)s %(message)s")
+    handler = logging.StreamHandler(sys.stderr)
+    handler.addFilter(_FewLines())
+    logging.basicConfig(level=logging.WARNING, handlers=[handler], format="%(asctime)s %(message)s")
     server = Server(
         views,
         host=host,
@@ -106,6 +120,7 @@ def serve(
         users=None if users is None else Users.of_file(str(users)),
         insecure=insecure,
         groups=groups,
+        limits=limits,
     )
     with server:
         print(f"Serving {location.log_dir} at {host}:{server.port} until Ctrl-C", flush=True)
@@ -117,6 +132,42 @@ def serve(
         ended.set()
         reporter.join()
     print(f"Ended: {_line(server.state)}")
+
+
+def _with_room(limits: Limits) -> Limits:
+    """Has the process open as many files as it may, keep little memory for threads, and change between them often.
+
+    Returns the limits with no more connections than there may be files, some of them aside.
+    """
+    files, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(ValueError, OSError):  # macOS has a limit that it does not tell
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+        files = most
+    if files != resource.RLIM_INFINITY:
+        limits = dataclasses.replace(limits, connections=min(limits.connections, max(files - _OTHER_FILES, files // 2)))
+    threading.stack_size(_STACK_BYTES)
+    sys.setswitchinterval(_SWITCH_SECONDS)
+    with contextlib.suppress(AttributeError, OSError):  # glibc has 64 MiB of addresses for each of its arenas
+        ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 2)
+    return limits
+
+
+class _FewLines(logging.Filter):
+    """Lets a few lines a second pass, and says how many it did not: what clients do fills no disk."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._since, self._lines, self._left_out = 0.0, 0, 0
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if record.created - self._since >= 1.0:
+            if self._left_out:
+                record.msg, record.args = f"{record.getMessage()} ({self._left_out} lines before were left out)", ()
+            self._since, self._lines, self._left_out = record.created, 0, 0
+        self._lines += 1
+        is_shown = self._lines <= _LINES_A_SECOND or record.levelno >= logging.ERROR
+        self._left_out += not is_shown
+        return is_shown
 
 
 def _report(server: Server, uri: str, metrics: Path | None, ended: threading.Event) -> None:
@@ -146,7 +197,8 @@ def _line(state: dict[str, int]) -> str:
     groups = f", {state['active_groups']} groups" if state["holds_groups"] else ""
     return (
         f"{state['open_connections']} connections{groups}; since the start {state['accepted_connections']} connections "
-        f"and {state['refused_connections']} refused, {state['answered_requests']} requests, "
+        f"and {state['refused_connections']} refused, {state['failed_logins']} failed logins, "
+        f"{state['answered_requests']} requests, "
         f"{state['fetched_bytes']} bytes fetched"
     )
 
