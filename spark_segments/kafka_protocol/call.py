@@ -16,6 +16,7 @@ from spark_segments.errors import MissingFileError, SegmentsError, UnknownTopicE
 from spark_segments.kafka_protocol.coordinator import Coordinator, RefusedError
 from spark_segments.kafka_protocol.limits import Limits
 from spark_segments.kafka_protocol.messages import BadRequestError, Request
+from spark_segments.kafka_protocol.stored_groups import StoredGroups
 from spark_segments.kafka_protocol.views import ServedTopic, Views
 from spark_segments.log.groups.group import Group
 
@@ -66,6 +67,7 @@ class Call:
     address: tuple[str, int]
     served: Mapping[int, range]
     coordinator: Coordinator
+    stored_groups: StoredGroups
     client_host: str
     owner: str
     login: Login | None

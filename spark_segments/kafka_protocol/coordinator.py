@@ -6,7 +6,6 @@ group has read is not kept here but in the log directory, so that a server that 
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 import uuid
@@ -21,25 +20,16 @@ from kio.schema.errors import ErrorCode
 
 from spark_segments.kafka_protocol.lease import Lease
 from spark_segments.kafka_protocol.limits import Budget, Limits
-from spark_segments.log.groups.group import Group
-from spark_segments.log.groups.group_files import SERVE, GroupCommit, GroupRows
 
 EMPTY, JOINING, SYNCING, STABLE, DEAD = "Empty", "PreparingRebalance", "CompletingRebalance", "Stable", "Dead"
 
 FIRST_MEMBERS_SECONDS = 0.5
 """How long the first members of a group wait for others (group.initial.rebalance.delay.ms)."""
 
-READ_ONLY, OWN, ALL = "read-only", "own", "all"
-POLICIES = (READ_ONLY, OWN, ALL)
-"""Which groups clients may join and move: none; those that clients of a server made; all."""
-
 MOST_MEMBERS = 1000
 _MEMBER_BYTES, _GROUP_BYTES = 2048, 2048  # without what a client says of them
 _LEAST_SESSION_SECONDS, _LONGEST_SESSION_SECONDS = 1.0, 1800.0
 _CHECK_SECONDS = 5.0
-_COMMITS = 64  # that are under way at a time, of as many groups
-
-_logger = logging.getLogger(__name__)
 
 
 class RefusedError(Exception):
@@ -49,10 +39,6 @@ class RefusedError(Exception):
         super().__init__(code.name)
         self.code = code
         self.member_id = member_id
-
-
-class CommitUnderWayError(Exception):
-    """Another commit has to end first."""
 
 
 class Waiter(Protocol):
@@ -240,16 +226,14 @@ class _Group:
 class Coordinator:
     """The groups of a server, while it holds them. Any number of threads may use it, and none waits in it.
 
-    `lease`: None where no other server can have the groups. `policy`: one of POLICIES. `kept`: memory for members.
+    `lease`: None where no other server can have the groups. `kept`: memory for members.
     """
 
-    def __init__(self, lease: Lease | None, policy: str = OWN, kept: Budget | None = None) -> None:
-        self._policy = policy
+    def __init__(self, lease: Lease | None, kept: Budget | None = None) -> None:
         self._kept = kept or Budget(Limits().kept_bytes)
         self._groups: dict[str, _Group] = {}
         self._lock = threading.Lock()
         self._lease = lease
-        self._committing = [threading.Lock() for _ in range(_COMMITS)]
         self._stopped = False
 
     def stop(self) -> None:
@@ -268,8 +252,8 @@ class Coordinator:
                 pass
 
     def holds(self) -> bool:
-        """Whether this server has the groups, for now. Who only reads them needs no lease."""
-        return self._lease is None or self._policy == READ_ONLY or self._lease.is_held()
+        """Whether this server has the groups, for now."""
+        return self._lease is None or self._lease.is_held()
 
     def take(self) -> bool:
         """Takes the groups if no other server has them. Who takes them anew begins without members."""
@@ -283,46 +267,21 @@ class Coordinator:
         assert self._lease is not None
         return self._lease.keep()
 
-    def check_may_move(self, group: Group | None, commit: GroupCommit | None = None) -> None:
-        """Raises RefusedError where clients may not move a group; None: it keeps no positions. `commit`: its newest, if
-        that is known.
+    @property
+    def lease_number(self) -> int:
+        """Under which lease this server has begun to hold the groups; 0: where nobody else can have them, or never."""
+        return 0 if self._lease is None else self._lease.number
+
+    def outnumbered_by(self, lease: int, number: int) -> None:
+        """A commit under lease `number` has met one under a later `lease`. If this server still holds the groups under
+        that number, the later one is of a log directory that was elsewhere, and it takes them anew, under a later one.
         """
-        if self._policy == READ_ONLY:
-            raise RefusedError(ErrorCode.group_authorization_failed)
-        if self._policy == OWN and group is not None:
-            commit = commit or group.positions().last
-            if commit.rows and commit.made_by != SERVE:
-                _logger.warning(
-                    "group %s is left alone, for clients of a server did not make it: segments serve --groups all "
-                    "lets them move it",
-                    group.id,
-                )
-                raise RefusedError(ErrorCode.group_authorization_failed)
+        if self._lease is not None and number == self._lease.number:
+            self._lease.give_up(lease)
 
-    def commit(self, group: Group, moved: GroupRows, generation: int, member_id: str, instance_id: str | None) -> None:
-        """Moves positions of a group, one commit after the other, each by a member of this generation, or in nobody's
-        group. Raises RefusedError, SegmentsError; CommitUnderWayError: try again in a moment.
-
-        The commit says under which lease it was begun. Another server that took the groups since has committed under a
-        higher one, and then this commit does not happen: not even where this server slept within it.
-        """
-        number = 0 if self._lease is None else self._lease.number
-        committing = self._committing[hash(group.id) % _COMMITS]
-        if not committing.acquire(blocking=False):
-            raise CommitUnderWayError
-        try:
-
-            def check(begun: GroupCommit) -> None:
-                self.check_commit(group.id, generation, member_id, instance_id)
-                if begun.lease > number:
-                    if self._lease is not None and number == self._lease.number:
-                        self._lease.give_up(begun.lease)
-                    raise RefusedError(ErrorCode.not_coordinator)
-                self.check_may_move(group, begun)
-
-            group.update(lambda rows: rows | moved, check=check, lease=number, made_by=SERVE)
-        finally:
-            committing.release()
+    def has_members(self, name: str) -> bool:
+        """Whether a group has members here, or ids were given out for some."""
+        return name in self._groups
 
     def _check_held(self) -> None:
         if not self.holds():

@@ -12,8 +12,8 @@ class Limits:
     """Bounds of a server. Sizes in bytes, times in seconds.
 
     `memory_bytes`: of requests and answers under way. `kept_bytes`: of what groups have in memory. Both leave out what
-    is small: FREE_BYTES a connection. `slow_bytes`: a client has `request_seconds`, and a second for so many bytes of
-    an answer, to take it.
+    is small: FREE_BYTES a connection. `groups`, `group_files_bytes`: of groups that clients made, in the log directory.
+    `slow_bytes`: a client has `request_seconds`, and a second for so many bytes of an answer, to take it.
     """
 
     connections: int = 8192
@@ -24,9 +24,10 @@ class Limits:
     memory_bytes: int = 128 << 20
     kept_bytes: int = 32 << 20
     metadata_bytes: int = 4096
-    groups: int = 1000
+    groups: int = 10_000
     group_files_bytes: int = 128 << 20
     login_seconds: float = 10.0
+    offsets_retention_minutes: float = 10_080.0
     failed_login_seconds: float = 1.0
     idle_seconds: float = 600.0
     request_seconds: float = 30.0
@@ -64,10 +65,10 @@ class Budget:
         own = self._taken[owner]
         return max(0, (self._most - (self._sum - own)) // 2 - own)
 
-    def take(self, owner: str, amount: int) -> bool:
-        """Takes an amount, all of it or nothing."""
+    def take(self, owner: str, amount: int, *, is_there: bool = False) -> bool:
+        """Takes an amount, all of it or nothing. `is_there`: it is taken already, and only noted."""
         with self._lock:
-            if amount > self._free(owner):
+            if not is_there and amount > self._free(owner):
                 return False
             self._taken[owner] += amount
             self._sum += amount

@@ -29,12 +29,13 @@ from spark_segments.errors import InvalidOptionError, SegmentsError
 from spark_segments.kafka_protocol.apis import APIS, VERSIONS, connecting, fetch, refused
 from spark_segments.kafka_protocol.call import Call, Wait
 from spark_segments.kafka_protocol.connection import Connection
-from spark_segments.kafka_protocol.coordinator import OWN, POLICIES, Coordinator
+from spark_segments.kafka_protocol.coordinator import Coordinator
 from spark_segments.kafka_protocol.credentials import Login, Users
 from spark_segments.kafka_protocol.lease import Lease
 from spark_segments.kafka_protocol.limits import Budget, Limits
 from spark_segments.kafka_protocol.messages import BadRequestError, head, read_request, response
 from spark_segments.kafka_protocol.read_ahead import FileRange
+from spark_segments.kafka_protocol.stored_groups import OWN, POLICIES, StoredGroups
 from spark_segments.kafka_protocol.views import Views
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
@@ -43,6 +44,7 @@ _logger = logging.getLogger(__name__)
 _STOP_SECONDS = 10.0  # for what is being answered
 _LOOK_SECONDS = 0.25  # between looks for clients that are gone, or too slow
 _EXPIRE_SECONDS = 5.0  # between looks for members whose session is over
+_GROUPS_SECONDS = 600.0  # between looks for groups that nobody uses (offsets.retention.check.interval.ms)
 _ACCEPTED = 64  # connections that are taken before others are looked after
 _REMOTE_WORKERS = 64  # where most of their time is a store's
 _LOOK_AT = 100  # requests that wait, before a look at which of them do not any more
@@ -157,12 +159,14 @@ class Server:
         self._counts: Counter[str] = Counter()
         self._lock = threading.Lock()
         self._kept = Budget(self.limits.kept_bytes)
-        self.coordinator = Coordinator(None if views.log.is_kafka else Lease(views.log.storage), groups, self._kept)
+        self.coordinator = Coordinator(None if views.log.is_kafka else Lease(views.log.storage), self._kept)
+        self.stored_groups = StoredGroups(views.log, self.coordinator, groups, self.limits)
         self._host, self._port, self._advertised = host, port, advertised
         self._tls, self._users = tls, users
         self._connections, self._memory = Budget(self.limits.connections), Budget(self.limits.memory_bytes)
         self._open: dict[int, Connection] = {}
         self._parked: list[list[Any]] = []  # a heap: [when it is over, a number, the call, None once it goes on]
+        self._groups_looked_at = -_GROUPS_SECONDS
         self._stale = 0  # of these, how many go on already
         self._numbers = itertools.count()
         self._work = _Work(self.limits.workers)
@@ -230,7 +234,7 @@ class Server:
                 self._look(now)
             if now - expired >= _EXPIRE_SECONDS:
                 expired = now
-                self._work.put(_OURS, self.coordinator.expire)
+                self._work.put(_OURS, self._expire)
             if now - changed >= self.views.interval_seconds:
                 changed = now
                 for name in self.views.watched():
@@ -245,6 +249,15 @@ class Server:
                     self._go_on(key.data)
                 else:
                     key.data()
+
+    def _expire(self) -> None:
+        self.coordinator.expire()
+        is_held = self.coordinator.holds()
+        if is_held and time.monotonic() >= self._groups_looked_at + min(
+            _GROUPS_SECONDS, self.limits.offsets_retention_minutes * 60 / 2
+        ):
+            self._groups_looked_at = time.monotonic()
+            self.stored_groups.expire()
 
     def _seconds_left(self, now: float) -> float:
         """Until something is to be done though no client does anything."""
@@ -415,6 +428,7 @@ class Server:
             self._advertised or connection.reached_at,
             VERSIONS,
             self.coordinator,
+            self.stored_groups,
             connection.address,
             connection.owner,
             connection.login,

@@ -22,6 +22,7 @@ from confluent_kafka.admin import AdminClient
 
 from spark_segments import LogDir
 from spark_segments.kafka_protocol.coordinator import Coordinator, RefusedError
+from spark_segments.kafka_protocol.limits import Limits
 from spark_segments.kafka_protocol.server import Server
 from spark_segments.log.groups.group_files import content_of
 from tests.clock import PATIENCE_SECONDS
@@ -243,7 +244,7 @@ def test_a_position_in_a_topic_that_was_made_again_is_none(log: LogDir) -> None:
             reader.close()
 
 
-def commit(server: Server, group: str, offset: int, **values: Any) -> str:
+def commit(server: Server, group: str, offset: int, *, address: str = "127.0.0.1", **values: Any) -> str:
     """The name of the error by which a client's commit in `orders-0` is answered, one that is no member."""
     asked = {
         "group_id": group,
@@ -253,7 +254,7 @@ def commit(server: Server, group: str, offset: int, **values: Any) -> str:
         "committed_leader_epoch": -1,
         **values,
     }
-    [topic] = answered(server.port, OFFSET_COMMIT, 8, asked).topics
+    [topic] = answered(server.port, OFFSET_COMMIT, 8, asked, address=address).topics
     return topic.partitions[0].error_code.name
 
 
@@ -395,6 +396,59 @@ def raised_lease(log: LogDir, group: str, lease: int) -> bytes:
     return content_of(
         group, replace(last, number=last.number + 1, commit_id="other", after=last.commit_id, lease=lease)
     )
+
+
+def test_strangers_make_so_many_groups_and_others_as_many(log: LogDir) -> None:
+    with serving(log, limits=Limits(groups=8)) as server:
+        assert takes_the_groups(server)
+        made = [commit(server, f"group-{number}", 1) for number in range(6)]
+        assert made == ["none"] * 4 + ["policy_violation"] * 2
+        assert commit(server, "group-0", 2) == "none"
+        assert commit(server, "mine", 1, address="127.0.0.2") == "none"
+    assert len(log.groups()) == 5
+
+
+def test_positions_of_strangers_take_so_many_bytes(log: LogDir) -> None:
+    with serving(log, limits=Limits(group_files_bytes=1 << 20)) as server:
+        assert takes_the_groups(server)
+        made = [commit(server, f"group-{number}", 1, committed_metadata="x" * 4096) for number in range(5)]
+        assert made == ["none"] * 2 + ["policy_violation"] * 3
+        assert commit(server, "group-0", 2, committed_metadata="y" * 4097) == "offset_metadata_too_large"
+        assert commit(server, "group-0", 2, committed_metadata="y" * 4096) == "none"
+
+
+def test_groups_that_nobody_uses_go_and_others_stay(log: LogDir) -> None:
+    log.group("audit").reset({"orders": {0: 3}})
+    with serving(log, limits=Limits(offsets_retention_minutes=0.0)) as server:
+        reader = member(server, "in use")
+        try:
+            take([reader], 600)
+            assert commit(server, "made once", 9) == "none"
+            server.stored_groups.expire()
+            assert log.groups() == ["audit", "in use"]
+        finally:
+            reader.close()
+        server.stored_groups.expire()
+        assert log.groups() == ["audit"]
+        assert commit(server, "made once", 10) == "none"
+
+
+def test_a_group_that_is_used_again_while_it_goes_stays() -> None:
+    stopped, delta_log = StoppedFiles({}), partial(DeltaLog, open_table=replayed)
+    log = created("/log", MemoryFiles(stopped.files), open_delta_log=delta_log)
+    log.create_topic("orders")
+    log.topic("orders").append([{"value": str(number)} for number in range(100)])
+    slow = opened("/log", stopped, open_delta_log=delta_log)
+    with serving(slow, limits=Limits(offsets_retention_minutes=0.0)) as server, ThreadPoolExecutor(1) as pool:
+        assert takes_the_groups(server)
+        assert commit(server, "billing", 9) == "none"
+        stopped.goes_on.clear()
+        expires = pool.submit(server.stored_groups.expire)
+        assert stopped.is_stopped.wait(60)
+        log.group("billing").reset({"orders": {0: 10}})
+        stopped.goes_on.set()
+        expires.result(60)
+    assert position(log, "billing") == 10
 
 
 def test_groups_are_listed_with_and_without_members(log: LogDir) -> None:

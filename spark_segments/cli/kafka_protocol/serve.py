@@ -70,6 +70,15 @@ def serve(
             help="Which groups clients may join and move: none, those that clients of a server made, or all.",
         ),
     ] = "own",
+    retention_minutes: Annotated[
+        float,
+        typer.Option(
+            "--offsets-retention-minutes",
+            min=0,
+            metavar="MINUTES",
+            help="How long groups stay that clients made and use no more.",
+        ),
+    ] = 10_080,
     metrics: MetricsOption = None,
     insecure: Annotated[
         bool, typer.Option("--insecure", help="Serve other machines without TLS or without users.")
@@ -100,7 +109,7 @@ def serve(
     # Rows of manifests are small buffers that stay for long, made by many threads: mimalloc, Arrow's own choice, then
     # holds six times their size.
     pyarrow.set_memory_pool(pyarrow.system_memory_pool())
-    limits = _with_room(Limits())
+    limits = _with_room(Limits(offsets_retention_minutes=retention_minutes))
     log = location.open()
     views = Views(
         log,

@@ -35,7 +35,7 @@ def _coordinator(call: Call, is_group: bool) -> dict[str, Any]:
         message = "This server is read-only: it has no transactions to coordinate"
         code = ErrorCode.transactional_id_authorization_failed
         return {"error_code": code, "error_message": message, "node_id": -1, "host": "", "port": -1}
-    if not call.coordinator.take():
+    if not call.stored_groups.are_read_only and not call.coordinator.take():
         message = "Another server has the groups of this log directory, or the store refuses to say"
         code = ErrorCode.coordinator_not_available
         return {"error_code": code, "error_message": message, "node_id": -1, "host": "", "port": -1}

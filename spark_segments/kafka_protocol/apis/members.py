@@ -21,7 +21,7 @@ def _join_group(call: Call) -> dict[str, Any] | Wait:
     rebalance = getattr(body, "rebalance_timeout", body.session_timeout).total_seconds()
     try:
         if call.state is None:
-            call.coordinator.check_may_move(call.group(body.group_id))
+            call.stored_groups.check_may_move(call.group(body.group_id))
             call.state = call.coordinator.join(
                 body.group_id,
                 body.member_id,

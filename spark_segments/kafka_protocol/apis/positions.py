@@ -10,8 +10,9 @@ from kio.schema.errors import ErrorCode
 
 from spark_segments.errors import SegmentsError, UnknownOutcomeError
 from spark_segments.kafka_protocol.call import Api, Call, Wait, once
-from spark_segments.kafka_protocol.coordinator import CommitUnderWayError, RefusedError
+from spark_segments.kafka_protocol.coordinator import RefusedError
 from spark_segments.kafka_protocol.messages import Each
+from spark_segments.kafka_protocol.stored_groups import CommitUnderWayError
 from spark_segments.kafka_protocol.views import ServedTopic
 from spark_segments.log.positions import PartitionState, Position, TopicPartition
 
@@ -82,12 +83,14 @@ def _commit(call: Call, moved: dict[TopicPartition, Position]) -> ErrorCode | No
     body = call.request.body
     member = body.generation_id_or_member_epoch, body.member_id, getattr(body, "group_instance_id", None)
     try:
+        if call.stored_groups.are_read_only:
+            return ErrorCode.group_authorization_failed
         call.coordinator.check_commit(body.group_id, *member)
         group = call.group(body.group_id)
         if group is None:  # nothing is ever written there
             return ErrorCode.group_authorization_failed
         if moved:
-            call.coordinator.commit(group, moved, *member)
+            call.stored_groups.commit(group, moved, member, call.owner)
     except RefusedError as error:
         return error.code
     except UnknownOutcomeError as error:

@@ -36,6 +36,7 @@ from spark_segments.log.groups.group_files import (
     offsets_of,
 )
 from spark_segments.log.groups.old_table import end_old_table, files_of_ended_table, read_old_table
+from spark_segments.log.manifest.change import ORPHAN_AGE_MS
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.partitions import offset_bounds
 from spark_segments.log.positions import (
@@ -261,11 +262,17 @@ class Group(Prints):
 
     def left_behind(self) -> list[FileInfo]:
         """Files that nobody needs any more: old commits, what a killed commit has staged, and a table that was
-        converted.
+        converted. Of a group that was deleted longer ago than any commit takes, all but the newest, and that once it is
+        alone.
         """
         files = self._files()
         found = files.there()
         old = files.expired(found)
+        newest = found.numbers.get(found.newest)
+        if newest is not None and self.log.storage.now_ms() - newest.mtime_ms > ORPHAN_AGE_MS:
+            with suppress(StorageError):  # damaged positions are no reason to delete any
+                if not files.read(found.newest).rows:
+                    old = [info for info in found.numbers.values() if info is not newest] or [newest]
         is_converted = found.newest and any(info.path.endswith(".parquet") for info in found.others)
         return [*old, *(files_of_ended_table(self.log.storage, files.directory) if is_converted else [])]
 
@@ -358,6 +365,11 @@ class Group(Prints):
                 return files.read(made.number + 1).after == made.commit_id
             except FileNotFoundError:
                 return False
+        before = made.number - 1
+        if before > 0 and before not in files_there.numbers and not self.log.storage.exists(files.path(before)):
+            # Vacuum has taken a group that was deleted long ago, and nobody goes on from what it was.
+            self.log.storage.delete([files.path(made.number)])
+            return False
         if made.number % TRIM_EVERY == 0:
             with suppress(SegmentsError):  # the positions stand without it, and a later commit tries again
                 files.trim(files_there)

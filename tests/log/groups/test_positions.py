@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import threading
 import zlib
 from pathlib import Path
@@ -228,6 +229,23 @@ def test_a_late_creation_of_a_number_that_is_gone_changes_nothing(store, limits)
         positions = group.commit(positions, {"orders": {1: Position(offset, "id")}})
     late[0]()
     assert group.positions().offsets == {"orders": {1: KEPT + TRIM_EVERY - 1}}
+
+
+def test_a_group_that_was_deleted_long_ago_leaves_no_file_and_its_readers_cannot_commit(store):
+    group = group_at_store()
+    began = group.commit(group.positions(), {"orders": {0: AT}})
+    group.delete()
+    assert group.left_behind() == []
+    for path in store.iterdir():
+        os.utime(path, (0, 0))
+    for left in (2, 1, 0):
+        assert len(list(store.iterdir())) == left
+        for info in group.left_behind():
+            Path(store, Path(info.path).name).unlink()
+    with pytest.raises(CommitConflictError):
+        group.commit(began, {"orders": {0: Position(6, "id")}})
+    assert not group.positions()
+    assert group.commit(group.positions(), {"orders": {0: AT}}).number == 1
 
 
 def test_a_local_disk_that_fails_has_committed_nothing(orders):

@@ -1,0 +1,169 @@
+"""Positions of groups in the log directory, as far as clients of a server may move them: whose groups these are, how
+many there may be, and how long they stay.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Mapping
+
+from kio.schema.errors import ErrorCode
+
+from spark_segments.errors import SegmentsError
+from spark_segments.kafka_protocol.coordinator import Coordinator, RefusedError
+from spark_segments.kafka_protocol.limits import Budget, Limits
+from spark_segments.log.directory import LogDirectory
+from spark_segments.log.groups.group import Group, all_groups
+from spark_segments.log.groups.group_files import KEPT, SERVE, TRIM_EVERY, GroupCommit, GroupRows
+
+READ_ONLY, OWN, ALL = "read-only", "own", "all"
+POLICIES = (READ_ONLY, OWN, ALL)
+"""Which groups clients may join and move: none; those that clients of a server made; all."""
+
+_COMMITS = 64  # that are under way at a time, of as many groups
+_POSITION_BYTES = 96  # in a file, without what a client says of it
+_FILES = KEPT + TRIM_EVERY  # of a group, at the most
+_OF_BEFORE = ""  # the owner of groups that were there when this server began to hold them
+
+_logger = logging.getLogger(__name__)
+
+
+class CommitUnderWayError(Exception):
+    """Another commit of the group has to end first."""
+
+
+class StoredGroups:
+    """The groups of a log directory for the clients of a server. Any number of threads may use it.
+
+    `policy`: one of POLICIES. Groups that clients made have a bound in number and in the bytes of their files, which
+    addresses share, and go once nobody has committed to them, nor been a member, for offsets.retention.minutes.
+    """
+
+    def __init__(self, log: LogDirectory, coordinator: Coordinator, policy: str, limits: Limits) -> None:
+        self._log, self._coordinator, self._policy, self._limits = log, coordinator, policy, limits
+        self._committing = [threading.Lock() for _ in range(_COMMITS)]
+        self._groups, self._bytes = Budget(limits.groups), Budget(limits.group_files_bytes)
+        self._known: dict[str, tuple[str, int]] = {}  # {group that clients made: (owner, bytes of its files)}
+        self._in_use_ms: dict[str, int] = {}  # when a group was last seen to have members
+        self._lock = threading.Lock()
+
+    @property
+    def are_read_only(self) -> bool:
+        """Whether clients may move no group: it takes no lease to show them."""
+        return self._policy == READ_ONLY
+
+    def check_may_move(self, group: Group | None, commit: GroupCommit | None = None) -> None:
+        """Raises RefusedError where clients may not move a group; None: it keeps no positions. `commit`: its newest, if
+        that is known.
+        """
+        if self.are_read_only:
+            raise RefusedError(ErrorCode.group_authorization_failed)
+        if self._policy == OWN and group is not None:
+            commit = commit or group.positions().last
+            if commit.rows and commit.made_by != SERVE:
+                _logger.warning(
+                    "group %s is left alone, for clients of a server did not make it: segments serve --groups all "
+                    "lets them move it",
+                    group.id,
+                )
+                raise RefusedError(ErrorCode.group_authorization_failed)
+
+    def commit(self, group: Group, moved: GroupRows, member: tuple[int, str, str | None], owner: str) -> None:
+        """Moves positions of a group, one commit after the other, each by a member (generation, its id, instance id) or
+        in nobody's group. Raises RefusedError, SegmentsError; CommitUnderWayError: try again in a moment.
+
+        The commit says under which lease it was begun. Another server that took the groups since has committed under a
+        higher one, and then this commit does not happen: not even where this server slept within it.
+        """
+        number = self._coordinator.lease_number
+        committing = self._committing[hash(group.id) % _COMMITS]
+        if not committing.acquire(blocking=False):
+            raise CommitUnderWayError
+        try:
+
+            def check(begun: GroupCommit) -> None:
+                self._coordinator.check_commit(group.id, *member)
+                if begun.lease > number:
+                    self._coordinator.outnumbered_by(begun.lease, number)
+                    raise RefusedError(ErrorCode.not_coordinator)
+                self.check_may_move(group, begun)
+                if not begun.rows or begun.made_by == SERVE:
+                    self._count(group.id, begun.rows | moved, owner)
+
+            group.update(lambda rows: rows | moved, check=check, lease=number, made_by=SERVE)
+        finally:
+            committing.release()
+
+    def _count(self, group: str, rows: GroupRows, owner: str) -> None:
+        """Notes how much a group takes once it has these positions. Raises RefusedError where that is too much."""
+        size = _bytes_of(group, rows)
+        with self._lock:
+            owner, before = self._known.get(group, (owner, 0))
+            if not before and not self._groups.take(owner, 1):
+                _logger.warning("no group %s is made: there are too many that clients of %s made", group, owner)
+                raise RefusedError(ErrorCode.policy_violation)
+            if size > before and not self._bytes.take(owner, size - before):
+                if not before:
+                    self._groups.give(owner, 1)
+                _logger.warning("group %s gets no more positions: those of %s take too many bytes", group, owner)
+                raise RefusedError(ErrorCode.policy_violation)
+            if size < before:
+                self._bytes.give(owner, before - size)
+            self._known[group] = owner, size
+
+    def expire(self) -> None:
+        """Deletes the positions of groups that nobody uses any more, and counts those that stay."""
+        if self._log.is_kafka or self.are_read_only or not self._coordinator.holds():
+            return
+        now_ms, number = time.time_ns() // 1_000_000, self._coordinator.lease_number
+        stay: dict[str, GroupRows] = {}
+        for group in all_groups(self._log):
+            try:
+                last = group.positions().last
+            except SegmentsError:  # who reads it is told
+                continue
+            if not last.rows or last.made_by != SERVE:
+                continue
+            if self._coordinator.has_members(group.id):
+                self._in_use_ms[group.id] = now_ms
+            used_ms = max(self._in_use_ms.get(group.id, 0), *(one.committed_ms for one in last.rows.values()))
+            if now_ms - used_ms <= self._limits.offsets_retention_minutes * 60_000 or not self._forget(
+                group, last.number, number
+            ):
+                stay[group.id] = last.rows
+        self._recount(stay)
+
+    def _forget(self, group: Group, newest: int, number: int) -> bool:
+        """Deletes the positions of a group, unless somebody has come to it meanwhile."""
+
+        def check(begun: GroupCommit) -> None:
+            if begun.number != newest or begun.lease > number or self._coordinator.has_members(group.id):
+                raise RefusedError(ErrorCode.non_empty_group)
+
+        try:
+            group.update(lambda _: {}, check=check, lease=number)
+            return True
+        except RefusedError:
+            return False
+        except SegmentsError as error:
+            _logger.warning("group %s, which nobody uses, could not be deleted: %s", group.id, error)
+            return False
+
+    def _recount(self, stay: Mapping[str, GroupRows]) -> None:
+        with self._lock:
+            known, self._known = self._known, {}
+            self._groups, self._bytes = Budget(self._limits.groups), Budget(self._limits.group_files_bytes)
+            for group, rows in stay.items():
+                owner, size = known.get(group, (_OF_BEFORE, 0))[0], _bytes_of(group, rows)
+                self._known[group] = owner, size
+                self._groups.take(owner, 1, is_there=True)
+                self._bytes.take(owner, size, is_there=True)
+            self._in_use_ms = {group: ms for group, ms in self._in_use_ms.items() if group in self._known}
+
+
+def _bytes_of(group: str, rows: GroupRows) -> int:
+    """What the files of a group take at the most, as many as are kept."""
+    said = sum(_POSITION_BYTES + len(topic) + len(one.metadata.encode()) for (topic, _), one in rows.items())
+    return _FILES * (_POSITION_BYTES + len(group) + said)
