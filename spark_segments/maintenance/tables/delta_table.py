@@ -10,7 +10,7 @@ import contextlib
 import dataclasses
 import json
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 from urllib.parse import quote, unquote
 
@@ -19,7 +19,7 @@ from deltalake import DeltaTable, Schema
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from spark_segments.errors import InvalidOptionError, LogDirError, StorageError
-from spark_segments.log.manifest.delta.actions import Action, commit_info, encoded
+from spark_segments.log.manifest.delta.actions import Action, commit_info, encoded, paths_of
 from spark_segments.log.manifest.delta.delta_rs import hint_after, reason
 from spark_segments.maintenance.tables.table_format import (
     DAY,
@@ -140,7 +140,7 @@ class TableBeside:
                 for newer in passed:
                     _undo(newer, restored)
                 there, change = restored.copy(), f"{_RESTORE} of version {version}"
-            elif any(action[kind].get("dataChange", True) for kind, action in _file_actions(actions)):
+            elif any(_changes_rows(action) for action in actions):
                 change = f"{info.get('operation', 'a change')} of version {version}"
             _undo(actions, there)
             passed.append(actions)
@@ -220,14 +220,14 @@ class TableBeside:
         }
 
 
-def _file_actions(actions: Iterable[Action]) -> list[tuple[str, Action]]:
-    return [(kind, action) for action in actions for kind in action if kind in ("add", "remove")]
+def _changes_rows(action: Action) -> bool:
+    return any(action[kind].get("dataChange", True) for kind in ("add", "remove") if kind in action)
 
 
-def _undo(actions: Iterable[Action], files: set[str]) -> None:
+def _undo(actions: Sequence[Action], files: set[str]) -> None:
     """Makes of the files of a version those of the version before it."""
-    for kind, action in _file_actions(actions):
-        (files.discard if kind == "add" else files.add)(unquote(action[kind]["path"]))
+    files.difference_update(paths_of(actions, "add"))
+    files.update(paths_of(actions, "remove"))
 
 
 def _statistics(file: DataFile) -> str:

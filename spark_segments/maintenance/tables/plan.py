@@ -19,7 +19,7 @@ from spark_segments.log.positions import DELETED, PartitionState, loss_at
 from spark_segments.log.reading.isolation import READ_COMMITTED
 from spark_segments.log.reading.plan import LATEST_VIEW, Selection, planned_parts, readable_bounds
 from spark_segments.log.reading.scan import Offsets
-from spark_segments.maintenance.tables.rows import AnyOf, FromOffsets, Rule, StillThere
+from spark_segments.maintenance.tables.rows import FromOffsets, Rule, StillThere
 from spark_segments.maintenance.tables.table_format import DataFile, TablePositions, TableSettings
 
 # What happened to records that a table has.
@@ -58,16 +58,16 @@ class TopicSince:
 
 @dataclass(frozen=True, slots=True)
 class TablePlan:
-    """What an update does. `why`: what happened to records that the table has. `offsets`: those that it lacks, by
-    partition. `is_whole`: all of its rows go, and `offsets` are all that there is. `rules`: the files of which rows may
-    go. `counted`: the offsets of which the table must have each record then, or it is made anew. `missed`: offsets that
-    left the topic before an archive had them.
+    """What an update does. `why`: what happened to records that the table has. `offsets`: those that it lacks.
+    `is_whole`: all of its rows go, and `offsets` are all that there is. `rules`: the files of which rows may go, and
+    what keeps them. `counted`: offsets of which the table must have each record then, or it is made anew. `missed`:
+    offsets that left the topic before an archive had them.
     """
 
     why: str | None
     offsets: Offsets
     is_whole: bool = False
-    rules: Sequence[tuple[DataFile, Rule]] = ()
+    rules: Sequence[tuple[DataFile, Sequence[Rule]]] = ()
     counted: Offsets | None = None
     missed: Offsets = field(default_factory=dict)
 
@@ -85,12 +85,12 @@ def plan_table(
     now_ms: int,
     *,
     typed_key: bool,
-    erased: AnyOf | None = None,
+    erased: Sequence[Rule] = (),
 ) -> TablePlan:
     """The plan for a table that has `files` and is in step with its topic up to `before`.
 
-    `typed_key`: keys are no bytes. `erased`: what keeps rows of an archive, beside that the topic has them; None: all
-    stay. Raises LogDirError for an archive whose topic is another one.
+    `typed_key`: keys are no bytes. `erased`: what keeps rows of an archive, beside that the topic has them; nothing:
+    all stay. Raises LogDirError for an archive whose topic is another one.
     """
     snapshot, latest = topic.snapshot, settings.view == LATEST_VIEW
     bounds = readable_bounds(snapshot, READ_COMMITTED)
@@ -107,22 +107,22 @@ def plan_table(
         is_whole = why is not None or (typed_key and plan.has_new)
         return TablePlan(why, bounds, is_whole=True) if is_whole else plan
     ends = {number: before.end(number) for number in before.positions}
-    rules: list[tuple[DataFile, Rule]] = []
-    counted, missed = None, {}
     if settings.archive:
+        rules = [(file, [*erased, _still_there(snapshot, file, ends)]) for file in files if erased]
         missed = {number: (before.end(number), start) for number, (start, _) in bounds.items()}
-        if erased is not None:
-            rules = [(file, AnyOf((*erased.rules, _still_there(snapshot, file, ends)))) for file in files]
-    elif why == LOG_START:
+        missed = {number: (end, start) for number, (end, start) in missed.items() if end < start}
+        return dataclasses.replace(plan, rules=rules, missed=missed)
+    if why == LOG_START:
         starts = FromOffsets({number: start for number, (start, _) in bounds.items()})
         highest = max(starts.offsets.values(), default=0)
-        rules = [(file, starts) for file in files if file.bounds is None or file.bounds["offset"][0] < highest]
-    elif why in (CLEANED, ERASED, REWRITTEN):
-        rules = [(file, _still_there(snapshot, file, ends)) for file in files]
-        if why == REWRITTEN:  # records may have come back that had left the topic, and the table with it
-            counted = {number: (0, end) for number, end in ends.items()}
-    missed = {number: (end, start) for number, (end, start) in missed.items() if end < start}
-    return dataclasses.replace(plan, rules=rules, counted=counted, missed=missed)
+        below = [file for file in files if file.bounds is None or file.bounds["offset"][0] < highest]
+        return dataclasses.replace(plan, rules=[(file, [starts]) for file in below])
+    if why not in (CLEANED, ERASED, REWRITTEN):
+        return plan
+    rules = [(file, [_still_there(snapshot, file, ends)]) for file in files]
+    # After a restore records may have come back that had left the topic, and the table with it.
+    counted = {number: (0, end) for number, end in ends.items()} if why == REWRITTEN else None
+    return dataclasses.replace(plan, rules=rules, counted=counted)
 
 
 def _still_there(snapshot: Snapshot, file: DataFile, ends: Mapping[int, int]) -> StillThere:
@@ -147,12 +147,10 @@ def what_happened(topic: TopicSince, before: TablePositions | None, now_ms: int,
     states = {
         row.partition: PartitionState.of_row(snapshot.topic_id, row) for row in partitions_of(snapshot.partitions)
     }
-    losses = [
-        loss_at(position, states[number], (snapshot.topic, number), "the table")
-        for number, position in before.positions.items()
-    ]
-    if any(loss is not None and loss.kind != DELETED for loss in losses):
-        return OTHER_LOG
+    for number, position in before.positions.items():
+        loss = loss_at(position, states[number], (snapshot.topic, number), "the table")
+        if loss is not None and loss.kind != DELETED:
+            return OTHER_LOG
     if latest and before.across != (eras_of(snapshot) is not None):
         return SPREAD
     moved = {number for number, start in before.log_starts.items() if bounds.get(number, (-1, -1))[0] != start}

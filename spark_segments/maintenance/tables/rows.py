@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import uuid
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -39,42 +40,37 @@ _RISING = ("offset", "timestamp")
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What a task wrote. `rows`: their number by partition. `keys`: the columns RANKED of all records that it read,
-    where they were asked for.
+    """What a task made of records, or of a file's rows: `files`, and their `rows` by partition. `dropped`: rows of the
+    file that go; where none does, it stays. `keys`: the columns RANKED of all records, where they were asked for.
     """
 
     files: Sequence[DataFile] = ()
     rows: Mapping[int, int] = field(default_factory=dict)
+    dropped: int = 0
     keys: pa.Table | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class WriteRows:
+def write_rows(
+    log: Storage, table: Storage, columns: Columns, by_day: bool, changes: bool, parts: Sequence[Part | ViewPart]
+) -> Written:
     """Task function: parts of a scan → files of the table. `changes`: tombstones are read, for their keys alone."""
+    rows: Counter[int] = Counter()
+    keys: list[pa.RecordBatch] = []
 
-    log: Storage
-    table: Storage
-    columns: Columns
-    by_day: bool
-    changes: bool = False
-
-    def __call__(self, parts: Sequence[Part | ViewPart]) -> Written:
-        rows: Counter[int] = Counter()
-        keys: list[pa.RecordBatch] = []
-        with _Files(self.table, self.columns.schema) as files:
-            for part in parts:
-                for batch in self.columns.conformed(self.columns.decoded(self._read(part, keys))):
-                    rows.update(_by_partition(batch.column("partition").to_numpy()))
-                    for day, some in _days(batch) if self.by_day else [(None, batch)]:
-                        files.write(day, some)
-        return Written(files.written, dict(rows), pa.Table.from_batches(keys) if keys else None)
-
-    def _read(self, part: Part | ViewPart, keys: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in read(self.log, part):
-            if self.changes:
+    def records(part: Part | ViewPart) -> Iterator[pa.RecordBatch]:
+        for batch in read(log, part):
+            if changes:
                 keys.append(batch.select(RANKED))
                 batch = batch.filter(pc.is_valid(batch.column("value")))
             yield batch
+
+    with _Files(table, columns.schema) as files:
+        for batch in itertools.chain.from_iterable(columns.conformed(columns.decoded(records(part))) for part in parts):
+            rows.update(_by_partition(batch.column("partition").to_numpy()))
+            for day, some in _days(batch) if by_day else [(None, batch)]:
+                files.write(day, some)
+        written = files.ended()
+    return Written(written, rows, keys=pa.Table.from_batches(keys) if keys else None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,128 +96,86 @@ class StillThere:
     def keeps(self, storage: Storage, rows: pa.Table) -> np.ndarray:
         partitions, offsets = _places(rows)
         kept = np.zeros(len(offsets), np.bool_)
-        there: dict[int, list[np.ndarray]] = {}
-        for part in self.parts:
-            read_offsets = there.setdefault(part.partition, [])
-            read_offsets += [batch.column("offset").to_numpy() for batch in read(storage, part)]
-        for partition, read_offsets in there.items():
+        for partition, parts in itertools.groupby(self.parts, lambda part: part.partition):
+            there = [batch.column("offset").to_numpy() for part in parts for batch in read(storage, part)]
             mine = partitions == partition
-            if read_offsets:
-                kept[mine] = np.isin(offsets[mine], np.concatenate(read_offsets))
+            kept[mine] = np.isin(offsets[mine], np.concatenate([np.empty(0, np.int64), *there]))
         return kept
 
 
 @dataclass(frozen=True, slots=True)
 class OtherKeys:
-    """Keeps the rows with other keys. `keys`: by partition; under None those of every partition."""
+    """Keeps the rows with other keys. `partitions`: of each key the only partition where it is looked for."""
 
-    keys: Mapping[int | None, pa.Array]
+    keys: pa.Array
+    partitions: pa.Array | None = None
 
     def keeps(self, storage: Storage, rows: pa.Table) -> np.ndarray:
         partitions, _ = _places(rows)
+        column, keys = rows.column("key").combine_chunks(), self.keys.cast(rows.schema.field("key").type)
+        if self.partitions is None:
+            return np.asarray(pc.invert(pc.is_in(column, keys)))
         kept = np.ones(len(partitions), np.bool_)
-        for partition, keys in self.keys.items():
-            mine = np.flatnonzero(partitions == partition) if partition is not None else np.arange(len(partitions))
-            if len(mine):
-                named = pc.is_in(rows.column("key").take(pa.array(mine)), keys.cast(rows.schema.field("key").type))
-                kept[mine[named.to_numpy()]] = False
+        for partition in self.partitions.unique():
+            mine = np.flatnonzero(partitions == partition.as_py())
+            named = pc.is_in(column.take(pa.array(mine)), keys.filter(pc.equal(self.partitions, partition)))
+            kept[mine[named.to_numpy(zero_copy_only=False)]] = False
         return kept
 
 
-@dataclass(frozen=True, slots=True)
-class AnyOf:
-    """Keeps the rows that any of the rules keeps."""
-
-    rules: Sequence[FromOffsets | StillThere | OtherKeys]
-
-    def keeps(self, storage: Storage, rows: pa.Table) -> np.ndarray:
-        kept = np.zeros(rows.num_rows, np.bool_)
-        for rule in self.rules:
-            if not kept.all():
-                kept |= rule.keeps(storage, rows)
-        return kept
+Rule = FromOffsets | StillThere | OtherKeys
 
 
-Rule = FromOffsets | StillThere | OtherKeys | AnyOf
+def sift_rows(log: Storage, table: Storage, schema: pa.Schema, task: tuple[DataFile, Sequence[Rule]]) -> Written:
+    """Task function: a file of the table, of which the rows go that no rule keeps → the file of those that stay."""
+    file, rules = task
+    needs_key = any(isinstance(rule, OtherKeys) for rule in rules)
+    try:
+        parquet = pq.ParquetFile(pa.BufferReader(table.read(file.path)))
+        places = parquet.read(["partition", "offset", "key"] if needs_key else ["partition", "offset"])
+    except (FileNotFoundError, pa.ArrowException) as error:
+        raise LogDirError(
+            f"A file of the table cannot be read ({type(error).__name__})",
+            path=table.location(file.path),
+            hint="RESTORE the table to a version whose files are there, or make another one",
+        ) from error
+    kept = np.zeros(places.num_rows, np.bool_)
+    for rule in rules:
+        if not kept.all():
+            kept |= rule.keeps(log, places)
+    rows, dropped = _by_partition(_places(places)[0][kept]), len(kept) - int(kept.sum())
+    if not dropped:
+        return Written(rows=rows)
+    with _Files(table, schema) as files:
+        first = 0
+        for number in range(parquet.num_row_groups):
+            group = parquet.read_row_group(number, schema.names)
+            for batch in group.filter(pa.array(kept[first : first + group.num_rows])).cast(schema).to_batches():
+                files.write(file.day, batch)
+            first += group.num_rows
+        return Written(files.ended(), rows, dropped)
 
 
-@dataclass(frozen=True, slots=True)
-class Sifted:
-    """A file under a rule. `kept`: rows by partition; `dropped`: rows; `made`: the file of the rows that stay, None
-    where none does, or all do.
-    """
-
-    file: DataFile
-    kept: Mapping[int, int]
-    dropped: int
-    made: DataFile | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class SiftRows:
-    """Task function: (a file of the table, the rule for its rows) → what is left of it."""
-
-    log: Storage
-    table: Storage
-    schema: pa.Schema
-
-    def __call__(self, task: tuple[DataFile, Rule]) -> Sifted:
-        file, rule = task
-        try:
-            parquet = pq.ParquetFile(pa.BufferReader(self.table.read(file.path)))
-            places = parquet.read(["partition", "offset", *(["key"] if isinstance(rule, OtherKeys | AnyOf) else [])])
-        except (FileNotFoundError, pa.ArrowException) as error:
-            raise LogDirError(
-                f"A file of the table cannot be read ({type(error).__name__})",
-                path=self.table.location(file.path),
-                hint="RESTORE the table to a version whose files are there, or make another one",
-            ) from error
-        kept = rule.keeps(self.log, places)
-        left = _by_partition(_places(places)[0][kept])
-        dropped = len(kept) - int(kept.sum())
-        if not dropped or not left:
-            return Sifted(file, left, dropped)
-        with _Files(self.table, self.schema) as files:
-            first = 0
-            for number in range(parquet.num_row_groups):
-                group = parquet.read_row_group(number, self.schema.names)
-                chosen = group.filter(pa.array(kept[first : first + group.num_rows])).cast(self.schema)
-                first += group.num_rows
-                for batch in chosen.to_batches():
-                    files.write(file.day, batch)
-        [made] = files.written
-        return Sifted(file, left, dropped, made)
-
-
-@dataclass(frozen=True, slots=True)
-class HaveNewer:
+def have_newer(log: Storage, eras: Eras, records: pa.Table, parts: Sequence[LatestPart]) -> bool:
     """Task function: parts of a scan of RANKED → whether they have a newer record of a key in another partition than
     `records`, which have each key once.
     """
-
-    log: Storage
-    eras: Eras
-    records: pa.Table
-
-    def __call__(self, parts: Sequence[LatestPart]) -> bool:
-        keys, own = self.records.column("key").combine_chunks(), ranks(self.records, self.eras)
-        known = LatestKeys.of(keys)
-        for part in parts:
-            for batch in read(self.log, part):
-                rivals = batch.filter(pa.array(known.know(batch.column("key"))))
-                theirs = ranks(rivals, self.eras)
-                ours = own[:, pc.index_in(rivals.column("key"), keys).to_numpy()]
-                if (is_newer(theirs, ours) & (theirs[0] != ours[0])).any():
-                    return True
-        return False
+    keys, own = records.column("key").combine_chunks(), ranks(records, eras)
+    known = LatestKeys.of(keys)
+    for batch in itertools.chain.from_iterable(read(log, part) for part in parts):
+        rivals = batch.filter(pa.array(known.know(batch.column("key"))))
+        theirs, ours = ranks(rivals, eras), own[:, pc.index_in(rivals.column("key"), keys).to_numpy()]
+        if (is_newer(theirs, ours) & (theirs[0] != ours[0])).any():
+            return True
+    return False
 
 
-def count_records(log: Storage, parts: Sequence[Part | ViewPart]) -> dict[int, int]:
-    """Task function: parts of a scan → {partition: records}."""
+def count_records(log: Storage, parts: Sequence[Part | ViewPart]) -> Counter[int]:
+    """Task function: parts of a scan → their records by partition."""
     counted: Counter[int] = Counter()
     for part in parts:
         counted[part.partition] += sum(batch.num_rows for batch in read(log, part))
-    return {number: records for number, records in counted.items() if records}
+    return counted
 
 
 def _by_partition(partitions: np.ndarray) -> dict[int, int]:
@@ -231,13 +185,13 @@ def _by_partition(partitions: np.ndarray) -> dict[int, int]:
 
 
 class _Files(contextlib.ExitStack):
-    """The files that a task writes: one for each day, or one. Those of a task that fails are given up."""
+    """The files that a task writes: one for each day, or one. Those of a task that fails are deleted."""
 
     def __init__(self, storage: Storage, schema: pa.Schema) -> None:
         super().__init__()
         self._storage, self._schema = storage, schema
         self._open: dict[str | None, _File] = {}
-        self.written: list[DataFile] = []
+        self._are_whole = False
 
     def write(self, day: str | None, batch: pa.RecordBatch) -> None:
         if not batch.num_rows:
@@ -245,25 +199,28 @@ class _Files(contextlib.ExitStack):
         if day not in self._open:
             name = f"part-{uuid.uuid4()}.snappy.parquet"
             path = name if day is None else f"{DAY}={day}/{name}"
+            self.callback(self._delete, path)
             stream = self.enter_context(self._storage.stream(path, unique=True))
             self._open[day] = _File(stream, self._schema, path, None if day == NO_DAY else day)
         self._open[day].write(batch)
 
-    def __exit__(self, kind: type[BaseException] | None, *error: Any) -> bool | None:
-        if kind is None:
-            self.written = [file.close() for file in self._open.values()]
-            return super().__exit__(kind, *error)
-        super().__exit__(kind, *error)
-        with contextlib.suppress(StorageError):  # the first error is the one to show
-            self._storage.delete([file.path for file in self._open.values()])
-        return None
+    def ended(self) -> list[DataFile]:
+        """Ends the files, which stay then."""
+        files = [file.close() for file in self._open.values()]
+        self._are_whole = True
+        return files
+
+    def _delete(self, path: str) -> None:
+        if not self._are_whole:
+            with contextlib.suppress(StorageError):  # the first error is the one to show
+                self._storage.delete(path)
 
 
 class _File:
     """A Parquet file that is being written."""
 
     def __init__(self, stream: WriteStream, schema: pa.Schema, path: str, day: str | None) -> None:
-        self.path, self._stream, self._schema, self._day = path, stream, schema, day
+        self._path, self._stream, self._schema, self._day = path, stream, schema, day
         self._writer = pq.ParquetWriter(
             pa.PythonFile(stream, "w"), schema, compression="snappy", use_dictionary=_repeated_columns(schema)
         )
@@ -287,7 +244,7 @@ class _File:
         self._flush()
         self._writer.close()
         self._stream.close()
-        return DataFile(self.path, self._stream.bytes_written, self._all_rows, self._day, self._bounds)
+        return DataFile(self._path, self._stream.bytes_written, self._all_rows, self._day, self._bounds)
 
     def _flush(self) -> None:
         if self._waiting:

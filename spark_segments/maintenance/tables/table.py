@@ -13,13 +13,12 @@ import dataclasses
 import itertools
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -50,14 +49,14 @@ from spark_segments.log.report import Report
 from spark_segments.maintenance.tables.delta_table import TableBeside
 from spark_segments.maintenance.tables.plan import TablePlan, TopicSince, plan_table, rival_offsets
 from spark_segments.maintenance.tables.rows import (
-    AnyOf,
     FromOffsets,
-    HaveNewer,
     OtherKeys,
     Rule,
-    SiftRows,
-    WriteRows,
+    Written,
     count_records,
+    have_newer,
+    sift_rows,
+    write_rows,
 )
 from spark_segments.maintenance.tables.table_format import (
     PARTITION_COLUMNS,
@@ -75,7 +74,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 AnyPart = Part | ViewPart
-Work = Sequence[AnyPart]
 Run = Callable[[Callable[[Any], Any], Sequence[Any]], list[Any]]
 
 TOPIC = "{topic}"
@@ -230,10 +228,6 @@ class _Update:
     figures: Counter[str] = field(default_factory=Counter)
     rows: Counter[int] = field(default_factory=Counter)
 
-    @property
-    def columns(self) -> Columns:
-        return Columns(self.scan.selection.columns, self.scan.decoders)
-
 
 def _planned(
     log: LogDirectory,
@@ -267,7 +261,7 @@ def _planned(
         [] if there is None else there.files(),
         at_ms,
         typed_key=any(decoder.chosen.column == "key" for decoder in decoders),
-        erased=_erased(scan, before, history, asked.keys, report) if settings.archive else None,
+        erased=_erased(scan, before, history, asked.keys, report) if settings.archive else (),
     )
     position = partial(TablePositions.of, snapshot, at_ms, None if log.is_kafka else snapshot.version)
     return _Update(there, settings, scan, before, plan, position, run, report)
@@ -291,9 +285,9 @@ def _erased(
     earlier: Iterator[TablePositions | None],
     keys: Sequence[bytes],
     report: Report,
-) -> AnyOf | None:
+) -> Sequence[Rule]:
     """What keeps rows of an archive where keys of its topic were erased: other keys, and offsets that were appended
-    after the last erasure. None: nothing leaves.
+    after the last erasure. Nothing: all rows stay.
     """
     erasures = erasures_of(scan.snapshot)
     since = -1 if before is None or before.version is None else before.version
@@ -307,20 +301,20 @@ def _erased(
             hint="Name the keys: segments table … --key KEY",
         )
     if not keys or before is None:
-        return None
+        return []
     if not erasures:
         report.warn(f"No keys of topic {scan.snapshot.topic} were erased: the archive keeps its rows")
-        return None
+        return []
     # What the archive had before the erasure was appended before it. What came in later was in the topic after it.
     for position in itertools.chain([before], earlier):
         if position is None or position.version is None or position.version < erasures[-1].version:
             break
     else:
-        return None  # the archive was made after it
+        return []  # the archive was made after it
     batch = pa.record_batch({"key": pa.array(keys, pa.binary())})
     typed = decode_batch(batch, [decoder for decoder in scan.decoders if decoder.chosen.column == "key"])
     ends = {} if position is None else {number: position.end(number) for number in position.positions}
-    return AnyOf((OtherKeys({None: typed.column("key")}), FromOffsets(ends)))
+    return [OtherKeys(typed.column("key")), FromOffsets(ends)]
 
 
 # Execution
@@ -334,16 +328,19 @@ def _in_step(update: _Update, wave_bytes: float) -> bool:
     by_keys = latest and not plan.is_whole
     selection = dataclasses.replace(update.scan.selection, include_tombstones=by_keys or not latest)
     scan = dataclasses.replace(update.scan, offsets=plan.offsets, selection=selection)
+    place = scan.storage, update.table.storage, Columns(scan.selection.columns, scan.decoders)
+    write = partial(write_rows, *place, bool(update.table.partitioned_by), by_keys)
     for tasks, ends in _waves(scan, math.inf if latest else wave_bytes):  # a part of a view is no view
-        added, changed = _written(update, tasks, by_keys=by_keys)
-        if changed is not None:
+        written: list[Written] = update.run(write, tasks)
+        added = [file for task in written for file in task.files]
+        if keys := [task.keys for task in written if task.keys is not None]:
+            changed = pa.concat_tables(keys).combine_chunks()
             if _are_outdone(update, changed):
                 update.plan = dataclasses.replace(plan, offsets=update.scan.offsets, is_whole=True)
-                update.rows.clear()
                 return _in_step(update, wave_bytes)
-            keys = _keys(changed, across=eras_of(update.scan.snapshot) is not None)
-            near = [file for file in update.table.files() if _may_have(file, keys)]
-            removed, made, _ = _sifted(update, [(file, OtherKeys(keys)) for file in near])
+            removed, made = _without(update, changed)
+        for task in written:
+            update.rows.update(task.rows)
         if not (added or removed or made or plan.why or plan.has_new):
             break
         if not _committed(update, update.position(ends), [*made, *added], removed):
@@ -357,11 +354,10 @@ def _leaving(update: _Update) -> tuple[Sequence[DataFile], Sequence[DataFile]]:
     assert update.table is not None
     removed, made, kept = _sifted(update, update.plan.rules)
     if update.plan.counted is not None:
-        scan = Scan(
-            update.scan.storage, update.scan.snapshot, update.plan.counted, Selection(("offset",), READ_COMMITTED)
-        )
+        selection = Selection(("offset",), READ_COMMITTED)
+        scan = dataclasses.replace(update.scan, offsets=update.plan.counted, selection=selection, decoders=())
         counts = update.run(partial(count_records, scan.storage), _tasks(scan.parts(TASK_BYTES)))
-        if kept != sum(map(Counter, counts), Counter()):
+        if +kept != +sum(counts, Counter()):
             update.plan = dataclasses.replace(update.plan, offsets=update.scan.offsets, is_whole=True)
     if not update.plan.is_whole:
         return removed, made
@@ -370,91 +366,74 @@ def _leaving(update: _Update) -> tuple[Sequence[DataFile], Sequence[DataFile]]:
     return files, []
 
 
+def _without(update: _Update, changed: pa.Table) -> tuple[list[DataFile], list[DataFile]]:
+    """(files that leave the table, files that come in their place) for rows of keys that have `changed`: of the same
+    partition, or, where a key may be in several, of any.
+    """
+    assert update.table is not None
+    across = eras_of(update.scan.snapshot) is not None
+    keys, partitions = (changed.column(name).combine_chunks() for name in ("key", "partition"))
+    numbers, rule = pc.unique(partitions).to_pylist(), OtherKeys(keys, None if across else partitions)
+
+    def may_have(file: DataFile) -> bool:
+        first, last = (0, 0) if file.bounds is None else file.bounds["partition"]
+        return across or file.bounds is None or any(first <= number <= last for number in numbers)
+
+    return _sifted(update, [(file, [rule]) for file in update.table.files() if may_have(file)])[:2]
+
+
 def _sifted(
-    update: _Update, tasks: Sequence[tuple[DataFile, Rule]]
+    update: _Update, tasks: Sequence[tuple[DataFile, Sequence[Rule]]]
 ) -> tuple[list[DataFile], list[DataFile], Counter[int]]:
     """(files that rows leave, files of the rows that stay of them, rows that stay by partition)"""
     assert update.table is not None
-    if not tasks:
-        return [], [], Counter()
-    sift = SiftRows(update.scan.storage, update.table.storage, update.columns.schema)
-    files = update.run(sift, tasks)
-    update.figures["rows_removed"] += sum(file.dropped for file in files)
-    changed = [file for file in files if file.dropped]
-    made = [file.made for file in changed if file.made is not None]
-    return [file.file for file in changed], made, sum((Counter(file.kept) for file in files), Counter())
-
-
-def _written(update: _Update, tasks: Sequence[Work], *, by_keys: bool) -> tuple[list[DataFile], pa.Table | None]:
-    """(the files of these records, with `by_keys` the columns RANKED of all of them: None where there are none)"""
-    assert update.table is not None
-    write = WriteRows(
-        update.scan.storage, update.table.storage, update.columns, bool(update.table.partitioned_by), by_keys
+    schema = Columns(update.scan.selection.columns, update.scan.decoders).schema
+    sifted: list[Written] = update.run(partial(sift_rows, update.scan.storage, update.table.storage, schema), tasks)
+    if sifted:
+        update.figures["rows_removed"] += sum(result.dropped for result in sifted)
+    removed = [file for (file, _), result in zip(tasks, sifted, strict=True) if result.dropped]
+    return (
+        removed,
+        [file for result in sifted for file in result.files],
+        sum((Counter(r.rows) for r in sifted), Counter()),
     )
-    written = update.run(write, tasks)
-    for task in written:
-        update.rows.update(task.rows)
-    tables = [task.keys for task in written if task.keys is not None]
-    return [file for task in written for file in task.files], pa.concat_tables(tables) if tables else None
 
 
 def _are_outdone(update: _Update, changed: pa.Table) -> bool:
     """Whether records that the table has reached are newer than some of the `changed` ones, in other partitions."""
-    eras = eras_of(update.scan.snapshot)
-    if eras is None or update.before is None:
+    snapshot, before = update.scan.snapshot, update.before
+    eras = eras_of(snapshot)
+    if eras is None or before is None:
         return False
-    offsets = rival_offsets(update.scan.snapshot, update.before, ranks(changed, eras))
-    selection = Selection(RANKED, READ_COMMITTED, LATEST_VIEW)
-    parts = latest_parts(update.scan.snapshot, offsets, selection, TASK_BYTES)
-    return any(update.run(HaveNewer(update.scan.storage, eras, changed), _tasks(parts)))
+    offsets = rival_offsets(snapshot, before, ranks(changed, eras))
+    parts = latest_parts(snapshot, offsets, Selection(RANKED, READ_COMMITTED, LATEST_VIEW), TASK_BYTES)
+    return any(update.run(partial(have_newer, update.scan.storage, eras, changed), _tasks(parts)))
 
 
-def _keys(changed: pa.Table, *, across: bool) -> dict[int | None, pa.Array]:
-    """The keys by partition; `across`: all of them under None."""
-    if across:
-        return {None: changed.column("key").combine_chunks()}
-    numbers = changed.column("partition")
-    return {
-        number: changed.filter(pc.equal(numbers, number)).column("key").combine_chunks()
-        for number in numbers.unique().to_pylist()
-    }
-
-
-def _may_have(file: DataFile, partitions: Collection[int | None]) -> bool:
-    if file.bounds is None or None in partitions:
-        return True
-    first, last = file.bounds["partition"]
-    return any(number is not None and first <= number <= last for number in partitions)
-
-
-def _tasks(parts: Iterable[AnyPart]) -> list[Work]:
+def _tasks(parts: Iterable[AnyPart]) -> list[list[AnyPart]]:
     """The parts as tasks, each a file or a few: neighbours share one, however many partitions there are."""
-
-    def is_full(task: Work, total: np.ndarray, part: AnyPart) -> bool:
-        return int(total[0]) + part.cost_bytes > TASK_BYTES
-
-    return list(in_bins(parts, lambda part: np.array([part.cost_bytes]), is_full))
+    return list(
+        in_bins(parts, lambda part: part.cost_bytes, lambda _, total, part: total + part.cost_bytes > TASK_BYTES)
+    )
 
 
-def _waves(scan: Scan, most_bytes: float) -> Iterator[tuple[list[Work], Mapping[int, int] | None]]:
+def _waves(scan: Scan, most_bytes: float) -> Iterator[tuple[list[list[AnyPart]], Mapping[int, int] | None]]:
     """(tasks that are committed together, the offsets that the table has reached then: None for all that there are).
     At least one, which may be empty.
 
     Parts of one segment have the same offsets, and only a whole segment is a place to stop.
     """
     ends = {number: start for number, (start, _) in scan.offsets.items()}
-    wave: list[Work] = []
-    wave_bytes = 0
-    for task in _tasks(scan.parts(TASK_BYTES)):
-        if wave_bytes >= most_bytes and _place(wave[-1][-1]) != _place(task[0]):
-            for part in itertools.chain.from_iterable(wave):
-                number, end = _place(part)
-                ends[number] = max(ends[number], end)
-            yield wave, dict(ends)
-            wave, wave_bytes = [], 0
-        wave.append(task)
-        wave_bytes += sum(part.cost_bytes for part in task)
-    yield wave, None
+
+    def begins(wave: list[list[AnyPart]], total: int, task: list[AnyPart]) -> bool:
+        return total >= most_bytes and _place(wave[-1][-1]) != _place(task[0])
+
+    tasks = _tasks(scan.parts(TASK_BYTES))
+    waves = list(in_bins(tasks, lambda task: sum(part.cost_bytes for part in task), begins)) or [[]]
+    for wave in waves[:-1]:
+        ends |= dict(map(_place, itertools.chain.from_iterable(wave)))
+        yield wave, dict(ends)
+    yield waves[-1], None
 
 
 def _place(part: AnyPart) -> tuple[int, int]:
