@@ -33,7 +33,7 @@ of that name is an unknown one, as it is for Kafka.
 
 
 @dataclass(frozen=True, slots=True)
-class Wait:
+class NotYet:
     """In place of an answer: there is none yet. It is asked for again when somebody wakes the call, and at
     `until_seconds` (time.monotonic()) at the latest.
     """
@@ -47,7 +47,7 @@ class Api:
 
     key: int
     versions: range
-    answer: Callable[[Call], Mapping[str, Any] | Wait]
+    answer: Callable[[Call], Mapping[str, Any] | NotYet]
 
 
 @dataclass(slots=True, weakref_slot=True, eq=False)

@@ -13,13 +13,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Protocol
+from typing import TYPE_CHECKING
 from weakref import WeakSet
 
 from kio.schema.errors import ErrorCode
 
 from spark_segments.kafka_protocol.lease import Lease
 from spark_segments.kafka_protocol.limits import Budget, Limits
+
+if TYPE_CHECKING:
+    from spark_segments.kafka_protocol.call import Call
 
 EMPTY, JOINING, SYNCING, STABLE, DEAD = "Empty", "PreparingRebalance", "CompletingRebalance", "Stable", "Dead"
 
@@ -39,16 +42,6 @@ class RefusedError(Exception):
         super().__init__(code.name)
         self.code = code
         self.member_id = member_id
-
-
-class Waiter(Protocol):
-    """A request that may wait for others of its group."""
-
-    owner: str
-    is_gone: bool
-
-    @property
-    def wake(self) -> Callable[[], None]: ...
 
 
 @dataclass(slots=True)
@@ -108,12 +101,12 @@ class _Group:
     is_dropped: bool = False
     members: dict[str, Member] = field(default_factory=dict)
     pending: dict[str, tuple[float, str]] = field(default_factory=dict)  # {id that was given out: (its end, owner)}
-    waiting: WeakSet[Waiter] = field(default_factory=WeakSet)
+    waiting: WeakSet[Call] = field(default_factory=WeakSet)
 
     def changed(self) -> None:
         waiting, self.waiting = self.waiting, WeakSet()
-        for waiter in waiting:
-            waiter.wake()
+        for call in waiting:
+            call.wake()
 
     def put(self, member: Member) -> None:
         """Adds a member, or another version of it. Raises RefusedError where its owner has no memory left for it."""
@@ -340,7 +333,7 @@ class Coordinator:
         rebalance_seconds: float,
         client: tuple[str, str],
         asks_twice: bool,
-        call: Waiter,
+        call: Call,
     ) -> Callable[[], Joined | float]:
         """Adds a member, or one that is there to the next generation. Raises RefusedError.
 
@@ -391,12 +384,12 @@ class Coordinator:
             member.waiting += 1
             return partial(self._after_join, group, member_id, member.joined, call)
 
-    def _after_join(self, group: _Group, member_id: str, generation: int, call: Waiter) -> Joined | float:
+    def _after_join(self, group: _Group, member_id: str, generation: int, call: Call) -> Joined | float:
         with group.lock:
             member = self._waiting(group, member_id, call, lambda: group.generation < generation)
             return member if isinstance(member, float) else self._joined(group, member)
 
-    def _waiting(self, group: _Group, member_id: str, call: Waiter, goes_on: Callable[[], bool]) -> Member | float:
+    def _waiting(self, group: _Group, member_id: str, call: Call, goes_on: Callable[[], bool]) -> Member | float:
         """A member whose request waited, or until when it goes on to wait. Raises RefusedError where it waits in vain.
 
         Once it waits no more, it has its session to say that it is alive.
@@ -461,7 +454,7 @@ class Coordinator:
         instance_id: str | None,
         given: Mapping[str, bytes],
         *,
-        call: Waiter,
+        call: Call,
     ) -> Callable[[], tuple[str, str, bytes] | float]:
         """What is returned says the protocol type, the protocol and the assignment of a member, once the leader has
         given all, or how long to wait, as of `join`. Raises RefusedError.
@@ -479,7 +472,7 @@ class Coordinator:
             return partial(self._after_sync, group, generation, member_id, instance_id, call)
 
     def _after_sync(
-        self, group: _Group, generation: int, member_id: str, instance_id: str | None, call: Waiter
+        self, group: _Group, generation: int, member_id: str, instance_id: str | None, call: Call
     ) -> tuple[str, str, bytes] | float:
         def goes_on() -> bool:
             return group.state == SYNCING and group.generation == generation

@@ -27,7 +27,7 @@ from kio.schema.errors import ErrorCode
 
 from spark_segments.errors import InvalidOptionError, SegmentsError
 from spark_segments.kafka_protocol.apis import APIS, VERSIONS, connecting, fetch, refused
-from spark_segments.kafka_protocol.call import Call, Wait
+from spark_segments.kafka_protocol.call import Call, NotYet
 from spark_segments.kafka_protocol.connection import Connection
 from spark_segments.kafka_protocol.coordinator import Coordinator
 from spark_segments.kafka_protocol.credentials import Login, Users
@@ -456,7 +456,7 @@ class Server:
         values = APIS[request.api_key].answer(call)
         if call.is_gone:
             raise _EndError("the client has gone")
-        if isinstance(values, Wait):
+        if isinstance(values, NotYet):
             self._park(connection, call, values.until_seconds)
             return None
         if values.get("error_code") is ErrorCode.sasl_authentication_failed:

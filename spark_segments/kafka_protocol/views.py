@@ -8,10 +8,10 @@ import hashlib
 import threading
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Protocol
+from typing import TYPE_CHECKING
 from weakref import WeakSet
 
 import numpy as np
@@ -31,6 +31,9 @@ from spark_segments.log.reading.verbatim import FetchedBatches, PartitionLog
 from spark_segments.log.segment.files import missing_file
 from spark_segments.log.segment.leader_epochs import LeaderEpochs
 from spark_segments.storage.local import OpenFile
+
+if TYPE_CHECKING:
+    from spark_segments.kafka_protocol.call import Call
 
 LATEST_TIMESTAMP, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED = -1, -2, -3, -4, -5
 """Times of a ListOffsets request that are none."""
@@ -248,14 +251,7 @@ class _Shown:
     view: ServedTopic | None
     read_seconds: float
     lock: threading.Lock = field(default_factory=threading.Lock)
-    waiting: WeakSet[Waiter] = field(default_factory=WeakSet)
-
-
-class Waiter(Protocol):
-    """Who waits for a topic, or for a group, to change."""
-
-    @property
-    def wake(self) -> Callable[[], None]: ...
+    waiting: WeakSet[Call] = field(default_factory=WeakSet)
 
 
 class Views:
@@ -338,8 +334,8 @@ class Views:
                     if shown.view is not before:
                         with self._lock:
                             waiting, shown.waiting = shown.waiting, WeakSet()
-                        for waiter in waiting:
-                            waiter.wake()
+                        for call in waiting:
+                            call.wake()
             finally:
                 shown.lock.release()
         view = shown.view
@@ -350,16 +346,20 @@ class Views:
         self._ids[view.topic_id] = name
         return view
 
-    def watch(self, view: ServedTopic, waiter: Waiter) -> bool:
-        """Has somebody woken once the topic is another than `view`; False: it is already."""
+    def watch(self, view: ServedTopic, call: Call) -> bool:
+        """Has a request woken once the topic is another than `view`; False: it is already."""
         with self._lock:
             shown = self._shown.get(view.name)
             if shown is None or shown.view is not view:
                 return False
-            shown.waiting.add(waiter)
+            shown.waiting.add(call)
             if not self.is_fixed:
                 self._watched[view.name] = shown
             return True
+
+    def known(self) -> list[str]:
+        """The topics that are in memory."""
+        return sorted(self._shown)
 
     @property
     def is_watched(self) -> bool:

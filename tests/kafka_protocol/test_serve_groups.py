@@ -347,6 +347,7 @@ class StoppedFiles(MemoryFiles):
         super().create(path, data, is_forced=is_forced)
 
 
+@pytest.mark.rule("G7")
 @pytest.mark.parametrize("later", [4000, None])
 def test_a_server_that_slept_while_it_committed_moves_no_group_back(later: int | None) -> None:
     stopped, delta_log = StoppedFiles({}), partial(DeltaLog, open_table=replayed)

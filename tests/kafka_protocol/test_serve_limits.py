@@ -175,11 +175,14 @@ def test_a_request_of_more_entries_than_are_taken_ends_its_connection(log: LogDi
         assert is_ended(stranger)
 
 
-def test_names_that_are_no_topics_reach_no_file(log: LogDir) -> None:
+def test_names_of_no_topics_are_not_remembered(log: LogDir) -> None:
     with serving(log) as server:
-        for name in ("./plain", "plain/", "../log/plain", "unknown", ""):
-            [topic] = answered(server.port, METADATA, 1, {"topics": name, "name": name}).topics
+        for number in range(10):
+            [topic] = answered(server.port, METADATA, 1, {"topics": f"no-{number}", "name": f"no-{number}"}).topics
             assert topic.error_code.name == "unknown_topic_or_partition"
+        assert not server.views.known()
+        answered(server.port, METADATA, 1, {"topics": "plain", "name": "plain"})
+        assert server.views.known() == ["plain"]
 
 
 def join(server: Server, group: str, size: int, address: str = "127.0.0.1") -> str:

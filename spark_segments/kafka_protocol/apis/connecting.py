@@ -8,7 +8,7 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from spark_segments.kafka_protocol.call import Api, Call, Wait
+from spark_segments.kafka_protocol.call import Api, Call, NotYet
 from spark_segments.kafka_protocol.credentials import LoginError
 
 API_VERSIONS, SASL_HANDSHAKE, SASL_AUTHENTICATE = 18, 17, 36
@@ -39,7 +39,7 @@ def _sasl_handshake(call: Call) -> dict[str, Any]:
     return {"error_code": code, "mechanisms": list(call.login.mechanisms)}
 
 
-def _sasl_authenticate(call: Call) -> dict[str, Any] | Wait:
+def _sasl_authenticate(call: Call) -> dict[str, Any] | NotYet:
     """SaslAuthenticate: the steps of a mechanism. A login that fails ends the connection, after a while."""
     if call.state is not None:
         return dict(call.state)
@@ -51,7 +51,7 @@ def _sasl_authenticate(call: Call) -> dict[str, Any] | Wait:
     except LoginError as error:
         code = ErrorCode.sasl_authentication_failed
         call.state = {"error_code": code, "error_message": str(error), "auth_bytes": b""}
-        return Wait(time.monotonic() + call.limits.failed_login_seconds)
+        return NotYet(time.monotonic() + call.limits.failed_login_seconds)
 
 
 APIS = (

@@ -15,7 +15,7 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from spark_segments.errors import SegmentsError
-from spark_segments.kafka_protocol.call import Api, Call, Wait, epoch_error, error_code, once
+from spark_segments.kafka_protocol.call import Api, Call, NotYet, epoch_error, error_code, once
 from spark_segments.kafka_protocol.messages import Records
 from spark_segments.kafka_protocol.views import ServedTopic
 
@@ -40,7 +40,7 @@ class _Asked:
     partitions: Sequence[Any]
 
 
-def _fetch(call: Call) -> dict[str, Any] | Wait:
+def _fetch(call: Call) -> dict[str, Any] | NotYet:
     body = call.request.body
     if getattr(body, "session_epoch", -1) not in _FULL_EPOCHS:
         return {"error_code": ErrorCode.fetch_session_id_not_found, "session_id": 0, "responses": []}
@@ -54,14 +54,14 @@ def _fetch(call: Call) -> dict[str, Any] | Wait:
     if not (call.is_last or now >= deadline or _is_due(call, asked)):
         views = [one.view for one in asked if one.view is not None]
         is_told = all(call.views.watch(view, call) for view in views)
-        return Wait(deadline if is_told else min(deadline, now + call.views.interval_seconds))
+        return NotYet(deadline if is_told else min(deadline, now + call.views.interval_seconds))
     wanted = min(max(body.max_bytes, 0), call.limits.response_bytes)
     left_bytes = call.room(wanted)
     is_short = left_bytes < min(wanted, LEAST_BYTES)
     responses, size = ([], 0) if is_short else _responses(call, asked, left_bytes)
     if is_short or not call.hold(size):  # others have the memory. They take their answers, or lose them
         if not call.is_last and now < call.state + call.limits.request_seconds:
-            return Wait(now + _MEMORY_SECONDS)
+            return NotYet(now + _MEMORY_SECONDS)
         responses, _ = _responses(call, asked, None)
     return {"error_code": ErrorCode.none, "session_id": 0, "responses": responses, "node_endpoints": []}
 

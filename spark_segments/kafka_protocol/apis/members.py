@@ -7,14 +7,14 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from spark_segments.errors import SegmentsError
-from spark_segments.kafka_protocol.call import Api, Call, Wait
+from spark_segments.kafka_protocol.call import Api, Call, NotYet
 from spark_segments.kafka_protocol.coordinator import RefusedError
 
 _ASKS_TWICE = 4  # from this version on a new member is given its id first (KIP-394)
 _MANY_MEMBERS = 3  # from this version of LeaveGroup on
 
 
-def _join_group(call: Call) -> dict[str, Any] | Wait:
+def _join_group(call: Call) -> dict[str, Any] | NotYet:
     """JoinGroup: a member comes to a group, or to its next generation. The answer waits for the other members."""
     body = call.request.body
     session_seconds = body.session_timeout.total_seconds()
@@ -51,7 +51,7 @@ def _join_group(call: Call) -> dict[str, Any] | Wait:
             "members": [],
         }
     if isinstance(joined, float):
-        return Wait(joined)
+        return NotYet(joined)
     return {
         "error_code": ErrorCode.none,
         "generation_id": joined.generation,
@@ -66,7 +66,7 @@ def _join_group(call: Call) -> dict[str, Any] | Wait:
     }
 
 
-def _sync_group(call: Call) -> dict[str, Any] | Wait:
+def _sync_group(call: Call) -> dict[str, Any] | NotYet:
     """SyncGroup: the leader gives each member its partitions; the answer of the others waits for that."""
     body = call.request.body
     given = {one.member_id: one.assignment for one in body.assignments}
@@ -80,7 +80,7 @@ def _sync_group(call: Call) -> dict[str, Any] | Wait:
     except RefusedError as error:
         return {"error_code": error.code, "protocol_type": None, "protocol_name": None, "assignment": b""}
     if isinstance(synced, float):
-        return Wait(synced)
+        return NotYet(synced)
     kind, protocol, assignment = synced
     return {
         "error_code": ErrorCode.none,

@@ -9,7 +9,7 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from spark_segments.errors import SegmentsError, UnknownOutcomeError
-from spark_segments.kafka_protocol.call import Api, Call, Wait, once
+from spark_segments.kafka_protocol.call import Api, Call, NotYet, once
 from spark_segments.kafka_protocol.coordinator import RefusedError
 from spark_segments.kafka_protocol.messages import Each
 from spark_segments.kafka_protocol.stored_groups import CommitUnderWayError
@@ -20,7 +20,7 @@ _MANY_GROUPS = 8  # from this version of OffsetFetch on
 _AGAIN_SECONDS = 0.02  # until a commit looks again whether the one before it has ended
 
 
-def _offset_commit(call: Call) -> dict[str, Any] | Wait:
+def _offset_commit(call: Call) -> dict[str, Any] | NotYet:
     """OffsetCommit: positions of a group, kept in the log directory. One commit there for a request."""
     asked = [*once(call.request.body.topics, "name", "partitions", "partition_index")]
     moved: dict[TopicPartition, Position] = {}
@@ -32,7 +32,7 @@ def _offset_commit(call: Call) -> dict[str, Any] | Wait:
     try:
         failure = _commit(call, moved)
     except CommitUnderWayError:
-        return Wait(time.monotonic() + _AGAIN_SECONDS)
+        return NotYet(time.monotonic() + _AGAIN_SECONDS)
     return {
         "topics": [
             {

@@ -231,6 +231,7 @@ def test_a_late_creation_of_a_number_that_is_gone_changes_nothing(store, limits)
     assert group.positions().offsets == {"orders": {1: KEPT + TRIM_EVERY - 1}}
 
 
+@pytest.mark.rule("G8")
 def test_a_group_that_was_deleted_long_ago_leaves_no_file_and_its_readers_cannot_commit(store):
     group = group_at_store()
     began = group.commit(group.positions(), {"orders": {0: AT}})
