@@ -111,9 +111,8 @@ def read_across(storage: Storage, part: AcrossPart, *, map_bytes: int = MAP_BYTE
             own = replace(own, parts=tuple(replace(one, selection=selection) for one in own.parts))
         for batch in read_latest(storage, own, map_bytes=map_bytes):
             if beaten is not None:
-                offsets = batch.column("offset").to_numpy()
-                nearest = np.minimum(np.searchsorted(beaten, offsets), len(beaten) - 1)
-                batch = filtered(batch.select(columns), pa.array(beaten[nearest] != offsets))
+                is_newest = ~_among(batch.column("offset").to_numpy(), beaten)
+                batch = filtered(batch.select(columns), pa.array(is_newest))
             yield batch
 
 
@@ -158,6 +157,12 @@ def _older(storage: Storage, part: AcrossPart, map_bytes: int) -> dict[int, np.n
     return {partition: np.unique(np.concatenate(offsets)) for partition, offsets in older.items() if offsets}
 
 
+def _among(values: np.ndarray, known: np.ndarray) -> np.ndarray:
+    """bool[n]: which values are known: those are sorted, and one at least. `isin` would sort them for each batch."""
+    nearest = np.minimum(np.searchsorted(known, values), len(known) - 1)
+    return np.asarray(known[nearest] == values)
+
+
 def _hashes(
     storage: Storage, rivals: Sequence[LatestPart], hasher: LatestKeys, share: tuple[int, int], map_bytes: int
 ) -> np.ndarray | None:
@@ -182,7 +187,7 @@ def _beaten(
     for rival in part.rivals:
         for batch in read_latest(storage, rival, map_bytes=map_bytes):
             hashes = hasher.hashes(batch.column("key")).reshape(-1, 3)
-            chosen = np.isin(hashes[:, 0].view(np.uint64), several)
+            chosen = _among(hashes[:, 0].copy().view(np.uint64), several)
             rows.append(np.vstack([ranks(batch, part.eras), hashes[:, 1], hashes[:, 0]])[:, chosen])
     every = np.hstack(rows)
     every = every[:, np.lexsort(every)]
