@@ -158,10 +158,6 @@ COMMANDS = [
 ]
 
 ELSEWHERE = {
-    "repair": "segments verify --repair",
-    "produce": "segments append",
-    "job-path": "segments doctor --path job",
-    "java-home": "segments doctor --path java",
     "--list": "segments topic list",
     "--describe": "segments describe",
     "topics": "segments topic",

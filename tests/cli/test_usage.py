@@ -32,7 +32,7 @@ def test_every_command_is_in_the_help(segments):
     assert shown[0] == "topic"
 
 
-@pytest.mark.parametrize("name", [["java-home"], ["produce"], ["topic", "describe"]])
+@pytest.mark.parametrize("name", [["configs"], ["dump-log"], ["topic", "describe"]])
 def test_a_command_that_has_another_name_names_it(run, name):
     ran = run(*name, "log")
     assert ran.code == 2 and f"There is no {name[-1]} here: segments " in ran.error
