@@ -820,11 +820,11 @@ MUTANTS = (
     ),
     Mutant(
         "groups",
-        "a table that an older version keeps is not ended before its positions are taken over",
+        "positions that are kept as a table count as none",
         "log/groups/group.py",
-        "if table is None or not (table.is_ended or end_old_table(self.log.storage, files.directory, table)):",
-        "if table is None:",
-        "tests/log/groups/test_old_tables.py::test_who_still_writes_the_table_cannot_go_on_from_it",
+        'if not newest and any(info.path.endswith(".parquet") for info in there.others):',
+        "if False:",
+        "tests/log/groups/test_positions.py::test_positions_that_are_kept_as_a_table_are_refused",
     ),
     Mutant(
         "groups",

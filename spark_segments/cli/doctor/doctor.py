@@ -22,9 +22,6 @@ def doctor(
     master: Annotated[
         str | None, typer.Option("--master", metavar="URL", help="Start Spark there and ask its workers as well.")
     ] = None,
-    repair: Annotated[
-        bool, typer.Option("--repair", help="Convert what an older version of this package wrote otherwise.")
-    ] = False,
     path: Annotated[
         Item | None,
         typer.Option(
@@ -41,8 +38,7 @@ def doctor(
     With LOG_DIR it writes to the store, and deletes what it wrote: two files
     of one name, of which a store must refuse one, and a file that shows the
     store's clock. With --master it starts Spark and asks the Pythons of its
-    workers. --repair converts groups that an older version of this package
-    keeps as tables; their first commit does that, too.
+    workers.
 
     --path java prints the JAVA_HOME of the machine, or of the JDK of the extra
     `jdk`: Spark sessions of your own and spark-submit find Java by
@@ -62,11 +58,10 @@ def doctor(
     if master is not None:
         findings += spark_workers(master)
     if log_dir is not None:
-        from spark_segments.cli.doctor.store import old_groups, store
+        from spark_segments.cli.doctor.store import store
         from spark_segments.storage import Storage
 
         findings += store(Storage(log_dir, parse_overrides(storage or [])))
-        findings += old_groups(log_dir, parse_overrides(storage or []), repair=repair)
     failed = any(finding.status == FAILED for finding in findings)
     if output is Output.JSON:
         print_json({"ok": not failed, "checks": [asdict(finding) for finding in findings]})

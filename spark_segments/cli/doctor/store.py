@@ -13,7 +13,6 @@ from pathlib import Path
 from spark_segments.cli.doctor.finding import FAILED, OK, SKIPPED, WARNING, Check
 from spark_segments.errors import SegmentsError
 from spark_segments.face.logdir import LogDir
-from spark_segments.log.groups.group import all_groups
 from spark_segments.storage import Storage
 
 PROBES = "_doctor"
@@ -51,27 +50,6 @@ def store(storage: Storage) -> Iterator[Check]:
     finally:
         with contextlib.suppress(*_FAILURES):
             _delete(storage, directory, missing)
-
-
-def old_groups(uri: str, storage_options: dict[str, str], *, repair: bool) -> Iterator[Check]:
-    """Groups that an older version of this package keeps as tables: nothing where there are none."""
-    try:
-        storage = Storage(uri, storage_options)
-        if not storage.directories() and not storage.list():
-            return  # a location that is to become a log directory
-        log = LogDir.open(uri, storage_options)
-        old = [group for group in all_groups(log) if group.is_old()]
-        if not old:
-            return
-        names = ", ".join(group.id for group in old[:10]) + (", …" if len(old) > 10 else "")
-        if not repair:
-            hint = "Their next commit converts them, or segments doctor --repair"
-            yield Check("groups", WARNING, f"an older version keeps {len(old)} groups as tables: {names}", hint)
-            return
-        done = sum(group.convert() for group in old)
-        yield Check("groups", OK, f"{done} groups that an older version kept as tables were converted: {names}")
-    except SegmentsError as error:
-        yield Check("groups", FAILED, str(error), error.hint)
 
 
 def conditional_writes(storage: Storage, directory: str) -> Check:

@@ -35,7 +35,6 @@ from spark_segments.log.groups.group_files import (
     is_damaged,
     offsets_of,
 )
-from spark_segments.log.groups.old_table import end_old_table, files_of_ended_table, read_old_table
 from spark_segments.log.manifest.change import ORPHAN_AGE_MS
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.partitions import offset_bounds
@@ -217,9 +216,6 @@ class Group(Prints):
                     if not sent:
                         return Positions(self.id, begun)
                     continue  # a try may still happen, and what it would change is there as long as it may
-                if begun.old_version is not None:
-                    self._convert()
-                    continue
                 least, made = begun.number, GroupCommit(begun.number + 1, commit_id, begun.commit_id, rows)
                 owner = begun.made_by if begun.rows else made_by
                 made = replace(made, lease=max(begun.lease, lease), made_by=owner if rows else "")
@@ -247,23 +243,9 @@ class Group(Prints):
             hint="Read the group's positions before going on",
         ) from failure
 
-    def is_old(self) -> bool:
-        """Whether an older version of this package keeps it as a table: its first commit converts it."""
-        return self._newest().old_version is not None
-
-    def convert(self) -> bool:
-        """Makes numbered files of what an older version of this package kept. Whether there was anything to do."""
-        for _ in range(_TRIES):
-            if not self.is_old():
-                return False
-            if self._convert():
-                return True
-        raise CommitConflictError("Other commits to the table of the group came first", path=self._files().location)
-
     def left_behind(self) -> list[FileInfo]:
-        """Files that nobody needs any more: old commits, what a killed commit has staged, and a table that was
-        converted. Of a group that was deleted longer ago than any commit takes, all but the newest, and that once it is
-        alone.
+        """Files that nobody needs any more: old commits, and what a killed commit has staged. Of a group that was
+        deleted longer ago than any commit takes, all but the newest, and that once it is alone.
         """
         files = self._files()
         found = files.there()
@@ -273,8 +255,7 @@ class Group(Prints):
             with suppress(StorageError):  # damaged positions are no reason to delete any
                 if not files.read(found.newest).rows:
                     old = [info for info in found.numbers.values() if info is not newest] or [newest]
-        is_converted = found.newest and any(info.path.endswith(".parquet") for info in found.others)
-        return [*old, *(files_of_ended_table(self.log.storage, files.directory) if is_converted else [])]
+        return old
 
     def _printed(self) -> Printed:
         positions = self.positions()
@@ -299,14 +280,16 @@ class Group(Prints):
     def _newest(self, *, skips_damage: bool = False) -> GroupCommit:
         files = self._files()
         for _ in range(_TRIES):
-            newest = files.there().newest
+            there = files.there()
+            newest = there.newest
+            if not newest and any(info.path.endswith(".parquet") for info in there.others):
+                raise LogDirError(
+                    f"The positions of group {self.id} are kept as a table, which no release has done",
+                    path=files.location,
+                    hint="Delete the directory, then begin the group anew: segments groups reset",
+                )
             try:
-                if newest:
-                    return files.read(newest)
-                table = read_old_table(self.log.storage, files.directory)
-                if table is None:
-                    return GroupCommit(0, "", "", {})
-                return GroupCommit(0, "", "", table.rows, table.version)
+                return files.read(newest) if newest else GroupCommit(0, "", "", {})
             except FileNotFoundError:  # a reader this slow finds that newer commits have taken its place
                 continue
             except StorageError as error:
@@ -314,17 +297,6 @@ class Group(Prints):
                     return GroupCommit(newest, "", "", {("", 0): Position(0)})
                 raise
         raise StorageError(f"The positions of group {self.id} are gone as soon as found", path=files.location)
-
-    def _convert(self) -> bool:
-        files = self._files()
-        table = read_old_table(self.log.storage, files.directory)
-        if table is None or not (table.is_ended or end_old_table(self.log.storage, files.directory, table)):
-            return False  # another commit to the table came first
-        try:
-            files.create(GroupCommit(1, uuid.uuid4().hex, "", table.rows))
-        except FileExistsError:
-            return False
-        return True
 
     def _made(self, files: GroupFiles, commit_id: str, sent: set[int]) -> GroupCommit | None:
         """The commit of this id, with the positions that it made: others may have moved them since. Numbers that are

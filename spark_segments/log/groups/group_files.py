@@ -56,15 +56,14 @@ GroupRows = dict[TopicPartition, Position]
 class GroupCommit:
     """A commit of a group: its number, from 1, its own id and that of the commit before it, and all positions after it.
 
-    Number 0 stands for what is there before the first commit: nothing, or what an older version kept (`old_version`).
-    `lease`: the highest under which a server committed to the group; 0: none did. `made_by`: SERVE, or nobody who says.
+    Number 0, without positions, stands for what is there before the first commit. `lease`: the highest under which a
+    server committed to the group; 0: none did. `made_by`: SERVE, or nobody who says.
     """
 
     number: int
     commit_id: str
     after: str
     rows: GroupRows
-    old_version: int | None = None
     lease: int = 0
     made_by: str = ""
 

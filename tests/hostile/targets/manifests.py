@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import tarfile
 import tempfile
 import zlib
 from collections.abc import Iterator, Mapping
@@ -19,7 +18,6 @@ from spark_segments.log.manifest.delta.delta_log import manifest_directory
 from spark_segments.log.manifest.recovery_copy import read_recovery_copy
 from spark_segments.maintenance.rebuild.playback import known_topic
 from spark_segments.storage import Storage
-from tests.golden_files import GOLDEN
 from tests.hostile.memory_files import storage_of
 from tests.hostile.mutations import mutated
 from tests.hostile.targets import Run
@@ -165,9 +163,7 @@ def delta_logs() -> Run:
 
 
 def positions_of_groups() -> Run:
-    """The files of a group, and the table that an older version kept: its positions, the check of them, another commit,
-    and files that nobody needs any more.
-    """
+    """The files of a group: its positions, the check of them, another commit, and files that nobody needs any more."""
     with tempfile.TemporaryDirectory() as directory:
         log = LogDir.create(directory)
         log.create_topic(TOPIC, 2)
@@ -177,31 +173,22 @@ def positions_of_groups() -> Run:
         for offset in range(10):
             positions = group.commit(positions, {TOPIC: {0: offset, 1: 10 - offset}})
         files = {path: data for path, data in files_below(Path(directory)).items() if path.startswith("_groups/")}
-    with tarfile.open(GOLDEN / "groups-as-tables.tar.xz") as archive:
-        old = {
-            member.name: archive.extractfile(member).read()  # type: ignore[union-attr]
-            for member in archive.getmembers()
-            if member.name.startswith("_groups/once/")
-        }
     group_module._TRIES, group_module._LONGEST_PAUSE_SECONDS = 2, 0
 
     def run(random: Random) -> None:
-        is_old = random.random() < 0.2
-        there = dict(old if is_old else files)
+        there = dict(files)
         path = random.choice(sorted(there)[-3:])
         body, end, check = there[path].partition(b"\n")
         way = random.random()
-        if path.endswith(".parquet") or way < 0.3:
+        if way < 0.3:
             there[path] = mutated(there[path], random)
-        elif is_old:
-            there[path] = _mutated_json(there[path], random)
         else:
             body = mutated(body, random) if way < 0.6 else _mutated_json(body, random).rstrip(b"\n")
             there[path] = body + (b'\n{"crc32":%d}\n' % zlib.crc32(body) if random.random() < 0.8 else end + check)
         if random.random() < 0.1:
             there[path.rpartition("/")[0] + "/99999999999999999999.json"] = there.pop(path)
         log = opened(storage_of(there))
-        found = log.group("once" if is_old else "audit")
+        found = log.group("audit")
         log.groups()
         found.left_behind()
         positions = found.positions()

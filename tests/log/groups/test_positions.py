@@ -417,6 +417,19 @@ def test_a_file_of_positions_that_is_damaged_is_an_error_that_names_it(orders, d
     assert moved(orders, "audit", {"orders": {0: 5}}).offsets == {"orders": {0: 5}}
 
 
+def test_positions_that_are_kept_as_a_table_are_refused(orders):
+    """As before the first release: to begin at nothing would read everything again."""
+    table = Path(orders.uri, "_groups", "audit")
+    (table / "_delta_log").mkdir(parents=True)
+    (table / "_delta_log" / f"{0:020d}.json").write_text('{"add": {"path": "part-0.parquet"}}')
+    (table / "part-0.parquet").write_bytes(b"PAR1")
+    group = orders.group("audit")
+    for asks in (group.positions, group.delete, lambda: group.reset({"orders": {0: 5}})):
+        with pytest.raises(LogDirError, match=r"group audit are kept as a table.*_groups/audit"):
+            asks()
+    assert orders.groups() == ["audit"]
+
+
 @pytest.mark.rule("G1")
 def test_the_file_of_a_group_is_what_its_specification_says(orders):
     moved(orders, "audit", {"orders": {1: 6, 0: 5}})
