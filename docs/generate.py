@@ -73,7 +73,7 @@ FACE: dict[str, tuple[str, ...]] = {
     ),
     "spark_segments.face.topic.Topic": (
         *("version", "snapshot", "config", "offsets", "offsets_for_times", "describe", "history", "explain", "verify"),
-        *("scan", "append", "alter", "upgrade", "delete_records"),
+        *("scan", "append", "alter", "delete_records"),
     ),
     "spark_segments.log.reading.scan.Scan": (
         *("batches", "to_reader", "to_table"),

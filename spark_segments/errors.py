@@ -95,10 +95,6 @@ class CorruptBatchError(SegmentsError):
     """Bytes of a record batch, an index or a checkpoint are damaged: restore the file or skip its offsets."""
 
 
-class FormatVersionError(SegmentsError):
-    """A change needs a newer format version than the topic has: segments topic upgrade raises it."""
-
-
 class NotLeaderError(SegmentsError):
     """The topic is a follower, or was fenced when another topic was promoted: write to the leader."""
 
@@ -139,6 +135,12 @@ class TopicExistsError(SegmentsError):
 
 class LogDirError(SegmentsError):
     """The location is no log directory, or a log directory of a format that this version cannot use."""
+
+
+class FormatVersionError(LogDirError):
+    """A topic's manifest, or a copy of it, has a format that this version does not read: newer, or of before the first
+    release. It is not damaged, and nothing older may stand in for it.
+    """
 
 
 class ErasedRecordsError(SegmentsError):

@@ -5,6 +5,11 @@ What the face says of them is in `Topic.describe` and `Topic.history`; which fil
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
+
+import pyarrow.parquet as pq
+
 from spark_segments import LogDir
 from spark_segments.log.appending.offset_assignment import commit_append
 from spark_segments.log.manifest import row_files
@@ -24,6 +29,7 @@ from spark_segments.log.manifest.rows import (
 from spark_segments.log.manifest.snapshot import SegmentRows, Snapshot, in_log_order
 from spark_segments.log.manifest.topic_row import TopicRow, topic_of, topic_table
 from spark_segments.log.manifest.transaction import Transaction
+from tests.small_limits import small_limits
 
 __all__ = [
     "CHUNK",
@@ -42,6 +48,8 @@ __all__ = [
     "forget_rows",
     "in_log_order",
     "live_rows",
+    "of_format",
+    "of_version_1",
     "partitions_of",
     "partitions_table",
     "segments_of",
@@ -67,3 +75,24 @@ def forget_rows() -> None:
     with cache._lock:
         cache._rows.clear()
         cache._bytes = 0
+
+
+@contextlib.contextmanager
+def of_format(version: int) -> Iterator[None]:
+    """Within it this package is one of another format version, which its topic rows say."""
+    with small_limits(FORMAT_VERSION=version):
+        yield
+    forget_rows()
+
+
+def of_version_1(manifest: Manifest, *kinds: str) -> None:
+    """Makes a topic, or its rows of these kinds, of version 1: they lack the columns that came with version 2."""
+    if not kinds:
+        with of_format(1):
+            manifest.commit(lambda at: Change("alter", topic=at.topic_row))
+    later = ["deleted_topics", "states", "position", "index_position"]
+    for file in [file for file in manifest.log.open().files if not kinds or file.kind in kinds]:
+        path = f"{manifest.storage.location(manifest.log.directory)}/{file.path}"
+        rows = pq.ParquetFile(path).read()
+        pq.write_table(rows.drop_columns([name for name in later if name in rows.column_names]), path)
+    forget_rows()

@@ -45,6 +45,7 @@ LIMITS: dict[str, tuple[str, ...]] = {
     "SEGMENT_ROWS_A_FILE": (f"{_ROWS}.ROWS_A_FILE:segment",),
     "TRANSACTION_ROWS_A_FILE": (f"{_ROWS}.ROWS_A_FILE:transaction",),
     "COMMIT_LOG_MS": ("log.manifest.upkeep.COMMIT_LOG_MS",),
+    "FORMAT_VERSION": ("log.manifest.schemas.FORMAT_VERSION", "log.manifest.topic_row.FORMAT_VERSION"),
     "MOST_ERASURES": ("log.manifest.states.MOST_ERASURES",),
     "NAMED_TOPICS": ("log.directory.NAMED_TOPICS",),
     # Jobs

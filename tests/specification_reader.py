@@ -26,7 +26,7 @@ import pyarrow.parquet as pq
 import zstandard
 
 FORMAT_VERSION = 2
-"""The newest `format.version` of a topic that this reader knows. That of a log directory is 1."""
+"""The `format.version` of a topic. That of a log directory is 1."""
 ABORT = 0
 
 
@@ -468,7 +468,7 @@ class ManagedLog:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         content = (directory / "_manifest/log-directory.json").read_text()
-        _check_version(json.loads(content)["format.version"] if content else 1, newest=1)
+        _check_version(json.loads(content)["format.version"] if content else 1, known=1)
 
     def topics(self) -> list[str]:
         """The topics that are there, deleted ones left out."""
@@ -479,7 +479,7 @@ class ManagedLog:
     def snapshot(self, topic: str, version: int | None = None) -> Snapshot:
         """The latest version of a topic, or an earlier one."""
         table = self._directory / "_manifest" / topic
-        files, transactions = _delta_files(table, version)
+        files = _delta_files(table, version)
         rows: dict[str, list[dict[str, Any]]] = {"topic": [], "partition": [], "segment": [], "transaction": []}
         for path, kind in files.items():
             rows[kind] += pq.ParquetFile(table / unquote(path)).read().to_pylist()
@@ -489,14 +489,12 @@ class ManagedLog:
         gone = {"removed", "deleting"}
         if states := {one["state"] for one in rows["segment"]} - {"chunk", "sealed"} - gone:
             raise ValueError(f"unknown states {states}")
-        if row["properties"]["format.version"] != "1":
-            transactions = {
-                f"{one['application_id']}@{one['topic_id']}": one["version"]
-                for one in rows["transaction"]
-                if one["topic_id"] == row["topic_id"]
-            }
+        transactions = {
+            f"{one['application_id']}@{one['topic_id']}": one["version"]
+            for one in rows["transaction"]
+            if one["topic_id"] == row["topic_id"]
+        }
         live = [one for one in rows["segment"] if one["topic_id"] == row["topic_id"] and one["state"] not in gone]
-        live = [one for one in live if one["removed_ms"] != -1]
         live.sort(key=lambda one: (one["base_offset"], one["next_offset"]))
         partitions = {one["partition"]: one for one in rows["partition"]}
         segments = {number: [one for one in live if one["partition"] == number] for number in partitions}
@@ -587,31 +585,30 @@ def name_offset(segment: dict[str, Any]) -> int:
     return int(segment["path"].rpartition("/")[2][:20])
 
 
-def _check_version(version: int, newest: int = FORMAT_VERSION) -> None:
-    if version > newest:
-        raise ValueError(f"format.version {version} is newer than {newest}, which this reader knows")
+def _check_version(version: int, known: int = FORMAT_VERSION) -> None:
+    if version != known:
+        raise ValueError(f"format.version {version} is not {known}, which this reader knows")
 
 
-def _delta_files(table: Path, version: int | None) -> tuple[dict[str, str], dict[str, int]]:
-    """({path of a Parquet file: kind}, {application id: version of its last transaction}) of a version."""
+def _delta_files(table: Path, version: int | None) -> dict[str, str]:
+    """{path of a Parquet file: kind} of a version."""
     log = table / "_delta_log"
     commits = {int(path.name[:20]): path for path in log.glob("*.json") if path.name[:20].isdigit()}
     latest = max(commits) if version is None else version
     checkpoints = {int(path.name[:20]): path for path in log.glob("*.checkpoint.parquet")}
     start = max((number for number in checkpoints if number <= latest), default=None)
     files: dict[str, str] = {}
-    transactions: dict[str, int] = {}
     if start is not None:
-        _apply(pq.ParquetFile(checkpoints[start]).read().to_pylist(), files, transactions)
+        _apply(pq.ParquetFile(checkpoints[start]).read().to_pylist(), files)
     for number in range(0 if start is None else start + 1, latest + 1):
         lines = commits[number].read_text().splitlines()
         if not lines:
             raise ValueError(f"commit {number} is empty")
-        _apply([json.loads(line) for line in lines if line], files, transactions)
-    return files, transactions
+        _apply([json.loads(line) for line in lines if line], files)
+    return files
 
 
-def _apply(actions: list[dict[str, Any]], files: dict[str, str], transactions: dict[str, int]) -> None:
+def _apply(actions: list[dict[str, Any]], files: dict[str, str]) -> None:
     for action in actions:
         if (protocol := action.get("protocol")) and protocol["minReaderVersion"] > 1:
             raise ValueError(f"Delta reader version {protocol['minReaderVersion']}")
@@ -619,8 +616,6 @@ def _apply(actions: list[dict[str, Any]], files: dict[str, str], transactions: d
             files.pop(remove["path"], None)
         if add := action.get("add"):
             files[add["path"]] = dict(add["partitionValues"])["kind"]
-        if txn := action.get("txn"):
-            transactions[txn["appId"]] = txn["version"]
 
 
 # The line protocol of the conformance kit

@@ -26,7 +26,7 @@ UNIQUE = "0123456789abcdef" * 2
 TYPES = {"string": pa.string(), "integer": pa.int32(), "long": pa.int64(), "binary": pa.binary()}
 MAP = {"type": "map", "keyType": "string", "valueType": "string"}
 
-# The columns of each kind of rows in format version 2, by Delta's names of types.
+# The columns of each kind of rows, by Delta's names of types.
 TOPIC = {"topic_id": "string", "properties": MAP, "deleted_topics": MAP, "states": MAP}
 PARTITION = {
     "topic_id": "string",
@@ -57,13 +57,12 @@ TRANSACTION = {
     "query_id": "string",
     "committed_ms": "long",
 }
-ONLY_IN_VERSION_2 = ("deleted_topics", "states", "position", "index_position")
-
-
-def columns_of(kind: str, version: int) -> dict[str, Any]:
-    """The columns of a kind of rows in a format version."""
-    columns = {"topic": TOPIC, "partition": PARTITION, "segment": SEGMENT, "transaction": TRANSACTION}[kind]
-    return columns if version == 2 else {name: kind for name, kind in columns.items() if name not in ONLY_IN_VERSION_2}
+COLUMNS: dict[str, dict[str, Any]] = {
+    "topic": TOPIC,
+    "segment": SEGMENT,
+    "partition": PARTITION,
+    "transaction": TRANSACTION,
+}
 
 
 # Batches
@@ -217,7 +216,6 @@ class Topic:
 
     log: Path
     name: str = "orders"
-    version: int = 2
     config: dict[str, str | None] = field(default_factory=lambda: {"retention.ms": "-1", "index.interval.bytes": "100"})
     topic: dict[str, Any] = field(default_factory=dict)
     partitions: list[dict[str, Any]] = field(default_factory=list)
@@ -351,10 +349,10 @@ class Topic:
         marker_file = self.log / "_manifest" / "log-directory.json"
         if not marker_file.exists():
             self.write("_manifest/log-directory.json", b'{"format.version": 1}')
-        properties = {"format.version": str(self.version), **self.config}
+        properties = {"format.version": "2", **self.config}
         properties = {name: value for name, value in properties.items() if value is not None}
         topic = {"topic_id": TOPIC_ID, "properties": properties, "deleted_topics": {}, "states": {}, **self.topic}
-        actions: list[dict] = [commit_info(number), *(table(self.name, self.version) if number == 0 else ())]
+        actions: list[dict] = [commit_info(number), *(table(self.name) if number == 0 else ())]
         kinds = {"topic": [topic], "partition": self.partitions, "segment": self.segments}
         kinds |= {"transaction": self.transactions} if self.transactions else {}
         actions += [self.add(kind, rows, stats=stats) for kind, rows in kinds.items() if rows]
@@ -362,7 +360,7 @@ class Topic:
 
     def add(self, kind: str, rows: Sequence[dict[str, Any]], name: str = "part-0", *, stats: bool = True) -> dict:
         """Writes a Parquet file of rows, and gives the action that adds it."""
-        columns = {**columns_of(kind, self.version), **self.extra.get(kind, {})}
+        columns = {**COLUMNS[kind], **self.extra.get(kind, {})}
         wanted = [{column: _plain(row.get(column)) for column in columns} for row in rows]
         path = f"kind={kind}/{name}.parquet"
         place = f"_manifest/{self.name}/{path}"
@@ -410,12 +408,11 @@ def add_action(path: str, kind: str, size: int, rows: Sequence[Mapping[str, Any]
     return {"add": add}
 
 
-def table(name: str, version: int, *, reader: int = 1, features: Sequence[str] = ()) -> list[dict]:
+def table(name: str, *, reader: int = 1, features: Sequence[str] = ()) -> list[dict]:
     """The actions that make a table."""
-    kinds = ("topic", "segment", "partition", *(("transaction",) if version == 2 else ()))
     columns = {"kind": "string"}
-    for kind in kinds:
-        columns |= columns_of(kind, version)
+    for of_kind in COLUMNS.values():
+        columns |= of_kind
     protocol: dict[str, Any] = {"minReaderVersion": reader, "minWriterVersion": 2}
     if features:
         protocol |= {"minWriterVersion": 7, "readerFeatures": list(features), "writerFeatures": list(features)}

@@ -45,7 +45,6 @@ def test_it_holds_what_format_2_has(witness: LogDir) -> None:
     every_kind = {(state, is_shared) for state in ("chunk", "removed") for is_shared in (False, True)}
     assert set(kinds) == every_kind | {("sealed", False), ("deleting", True)}
     assert len(shared) == 2 and all(path.startswith("shared-shared/") for path in shared)
-    assert {witness.topic(topic).snapshot.format_version for topic in TOPICS} == {2}
     assert witness.topic("codecs").snapshot.states["role"] == "leader"
     assert witness.topic("prices").snapshot.partition(0).leader_epochs == ((0, 0), (1, 9))
     assert len(witness.topic("trimmed").snapshot.deleted_topics) == 1

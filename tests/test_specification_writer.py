@@ -1,7 +1,4 @@
-"""Log directories written by hand, from docs/format alone, are read, rolled and appended to by this package.
-
-There is one of each format version of topics; that of version 2 has a shared object in place of a chunk's own files.
-"""
+"""A log directory written by hand, from docs/format alone, is read, rolled and appended to by this package."""
 
 from __future__ import annotations
 
@@ -18,18 +15,15 @@ from tests.specification_writer import START_MS, TOPIC_ID, Batch, Record, Topic
 VALUES = [b"tea", b"rice", None]
 
 
-@pytest.fixture(params=[1, 2])
-def directory(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    """A log directory with topic orders: one partition, one chunk of three records that stands at offset 100."""
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    """A log directory with topic orders: one partition, one run of three records that stands at offset 100."""
     batch = Batch([Record(at, value, b"%d" % at, START_MS + at) for at, value in enumerate(VALUES)])
-    topic = Topic(tmp_path / "log", version=request.param)
-    if request.param == 1:
-        topic.chunk([batch], 100)
-    else:
-        topic.shared({0: (100, [batch])})
-        topic.topic["states"] = {"role": "leader"}
-        transaction = {"topic_id": TOPIC_ID, "application_id": "feed", "version": 7, "committed_ms": START_MS}
-        topic.transactions.append(transaction)
+    topic = Topic(tmp_path / "log")
+    topic.shared({0: (100, [batch])})
+    topic.topic["states"] = {"role": "leader"}
+    transaction = {"topic_id": TOPIC_ID, "application_id": "feed", "version": 7, "committed_ms": START_MS}
+    topic.transactions.append(transaction)
     topic.partition(start=100)
     topic.commit(more=[{"txn": {"appId": f"feed@{TOPIC_ID}", "version": 7}}])
     return topic.log

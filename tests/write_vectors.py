@@ -63,16 +63,12 @@ def changed_record(one: Record, offset: int) -> Record:
     return Record(offset, one.value, one.key, one.timestamp, one.headers)
 
 
-def plain(log: Path, version: int = 2) -> Topic:
-    """A topic with a sealed segment, a chunk with files of its own and, in version 2, a shared object of two runs."""
-    topic = Topic(log, version=version)
+def plain(log: Path) -> Topic:
+    """A topic with a sealed segment, a chunk with files of its own and a shared object of two runs."""
+    topic = Topic(log)
     topic.sealed([batch(at, leader_epoch=0) for at in (100, 101, 102, 103)])
     topic.chunk([batch(0, 2, first=104)], 104)
-    if version == 2:
-        topic.shared({0: (106, [batch(0, 2, first=106)]), 1: (0, [batch(0, 2)])})
-    else:
-        topic.chunk([batch(0, 2, first=106)], 106)
-        topic.chunk([batch(0, 2)], 0, 1)
+    topic.shared({0: (106, [batch(0, 2, first=106)]), 1: (0, [batch(0, 2)])})
     topic.partition(0, 100)
     topic.partition(1, 0)
     return topic
@@ -126,15 +122,14 @@ class Writer:
         rules: str,
         alter: Callable[[Topic], Sequence[Vector] | None],
         *,
-        version: int = 2,
         findings: str = "",
     ) -> None:
         """A vector that lays some files over those of the plain topic. `alter`: changes the topic, gives the requests.
         `findings`: the rules that the judge of writers finds broken.
         """
-        base = self.directory / ("plain" if version == 2 else "plain-1")
+        base = self.directory / "plain"
         scratch = self.directory / "scratch"
-        topic = plain(scratch, version)
+        topic = plain(scratch)
         asked = alter(topic)
         if not (scratch / "_manifest/orders/_delta_log").exists():
             topic.commit()
@@ -163,8 +158,8 @@ def _files(directory: Path) -> Iterator[Path]:
 # Topics that a reader must read
 
 
-def write_plain(log: Path, version: int = 2) -> Sequence[Vector]:
-    topic = plain(log, version)
+def write_plain(log: Path) -> Sequence[Vector]:
+    topic = plain(log)
     topic.commit()
     offsets = {"0": [100, 108], "1": [0, 2]}
     asked = [read(topic.records), {"request": "topics", "topics": ["orders"]}]
@@ -357,7 +352,7 @@ def write_checkpoint(log: Path) -> Sequence[Vector]:
         topic.chunk([batch(0, first=1)], 0, number)
     for number in range(12):
         topic.partition(number)
-    meta = table("orders", 2)
+    meta = table("orders")
     properties = {"format.version": "2", **topic.config}
     row = {"topic_id": TOPIC_ID, "properties": properties, "deleted_topics": {}, "states": {}}
     kept = [topic.add("topic", [row]), topic.add("partition", topic.partitions)]
@@ -493,7 +488,7 @@ def with_requests(alter: Callable[[Topic], Any], *requests: Vector) -> Callable[
 
 def protocol(reader: int, features: Sequence[str] = ()) -> Callable[[Topic], list[Vector]]:
     def alter(topic: Topic) -> list[Vector]:
-        edited(topic, lambda actions: [*table("orders", 2, reader=reader, features=features), *actions[3:]])
+        edited(topic, lambda actions: [*table("orders", reader=reader, features=features), *actions[3:]])
         return [refused()]
 
     return alter
@@ -515,12 +510,9 @@ def write_refused(writer: Writer) -> None:
     newer = marker_file(b'{"format.version": 2}')
     alter("newer-log-directory", "a log directory of a later layout", "D1", with_requests(newer, *both))
     alter("no-version-of-the-log", "a marker file without a version", "D2", with_requests(marker_file(b"{}"), *both))
-    alter(
-        "newer-topic",
-        "format.version 3",
-        "D8",
-        with_requests(lambda topic: topic.config.update({"format.version": "3"})),
-    )
+    for name, version in (("newer-topic", "3"), ("older-topic", "1")):
+        another = with_requests(lambda topic, version=version: topic.config.update({"format.version": version}))
+        alter(name, f"format.version {version}", "D8", another)
     none = with_requests(lambda topic: topic.config.update({"format.version": None}))
     alter("no-version-of-the-topic", "a topic row without format.version", "D8", none)
     alter("reader-version-2", "minReaderVersion 2", "M3", protocol(2))
@@ -650,12 +642,6 @@ def write_snares(writer: Writer) -> None:
             topic.segments.append(row)
         return everything(topic)
 
-    def old_deleting(topic: Topic) -> list[Vector]:
-        for state in ("removed", "sealed"):
-            row = {**topic.segments[0], "state": state, "removed_ms": -1}
-            topic.segments.append({**row, "path": f"orders-0/{100:020d}.{state[0]}f{UNIQUE[2:]}.log"})
-        return everything(topic)
-
     def unknown(topic: Topic) -> list[Vector]:
         topic.extra = {"segment": {"temperature": "long"}, "partition": {"colour": "string"}, "topic": {"more": MAP}}
         edited(topic, lambda actions: [{"commitInfo": {**actions[0]["commitInfo"], "later": {"a": [1]}}}, *actions[1:]])
@@ -701,7 +687,6 @@ def write_snares(writer: Writer) -> None:
         "M15 M18",
         out_of_log,
     )
-    alter("deleting-in-version-1", "rows with removed_ms -1", "M19", old_deleting, version=1)
     alter("unknown-columns", "columns and members of a later release", "D9", unknown)
     alter("no-statistics", "files without stats", "M9", without_stats)
     alter("some-statistics", "stats that say little", "M9", some_stats)
@@ -858,9 +843,6 @@ def write_wrong(writer: Writer) -> None:
         sidecar(1, "timeindex", lambda data: data[:-12])(topic)
         topic.segments[1]["time_index_bytes"] -= 12
 
-    def second_version(topic: Topic) -> None:
-        topic.config["format.version"] = "1"
-
     epochs = [{"epoch": 3, "start_offset": 100}, {"epoch": 2, "start_offset": 102}]
     overlap = rows(1, base_offset=103, next_offset=105)
     cases: dict[str, tuple[str, str, Callable[[Topic], Any]]] = {
@@ -893,7 +875,6 @@ def write_wrong(writer: Writer) -> None:
         "unknown-role": ("a role that nobody knows", "M26", states(role="spectator")),
         "holes-that-are-none": ("an entry of holes that is no JSON", "M27", states(**{"holes.0": "[{"})),
         "unrecorded-hole": ("offsets 102 and 103 are missing", "M27", hole),
-        "version-2-in-1": ("a topic of version 1 with a shared object", "M28", second_version),
         "no-uuid": ("a topic id that is no UUID", "M29", lambda topic: other_topic_id(topic, "orders")),
         "bad-setting": (
             "retention.ms is no number",
@@ -949,7 +930,7 @@ def with_nothing(alter: Callable[[Topic], Any]) -> Callable[[Topic], None]:
     return done
 
 
-# Kafka's own directories, and the witnesses of each format version
+# Kafka's own directories, and the witness of the format version
 
 
 def witness(name: str, about: str, rules: str) -> Vector:
@@ -989,7 +970,6 @@ def main(directory: Path) -> None:
     writer = Writer(directory / "vectors")
     plain_rules = "D3 D6 M1 R1 R3 R8 R10 O1"
     writer.whole("plain", "a sealed segment, a chunk, a shared object", plain_rules, write_plain)
-    writer.whole("plain-1", "the same in version 1", "R1 R8", lambda log: write_plain(log, 1))
     writer.whole("first-append", "the literal example: a topic is made, and appended to", "M1 R7", write_first_append)
     writer.whole("codecs", "each form of a records section", "B7 B8 B9 B10", write_codecs)
     writer.whole("batches", "emptied batches, gaps, headers, timestamps", "B4 B5 B6", write_batches)
@@ -1002,8 +982,7 @@ def main(directory: Path) -> None:
     write_snares(writer)
     write_refused(writer)
     write_wrong(writer)
-    index = [witness("format-1", "a log directory of format version 1", "D8 R4 R5")]
-    index.append(witness("format-2", "a log directory of format version 2", "D8 R4 R5 O1"))
+    index = [witness("format-2", "a log directory of format version 2", "D8 R4 R5 O1")]
     index += [*writer.index, *of_kafka()]
     lines = ",\n".join(json.dumps(one, ensure_ascii=False) for one in index)
     (directory / "vectors.json").write_text(f"[\n{lines}\n]\n")

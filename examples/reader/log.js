@@ -41,12 +41,12 @@ export class Log {
     }
     if (rows.topic.length !== 1) refuse(`${rows.topic.length} rows of the topic`)
     const [{ topic_id: id, properties }] = rows.topic
-    if (!(Number(properties['format.version']) <= 2)) refuse(`a topic of format.version ${properties['format.version']}`)
+    if (Number(properties['format.version']) !== 2) refuse(`a topic of format.version ${properties['format.version']}`) // D8
     for (const { state } of rows.segment) {
       if (!['chunk', 'sealed', ...GONE].includes(state)) refuse(`a row of state ${state}`) // M18
     }
     const live = rows.segment
-      .filter((row) => row.topic_id === id && !GONE.includes(row.state) && row.removed_ms !== -1n) // M15, M19
+      .filter((row) => row.topic_id === id && !GONE.includes(row.state)) // M15
       .map((row) => ({ ...row, base: safe(row.base_offset), next: safe(row.next_offset) }))
       .sort((one, other) => one.base - other.base || one.next - other.next)
     const partitions = rows.partition.map((row) => ({

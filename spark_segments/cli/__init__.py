@@ -23,7 +23,7 @@ from spark_segments.cli.output import errors_in_one_line
 COMMANDS = [
     *panel(
         "Topics",
-        ("topic", "topics.topic:app", "Create, list, alter, upgrade, delete and restore topics; their history."),
+        ("topic", "topics.topic:app", "Create, list, alter, delete and restore topics; their history."),
     ),
     *panel(
         "Records",

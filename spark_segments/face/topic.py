@@ -26,7 +26,6 @@ from spark_segments.log import (
     offset_bounds,
 )
 from spark_segments.log.manifest.commit import Plan
-from spark_segments.log.manifest.manifest import Upgrade
 from spark_segments.log.manifest.transaction import named
 from spark_segments.log.partitions import check_partition_count, with_era
 from spark_segments.printing import Printed, Prints
@@ -238,17 +237,6 @@ class Topic(Prints):
         self._check_writable()
         with self.log.known(self.name) as manifest:
             manifest.commit(altered(config or {}, partitions, self.log.defaults))
-
-    def upgrade(self, dry_run: bool = False) -> Upgrade:
-        """Raises the topic's format version to the newest that this package writes, in one commit.
-
-        Packages older than that format refuse the topic from then on, by name: upgrade every reader and writer first.
-        There is no way back. No record and no file of the log changes, and jobs may run meanwhile. A topic of the
-        newest version is left as it is. `dry_run` only tells what would be done.
-        """
-        self._check_writable()
-        with self.log.known(self.name) as manifest:
-            return manifest.upgrade(dry_run=dry_run)
 
     def delete_records(self, before_offsets: Mapping[int, int]) -> dict[int, int]:
         """Moves the log start of partitions up to the offsets given (-1: the log end) and returns {partition: log start

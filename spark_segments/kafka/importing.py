@@ -138,8 +138,7 @@ def import_topic(
 
     Raises LogDirError where damage would cut the log by more than a torn last batch, or segments are missing that
     Kafka's cleaner has seen (`recovery="kafka"` takes the log as a broker does), where a segment holds offsets that an
-    index cannot, and, before anything is copied, where the topic of this name holds other records. Raises
-    FormatVersionError for a hole in a topic of version 1, which cannot record it.
+    index cannot, and, before anything is copied, where the topic of this name holds other records.
     """
     if recovery not in (None, KAFKA):
         raise InvalidOptionError("Unknown recovery", expected=KAFKA, found=recovery)

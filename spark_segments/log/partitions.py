@@ -13,7 +13,7 @@ from spark_segments.errors import InvalidOptionError, UnknownTopicError
 from spark_segments.log.manifest.rows import LONGEST_NAME, Partition
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.manifest.states import PARTITIONS_ADDED, captured_of
-from spark_segments.log.manifest.topic_row import FIRST_FORMAT_VERSION, TopicRow
+from spark_segments.log.manifest.topic_row import TopicRow
 
 MOST_PARTITIONS = 1_000_000
 """Upper bound on a topic's partitions: a mistyped number makes no billion rows."""
@@ -100,7 +100,7 @@ def with_era(snapshot: Snapshot, appended: Iterable[Partition] = ()) -> TopicRow
     for partition in appended:
         ends[partition.partition] = partition.log_end_offset
     last = noted[-1] if noted else []
-    if row.format_version == FIRST_FORMAT_VERSION or ends == last + [0] * (len(ends) - len(last)):
+    if ends == last + [0] * (len(ends) - len(last)):
         return row
     kept = [*noted, ends][-MOST_ADDITIONS:]
     return dataclasses.replace(row, states={**row.states, PARTITIONS_ADDED: json.dumps(kept, separators=(",", ":"))})

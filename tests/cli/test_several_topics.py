@@ -68,7 +68,7 @@ def test_the_face_takes_a_name_a_pattern_or_several(filled: LogDir, tmp_path: Pa
             work(str(kafka if work == log.import_kafka else tmp_path / "out"), "no*")
 
 
-JOBS = [["roll"], ["retain"], ["compact"], ["vacuum"], ["maintain"], ["verify"], ["topic", "upgrade"], ["describe"]]
+JOBS = [["roll"], ["retain"], ["compact"], ["vacuum"], ["maintain"], ["verify"], ["describe"]]
 
 
 @pytest.mark.parametrize("command", JOBS, ids=" ".join)

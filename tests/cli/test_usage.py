@@ -8,7 +8,7 @@ import pytest
 import spark_segments
 
 COMMANDS = [
-    *(("topic", name) for name in ("create", "list", "alter", "upgrade", "delete", "history", "restore")),
+    *(("topic", name) for name in ("create", "list", "alter", "delete", "history", "restore")),
     *(("groups", name) for name in ("list", "show", "reset", "delete")),
     *((name,) for name in ("offsets", "append", "consume", "sql", "delete-records")),
     *((name,) for name in ("roll", "retain", "compact", "vacuum", "erase", "table", "maintain")),

@@ -54,11 +54,9 @@ def new_manifest(
     partitions: int = 3,
     open_delta_log: OpenDeltaLog = DeltaLog,
     filesystem: FileSystem | None = None,
-    format_version: int = 2,
 ) -> Manifest:
     manifest = Manifest(Storage(str(root), filesystem=filesystem), TOPIC, open_delta_log)
-    rows = new_partitions(partitions)
-    manifest.create(TOPIC_ID, {"retention.ms": "1000"}, rows, format_version=format_version)
+    manifest.create(TOPIC_ID, {"retention.ms": "1000"}, new_partitions(partitions))
     return manifest
 
 

@@ -146,21 +146,18 @@ def _replayed(storage: Storage, directory: str, start: int, wanted: int) -> Open
         storage.size(f"{directory}/_delta_log/{wanted:020d}.json")
     files: dict[str, Action] = {}
     found: dict[str, Action] = {}
-    txns: dict[str, int] = {}
     for action in actions:
         for kind, of in action.items():
             if kind == "add":
                 files[of["path"]] = of
             elif kind == "remove":
                 files.pop(of["path"], None)
-            elif kind == "txn":
-                txns[of["appId"]] = of["version"]
-            else:
+            elif kind != "txn":
                 found[kind] = of
     if "protocol" not in found:
         raise StorageError("The manifest cannot be opened: its log has no beginning", path=storage.location(directory))
     added = [added_file(add) for _, add in sorted(files.items())]
-    return OpenedTable(wanted, added, found["protocol"], found["metaData"], txns.get)
+    return OpenedTable(wanted, added, found["protocol"], found["metaData"])
 
 
 @functools.lru_cache(maxsize=4096)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from functools import partial
 
 import pyarrow as pa
@@ -14,7 +13,7 @@ from spark_segments.errors import TopicExistsError
 from spark_segments.log.manifest.delta.actions import commit_info
 from spark_segments.log.manifest.delta.delta_log import FENCED
 from spark_segments.log.manifest.row_files import RowFile, RowFiles
-from spark_segments.log.manifest.schemas import table_schema
+from spark_segments.log.manifest.schemas import TABLE_SCHEMA
 from spark_segments.maintenance import compact, retain, roll, vacuum
 from spark_segments.storage import Storage
 from tests.log.memory_store import replayed
@@ -45,7 +44,7 @@ def delta(storage, open_delta_log) -> DeltaLog:
 
 @pytest.fixture
 def file(storage) -> RowFile:
-    return RowFiles(storage, "_manifest/orders").write_all("topic", topic_table(TopicRow("id", {})), 2)[0]
+    return RowFiles(storage, "_manifest/orders").write_all("topic", topic_table(TopicRow("id", {})))[0]
 
 
 def test_a_table_that_is_not_there_is_a_missing_file(delta):
@@ -56,32 +55,32 @@ def test_a_table_that_is_not_there_is_a_missing_file(delta):
 
 
 def test_a_table_is_made_once(delta, file):
-    delta.commit_on(NO_TABLE, FileChange([file], [], 2), NOTE, {})
+    delta.commit_on(NO_TABLE, FileChange([file], []), NOTE, {})
     with pytest.raises(CommitFailedError):
-        delta.commit_on(NO_TABLE, FileChange([file], [], 2), NOTE, {})
+        delta.commit_on(NO_TABLE, FileChange([file], []), NOTE, {})
     assert delta.open().version == 0
     assert [(one.path, one.kind, one.rows) for one in delta.open().files] == [(file.path, "topic", 1)]
 
 
 def test_a_version_is_not_followed_whose_commit_does_not_tell_it_from_that_of_another_table(delta, file):
     """The names of files are given once, so a commit tells by what it adds. One that adds nothing is of any table."""
-    delta.commit_on(NO_TABLE, FileChange([file], [], 2), NOTE, {})
+    delta.commit_on(NO_TABLE, FileChange([file], []), NOTE, {})
     opened = delta.open()
     assert [one.version for one in delta.following(opened)] == [0]
-    delta.commit_on(opened, FileChange([], [file], 2), NOTE, {})
+    delta.commit_on(opened, FileChange([], [file]), NOTE, {})
     assert [one.version for one in delta.following(opened)] == [0, 1]
     with pytest.raises(FileNotFoundError):
         delta.following(delta.open())
 
 
 def test_of_two_commits_on_a_version_the_first_counts(delta, file):
-    delta.commit_on(NO_TABLE, FileChange([file], [], 2), NOTE, {})
+    delta.commit_on(NO_TABLE, FileChange([file], []), NOTE, {})
     base = delta.open()
-    delta.commit_on(base, FileChange([], [], 2), CommitNote("id-1", 2, "first"), {"app": 7})
+    delta.commit_on(base, FileChange([], []), CommitNote("id-1", 2, "first"), {"app": 7})
     with pytest.raises(VersionTakenError):
-        delta.commit_on(base, FileChange([], [file], 2), CommitNote("id-2", 0, "second"), {"app": 8})
+        delta.commit_on(base, FileChange([], [file]), CommitNote("id-2", 0, "second"), {"app": 8})
     latest = delta.open()
-    assert (latest.version, latest.last_transaction("app"), latest.last_transaction("other")) == (1, 7, None)
+    assert latest.version == 1
     assert [one.path for one in latest.files] == [file.path]
     info = commit_info(delta.actions(1))
     assert (info["commitId"], int(info["attempt"]), info["change"]) == ("id-1", 2, "first")
@@ -90,8 +89,8 @@ def test_of_two_commits_on_a_version_the_first_counts(delta, file):
 
 
 def test_an_earlier_version_stays_as_it_was_until_its_files_are_deleted(delta, file):
-    delta.commit_on(NO_TABLE, FileChange([file], [], 2), NOTE, {})
-    delta.commit_on(delta.open(), FileChange([], [file], 2), CommitNote("id-1", 0, "drop"), {})
+    delta.commit_on(NO_TABLE, FileChange([file], []), NOTE, {})
+    delta.commit_on(delta.open(), FileChange([], [file]), CommitNote("id-1", 0, "drop"), {})
     assert (delta.open(1).files, [one.path for one in delta.open(0).files]) == ([], [file.path])
     delta.checkpoint()
     found = delta.log_files()
@@ -124,34 +123,33 @@ def test_a_log_directory_lives_on_any_of_them(storage, open_delta_log):
 def local(storage, file) -> DeltaLog:
     """A table on a local disk, at version 0."""
     log = DeltaLog(storage, "orders")
-    log.commit_on(NO_TABLE, FileChange([file], [], 2), NOTE, {})
+    log.commit_on(NO_TABLE, FileChange([file], []), NOTE, {})
     return log
 
 
 def add_file(storage: Storage) -> RowFile:
-    return RowFiles(storage, "_manifest/orders").write_all(
-        "topic", topic_table(TopicRow("id", {"retention.ms": "7"})), 2
-    )[0]
+    return RowFiles(storage, "_manifest/orders").write_all("topic", topic_table(TopicRow("id", {"retention.ms": "7"})))[
+        0
+    ]
 
 
 def test_a_committed_version_is_what_is_opened_and_what_is_followed(storage, delta, file):
-    first = delta.commit_on(NO_TABLE, FileChange([file], [], 2), NOTE, {"other": 1})
+    first = delta.commit_on(NO_TABLE, FileChange([file], []), NOTE, {"other": 1})
     added = add_file(storage)
-    made = delta.commit_on(first, FileChange([added], [file], 2), CommitNote("id", 3, "alter"), {"app": 7})
+    made = delta.commit_on(first, FileChange([added], [file]), CommitNote("id", 3, "alter"), {"app": 7})
     for table in (made, delta.open(), delta.following(first)[-1]):
-        assert (table.version, table.files, table.columns) == (1, [added], first.columns)
-        assert (table.last_transaction("app"), table.last_transaction("other")) == (7, 1)
+        assert (table.version, table.files) == (1, [added])
         assert (table.protocol["minReaderVersion"], table.protocol["minWriterVersion"]) == (1, 2)
-    assert delta.last_transactions(1) == {"app": 7, "other": 1}
+    assert [action["txn"] for action in delta.actions(1) if "txn" in action] == [{"appId": "app", "version": 7}]
     assert [one.version for one in delta.following(made)] == [1]
 
 
 def test_a_table_is_the_one_that_delta_rs_would_make(storage, delta, file, tmp_path):
     """The protocol, the columns and the properties of the table."""
-    delta.commit_on(NO_TABLE, FileChange([file], [], 1), NOTE, {})
+    delta.commit_on(NO_TABLE, FileChange([file], []), NOTE, {})
     there = tmp_path / "by delta-rs"
     create_table_with_add_actions(
-        str(there), Schema.from_arrow(table_schema(1)), [], mode="error", partition_by=["kind"], name="orders"
+        str(there), Schema.from_arrow(TABLE_SCHEMA), [], mode="error", partition_by=["kind"], name="orders"
     )
     mine, theirs = DeltaTable(str(tmp_path / "_manifest/orders")), DeltaTable(str(there))
     assert mine.schema() == theirs.schema() and mine.protocol() == theirs.protocol()
@@ -159,24 +157,12 @@ def test_a_table_is_the_one_that_delta_rs_would_make(storage, delta, file, tmp_p
     assert mine.metadata().name == theirs.metadata().name
 
 
-def test_a_version_that_gets_columns_keeps_those_that_are_there(storage, delta, file):
-    first = delta.commit_on(NO_TABLE, FileChange([file], [], 1), NOTE, {})
-    made = delta.commit_on(first, FileChange([add_file(storage)], [file], 2), CommitNote("id", 0, "upgrade"), {})
-    opened = delta.open()
-    assert made.columns == opened.columns > first.columns and "index_position" in opened.columns
-    before = [one["name"] for one in json.loads(first.metadata["schemaString"])["fields"]]
-    after = [one["name"] for one in json.loads(opened.metadata["schemaString"])["fields"]]
-    assert after[: len(before)] == before and opened.metadata["id"] == first.metadata["id"]
-    with pytest.raises(FileNotFoundError):  # what changes the table is opened, not followed
-        delta.following(first)
-
-
 def test_the_loser_of_a_commit_leaves_nothing(storage, local):
-    made = local.commit_on(local.open(), FileChange([], [], 2), CommitNote("id-1", 0, "first"), {})
-    made = local.commit_on(made, FileChange([], [], 2), CommitNote("id-2", 0, "second"), {})
+    made = local.commit_on(local.open(), FileChange([], []), CommitNote("id-1", 0, "first"), {})
+    made = local.commit_on(made, FileChange([], []), CommitNote("id-2", 0, "second"), {})
     assert (made.version, made.files) == (2, local.open().files)
     with pytest.raises(VersionTakenError):
-        local.commit_on(local.open(1), FileChange([], [], 2), CommitNote("id-3", 0, "third"), {})
+        local.commit_on(local.open(1), FileChange([], []), CommitNote("id-3", 0, "third"), {})
     names = [info.path for info in storage.list("_manifest/orders/_delta_log")]
     assert len(names) == 3
 
@@ -184,23 +170,23 @@ def test_the_loser_of_a_commit_leaves_nothing(storage, local):
 def test_a_version_that_was_cut_from_the_log_is_not_made_again(storage, local):
     stale = local.open()
     for number in range(3):
-        local.commit_on(local.open(), FileChange([], [], 2), CommitNote(f"id-{number}", 0, "first"), {})
+        local.commit_on(local.open(), FileChange([], []), CommitNote(f"id-{number}", 0, "first"), {})
     local.checkpoint()
     commits = local.log_files().commits
     local.delete([commits[0], commits[1]])
     with pytest.raises(CommitFailedError):
-        local.commit_on(stale, FileChange([], [], 2), CommitNote("late", 0, "late"), {})
+        local.commit_on(stale, FileChange([], []), CommitNote("late", 0, "late"), {})
     assert local.open().version == 3 and sorted(local.log_files().commits) == [2, 3]
 
 
 def test_a_version_of_another_table_is_not_followed(storage, local, file):
     """The log directory was deleted and made anew while a process had it open."""
-    stale = local.commit_on(local.open(), FileChange([], [], 2), CommitNote("id-1", 0, "first"), {})
+    stale = local.commit_on(local.open(), FileChange([], []), CommitNote("id-1", 0, "first"), {})
     local.delete(local.log_files().commits.values())
     other = DeltaLog(storage, "orders")
-    at = other.commit_on(NO_TABLE, FileChange([file], [], 2), CommitNote("other", 0, "create"), {})
+    at = other.commit_on(NO_TABLE, FileChange([file], []), CommitNote("other", 0, "create"), {})
     for number in range(2):
-        at = other.commit_on(at, FileChange([], [], 2), CommitNote(f"other-{number}", 0, "append"), {})
+        at = other.commit_on(at, FileChange([], []), CommitNote(f"other-{number}", 0, "append"), {})
         with pytest.raises(FileNotFoundError):
             local.following(stale)
 
@@ -210,21 +196,21 @@ def test_a_commit_that_comes_just_before_a_fence_on_an_object_store_is_not_overw
     uri = f"s3://{BUCKET}/{tmp_path.name}"
     storage = Storage(uri, s3_options)
     writer = DeltaLog(storage, "orders")
-    file = RowFiles(storage, "_manifest/orders").write_all("topic", topic_table(TopicRow("id", {})), 2)[0]
-    writer.commit_on(NO_TABLE, FileChange([file], [], 2), NOTE, {})
+    file = RowFiles(storage, "_manifest/orders").write_all("topic", topic_table(TopicRow("id", {})))[0]
+    writer.commit_on(NO_TABLE, FileChange([file], []), NOTE, {})
     base = writer.open()
 
     def play(request: Request) -> None:
         if request.operation == "PUT" and request.key.endswith(f"{1:020d}.json") and not late:
             late.append(request)
-            writer.commit_on(base, FileChange([], [], 2), CommitNote("late", 0, "append"), {})
+            writer.commit_on(base, FileChange([], []), CommitNote("late", 0, "append"), {})
 
     late: list[Request] = []
     with store_proxy(s3_options) as proxy:
         rebuild = DeltaLog(Storage(uri, proxy.options), "orders")
         proxy.play(play)
         with pytest.raises(VersionTakenError):
-            rebuild.make_anew(FENCED + 2, 0, FileChange([file], [], 2), CommitNote("rebuild", 0, "rebuild"), {})
+            rebuild.make_anew(FENCED + 2, 0, FileChange([file], []), CommitNote("rebuild", 0, "rebuild"), {})
     assert late
     assert commit_info(writer.actions(1))["commitId"] == "late"
     with pytest.raises(FileNotFoundError):

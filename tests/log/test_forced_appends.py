@@ -190,7 +190,7 @@ def test_forced_and_unforced_commits_swap_on_the_same_versions(root):
     log, _ = open_watched(root)
     log.create_topic("orders", 1, FORCED)
     topic = log.topic("orders").manifest.log
-    base, empty = topic.open(), FileChange([], [], 2)
+    base, empty = topic.open(), FileChange([], [])
     note = CommitNote("id", 0, "append")
     plain = DeltaLog(log.storage, "orders")
     plain.durable(True).commit_on(base, empty, note, {})

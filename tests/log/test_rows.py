@@ -7,7 +7,7 @@ import dataclasses
 import pyarrow as pa
 
 from spark_segments.log.manifest.rows import PARTITION_SCHEMA, removed_rows, row_keys
-from spark_segments.log.manifest.schemas import file_rows, rows_in_file, table_schema
+from spark_segments.log.manifest.schemas import TABLE_SCHEMA
 from tests.manifest_rows import (
     SEGMENT_SCHEMA,
     Partition,
@@ -48,8 +48,7 @@ def test_columns_are_the_fields_in_order():
     names = [field.name for field in dataclasses.fields(Segment)]
     assert SEGMENT_SCHEMA.names == ["position" if name == "byte_position" else name for name in names]
     assert PARTITION_SCHEMA.names == [field.name for field in dataclasses.fields(Partition)]
-    for version in (1, 2):
-        assert len(set(table_schema(version).names)) == len(table_schema(version).names)
+    assert len(set(TABLE_SCHEMA.names)) == len(TABLE_SCHEMA.names)
 
 
 def test_rows_survive_a_round_trip():
@@ -67,9 +66,7 @@ def test_a_topic_survives_a_round_trip_and_hides_its_own_keys():
     for topic in (
         TopicRow("t", {}),
         TopicRow("t", {"retention.ms": "-1"}, deleted_ms=5),
-        TopicRow("t", {}, format_version=1),
         TopicRow("t", {}, deleted_topics={"u": "5", "v": ""}),
-        TopicRow("t", {}, format_version=1, deleted_topics={"u": "5", "v": ""}),
         TopicRow("t", {}, states={"role": "follower"}),
     ):
         assert topic_of(topic_table(topic)) == topic
@@ -109,14 +106,6 @@ def test_sidecars_are_named_after_the_log():
     assert CHUNK.name_offset == 0
 
 
-def test_deleted_topics_are_no_settings_to_readers_that_do_not_know_them():
-    """Packages of version 0.1 read the columns of TOPIC_SCHEMA, and take unknown properties for settings."""
-    written = topic_table(TopicRow("t", {"retention.ms": "5"}, format_version=1, deleted_topics={"u": "5"}))
-    assert topic_of(written.select(["topic_id", "properties"])) == TopicRow(
-        "t", {"retention.ms": "5"}, format_version=1
-    )
-
-
 SHARED = dataclasses.replace(CHUNK, path="orders-shared/7f3a9c1e.log", byte_position=400, index_position=9000)
 
 
@@ -132,14 +121,3 @@ def test_a_row_is_told_from_all_others_by_path_partition_and_position():
     keys = row_keys(segments_table(rows)).to_pylist()
     assert [row_keys(segments_table([row])).to_pylist() for row in rows] == [[key] for key in keys]
     assert (CHUNK.is_shared, SHARED.is_shared, CHUNK.identity) == (False, True, (CHUNK.path, 3, 0))
-
-
-def test_a_file_of_version_1_has_its_columns_and_reads_with_the_defaults_of_the_others():
-    rows = segments_table([CHUNK, CHUNK.at(10).removed(7), dataclasses.replace(CHUNK.removed(7), state="deleting")])
-    in_file = file_rows(rows, "segment", 1)
-    assert in_file.column_names == [name for name in SEGMENT_SCHEMA.names if not name.endswith("position")]
-    assert in_file["state"].to_pylist() == ["chunk", "removed", "removed"]
-    assert in_file["removed_ms"].to_pylist() == [None, 7, -1]  # how older packages know that vacuum has begun
-    read = segments_of(rows_in_file(in_file, "segment"))
-    assert read == [CHUNK, CHUNK.at(10).removed(7), dataclasses.replace(CHUNK.removed(-1), state="deleting")]
-    assert file_rows(rows, "segment", 2) is rows

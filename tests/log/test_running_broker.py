@@ -15,10 +15,10 @@ import pyarrow as pa
 import pytest
 
 from spark_segments import LogDir
-from spark_segments.errors import FormatVersionError, OffsetOutOfRangeError
+from spark_segments.errors import OffsetOutOfRangeError
 from spark_segments.kafka.directory import KafkaDirectory, committed_directory
 from spark_segments.kafka.transfer import import_all
-from spark_segments.log.manifest.states import REMOVED_BEFORE, Hole, holes_of, with_holes
+from spark_segments.log.manifest.states import REMOVED_BEFORE, holes_of
 from spark_segments.maintenance import Report, mirror, verify
 from spark_segments.maintenance.verification.deep import MESSAGE
 from spark_segments.spark.offsets import offset_ranges
@@ -26,8 +26,7 @@ from spark_segments.spark.options import read_options
 from spark_segments.spark.streams.data_loss import DataLoss
 from spark_segments.spark.streams.stream_reader import StreamTopics
 from spark_segments.storage import Storage
-from tests.golden_files import GOLDEN
-from tests.manifest_rows import Change, Snapshot
+from tests.manifest_rows import Change
 from tests.opened import LocalFiles
 from tests.simulation.broker.disk import ABORT, PlayedDisk, PlayedPartition
 
@@ -196,18 +195,6 @@ def test_a_segment_that_is_missing_in_the_directory_is_a_hole(lacking, log):
     log.import_kafka(str(disk.root))
     assert holes(log, "orders") == [hole]
     assert is_sound(log)
-
-
-def test_a_topic_of_version_1_takes_no_hole(tmp_path):
-    log = LogDir.open(shutil.copytree(GOLDEN / "format-1" / "log", tmp_path / "log"))
-    topic = log.topics()[0]
-    assert log.topic(topic).snapshot.format_version == 1
-
-    def plan(current: Snapshot) -> Change:
-        return Change("import", topic=with_holes(current, [Hole(0, 1, 2, 0, REMOVED_BEFORE)]))
-
-    with pytest.raises(FormatVersionError, match="topic upgrade"):
-        log.topic(topic).manifest.commit(plan)
 
 
 def test_verify_finds_offsets_that_nothing_explains(lacking, log):

@@ -113,15 +113,6 @@ def test_a_partition_that_gets_much_has_a_file_of_its_own(log):
     assert_sound(log)
 
 
-def test_a_topic_of_version_1_has_files_of_its_own(log):
-    target = dataclasses.replace(append_target(log, "orders"), format_version=1)
-    with Appender(log.storage, lambda _: target, topic="orders") as appender:
-        for batch in table(spread(120)).to_batches():
-            appender.write(batch)
-        rows = appender.close()[0].segments
-    assert not any(row.is_shared for row in rows)
-
-
 @pytest.mark.slow
 def test_many_objects_of_one_task_keep_the_order_of_its_rows(log):
     with small_limits(WAITING_BYTES=3000):

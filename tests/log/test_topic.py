@@ -54,7 +54,6 @@ def test_what_is_asked_of_the_past_takes_no_writes(log):
             lambda topic=topic: topic.append([{"value": "no"}]),
             lambda topic=topic: topic.alter({"retention.ms": "1"}),
             lambda topic=topic: topic.delete_records({0: 1}),
-            topic.upgrade,
         ):
             with pytest.raises(InvalidOptionError, match="takes no writes"):
                 write()

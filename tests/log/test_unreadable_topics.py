@@ -21,7 +21,7 @@ from spark_segments.errors import (
 from spark_segments.log.appending.append import append_target
 from spark_segments.maintenance import compact, retain, roll, vacuum
 from tests.log.played_log import Play
-from tests.manifest_rows import Change, TopicRow, forget_rows
+from tests.manifest_rows import Change, forget_rows, of_format, of_version_1
 from tests.opened import opened
 from tests.topics import DAY_MS, records
 
@@ -53,13 +53,16 @@ def write_other_columns(log: LogDir) -> None:
 
 
 def write_newer_format(log: LogDir) -> None:
-    manifest = log.topic("bad").manifest
-    topic_id = manifest.snapshot().topic_id
-    newer = TopicRow(topic_id, {}, format_version=99)
-    manifest.commit(lambda snapshot: Change("upgrade", topic=newer))
+    with of_format(99):
+        log.topic("bad").manifest.commit(lambda at: Change("alter", topic=at.topic_row))
 
 
-DAMAGES = [garble_log, lose_commit, garble_topic_row, lose_partition_rows, write_other_columns, write_newer_format]
+def write_version_1(log: LogDir) -> None:
+    of_version_1(log.topic("bad").manifest)
+
+
+DAMAGES = [garble_log, lose_commit, garble_topic_row, lose_partition_rows, write_other_columns]
+DAMAGES += [write_newer_format, write_version_1]
 
 
 @pytest.fixture(params=DAMAGES, ids=lambda damage: damage.__name__)

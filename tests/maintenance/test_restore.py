@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 
 import pyarrow as pa
@@ -21,7 +22,7 @@ from spark_segments.storage import Storage
 from tests.clock import store_clock
 from tests.golden_files import golden_dir
 from tests.log.played_log import Play
-from tests.manifest_rows import Partition, forget_rows
+from tests.manifest_rows import Change, forget_rows
 from tests.opened import opened
 from tests.played_files import PlayedFiles
 from tests.topics import DAY_MS, GOLDEN_MS, append_one_by_one, contents, live, records, topic_with
@@ -371,16 +372,14 @@ def test_an_erasure_is_known_after_vacuum_and_after_the_topic_was_deleted(orders
         restore(orders, topics=["orders"], version=wanted)
 
 
-def test_a_topic_of_format_version_1_tells_an_erasure_by_its_commit(log):
-    log.topic("orders").manifest.create(
-        "AAAAAAAAAAAAAAAAAAAAAQ", {"retention.ms": "-1"}, [Partition("AAAAAAAAAAAAAAAAAAAAAQ", 0)], format_version=1
-    )
-    append_one_by_one(log, "orders", records(20))
-    wanted = version(log)
-    erase(log, topics=["orders"], keys=[b"1"])
-    last = version(log)
+def test_an_erasure_that_its_program_did_not_note_is_told_by_its_commit(orders):
+    wanted = version(orders)
+    erase(orders, topics=["orders"], keys=[b"1"])
+    last = version(orders)
+    manifest = orders.topic("orders").manifest
+    manifest.commit(lambda at: Change("alter", topic=dataclasses.replace(at.topic_row, states={})))
     with pytest.raises(ErasedRecordsError, match=rf"version {last} of .* UTC \(unknown keys\)"):
-        restore(log, topics=["orders"], version=wanted)
+        restore(orders, topics=["orders"], version=wanted)
 
 
 def test_a_restore_that_brings_no_file_back_may_go_beyond_an_erasure(orders):

@@ -14,7 +14,6 @@ from typing import Any
 
 from spark_segments.log.manifest.delta.actions import Action, CommitNote, added_file, commit_info, decoded, paths_of
 from spark_segments.log.manifest.delta.delta_rs import Moment, TableVersion
-from spark_segments.log.manifest.topic_row import FIRST_FORMAT_VERSION, FORMAT_VERSION
 from spark_segments.storage import Storage
 from tests.log.memory_store import replayed
 from tests.log.played_log import NO_TABLE, FileChange
@@ -102,8 +101,7 @@ class DeltaLogs:
             assert path in self.store.files and self.store.files[path].is_whole, (
                 f"it adds {file.path}, which is not there"
             )
-        format_version = FORMAT_VERSION if "index_position" in made.columns else FIRST_FORMAT_VERSION
-        change = FileChange(added, [there[path] for path in gone], format_version)
+        change = FileChange(added, [there[path] for path in gone])
         self.landed(Landed(topic, made, before, actions, world.now_ms, note, change, process, intent))
 
 

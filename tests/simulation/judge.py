@@ -22,7 +22,6 @@ from spark_segments.log.manifest import schemas
 from spark_segments.log.manifest.delta.delta_log import MANIFEST_DIRECTORY
 from spark_segments.log.manifest.row_files import RowFile, _RowCache
 from spark_segments.log.manifest.rows import OUT_OF_LOG
-from spark_segments.log.manifest.topic_row import FIRST_FORMAT_VERSION
 from spark_segments.log.manifest.upkeep import MERGE
 from tests.log.played_log import NO_TABLE, TableVersion
 from tests.maintenance.long_runs.journal import Commit
@@ -164,11 +163,10 @@ class Judge:
         return {number: new[number] for number in sorted(changed)}
 
     def _transactions(self, landed: Landed) -> dict[str, int]:
-        """The transactions of the commit, by Delta's log; where the format has rows of them, these say the same."""
+        """The transactions of the commit, by Delta's log; the rows of them say the same."""
         found = {action["txn"]["appId"]: action["txn"]["version"] for action in landed.actions if "txn" in action}
-        if landed.change.format_version > FIRST_FORMAT_VERSION:
-            by_rows = self._all(landed.topic, landed.made, schemas.TRANSACTION_KIND)
-            assert found.items() <= by_rows.items(), f"the rows have {by_rows}, the log {found}"
+        by_rows = self._all(landed.topic, landed.made, schemas.TRANSACTION_KIND)
+        assert found.items() <= by_rows.items(), f"the rows have {by_rows}, the log {found}"
         return {name.rpartition("@")[0]: version for name, version in found.items()}
 
     # Reads

@@ -78,9 +78,6 @@ class SimulatedTopic(TopicModel):
                 return
             case "erase":
                 return  # the judge looks at what is left
-            case "upgrade":
-                assert not line["partitions"] and not line["segments"], "an upgrade changes no records"
-                return
             case "alter":
                 for number, (start, end, _) in line["partitions"].items():
                     if number not in self.partitions:

@@ -61,7 +61,6 @@ WEIGHTS = {
     "delete-records": 4,
     "restore": 3,
     "delete": 1,
-    "upgrade": 1,
     "mistake": 2,
     "erase": 1,
 }
@@ -85,8 +84,6 @@ def do_one_thing(simulation: Simulation, process: Process, log: Any, topic: str)
         case "delete":
             # Not by force: that looks at the files of Delta's log, which is not in the simulated store.
             one_commit(simulation, process, lambda: log.delete_topic(topic), delete=topic)
-        case "upgrade":
-            one_commit(simulation, process, lambda: log.topic(topic).upgrade(), upgrade=topic)
         case "erase" if topic != IMPORTED:
             keys = [b"key-%d" % number for number in random.sample(range(KEYS), 2)]
             simulation.attempt(process, lambda: erase(log, topics=[topic], keys=keys), erase=keys)

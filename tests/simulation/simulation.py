@@ -11,11 +11,10 @@ from dataclasses import asdict, dataclass
 from typing import IO, Any
 
 from spark_segments import LogDir
-from spark_segments.log.manifest.topic_row import FIRST_FORMAT_VERSION
 from spark_segments.log.marker import mark
 from spark_segments.maintenance import vacuum, verify
 from spark_segments.maintenance.removal.vacuum import SUFFIXES
-from tests.manifest_rows import Partition, segments_of
+from tests.manifest_rows import segments_of
 from tests.simulation.delta import DeltaLogs
 from tests.simulation.environment import simulated
 from tests.simulation.faults import drawn, shown
@@ -148,19 +147,13 @@ def _where(error: BaseException) -> str:
 
 
 def _begin(simulation: Simulation) -> None:
-    """Makes the log directory and its topics, some of them of the old format."""
+    """Makes the log directory and its topics."""
     log, random = simulation.open(), simulation.random
     mark(log.storage)
     make(log)
     codec = random.choice(("uncompressed", "uncompressed", "producer", "lz4"))
     for topic, config in {**WRITTEN, SINK: COMMON | {"retention.bytes": "6000"}}.items():
-        settings = config | {"compression.type": codec}
-        if random.random() < 0.7:
-            log.create_topic(topic, PARTITIONS, settings)
-        else:
-            topic_id = f"{topic:A<21}A"
-            rows = [Partition(topic_id, number) for number in range(PARTITIONS)]
-            log.topic(topic).manifest.create(topic_id, settings, rows, format_version=FIRST_FORMAT_VERSION)
+        log.create_topic(topic, PARTITIONS, config | {"compression.type": codec})
 
 
 def _start(simulation: Simulation) -> None:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 import sys
 from typing import Annotated, Any
 
 import typer
 
 from spark_segments.cli.lazy_commands import group_of, panel
-from spark_segments.cli.options import LogOptions, OutputOption, TopicArgument, TopicsArgument, with_options
+from spark_segments.cli.options import LogOptions, OutputOption, TopicArgument, with_options
 from spark_segments.cli.output import Output, ShownTime, print_json, print_summary, print_table, shown_change
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.quantities import Bytes, human_bytes, plural
@@ -19,7 +18,6 @@ COMMANDS = panel(
     ("create", "topics.changes:create", "Creates a topic, and the log directory if it does not exist."),
     ("list", "topics.topic:list_topics", "Lists the topics."),
     ("alter", "topics.changes:alter", "Changes the configuration of topics, or raises their number of partitions."),
-    ("upgrade", "topics.topic:upgrade", "Raises the format version of topics to the newest, in one commit each."),
     ("delete", "topics.changes:delete", "Deletes topics. On a terminal it says what is in them, and asks first."),
     (
         "history",
@@ -41,7 +39,7 @@ app = typer.Typer(
     ),
     no_args_is_help=True,
     add_completion=False,
-    help="Create, list, alter, upgrade, delete and restore topics; their history.",
+    help="Create, list, alter, delete and restore topics; their history.",
 )
 
 
@@ -78,34 +76,6 @@ def list_topics(location: LogOptions, output: OutputOption = Output.TEXT) -> Non
 def _sizes(snapshot: Snapshot) -> list[Any]:
     records, size = (sum(snapshot.live.column(name).to_pylist()) for name in ("records", "log_bytes"))
     return [snapshot.topic, len(snapshot.partitions), len(snapshot.live), records, Bytes(size)]
-
-
-@with_options
-def upgrade(
-    location: LogOptions,
-    topic: TopicsArgument,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and change nothing.")] = False,
-    output: OutputOption = Output.TEXT,
-) -> None:
-    """Raises the format version of topics to the newest, in one commit each.
-
-    Packages older than that format refuse the topic from then on: upgrade
-    every reader and writer first. There is no way back. No record and no
-    file of the log changes, and jobs may run meanwhile.
-
-    Example: segments topic upgrade /data/log orders --dry-run
-    """
-    log = location.open()
-    for name in log.named(topic):
-        done = log.topic(name).upgrade(dry_run=dry_run)
-        if output is Output.JSON:
-            print_json({"topic": name, "dry_run": dry_run, **dataclasses.asdict(done)})
-        elif done.from_version == done.to_version:
-            print(f"Topic {name} has format version {done.to_version} already.")
-        else:
-            verb = "Would upgrade" if dry_run else "Upgraded"
-            print(f"{verb} topic {name} from format version {done.from_version} to {done.to_version}.")
-            print(f"Transactions of writers that go along: {done.transactions}.")
 
 
 PARTITIONS_SHOWN = 4

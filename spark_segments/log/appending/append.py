@@ -90,9 +90,7 @@ def _target(log: LogDirectory, snapshot: Snapshot, *, repeated: bool = False) ->
     from spark_segments.log.appending.appender import Target
 
     config, count = topic_config(snapshot.config, log.defaults), snapshot.partitions.num_rows
-    return Target(
-        snapshot.topic, snapshot.topic_id, count, config, repeated=repeated, format_version=snapshot.format_version
-    )
+    return Target(snapshot.topic, snapshot.topic_id, count, config, repeated=repeated)
 
 
 def commit_chunks(

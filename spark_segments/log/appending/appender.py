@@ -21,7 +21,7 @@ from spark_segments.format.encoding.encode import Encoded, Runs, encode_runs
 from spark_segments.format.layout import CREATE_TIME, LOG_APPEND_TIME
 from spark_segments.log.appending.caller_rows import check_columns, combine, normalize
 from spark_segments.log.appending.record_rules import check_timestamps, compression, key_missing
-from spark_segments.log.manifest.rows import SHARED_FORMAT_VERSION, Segment
+from spark_segments.log.manifest.rows import Segment
 from spark_segments.log.segment.limits import SegmentLimits
 from spark_segments.log.segment.shared_object import SharedObjectWriter
 from spark_segments.log.segment.writer import ChunkWriter, discard
@@ -122,7 +122,6 @@ class Target:
     partitions: int
     config: TopicConfig
     repeated: bool = False
-    format_version: int = 1
 
     @property
     def chunk_bytes(self) -> int:
@@ -174,8 +173,8 @@ class Appender:
 
     A buffer has BUFFERED_BATCHES batches for each partition, and BUFFER_BYTES at most: a smaller buffer stays in the
     processor's cache. Encoded batches wait in memory, WAITING_BYTES at most, and then go into a shared object, a run
-    for each partition. A partition that gets much has a chunk open instead. In a topic of format version 1, and where
-    the object would be shared by few, all have chunks.
+    for each partition. A partition that gets much has a chunk open instead. Where the object would be shared by few,
+    all have chunks.
 
     At most MAX_OPEN_CHUNKS chunks are open at a time. Where a topic has more partitions, the chunk that was written to
     least recently is closed, and its partition gets a new chunk later.
@@ -366,7 +365,7 @@ class Appender:
         group: list[int] = []
         with_rows = np.flatnonzero(np.diff(starts)).tolist()
         for partition in with_rows:
-            waits = opened.target.format_version >= SHARED_FORMAT_VERSION and partition not in opened.writers
+            waits = partition not in opened.writers
             if group and (not waits or starts[partition + 1] - starts[group[0]] > most_rows):
                 yield group
                 group = []
@@ -425,8 +424,6 @@ class Appender:
         if writer is not None:
             opened.writers[partition] = writer  # last in the dict: written to most recently
             return writer
-        if opened.target.format_version < SHARED_FORMAT_VERSION:
-            return self._open_chunk(opened, partition)
         return opened.waiting.setdefault(partition, WaitingRun())
 
     def _open_chunk(self, opened: _Open, partition: int) -> ChunkWriter:

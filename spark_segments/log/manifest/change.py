@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_segments.errors import CommitConflictError, FormatVersionError, SegmentsError, UnknownTopicError
+from spark_segments.errors import CommitConflictError, SegmentsError, UnknownTopicError
 from spark_segments.log.manifest.role import MIRROR
 from spark_segments.log.manifest.row_files import (
     ROWS_A_FILE,
@@ -41,12 +41,11 @@ from spark_segments.log.manifest.rows import (
 )
 from spark_segments.log.manifest.schemas import PARTITION_KIND, SEGMENT_KIND, TOPIC_KIND, TRANSACTION_KIND
 from spark_segments.log.manifest.snapshot import Snapshot, in_log_order, live_rows
-from spark_segments.log.manifest.topic_row import FIRST_FORMAT_VERSION, TopicRow, topic_table
+from spark_segments.log.manifest.topic_row import TopicRow, topic_table
 from spark_segments.log.manifest.transaction import KEY_PREFIX, Transaction, transactions_table
 
 APPEND = "append"
 CREATE = "create"
-UPGRADE = "upgrade"
 
 ERASE = "erase"
 IMPORT = "import"
@@ -73,7 +72,7 @@ class Change:
     `operation`: the commit's operation in Delta's history. `add`: new segments. `replace`: rows that take the place of
     the rows of the same identity (`Segment.identity`). `drop`: rows whose identities leave the manifest. `partitions`:
     new rows of these partitions; a partition that has no row yet is added. `config`: the settings of the topic from now
-    on; None leaves them. `topic`: a whole new topic row, which deletes a topic, upgrades it or makes it again. Where
+    on; None leaves them. `topic`: a whole new topic row, which deletes a topic or makes it again. Where
     the topic is made again, `partitions` holds all of its partitions. `transactions`: the last ones, from now on, of
     their applications.
     """
@@ -102,7 +101,7 @@ class ChangeWriter:
     contents: dict[str, pa.Buffer] = field(default_factory=dict)
     """The bytes of all files that any try has made, by path."""
     _made_ms: dict[str, int] = field(default_factory=dict)  # {path: when its file was made, by the store's clock}
-    _written: dict[tuple[int, frozenset[str]], tuple[pa.Table, list[RowFile]]] = field(default_factory=dict)
+    _written: dict[frozenset[str], tuple[pa.Table, list[RowFile]]] = field(default_factory=dict)
 
     def planned(
         self, snapshot: Snapshot, files: Sequence[RowFile], change: Change, keys_from_ms: int = 0
@@ -116,7 +115,7 @@ class ChangeWriter:
         check(snapshot, change, add, replace, drop, partitions)
         self._check_age(snapshot, add)
         fresh = _is_made_anew(snapshot, change)
-        done = FileChange([], [], _format_version(snapshot, change))
+        done = FileChange([], [])
         self._write_topic(snapshot, files, change, done)
         self._write_partitions(files, partitions, fresh, done)
         self._write_segments(files, add, replace, drop, done, by_mirror=change.operation == MIRROR)
@@ -163,8 +162,8 @@ class ChangeWriter:
                     hint="Run it again: what it wrote is written anew",
                 )
 
-    def _new_files(self, kind: str, rows: pa.Table, format_version: int) -> list[RowFile]:
-        files = self.store.encode_all(kind, rows, format_version)
+    def _new_files(self, kind: str, rows: pa.Table) -> list[RowFile]:
+        files = self.store.encode_all(kind, rows)
         self.waiting += files
         self.contents |= {file.path: data for file, data in files}
         return [file for file, _ in files]
@@ -176,14 +175,14 @@ class ChangeWriter:
         if topic is not None:
             topic = dataclasses.replace(topic, deleted_topics=_deleted_topics(snapshot, topic))
             done.removed.extend(file for file in files if file.kind == TOPIC_KIND)
-            done.added.extend(self._new_files(TOPIC_KIND, topic_table(topic), done.format_version))
+            done.added.extend(self._new_files(TOPIC_KIND, topic_table(topic)))
 
     def _write_partitions(self, files: Sequence[RowFile], rows: pa.Table, all_of_them: bool, done: FileChange) -> None:
         present = [file for file in files if file.kind == PARTITION_KIND]
         if all_of_them:
             done.removed.extend(present)
             rows = rows.sort_by("partition")
-            done.added.extend(self._new_files(PARTITION_KIND, rows, done.format_version))
+            done.added.extend(self._new_files(PARTITION_KIND, rows))
         elif rows.num_rows:
             numbers = sorted(rows.column("partition").to_pylist())
             # New partitions join the last file: a topic that grows by one partition at a time keeps few files.
@@ -195,7 +194,7 @@ class ChangeWriter:
             kept = kept.filter(pc.invert(pc.is_in(kept.column("partition"), rows.column("partition").combine_chunks())))
             merged = concat([kept, rows], PARTITION_KIND).sort_by("partition")
             done.removed.extend(stale)
-            done.added.extend(self._new_files(PARTITION_KIND, merged, done.format_version))
+            done.added.extend(self._new_files(PARTITION_KIND, merged))
 
     def _write_segments(
         self,
@@ -217,8 +216,8 @@ class ChangeWriter:
                 merged.append(kept)
                 merged_files.append(file)
             else:
-                done.added.extend(self._write_again([file], kept, done.format_version))
-        done.added.extend(self._write_again(merged_files, concat(merged, SEGMENT_KIND), done.format_version))
+                done.added.extend(self._write_again([file], kept))
+        done.added.extend(self._write_again(merged_files, concat(merged, SEGMENT_KIND)))
 
     def _write_transactions(
         self,
@@ -230,8 +229,6 @@ class ChangeWriter:
         done: FileChange,
     ) -> None:
         """Writes the rows of `change.transactions`. A topic that is made anew begins without any."""
-        if done.format_version == FIRST_FORMAT_VERSION:
-            return
         present = [file for file in files if file.kind == TRANSACTION_KIND]
         topic_id = snapshot.topic_id if change.topic is None else change.topic.topic_id
         last = {one.application: one for one in change.transactions}  # a later one of the change counts
@@ -257,7 +254,7 @@ class ChangeWriter:
                 tables[smallest.path] = unchanged[smallest.path]
                 done.removed.append(smallest)
             rows = concat([*tables.values(), rows], TRANSACTION_KIND)
-        done.added.extend(self._new_files(TRANSACTION_KIND, rows, done.format_version))
+        done.added.extend(self._new_files(TRANSACTION_KIND, rows))
 
     def _holders(
         self, present: Sequence[RowFile], replace: pa.Table, drop: pa.Table
@@ -285,12 +282,12 @@ class ChangeWriter:
                 taken = there.filter(pc.less(there, replace.num_rows))
                 yield file, concat([rows.filter(there.is_null()), replace.take(taken)], SEGMENT_KIND)
 
-    def _write_again(self, files: Sequence[RowFile], rows: pa.Table, format_version: int) -> list[RowFile]:
-        key = (format_version, frozenset(file.path for file in files))
+    def _write_again(self, files: Sequence[RowFile], rows: pa.Table) -> list[RowFile]:
+        key = frozenset(file.path for file in files)
         rows = in_log_order(rows)
         before = self._written.get(key)
         if before is None or not before[0].equals(rows):
-            before = self._written[key] = (rows, self._new_files(SEGMENT_KIND, rows, format_version))
+            before = self._written[key] = (rows, self._new_files(SEGMENT_KIND, rows))
         return before[1]
 
     def _check_new(self, present: Sequence[RowFile], add: pa.Table, *, by_row: bool) -> None:
@@ -352,39 +349,10 @@ def check(
             expected=path_rule(snapshot.topic),
             found=f"partition {strange.column('partition')[0].as_py()}",
         )
-    _check_format(snapshot, change, add, replace)
     fresh = _is_made_anew(snapshot, change)
     ends = _check_partitions(snapshot, partitions, change.operation, fresh=fresh)
     for rows in (add, replace):
         _check_ranges(snapshot.topic, live_rows(rows), ends)
-
-
-def _format_version(snapshot: Snapshot, change: Change) -> int:
-    """The topic's format version once the change is committed."""
-    return snapshot.format_version if change.topic is None else change.topic.format_version
-
-
-def _check_format(snapshot: Snapshot, change: Change, add: pa.Table, replace: pa.Table) -> None:
-    """Raises FormatVersionError for a change that the topic's format version cannot hold."""
-    version = _format_version(snapshot, change)
-    if version < snapshot.format_version:
-        raise SegmentsError(
-            f"The format version of topic {snapshot.topic} would fall",
-            expected=f"format.version {snapshot.format_version}",
-            found=version,
-        )
-    if version > FIRST_FORMAT_VERSION:
-        return
-    shared = any(rows.column("index_position").null_count < rows.num_rows for rows in (add, replace))
-    placed = any(pc.any(pc.not_equal(rows.column("position"), 0)).as_py() for rows in (add, replace))
-    has_states = change.topic is not None and change.topic.states
-    if shared or placed or has_states or any(one.key is not None for one in change.transactions):
-        raise FormatVersionError(
-            f"The {change.operation} needs a newer format version than topic {snapshot.topic} has",
-            expected=f"format.version {FIRST_FORMAT_VERSION + 1}",
-            found=version,
-            hint=f"Once all readers and writers are new enough: segments topic upgrade LOG_DIR {snapshot.topic}",
-        )
 
 
 def _is_made_anew(snapshot: Snapshot, change: Change) -> bool:

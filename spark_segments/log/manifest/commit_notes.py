@@ -54,7 +54,7 @@ class CommitNotes:
 @dataclass(frozen=True, slots=True)
 class ReadNote:
     """What a note says. `before`, `after`: the digests of the states between which the commit leads. `contents`: the
-    bytes of the files that it adds, by their paths. `transactions`: those of a topic of format version 1.
+    bytes of the files that it adds, by their paths.
     """
 
     name: NoteName
@@ -64,7 +64,6 @@ class ReadNote:
     removed: Sequence[str]
     added: Sequence[RowFile]
     contents: Mapping[str, pa.Buffer]
-    transactions: Mapping[str, int]
     committed_ms: int
 
 
@@ -85,7 +84,6 @@ def note_file(
     before: Iterable[str],
     change: FileChange,
     contents: Mapping[str, Any],
-    transactions: Mapping[str, int],
     committed_ms: int,
 ) -> NamedFile:
     """The note of a commit to a state of the files `before`. `contents`: the bytes of the files that it adds."""
@@ -107,7 +105,7 @@ def note_file(
             {"path": file.path, "kind": file.kind, "rows": file.rows, "size": memoryview(contents[file.path]).nbytes}
             for file in change.added
         ],
-        "transactions": dict(transactions),
+        "transactions": {},  # those of a topic are rows; readers of the format ask for the member
         "crc32": zlib.crc32(payload),
     }
     head = json.dumps(said, separators=(",", ":")).encode()
@@ -180,9 +178,8 @@ def read_note(storage: Storage, topic: str, name: NoteName) -> ReadNote | None:
             contents[one["path"]] = data.slice(start, one["size"])
             added.append(RowFile(one["path"], one["kind"], one["rows"], one["size"], 0, {}))
             start += one["size"]
-        transactions = {str(application): int(last) for application, last in said["transactions"].items()}
         return ReadNote(
-            name, said["operation"], said["before"], said["after"], said["removed"], added, contents, transactions,
+            name, said["operation"], said["before"], said["after"], said["removed"], added, contents,
             int(said["committed_ms"]),
         )  # fmt: skip
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):

@@ -13,7 +13,6 @@ import logging
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import Any
 
 from spark_segments.config import check_new_topic_name
@@ -25,7 +24,7 @@ from spark_segments.errors import (
     TopicExistsError,
     UnknownTopicError,
 )
-from spark_segments.log.manifest.change import CREATE, ORPHAN_AGE_MS, UPGRADE, Change
+from spark_segments.log.manifest.change import CREATE, ORPHAN_AGE_MS, Change
 from spark_segments.log.manifest.commit import Commit, Plan, Turn, commit
 from spark_segments.log.manifest.delta.actions import commit_info
 from spark_segments.log.manifest.delta.delta_log import TRUSTED_SECONDS, DeltaLog, OpenDeltaLog
@@ -34,7 +33,7 @@ from spark_segments.log.manifest.rows import Partition, Segment, removed_rows
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.manifest.swap import RowSwap, live_by_identity, not_as_read, swapped
 from spark_segments.log.manifest.topic_log import TableState, TopicLog, record_forced_deletion
-from spark_segments.log.manifest.topic_row import FORMAT_VERSION, TopicRow
+from spark_segments.log.manifest.topic_row import TopicRow
 from spark_segments.log.manifest.transaction import AnyTransaction
 from spark_segments.log.manifest.upkeep import DroppedVersions, checkpoint, drop_old_versions, merge_files
 from spark_segments.storage import Storage
@@ -46,15 +45,6 @@ CHECKPOINT_VERSIONS = 20
 """After how many versions a checkpoint is written: opening the table reads every commit since the last checkpoint."""
 
 _logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Upgrade:
-    """An upgrade of a topic: its format versions before and after, and how many writers' transactions became rows."""
-
-    from_version: int
-    to_version: int
-    transactions: int
 
 
 class Manifest:
@@ -182,8 +172,6 @@ class Manifest:
         config: Mapping[str, str],
         partitions: Sequence[Partition],
         segments: Sequence[Segment] = (),
-        *,
-        format_version: int = FORMAT_VERSION,
     ) -> None:
         """Makes the topic with these rows in a single commit. Of several creators at once, no two succeed.
 
@@ -192,8 +180,7 @@ class Manifest:
         UnknownOutcomeError where the store failed and the topic may have been made. A deleted topic of this name leaves
         its rows to vacuum.
         """
-        topic = TopicRow(topic_id, config, format_version=format_version)
-        self.create_by(Change(CREATE, add=segments, partitions=partitions, topic=topic))
+        self.create_by(Change(CREATE, add=segments, partitions=partitions, topic=TopicRow(topic_id, config)))
 
     def create_by(self, change: Change) -> None:
         """As `create`, by a change with a whole topic row."""
@@ -214,24 +201,6 @@ class Manifest:
                 path=self.storage.uri,
                 hint="Vacuum takes them once file.delete.delay.ms has passed; choose another name until then",
             ) from error
-
-    def upgrade(self, *, dry_run: bool = False) -> Upgrade:
-        """Raises the topic's format version to the newest, in a single commit that changes no records."""
-        upgrades: list[Upgrade] = []
-
-        def plan(snapshot: Snapshot) -> Change | None:
-            if snapshot.format_version == FORMAT_VERSION:
-                upgrades.append(Upgrade(FORMAT_VERSION, FORMAT_VERSION, 0))
-                return None
-            transactions = self.log.state(snapshot.version).last_transactions()
-            upgrades.append(Upgrade(snapshot.format_version, FORMAT_VERSION, len(transactions)))
-            if dry_run:
-                return None
-            topic = dataclasses.replace(snapshot.topic_row, format_version=FORMAT_VERSION)
-            return Change(UPGRADE, topic=topic, transactions=transactions)
-
-        self.commit(plan)
-        return upgrades[-1]
 
     def delete(self) -> Commit:
         """Takes the topic out of the log directory: its rows become removed rows, whose files vacuum deletes."""

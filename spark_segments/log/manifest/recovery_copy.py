@@ -16,13 +16,13 @@ from typing import Any
 
 import pyarrow as pa
 
-from spark_segments.errors import LogDirError
+from spark_segments.errors import FormatVersionError, LogDirError
 from spark_segments.log.manifest.commit_notes import recovery_directory, version_of
 from spark_segments.log.manifest.row_files import RowFile, RowFiles, concat
 from spark_segments.log.manifest.schemas import PARTITION_KIND, SEGMENT_KIND, TOPIC_KIND, TRANSACTION_KIND
 from spark_segments.log.manifest.snapshot import SegmentRows, Snapshot
 from spark_segments.log.manifest.topic_log import TableState, TopicLog
-from spark_segments.log.manifest.topic_row import FIRST_FORMAT_VERSION, FORMAT_VERSION, NewerFormatError, topic_of
+from spark_segments.log.manifest.topic_row import topic_of
 from spark_segments.log.manifest.transaction import Transaction, transactions_of
 from spark_segments.storage import FileInfo, Storage
 
@@ -76,8 +76,6 @@ def write_recovery_copy(log: TopicLog, state: TableState) -> None:
         "notes": True,
         "files": [{"path": file.path, "kind": file.kind, "rows": file.rows} for file in state.files],
     }
-    if state.snapshot.format_version == FIRST_FORMAT_VERSION:  # later versions have rows of them
-        index["transactions"] = {one.application: one.version for one in state.last_transactions()}
     path, content = _index_path(directory, state.version), json.dumps(index).encode()
     if path not in copied or storage.read(path).to_pybytes() != content:
         storage.replace(path, content)
@@ -87,7 +85,7 @@ def write_recovery_copy(log: TopicLog, state: TableState) -> None:
 def read_recovery_copy(storage: Storage, topic: str, version: int | None = None) -> RecoveryCopy:
     """The copy of a version, by default the newest copy that is whole.
 
-    Raises LogDirError where there is none, NewerFormatError where a newer package wrote it.
+    Raises LogDirError where there is none, FormatVersionError where a package of another format wrote it.
     """
     directory = recovery_directory(topic)
     versions = sorted(_indexes(storage, directory), reverse=True)
@@ -95,7 +93,7 @@ def read_recovery_copy(storage: Storage, topic: str, version: int | None = None)
     for number in versions if version is None else [version]:
         try:
             return _read(storage, directory, number)
-        except NewerFormatError:
+        except FormatVersionError:
             raise
         except UNREADABLE as error:
             damage = error
@@ -111,7 +109,7 @@ def snapshot_of(
 ) -> tuple[Snapshot, list[Transaction]]:
     """A topic from the rows of all files of its version, and the transactions that these files have.
 
-    Raises any of UNREADABLE for rows that are no manifest's, NewerFormatError for those of a newer package.
+    Raises any of UNREADABLE for rows that are no manifest's, FormatVersionError for those of another format.
     """
 
     def of(kind: str) -> list[pa.Table]:
@@ -119,8 +117,6 @@ def snapshot_of(
 
     [row] = of(TOPIC_KIND)
     topic_row = topic_of(row)
-    if topic_row.format_version > FORMAT_VERSION:
-        raise _newer(FORMAT_VERSION, topic_row.format_version)
     snapshot = Snapshot(
         topic,
         version,
@@ -131,7 +127,6 @@ def snapshot_of(
         SegmentRows(concat(of(SEGMENT_KIND), SEGMENT_KIND)),
         topic_row.deleted_ms,
         deleted_topics=topic_row.deleted_topics,
-        format_version=topic_row.format_version,
         states=topic_row.states,
     )
     return snapshot, transactions_of(concat(of(TRANSACTION_KIND), TRANSACTION_KIND))
@@ -188,26 +183,20 @@ def _read(storage: Storage, directory: str, version: int) -> RecoveryCopy:
     index = json.loads(storage.read(path).to_pybytes())
     try:
         if index["format.version"] > _INDEX_VERSION:
-            raise _newer(_INDEX_VERSION, index["format.version"])
+            raise FormatVersionError(
+                "A newer version of this package wrote the recovery copy",
+                expected=f"format.version {_INDEX_VERSION}",
+                found=index["format.version"],
+                hint="Use a newer spark-segments",
+            )
         files = [RowFile(one["path"], one["kind"], one["rows"], 0, 0, {}) for one in index["files"]]
         tables = RowFiles(storage, directory).read_all(files)
         snapshot, transactions = snapshot_of(index["topic"], index["version"], index["committed_ms"], files, tables)
-        if "transactions" in index:
-            transactions = [Transaction(*one) for one in index["transactions"].items()]
-    except NewerFormatError as error:
+    except FormatVersionError as error:
         error.path = storage.location(directory)
         raise
     [info] = [info for info in storage.list(directory) if info.path == path]
     return RecoveryCopy(snapshot, transactions, files, info.mtime_ms, index.get("notes") is True)
-
-
-def _newer(known: int, found: int) -> NewerFormatError:
-    return NewerFormatError(
-        "A newer version of this package wrote the manifest or its recovery copy",
-        expected=f"format.version {known}",
-        found=found,
-        hint="Use a newer spark-segments",
-    )
 
 
 def _drop_old_copies(storage: Storage, topic: str) -> None:

@@ -49,7 +49,7 @@ from spark_segments.log.manifest.states import (
     other_states,
 )
 from spark_segments.log.manifest.topic_log import TableState
-from spark_segments.log.manifest.topic_row import FORMAT_VERSION, TopicRow
+from spark_segments.log.manifest.topic_row import TopicRow
 from spark_segments.log.manifest.transaction import Transaction
 from spark_segments.log.manifest.upkeep import MERGE
 
@@ -176,7 +176,6 @@ def plan_mirror(
         version.topic_id,
         version.config,
         version.deleted_ms,
-        FORMAT_VERSION,
         states=_role(leader, follower).given_to(
             {name: value for name, value in other_states(follower.states).items() if name != ERASURES}
             | log_states(version.states)

@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from spark_segments.errors import LogDirError
+from spark_segments.errors import FormatVersionError, LogDirError
 from spark_segments.log.manifest.schemas import (
     KIND,
     PARTITION_KIND,
@@ -30,10 +30,8 @@ from spark_segments.log.manifest.schemas import (
     SEGMENT_KIND,
     TOPIC_KIND,
     TRANSACTION_KIND,
-    file_rows,
     rows_in_file,
 )
-from spark_segments.log.manifest.topic_row import NewerFormatError
 from spark_segments.storage import Storage
 
 ROWS_A_FILE = {TOPIC_KIND: 1000, PARTITION_KIND: 1000, SEGMENT_KIND: 20_000, TRANSACTION_KIND: 1000}
@@ -101,11 +99,10 @@ NamedFile = tuple[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class FileChange:
-    """Files that a commit adds and removes. The table has the columns of `format_version` from that commit on."""
+    """Files that a commit adds and removes."""
 
     added: list[RowFile]
     removed: list[RowFile]
-    format_version: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,9 +112,9 @@ class RowFiles:
     storage: Storage
     directory: str
 
-    def write_all(self, kind: str, rows: pa.Table, format_version: int) -> list[RowFile]:
+    def write_all(self, kind: str, rows: pa.Table) -> list[RowFile]:
         """Writes rows of the given kind to new files. Nobody sees the files before a commit adds them."""
-        files = self.encode_all(kind, rows, format_version)
+        files = self.encode_all(kind, rows)
         self.storage.write_all(self.named(files), unique=True)
         return [file for file, _ in files]
 
@@ -129,14 +126,14 @@ class RowFiles:
         """The file's path, relative to the log directory."""
         return f"{self.directory}/{file.path}"
 
-    def encode_all(self, kind: str, rows: pa.Table, format_version: int) -> list[EncodedFile]:
+    def encode_all(self, kind: str, rows: pa.Table) -> list[EncodedFile]:
         """The content of new files with these rows in their order, in as many files as ROWS_A_FILE asks for."""
         step = ROWS_A_FILE[kind]
         slices = (rows.slice(start, step) for start in range(0, rows.num_rows, step))
-        return [self._encode(kind, part, format_version) for part in slices]
+        return [self._encode(kind, part) for part in slices]
 
-    def _encode(self, kind: str, rows: pa.Table, format_version: int) -> EncodedFile:
-        rows = file_rows(rows.combine_chunks(), kind, format_version)
+    def _encode(self, kind: str, rows: pa.Table) -> EncodedFile:
+        rows = rows.combine_chunks()
         path = f"{KIND}={kind}/part-{uuid.uuid4().hex}.parquet"
         sink = pa.BufferOutputStream()
         # Delta encoding reads five times faster than a dictionary here, and takes half of the space.
@@ -175,7 +172,7 @@ class RowFiles:
         content = self.storage.read(f"{self.directory}/{file.path}")
         try:
             rows = rows_of(content, file.kind)
-        except NewerFormatError as error:
+        except FormatVersionError as error:
             error.path = self.storage.location(self.path(file))
             raise
         except (pa.ArrowException, OSError, ValueError, KeyError) as error:

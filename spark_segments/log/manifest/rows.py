@@ -1,8 +1,8 @@
 """Rows of segments and of partitions, as Arrow columns and as values.
 
 manifest.py reads and commits them. Large topics stay in Arrow tables; `Segment` and `Partition` are for the few rows
-that a plan looks at or makes. topic_row.py and transactions.py have the other kinds, schemas.py what the files of a
-format version hold.
+that a plan looks at or makes. topic_row.py and transaction.py have the other kinds, schemas.py what the files
+hold.
 """
 
 from __future__ import annotations
@@ -25,9 +25,6 @@ DELETING = "deleting"  # out of the log, and vacuum has begun to delete the file
 
 OUT_OF_LOG = (REMOVED, DELETING)
 STATES = (CHUNK, SEALED, *OUT_OF_LOG)
-
-SHARED_FORMAT_VERSION = 2
-"""Topics from this format on may have shared objects."""
 
 LOG_SUFFIX = ".log"
 INDEX_SUFFIX = ".index"

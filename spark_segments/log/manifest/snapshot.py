@@ -22,7 +22,7 @@ from spark_segments.log.manifest.role import Role
 from spark_segments.log.manifest.row_files import RowFile, RowFiles, concat
 from spark_segments.log.manifest.rows import OUT_OF_LOG, Partition, Segment, partitions_of, segments_of
 from spark_segments.log.manifest.schemas import SEGMENT_KIND
-from spark_segments.log.manifest.topic_row import FORMAT_VERSION, TopicRow
+from spark_segments.log.manifest.topic_row import TopicRow
 
 if TYPE_CHECKING:
     from spark_segments.format.sidecars.txn_index import AbortedTransactions
@@ -106,8 +106,8 @@ class Snapshot:
 
     `config`: the topic's own settings, without defaults. `committed_ms`: when the last commit wrote its rows, by the
     clock of the machine that did. `partitions`: rows of PARTITION_SCHEMA by partition. `deleted_ms`: when the topic was
-    deleted, None while it is there. `stand_ins`: for directories that Kafka wrote. `deleted_topics`, `format_version`
-    and `states`: as in `Topic`.
+    deleted, None while it is there. `stand_ins`: for directories that Kafka wrote. `deleted_topics`, `states`: as in
+    `TopicRow`.
     """
 
     topic: str
@@ -120,7 +120,6 @@ class Snapshot:
     deleted_ms: int | None = None
     stand_ins: StandIns = NO_STAND_INS
     deleted_topics: Mapping[str, str] = field(default_factory=dict)
-    format_version: int = FORMAT_VERSION
     states: Mapping[str, str] = field(default_factory=dict)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -130,9 +129,7 @@ class Snapshot:
     @property
     def topic_row(self) -> TopicRow:
         """The topic's own row. A change of the topic begins from it, so that what the change does not name stays."""
-        return TopicRow(
-            self.topic_id, self.config, self.deleted_ms, self.format_version, self.deleted_topics, self.states
-        )
+        return TopicRow(self.topic_id, self.config, self.deleted_ms, self.deleted_topics, self.states)
 
     @property
     def role(self) -> Role:

@@ -23,7 +23,7 @@ from datetime import UTC, datetime
 from typing import TypeVar
 
 from spark_segments.log.manifest.snapshot import Snapshot
-from spark_segments.log.manifest.topic_row import FIRST_FORMAT_VERSION, TopicRow
+from spark_segments.log.manifest.topic_row import TopicRow
 
 T = TypeVar("T")
 
@@ -69,12 +69,8 @@ def noted(erasures: Iterable[Erasure]) -> dict[str, str]:
     return {ERASURES: json.dumps([dataclasses.asdict(one) for one in kept])} if kept else {}
 
 
-def with_erasure(snapshot: Snapshot, erasure: Erasure) -> TopicRow | None:
-    """The topic's row for the commit on top of `snapshot` that is part of an erasure. None in format version 1, which
-    has no place for it: there the commit's operation alone says that it erased.
-    """
-    if snapshot.format_version == FIRST_FORMAT_VERSION:
-        return None
+def with_erasure(snapshot: Snapshot, erasure: Erasure) -> TopicRow:
+    """The topic's row for the commit on top of `snapshot` that is part of an erasure."""
     erasure = dataclasses.replace(erasure, version=snapshot.version + 1)
     states: Mapping[str, str] = snapshot.states
     return dataclasses.replace(snapshot.topic_row, states={**states, **noted([*erasures_of(snapshot), erasure])})

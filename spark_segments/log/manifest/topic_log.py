@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 
 from spark_segments.config import TopicConfig, topic_config, validate_topic_name
 from spark_segments.errors import (
+    FormatVersionError,
     InvalidOptionError,
     LogDirError,
     StorageError,
@@ -41,7 +42,7 @@ from spark_segments.log.manifest.row_files import FileChange, NamedFile, RowFile
 from spark_segments.log.manifest.rows import PARTITION_SCHEMA, SEGMENT_SCHEMA
 from spark_segments.log.manifest.schemas import PARTITION_KIND, SCHEMAS, SEGMENT_KIND, TOPIC_KIND, TRANSACTION_KIND
 from spark_segments.log.manifest.snapshot import SegmentFiles, SegmentRows, Snapshot, rows_are_gone
-from spark_segments.log.manifest.topic_row import FIRST_FORMAT_VERSION, FORMAT_VERSION, NewerFormatError, topic_of
+from spark_segments.log.manifest.topic_row import topic_of
 from spark_segments.log.manifest.transaction import Transaction, is_repeat, transactions_of
 from spark_segments.storage import Storage
 
@@ -107,20 +108,13 @@ class TableState:
 
     def last_transaction(self, application: str) -> Transaction | None:
         """The application's last transaction on this topic id, None where it has none."""
-        if self.snapshot.format_version > FIRST_FORMAT_VERSION:
-            rows = self._transaction_rows()
-            found = transactions_of(rows.filter(pc.equal(rows.column("application_id"), application)))
-            return found[0] if found else None
-        version = self.table.last_transaction(_application_id(application, self.snapshot.topic_id))
-        return None if version is None else Transaction(application, version)
+        rows = self._transaction_rows()
+        found = transactions_of(rows.filter(pc.equal(rows.column("application_id"), application)))
+        return found[0] if found else None
 
     def last_transactions(self) -> list[Transaction]:
-        """The last transactions of all applications on this topic id. In format version 1 Delta's log has them."""
-        if self.snapshot.format_version > FIRST_FORMAT_VERSION:
-            return transactions_of(self._transaction_rows())
-        suffix = _application_id("", self.snapshot.topic_id)
-        found = self.delta.last_transactions(self.version)
-        return [Transaction(name.removesuffix(suffix), last) for name, last in found.items() if name.endswith(suffix)]
+        """The last transactions of all applications on this topic id."""
+        return transactions_of(self._transaction_rows())
 
     def _transaction_rows(self) -> pa.Table:
         try:
@@ -226,9 +220,7 @@ class TopicLog:
         if self.deleted_by_force_ms() is None:  # else it counts whether all of the manifest can be read
             with contextlib.suppress(LogDirError, StorageError, FileNotFoundError, KeyError, ValueError):
                 [rows] = self.store.read_all([file for file in self.open().files if file.kind == TOPIC_KIND])
-                topic = topic_of(rows)
-                if topic.format_version <= FORMAT_VERSION:
-                    return topic.deleted_ms is None
+                return topic_of(rows).deleted_ms is None
         return self.state().snapshot.deleted_ms is None
 
     def deleted_by_force_ms(self) -> int | None:
@@ -240,7 +232,13 @@ class TopicLog:
         files = table.files
         unknown = sorted({file.kind for file in files} - SCHEMAS.keys())
         if unknown:
-            raise self._newer(f"kinds of rows {', '.join(SCHEMAS)}", unknown[0])
+            raise FormatVersionError(
+                f"Topic {self.topic} was written by a newer version of this package",
+                path=self.location,
+                expected=f"kinds of rows {', '.join(SCHEMAS)}",
+                found=unknown[0],
+                hint="Use a newer spark-segments",
+            )
         topics, partitions = ([file for file in files if file.kind == kind] for kind in (TOPIC_KIND, PARTITION_KIND))
         if len(topics) != 1:
             raise LogDirError("Not a manifest", path=self.location, expected="one row for the topic", found=len(topics))
@@ -253,8 +251,6 @@ class TopicLog:
             raise StorageError("A file of the manifest is missing", path=str(error.filename)) from error
         except (KeyError, ValueError) as error:  # a file of other columns or types, or a malformed topic row
             raise LogDirError(f"The manifest of {self.topic} cannot be read: {error}", path=self.location) from error
-        if topic.format_version > FORMAT_VERSION:
-            raise self._newer(f"format.version {FORMAT_VERSION}", topic.format_version)
         snapshot = Snapshot(
             topic=self.topic,
             version=table.version,
@@ -265,21 +261,9 @@ class TopicLog:
             source=SegmentFiles(self.store, [file for file in files if file.kind == SEGMENT_KIND]),
             deleted_ms=topic.deleted_ms,
             deleted_topics=topic.deleted_topics,
-            format_version=topic.format_version,
             states=topic.states,
         )
-        if topic.format_version > FIRST_FORMAT_VERSION:  # rows tell the transactions: 80 KB of delta-rs need not stay
-            table = dataclasses.replace(table, opened_transaction=lambda _: None)
         return TableState(table, snapshot, self.store, self.delta)
-
-    def _newer(self, known: str, found: object) -> NewerFormatError:
-        return NewerFormatError(
-            f"Topic {self.topic} was written by a newer version of this package",
-            path=self.location,
-            expected=known,
-            found=found,
-            hint="Use a newer spark-segments",
-        )
 
     def state_to_create_on(self) -> TableState:
         """The state of a topic that was never made, for the commit that makes it; or of one that was made just now.
@@ -301,9 +285,7 @@ class TopicLog:
                 hint=REBUILD_HINT,
             )
         rows = SegmentRows(SEGMENT_SCHEMA.empty_table())
-        nothing = Snapshot(
-            self.topic, -1, "", {}, 0, PARTITION_SCHEMA.empty_table(), rows, format_version=FIRST_FORMAT_VERSION
-        )
+        nothing = Snapshot(self.topic, -1, "", {}, 0, PARTITION_SCHEMA.empty_table(), rows)
         return TableState(NO_TABLE, nothing, self.store, self.delta)
 
     def _other_spelling(self) -> str | None:
@@ -427,48 +409,19 @@ class TopicLog:
         state: TableState,
         change: FileChange,
         note: CommitNote,
-        transactions: Iterable[Transaction],
         contents: Mapping[str, Any],
     ) -> NamedFile:
         """The note of a commit right after `state`, to be written with the files that the commit adds: `contents`, by
         path.
         """
-        before = [file.path for file in state.files]
-        return self._note(state.version + 1, state.snapshot.topic_id, before, change, note, transactions, contents)
+        return self.note_at(state.version + 1, [file.path for file in state.files], change, note, contents)
 
-    def note_of_anew(
-        self,
-        version: int,
-        topic_id: str,
-        change: FileChange,
-        note: CommitNote,
-        transactions: Iterable[Transaction],
-        contents: Mapping[str, Any],
+    def note_at(
+        self, version: int, before: Iterable[str], change: FileChange, note: CommitNote, contents: Mapping[str, Any]
     ) -> NamedFile:
-        """As `note_of`, of the commit that `make_anew` makes."""
-        return self._note(version, topic_id, (), change, note, transactions, contents)
-
-    def _note(
-        self,
-        version: int,
-        topic_id: str,
-        before: Iterable[str],
-        change: FileChange,
-        note: CommitNote,
-        transactions: Iterable[Transaction],
-        contents: Mapping[str, Any],
-    ) -> NamedFile:
-        is_old = change.format_version == FIRST_FORMAT_VERSION  # later versions have rows of transactions
-        return note_file(
-            self.topic,
-            NoteName(version, f"{note.commit_id}-{note.attempt}"),
-            note.operation,
-            before,
-            change,
-            contents,
-            _delta_transactions(transactions, topic_id) if is_old else {},
-            time.time_ns() // 1_000_000,
-        )
+        """As `note_of`, of the commit that makes `version` of a state of the files `before`."""
+        name, committed_ms = NoteName(version, f"{note.commit_id}-{note.attempt}"), time.time_ns() // 1_000_000
+        return note_file(self.topic, name, note.operation, before, change, contents, committed_ms)
 
     def holds(self, state: TableState, txn: Transaction) -> bool:
         """Whether the topic of a state has an append already. Raises TransactionOrderError as `is_repeat` does."""

@@ -2,9 +2,9 @@
 
 A transaction is (application id, version). A topic remembers the last version of each application: that version again
 is a repeat, a lower one an error. An idempotency key is a transaction that a topic remembers for
-transactional.id.expiration.ms, so keys may come in any order. From format version 2 on rows of the manifest say what
-the last transactions are. Delta's txn actions go with the commits of applications as well, and serve the topics of
-version 1. Kafka's transactions, which live in the batches, are another matter.
+transactional.id.expiration.ms, so keys may come in any order. Rows of the manifest say what the last transactions are,
+and Delta's txn actions which commit of an application has which. Kafka's transactions, which live in the batches, are
+another matter.
 """
 
 from __future__ import annotations

@@ -9,8 +9,6 @@ import uuid
 from dataclasses import dataclass
 from itertools import pairwise
 
-import pyarrow as pa
-
 from spark_segments.errors import InvalidOptionError, UnknownTopicError
 from spark_segments.log.manifest.change import ORPHAN_AGE_MS
 from spark_segments.log.manifest.delta.actions import CommitNote, paths_of
@@ -63,21 +61,17 @@ def checkpoint(log: TopicLog, state: TableState) -> None:
 
 def _merge(log: TopicLog, files: list[RowFile]) -> bool:
     rows = in_log_order(concat(log.store.read_all(files), SEGMENT_KIND))
-    change: FileChange | None = None
-    contents: dict[str, pa.Buffer] = {}
+    encoded = log.store.encode_all(SEGMENT_KIND, rows)
+    log.storage.write_all(log.store.named(encoded), unique=True)
+    change = FileChange([file for file, _ in encoded], files)
+    contents = {file.path: data for file, data in encoded}
     for _ in range(_TRIES):
         state = log.state()
         if not {file.path for file in files} <= {file.path for file in state.files}:
             return False
-        version = state.snapshot.format_version
-        if change is None or change.format_version != version:  # the topic may have been upgraded meanwhile
-            encoded = log.store.encode_all(SEGMENT_KIND, rows, version)
-            log.storage.write_all(log.store.named(encoded), unique=True)
-            change = FileChange([file for file, _ in encoded], files, version)
-            contents = {file.path: data for file, data in encoded}
         delta = log.durable(state.snapshot.config)
         note = CommitNote(uuid.uuid4().hex, 0, MERGE)
-        noted = log.note_of(state, change, note, (), contents)
+        noted = log.note_of(state, change, note, contents)
         log.storage.write_all([noted], unique=True)
         delta.prepare(state.table, [*map(log.store.path, change.added), noted[0]])
         try:

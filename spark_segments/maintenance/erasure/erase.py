@@ -69,7 +69,7 @@ class _Erasure:
     topic_id: str = ""
     erasure_id: str = field(default_factory=lambda: uuid.uuid4().hex)
 
-    def topic_row(self, current: Snapshot, *, history: bool) -> TopicRow | None:
+    def topic_row(self, current: Snapshot, *, history: bool) -> TopicRow:
         """The topic's row with this erasure, for a commit on top of `current`."""
         now_ms = self.log.storage.now_ms()
         return with_erasure(current, Erasure(self.erasure_id, -1, now_ms, len(self.keys), history))

@@ -210,7 +210,7 @@ def copied_out(
         for row in rows
     ]
     copy = CopySegments(storage, topic, RollRules.of(rows[0].topic_id, config))
-    outputs = copied(copy, tasks, spark, with_objects=True, progress=progress)
+    outputs = copied(copy, tasks, spark, progress=progress)
     done = [
         ErasedSegment(row, (output,), CleanerStats(records_read=output.records))
         for row, output in zip(rows, outputs, strict=True)

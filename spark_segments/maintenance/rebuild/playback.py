@@ -16,7 +16,7 @@ from urllib.parse import unquote
 
 import pyarrow as pa
 
-from spark_segments.errors import LogDirError
+from spark_segments.errors import FormatVersionError, LogDirError
 from spark_segments.log.manifest.commit_notes import (
     CommitNotes,
     NoteName,
@@ -33,7 +33,6 @@ from spark_segments.log.manifest.row_files import RowFile, RowFiles, rows_of
 from spark_segments.log.manifest.schemas import KIND, SEGMENT_KIND
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.manifest.topic_log import TopicLog
-from spark_segments.log.manifest.topic_row import FIRST_FORMAT_VERSION, NewerFormatError
 from spark_segments.log.manifest.transaction import Transaction
 
 
@@ -71,7 +70,7 @@ class KnownTopic:
 
 @dataclass(slots=True)
 class _Played:
-    """A state of the manifest on the way: its files, the rows of those that a note has, and v1's transactions.
+    """A state of the manifest on the way: its files, and the rows of those that a note has.
 
     `is_noted`: who made the state writes a note of every commit. So a commit after it would have one.
     """
@@ -83,7 +82,6 @@ class _Played:
     committed_ms: int
     is_noted: bool
     contents: dict[str, pa.Buffer] = field(default_factory=dict)
-    transactions: dict[str, int] = field(default_factory=dict)
 
     @property
     def digest(self) -> str:
@@ -98,41 +96,28 @@ class _Played:
         self.version, self.files, self.committed_ms = note.name.version, files, note.committed_ms
         self.is_noted = True
         self.contents |= note.contents
-        self.transactions |= note.transactions
         return True
 
     def apply_actions(self, actions: Sequence[dict[str, Any]]) -> None:
         """Plays a commit of Delta's log. Raises any of UNREADABLE for actions, or rows, that are no commit's."""
-        files, txns = dict(self.files), dict(self.transactions)
+        files = dict(self.files)
         for action in actions:
             if "remove" in action:
                 del files[unquote(action["remove"]["path"])]
             if "add" in action:
                 path = unquote(action["add"]["path"])
                 files[path] = RowFile(path, action["add"]["partitionValues"][KIND], 0, 0, 0, {})
-            if "txn" in action:
-                txns[action["txn"]["appId"]] = int(action["txn"]["version"])
         for path in files.keys() - self.files.keys():
             self._rows(files[path])
-        self.version, self.files, self.transactions = self.version + 1, files, txns
+        self.version, self.files = self.version + 1, files
         self.is_noted = False
         self.committed_ms = int(commit_info(actions).get("timestamp") or self.committed_ms)
 
     def topic(self) -> tuple[Snapshot, list[Transaction]]:
         """The topic at this state. Raises any of UNREADABLE."""
         files = list(self.files.values())
-        snapshot, transactions = snapshot_of(
-            self.log.topic, self.version, self.committed_ms, files, [self._rows(file) for file in files]
-        )
-        if snapshot.format_version == FIRST_FORMAT_VERSION:
-            suffix = f"@{snapshot.topic_id}"
-            last = {one.application: one for one in (self.copy.transactions if self.copy else ())}
-            for name, version in self.transactions.items():
-                if name.endswith(suffix):
-                    name = name.removesuffix(suffix)
-                    last[name] = Transaction(name, version)
-            transactions = list(last.values())
-        return snapshot, transactions
+        tables = [self._rows(file) for file in files]
+        return snapshot_of(self.log.topic, self.version, self.committed_ms, files, tables)
 
     def _rows(self, file: RowFile) -> pa.Table:
         if file.path in self.contents:
@@ -145,8 +130,8 @@ class _Played:
 def known_topic(log: TopicLog) -> KnownTopic:
     """What is known. Changes nothing.
 
-    Raises LogDirError where there is neither a recovery copy nor the note of the topic's first commit; NewerFormatError
-    where a newer package wrote the copy, or a commit after it; StorageError.
+    Raises LogDirError where there is neither a recovery copy nor the note of the topic's first commit;
+    FormatVersionError where the copy, or a commit after it, has another format; StorageError.
     """
     listed, notes = log.delta.log_files(), notes_of(log.storage, log.topic)
     read = {name: read_note(log.storage, log.topic, name) for names in notes.by_version.values() for name in names}
@@ -163,7 +148,7 @@ def known_topic(log: TopicLog) -> KnownTopic:
         try:
             snapshot, transactions = played.topic()
             break
-        except NewerFormatError:
+        except FormatVersionError:
             raise
         except UNREADABLE:
             if not states:
@@ -192,7 +177,7 @@ def _begun(log: TopicLog, notes: CommitNotes, read: Mapping[NoteName, ReadNote |
     missing: LogDirError | None = None
     try:
         copy = read_recovery_copy(log.storage, log.topic)
-    except NewerFormatError:
+    except FormatVersionError:
         raise
     except LogDirError as error:
         missing = error
@@ -217,7 +202,7 @@ def _begun(log: TopicLog, notes: CommitNotes, read: Mapping[NoteName, ReadNote |
 def _step(state: _Played, notes: CommitNotes, read: Mapping[NoteName, ReadNote | None]) -> _Played | None:
     """The state after the next commit. None where none is proven."""
     version, digest = state.version + 1, state.digest
-    played = dataclasses.replace(state, contents=dict(state.contents), transactions=dict(state.transactions))
+    played = dataclasses.replace(state, contents=dict(state.contents))
     candidates = [one for name in notes.by_version.get(version, ()) if (one := read[name]) and one.before == digest]
     for note in _proven(played.log, candidates, notes, read):
         if played.apply(note):

@@ -18,7 +18,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_segments.errors import CommitConflictError, LogDirError, SegmentsError, StorageError
+from spark_segments.errors import CommitConflictError, FormatVersionError, LogDirError, SegmentsError, StorageError
 from spark_segments.log.directory import LogDirectory
 from spark_segments.log.groups.group import all_groups
 from spark_segments.log.manifest.change import Change, check
@@ -33,7 +33,7 @@ from spark_segments.log.manifest.rows import OUT_OF_LOG, PARTITION_SCHEMA, SEGME
 from spark_segments.log.manifest.schemas import PARTITION_KIND, SEGMENT_KIND, TOPIC_KIND, TRANSACTION_KIND
 from spark_segments.log.manifest.snapshot import SegmentRows, Snapshot, in_log_order
 from spark_segments.log.manifest.states import REBUILT_FROM
-from spark_segments.log.manifest.topic_row import FIRST_FORMAT_VERSION, NewerFormatError, TopicRow, topic_table
+from spark_segments.log.manifest.topic_row import TopicRow, topic_table
 from spark_segments.log.manifest.transaction import transactions_table
 from spark_segments.log.marker import is_marked, mark
 from spark_segments.log.report import Report
@@ -61,7 +61,7 @@ def rebuild_manifest(log: LogDirectory, topic: str, *, dry_run: bool = False) ->
     Nothing may write to the topic meanwhile.
 
     No file of the log is changed. Raises LogDirError where the manifest can be read, where there is no recovery copy,
-    where a newer package wrote either, or where the topic was deleted; CommitConflictError where somebody commits
+    where either has another format, or where the topic was deleted; CommitConflictError where somebody commits
     meanwhile; StorageError where the store fails: then nobody knows whether the manifest is lost.
     """
     if log.is_kafka:
@@ -89,7 +89,6 @@ def rebuild_manifest(log: LogDirectory, topic: str, *, dry_run: bool = False) ->
 
 def _commit(log: LogDirectory, manifest: Manifest, known: KnownTopic, topic_id: str, version: int) -> None:
     snapshot = known.snapshot
-    format_version = snapshot.format_version
     rows = snapshot.source.read(None)
     is_out = pc.is_in(rows.column("state"), pa.array(OUT_OF_LOG))
     live, removed = rows.filter(pc.invert(is_out)), rows.filter(is_out)
@@ -97,26 +96,20 @@ def _commit(log: LogDirectory, manifest: Manifest, known: KnownTopic, topic_id: 
     if topic_id != snapshot.topic_id:
         live, partitions = _with_id(live, SEGMENT_SCHEMA, topic_id), _with_id(partitions, PARTITION_SCHEMA, topic_id)
         topic = _under_a_new_id(topic, topic_id, removed)
-    nothing = Snapshot(
-        snapshot.topic, -1, "", {}, 0, PARTITION_SCHEMA.empty_table(), SegmentRows(SEGMENT_SCHEMA.empty_table()),
-        format_version=FIRST_FORMAT_VERSION,
-    )  # fmt: skip
     none = SEGMENT_SCHEMA.empty_table()
+    nothing = Snapshot(snapshot.topic, -1, "", {}, 0, PARTITION_SCHEMA.empty_table(), SegmentRows(none))
     check(nothing, Change(REBUILD, topic=topic), live, none, none, partitions)
     store, last = manifest.log.store, known.transactions
     tables = {
         TOPIC_KIND: topic_table(topic),
         PARTITION_KIND: partitions,
         SEGMENT_KIND: in_log_order(pa.concat_tables([live, removed])),
+        TRANSACTION_KIND: transactions_table(topic_id, last, log.storage.now_ms()),
     }
-    if format_version > FIRST_FORMAT_VERSION:
-        tables[TRANSACTION_KIND] = transactions_table(topic_id, last, log.storage.now_ms())
-    encoded = [one for kind, table in tables.items() for one in store.encode_all(kind, table, format_version)]
-    change = FileChange([file for file, _ in encoded], [], format_version)
+    encoded = [file for kind, table in tables.items() for file in store.encode_all(kind, table)]
+    change = FileChange([file for file, _ in encoded], [])
     note = CommitNote(uuid.uuid4().hex, 0, REBUILD)
-    noted = manifest.log.note_of_anew(
-        version, topic_id, change, note, last, {file.path: data for file, data in encoded}
-    )
+    noted = manifest.log.note_at(version, (), change, note, {file.path: data for file, data in encoded})
     log.storage.write_all([*store.named(encoded), noted], unique=True)
     mark(log.storage)
     try:
@@ -140,10 +133,9 @@ def _under_a_new_id(topic: TopicRow, topic_id: str, removed: pa.Table) -> TopicR
     """The topic's row. Removed rows keep their id: vacuum takes their files as those of a deleted topic."""
     there = set(pc.unique(removed.column("topic_id")).to_pylist())
     before = {**topic.deleted_topics, topic.topic_id: topic.config.get(_DELAY_KEY, "")}
-    states = dict(topic.states)
-    if topic.format_version > FIRST_FORMAT_VERSION:
-        states[REBUILT_FROM] = ",".join([*filter(None, [states.get(REBUILT_FROM)]), topic.topic_id])
+    ids = ",".join([*filter(None, [topic.states.get(REBUILT_FROM)]), topic.topic_id])
     deleted = {name: delay for name, delay in before.items() if name in there}
+    states = {**topic.states, REBUILT_FROM: ids}
     return dataclasses.replace(topic, topic_id=topic_id, deleted_topics=deleted, states=states)
 
 
@@ -155,7 +147,7 @@ def _with_id(rows: pa.Table, schema: pa.Schema, topic_id: str) -> pa.Table:
 def _check_lost(manifest: Manifest) -> None:
     """Returns where the latest version of a manifest, or any of its rows, cannot be read from the files that are there.
 
-    Raises LogDirError where it can be read, where the topic was deleted by force, and where a newer package wrote it;
+    Raises LogDirError where it can be read, where the topic was deleted by force, and where it has another format;
     StorageError where the store fails: then nobody knows.
     """
     if manifest.log.deleted_by_force_ms() is not None:
@@ -185,10 +177,10 @@ def _check_lost(manifest: Manifest) -> None:
 
 
 def _failure(manifest: Manifest) -> Exception | None:
-    """The error of reading all rows of the latest version. A newer format is no failure: it is raised."""
+    """The error of reading all rows of the latest version. Another format is no failure: it is raised."""
     try:
         manifest.snapshot(deleted=True).source.read(None)
-    except NewerFormatError:
+    except FormatVersionError:
         raise
     except (SegmentsError, FileNotFoundError, KeyError, pa.ArrowException) as error:
         return error

@@ -172,7 +172,7 @@ def _note(report: Report, bounds: Mapping[int, tuple[int, int]], wanted: Snapsho
 
 def _erasures_since(manifest: Manifest, current: Snapshot, version: int, erased: Sequence[int]) -> list[Erasure]:
     """The erasures after a version: those that the topic remembers, and the last of the commits that erased keys and
-    that it does not remember, for these were made in format version 1 or by a package that noted none.
+    that it does not remember, for whoever made these noted none.
 
     `erased`: the versions after `version` whose commits erased keys.
     """

@@ -89,15 +89,14 @@ def copied(
     copies: Sequence[CopyTask],
     spark: SparkSession | None,
     *,
-    with_objects: bool,
     progress: Progress | None,
 ) -> list[Segment | SegmentsError]:
-    """The row of each copy, or its error. `with_objects`: whether small merged chunks may share an object.
+    """The row of each copy, or its error. Small merged chunks may share an object.
 
     Copies that were to share an object get files where the object fails: one damaged chunk stops its partition alone.
     """
     numbers = range(len(copies))
-    sharing = [number for number in numbers if with_objects and copies[number].may_share]
+    sharing = [number for number in numbers if copies[number].may_share]
     objects = _objects(copies, sharing, task_slots(spark))
     in_objects = {number for one in objects for number in one}
     tasks = [*objects, *([number] for number in numbers if number not in in_objects)]

@@ -15,7 +15,7 @@ from spark_segments.config import topic_config
 from spark_segments.errors import SegmentsError
 from spark_segments.execution import in_bins, task_slots, try_tasks
 from spark_segments.log.directory import LogDirectory
-from spark_segments.log.manifest.rows import CHUNK, SHARED_FORMAT_VERSION, Segment, partitions_of
+from spark_segments.log.manifest.rows import CHUNK, Segment, partitions_of
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.manifest.swap import RowSwap
 from spark_segments.log.report import LOST, Report, first_and_last
@@ -191,8 +191,7 @@ def _copied(
         if not (planned.sealed and planned.is_one_chunk)
     ]
     copy = CopySegments(job.log.storage, wave.snapshot.topic, wave.rules)
-    with_objects = wave.snapshot.format_version >= SHARED_FORMAT_VERSION
-    rows = copied(copy, copies, job.spark, with_objects=with_objects, progress=progress)
+    rows = copied(copy, copies, job.spark, progress=progress)
     by_partition = {one.partition: one for one in rolled}
     failed: dict[int, SegmentsError] = {}
     for task, row in zip(copies, rows, strict=True):

@@ -14,7 +14,6 @@ from spark_segments.log.findings import WARNING, Findings
 from spark_segments.log.manifest.role import ROLES
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.manifest.states import captured_of, holes_of, undecided_of
-from spark_segments.log.manifest.topic_row import FIRST_FORMAT_VERSION
 from spark_segments.log.manifest.transaction import Transaction
 
 AHEAD_MS = 24 * 60 * 60 * 1000
@@ -22,7 +21,7 @@ AHEAD_MS = 24 * 60 * 60 * 1000
 
 
 def check_topic(snapshot: Snapshot, findings: Findings) -> None:
-    """Checks the topic's row, and that a topic of version 1 has nothing of version 2."""
+    """Checks the topic's row."""
     if not is_topic_id(snapshot.topic_id):
         expected = "22 characters of URL-safe base64: a UUID"
         findings.add("The topic id is no UUID", rule="M29", expected=expected, found=snapshot.topic_id)
@@ -48,16 +47,6 @@ def check_topic(snapshot: Snapshot, findings: Findings) -> None:
         if one.late:
             expected = "within delete.retention.ms of the time before"
             findings.add("A compacted partition was captured late", partition=number, expected=expected, found="later")
-    if snapshot.format_version > FIRST_FORMAT_VERSION:
-        return
-    if snapshot.states:
-        found = ", ".join(sorted(snapshot.states))
-        findings.add("A topic of format version 1 has states", rule="M28", expected="none", found=found)
-    rows = snapshot.live
-    newer = rows.filter(pc.or_(pc.is_valid(rows.column("index_position")), pc.not_equal(rows.column("position"), 0)))
-    for path, partition in _places(newer):
-        message = "A topic of format version 1 has a shared object"
-        findings.add(message, rule="M28", partition=partition, path=path, expected="files of the row's own")
 
 
 def check_shared_rows(live: pa.Table, findings: Findings) -> None:

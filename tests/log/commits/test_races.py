@@ -174,7 +174,7 @@ def test_a_commit_that_always_comes_second_gives_up_in_the_end(manifest, play, l
     rival = DeltaLog(manifest.storage, TOPIC)
 
     def overtaken(go) -> None:
-        rival.commit_on(rival.open(), FileChange([], [], 2), CommitNote("rival", 0, "test"), {})
+        rival.commit_on(rival.open(), FileChange([], []), CommitNote("rival", 0, "test"), {})
         go()
 
     play.commits(*[overtaken] * 100)

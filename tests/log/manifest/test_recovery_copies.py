@@ -41,9 +41,8 @@ def lose_the_manifest(manifest: Manifest) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("format_version", [1, 2])
-def test_a_copy_says_what_the_manifest_said_once_that_is_lost(tmp_path, format_version):
-    manifest = new_manifest(tmp_path, format_version=format_version)
+def test_a_copy_says_what_the_manifest_said_once_that_is_lost(tmp_path):
+    manifest = new_manifest(tmp_path)
     busy(manifest)
     state = manifest.state()
     said, transactions = state.snapshot, state.last_transactions()

@@ -6,12 +6,12 @@ import dataclasses
 
 import pytest
 
-from spark_segments.errors import CommitConflictError, LogDirError, TopicExistsError, UnknownTopicError
+from spark_segments.errors import CommitConflictError, TopicExistsError, UnknownTopicError
 from spark_segments.storage import Storage
 from tests.clock import store_clock
 from tests.log.chunk_rows import TOPIC, TOPIC_ID, leftovers, new_chunk, new_manifest, new_partitions
 from tests.log.manifest.files import offsets
-from tests.manifest_rows import SEGMENT_SCHEMA, Change, Manifest, Partition, TopicRow, commit_append, segments_of
+from tests.manifest_rows import SEGMENT_SCHEMA, Change, Manifest, Partition, commit_append, segments_of
 
 
 @pytest.mark.rule("W21")
@@ -114,12 +114,3 @@ def test_a_topic_made_again_refuses_what_was_written_for_the_old_one(manifest):
     with pytest.raises(CommitConflictError, match="made again"):
         manifest.commit(lambda snapshot: Change("roll", add=[chunk]))
     assert offsets(manifest)[0] == (0, 0)
-
-
-def test_a_newer_format_is_refused(manifest):
-    newer = TopicRow(TOPIC_ID, {}, format_version=3)
-    manifest.commit(lambda snapshot: Change("upgrade", topic=newer))
-    with pytest.raises(LogDirError, match="newer version"):
-        manifest.snapshot()
-    with pytest.raises(LogDirError, match="newer version"):
-        manifest.exists()

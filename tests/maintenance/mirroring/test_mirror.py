@@ -33,7 +33,7 @@ from tests.maintenance.mirroring.followers import (
 )
 from tests.maintenance.promotion.copies import TopicMirror, promote_topic
 from tests.maintenance.slow_vacuum import SlowVacuum
-from tests.manifest_rows import Partition, live_rows, segments_of
+from tests.manifest_rows import live_rows, segments_of
 from tests.opened import opened
 from tests.played_files import PlayedFiles
 from tests.small_limits import small_limits
@@ -315,21 +315,6 @@ def test_the_versions_that_vacuum_took_at_the_leader_are_jumped_over(leader, fol
     report = mirrored(leader, follower)
     assert (report["details"]["commits"], report["details"]["jumps"]) == (1, 1)
     assert_in_step(leader, follower)
-
-
-def test_the_follower_of_an_old_topic_has_the_newest_format_and_all_transactions(log):
-    log.topic(TOPIC).manifest.create(
-        "AAAAAAAAAAAAAAAAAAAAAQ", {}, [Partition("AAAAAAAAAAAAAAAAAAAAAQ", 0)], format_version=1
-    )
-    for version in range(3):
-        log.topic(TOPIC).append(pa.table({"value": [b"%d" % version]}), txn=("app", version))
-    follower = followers_of(log)
-    mirrored(log, follower)
-    assert follower.topic(TOPIC).snapshot.format_version == 2
-    assert transactions(follower, TOPIC) == {"app": 2}
-    log.topic(TOPIC).append(pa.table({"value": [b"3"]}), txn=("app", 3))
-    mirrored(log, follower)
-    assert_in_step(log, follower)
 
 
 def test_a_follower_has_the_leaders_idempotency_keys_and_forgets_them_by_itself(log):

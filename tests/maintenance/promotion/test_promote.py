@@ -13,7 +13,6 @@ import pytest
 
 from spark_segments import LogDir
 from spark_segments.errors import (
-    FormatVersionError,
     LogDirError,
     NotLeaderError,
     OffsetOutOfRangeError,
@@ -40,7 +39,6 @@ from tests.maintenance.promotion.copies import (
     taken_away,
 )
 from tests.maintenance.rebuild.lost import rebuild_manifest
-from tests.manifest_rows import Partition
 from tests.opened import opened
 from tests.played_files import PlayedFiles
 from tests.s3_server import BUCKET
@@ -234,20 +232,6 @@ def test_a_transaction_that_the_former_leader_took_is_a_repeat_at_the_new_one(le
     add(follower, [10], txn=("app", 3))
     add(follower, [11], txn=("app", 4))
     assert numbers(follower) == list(range(12))
-
-
-def test_a_leader_of_format_version_1_is_to_be_upgraded_first(tmp_path):
-    """It has no place for a fence."""
-    leader = LogDir.create(str(tmp_path / "leader"))
-    leader.topic(TOPIC).manifest.create("t", {}, [Partition("t", 0)], format_version=1)
-    add(leader, range(3))
-    follower = followed(leader)
-    with pytest.raises(FormatVersionError, match="segments topic upgrade LOG_DIR orders"):
-        promote_topic(follower, TOPIC)
-    add(leader, [3])
-    leader.topic(TOPIC).upgrade()
-    promote_topic(follower, TOPIC)
-    assert numbers(follower) == list(range(4))
 
 
 def test_a_manifest_that_is_made_anew_has_its_fence(leader, follower):

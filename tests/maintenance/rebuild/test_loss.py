@@ -12,10 +12,9 @@ import tempfile
 import pytest
 
 from spark_segments import LogDir
-from spark_segments.errors import LogDirError, SegmentsError, StorageError
+from spark_segments.errors import FormatVersionError, LogDirError, SegmentsError, StorageError
 from spark_segments.storage.scratch import scratch_directory
 from tests.faults.scenes import file_size_limit
-from tests.log.chunk_rows import new_partitions
 from tests.log.played_log import Play
 from tests.maintenance.rebuild.lost import (
     TOPIC,
@@ -28,6 +27,7 @@ from tests.maintenance.rebuild.lost import (
     new_log,
     rebuild_manifest,
 )
+from tests.manifest_rows import Change, of_format
 from tests.opened import opened
 from tests.played_files import PlayedFiles
 
@@ -102,42 +102,36 @@ def test_a_store_that_fails_for_delta_rs_alone_has_lost_nothing(tmp_path):
     assert all_files(log) == before
 
 
-def upgraded_since_the_copy(root):
-    """A topic that a newer package has upgraded, where the only recovery copy is of the format before."""
-    log = LogDir.create(str(root))
-    log.topic(TOPIC).manifest.create("AAAAAAAAAAAAAAAAAAAAAQ", {}, new_partitions(1), format_version=1)
+def of_another_format_since_the_copy(root, version):
+    """A topic that another package writes since the only recovery copy."""
+    log = new_log(root, partitions=1)
     append(log, 0)
-    version = copy(log)
-    log.topic(TOPIC).manifest.upgrade()
-    append(log, 10)
-    return log, version
+    copied = copy(log)
+    with of_format(version):
+        log.topic(TOPIC).manifest.commit(lambda at: Change("alter", topic=at.topic_row))
+        append(log, 10)
+    return again(log), copied
 
 
-def be_an_older_package(monkeypatch):
-    for module in ("topic_log", "recovery_copy"):
-        monkeypatch.setattr(f"spark_segments.log.manifest.{module}.FORMAT_VERSION", 1)
-
-
-def test_an_older_package_does_not_rebuild_a_manifest_of_a_newer_format(tmp_path, monkeypatch):
-    log, _ = upgraded_since_the_copy(tmp_path)
-    be_an_older_package(monkeypatch)
-    log = again(log)
+@pytest.mark.parametrize("version", [1, 3])
+def test_a_manifest_of_another_format_is_not_rebuilt(tmp_path, version):
+    log, _ = of_another_format_since_the_copy(tmp_path, version)
     before = all_files(log)
-    with pytest.raises(LogDirError, match="newer version of this package"):
+    with pytest.raises(FormatVersionError):
         rebuild_manifest(log, TOPIC)
     assert all_files(log) == before
 
 
-def test_an_older_package_does_not_cut_a_damaged_manifest_back_to_its_own_format(tmp_path, monkeypatch):
-    log, version = upgraded_since_the_copy(tmp_path)
-    for commit in range(version + 1):
+@pytest.mark.parametrize("version", [1, 3])
+def test_a_damaged_manifest_of_another_format_is_not_cut_back_to_this_one(tmp_path, version):
+    log, copied = of_another_format_since_the_copy(tmp_path, version)
+    for commit in range(copied + 1):
         commit_file(log, commit).unlink(missing_ok=True)
     for checkpoint in (tmp_path / "_manifest" / TOPIC / "_delta_log").glob("*.parquet"):
         checkpoint.write_bytes(b"no Parquet")
-    be_an_older_package(monkeypatch)
     log = again(log)
     before = all_files(log)
-    with pytest.raises(LogDirError, match="newer version of this package"):
+    with pytest.raises(FormatVersionError):
         rebuild_manifest(log, TOPIC)
     assert all_files(log) == before
 

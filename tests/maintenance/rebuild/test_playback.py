@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,6 @@ from spark_segments import LogDir
 from spark_segments.errors import LogDirError, SegmentsError
 from spark_segments.log.manifest.delta.delta_log import FENCED
 from spark_segments.maintenance import vacuum
-from tests.log.chunk_rows import new_partitions
 from tests.log.groups.readers import check_position, moved
 from tests.maintenance.rebuild.lost import (
     TOPIC,
@@ -301,42 +299,6 @@ def test_without_a_copy_or_the_first_note_there_is_an_error_that_says_so(tmp_pat
     notes(log)[0].unlink()
     with pytest.raises(LogDirError, match="no recovery copy"):
         rebuild_manifest(again(log), TOPIC)
-
-
-@pytest.mark.parametrize("has_copy", [False, True])
-def test_a_topic_of_format_version_1_keeps_its_transactions_in_notes(tmp_path, has_copy):
-    log = LogDir.create(str(tmp_path))
-    log.topic(TOPIC).manifest.create("AAAAAAAAAAAAAAAAAAAAAQ", {}, new_partitions(2), format_version=1)
-    append(log, 0, txn=("app", 1))
-    if has_copy:
-        copy(log)
-    append(log, 10, txn=("app", 2))
-    lose_manifest(log)
-    log = again(log)
-    assert rebuild_manifest(log, TOPIC).details["transactions"] == [{"app_id": "app", "version": 2}]
-    assert log.topic(TOPIC).snapshot.format_version == 1
-    append(log, 10, txn=("app", 2))
-    assert numbers(log) == [*range(20)]
-    is_usable(log)
-
-
-def test_a_topic_of_format_version_1_keeps_its_version_and_transactions(tmp_path):
-    log = LogDir.create(str(tmp_path))
-    log.topic(TOPIC).manifest.create("AAAAAAAAAAAAAAAAAAAAAQ", {}, new_partitions(2), format_version=1)
-    append(log, 0, txn=("app", 1))
-    copy(log)
-    append(log, 10, txn=("app", 2))
-    lost = commit_file(log, 0)
-    lost.unlink()
-    shutil.rmtree(Path(tmp_path, "_manifest", TOPIC, "kind=topic"))
-    log = again(log)
-    report = rebuild_manifest(log, TOPIC)
-    log = again(log)
-    assert report.details["transactions"] == [{"app_id": "app", "version": 2}]
-    assert log.topic(TOPIC).snapshot.format_version == 1
-    append(log, 10, txn=("app", 2))
-    assert numbers(log) == [*range(20)]
-    is_usable(log)
 
 
 @pytest.mark.parametrize("change", ["delete-records", "alter", "append"])

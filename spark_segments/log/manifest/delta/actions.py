@@ -15,10 +15,9 @@ from urllib.parse import quote, unquote
 
 from deltalake import Schema
 
-from spark_segments.errors import LogDirError
+from spark_segments.errors import FormatVersionError, LogDirError
 from spark_segments.log.manifest.row_files import STATISTICS, UNBOUNDED, UNKNOWN_ROWS, RowFile
-from spark_segments.log.manifest.schemas import KIND, table_schema
-from spark_segments.log.manifest.topic_row import NewerFormatError
+from spark_segments.log.manifest.schemas import KIND, TABLE_SCHEMA
 
 Action = dict[str, Any]
 """An action: one member, whose name says what it is."""
@@ -106,29 +105,20 @@ def fence_action(fence_id: str) -> Action:
     return {"commitInfo": info}
 
 
-def table_actions(topic: str, format_version: int) -> list[Action]:
+def table_actions(topic: str) -> list[Action]:
     """The actions that make a table: the protocol that it asks for, and what it is."""
     metadata = {
         "id": str(uuid.uuid4()),
         "name": topic,
         "description": None,
         "format": {"provider": "parquet", "options": {}},
-        "schemaString": _schema_text(format_version),
+        "schemaString": Schema.from_arrow(TABLE_SCHEMA).to_json(),
         "partitionColumns": [KIND],
         "createdTime": _now_ms(),
         "configuration": _TABLE_PROPERTIES,
     }
     protocol = {"minReaderVersion": READER_VERSION, "minWriterVersion": WRITER_VERSION}
     return [{"protocol": protocol}, {"metaData": metadata}]
-
-
-def metadata_with_columns(metadata: Mapping[str, Any], format_version: int) -> dict[str, Any]:
-    """A table's `metaData` with all columns of a format version: those that are there stay where they are."""
-    there = json.loads(metadata["schemaString"])
-    names = {field["name"] for field in there["fields"]}
-    wanted = json.loads(_schema_text(format_version))["fields"]
-    there["fields"] += [field for field in wanted if field["name"] not in names]
-    return {**metadata, "schemaString": json.dumps(there, separators=(",", ":"))}
 
 
 def file_actions(added: Iterable[RowFile], removed: Iterable[RowFile], *, data_change: bool) -> list[Action]:
@@ -162,11 +152,6 @@ def file_actions(added: Iterable[RowFile], removed: Iterable[RowFile], *, data_c
 def transaction_actions(transactions: Mapping[str, int]) -> list[Action]:
     """The actions that say what the last versions of application ids are."""
     return [{"txn": {"appId": name, "version": version}} for name, version in transactions.items()]
-
-
-def _schema_text(format_version: int) -> str:
-    text: str = Schema.from_arrow(table_schema(format_version)).to_json()
-    return text
 
 
 def _now_ms() -> int:
@@ -260,14 +245,14 @@ def paths_of(actions: Iterable[Action], action: str) -> list[str]:
 
 
 def check_readable(protocol: Mapping[str, Any], location: str) -> None:
-    """Raises NewerFormatError for a table that asks its readers for more than this package knows."""
+    """Raises FormatVersionError for a table that asks its readers for more than this package knows."""
     version, features = protocol.get("minReaderVersion", 1), protocol.get("readerFeatures") or []
     if version > READER_VERSION or features:
         raise _unknown("read", "minReaderVersion", READER_VERSION, version, features, location)
 
 
 def check_writable(protocol: Mapping[str, Any], metadata: Mapping[str, Any], location: str) -> None:
-    """Raises NewerFormatError for a table that asks its writers for what this package does not do."""
+    """Raises FormatVersionError for a table that asks its writers for what this package does not do."""
     version, features = protocol.get("minWriterVersion", 1), protocol.get("writerFeatures") or []
     if version > WRITER_VERSION or features:
         raise _unknown("written", "minWriterVersion", WRITER_VERSION, version, features, location)
@@ -280,8 +265,8 @@ def check_writable(protocol: Mapping[str, Any], metadata: Mapping[str, Any], loc
 
 def _unknown(
     what: str, name: str, known: int, version: int, features: Sequence[str], location: str
-) -> NewerFormatError:
-    return NewerFormatError(
+) -> FormatVersionError:
+    return FormatVersionError(
         f"The manifest cannot be {what} by this package: its Delta table asks for more than it knows",
         path=location,
         expected=f"{name} {known} and no features",

@@ -17,9 +17,6 @@ import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
 from spark_segments.errors import StorageError, UnknownOutcomeError
 from spark_segments.log.manifest.delta.actions import (
     Action,
@@ -135,7 +132,7 @@ class DeltaLog:
         found = self._open_table(self._storage, self._directory, version)
         check_readable(found.protocol, self._storage.location(self._directory))
         self._check_no_empty_commit(found.version)
-        return TableVersion(found.version, found.files, found.protocol, found.metadata, found.last_transaction, moment)
+        return TableVersion(found.version, found.files, found.protocol, found.metadata, moment)
 
     def following(self, base: TableVersion) -> list[TableVersion]:
         """`base`, seen again, and the versions after it, by reading their commits alone. The last one is the latest.
@@ -202,20 +199,6 @@ class DeltaLog:
         """Whether the log has the commit of a version, by a look at its file."""
         return self._storage.exists(self._commit_file(version))
 
-    def last_transactions(self, version: int) -> dict[str, int]:
-        """{application id: the version of its last transaction} of all application ids, at a version."""
-        checkpoints = self.log_files().checkpoints
-        start = max((number for number in checkpoints if number <= version), default=-1)
-        transactions: dict[str, int] = {}
-        for info in checkpoints.get(start, []):
-            file = pq.ParquetFile(pa.BufferReader(self._storage.read(info.path)))
-            if "txn" in file.schema_arrow.names:
-                txns = file.read(columns=["txn"]).column("txn").drop_null().to_pylist()
-                transactions |= {txn["appId"]: int(txn["version"]) for txn in txns}
-        for number in range(start + 1, version + 1):
-            transactions |= {one["txn"]["appId"]: one["txn"]["version"] for one in self.actions(number) if "txn" in one}
-        return transactions
-
     def log_files(self) -> LogFiles:
         """The files of the log, with sizes and modification times."""
         return log_files(self._storage, self._directory)
@@ -232,15 +215,13 @@ class DeltaLog:
         data_change: bool = True,
     ) -> TableVersion:
         """Commits as the version right after `base`, for which `prepare` was called, and returns it. After NO_TABLE the
-        commit makes the table. `transactions`: {application id: version}.
-
-        Where `change.format_version` has columns that the table lacks, the table gets them. `data_change` is False
-        where the rows stay the same.
+        commit makes the table. `transactions`: {application id: version}. `data_change` is False where the rows stay
+        the same.
 
         Raises VersionTakenError where that version is there already, which may be this very commit, its reply lost;
         CommitNotSentError where it cannot have happened; CommitFailedError for any other failure.
         """
-        actions = [note_action(note), *self._of_table(base, change.format_version)]
+        actions = [note_action(note), *(table_actions(self._topic) if base is NO_TABLE else ())]
         actions += file_actions(change.added, change.removed, data_change=data_change)
         actions += transaction_actions(transactions)
         self._check_base(base)
@@ -265,17 +246,7 @@ class DeltaLog:
         if base is not NO_TABLE:
             return base.after(actions, moment)
         protocol = next(action["protocol"] for action in actions if "protocol" in action)
-        made = base.after(actions, moment)
-        return TableVersion(
-            0, made.files, protocol, made.metadata, lambda _: None, moment, made.transactions, made.commit_info
-        )
-
-    def _of_table(self, base: TableVersion, format_version: int) -> list[Action]:
-        """The actions about the table itself."""
-        if base is NO_TABLE:
-            return table_actions(self._topic, format_version)
-        metadata = base.with_columns(format_version)
-        return [] if metadata is base.metadata else [{"metaData": metadata}]
+        return dataclasses.replace(base.after(actions, moment), protocol=protocol)
 
     def check_kept(self, base: TableVersion) -> None:
         """To be called once a commit after `base` is there, or found. Raises UnknownOutcomeError where it may have got
@@ -309,7 +280,7 @@ class DeltaLog:
         it, and the files at the paths `added` have reached the disk.
 
         Others may have made the version, and died before they forced it: nothing may stand on it until then. Raises
-        NewerFormatError for a table that this package cannot write.
+        FormatVersionError for a table that this package cannot write.
         """
         if base is not NO_TABLE:
             check_writable(base.protocol, base.metadata, self._storage.location(self._directory))
@@ -379,7 +350,7 @@ class DeltaLog:
         versions meanwhile, or where the log lists a version above `newest`, which the caller does not know of;
         CommitFailedError for any other failure.
         """
-        actions = [note_action(note), *table_actions(self._topic, change.format_version)]
+        actions = [note_action(note), *table_actions(self._topic)]
         actions += file_actions(change.added, (), data_change=True)
         commit = encoded([*actions, *transaction_actions(transactions)])
         # A checkpoint does not say of which version it is: that of a log with this commit alone serves.

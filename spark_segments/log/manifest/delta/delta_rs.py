@@ -5,13 +5,11 @@ checkpoints of them. It writes to no store.
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -26,12 +24,11 @@ from spark_segments.log.manifest.delta.actions import (
     added_file,
     bounds,
     commit_info,
-    metadata_with_columns,
     paths_of,
     rows_or_unknown,
 )
 from spark_segments.log.manifest.row_files import STATISTICS, RowFile
-from spark_segments.log.manifest.schemas import KIND, table_schema
+from spark_segments.log.manifest.schemas import KIND
 from spark_segments.storage import Storage
 from spark_segments.storage.native import native
 from spark_segments.storage.scratch import scratch_directory
@@ -85,43 +82,22 @@ class Moment:
 class TableVersion:
     """A version of a table, as it was opened, followed or committed. Never changes.
 
-    `files`: in no particular order. `protocol`, `metadata`: as Delta's actions have them. `opened_transaction`: the
-    version of an application id's last transaction, in the version that was opened; `transactions`: those since.
-    `latest_at`: a moment at which no later version was there. `commit_info`: what the commit says of itself; empty
-    where the version was opened.
+    `files`: in no particular order. `protocol`, `metadata`: as Delta's actions have them. `latest_at`: a moment at
+    which no later version was there. `commit_info`: what the commit says of itself; empty where the version was opened.
     """
 
     version: int
     files: Sequence[RowFile]
     protocol: Mapping[str, Any]
     metadata: Mapping[str, Any]
-    opened_transaction: Callable[[str], int | None]
     latest_at: Moment
-    transactions: Mapping[str, int] = field(default_factory=dict)
     commit_info: Mapping[str, Any] = field(default_factory=dict)
-
-    @cached_property
-    def columns(self) -> frozenset[str]:
-        """The names of the table's columns."""
-        return frozenset(one["name"] for one in json.loads(self.metadata["schemaString"])["fields"])
-
-    def with_columns(self, format_version: int) -> Mapping[str, Any]:
-        """The table's `metaData` with the columns of a format version; `metadata` itself where it has them."""
-        if self.columns.issuperset(table_schema(format_version).names):
-            return self.metadata
-        return metadata_with_columns(self.metadata, format_version)
-
-    def last_transaction(self, application_id: str) -> int | None:
-        """The version of the last transaction of an application id; None where it never committed."""
-        found = self.transactions.get(application_id)
-        return self.opened_transaction(application_id) if found is None else found
 
     def after(self, actions: Iterable[Action], latest_at: Moment) -> TableVersion:
         """The version that a commit of these actions makes of this one."""
         actions = list(actions)
         gone = {*paths_of(actions, "remove"), *paths_of(actions, "add")}  # a path that is added again is there once
         added = [added_file(action["add"]) for action in actions if "add" in action]
-        txns = {action["txn"]["appId"]: action["txn"]["version"] for action in actions if "txn" in action}
         metadata = next((action["metaData"] for action in actions if "metaData" in action), self.metadata)
         return dataclasses.replace(
             self,
@@ -129,12 +105,11 @@ class TableVersion:
             files=[*(file for file in self.files if file.path not in gone), *added],
             metadata=metadata,
             latest_at=latest_at,
-            transactions={**self.transactions, **txns},
             commit_info=commit_info(actions),
         )
 
 
-NO_TABLE = TableVersion(-1, (), {}, {"schemaString": '{"fields":[]}'}, lambda _: None, Moment(0.0, 0.0))
+NO_TABLE = TableVersion(-1, (), {}, {}, Moment(0.0, 0.0))
 """What the first version of a table comes after."""
 
 
@@ -143,16 +118,12 @@ _FAILURES = (delta_errors.DeltaError, OSError, ValueError)
 
 @dataclass(frozen=True, slots=True)
 class OpenedTable:
-    """A version of a table as it was read: its files, and its `protocol` and `metaData` as Delta's actions have them.
-
-    `last_transaction`: the version of an application id's last transaction, None where it never committed.
-    """
+    """A version of a table as it was read. `protocol`, `metadata`: as Delta's actions have them."""
 
     version: int
     files: list[RowFile]
     protocol: dict[str, Any]
     metadata: dict[str, Any]
-    last_transaction: Callable[[str], int | None]
 
 
 OpenTable = Callable[[Storage, str, int | None], OpenedTable]
@@ -166,9 +137,7 @@ def open_table(storage: Storage, directory: str, version: int | None) -> OpenedT
     try:
         with native("delta-rs"):
             table = DeltaTable(uri, version=version, storage_options=options or None)
-            opened = OpenedTable(
-                table.version(), _files(table), _protocol(table), _metadata(table), table.transaction_version
-            )
+            opened = OpenedTable(table.version(), _files(table), _protocol(table), _metadata(table))
         if version is not None and table.version() != version:
             raise FileNotFoundError(f"Version {version} is not there: delta-rs opened {table.version()}")
         return opened
