@@ -11,7 +11,8 @@ import inspect
 import pkgutil
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import typer.main
 
 from spark_segments import errors
-from spark_segments.cli import app, manual
+from spark_segments.cli import app
 from spark_segments.config.table import KEYS, SERVER_KEYS
 from spark_segments.config.values import DOUBLE_MAX, LONG_MAX, Setting, render_value
 
@@ -135,25 +136,85 @@ def _setting_table(rows: Iterable[Setting]) -> str:
 
 
 def _command_sections() -> Iterator[str]:
-    for command, words in manual.commands(typer.main.get_command(app), ["segments"]):
+    for command, words in _commands(typer.main.get_command(app), ["segments"]):
         yield f"\n## {' '.join(words)}\n"
-        yield f"```text\n{manual.usage(command, words)}\n```\n"
+        yield f"```text\n{_usage(command, words)}\n```\n"
         parts = []
-        for prose, examples in manual.paragraphs(command.help or ""):
+        for prose, examples in _paragraphs(command.help or ""):
             parts += [_cell(prose)] if prose else []
             parts += ["```text\n" + "\n".join(examples) + "\n```"] if examples else []
         yield "\n\n".join(parts)
-        for title, parameters in zip(("Argument", "Option"), manual.parameters_of(command), strict=True):
+        for title, parameters in zip(("Argument", "Option"), _parameters_of(command), strict=True):
             if parameters:
                 yield f"\n| {title} | Default | Meaning |\n|---|---|---|"
                 yield from (_parameter_row(parameter) for parameter in parameters)
 
 
 def _parameter_row(parameter: Any) -> str:
-    name = ", ".join(f"`{one}`" for one in manual.names_of(parameter))
-    default = manual.default_of(parameter)
+    name = ", ".join(f"`{one}`" for one in _names_of(parameter))
+    default = _default_of(parameter)
     shown = "required" if parameter.required else f"`{default}`" if default else ""
     return f"| {name} | {shown} | {_cell(getattr(parameter, 'help', None) or '')} |"
+
+
+def _commands(command: Any, words: Sequence[str]) -> Iterator[tuple[Any, list[str]]]:
+    """All commands of a group, with the words that call each."""
+    if not hasattr(command, "list_commands"):
+        yield command, [*words]
+        return
+    for each in command.load():
+        yield from _commands(each, [*words, each.name])
+
+
+def _parameters_of(command: Any) -> tuple[list[Any], list[Any]]:
+    """(arguments, options) of a command."""
+    kinds = ("argument", "option")
+    arguments, options = ([one for one in command.params if one.param_type_name == kind] for kind in kinds)
+    return arguments, options
+
+
+def _usage(command: Any, words: Sequence[str]) -> str:
+    """How a command is called, in a line."""
+    arguments, options = _parameters_of(command)
+    return " ".join([*words, *map(_metavar_of, arguments), *(["[OPTIONS]"] if options else [])])
+
+
+def _names_of(parameter: Any) -> list[str]:
+    """The names of an option, each with what it takes; of an argument its name."""
+    if parameter.param_type_name == "argument":
+        return [_metavar_of(parameter)]
+    value = "" if parameter.is_flag else f" {parameter.metavar or _values(parameter)}"
+    return [f"{flag}{value}" for flag in (*parameter.opts, *parameter.secondary_opts)]
+
+
+def _default_of(parameter: Any) -> str:
+    """A parameter's default, "" where there is none to be shown."""
+    default = parameter.default
+    if callable(default) or default in (None, False, (), []) or parameter.required:
+        return ""
+    return str(getattr(default, "value", default))
+
+
+def _paragraphs(text: str) -> list[tuple[str, list[str]]]:
+    """A command's help: (prose, the examples below it) of each paragraph."""
+    found = []
+    for paragraph in inspect.cleandoc(text).split("\n\n"):
+        prose, *examples = paragraph.split("Example: ")
+        lines = [" ".join(example.replace("\\\n", " ").split()) for example in examples]
+        found.append((" ".join(prose.split()), lines))
+    return found
+
+
+def _metavar_of(argument: Any) -> str:
+    """What stands for an argument in a line of usage."""
+    name = (argument.metavar or argument.human_readable_name).strip("[]").removesuffix("...")
+    name += "…" if argument.nargs == -1 else ""
+    return name if argument.required else f"[{name}]"
+
+
+def _values(parameter: Any) -> str:
+    default = parameter.default
+    return "|".join(str(choice.value) for choice in type(default)) if isinstance(default, Enum) else "VALUE"
 
 
 def _cell(text: str) -> str:

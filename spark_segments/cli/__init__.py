@@ -126,7 +126,6 @@ COMMANDS = [
             "Looks for faults in the manifest, the files and their sizes, and with --deep in every byte.",
         ),
         ("dump", "files.dump:dump", "Prints .log, .index, .timeindex, .snapshot, .txnindex and checkpoint files."),
-        ("man", "manual:man", "Writes a man page for each command."),
     ),
     *panel(
         "Kafka's directories",

@@ -13,7 +13,7 @@ COMMANDS = [
     *((name,) for name in ("offsets", "append", "consume", "sql", "delete-records")),
     *((name,) for name in ("roll", "retain", "compact", "vacuum", "erase", "table", "maintain")),
     *((name,) for name in ("mirror", "promote")),
-    *((name,) for name in ("doctor", "describe", "page", "explain", "verify", "man")),
+    *((name,) for name in ("doctor", "describe", "page", "explain", "verify")),
     *((name,) for name in ("dump", "import", "export", "serve", "capture", "replay")),
 ]
 
@@ -82,19 +82,3 @@ def test_an_error_is_one_line_and_exit_code_1(run, segments, tmp_path: Path):
         ran = run(*arguments, stdin=b"a\n")
         assert ran.code == 1, arguments
         assert re.fullmatch(r"error: .+\n", ran.error), arguments
-
-
-def test_each_command_has_a_man_page_with_all_that_its_help_has(segments, tmp_path: Path):
-    segments("man", tmp_path)
-    assert {page.name for page in tmp_path.iterdir()} == {f"segments-{'-'.join(command)}.1" for command in COMMANDS}
-    page = (tmp_path / "segments-groups-reset.1").read_text().replace("\\-", "-")
-    for text in (
-        ".B segments groups reset\nLOG_DIR GROUP TOPIC... [OPTIONS]",
-        ".B --shift-by N\nSo many offsets on",
-        "--yes",
-    ):
-        assert text in page
-    orders = {
-        line.split()[0] for path in tmp_path.iterdir() for line in path.read_text().splitlines() if line[0] == "."
-    }
-    assert orders == {".TH", ".SH", ".B", ".PP", ".TP", ".nf", ".fi"}
