@@ -92,12 +92,17 @@ def test_rows_of_a_shared_file_change_one_by_one(manifest):
     [
         ("leader", {"append", "roll", "alter", "vacuum", "mirror", "promote"}),
         ("follower", {"vacuum", "mirror", "promote"}),
-        ("fenced", {"vacuum", "promote"}),
+        ("fenced", {"vacuum"}),
         ("of a later package", set()),
     ],
 )
 def test_a_role_says_who_may_commit(manifest, role, taken):
-    manifest.commit(lambda at: Change("promote", topic=dataclasses.replace(at.topic_row, states={"role": role})))
+    states = {"role": role}
+    if role == "follower":
+        states |= {
+            "source_uri": "elsewhere", "source_version": "1", "source_commit_id": "c", "source_committed_ms": "1",
+        }  # fmt: skip
+    manifest.commit(lambda at: Change("promote", topic=dataclasses.replace(at.topic_row, states=states)))
     version = manifest.snapshot().version
     for operation in ("append", "roll", "alter", "vacuum", "mirror", "promote"):
         commit = lambda operation=operation: manifest.commit(lambda at: Change(operation, config=at.config))  # noqa: E731
@@ -107,7 +112,7 @@ def test_a_role_says_who_may_commit(manifest, role, taken):
             with pytest.raises(NotLeaderError, match=f"takes no {operation}.*{role}"):
                 commit()
     assert manifest.snapshot().version == version
-    assert dict(manifest.snapshot().states) == {"role": role}
+    assert dict(manifest.snapshot().states) == states
 
 
 def test_states_outlive_alterations_deletion_and_restore(manifest):
