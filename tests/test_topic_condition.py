@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 
 from spark_segments import LogDir
-from spark_segments.airflow.operators import report_of, summary
-from spark_segments.airflow.sensors import TopicCondition
+from spark_segments.airflow.reached import TopicCondition
+from spark_segments.airflow.reports import report_of, summary
 from spark_segments.errors import InvalidOptionError, UnknownTopicError
 
 TIME_MS = 1_700_000_000_000

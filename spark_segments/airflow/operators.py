@@ -4,7 +4,6 @@ task's, so that a job's memory ends with it.
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -14,24 +13,9 @@ from typing import Any, ClassVar
 from airflow.sdk import Asset, BaseOperator
 from airflow.sdk.exceptions import AirflowException
 
+from spark_segments.airflow.reports import report_of, summary
 from spark_segments.cli.doctor.paths import Item, path_of
 from spark_segments.face.logdir import LogDir
-
-
-def report_of(line: str) -> dict[str, Any] | None:
-    """The report that a job printed as this line; None for any other line."""
-    if not line.startswith("{"):
-        return None
-    try:
-        value = json.loads(line)
-    except ValueError:
-        return None
-    return value if isinstance(value, dict) and "job" in value else None
-
-
-def summary(report: Mapping[str, Any]) -> dict[str, Any]:
-    """A report without the lines of its partitions and topics: Airflow keeps results in its database."""
-    return {name: value for name, value in report.items() if name not in ("partitions", "topics")}
 
 
 def topic_asset(log_dir: str, topic: str) -> Asset:

@@ -65,7 +65,7 @@ def test_a_topic_may_be_an_argument_or_an_option(segments, run, uri):
     as_argument, as_option = ([*way, "--dry-run", "--now-ms", LATER_MS] for way in (["prices"], ["--topic", "prices"]))
     assert segments("compact", uri, *as_option).lines == segments("compact", uri, *as_argument).lines != []
     both = run("compact", uri, "prices", "--topic", "orders")
-    assert (both.code, "unexpected extra argument" in both.error) == (2, True)
+    assert (both.code, "orders" in both.error) == (1, True)  # a job takes several topics, and there is no such one
 
 
 @pytest.mark.parametrize("job", ["roll", "retain", "compact", "vacuum"])

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from spark_segments.errors import InvalidOptionError
 from spark_segments.format.encoding.fields import NO_PARTITION
-from spark_segments.log.appending.appender import group_rows, murmur2_partitions
+from spark_segments.format.encoding.partitioner import group_rows, murmur2_partitions
 from tests.golden_files import expected_records
 
 # org.apache.kafka.common.utils.UtilsTest.testMurmur2

@@ -12,7 +12,7 @@ from pyspark.sql.types import StructType
 
 from spark_segments.errors import CommitConflictError
 from spark_segments.log.appending.appender import Chunks
-from spark_segments.spark import row_writer, writer
+from spark_segments.spark import row_writer
 from spark_segments.spark.options import write_options
 from tests.spark.records import by_aiokafka
 
@@ -210,7 +210,7 @@ def test_a_write_that_fails_at_a_later_topic_says_which_topics_have_their_rows(l
         log.create_topic(topic)
     transaction = {} if txn is None else {"txnAppId": txn[0], "txnVersion": str(txn[1])}
     options = write_options({"path": log.uri, **transaction})
-    driver = writer.Writer(options, StructType().add("topic", "string").add("value", "binary"), overwrite=False)
+    driver = row_writer.Writer(options, StructType().add("topic", "string").add("value", "binary"), overwrite=False)
     rows = pa.table({"topic": ["aaa", "bbb", "ccc"], "value": [b"1", b"2", b"3"]})
     message = driver.write(iter(rows.to_batches()))
     log.delete_topic("bbb")

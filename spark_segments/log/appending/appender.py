@@ -15,9 +15,9 @@ import pyarrow.compute as pc
 
 from spark_segments.config import TopicConfig
 from spark_segments.errors import InvalidOptionError
-from spark_segments.format.encoding import kernels
-from spark_segments.format.encoding.arrow_buffers import RecordColumns, binary_view, one_array
+from spark_segments.format.encoding.arrow_buffers import RecordColumns
 from spark_segments.format.encoding.encode import Encoded, Runs, encode_runs
+from spark_segments.format.encoding.partitioner import group_rows, murmur2_partitions
 from spark_segments.format.layout import CREATE_TIME, LOG_APPEND_TIME
 from spark_segments.log.appending.caller_rows import check_columns, combine, normalize
 from spark_segments.log.appending.record_rules import check_timestamps, compression, key_missing
@@ -26,37 +26,6 @@ from spark_segments.log.segment.limits import SegmentLimits
 from spark_segments.log.segment.shared_object import SharedObjectWriter
 from spark_segments.log.segment.writer import ChunkWriter, discard
 from spark_segments.storage import Storage
-
-
-def murmur2_partitions(keys: pa.Array | pa.ChunkedArray, partitions: int) -> np.ndarray:
-    """int32[n]: toPositive(murmur2(key)) mod `partitions` for each binary or string key; NO_PARTITION for null keys.
-
-    This is the rule of the built-in partitioner of org.apache.kafka.clients.producer, so a key gets the same partition
-    as from Kafka's clients.
-    """
-    if partitions < 1:
-        raise InvalidOptionError("A topic has no partitions to choose from", expected="1 or more", found=partitions)
-    found = np.empty(len(keys), np.int32)
-    keys = one_array(keys)
-    kernels.partitions_of(binary_view(keys, "key", len(keys)), partitions, found)
-    return found
-
-
-def group_rows(partition_ids: np.ndarray, partitions: int) -> tuple[np.ndarray, np.ndarray]:
-    """(order int64[n], starts int64[partitions + 1]): rows order[starts[p]:starts[p + 1]] are those of partition p.
-
-    The rows of a partition stay in their order. `partition_ids` is int32[n]. Raises InvalidOptionError for a partition
-    outside of [0, partitions).
-    """
-    ids = np.ascontiguousarray(partition_ids, np.int32)
-    order = np.empty(len(ids), np.int64)
-    starts = np.zeros(partitions + 1, np.int64)
-    wrong: int = kernels.group(ids, order, starts)
-    if wrong >= 0:
-        raise InvalidOptionError(
-            f"The partition of row {wrong} does not exist", expected=f"0 to {partitions - 1}", found=int(ids[wrong])
-        )
-    return order, starts
 
 
 class WaitingRun:
