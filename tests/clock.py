@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import time
 from collections.abc import Callable, Iterator
 from unittest import mock
 
-from spark_segments.storage import Storage
+from spark_segments.storage import FileInfo, Storage
 
 PATIENCE_SECONDS = 300
 """How long a test waits for what always comes, however busy the machine is: only what never comes takes so long."""
@@ -20,14 +22,25 @@ OLDEST_CHUNK_MS = ORPHAN_AGE_MS // 2
 
 @contextlib.contextmanager
 def store_clock(now_ms: int | Callable[[], int]) -> Iterator[None]:
-    """While it lasts, the store's clock stands at `now_ms`, or says what `now_ms` returns."""
-    with mock.patch.object(Storage, "now_ms", lambda _: now_ms() if callable(now_ms) else now_ms):
+    """While it lasts, the store's clock stands at `now_ms`, or says what `now_ms` returns: of files that are written
+    meanwhile, too.
+    """
+    begun_ms, listed = time.time_ns() // 1_000_000, Storage.list
+
+    def said_ms() -> int:
+        return now_ms() if callable(now_ms) else now_ms
+
+    def files(storage: Storage, path: str = "", recursive: bool = False) -> list[FileInfo]:
+        infos = listed(storage, path, recursive)
+        return [dataclasses.replace(info, mtime_ms=said_ms()) if info.mtime_ms > begun_ms else info for info in infos]
+
+    with mock.patch.object(Storage, "now_ms", lambda _: said_ms()), mock.patch.object(Storage, "list", files):
         yield
 
 
 @contextlib.contextmanager
-def played_time(of: str, time: object) -> Iterator[None]:
-    """While it lasts, `time` is what a part of the package knows of this machine's time: commits, tables or groups."""
+def played_time(of: str, played: object) -> Iterator[None]:
+    """While it lasts, `played` is the time of this machine for a part of the package: commits, tables or groups."""
     places = {"commits": "manifest.commit", "tables": "manifest.delta.delta_rs", "groups": "groups.group"}
-    with mock.patch(f"spark_segments.log.{places[of]}.time", time):
+    with mock.patch(f"spark_segments.log.{places[of]}.time", played):
         yield
