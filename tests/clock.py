@@ -22,8 +22,8 @@ OLDEST_CHUNK_MS = ORPHAN_AGE_MS // 2
 
 @contextlib.contextmanager
 def store_clock(now_ms: int | Callable[[], int]) -> Iterator[None]:
-    """While it lasts, the store's clock stands at `now_ms`, or says what `now_ms` returns: of files that are written
-    meanwhile, too.
+    """While it lasts, the store's clock stands at `now_ms`, of files that are written meanwhile, too; or it says what
+    `now_ms` returns.
     """
     begun_ms, listed = time.time_ns() // 1_000_000, Storage.list
 
@@ -32,7 +32,9 @@ def store_clock(now_ms: int | Callable[[], int]) -> Iterator[None]:
 
     def files(storage: Storage, path: str = "", recursive: bool = False) -> list[FileInfo]:
         infos = listed(storage, path, recursive)
-        return [dataclasses.replace(info, mtime_ms=said_ms()) if info.mtime_ms > begun_ms else info for info in infos]
+        if callable(now_ms):
+            return infos
+        return [dataclasses.replace(info, mtime_ms=now_ms) if info.mtime_ms > begun_ms else info for info in infos]
 
     with mock.patch.object(Storage, "now_ms", lambda _: said_ms()), mock.patch.object(Storage, "list", files):
         yield
