@@ -157,8 +157,6 @@ COMMANDS = [
 ]
 
 ELSEWHERE = {
-    "--list": "segments topic list",
-    "--describe": "segments describe",
     "topics": "segments topic",
     "config": "segments topic alter",
     "configs": "segments topic alter",

@@ -3,13 +3,12 @@
 A group has a list of commands, each with the place of its function and the first paragraph of its help. So a command
 pays for what it imports itself, and for nothing that other commands import.
 
-Commands understand the words of Kafka's tools and kcat, or answer with what does it here.
+Words of Kafka's tools and of kcat are answered with what does it here.
 """
 
 from __future__ import annotations
 
 import itertools
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
@@ -20,23 +19,8 @@ from typer.core import TyperCommand, TyperGroup
 
 from spark_segments.cli.output import silent_without_a_reader
 
-STANDS_FOR = {"--topic": "topic", "-t": "topic", "--entity-name": "topic", "--group": "group", "--files": "files"}
-"""{option: the argument that it may stand for}, where the command has that argument and no such option."""
-
-OTHER_NAMES: Mapping[str, Mapping[str, str]] = {
-    "alter": {"--add-config": "--config"},
-    "consume": {"-c": "--max-messages", "-p": "--partition"},
-    "append": {"-l": "--input"},
-}
-"""{command: {another tool's name of an option: the option here}}."""
-
-WITHOUT_EFFECT: Mapping[str, Mapping[str, str]] = {
-    "create": {"--replication-factor": "Storage keeps a log directory, without replicas."},
-    "consume": {"-C": "", "-e": ""},
-}
-"""{command: {an option that asks for nothing here: what is said of it}}. One without a sentence has no value, and asks
-for what the command does anyway.
-"""
+STANDS_FOR = {"--topic": "TOPIC", "-t": "TOPIC", "--entity-name": "TOPIC", "--group": "GROUP", "--files": "FILES"}
+"""{an option of other tools: the argument in its place}, where the command has that argument."""
 
 ANSWERS = {
     "--bootstrap-server": "LOG_DIR, the first argument, stands in its place",
@@ -56,19 +40,39 @@ ANSWERS = {
     "--entity-type": "settings of topics are set by segments topic alter, those of jobs by --defaults FILE",
     "--consumer-property": "--group, --isolation-level and the other options stand for them",
     "--producer-property": "--batch-size, --compression-codec and the other options stand for them",
+    "--add-config": "--config does it",
+    "--replication-factor": "storage keeps a log directory, without replicas",
+    "-c": "segments consume --max-messages does it",
+    "-p": "segments consume --partition does it",
+    "-l": "segments append --input does it",
+    "-C": "segments consume does it",
+    "-e": "without --follow a command ends at the log end",
 }
 """{an option of other tools: what does it here}."""
 
 
 class HabitualCommand(TyperCommand):
-    """A command that understands other tools' options beside its own."""
+    """A command that answers other tools' options with what does it here."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """As the command without habits, after its words are put into the words of this package."""
-        words = self._translated(ctx, args)
-        if not ctx.resilient_parsing:
-            self._refuse_repeats(ctx, words)
-        return super().parse_args(ctx, words)
+        """As the command without habits. An option of another tool ends it, with what does it here."""
+        ours: dict[str, Any] = {name: param for param in self.params for name in param.opts if name.startswith("-")}
+        if ctx.resilient_parsing:
+            if args and args[-1] in ours and not ours[args[-1]].is_flag:
+                args = args[:-1]  # the shell completes its value; without one the parser forgets the words before
+            return super().parse_args(ctx, args)
+        arguments = {(param.name or "").upper() for param in self.params if param.param_type_name == "argument"}
+        rest = iter(args)
+        for word in itertools.takewhile(lambda word: word != "--", rest):
+            name, equals, _ = word.partition("=")
+            if name in ours:
+                next(rest if not equals and not ours[name].is_flag else iter(()), None)  # its value
+            elif (place := STANDS_FOR.get(name)) in arguments:
+                ctx.fail(f"There is no {name} here: {place}, an argument, stands in its place.")
+            elif name in ANSWERS:
+                ctx.fail(f"There is no {name} here: {ANSWERS[name]}.")
+        self._refuse_repeats(ctx, args)
+        return super().parse_args(ctx, args)
 
     def _refuse_repeats(self, ctx: Any, words: list[str]) -> None:
         """Ends in an error where an option that takes one value is given twice: all but the last would be dropped."""
@@ -77,56 +81,6 @@ class HabitualCommand(TyperCommand):
             is_same = param.param_type_name == "argument" or (param.is_flag and not param.secondary_opts)
             if not is_same and not param.multiple and given.count(param) > 1:
                 ctx.fail(f"Option '{param.opts[0]}' is given twice, and takes one value.")
-
-    def _translated(self, ctx: Any, args: list[str]) -> list[str]:
-        ours: dict[str, Any] = {name: param for param in self.params for name in param.opts if name.startswith("-")}
-        if ctx.resilient_parsing and args and args[-1] in ours and not ours[args[-1]].is_flag:
-            args = args[:-1]  # the shell completes its value; without one the parser forgets the words before
-        arguments = [param for param in self.params if param.param_type_name == "argument"]
-        places = [param.name for param in arguments]
-        names, silent = OTHER_NAMES.get(self.name or "", {}), WITHOUT_EFFECT.get(self.name or "", {})
-        habits = {*names, *silent, *STANDS_FOR, *ANSWERS} - ours.keys()
-        if not any(word.partition("=")[0] in habits for word in args):
-            return args
-        options: list[str] = []
-        words: list[str] = []
-        standing: dict[int, list[str]] = {}
-        rest = iter(args)
-        for word in rest:
-            name, equals, value = word.partition("=")
-            if name in names and name not in ours:
-                name, word = names[name], names[name] + equals + value
-            if word == "--":
-                words += rest
-            elif name in ours:
-                options += [word] if equals or ours[name].is_flag else [word, *itertools.islice(rest, 1)]
-            elif (place := STANDS_FOR.get(name)) in places:
-                values = standing.setdefault(places.index(place), [])
-                if values and arguments[places.index(place)].nargs > 0:
-                    ctx.fail(f"Option '{name}' is given twice, and takes one value.")
-                values += _values(ctx, name, value if equals else next(rest, None))
-            elif name in silent:
-                if silent[name]:
-                    _values(ctx, name, value if equals else next(rest, None))
-                    print(f"{silent[name]} {name} has no effect.", file=sys.stderr)
-            elif name in ANSWERS and not ctx.resilient_parsing:
-                ctx.fail(f"There is no {name} here: {ANSWERS[name]}.")
-            elif word.startswith("-") and word != "-":
-                options.append(word)
-            else:
-                words.append(word)
-        for index, values in sorted(standing.items()):
-            words[index:index] = values
-        return [*options, *(["--", *words] if words else [])]
-
-
-def _values(ctx: Any, name: str, value: str | None) -> list[str]:
-    if value is None and ctx.resilient_parsing:  # the shell completes it
-        return []
-    if value is None:
-        ctx.fail(f"Option '{name}' requires an argument.")
-    assert value is not None
-    return value.split(",") if name == "--files" else [value]
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,16 +121,11 @@ def panel(title: str, *commands: tuple[str, str, str]) -> list[LazyCommand]:
     return [LazyCommand(title, *command) for command in commands]
 
 
-def group_of(
-    commands: Sequence[LazyCommand],
-    elsewhere: Mapping[str, str] | None = None,
-    other_names: Mapping[str, str] | None = None,
-) -> type[TyperGroup]:
+def group_of(commands: Sequence[LazyCommand], elsewhere: Mapping[str, str]) -> type[TyperGroup]:
     """The class of a group that has these commands, in this order.
 
-    `elsewhere`: {a name that is no command here and that people type, which for Kafka's kafka-topics.sh is topics: the
-    command that does it}. `other_names`: {what
-    other tools call a command, as an option say: its name here}.
+    `elsewhere`: {a name that is no command here and that people type, which for Kafka's kafka-topics.sh is topics, and
+    for --list is list: the command that does it}.
     """
     named = {command.name: command for command in commands}
 
@@ -188,12 +137,10 @@ def group_of(
 
         def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
             if args and args[0] not in named:
-                plain = args[0].removeprefix("kafka-").removesuffix(".sh")
-                does = f"{ctx.command_path} {plain}" if plain in named else (elsewhere or {}).get(plain)
+                plain = args[0].removeprefix("kafka-").removesuffix(".sh").lstrip("-")
+                does = f"{ctx.command_path} {plain}" if plain in named else elsewhere.get(plain)
                 if does is not None:
                     ctx.fail(f"There is no {args[0]} here: {does} does it.")
-            if args and other_names and args[0] in other_names:
-                args = [other_names[args[0]], *args[1:]]
             return super().parse_args(ctx, args)
 
         def resolve_command(self, ctx: Any, args: list[str]) -> Any:

@@ -60,14 +60,6 @@ def test_a_dry_run_changes_nothing(segments, uri, job):
     assert state(uri) == before
 
 
-def test_a_topic_may_be_an_argument_or_an_option(segments, run, uri):
-    rolled(segments, uri)
-    as_argument, as_option = ([*way, "--dry-run", "--now-ms", LATER_MS] for way in (["prices"], ["--topic", "prices"]))
-    assert segments("compact", uri, *as_option).lines == segments("compact", uri, *as_argument).lines != []
-    both = run("compact", uri, "prices", "--topic", "orders")
-    assert (both.code, "orders" in both.error) == (1, True)  # a job takes several topics, and there is no such one
-
-
 @pytest.mark.parametrize("job", ["roll", "retain", "compact", "vacuum"])
 def test_a_report_says_what_was_done_as_json_and_as_text(segments, uri, job):
     report = segments(job, uri, "--output", "json").json

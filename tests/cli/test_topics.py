@@ -132,7 +132,7 @@ def test_an_unreadable_topic_is_reported_and_deleted_by_force(run, segments, uri
 def test_vacuum_reports_an_unreadable_topic_with_or_without_its_name(run, segments, uri, tmp_path):
     segments("topic", "create", uri, "bad")
     (tmp_path / "log" / "_manifest" / "bad" / "_delta_log" / f"{0:020d}.json").write_text("not JSON")
-    for arguments in ((), ("--topic", "bad")):
+    for arguments in ((), ("bad",)):
         ran = run("vacuum", uri, "--output", "json", *arguments)
         assert (ran.code, ran.json["failed"]) == (1, 1)
         assert ran.error.startswith("error: bad: ")

@@ -43,11 +43,7 @@ COMMANDS = panel(
 )
 
 app = typer.Typer(
-    cls=group_of(
-        COMMANDS,
-        {},
-        {"--list": "list", "--describe": "show", "--reset-offsets": "reset", "--delete": "delete", "describe": "show"},
-    ),
+    cls=group_of(COMMANDS, {"describe": "segments groups show", "reset-offsets": "segments groups reset"}),
     no_args_is_help=True,
     add_completion=False,
     help="List, show, reset and delete groups of readers.",

@@ -32,11 +32,7 @@ COMMANDS = panel(
 )
 
 app = typer.Typer(
-    cls=group_of(
-        COMMANDS,
-        dict.fromkeys(("describe", "--describe"), "segments describe"),
-        {f"--{name}": name for name in ("create", "list", "alter", "delete")},
-    ),
+    cls=group_of(COMMANDS, {"describe": "segments describe"}),
     no_args_is_help=True,
     add_completion=False,
     help="Create, list, alter, delete and restore topics; their history.",
