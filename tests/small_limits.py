@@ -78,7 +78,8 @@ LIMITS: dict[str, tuple[str, ...]] = {
     "REGISTRY_SECONDS": ("values.registries.http.MOST_SECONDS",),
     "SIGNAL_AGAIN_SECONDS": ("cli.interrupts.AGAIN_SECONDS",),
     # Formats
-    "STEP_MESSAGES": ("format.legacy.message_sets.STEP_MESSAGES",),
+    "STEP_BYTES": ("format.legacy.STEP_BYTES",),
+    "RUN_BYTES": ("format.legacy.RUN_BYTES",),
     "MIN_DECOMPRESSED_LIMIT": ("format.compression.MIN_DECOMPRESSED_LIMIT",),
     "MAX_DECOMPRESSED_LIMIT": ("format.compression.MAX_DECOMPRESSED_LIMIT",),
     "MAX_RATIO": ("format.compression.MAX_RATIO",),

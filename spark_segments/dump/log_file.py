@@ -27,7 +27,7 @@ from spark_segments.format.control import CONTROL_TYPES
 from spark_segments.format.decoding.decode import decode_batches
 from spark_segments.format.kernels.crc32c import crc32c
 from spark_segments.format.layout import ABORT, ATTRIBUTES_POSITION, CODEC_NAMES, COMMIT, MAGIC_POSITION, NO_SEQUENCE
-from spark_segments.format.legacy.message_sets import read_messages
+from spark_segments.format.legacy import messages
 from spark_segments.format.shared_object import MAGIC, TRAILER_BYTES, Footer, footer_size, parse_footer
 from spark_segments.format.sidecars.producer_state import MAX_SEQUENCE, sequence_after
 from spark_segments.format.window import Window
@@ -124,7 +124,7 @@ def with_records(window: Window, deep: bool) -> Iterator[tuple[Entry, Iterable[E
     if not deep:
         records: Iterator[Iterable[Entry]] = itertools.repeat(())
     elif batches.magic[0] < 2:
-        records = (_legacy_records(window.take(slice(row, row + 1))) for row in range(len(batches)))
+        records = (_legacy_records(window, row) for row in range(len(batches)))
     else:
         records = _records(window)
     for batch in _batches(batches):
@@ -242,26 +242,24 @@ def _record(fields: tuple[Any, ...], batch: Entry) -> Entry:
     return entry
 
 
-def _legacy_records(window: Window) -> Iterator[Entry]:
+def _legacy_records(window: Window, row: int) -> Iterator[Entry]:
     """The messages of one entry of magic 0 or 1."""
-    (kind,) = _timestamp_types(window.batches)
+    kind = _timestamp_types(window.batches)[row]
     try:
-        for messages in read_messages(window, check_crc=False):
-            keys = messages.binary(messages.key_start, messages.key_size)
-            values = messages.binary(messages.value_start, messages.value_size)
-            for row in range(len(messages.offset)):
-                yield {
-                    "kind": "record",
-                    "offset": int(messages.offset[row]),
-                    "timestampType": kind,
-                    "timestamp": int(messages.timestamp[row]),
-                    "keySize": int(messages.key_size[row]),
-                    "valueSize": int(messages.value_size[row]),
-                    "headers": [],
-                    "key": keys[row].as_py(),
-                    "value": values[row].as_py(),
-                    "crc": int(messages.crc[row]),
-                    "isValid": bool(messages.valid[row]),
-                }
+        for message in messages(window, row, check_crc=False):
+            key, value = (None if content is None else bytes(content) for content in (message.key, message.value))
+            yield {
+                "kind": "record",
+                "offset": message.offset,
+                "timestampType": kind,
+                "timestamp": message.timestamp,
+                "keySize": -1 if key is None else len(key),
+                "valueSize": -1 if value is None else len(value),
+                "headers": [],
+                "key": key,
+                "value": value,
+                "crc": message.crc,
+                "isValid": message.is_valid,
+            }
     except CorruptBatchError as error:
         yield error_entry(error)

@@ -1,6 +1,6 @@
 """Walks the batches of a log: one kernel call checks the headers of a whole buffer and returns them as columns.
 
-The records inside a batch are left to decode.py (magic 2) and message_sets.py (magic 0 and 1).
+The records inside a batch are left to decode.py (magic 2) and legacy.py (magic 0 and 1).
 """
 
 from __future__ import annotations

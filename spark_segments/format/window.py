@@ -17,6 +17,8 @@ class Window:
     `data[0]` is byte `byte_position` of the file `path`. The positions of `batches` count from the file's start. An
     offset in the bytes plus `offset_shift` is the offset in the log. `pieces`: `data` is put together of pieces of the
     file, one behind the other; two int64[], where each begins in the file, in order, and in `data`.
+    `timestamp_type`: of all records; None: what their batches say. `behind`: of batches that are not as the file has
+    them, the position in the file behind what they were made of; positions count from 0 then.
     """
 
     data: Any  # bytes-like
@@ -25,6 +27,20 @@ class Window:
     path: str = ""
     offset_shift: int = 0
     pieces: tuple[np.ndarray, np.ndarray] | None = None
+    timestamp_type: int | None = None
+    behind: int | None = None
+
+    @property
+    def is_as_written(self) -> bool:
+        """Whether the batches are as the file has them."""
+        return self.behind is None
+
+    @property
+    def end_position(self) -> int:
+        """The position in the file behind the batches: one at least, or `behind` is known."""
+        if self.behind is not None:
+            return self.behind
+        return int(self.batches.byte_position[-1] + self.batches.size[-1])
 
     @property
     def starts(self) -> np.ndarray:

@@ -17,6 +17,7 @@ from spark_segments.errors import CorruptBatchError
 from spark_segments.format.batches import BatchTable
 from spark_segments.format.decoding.decode import decode_batches
 from spark_segments.format.layout import COUNT_UNKNOWN, NO_PRODUCER_ID
+from spark_segments.format.legacy import opened
 from spark_segments.format.sidecars.checkpoints import leader_epochs_of
 from spark_segments.format.sidecars.index import parse_offset_index, parse_time_index
 from spark_segments.format.sidecars.producer_state import CompletedTransaction, ProducerState, aborted_transactions
@@ -225,16 +226,18 @@ class SegmentScan:
         records = int(batches.count[known].sum(dtype=np.int64))
         if known.all():
             return records
-        decoded = decode_batches(
-            window.with_batches(batches.take(~known)),
-            topic=self._files.topic,
-            partition=self._files.partition,
-            start_offset=self._start_offset,
-            columns=("offset",),
-            include_control=True,
-        )
         try:
-            return int(records + sum(batch.num_rows for batch in decoded))
+            for part in opened(window.with_batches(batches.take(~known))):
+                decoded = decode_batches(
+                    part,
+                    topic=self._files.topic,
+                    partition=self._files.partition,
+                    start_offset=self._start_offset,
+                    columns=("offset",),
+                    include_control=True,
+                )
+                records += sum(batch.num_rows for batch in decoded)
+            return records
         except CorruptBatchError as error:
             self._note(self._info.path, f"record counts are too low: {error}")
             return records

@@ -17,7 +17,7 @@ import numpy as np
 
 from spark_segments.errors import CorruptBatchError, SegmentsError
 from spark_segments.format.batches import BatchTable, scan_batches
-from spark_segments.format.legacy.upconvert import as_magic_2
+from spark_segments.format.legacy import opened
 from spark_segments.format.sidecars.checkpoints import leader_epochs_of
 from spark_segments.format.sidecars.producer_state import (
     ProducerEntry,
@@ -43,6 +43,7 @@ from spark_segments.kafka_protocol.source import (
 )
 from spark_segments.log.manifest.rows import Partition, Segment
 from spark_segments.log.manifest.states import REMOVED_BEFORE, Captured, CapturedBatch, Hole, Undecided
+from spark_segments.log.segment.copying import rebased
 from spark_segments.log.segment.limits import SegmentLimits
 from spark_segments.log.segment.writer import MAX_RELATIVE_OFFSET, SegmentWriter
 from spark_segments.storage import Storage
@@ -412,8 +413,12 @@ class PartitionsCapture:
             if scan.error is not None:
                 raise scan.error
             return False
+        parts = [*opened(Window(fetched.records, batches, path=place))]
+        window = parts[0]
+        if len(parts) > 1:
+            records = np.concatenate([rebased(part)[0] for part in parts])
+            window = Window(records, scan_batches(records, check_crc=False).batches, path=place)
         part.last_batch = CapturedBatch(int(batches.base_offset[-1]), int(batches.crc[-1]))
-        window = as_magic_2(Window(fetched.records, batches, path=place))
         window = with_ends(window, part.ends, floor, part.epochs[-1][0] if part.epochs else -1)
         batches = window.batches
         first = int(batches.base_offset[0])

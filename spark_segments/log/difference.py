@@ -7,7 +7,7 @@ sides name are the same. Other record batches are compared by their headers (off
 that were never cleaned are not decoded. A cleaner keeps a batch's offsets and removes records from it. Where a cleaner
 ran, the records that both sides still have must be equal, and a batch that only one side has must be of the other
 side's leader epoch at its offset. So must a batch without records, which a restore puts where several were. Batches
-that were converted from magic 0 or 1 are compared record by record.
+that were converted from magic 0 or 1 may have other bounds on either side: then their records are compared.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ class _Part:
     batches: BatchTable
     first: np.ndarray  # int64
     last: np.ndarray  # int64: not cut at the end of the comparison
-    is_cut: np.ndarray  # bool: the row, or the start of the comparison, cuts the batch
+    is_cut: np.ndarray  # bool: the row, the start of the comparison, or a conversion gave the batch its bounds
     limits: tuple[int, int]  # offsets of the log that are compared
 
     def take(self, rows: np.ndarray) -> _Part:
@@ -131,6 +131,11 @@ class _Part:
             last=self.last[rows],
             is_cut=self.is_cut[rows],
         )
+
+    @property
+    def is_converted(self) -> bool:
+        """Whether the batches were converted from magic 0 or 1: their bounds are of no file."""
+        return self.window is not None and not self.window.is_as_written
 
     def records(self) -> pa.Table:
         """The records of the batches, control batches included."""
@@ -190,7 +195,7 @@ class _Side:
                 if not len(batches):
                     continue
                 first, last = batches.base_offset + window.offset_shift, batches.last_offset + window.offset_shift
-                is_cut = (first < low) | (last >= segment.next_offset)
+                is_cut = (first < low) | (last >= segment.next_offset) | (not window.is_as_written)
                 first, last = np.maximum(first, low), np.minimum(last, segment.next_offset - 1)
                 yield _Part(self, segment, window, batches, first, last, is_cut, (low, self._end))
 
@@ -213,7 +218,7 @@ def _compare_parts(own: _Part, other: _Part, end: int) -> tuple[int | None, bool
         known = (own.batches.leader_epoch >= 0) & (theirs.leader_epoch >= 0)
         other_epoch = paired & known & (own.batches.leader_epoch != theirs.leader_epoch)
         differing += own.first[other_epoch][:1].tolist()
-        same &= (own.batches.crc == theirs.crc) & (own.batches.magic == theirs.magic) & ~other_epoch
+        same &= (own.batches.crc == theirs.crc) & ~other_epoch
     rest_of_other = np.ones(len(other.first), bool)
     rest_of_other[partner[same]] = False
     if same.all() and not rest_of_other.any():
@@ -223,7 +228,7 @@ def _compare_parts(own: _Part, other: _Part, end: int) -> tuple[int | None, bool
     for part, against in ((mine, theirs_left), (theirs_left, mine)):
         has_records = part.batches.count != 0
         across = has_records & (part.first < end) & (part.last >= end)
-        differing += [end] if across.any() else []
+        differing += [end] if across.any() and not part.is_converted else []
         against = against.take(np.flatnonzero(against.batches.count != 0))
         at, meets = _meeting(part, against)
         meets &= has_records
@@ -247,8 +252,8 @@ def _meeting(part: _Part, against: _Part) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _uneven(part: _Part, partner: _Part) -> list[int]:
-    """Offsets where batches of magic 2 overlap but begin or end apart: a cleaner keeps both offsets of a batch."""
-    whole = (part.batches.magic == 2) & (partner.batches.magic == 2) & ~part.is_cut & ~partner.is_cut
+    """Offsets where batches overlap but begin or end apart: a cleaner keeps both offsets of a batch."""
+    whole = ~part.is_cut & ~partner.is_cut
     wrong = np.flatnonzero(whole & ((part.first != partner.first) | (part.last != partner.last)))
     if not len(wrong):
         return []

@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from spark_segments.errors import CorruptBatchError, SegmentsError
 from spark_segments.execution import in_bins
 from spark_segments.format.kernels.crc32c import crc32c
+from spark_segments.format.legacy import opened
 from spark_segments.log import Segment, Snapshot
 from spark_segments.log.manifest.change import OLDEST_FILE_MS
 from spark_segments.log.manifest.replay import own_path
@@ -147,7 +148,7 @@ class Copier:
 
     def _copy_log(self, row: Segment, target_path: str) -> int:
         """Copies a .log, every batch of which is checked before it is written. Returns the CRC-32C of what was read."""
-        crc, pieces = 0, windows(self.source, row, first_window_bytes=WINDOW_BYTES)
+        crc, pieces = 0, windows(self.source, row, first_window_bytes=WINDOW_BYTES, as_written=True)
         first = list(itertools.islice(pieces, 1))  # where the file is gone, none is made
         with self.target.stream(target_path) as stream:
             for window in itertools.chain(first, pieces):
@@ -233,9 +234,9 @@ class Copier:
         for row in rows:
             here = dataclasses.replace(row, path=path)
             batches = records = 0
-            for window in windows(self.target, here, first_window_bytes=WINDOW_BYTES):
+            for window in windows(self.target, here, first_window_bytes=WINDOW_BYTES, as_written=True):
                 batches += len(window.batches)
-                records += int(window.batches.count.sum())
+                records += sum(int(part.batches.count.sum()) for part in opened(window))
                 if not row.is_shared:
                     crc = crc32c(memoryview(window.data)[: int(window.batches.size.sum())], crc)
             if whole and (batches, records) != (row.batches, row.records):

@@ -20,7 +20,7 @@ READING = ("spark_segments.format.decoding.decode", "spark_segments.kafka.direct
 NEVER = (
     *("pandas", "dateutil", "pyspark", "duckdb", "polars", "rich.console", "markdown_it", "pydantic"),
     *("numpy.ma", "pyarrow.dataset", "asyncio", "http.client"),
-    *("spark_segments.format.legacy.upconvert", "spark_segments.maintenance.verification.deep"),
+    "spark_segments.maintenance.verification.deep",
 )
 COMMANDS_WITHOUT = {
     "--help": (*ARROW, *KERNELS, *READING),

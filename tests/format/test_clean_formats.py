@@ -9,6 +9,7 @@ import pytest
 from tests.format.cleaned import clean, left, scanned
 from tests.format.legacy_messages import message, wrapper
 from tests.format.plain_decode import plain_batches
+from tests.format.test_upconvert import converted
 from tests.format.twin_encode import COMMIT, Record, batch_bytes, marker_batch
 from tests.golden_files import expected_records, log_files
 
@@ -46,7 +47,7 @@ def test_a_shift_of_offsets_is_written_out(codec):
 
 @pytest.mark.parametrize("name", ["legacy-v0-0", "legacy-v1-0"])
 def test_entries_of_magic_0_and_1_are_cleaned_into_batches_of_magic_2(name):
-    data = b"".join(path.read_bytes() for path in log_files(name))
+    data = b"".join(converted(path.read_bytes()) for path in log_files(name))
     expected = {
         r["key"]: (r["offset"], r["timestamp"], r["value"]) for r in expected_records(name) if r["key"] is not None
     }
@@ -66,5 +67,5 @@ def test_entries_of_magic_0_and_1_are_cleaned_into_batches_of_magic_2(name):
 def test_messages_of_magic_0_in_a_wrapper_of_magic_1_are_cleaned_into_their_own_offsets():
     """As cleaners before Kafka 0.10.1 left them."""
     inner = b"".join(message(n, b"%d" % (20 + n), key=b"%d" % (n % 2), magic=0) for n in range(4))
-    (batch,) = left(clean(wrapper(23, inner)))
+    (batch,) = left(clean(converted(wrapper(23, inner))))
     assert [(record.offset, record.value) for record in batch.records] == [(22, b"22"), (23, b"23")]

@@ -26,7 +26,7 @@ from tests.format.uncompiled import granted, uncompiled
 from tests.golden_files import log_files
 
 RUNS = 60
-GOLDEN = ("plain-0", "snappy-0", "txn-0", "zstd-0", "legacy-v1-0")
+GOLDEN = ("plain-0", "snappy-0", "txn-0", "zstd-0")
 
 
 @pytest.fixture

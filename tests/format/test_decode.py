@@ -17,7 +17,7 @@ from spark_segments.format.layout import CODECS
 from spark_segments.format.window import Window
 from tests.format.decoded import START, batch_of, decoded, milliseconds, rows_of
 from tests.format.twin_encode import Record, batch_bytes, empty_batch, marker_batch, varint
-from tests.golden_files import CLEAN_DIRECTORIES, expected_records, golden_dir, log_files
+from tests.golden_files import CLEAN_DIRECTORIES, expected_records, log_files
 
 TIMESTAMP_TYPES = {"NoTimestampType": -1, "CreateTime": 0, "LogAppendTime": 1}
 
@@ -56,13 +56,6 @@ def test_control_records_are_given_only_when_asked_for():
     offsets = pa.concat_tables(found)["offset"].to_pylist()
     assert offsets == [record["offset"] for record in expected if not record["isControl"]]
     assert len(offsets) < len(expected)
-
-
-def test_entries_of_older_magic_are_decoded_in_their_place():
-    old = (golden_dir("legacy-v1-0") / "00000000000000000000.log").read_bytes()
-    new = batch_bytes([Record(b"new", offset=10_000)], base_offset=10_000)
-    table = decoded(old + new, columns=["offset", "value"])
-    assert table["offset"].to_pylist() == [*decoded(old, columns=["offset"])["offset"].to_pylist(), 10_000]
 
 
 # What other clients write

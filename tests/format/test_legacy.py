@@ -4,8 +4,6 @@ import base64
 import struct
 import zlib
 
-import numpy as np
-import pyarrow as pa
 import pytest
 from aiokafka.record.legacy_records import LegacyRecordBatchBuilder
 from hypothesis import given, settings
@@ -15,11 +13,11 @@ from spark_segments.errors import CorruptBatchError
 from spark_segments.format.batches import scan_batches
 from spark_segments.format.compression import decompress
 from spark_segments.format.decoding.decode import decode_batches
-from spark_segments.format.layout import CODECS, LZ4, RECORD_SCHEMA
-from spark_segments.format.legacy import message_sets as legacy
-from spark_segments.format.legacy.message_sets import read_messages, with_first_offsets
+from spark_segments.format.layout import CODECS, LZ4
+from spark_segments.format.legacy import messages, opened
 from spark_segments.format.window import Window
 from tests.format.legacy_messages import message, wrapper
+from tests.format.twin_encode import Record, batch_bytes
 from tests.golden_files import LEGACY_DIRECTORIES, expected_batches, expected_records, log_files
 
 TIMESTAMP_TYPES = {"NoTimestampType": -1, "CreateTime": 0, "LogAppendTime": 1}
@@ -27,11 +25,13 @@ ATTRIBUTES_POSITION = 17
 
 
 def decoded(data: bytes, offset_shift: int = 0, **options) -> list[dict]:
+    """The records of messages, which are batches of magic 2 by then."""
     scan = scan_batches(data)
     assert scan.error is None and scan.consumed == len(data)
-    parts = decode_batches(
-        Window(data, scan.batches, offset_shift=offset_shift), **{"topic": "t", "partition": 0, **options}
-    )
+    window = Window(data, scan.batches, offset_shift=offset_shift)
+    parts = [
+        part for one in opened(window) for part in decode_batches(one, **{"topic": "t", "partition": 0, **options})
+    ]
     return [record for part in parts for record in part.to_pylist()]
 
 
@@ -58,10 +58,11 @@ def test_first_offsets_and_counts_of_wrappers_are_kafkas(name):
     for path in log_files(name):
         data = path.read_bytes()
         expected = [batch for batch in expected_batches(name) if batch["segment"] == int(path.stem)]
-        batches = with_first_offsets(Window(data, scan_batches(data).batches)).batches
-        assert batches.base_offset.tolist() == [batch["baseOffset"] for batch in expected]
-        assert batches.count.tolist() == [batch["recordsIterated"] for batch in expected]
-        assert batches.last_offset.tolist() == [batch["lastOffset"] for batch in expected]
+        window = Window(data, scan_batches(data).batches)
+        entries = [list(messages(window, row)) for row in range(len(window.batches))]
+        assert [entry[0].offset for entry in entries] == [batch["baseOffset"] for batch in expected]
+        assert [len(entry) for entry in entries] == [batch["recordsIterated"] for batch in expected]
+        assert [entry[-1].offset for entry in entries] == [batch["lastOffset"] for batch in expected]
 
 
 def test_lz4_of_magic_0_has_the_broken_header_checksum_that_is_put_right():
@@ -76,7 +77,7 @@ def test_lz4_of_magic_0_has_the_broken_header_checksum_that_is_put_right():
             with pytest.raises(CorruptBatchError):
                 decompress(LZ4, frame, path="", byte_position=0)
             refused += 1
-        assert len(list(read_messages(Window(data, lz4)))) == len(lz4)
+        assert all(list(messages(Window(data, lz4), row)) for row in range(len(lz4)))
     assert refused > 3
 
 
@@ -91,28 +92,34 @@ def test_ranges_cut_through_wrappers(name):
         assert shifted == list(range(1000 + start, 1000 + min(end, last + 1)))
 
 
-def test_columns_come_as_asked_for():
+def test_messages_are_not_decoded_as_if_they_were_batches():
     data = next(log_files("legacy-v1-0")).read_bytes()
-    batches = scan_batches(data).batches
-    (part,) = decode_batches(Window(data, batches), topic="t", partition=7, columns=["timestampType", "headers", "key"])
-    assert part.schema == pa.schema([RECORD_SCHEMA.field(name) for name in ("timestampType", "headers", "key")])
-    (part,) = decode_batches(Window(data, batches), topic="t", partition=7)
-    assert part.schema == RECORD_SCHEMA
-    part.validate(full=True)
-    excluded = np.arange(len(batches)) % 2 == 0
-    kept = [record["offset"] for record in decoded(data, exclude=excluded)]
-    bounds = with_first_offsets(Window(data, batches)).batches.take(~excluded)
-    assert kept == [offset for first, last in zip(bounds.base_offset, bounds.last_offset, strict=True)
-                    for offset in range(first, last + 1)]  # fmt: skip
+    with pytest.raises(ValueError, match="magic 0 and 1"):
+        list(decode_batches(Window(data, scan_batches(data).batches), topic="t", partition=0))
 
 
-def test_parts_are_of_about_the_target_size_and_steps_do_not_show(limits):
+def test_windows_are_of_about_the_step_and_do_not_show(limits):
     data = next(log_files("legacy-v1-0")).read_bytes()
     whole = decoded(data)
-    limits(STEP_MESSAGES=3)
-    parts = list(decode_batches(Window(data, scan_batches(data).batches), topic="t", partition=0, target_bytes=5000))
-    assert [record for part in parts for record in part.to_pylist()] == whole
-    assert len(parts) > 3 and max(part.nbytes for part in parts) < 10_000
+    limits(STEP_BYTES=1000, RUN_BYTES=500)
+    windows = list(opened(Window(data, scan_batches(data).batches)))
+    assert decoded(data) == whole
+    assert len(windows) > 3 and max(len(window.data) for window in windows) < 3000
+    assert [window.end_position for window in windows][-1] == len(data)
+
+
+def test_batches_of_magic_2_between_messages_are_left_as_they_are():
+    old, new = message(1, b"a"), batch_bytes([Record(b"b", offset=2)], base_offset=2)
+    data = old + new + message(3, b"c", magic=0) + message(4, b"d")
+    scan = scan_batches(data)
+    windows = list(opened(Window(data, scan.batches)))
+    assert [window.data is data for window in windows] == [False, True, False, False]
+    assert [window.is_as_written for window in windows] == [False, True, False, False]
+    ends = [len(old), len(old + new), len(data) - len(message(4, b"d")), len(data)]
+    assert [window.end_position for window in windows] == ends
+    assert [(record["offset"], record["value"], record["timestampType"]) for record in decoded(data)] == [
+        (1, b"a", 0), (2, b"b", 0), (3, b"c", -1), (4, b"d", 0)
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -209,7 +216,7 @@ def test_damage_is_one_error_with_its_place(data, reason):
     with pytest.raises(CorruptBatchError, match=reason) as caught:
         batches = scan_batches(good + data, file_position=100).batches
         window = Window(good + data, batches, byte_position=100, path="t-0/x.log")
-        list(decode_batches(window, topic="t", partition=0))
+        list(opened(window))
     assert (caught.value.path, caught.value.byte_position) == ("t-0/x.log", 100 + len(good))
 
 
@@ -227,12 +234,13 @@ def test_a_bad_message_among_many_is_named():
     assert caught.value.byte_position == size
 
 
-@pytest.mark.slow
-def test_a_wrapper_of_very_many_messages_is_read_in_steps():
-    count = legacy.STEP_MESSAGES + 1000
+def test_a_wrapper_of_very_many_messages_is_read_in_steps(limits):
+    count = 3000
     data = wrapper(count - 1, b"".join(message(offset, None, magic=0) for offset in range(count)), magic=0)
-    steps = [len(messages.offset) for messages in read_messages(Window(data, scan_batches(data).batches))]
-    assert steps == [legacy.STEP_MESSAGES, 1000]
+    limits(STEP_BYTES=4000)
+    windows = list(opened(Window(data, scan_batches(data).batches)))
+    counts = [count for window in windows for count in window.batches.count.tolist()]
+    assert len(counts) > 3 and sum(counts) == count
 
 
 @pytest.mark.slow
@@ -250,7 +258,8 @@ def test_any_bytes_give_records_or_one_error(data):
     scan = scan_batches(bytes(whole))
     batches = scan.batches.take(scan.batches.magic < 2)
     try:
-        for part in decode_batches(Window(bytes(whole), batches), topic="t", partition=0):
-            part.validate(full=True)
+        for window in opened(Window(bytes(whole), batches)):
+            for part in decode_batches(window, topic="t", partition=0):
+                part.validate(full=True)
     except CorruptBatchError as error:
         assert error.byte_position is not None

@@ -8,9 +8,9 @@ import pytest
 from aiokafka.record.memory_records import MemoryRecords
 
 from spark_segments.errors import CorruptBatchError
-from spark_segments.format.batches import scan_batches
+from spark_segments.format.batches import BatchTable, scan_batches
 from spark_segments.format.layout import CODEC_NAMES
-from spark_segments.format.legacy.upconvert import as_magic_2
+from spark_segments.format.legacy import opened
 from spark_segments.format.window import Window
 from tests.format.test_legacy import INNER, message, wrapper
 from tests.golden_files import LEGACY_DIRECTORIES, expected_records, log_files
@@ -26,22 +26,33 @@ def aiokafka_records(data) -> list:
     return found
 
 
+def converted(data: bytes, path: str = "") -> bytes:
+    """The bytes of the batches of magic 2 that messages become."""
+    windows = list(opened(Window(data, scan_batches(data).batches, path=path)))
+    for window in windows:
+        scan = scan_batches(window.data)
+        assert scan.error is None and scan.consumed == len(window.data)
+        assert all(
+            np.array_equal(getattr(scan.batches, field.name), getattr(window.batches, field.name))
+            for field in dataclasses.fields(scan.batches)
+        )
+    return b"".join(window.data for window in windows)
+
+
+def converted_batches(data: bytes, path: str = "") -> BatchTable:
+    return scan_batches(converted(data, path)).batches
+
+
 @pytest.mark.parametrize("name", LEGACY_DIRECTORIES)
 def test_converted_batches_hold_the_same_records_for_another_reader(name):
     records, codecs = [], set()
     for path in log_files(name):
         data = path.read_bytes()
-        converted = as_magic_2(Window(data, scan_batches(data).batches))
-        scan = scan_batches(converted.data)
-        assert scan.error is None and scan.consumed == len(converted.data)
-        assert all(
-            np.array_equal(getattr(scan.batches, field.name), getattr(converted.batches, field.name))
-            for field in dataclasses.fields(scan.batches)
-        )
-        assert set(converted.batches.leader_epoch.tolist()) == {-1}
-        assert np.all(converted.batches.base_offset[1:] == converted.batches.last_offset[:-1] + 1)
-        codecs |= {CODEC_NAMES[int(codec)] for codec in converted.batches.codec}
-        records += aiokafka_records(converted.data)
+        batches = converted_batches(data)
+        assert set(batches.leader_epoch.tolist()) == {-1}
+        assert np.all(batches.base_offset[1:] == batches.last_offset[:-1] + 1)
+        codecs |= {CODEC_NAMES[int(codec)] for codec in batches.codec}
+        records += aiokafka_records(converted(data))
     assert codecs == {"none", "gzip", "snappy", "lz4"}
     for record, kafka in zip(records, expected_records(name), strict=True):
         key, value = (None if kafka[name] is None else base64.b64decode(kafka[name]) for name in ("key", "value"))
@@ -50,17 +61,22 @@ def test_converted_batches_hold_the_same_records_for_another_reader(name):
         assert record.timestamp_type == (kafka["timestampType"] == "LogAppendTime")
 
 
-def converted_batches(data: bytes, path: str = "", **options):
-    return as_magic_2(Window(data, scan_batches(data).batches, path=path), **options).batches
-
-
-def test_uncompressed_messages_are_gathered_up_to_the_batch_size():
+def test_uncompressed_messages_are_gathered_up_to_the_batch_size(limits):
     data = b"".join(message(offset, bytes(100), timestamp=offset) for offset in range(100))
-    batches = converted_batches(data, batch_bytes=1000)
-    assert batches.size.max() <= 1000 and batches.size[:-1].min() > 700
-    assert batches.count.sum() == 100
     assert converted_batches(data).count.tolist() == [100]
-    assert converted_batches(data, batch_bytes=10).count.tolist() == [1] * 100
+    limits(RUN_BYTES=1000)
+    batches = converted_batches(data)
+    assert batches.size.max() <= 1100 and batches.size[:-1].min() > 700
+    assert batches.count.sum() == 100
+    limits(RUN_BYTES=10)
+    assert converted_batches(data).count.tolist() == [1] * 100
+
+
+def test_timestamps_farther_apart_than_64_bits_part_batches():
+    times = [-(1 << 63), (1 << 63) - 1, 5]
+    data = b"".join(message(offset, b"v", timestamp=timestamp) for offset, timestamp in enumerate(times))
+    assert [record.timestamp for record in aiokafka_records(converted(data))] == times
+    assert converted_batches(data).count.tolist() == [1, 2]
 
 
 def test_one_batch_never_has_two_append_times():
@@ -77,10 +93,9 @@ def test_one_batch_never_has_two_append_times():
 
 def test_offsets_with_gaps_are_kept_and_far_ones_part_batches():
     data = message(3, b"a") + message(9, None, key=b"k") + message(9 + 2**31, b"c")
-    converted = as_magic_2(Window(data, scan_batches(data).batches))
-    found = [(record.offset, record.value) for record in aiokafka_records(converted.data)]
+    found = [(record.offset, record.value) for record in aiokafka_records(converted(data))]
     assert found == [(3, b"a"), (9, None), (9 + 2**31, b"c")]
-    assert converted.batches.last_offset.tolist() == [9, 9 + 2**31]
+    assert converted_batches(data).last_offset.tolist() == [9, 9 + 2**31]
 
 
 def test_an_entry_without_messages_or_with_a_bad_crc_is_an_error():
@@ -92,4 +107,4 @@ def test_an_entry_without_messages_or_with_a_bad_crc_is_an_error():
 
 def test_nothing_becomes_nothing():
     nothing = Window(b"", scan_batches(b"").batches)
-    assert as_magic_2(nothing) is nothing
+    assert [*opened(nothing)] == [nothing]

@@ -46,7 +46,6 @@ from spark_segments.format.layout import (
     LOG_OVERHEAD,
     RECORDS_POSITION,
 )
-from spark_segments.format.legacy.upconvert import as_magic_2
 from spark_segments.format.sidecars.txn_index import AbortedTransactions
 from spark_segments.format.window import Window
 
@@ -131,16 +130,13 @@ def clean_batches(
 ) -> Iterator[CleanedBatches]:
     """Cleans the batches of a window, whose CRCs were checked and which follow those that `transactions` read before.
 
-    `plain` (bool[n], magic 2): the batches whose records were all put into the map, have a key and a value, and have
+    `plain` (bool[n]): the batches whose records were all put into the map, have a key and a value, and have
     offsets without gaps. No key of theirs is looked up: `record_filter.live` says which of their records stay.
 
     The results come in parts, in order, each as large as `record_sections` decompresses at a time. So memory is
-    bounded, however well a log compresses. Batches of magic 0 and 1 become batches of magic 2. Raises CorruptBatchError
-    for records that are damaged although the CRC holds.
+    bounded, however well a log compresses. Raises CorruptBatchError for records that are damaged although the CRC
+    holds.
     """
-    bytes_read = window.batches.size
-    given, window = window, as_magic_2(window)
-    converted = window is not given
     batches, offset_shift, path = window.batches, window.offset_shift, window.path
     discardable, aborted = transactions.read(window)
     action = _actions(batches, record_filter, discardable, offset_shift)
@@ -191,11 +187,10 @@ def clean_batches(
             tombstones_kept=cleaned.kept_tombstones,
             batches_read=len(source),
             batches_unchanged=cleaned.batches_unchanged,
-            # Converted batches do not match the entries of the file one for one.
-            bytes_read=int(bytes_read.sum()) * ends if converted else int(bytes_read[rows].sum()),
+            bytes_read=int(source.size.sum()),
             bytes_written=len(data),
         )
-        changed = converted or stats.batches_unchanged < stats.batches_read
+        changed = not window.is_as_written or stats.batches_unchanged < stats.batches_read
         yield CleanedBatches(source, data, table, changed, stats, aborted if ends else AbortedTransactions.of())
 
 

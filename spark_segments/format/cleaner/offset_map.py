@@ -23,7 +23,6 @@ from spark_segments.format.cleaner.layout import BYTES_PER_SLOT
 from spark_segments.format.cleaner.record_keys import bad_record, key_rows
 from spark_segments.format.decoding.record_sections import RecordSections, record_sections
 from spark_segments.format.kernels.key_hash import seeded_secret
-from spark_segments.format.legacy.upconvert import as_magic_2
 from spark_segments.format.window import Window
 
 _FIRST_SLOTS = 4096
@@ -104,7 +103,7 @@ class OffsetMap:
         `end_offset` says how far the map goes: past the last batch or, if it is full, up to the first record that had
         no room.
 
-        `plain` (bool[n], all False) is set for the batches of magic 2 whose records were all put and are no tombstones.
+        `plain` (bool[n], all False) is set for the batches whose records were all put and are no tombstones.
         """
         if self.full:
             return False
@@ -115,8 +114,7 @@ class OffsetMap:
         if exclude is not None:
             window = window.take(~exclude)
             rows = rows[~exclude]
-        given, window = window, as_magic_2(window)
-        is_given, batches = window is given, window.batches
+        batches = window.batches
         wanted = ~batches.is_control & (batches.count > 0) & window.overlaps(self.start_offset, bound)
         window = window.take(wanted)
         is_plain = np.zeros(len(window.batches), np.uint8)
@@ -125,7 +123,7 @@ class OffsetMap:
             self._put(part, window.batches.take(of_part), offset_shift, bound, window.path, is_plain[of_part])
             if self.full:
                 return False
-        if plain is not None and is_given:
+        if plain is not None:
             first, last = window.batches.base_offset + offset_shift, window.batches.last_offset + offset_shift
             plain[rows[wanted]] = (is_plain != 0) & (first >= self.start_offset) & (last < bound)
         self.advance(min(bound, past_last))

@@ -1,7 +1,7 @@
 """Record batches to Arrow columns.
 
 Wanted batches are cut into groups (batch_groups.py). Kernels (kernels.py) read the records of a group into
-columns (columns.py). Entries of magic 0 and 1 become batches of magic 2 first (upconvert.py).
+columns (columns.py). Messages of magic 0 and 1 are batches of magic 2 by then (legacy.py).
 """
 
 from __future__ import annotations
@@ -59,25 +59,12 @@ def decode_batches(
         include_control,
         target_bytes,
         view_values,
+        window.timestamp_type,
     )
-    for rows, is_legacy in _runs(window.batches.magic < 2):
-        some = window if rows is None else window.take(rows)
-        excluded = exclude if rows is None or exclude is None else exclude[rows]
-        if is_legacy:
-            from spark_segments.format.legacy.upconvert import opened
-
-            some = some if excluded is None else some.take(~excluded)
-            for part, timestamp_type in opened(some, wanted.first_offset, target_bytes):
-                yield from _decode(part, None, wanted._replace(timestamp_type=timestamp_type), partition)
-        else:
-            yield from _decode(some, excluded, wanted, partition)
-
-
-def _decode(
-    window: Window, excluded: np.ndarray | None, wanted: WantedRecords, partition: int
-) -> Iterator[pa.RecordBatch]:
+    if (window.batches.magic < 2).any():
+        raise ValueError("messages of magic 0 and 1 are decoded once they are batches of magic 2")
     filling: DecodedColumns | None = None
-    for group in batch_groups(window, excluded, wanted):
+    for group in batch_groups(window, exclude, wanted):
         if filling is not None and not filling.has_room(group):
             yield from filling.record_batches()
             filling = None
@@ -105,14 +92,3 @@ def _schema(columns: tuple[str, ...], view_values: bool) -> pa.Schema:
     if view_values:
         fields = [field.with_type(pa.binary_view()) if field.name == "value" else field for field in fields]
     return pa.schema(fields)
-
-
-def _runs(values: np.ndarray) -> Iterator[tuple[slice | None, bool]]:
-    """(rows, value) of each run of equal values; the rows are None where all values are equal."""
-    if not values.any():
-        if len(values):
-            yield None, False
-        return
-    edges = (np.flatnonzero(values[1:] != values[:-1]) + 1).tolist()
-    for first, last in zip([0, *edges], [*edges, len(values)], strict=True):
-        yield slice(first, last), bool(values[first])

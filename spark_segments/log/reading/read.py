@@ -38,8 +38,17 @@ def read_part(storage: Storage, part: Part) -> Iterator[pa.RecordBatch]:
     aborted = load_aborted(storage, part.transactions, start_offset, end_offset) if part.transactions else None
     look_up, window_bytes = _begin(storage, part, start_offset)
     behind, is_first = look_up.byte_position, True
-    for window in windows(storage, segment, behind, part.end_position, first_window_bytes=window_bytes):
-        behind = int(window.batches.byte_position[-1] + window.batches.size[-1])
+    for window in windows(
+        storage,
+        segment,
+        behind,
+        part.end_position,
+        first_window_bytes=window_bytes,
+        wanted_position=part.start_position,
+    ):
+        behind = window.end_position
+        if not len(window.batches):
+            continue
         last = int(window.batches.last_offset[-1]) + window.offset_shift + 1 >= end_offset
         if falling := window.batches.falling(segment.name_offset, segment.path)[1]:
             falling[0].hint = RESTORE
@@ -48,8 +57,6 @@ def read_part(storage: Storage, part: Part) -> Iterator[pa.RecordBatch]:
             look_up.check_begin(segment, window)
             is_first = False
         window = window.between(start_offset, end_offset)
-        if part.start_position > window.byte_position:
-            window = window.take(window.batches.byte_position >= part.start_position)
         if len(window.batches):
             yield from decode_batches(
                 window,

@@ -23,7 +23,7 @@ from spark_segments.log.segment.reader import LookUp, seek, windows
 from spark_segments.storage import Storage
 
 HEAD_BYTES = MAGIC_POSITION
-"""The bytes of a batch of magic 2 that depend on where in the log it is: base offset, length, leader epoch."""
+"""The bytes of a batch that depend on where in the log it is: base offset, length, leader epoch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,13 +144,12 @@ class PartitionLog:
                     taken = wanted if fits >= len(sizes) else wanted.take(slice(0, fits))
                     for piece in trimmed(taken, segment.base_offset):
                         bytes_, _ = rebased(piece, self._epochs)
-                        pieces.append((piece, piece.data is window.data))
+                        pieces.append((piece, piece.data is window.data and window.is_as_written))
                         data.append(bytes_)
                         left -= bytes_.nbytes
                     if count := len(taken.batches):
                         following = int(taken.batches.last_offset[-1]) + window.offset_shift + 1
-                        behind = int(taken.batches.byte_position[-1] + taken.batches.size[-1])
-                        place = Place(following, segment.path, behind)
+                        place = Place(following, segment.path, taken.end_position) if window.is_as_written else None
                     # Where less is left than a batch of this window took, the next would be read in vain.
                     if count < len(wanted.batches) or (data and left < window.batches.size.max()):
                         return FetchedBatches(data, following, place, *self._source(pieces, data))
@@ -210,5 +209,5 @@ class PartitionLog:
                     look_up.check_begin(segment, window)
                     look_up = None
                 yield window
-                byte_position = int(window.batches.byte_position[-1] + window.batches.size[-1])
+                byte_position = window.end_position
             size += wanted_bytes

@@ -1,7 +1,4 @@
-"""Copying record batches as they are into a new segment: only base offsets and leader epochs are written anew.
-
-Messages of magic 0 and 1, which are in files that Kafka wrote, become batches of magic 2 at the same offsets.
-"""
+"""Copying record batches as they are into a new segment: only base offsets and leader epochs are written anew."""
 
 from __future__ import annotations
 
@@ -14,7 +11,7 @@ import pyarrow as pa
 from spark_segments.errors import RESTORE, CorruptBatchError
 from spark_segments.format.batches import BatchTable, scan_batches
 from spark_segments.format.kernels.crc32c import crc32c
-from spark_segments.format.legacy.upconvert import as_magic_2
+from spark_segments.format.legacy import opened
 from spark_segments.format.patch import rebase
 from spark_segments.format.sidecars.txn_index import AbortedTransactions
 from spark_segments.format.single_batch import batch_from
@@ -152,7 +149,6 @@ def _copy(
     for window in windows(storage, source, begin, first_window_bytes=WINDOW_BYTES, writable=True):
         if see is not None:
             see(window)
-        window = as_magic_2(window)
         past_end = len(window.batches) and int(window.batches.base_offset[-1]) + source.offset_shift >= end
         for piece in trimmed(window.between(start, end), start):
             data, batches = rebased(piece, leader_epochs)
@@ -166,7 +162,7 @@ def _copy(
 
 
 def trimmed(window: Window, start_offset: int) -> list[Window]:
-    """A window's batches (magic 2) without records below `start_offset`, an offset of the log.
+    """A window's batches without records below `start_offset`, an offset of the log.
 
     Batches that end below it are left out. A batch that begins below it and ends at or above it is encoded again, as a
     window of the records that are left.
@@ -197,7 +193,7 @@ def rebased(window: Window, leader_epochs: LeaderEpochs | None = None) -> tuple[
     high = int(batches.byte_position[-1] + batches.size[-1]) - window.byte_position
     data = np.frombuffer(window.data, np.uint8, count=high - low, offset=low)
     batches = dataclasses.replace(batches, byte_position=batches.byte_position - batches.byte_position[0])
-    stamped = batches.magic == 2  # those of magic 0 and 1 have no place
+    stamped = np.ones(len(batches), bool)
     if leader_epochs is not None:
         stamped &= leader_epochs.stamps_all | (batches.leader_epoch < 0)
         stamped &= batches.base_offset + shift >= leader_epochs.stamped_from
@@ -223,13 +219,14 @@ def copy_log(
 
     Every batch's CRC is checked on the way: a byte that was read wrong does not become the copy's. Raises
     CorruptBatchError, also where there are fewer or more batches than the row says. `unique`: as in `copy_file`. `see`
-    gets each window before it is written.
+    gets each window before it is written, without messages of magic 0 and 1.
     """
     batches = 0
     with target.stream(target_path, unique=unique) as stream:
-        for window in windows(source, row, first_window_bytes=WINDOW_BYTES):
+        for window in windows(source, row, first_window_bytes=WINDOW_BYTES, as_written=True):
             if see is not None:
-                see(window)
+                for part in opened(window):
+                    see(part)
             data, _ = rebased(window)
             stream.write(data)
             batches += len(window.batches)

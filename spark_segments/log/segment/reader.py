@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
 
 from spark_segments.errors import RESTORE, CorruptBatchError, LogDirError
-from spark_segments.format.legacy.message_sets import with_first_offsets
+from spark_segments.format.legacy import opened
 from spark_segments.format.sidecars.index import position_for_offset
 from spark_segments.format.window import Window
 from spark_segments.log.manifest.rows import Segment
@@ -136,15 +136,18 @@ def windows(
     end_position: int | None = None,
     *,
     first_window_bytes: int | None = None,
+    wanted_position: int = 0,
     check_crc: bool = True,
     writable: bool = False,
+    as_written: bool = False,
 ) -> Iterator[Window]:
     """The batches of a segment that begin in [start_position, end_position) of its file.
 
     They come in windows that grow from `first_window_bytes` to WINDOW_BYTES. `start_position` must be the start of a
-    batch; a position before the segment's means its first. `writable`: their data can be changed in place. The tables
-    know the first offset and the records of each batch, compressed message sets of magic 0 and 1 too. Raises
-    CorruptBatchError where the bytes are damaged or end too early, MissingFileError where the file is gone.
+    batch; a position before the segment's means its first. Batches before `wanted_position` are left out, of a window
+    maybe all. `writable`: their data can mostly be changed in place. Messages of magic 0 and 1 are batches of magic 2
+    here, unless `as_written`. Raises CorruptBatchError where the bytes are damaged or end too early, MissingFileError
+    where the file is gone.
     """
     path, end = segment.path, segment.end_position
     _check_shift(segment)
@@ -160,11 +163,15 @@ def windows(
             offset_shift=segment.offset_shift,
             check_crc=check_crc,
         ):
-            yield from _windows_of(step, end)
+            for window in _windows_of(step, end):
+                if wanted_position > window.byte_position:
+                    end, window = window.end_position, window.take(window.batches.byte_position >= wanted_position)
+                    window = window if len(window.batches) else replace(window, behind=end)
+                yield from (window,) if as_written else opened(window)
 
 
 def windows_in(storage: Storage, segment: Segment, ranges: Ranges, *, check_crc: bool = True) -> Iterator[Window]:
-    """As `windows`, the batches in ranges of a segment's file: what lies between them is not read."""
+    """As `windows`, the batches in ranges of a segment's file, all of magic 2: what lies between them is not read."""
     path, size = segment.path, ranges.size
     _check_shift(segment)
     with ranges.reader(storage, path, segment.end_position) as read:
@@ -190,7 +197,7 @@ def _windows_of(step: WalkStep, log_bytes: int) -> Iterator[Window]:
     if step.is_short:
         raise step.too_short(log_bytes)
     if len(step.window.batches):
-        yield with_first_offsets(step.window)
+        yield step.window
     fault = step.fault(log_bytes)
     if fault is not None:
         fault.hint = fault.hint or RESTORE
@@ -226,7 +233,7 @@ class LookUp:
 
     def check_end(self, storage: Storage, segment: Segment, byte_position: int) -> None:
         """Raises CorruptBatchError where the batch at `byte_position`, behind those that were read, begins before
-        `end_offset`. (An entry of the old magics gives the last offset inside.)
+        `end_offset`. (A message of the old magics gives the last offset inside.)
         """
         if self.end_offset is None or byte_position >= segment.end_position:
             return

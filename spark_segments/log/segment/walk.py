@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from spark_segments.errors import RESTORE, CorruptBatchError
 from spark_segments.format.batches import scan_batches
-from spark_segments.format.legacy.message_sets import first_bad_crc
+from spark_segments.format.legacy import first_bad_crc
 from spark_segments.format.window import Window
 
 WINDOW_BYTES = 8 << 20

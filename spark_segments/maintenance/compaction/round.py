@@ -207,10 +207,8 @@ def put_windows(
     segment, is_noted = part.segment, notes.takes(part.segment)
     first = part.start_position if begin is None else begin
     indexed = 0
-    for window in windows(storage, segment, first, part.end_position):
+    for window in windows(storage, segment, first, part.end_position, wanted_position=part.start_position):
         window = named(window, segment)
-        if part.start_position > window.byte_position:
-            window = window.take(window.batches.byte_position >= part.start_position)
         undone, _ = transactions.read(window)
         exclude = undone & ~window.batches.is_control
         plain = np.zeros(len(window.batches), np.bool_)
@@ -219,7 +217,7 @@ def put_windows(
         indexed += int(window.batches.count[read].sum())
         if not fits:
             break
-        if is_noted and len(window.batches):
+        if is_noted and len(window.batches) and window.is_as_written:
             notes.noted.add(segment, window, plain, notes.producers, notes.end_offset)
     return indexed
 

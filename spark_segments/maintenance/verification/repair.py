@@ -48,7 +48,7 @@ def rebuild_sidecars(storage: Storage, task: Rebuild) -> Segment:
         segment.name_offset,
         limits=task.limits,
     ) as writer:
-        for window in windows(storage, segment):
+        for window in windows(storage, segment, as_written=True):
             end = int(window.batches.byte_position[-1] + window.batches.size[-1]) - window.byte_position
             writer.append(np.frombuffer(window.data, np.uint8, count=end), window.batches)
         writer.add_aborted(task.aborted.shifted(-segment.offset_shift))

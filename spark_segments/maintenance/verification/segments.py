@@ -6,6 +6,7 @@ only several segments together can tell is put together from what this returns.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -14,6 +15,7 @@ import pyarrow as pa
 from spark_segments.errors import CorruptBatchError, SegmentsError
 from spark_segments.format.batches import BatchTable
 from spark_segments.format.decoding.decode import decode_batches
+from spark_segments.format.legacy import opened
 from spark_segments.format.sidecars.txn_index import AbortedTransactions, parse_txn_index
 from spark_segments.format.window import Window
 from spark_segments.log.appending.appender import NO_LEADER_EPOCH
@@ -236,15 +238,7 @@ class _SegmentLook:
         batches = window.batches
         last_offset, tombstones, records = self._last_record_offset, 0, 0
         largest = np.full(len(batches), -1, np.int64)
-        for decoded in decode_batches(
-            replace(window, offset_shift=0),
-            topic=self._task.topic,
-            partition=self._segment.partition,
-            columns=("offset", "timestamp", "value"),
-            include_control=True,
-            target_bytes=2 * WINDOW_BYTES,
-            view_values=True,  # only whether there is one is asked
-        ):
+        for decoded in self._decoded(replace(window, offset_shift=0)):
             offset = decoded.column(0).to_numpy()
             timestamp_us = decoded.column(1).view(pa.int64()).to_numpy()
             of_batch = np.searchsorted(batches.last_offset, offset)
@@ -276,6 +270,18 @@ class _SegmentLook:
                 found=int(largest[row]),
             )
         return tombstones, records
+
+    def _decoded(self, window: Window) -> Iterator[pa.RecordBatch]:
+        for part in opened(window):
+            yield from decode_batches(
+                part,
+                topic=self._task.topic,
+                partition=self._segment.partition,
+                columns=("offset", "timestamp", "value"),
+                include_control=True,
+                target_bytes=2 * WINDOW_BYTES,
+                view_values=True,  # only whether there is one is asked
+            )
 
     def _check_row(self) -> None:
         """The row's figures are those of its file."""
