@@ -11,7 +11,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from prometheus_client.parser import text_string_to_metric_families as prometheus_families
 
 from spark_segments import LogDir
-from spark_segments.maintenance.metrics import Family, Sample, openmetrics_text
+from spark_segments.maintenance.metrics import gauge, openmetrics_text
 from tests.golden_files import GOLDEN
 from tests.log.groups.readers import moved
 from tests.maintenance.upkeep import busy_log
@@ -102,10 +102,10 @@ def test_a_dry_run_has_no_metrics(run, log: LogDir, tmp_path: Path) -> None:
 
 def test_any_text_in_a_label_comes_back() -> None:
     text = 'a "quoted" \\ back\nslash'
-    written = openmetrics_text([Family("a_bytes", text, (Sample({"b": text}, 1.5),), "bytes")])
-    [family] = text_string_to_metric_families(written)
-    [sample] = family.samples
-    assert (family.documentation, family.unit, sample.labels, sample.value) == (text, "bytes", {"b": text}, 1.5)
+    written = openmetrics_text([gauge("a_bytes", "bytes", text, [({"b": text}, 1.5)])])
+    [read] = text_string_to_metric_families(written)
+    [sample] = read.samples
+    assert (read.documentation, read.unit, sample.labels, sample.value) == (text, "bytes", {"b": text}, 1.5)
 
 
 @pytest.mark.slow
