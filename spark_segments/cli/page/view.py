@@ -119,6 +119,15 @@ class TopicView:
     partitions: list[PartitionView]
     deletions: list[Deletion]
 
+    @property
+    def largest(self) -> int:
+        """The bytes of the largest partition."""
+        return max((view.numbers["size_bytes"] for view in self.partitions), default=0)
+
+    def total(self, name: str) -> int:
+        """The sum of a number of the partitions."""
+        return sum(view.numbers[name] for view in self.partitions)
+
 
 def topic_view(snapshot: Snapshot, config: TopicConfig, now_ms: int, most_blocks: int) -> TopicView:
     """The content of the page for a topic at `now_ms`, with at most about `most_blocks` blocks per strip."""
