@@ -142,6 +142,7 @@ class Topic(Prints):
         """
         from spark_segments.maintenance.explanation.explain import explain
 
+        self.log.check_writable()  # before the snapshot: that of a directory of Kafka's reads all its segments
         return explain(self.log, self.snapshot, partition, offset, timestamp_ms, every_ms=every_ms, now_ms=now_ms)
 
     def verify(self, deep: bool = False, *, spark: SparkSession | None = None) -> Report:

@@ -15,12 +15,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
-from pyspark.errors import PySparkException
 
 import spark_segments
 from spark_segments.cli.doctor.finding import FAILED, OK, SKIPPED, WARNING, Check
 from spark_segments.errors import SegmentsError
-from spark_segments.spark.session import spark_session
 
 LIBRARIES = ("pyarrow", "numpy", "deltalake", "pyspark", "pandas", "delta-spark")
 WORKER_SECONDS = 60
@@ -129,8 +127,6 @@ def worker_python() -> Check:
 
 def spark_workers(master: str) -> Iterator[Check]:
     """The versions and clocks of the Pythons that a Spark on `master` runs, and whether it finds the data source."""
-    from spark_segments.cli.doctor.environment import ask_workers
-
     try:
         yield from ask_workers(master)
     except SegmentsError as error:
@@ -182,6 +178,10 @@ _COLUMNS = "python string, package string, clock double"
 
 def ask_workers(master: str) -> Iterator[Check]:
     """Findings about the workers and the data source, by a job of a few tasks. Raises whatever Spark raises."""
+    from pyspark.errors import PySparkException
+
+    from spark_segments.spark.session import spark_session
+
     session = spark_session("segments doctor", master=master)
     started = time.time()
     rows = session.range(0, 8, 1, 8).mapInArrow(_of_worker, _COLUMNS).collect()

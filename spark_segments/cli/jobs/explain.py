@@ -23,7 +23,6 @@ from spark_segments.cli.options import (
 from spark_segments.cli.output import Output, print_json, print_text
 from spark_segments.cli.page.words import UNITS, duration, moment, when
 from spark_segments.errors import InvalidOptionError
-from spark_segments.maintenance.erasure.copies import ACTIVE, LIVE, REMOVED_FILE, KeyAccount, KeyCopy
 from spark_segments.maintenance.explanation.record_explanation import (
     Explanation,
     RecordState,
@@ -36,7 +35,7 @@ from spark_segments.maintenance.retention.plan import BELOW_LOG_START, RETENTION
 from spark_segments.quantities import duration_ms, human_bytes
 
 if TYPE_CHECKING:
-    from spark_segments.maintenance.erasure.copies import KeyAccount
+    from spark_segments.maintenance.erasure.copies import KeyAccount, KeyCopy
 
 
 @with_options
@@ -74,7 +73,6 @@ def explain(
     log, every_ms = location.open(), duration_ms(every)
     explanation: Explanation | KeyAccount
     if keys:
-        from spark_segments.cli.jobs.explain import account_text
         from spark_segments.maintenance.erasure.copies import key_account
 
         explanation = key_account(log, topic, keys[0], every_ms=every_ms, now_ms=now_ms)
@@ -295,6 +293,8 @@ SHOWN = 20
 
 def account_text(account: KeyAccount) -> str:
     """A sentence for each file, and what nobody can know from the log directory."""
+    from spark_segments.maintenance.erasure.copies import ACTIVE, LIVE, REMOVED_FILE
+
     records: Counter[str] = Counter()
     for copy in account.copies:
         records[copy.state] += copy.values

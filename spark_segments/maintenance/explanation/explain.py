@@ -63,7 +63,6 @@ def explain(
     now_ms: int | None,
 ) -> Explanation:
     """As `Topic.explain` says."""
-    log.check_writable()
     if (offset is None) == (timestamp_ms is None) or (offset or 0) < 0:
         raise InvalidOptionError("Which record is to be explained?", expected="an offset from 0 on, or a time")
     check_partition(snapshot, partition)
