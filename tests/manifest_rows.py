@@ -6,8 +6,10 @@ What the face says of them is in `Topic.describe` and `Topic.history`; which fil
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 from spark_segments import LogDir
@@ -52,6 +54,7 @@ __all__ = [
     "of_version_1",
     "partitions_of",
     "partitions_table",
+    "respell",
     "segments_of",
     "segments_table",
     "topic_of",
@@ -95,4 +98,14 @@ def of_version_1(manifest: Manifest, *kinds: str) -> None:
         path = f"{manifest.storage.location(manifest.log.directory)}/{file.path}"
         rows = pq.ParquetFile(path).read()
         pq.write_table(rows.drop_columns([name for name in later if name in rows.column_names]), path)
+    forget_rows()
+
+
+def respell(log: LogDir, topic: str, spelt: Callable[[str], str]) -> None:
+    """Changes the paths of a topic's rows in the files themselves: no commit of this package takes such paths."""
+    for file in Path(log.uri, "_manifest", topic, "kind=segment").glob("*.parquet"):
+        rows = pq.read_table(file, partitioning=None)
+        at = rows.schema.get_field_index("path")
+        paths = pa.array([spelt(path) for path in rows.column("path").to_pylist()])
+        pq.write_table(rows.set_column(at, rows.schema.field(at), paths), file)
     forget_rows()

@@ -17,6 +17,7 @@ from spark_segments.cli import main
 from spark_segments.errors import (
     CorruptBatchError,
     InvalidOptionError,
+    InvalidTopicError,
     LogDirError,
     SegmentsError,
     UnknownTopicError,
@@ -160,8 +161,8 @@ def test_an_error_is_a_single_line_without_orders_to_a_terminal():
 
 def test_a_topic_that_was_never_there_leaves_no_trace_of_its_deletion(tmp_path):
     log = LogDir.create(str(tmp_path))
-    for name in ("none", "%2e%2e"):
-        with pytest.raises(UnknownTopicError):
+    for name, error in (("none", UnknownTopicError), ("%2e%2e", InvalidTopicError)):
+        with pytest.raises(error):
             log.delete_topic(name, force=True)
     assert {path.name for path in (tmp_path / "_manifest").iterdir()} == {"log-directory.json"}
 

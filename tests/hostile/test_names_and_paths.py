@@ -8,7 +8,6 @@ import os
 import shutil
 from pathlib import Path
 
-import pyarrow.parquet as pq
 import pytest
 
 from spark_segments import LogDir
@@ -17,7 +16,7 @@ from spark_segments.log.manifest.recovery_copy import read_recovery_copy
 from spark_segments.maintenance import compact, retain, roll, vacuum, verify
 from tests.golden_files import golden_dir
 from tests.maintenance.rebuild.lost import TOPIC, again, append, copy, lose_manifest, new_log, rebuild_manifest
-from tests.manifest_rows import Change
+from tests.manifest_rows import Change, every_row, live_rows, respell
 
 NAMES = [
     "..",
@@ -95,17 +94,24 @@ def _raised(faults: list) -> None:
 
 @pytest.mark.parametrize("path", PATHS)
 def test_paths_of_rows(place, path):
+    """No commit takes them. Rows that another program wrote, or that are damaged, may have them all the same."""
     log = new_log(place / "log", partitions=1)
     append(log, 0)
+    [row] = live_rows(log, TOPIC)
 
-    def change(snapshot):
-        [row] = snapshot.live_of(0)
-        hostile = dataclasses.replace(row, path=path, base_offset=10, next_offset=20, created_ms=row.created_ms + 1)
-        gone = dataclasses.replace(hostile, path=f"{path}.x.log", state="removed", removed_ms=5)
-        partition = dataclasses.replace(snapshot.partition(0), log_end_offset=20)
-        return Change("append", add=[hostile, gone], partitions=[partition])
+    def add(path: str, gone_path: str) -> None:
+        added = dataclasses.replace(row, path=path, base_offset=10, next_offset=20, created_ms=row.created_ms + 1)
+        gone = dataclasses.replace(added, path=gone_path, state="removed", removed_ms=5)
+        partition = dataclasses.replace(log.topic(TOPIC).snapshot.partition(0), log_end_offset=20)
+        log.topic(TOPIC).manifest.commit(lambda _: Change("append", add=[added, gone], partitions=[partition]))
 
-    log.topic(TOPIC).manifest.commit(change)
+    added, gone = (row.path.replace(".log", f"{name}.log") for name in ("added", "gone"))
+    hostile = {added: path, gone: f"{path}.x.log"}
+    for one, other in ((hostile[added], gone), (added, hostile[gone])):
+        with pytest.raises(SegmentsError, match="does not lie where its name says"):
+            add(one, other)
+    add(added, gone)
+    respell(log, TOPIC, lambda path: hostile.get(path, path))
     log = again(log)
     with pytest.raises((SegmentsError, FileNotFoundError)):
         list(log.topic(TOPIC).scan().batches())
@@ -225,13 +231,11 @@ def test_rows_of_a_manifest_are_no_others_topics(place):
     log.topic("other").append([{"value": b"x", "partition": 0}])
     [victim] = log.topic("other").snapshot.live_of(0)
     append(log, 0)
-
-    def change(snapshot):
-        [row] = snapshot.live_of(0)
-        return Change("append", add=[dataclasses.replace(row, path=victim.path, state="removed", removed_ms=5)])
-
-    log.topic(TOPIC).manifest.commit(change)
+    [row] = live_rows(log, TOPIC)
+    gone = dataclasses.replace(row, path=row.path.replace(".log", "gone.log"), state="removed", removed_ms=5)
+    log.topic(TOPIC).manifest.commit(lambda _: Change("append", add=[gone]))
+    respell(log, TOPIC, lambda path: victim.path if path == gone.path else path)
     log = again(log)
+    assert victim.path in {row.path for row in every_row(log, TOPIC)}
     vacuum(log, now_ms=log.storage.now_ms() + 10**11)
     assert (place / "log" / victim.path).exists()
-    assert pq is not None

@@ -132,7 +132,7 @@ def segment_rows(storage: MadeUpPartition) -> pa.Table:
                 "offset_of_max_timestamp": last,
                 "tombstones": 0,
                 "delete_horizon_ms": None,
-                "created_ms": START_MS,
+                "created_ms": storage.now_ms(),
                 "state": SEALED,
                 "removed_ms": None,
                 "position": 0,

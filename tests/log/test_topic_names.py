@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from spark_segments import LogDir, Position, maintenance
@@ -18,7 +17,7 @@ from spark_segments.errors import InvalidTopicError, SegmentsError, TopicExistsE
 from spark_segments.storage import Storage
 from tests.clock import ORPHAN_AGE_MS, store_clock
 from tests.log.memory_store import MemoryFiles, replayed
-from tests.manifest_rows import Change, forget_rows, live_rows
+from tests.manifest_rows import Change, live_rows, respell
 from tests.opened import DeltaLog, created, opened
 
 ALIASES = [
@@ -130,14 +129,14 @@ def test_a_file_is_added_only_where_the_names_of_its_topic_and_partition_say(ord
 @pytest.mark.parametrize("spelling", ["./{}", ".//{}"])
 def test_vacuum_keeps_a_file_that_a_row_names_however_the_path_is_spelt(orders: LogDir, spelling: str) -> None:
     # As logs of 0.2 have them whose topics were named by another path.
-    respelt(orders, lambda path: spelling.format(path.replace("/", spelling[1:-2] or "/")))
+    respell(orders, "orders", lambda path: spelling.format(path.replace("/", spelling[1:-2] or "/")))
     a_week_later(orders)
     assert values(opened(orders)) == [b"a", b"b"]
 
 
 @pytest.mark.parametrize("work", ["append", "roll", "compact", "retain", "erase", "restore"])
 def test_what_was_appended_by_another_path_survives_jobs_and_vacuum(orders: LogDir, work: str) -> None:
-    respelt(orders, lambda path: f"./{path}")
+    respell(orders, "orders", lambda path: f"./{path}")
     kept = {"erase": [], "append": [b"a", b"b", b"c"], "compact": [b"b"]}.get(work, [b"a", b"b"])
     match work:
         case "append":
@@ -156,16 +155,6 @@ def test_what_was_appended_by_another_path_survives_jobs_and_vacuum(orders: LogD
             getattr(maintenance, work)(orders, now_ms=orders.storage.now_ms() + 60_000)
     a_week_later(orders)
     assert values(opened(orders)) == kept
-
-
-def respelt(log: LogDir, spelt: Callable[[str], str]) -> None:
-    """Names the files of the rows by other spellings of their paths, as packages before 0.3.0 would."""
-    for file in Path(log.uri, "_manifest", "orders", "kind=segment").glob("*.parquet"):
-        rows = pq.read_table(file, partitioning=None)
-        at = rows.schema.get_field_index("path")
-        paths = pa.array([spelt(path) for path in rows.column("path").to_pylist()])
-        pq.write_table(rows.set_column(at, rows.schema.field(at), paths), file)
-    forget_rows()
 
 
 class CaselessFiles(MemoryFiles):

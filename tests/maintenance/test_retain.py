@@ -57,7 +57,7 @@ def rows_of(number: int, sealed: Sequence[tuple], chunks: Sequence[tuple]) -> li
     for state, found in (("sealed", sealed), ("chunk", chunks)):
         for at, (size, largest, created, offsets) in enumerate(found):
             values = {"log_bytes": size, "max_timestamp_ms": largest, "created_ms": created, "records": offsets}
-            path = f"orders-{number}/{state}-{at}.log"
+            path = f"orders-{number}/{offset:020d}.{state}-{at}.log"
             rows.append(row(offset, offset + offsets, partition=number, state=state, path=path, **values))
             offset += offsets
     return rows

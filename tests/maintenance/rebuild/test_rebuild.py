@@ -181,9 +181,11 @@ def test_a_rebuild_that_was_killed_is_done_again(tmp_path):
 def test_a_follower_keeps_its_leaders_id(tmp_path):
     log = new_log(tmp_path)
     append(log, 0)
+    source = {"source_uri": "/leader", "source_version": "1", "source_commit_id": "a", "source_committed_ms": "1"}
+    states = {"role": "follower", **source}
 
     def follow(snapshot):
-        return Change("alter", topic=dataclasses.replace(snapshot.topic_row, states={"role": "follower"}))
+        return Change("alter", topic=dataclasses.replace(snapshot.topic_row, states=states))
 
     log.topic(TOPIC).manifest.commit(follow)
     before = log.topic(TOPIC).snapshot.topic_id
@@ -192,7 +194,7 @@ def test_a_follower_keeps_its_leaders_id(tmp_path):
     lose_manifest(log)
     log = again(log)
     assert rebuild_manifest(log, TOPIC).details["topic_id"] == before == log.topic(TOPIC).snapshot.topic_id
-    assert log.topic(TOPIC).snapshot.states == {"role": "follower"}
+    assert log.topic(TOPIC).snapshot.states == states
 
 
 @pytest.mark.parametrize("lost", ["manifest", "Delta's log"])
