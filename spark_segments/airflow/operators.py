@@ -7,24 +7,15 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, ClassVar
 
-from airflow.sdk import Asset, BaseOperator
+from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowException
 
+from spark_segments.airflow.assets import topic_asset
 from spark_segments.airflow.reports import report_of, summary
 from spark_segments.cli.doctor.paths import Item, path_of
 from spark_segments.face.logdir import LogDir
-
-
-def topic_asset(log_dir: str, topic: str) -> Asset:
-    """The asset of a topic: its URI is that of the log directory and the topic's name.
-
-    A log directory given as a path becomes a file:// URI, so that all DAGs name the same topic alike.
-    """
-    uri = log_dir if "://" in log_dir else Path(log_dir).absolute().as_uri()
-    return Asset(name=f"{uri.rstrip('/')}/{topic}", uri=f"{uri.rstrip('/')}/{topic}", group="spark_segments")
 
 
 class SegmentsOperator(BaseOperator):
