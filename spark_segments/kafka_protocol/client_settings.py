@@ -75,12 +75,15 @@ class _TokenProvider(AbstractTokenProvider):  # type: ignore[misc]
 
 
 def librdkafka_options(settings: Mapping[str, str]) -> dict[str, Any]:
-    """librdkafka's options of settings by their Kafka names. Raises InvalidOptionError."""
+    """librdkafka's options of settings by their Kafka names. Raises InvalidOptionError, and SegmentsError where its
+    first token of OAUTHBEARER cannot be had: librdkafka would not say why.
+    """
     kafka_python_options(settings)
     options: dict[str, Any] = {_LIBRDKAFKA.get(name, name): value for name, value in _checked(settings).items()}
     if options.get("ssl.endpoint.identification.algorithm") == "":
         options["ssl.endpoint.identification.algorithm"] = "none"
     if (tokens := _tokens(settings)) is not None:
+        tokens.token()
         options["oauth_cb"] = lambda _: tokens.token()
     return options
 

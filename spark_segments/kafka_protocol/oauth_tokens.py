@@ -39,7 +39,10 @@ class Tokens:
     _fresh_until: float = field(default=0.0, init=False)
 
     def __post_init__(self) -> None:
-        parts = urllib.parse.urlsplit(self.endpoint)
+        try:
+            parts = urllib.parse.urlsplit(self.endpoint)
+        except ValueError:
+            raise InvalidOptionError("No endpoint of tokens", expected="a URL of https, http or file") from None
         if parts.scheme not in ("http", "https", "file"):
             raise InvalidOptionError("No endpoint of tokens", expected="a URL of https, http or file")
         if parts.scheme != "file" and not (self.client_id and self.client_secret):

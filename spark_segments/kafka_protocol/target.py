@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka import admin as _admin
 
-from spark_segments.errors import SegmentsError
+from spark_segments.errors import InvalidOptionError, SegmentsError
 from spark_segments.kafka_protocol.client_settings import librdkafka_options
+
+T = TypeVar("T")
 
 admin: Any = _admin  # its stubs leave out names that it documents
 
@@ -53,7 +55,7 @@ class TargetCluster:
         """`idempotent`: without transactions; the positions are committed by themselves."""
         self._servers, self._name, self._timeout, self._idempotent = servers, name, timeout_seconds, idempotent
         self._options: dict[str, Any] = {**librdkafka_options(settings), "bootstrap.servers": servers, **_QUIET}
-        self._admin = _admin.AdminClient(self._options)
+        self._admin = self._client(_admin.AdminClient, self._options)
         self._group = self._consumer(name)
         self._producer: Producer | None = None
 
@@ -68,7 +70,20 @@ class TargetCluster:
             self._producer = None
 
     def _consumer(self, group: str) -> Consumer:
-        return Consumer({**self._options, "group.id": group, "enable.auto.commit": False})
+        if not group:  # by which librdkafka ends the process
+            raise InvalidOptionError("A group, or a replay, has no name", expected="--name NAME", found="''")
+        return self._client(Consumer, {**self._options, "group.id": group, "enable.auto.commit": False})
+
+    def _client(self, kind: Callable[[dict[str, Any]], T], options: dict[str, Any]) -> T:
+        """A client of librdkafka. Raises InvalidOptionError for settings that it refuses."""
+        try:
+            return kind(options)
+        except KafkaException as error:
+            refused: KafkaError = error.args[0]
+            if refused.code() != KafkaError._INVALID_ARG:
+                raise self._error("no client can be made", error) from None
+            found = " ".join(refused.str().split())
+            raise InvalidOptionError("librdkafka refuses the client's settings", found=found) from None
 
     @contextmanager
     def _asking(self, what: str) -> Iterator[None]:
@@ -157,7 +172,7 @@ class TargetCluster:
             "queue.buffering.max.messages": 2 * TRANSACTION_RECORDS,
             "linger.ms": 20,
         }
-        self._producer = Producer(options)
+        self._producer = self._client(Producer, options)
         if self._idempotent:
             return
         with self._asking("no transactions can be made"):

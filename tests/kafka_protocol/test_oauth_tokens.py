@@ -16,8 +16,9 @@ from typing import Any
 import pytest
 
 from spark_segments.errors import InvalidOptionError, SegmentsError
-from spark_segments.kafka_protocol import oauth_tokens
+from spark_segments.kafka_protocol import ReplayOptions, oauth_tokens, replay
 from spark_segments.kafka_protocol.client_settings import kafka_python_options, librdkafka_options
+from tests.log.memory_store import memory_log
 
 _JAAS = 'org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required clientId="anna" '
 _JAAS += 'clientSecret="hidden" scope="topics";'
@@ -137,3 +138,21 @@ def test_an_answer_without_an_end_is_none(endpoint: Endpoint, monkeypatch: pytes
             librdkafka_options(given)["oauth_cb"]("")
         stop.set()
         thread.join()
+
+
+@pytest.mark.parametrize("port", [None, 1])
+def test_a_replay_without_a_token_says_why_there_is_none(
+    endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch, port: int | None
+) -> None:
+    monkeypatch.setattr(oauth_tokens, "_ANSWER_SECONDS", 0.5)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        place = f"http://127.0.0.1:{port or silent.getsockname()[1]}/token"
+        given = settings(endpoint) | {"sasl.oauthbearer.token.endpoint.url": place}
+        with pytest.raises(SegmentsError, match="endpoint of tokens gives none"):
+            replay(memory_log("/log"), "127.0.0.1:1", options=ReplayOptions(client_config=given))
+
+
+def test_what_is_no_url_is_no_endpoint(endpoint: Endpoint) -> None:
+    given = settings(endpoint) | {"sasl.oauthbearer.token.endpoint.url": "http://[::1/token"}
+    with pytest.raises(InvalidOptionError, match="No endpoint"):
+        kafka_python_options(given)

@@ -274,3 +274,24 @@ def test_a_topic_that_is_not_here_is_an_error(broker: str, log: LogDir, name: st
 def test_internal_topics_stay_here(broker: str, log: LogDir, name: str) -> None:
     log.create_topic("__consumer_offsets")
     assert replay(log, broker, options=ReplayOptions(name=name), dry_run=True).topics == [name]
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"security.protocol": "SASL_FOO"}, 'Invalid value "SASL_FOO"'),
+        ({"request.timeout.ms": "-1"}, "outside allowed range"),
+        ({"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN"}, "sasl.username and sasl.password"),
+        ({"security.protocol": "SSL", "ssl.ca.location": "/nowhere"}, "ssl.ca.location failed"),
+    ],
+)
+def test_settings_that_librdkafka_refuses_are_an_error_in_its_words(
+    log: LogDir, name: str, settings: dict[str, str], said: str
+) -> None:
+    with pytest.raises(InvalidOptionError, match=f"librdkafka refuses.*{said}"):
+        replay(log, "127.0.0.1:1", [name], ReplayOptions(name=name, client_config=settings))
+
+
+def test_a_replay_without_a_name_is_an_error(log: LogDir, name: str) -> None:
+    with pytest.raises(InvalidOptionError, match="no name"):
+        replay(log, "127.0.0.1:1", [name], ReplayOptions(name=""))
