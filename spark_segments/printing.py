@@ -99,7 +99,7 @@ def _values(column: pa.Array) -> list[Any]:
     try:
         values: list[Any] = column.to_pylist()
     except (OverflowError, ValueError):  # a time that Python does not have, such as microseconds written as ms
-        if not pa.types.is_timestamp(column.type):
+        if not (pa.types.is_timestamp(column.type) or pa.types.is_date(column.type)):
             raise
         values = [_moment(value) for value in column]
     if pa.types.is_interval(column.type):  # a tuple, of which JSON would make a list
@@ -112,6 +112,8 @@ def _moment(value: pa.Scalar) -> Any:
         return value.as_py()
     except (OverflowError, ValueError):
         # Arrow's own text has years of 16 bits.
+        if pa.types.is_date(value.type):
+            return str(np.datetime64(value.cast(pa.int32()).as_py(), "D"))
         return f"{np.datetime64(value.value, value.type.unit)}{'' if value.type.tz is None else '+00:00'}"
 
 

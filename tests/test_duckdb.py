@@ -244,6 +244,19 @@ def test_a_time_after_the_year_9999_is_printed(log, capsysbinary, output):
     assert "55840-11-08" in printed
 
 
+@pytest.mark.parametrize(("day", "shown"), [("290000-01-01", "290000-01-01"), ("4000-01-01 (BC)", "-3999-01-01")])
+def test_a_date_that_python_does_not_have_is_printed(log, capsysbinary, day, shown):
+    assert run(capsysbinary, log.uri, f"SELECT DATE '{day}' AS day", "--output", "csv").decode() == f"day\n{shown}\n"
+
+
+@pytest.mark.parametrize("query", ["SELECT INTERVAL '1 day'", "SELECT '\udcff'", "UPDATE EXTENSIONS"])
+def test_what_parquet_duckdb_and_utf_8_do_not_have_is_an_error_in_one_line(log, capsys, query):
+    with pytest.raises(SystemExit) as end:
+        main(["sql", log.uri, query, "--output", "parquet"])
+    assert end.value.code == 1
+    assert capsys.readouterr().err.count("\n") == 1
+
+
 def test_without_duckdb_the_error_names_the_extra(log, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "duckdb", None)
     for name in ("spark_segments.duckdb", "spark_segments.duckdb.topic_database"):
@@ -273,6 +286,7 @@ FORBIDDEN = [
     "SET python_enable_replacements = true",
     "PRAGMA profiling_output = '{place}/stolen.json'",
     "CALL enable_logging(storage = 'file', storage_path = '{place}/stolen')",
+    "UPDATE EXTENSIONS",
 ]
 
 

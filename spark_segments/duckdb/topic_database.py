@@ -198,12 +198,17 @@ class TopicDatabase:
         the topics, as CorruptBatchError, come here or while the rows are read. Columns of the same name get numbers.
         """
         self._end_run()
+        try:
+            query.encode()
+        except UnicodeEncodeError:
+            raise InvalidOptionError("The statement is no UTF-8", found=query) from None
         with self._errors():
             statements = self._connection.extract_statements(query)
             if not statements:
                 raise InvalidOptionError("There is no statement", expected="such as SELECT count(*) FROM orders")
             self._register(query)
             *before, statement = statements
+            _check_kind(statement)
             for one in before:
                 self._connection.execute(one)
             names = self._columns_used(statement.query)
@@ -336,6 +341,16 @@ class TopicDatabase:
         # A field of a struct is shown as its path.
         columns = {name if name in known else name.partition(".")[0] for name in used}
         return frozenset(columns) if scans and columns <= known else None
+
+
+def _check_kind(statement: duckdb.Statement) -> None:
+    """Raises InvalidOptionError for a statement of a kind that DuckDB's Python has no name for, and cannot run."""
+    try:
+        _ = statement.type
+    except ValueError:
+        raise InvalidOptionError(
+            "The query cannot be run", expected="a statement that DuckDB's Python knows", found=statement.query
+        ) from None
 
 
 def _refused_value(error: Exception) -> InvalidOptionError | None:

@@ -106,9 +106,14 @@ def _csv(schema: pa.Schema, batches: Iterator[pa.RecordBatch], file: BinaryIO) -
 def _parquet(schema: pa.Schema, batches: Iterator[pa.RecordBatch], file: BinaryIO) -> None:
     if file.isatty():
         raise InvalidOptionError("Parquet is nothing for a terminal", hint="Send it to a file: > rows.parquet")
-    with pa.parquet.ParquetWriter(_KeptOpen(file), schema, compression="zstd") as writer:
-        for batch in batches:
-            writer.write_batch(batch)
+    try:
+        with pa.parquet.ParquetWriter(_KeptOpen(file), schema, compression="zstd") as writer:
+            for batch in batches:
+                writer.write_batch(batch)
+    except pa.ArrowNotImplementedError as error:
+        raise InvalidOptionError(
+            "Parquet has no such column", found=str(error), hint="Cast it, as in CAST(a AS VARCHAR)"
+        ) from error
 
 
 class _KeptOpen(io.RawIOBase):
