@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from spark_segments import LogDir
 from spark_segments.log.manifest import row_files
-from spark_segments.log.manifest.rows import CHUNK, REMOVED, SEALED, SEGMENT_SCHEMA, Partition
+from spark_segments.log.manifest.rows import SEGMENT_SCHEMA, Partition, Segment
 from spark_segments.maintenance import compact, retain, roll, vacuum
 
 NOW_MS = 1_700_000_000_000
@@ -66,7 +66,7 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
 
 def make_topic(log: LogDir, rows: pa.Table, partitions: int, config: dict[str, str]) -> None:
     """A topic with these rows, whose files do not exist."""
-    live = rows.filter(pa.array(np.asarray(rows.column("state")) != REMOVED))
+    live = rows.filter(pa.array(np.asarray(rows.column("state")) != Segment.REMOVED))
     owner, base = live.column("partition").to_numpy(), live.column("base_offset").to_numpy()
     first = np.flatnonzero(np.append(True, owner[1:] != owner[:-1]))
     start = dict(zip(owner[first].tolist(), base[first].tolist(), strict=True))
@@ -95,7 +95,9 @@ def segment_rows(partitions: int, segments: int, *, removed: float, chunks: floa
     begun_ms = NOW_MS - (segments - number) * HOUR_MS + random.integers(0, HOUR_MS // 2, count)
     is_removed = number < min(round(removed * segments), segments - 1)
     state = np.where(
-        is_removed, REMOVED, np.where(number >= segments - max(1, round(chunks * segments)), CHUNK, SEALED)
+        is_removed,
+        Segment.REMOVED,
+        np.where(number >= segments - max(1, round(chunks * segments)), Segment.CHUNK, Segment.SEALED),
     )
     columns: dict[str, Any] = {
         "topic_id": np.full(count, TOPIC_ID),

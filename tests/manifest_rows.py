@@ -17,25 +17,13 @@ from spark_segments.log.appending.offset_assignment import commit_append
 from spark_segments.log.manifest import row_files
 from spark_segments.log.manifest.change import Change
 from spark_segments.log.manifest.manifest import Manifest
-from spark_segments.log.manifest.rows import (
-    CHUNK,
-    SEALED,
-    SEGMENT_SCHEMA,
-    Partition,
-    Segment,
-    partitions_of,
-    partitions_table,
-    segments_of,
-    segments_table,
-)
+from spark_segments.log.manifest.rows import SEGMENT_SCHEMA, Partition, Segment
 from spark_segments.log.manifest.snapshot import SegmentRows, Snapshot, in_log_order
 from spark_segments.log.manifest.topic_row import TopicRow, topic_of, topic_table
 from spark_segments.log.manifest.transaction import Transaction
 from tests.small_limits import small_limits
 
 __all__ = [
-    "CHUNK",
-    "SEALED",
     "SEGMENT_SCHEMA",
     "Change",
     "Manifest",
@@ -52,11 +40,7 @@ __all__ = [
     "live_rows",
     "of_format",
     "of_version_1",
-    "partitions_of",
-    "partitions_table",
     "respell",
-    "segments_of",
-    "segments_table",
     "topic_of",
     "topic_table",
 ]
@@ -64,12 +48,12 @@ __all__ = [
 
 def live_rows(log: LogDir, topic: str) -> list[Segment]:
     """The segments and chunks that are in the log of a topic now, partition by partition, by offset."""
-    return segments_of(log.topic(topic).snapshot.live)
+    return Segment.of_table(log.topic(topic).snapshot.live)
 
 
 def every_row(log: LogDir, topic: str) -> list[Segment]:
     """All rows of segments of a topic, deleted or not: those too that wait for vacuum."""
-    return segments_of(log.topic(topic).manifest.snapshot(deleted=True).source.read(None))
+    return Segment.of_table(log.topic(topic).manifest.snapshot(deleted=True).source.read(None))
 
 
 def forget_rows() -> None:

@@ -18,7 +18,7 @@ import pyarrow as pa
 from spark_segments import LogDir, ProducerOptions
 from spark_segments.errors import StorageError
 from spark_segments.log.appending.append import append_target, commit_chunks
-from spark_segments.log.manifest.role import PROMOTE
+from spark_segments.log.manifest.operation import Operation
 from spark_segments.maintenance import compact, retain, roll, vacuum
 from tests.clock import store_clock
 from tests.golden_files import golden_dir
@@ -78,7 +78,7 @@ def write_codecs(log: LogDir) -> None:
     append_as_query(log, "codecs", rows(2, 2, first=200), Transaction("stream", 5, "query-1"))
     states = {"role": "leader", "role_epoch": "3", "fence_token": "0123456789abcdef"}
     topic = dataclasses.replace(log.topic("codecs").snapshot.topic_row, states=states)
-    log.topic("codecs").manifest.commit(lambda _: Change(PROMOTE, topic=topic))
+    log.topic("codecs").manifest.commit(lambda _: Change(Operation.PROMOTE, topic=topic))
 
 
 def write_shared(log: LogDir) -> None:

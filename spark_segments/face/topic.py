@@ -26,6 +26,7 @@ from spark_segments.log import (
     offset_bounds,
 )
 from spark_segments.log.manifest.commit import Plan
+from spark_segments.log.manifest.operation import Operation
 from spark_segments.log.manifest.transaction import named
 from spark_segments.log.partitions import check_partition_count, with_era
 from spark_segments.printing import Printed, Prints
@@ -293,7 +294,7 @@ def altered(config: Mapping[str, str | None], partitions: int | None, defaults: 
         if overrides == snapshot.config and not added:
             return None
         topic = dataclasses.replace(with_era(snapshot), config=overrides) if added else None
-        return Change("alter", config=overrides, partitions=added, topic=topic)
+        return Change(Operation.ALTER, config=overrides, partitions=added, topic=topic)
 
     return plan
 
@@ -328,6 +329,6 @@ def records_deleted(before_offsets: Mapping[int, int], defaults: Mapping[str, st
                 )
             if before > row.log_start_offset:
                 rows.append(dataclasses.replace(row, log_start_offset=before))
-        return Change("delete-records", partitions=rows) if rows else None
+        return Change(Operation.DELETE_RECORDS, partitions=rows) if rows else None
 
     return plan

@@ -38,7 +38,7 @@ from spark_segments.kafka.partition import (
 )
 from spark_segments.kafka.recovered import Cut, Note, Overlap
 from spark_segments.log.findings import Findings
-from spark_segments.log.manifest.rows import partitions_table, segments_table
+from spark_segments.log.manifest.rows import Partition, Segment
 from spark_segments.log.manifest.snapshot import SegmentRows, Snapshot, StandIns
 from spark_segments.log.manifest.states import PARTITIONS_ADDED
 from spark_segments.storage import FileInfo, Storage
@@ -235,8 +235,8 @@ class KafkaDirectory:
             topic_id=topic_id,
             config={},
             committed_ms=max((row.created_ms for row in segments), default=0),
-            partitions=partitions_table(replace(one.partition, topic_id=topic_id) for one in recovered),
-            source=SegmentRows(segments_table(segments)),
+            partitions=Partition.table(replace(one.partition, topic_id=topic_id) for one in recovered),
+            source=SegmentRows(Segment.table(segments)),
             states={PARTITIONS_ADDED: "[]"},
             stand_ins=StandIns(
                 _merged(one.found.offset_indexes for one in recovered), _merged(one.found.aborted for one in recovered)

@@ -11,8 +11,8 @@ import threading
 from collections.abc import Collection, Iterator
 
 from spark_segments.errors import SegmentsError
-from spark_segments.log.manifest.rows import LOG_SUFFIX
-from spark_segments.log.segment.writer import segment_stem
+from spark_segments.format.file_names import LOG_SUFFIX
+from spark_segments.log.manifest.rows import Segment
 from spark_segments.storage import FileInfo, Storage, WriteStream
 
 
@@ -40,7 +40,7 @@ class EarlyCopies:
         if not has_room:
             yield None
             return
-        path = segment_stem(self._topic, partition, base_offset) + LOG_SUFFIX
+        path = Segment.new_stem(self._topic, partition, base_offset) + LOG_SUFFIX
         with self._target.stream(path, unique=True) as stream:
             self._made.add(path)
             yield stream

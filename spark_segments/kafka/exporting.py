@@ -18,6 +18,13 @@ import numpy as np
 from spark_segments.config import TopicConfig
 from spark_segments.errors import InvalidOptionError, LogDirError
 from spark_segments.execution import in_bins, run_tasks
+from spark_segments.format.file_names import (
+    INDEX_SUFFIX,
+    LOG_SUFFIX,
+    PRODUCER_SNAPSHOT_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    TXN_INDEX_SUFFIX,
+)
 from spark_segments.format.layout import NO_PRODUCER_ID
 from spark_segments.format.sidecars.checkpoints import (
     CLEANER_OFFSETS_FILE,
@@ -40,17 +47,7 @@ from spark_segments.format.sidecars.producer_state import (
 from spark_segments.format.sidecars.txn_index import txn_index_bytes
 from spark_segments.format.single_batch import LARGEST_BATCH_OFFSETS, empty_batches
 from spark_segments.format.window import Window
-from spark_segments.log.manifest.rows import (
-    INDEX_SUFFIX,
-    LOG_SUFFIX,
-    PRODUCER_SNAPSHOT_SUFFIX,
-    SEALED,
-    TIME_INDEX_SUFFIX,
-    TXN_INDEX_SUFFIX,
-    Partition,
-    Segment,
-    partitions_of,
-)
+from spark_segments.log.manifest.rows import Partition, Segment
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.report import Report
 from spark_segments.log.segment.copying import copy_batches, copy_file, copy_log
@@ -225,7 +222,7 @@ def export_topics(
         if topic_ids is not None and snapshot.topic not in topic_ids:
             names = ", ".join(sorted(topic_ids)[:20]) or "none"
             raise InvalidOptionError(f"Topic {snapshot.topic} has no id in the cluster", found=f"ids of {names}")
-        for row in partitions_of(snapshot.partitions):
+        for row in Partition.of_table(snapshot.partitions):
             name = f"{snapshot.topic}-{row.partition}"
             if name in there and target.list(name):
                 raise LogDirError(
@@ -257,7 +254,7 @@ def _export(
     A leader of epoch 1 that found batches of epoch 7 would drop what it knows of epochs, and a consumer that has read
     such a batch would take the cluster's metadata for older than its own.
     """
-    partitions = partitions_of(snapshot.partitions)
+    partitions = Partition.of_table(snapshot.partitions)
     if topic_id is not None:
         partitions = [
             dataclasses.replace(row, leader_epoch=0, leader_epochs=((0, row.log_start_offset),)) for row in partitions
@@ -303,7 +300,7 @@ def _outputs(snapshot: Snapshot, row: Partition, config: TopicConfig, *, anew: b
 
     def begins(rows: list[Segment], total: int, segment: Segment) -> bool:
         is_full = total > 0 and total + segment.log_bytes > config.segment_bytes
-        return is_full or SEALED in (rows[-1].state, segment.state)
+        return is_full or Segment.SEALED in (rows[-1].state, segment.state)
 
     for rows in in_bins(snapshot.live_of(row.partition), lambda segment: segment.log_bytes, begins):
         yield _ExportedSegment(tuple(rows), leader_epochs)

@@ -9,9 +9,10 @@ from dataclasses import dataclass, field
 from spark_segments.errors import LogDirError, SegmentsError
 from spark_segments.kafka.directory import KafkaSnapshot
 from spark_segments.kafka.import_plan import PartitionPlan, SegmentCopy
-from spark_segments.log.manifest.change import IMPORT, Change, partition_rows
+from spark_segments.log.manifest.change import Change, partition_rows
 from spark_segments.log.manifest.manifest import Manifest
-from spark_segments.log.manifest.rows import CHUNK, SEALED, Partition, Segment, partitions_of
+from spark_segments.log.manifest.operation import Operation
+from spark_segments.log.manifest.rows import Partition, Segment
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.manifest.states import MISSING_THERE, REMOVED_BEFORE, Hole, with_holes
 from spark_segments.log.manifest.swap import not_as_read
@@ -38,7 +39,7 @@ class Landing:
     first_dirty_offsets: dict[int, int] = field(init=False)
 
     def __post_init__(self) -> None:
-        rows = partitions_of(self.before.partitions)
+        rows = Partition.of_table(self.before.partitions)
         self.first_dirty_offsets = {row.partition: row.first_dirty_offset for row in rows}
 
     def commit(
@@ -55,7 +56,7 @@ class Landing:
             replaced: list[Segment] = []
             rows = []
             holes.clear()
-            for theirs in partitions_of(self.found.partitions):
+            for theirs in Partition.of_table(self.found.partitions):
                 if theirs.partition not in partitions:
                     continue
                 mine = [copy for copy in copies if copy[1].partition == theirs.partition]
@@ -74,12 +75,12 @@ class Landing:
             if not added and not replaced and not rows:
                 return None
             topic = with_holes(current, holes) if holes else None
-            return Change(IMPORT, add=added, replace=replaced, partitions=rows, topic=topic)
+            return Change(Operation.IMPORT, add=added, replace=replaced, partitions=rows, topic=topic)
 
         done = self.manifest.commit(plan)
         if done.change is not None:
             self.holes += holes
-            for row in partitions_of(partition_rows(done.change.partitions)):
+            for row in Partition.of_table(partition_rows(done.change.partitions)):
                 self.first_dirty_offsets[row.partition] = row.first_dirty_offset
 
     def _holes(self, here: Partition, theirs: Partition, end: int) -> list[Hole]:
@@ -119,18 +120,20 @@ class Landing:
             raise self._changed(number)
         now_ms = self.manifest.storage.now_ms()
         replaced += [row.removed(now_ms) for row in gone.values()]
-        if any(row.state != CHUNK for row in rows):
+        if any(row.state != Segment.CHUNK for row in rows):
             # Only the last segment is active: a segment that was active here no longer is.
             for row in kept:
-                if row.state == CHUNK and row.is_shared:
+                if row.state == Segment.CHUNK and row.is_shared:
                     raise LogDirError(
                         f"Partition {number} of {self.manifest.topic} has appended records below those to be imported",
                         path=self.manifest.storage.location(row.path),
                         hint="They share a file with other partitions, so that no segment can be made of them as they "
                         "are: roll the topic, then import again",
                     )
-                if row.state == CHUNK:
-                    replaced.append(dataclasses.replace(row, state=SEALED) if row.log_bytes else row.removed(now_ms))
+                if row.state == Segment.CHUNK:
+                    replaced.append(
+                        dataclasses.replace(row, state=Segment.SEALED) if row.log_bytes else row.removed(now_ms)
+                    )
         added += rows
 
     def _changed(self, number: int) -> SegmentsError:

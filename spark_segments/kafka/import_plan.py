@@ -19,7 +19,7 @@ from spark_segments.format.sidecars.txn_index import AbortedTransactions
 from spark_segments.kafka.directory import KafkaSnapshot
 from spark_segments.kafka.partition import ZERO_TOPIC_ID
 from spark_segments.log.difference import Comparison, History, compare
-from spark_segments.log.manifest.rows import CHUNK, Segment, partitions_of
+from spark_segments.log.manifest.rows import Partition, Segment
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.segment.reader import locate, windows
 from spark_segments.storage import Storage
@@ -108,7 +108,7 @@ def compare_with_kafka(
             found=kafka.topic_id,
             hint=_HINT,
         )
-    numbers = [row.partition for row in partitions_of(kafka.partitions)]
+    numbers = [row.partition for row in Partition.of_table(kafka.partitions)]
     numbers = [number for number in numbers if number < current.partitions.num_rows]  # others are new
     pairs = [
         (History.of(current, storage, number), _history_from(kafka, source, number, scanned_from.get(number, 0)))
@@ -192,8 +192,8 @@ def _new(current: Snapshot, kafka: KafkaSnapshot, number: int, alike: bool) -> I
     live, log_end = current.live_of(number), current.partition(number).log_end_offset
     is_first = alike and not live
     for row in kafka.live_of(number):
-        again = alike and bool(live) and live[-1].state == CHUNK and live[-1].base_offset == row.base_offset
-        rolled = again and row.state != CHUNK  # its sidecars got their last entries
+        again = alike and bool(live) and live[-1].state == Segment.CHUNK and live[-1].base_offset == row.base_offset
+        rolled = again and row.state != Segment.CHUNK  # its sidecars got their last entries
         empty = row.next_offset == row.base_offset and is_first
         is_new = row.next_offset > max(log_end, kafka.partition(number).log_start_offset)
         if again and (is_new or rolled):

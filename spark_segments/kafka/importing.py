@@ -19,6 +19,7 @@ import numpy as np
 from spark_segments.errors import CorruptBatchError, InvalidOptionError, LogDirError, SegmentsError, UnknownTopicError
 from spark_segments.execution import in_bins, try_tasks
 from spark_segments.format.batches import scan_batches
+from spark_segments.format.file_names import INDEX_SUFFIX, LOG_SUFFIX, PRODUCER_SNAPSHOT_SUFFIX, TIME_INDEX_SUFFIX
 from spark_segments.format.layout import BATCH_LENGTH_POSITION, BATCH_OVERHEAD, LOG_OVERHEAD, MAGIC_POSITION
 from spark_segments.format.sidecars.fields import MAX_RELATIVE_OFFSET
 from spark_segments.format.sidecars.producer_state import parse_producer_snapshot
@@ -37,28 +38,18 @@ from spark_segments.kafka.import_plan import (
 from spark_segments.kafka.partition import ZERO_TOPIC_ID, Copied, RecoveredPartition
 from spark_segments.kafka.recovered import CUT_SHORT, Cut
 from spark_segments.log.difference import Comparison
-from spark_segments.log.manifest.change import CREATE, IMPORT, Change
+from spark_segments.log.manifest.change import Change
 from spark_segments.log.manifest.manifest import Manifest
-from spark_segments.log.manifest.rows import (
-    CHUNK,
-    INDEX_SUFFIX,
-    LOG_SUFFIX,
-    PRODUCER_SNAPSHOT_SUFFIX,
-    TIME_INDEX_SUFFIX,
-    Partition,
-    Segment,
-    partitions_of,
-    partitions_table,
-)
+from spark_segments.log.manifest.operation import Operation
+from spark_segments.log.manifest.rows import Partition, Segment
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.manifest.states import Hole
 from spark_segments.log.manifest.topic_row import TopicRow
 from spark_segments.log.partitions import without_eras
-from spark_segments.log.report import FAILED, Report
+from spark_segments.log.report import Report
 from spark_segments.log.segment.copying import copy_batches, copy_file, copy_log
 from spark_segments.log.segment.limits import SegmentLimits
 from spark_segments.log.segment.reader import windows
-from spark_segments.log.segment.writer import segment_stem
 from spark_segments.progress import Progress
 from spark_segments.storage import Storage
 
@@ -107,7 +98,7 @@ class _Copy:
                 [row if is_rewritten else dataclasses.replace(row, txn_index_bytes=0)],
                 max(task.base_offset, row.base_offset),
                 row.next_offset,
-                sealed=row.state != CHUNK,
+                sealed=row.state != Segment.CHUNK,
                 leader_epochs=None,
                 target=self.target,
                 limits=self.limits,
@@ -148,9 +139,12 @@ def import_topic(
     work.run()
     for number in sorted({one.partition for one in source.sources(topic)}):
         copied = work.copied[number]
-        action, failed = IMPORT if copied["segments"] else "leave", {}
+        action, failed = Operation.IMPORT if copied["segments"] else "leave", {}
         if number in work.left:
-            action, failed = FAILED, {"error": f"Its files changed in each of {_ATTEMPTS} attempts: run it again"}
+            action, failed = (
+                Report.FAILED,
+                {"error": f"Its files changed in each of {_ATTEMPTS} attempts: run it again"},
+            )
         report.add_copied(topic, number, action, copied["segments"], copied["records"], copied["log_bytes"], **failed)
     report.details["holes"] += [{"topic": topic, **hole.to_dict()} for hole in work.holes]
 
@@ -208,7 +202,7 @@ class _Import:
             current = self.manifest.snapshot()
         except UnknownTopicError:
             return None
-        current.role.check(current.topic, IMPORT)
+        current.role.check(current.topic, Operation.IMPORT)
         return current
 
     def _copied(self, current: Snapshot | None) -> dict[int, Copied]:
@@ -217,7 +211,7 @@ class _Import:
             return {}
         return {
             row.partition: Copied(row, tuple(current.live_of(row.partition)), scan_all=row.partition in self.whole)
-            for row in partitions_of(current.partitions)
+            for row in Partition.of_table(current.partitions)
         }
 
     def _import(self, recovery: Recovery, current: Snapshot | None, early: EarlyCopies) -> None:
@@ -272,8 +266,8 @@ class _Import:
                     raise
                 changed.add(number)
         self._note_changes(changed)
-        kept = [row for row in partitions_of(kafka.partitions) if row.partition not in changed]
-        return dataclasses.replace(kafka, partitions=partitions_table(kept))
+        kept = [row for row in Partition.of_table(kafka.partitions) if row.partition not in changed]
+        return dataclasses.replace(kafka, partitions=Partition.table(kept))
 
     def _has_changed(self, one: RecoveredPartition, from_offset: int = 0, *, was_read: bool = False) -> bool:
         """Whether files of a partition, those of segments from an offset on, are not what they were when listed."""
@@ -286,7 +280,7 @@ class _Import:
             topic_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
         rows = _empty_partitions(found, topic_id, 0)
         topic = without_eras(TopicRow(topic_id, self.overrides))
-        self.manifest.create_by(Change(CREATE, partitions=rows, topic=topic))
+        self.manifest.create_by(Change(Operation.CREATE, partitions=rows, topic=topic))
         self.made |= {row.partition for row in rows}
         return self.manifest.snapshot()
 
@@ -296,7 +290,7 @@ class _Import:
 
         def plan(current: Snapshot) -> Change | None:
             made[:] = _empty_partitions(kafka, current.topic_id, current.partitions.num_rows)
-            return Change(IMPORT, partitions=made, topic=without_eras(current.topic_row)) if made else None
+            return Change(Operation.IMPORT, partitions=made, topic=without_eras(current.topic_row)) if made else None
 
         if not _empty_partitions(kafka, current.topic_id, current.partitions.num_rows):
             return current
@@ -308,7 +302,7 @@ class _Import:
         """The comparisons of the partitions that have not changed meanwhile. Raises where one holds other records."""
         scanned_from = {number: one.scanned_from for number, one in recovery.partitions.items()}
         results = compare_with_kafka(self.copy.source, self.copy.target, current, found, scanned_from, self.spark)
-        new = {row.partition for row in partitions_of(found.partitions)} - results.keys()
+        new = {row.partition for row in Partition.of_table(found.partitions)} - results.keys()
         good = dict.fromkeys(new, Comparison(None, True))  # nothing of them is here
         changed = set()
         for number, (check, comparison) in results.items():
@@ -394,7 +388,7 @@ def _check_offsets(storage: Storage, row: Segment) -> None:
 
 def _empty_partitions(found: KafkaSnapshot, topic_id: str, first: int) -> list[Partition]:
     """Partitions from number `first` on, each empty at Kafka's log start; partitions of other brokers begin at 0."""
-    starts = {row.partition: row.log_start_offset for row in partitions_of(found.partitions)}
+    starts = {row.partition: row.log_start_offset for row in Partition.of_table(found.partitions)}
     rows = []
     for number in range(first, max(starts, default=-1) + 1):
         start = starts.get(number, 0)
@@ -452,7 +446,7 @@ def _waves(plans: Mapping[int, PartitionPlan]) -> Iterator[list[SegmentCopy]]:
 def _copied(source: Storage, target: Storage, task: SegmentCopy, row: Segment) -> Segment:
     """The segment as it is: its .log up to where recovery ends it, and its sidecars."""
     if task.log_copy is None:
-        stem = segment_stem(task.topic, row.partition, row.name_offset)
+        stem = Segment.new_stem(task.topic, row.partition, row.name_offset)
         copy_log(source, row, target, stem + LOG_SUFFIX, unique=True)
     else:
         stem = task.log_copy.removesuffix(LOG_SUFFIX)

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from spark_segments.log.manifest.rows import LOG_SUFFIX
+from spark_segments.format.file_names import LOG_SUFFIX
 from spark_segments.storage import FileInfo
 
 DELETED_SUFFIX = ".deleted"

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from spark_segments.errors import SegmentsError
+from spark_segments.format.file_names import PRODUCER_SNAPSHOT_SUFFIX
 from spark_segments.format.sidecars.checkpoints import (
     LEADER_EPOCHS_FILE,
     PARTITION_METADATA_FILE,
@@ -28,7 +29,7 @@ from spark_segments.kafka.leftovers import base_offset, choose_files, file_name,
 from spark_segments.kafka.listing import ChangingPartitionError, Listing
 from spark_segments.kafka.recovered import Cut, Note, PartitionFiles, Recovered
 from spark_segments.kafka.recovery import next_offset_of, recover
-from spark_segments.log.manifest.rows import PRODUCER_SNAPSHOT_SUFFIX, SEALED, Partition, Segment
+from spark_segments.log.manifest.rows import Partition, Segment
 from spark_segments.storage import FileInfo, Storage
 
 ZERO_TOPIC_ID = "A" * 22
@@ -218,7 +219,7 @@ class _Directory:
             if following <= copied.partition.log_start_offset:
                 continue
             is_same = row is not None and _is_named(row, base) and row.next_offset == following
-            if row is None or not is_same or row.state != SEALED:
+            if row is None or not is_same or row.state != Segment.SEALED:
                 return number
             if (row.log_bytes, row.created_ms) != (info.size, info.mtime_ms):
                 return number

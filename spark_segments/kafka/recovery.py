@@ -18,7 +18,7 @@ from spark_segments.format.sidecars.producer_state import ProducerEntry, Produce
 from spark_segments.kafka.early_copies import EarlyCopies
 from spark_segments.kafka.recovered import Cut, Overlap, PartitionFiles, Recovered
 from spark_segments.kafka.segment_scan import SegmentScan, span_of
-from spark_segments.log.manifest.rows import CHUNK, Segment
+from spark_segments.log.manifest.rows import Segment
 from spark_segments.storage import FileInfo, Storage
 
 
@@ -72,7 +72,7 @@ def recover(
         last = recovered.segments[-1]
         recovered.log_end_offset = last.next_offset
         if files.has_active:
-            recovered.segments[-1] = replace(last, state=CHUNK)
+            recovered.segments[-1] = replace(last, state=Segment.CHUNK)
     recovered.last_stable_offset = state.last_stable_offset(recovered.log_end_offset)
     recovered.producers = state.entries()
     return recovered

@@ -25,7 +25,7 @@ from spark_segments.format.sidecars.txn_index import AbortedTransactions, parse_
 from spark_segments.format.window import Window
 from spark_segments.kafka.early_copies import EarlyCopies
 from spark_segments.kafka.recovered import CUT_SHORT, Note, PartitionFiles, Recovered
-from spark_segments.log.manifest.rows import SEALED, Segment
+from spark_segments.log.manifest.rows import Segment
 from spark_segments.log.segment.examination import Examination, from_offset, has_cleaned
 from spark_segments.log.segment.fetch import fetch_ahead
 from spark_segments.log.segment.sidecar_check import OffsetIndexCheck, TimeIndexCheck
@@ -115,7 +115,7 @@ class SegmentScan:
             time_index_bytes=0,
             txn_index_bytes=0,
             created_ms=info.mtime_ms,
-            state=SEALED,
+            state=Segment.SEALED,
         )
         self._index = self._open(self._row.index_path, parse_offset_index, OffsetIndexCheck)
         self._time_index = self._open(self._row.time_index_path, parse_time_index, TimeIndexCheck)

@@ -6,6 +6,13 @@ from collections.abc import Callable
 from typing import Any
 
 from spark_segments.errors import SegmentsError
+from spark_segments.format.file_names import (
+    INDEX_SUFFIX,
+    LOG_SUFFIX,
+    PRODUCER_SNAPSHOT_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    TXN_INDEX_SUFFIX,
+)
 from spark_segments.format.sidecars.checkpoints import (
     CLEANER_OFFSETS_FILE,
     LEADER_EPOCHS_FILE,
@@ -28,14 +35,7 @@ from spark_segments.kafka.partition import (
     TIERED_LEADER_EPOCHS_SUFFIX,
     PartitionSource,
 )
-from spark_segments.log.findings import WARNING, Findings
-from spark_segments.log.manifest.rows import (
-    INDEX_SUFFIX,
-    LOG_SUFFIX,
-    PRODUCER_SNAPSHOT_SUFFIX,
-    TIME_INDEX_SUFFIX,
-    TXN_INDEX_SUFFIX,
-)
+from spark_segments.log.findings import Findings
 from spark_segments.storage import FileInfo, Storage
 
 _ENTRY_BYTES = {
@@ -66,7 +66,7 @@ def check_listing(storage: Storage, source: PartitionSource, findings: Findings)
         if suffix in (CLEANED_SUFFIX, DELETED_SUFFIX, SWAP_SUFFIX):
             findings.add(
                 "A file that a crash of the cleaner left",
-                severity=WARNING,
+                severity=Findings.WARNING,
                 path=info.path,
                 expected="none; a broker that starts puts it in place or takes it away",
                 found=name,
@@ -101,7 +101,7 @@ def add_report(report: RecoveryReport, findings: Findings) -> None:
     for overlap in report.overlaps:
         findings.add(
             "A segment overlaps another, as after a crash of the cleaner, and a broker that starts keeps both",
-            severity=WARNING,
+            severity=Findings.WARNING,
             partition=overlap.partition,
             path=overlap.path,
             expected="offsets that no other segment holds",
@@ -113,7 +113,7 @@ def add_report(report: RecoveryReport, findings: Findings) -> None:
         if note.path not in known:
             findings.add(
                 "A file is not used as it is: " + note.message,
-                severity=WARNING,
+                severity=Findings.WARNING,
                 partition=note.partition,
                 path=note.path,
             )
@@ -125,7 +125,7 @@ def _check_sidecars(name: str, info: FileInfo, names: dict[str, FileInfo], findi
         if other not in names:
             findings.add(
                 f"A segment's {suffix} is missing",
-                severity=WARNING,
+                severity=Findings.WARNING,
                 path=info.path.removesuffix(LOG_SUFFIX) + suffix,
                 expected="a file; a broker that starts builds it anew",
                 found="no file",
@@ -136,7 +136,7 @@ def _check_entries(name: str, info: FileInfo, suffix: str, names: dict[str, File
     if info.size % _ENTRY_BYTES[suffix]:
         findings.add(
             f"A segment's {suffix} ends within an entry",
-            severity=WARNING,
+            severity=Findings.WARNING,
             path=info.path,
             byte_position=info.size - info.size % _ENTRY_BYTES[suffix],
             expected=f"a multiple of {_ENTRY_BYTES[suffix]} bytes",
@@ -145,7 +145,7 @@ def _check_entries(name: str, info: FileInfo, suffix: str, names: dict[str, File
     if name.removesuffix(suffix) + LOG_SUFFIX not in names:
         findings.add(
             f"A {suffix} has no .log",
-            severity=WARNING,
+            severity=Findings.WARNING,
             path=info.path,
             expected="none; a broker that starts deletes it",
             found=name,
@@ -156,7 +156,7 @@ def _check_small_file(storage: Storage, info: FileInfo, parser: Callable[..., An
     try:
         parser(storage.read(info.path).to_pybytes(), path=info.path)
     except SegmentsError as error:
-        findings.add_error(error, severity=WARNING)
+        findings.add_error(error, severity=Findings.WARNING)
     except FileNotFoundError:
         return  # a running broker has just replaced the file
 

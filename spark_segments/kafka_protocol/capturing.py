@@ -14,7 +14,6 @@ from spark_segments.kafka_protocol.partition_capture import DivergedError
 from spark_segments.kafka_protocol.source import SourceCluster, SourceTopic, patient
 from spark_segments.kafka_protocol.topic_capture import CAPTURED, TopicCapture
 from spark_segments.log import LogDirectory, Report, selected
-from spark_segments.log.report import FAILED
 from spark_segments.progress import Progress
 
 if TYPE_CHECKING:
@@ -68,7 +67,7 @@ def capture(
 
         for name in wanted:
             if name not in cluster_topics:
-                report.add(name, None, FAILED, error=f"{servers} shows no topic {name}")
+                report.add(name, None, Report.FAILED, error=f"{servers} shows no topic {name}")
                 continue
             work = TopicCapture(log, source, cluster_topics[name], options, report, spark=spark, progress=progress)
             try:
@@ -86,7 +85,7 @@ def capture(
                     here[name] = work.run()
                     report.partitions[-1]["branched"] = True
             except SegmentsError as error:
-                work.add_line(FAILED, error=str(error))
+                work.add_line(Report.FAILED, error=str(error))
         renamed = {
             group: {(here.get(topic, topic), number): one for (topic, number), one in offsets.items()}
             for group, offsets in read.items()

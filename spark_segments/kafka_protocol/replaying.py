@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 from confluent_kafka import KafkaError, Message
 
 from spark_segments.config import validate_topic_name
+from spark_segments.config.isolation import READ_COMMITTED
 from spark_segments.config.values import LONG_MAX
 from spark_segments.errors import InvalidOptionError, InvalidRecordError, OffsetOutOfRangeError, UnknownTopicError
 from spark_segments.kafka.groups import chosen_groups
@@ -44,7 +45,6 @@ from spark_segments.log import (
     selected,
 )
 from spark_segments.log.manifest.states import holes_in
-from spark_segments.log.reading.isolation import READ_COMMITTED
 from spark_segments.log.reading.plan import readable_bounds
 from spark_segments.log.reading.scan import Offsets
 from spark_segments.progress import Progress

@@ -31,9 +31,10 @@ from spark_segments.kafka_protocol.partition_capture import (
 )
 from spark_segments.kafka_protocol.source import EARLIEST, SourceCluster, SourceTopic, patient
 from spark_segments.log.directory import LogDirectory
-from spark_segments.log.manifest.change import CREATE, Change
+from spark_segments.log.manifest.change import Change
 from spark_segments.log.manifest.manifest import Manifest
-from spark_segments.log.manifest.rows import Partition, Segment, partitions_of
+from spark_segments.log.manifest.operation import Operation
+from spark_segments.log.manifest.rows import Partition, Segment
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.manifest.states import (
     SOURCE_CLUSTER_ID,
@@ -133,7 +134,7 @@ class TopicCapture:
                 markers_ms,
                 last_batches.get(row.partition),
             )
-            for row in partitions_of(current.partitions)
+            for row in Partition.of_table(current.partitions)
             if row.partition in self._topic.leaders
         }
         self._copy()
@@ -244,7 +245,7 @@ class TopicCapture:
                 topic_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
                 states = {} if topic.topic_id is None else {SOURCE_TOPIC_ID: topic.topic_id}
             row = without_eras(TopicRow(topic_id, kept.config, states=states))
-            self._manifest.create_by(Change(CREATE, partitions=self._empty(topic_id, 0), topic=row))
+            self._manifest.create_by(Change(Operation.CREATE, partitions=self._empty(topic_id, 0), topic=row))
         current = self._manifest.snapshot() if before is None else before
         current.role.check(current.topic, CAPTURE)
         self._check_id(current)

@@ -23,7 +23,7 @@ from spark_segments.format.layout import BATCH_OVERHEAD
 from spark_segments.format.single_batch import LARGEST_BATCH_OFFSETS, empty_batches
 from spark_segments.kafka_protocol.read_ahead import BLOCK_BYTES, CheckedBlock, FileRange, Held, ReadAhead
 from spark_segments.log.directory import LogDirectory
-from spark_segments.log.manifest.rows import Partition, partitions_of
+from spark_segments.log.manifest.rows import Partition
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.reading.isolation import load_aborted, transaction_indexes
 from spark_segments.log.reading.times import offsets_for_times
@@ -60,7 +60,7 @@ class ServedTopic:
     def __init__(self, log: LogDirectory, snapshot: Snapshot, read_ahead: ReadAhead) -> None:
         self._log = log
         self.snapshot = snapshot
-        self.partitions: dict[int, Partition] = {row.partition: row for row in partitions_of(snapshot.partitions)}
+        self.partitions: dict[int, Partition] = {row.partition: row for row in Partition.of_table(snapshot.partitions)}
         self._read_ahead = read_ahead
         self._logs: dict[int, PartitionLog] = {}
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from spark_segments.log.groups.lag import group_lags
     from spark_segments.log.manifest.change import Change
     from spark_segments.log.manifest.manifest import Manifest
-    from spark_segments.log.manifest.rows import Partition, Segment, partitions_of, segments_of
+    from spark_segments.log.manifest.rows import Partition, Segment
     from spark_segments.log.manifest.snapshot import Snapshot
     from spark_segments.log.partitions import check_partition, eras_of, offset_bounds
     from spark_segments.log.positions import PartitionState, Position, loss_at

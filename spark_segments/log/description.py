@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_segments.config import TopicConfig
-from spark_segments.log.manifest.rows import CHUNK, SEALED
+from spark_segments.log.manifest.rows import Segment
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.manifest.states import captured_of, holes_of, undecided_of
 
@@ -33,7 +33,7 @@ def describe(snapshot: Snapshot, config: TopicConfig) -> dict[str, Any]:
     def by_row(weights: np.ndarray) -> list[int]:
         return [int(n) for n in np.bincount(owner, weights=weights, minlength=count)]
 
-    sealed, chunks = by_row(state == SEALED), by_row(state == CHUNK)
+    sealed, chunks = by_row(state == Segment.SEALED), by_row(state == Segment.CHUNK)
     records, size_bytes = by_row(live.column("records").to_numpy()), by_row(log_bytes)
     compacted = "compact" in config.cleanup_policy
     ratios = dirty_ratios(snapshot) if compacted else {}
@@ -82,7 +82,7 @@ def dirty_ratios(snapshot: Snapshot) -> dict[int, float]:
     segment is sealed.
     """
     live = snapshot.live
-    sealed = live.filter(np.asarray(live.column("state").to_numpy(zero_copy_only=False) == SEALED))
+    sealed = live.filter(np.asarray(live.column("state").to_numpy(zero_copy_only=False) == Segment.SEALED))
     owner = _owner_rows(snapshot, sealed)
     base, end = sealed.column("base_offset").to_numpy(), sealed.column("next_offset").to_numpy()
     log_bytes = sealed.column("log_bytes").to_numpy()

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from spark_segments.errors import SegmentsError, escaped
-
-ERROR = "error"  # records are lost or may be read wrongly, or a read may fail
-WARNING = "warning"  # nothing is lost or read wrongly, but neither Kafka nor this package leaves it so
 
 MOST_OF_A_KIND = 20
 """How many findings with the same message are kept for a topic; further findings are only counted."""
@@ -55,6 +52,12 @@ class Finding:
 @dataclass(slots=True)
 class Findings:
     """Collects the findings of a topic, and of a partition and file where these are set."""
+
+    ERROR: ClassVar = "error"
+    """Records are lost or may be read wrongly, or a read may fail."""
+
+    WARNING: ClassVar = "warning"
+    """Nothing is lost or read wrongly, but neither Kafka nor this package leaves it so."""
 
     topic: str
     partition: int | None = None

@@ -7,6 +7,7 @@ that records would be missed.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from spark_segments.errors import OffsetOutOfRangeError
 from spark_segments.log.manifest.rows import Partition
@@ -78,9 +79,6 @@ class PartitionState:
         return Position(offset, self.topic_id, self.leader_epochs.before(offset))
 
 
-MADE_ANEW, PARTED, OTHER_LOG, DELETED = "made anew", "parted", "other log", "deleted"
-
-
 @dataclass(frozen=True, slots=True)
 class Loss:
     """Why a reader that goes on at its position misses records, or reads others than those that follow it.
@@ -94,6 +92,11 @@ class Loss:
     expected: str
     found: str
 
+    MADE_ANEW: ClassVar = "made anew"
+    PARTED: ClassVar = "parted"
+    OTHER_LOG: ClassVar = "other log"
+    DELETED: ClassVar = "deleted"
+
 
 def loss_at(position: Position, state: PartitionState, where: TopicPartition, reader: str) -> Loss | None:
     """What a reader loses that goes on at a position in the partition `where`; None: nothing. `reader`: in words.
@@ -105,12 +108,14 @@ def loss_at(position: Position, state: PartitionState, where: TopicPartition, re
     offset, epochs = position.offset, state.leader_epochs
     if position.topic_id is not None and position.topic_id != state.topic_id:
         message = f"Topic {topic} was deleted and made again since {reader} read it"
-        return Loss(MADE_ANEW, state.log_start, message, f"topic id {position.topic_id}", f"topic id {state.topic_id}")
+        return Loss(
+            Loss.MADE_ANEW, state.log_start, message, f"topic id {position.topic_id}", f"topic id {state.topic_id}"
+        )
     parting_offset = epochs.parting_offset(offset, position.leader_epoch)
     was_read = f"offset {offset} of leader epoch {position.leader_epoch}"
     if parting_offset < offset:
         return Loss(
-            PARTED,
+            Loss.PARTED,
             min(max(parting_offset, state.log_start), state.log_end),
             f"The log of {name} is another one from offset {parting_offset} on than the log that {reader} read: a "
             "follower was promoted that lacked the records from there on",
@@ -119,7 +124,7 @@ def loss_at(position: Position, state: PartitionState, where: TopicPartition, re
         )
     if offset > state.log_end or not epochs.know(position.leader_epoch):
         return Loss(
-            OTHER_LOG,
+            Loss.OTHER_LOG,
             max(min(offset, state.log_end), state.log_start),
             f"The log of {name} is not the log that {reader} read: it is a copy of a part of it, or that log's last "
             "records were cut",
@@ -128,7 +133,7 @@ def loss_at(position: Position, state: PartitionState, where: TopicPartition, re
         )
     if offset < state.log_start:
         return Loss(
-            DELETED,
+            Loss.DELETED,
             state.log_start,
             f"Records of {name} were deleted before {reader} read them",
             f"a log start of at most {offset}",

@@ -7,15 +7,12 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from spark_segments.errors import UnknownTopicError
-from spark_segments.log.findings import ERROR, Finding
+from spark_segments.log.findings import Finding, Findings
 from spark_segments.printing import Printed, Prints
 from spark_segments.quantities import Bytes
-
-FAILED = "failed"
-LOST = "lost to another job"
 
 SHOWN = 10
 """How many offsets a list in a report has at most."""
@@ -40,6 +37,9 @@ class Report(Prints):
     line are those of what the job had committed before the error: that stands. No error is raised, so callers look at
     `failed`.
     """
+
+    FAILED: ClassVar = "failed"
+    LOST: ClassVar = "lost to another job"
 
     job: str
     dry_run: bool
@@ -97,9 +97,9 @@ class Report(Prints):
         A topic that was deleted meanwhile needs no work: its line says so and is no failure.
         """
         if isinstance(error, UnknownTopicError):
-            self.add(topic, partition, LOST)
+            self.add(topic, partition, Report.LOST)
         else:
-            self.add(topic, partition, FAILED, error=str(error))
+            self.add(topic, partition, Report.FAILED, error=str(error))
 
     def count(self, **figures: int) -> None:
         """Adds to figures in `details`."""
@@ -126,12 +126,12 @@ class Report(Prints):
     @property
     def failed(self) -> list[dict[str, Any]]:
         """The lines of partitions and topics that failed, each with its `error`."""
-        return [line for line in self.partitions if line["action"] == FAILED]
+        return [line for line in self.partitions if line["action"] == Report.FAILED]
 
     @property
     def errors(self) -> int:
         """How many findings are errors, and no warnings."""
-        return sum(finding.severity == ERROR for finding in self.findings)
+        return sum(finding.severity == Findings.ERROR for finding in self.findings)
 
     @property
     def ok(self) -> bool:

@@ -22,9 +22,9 @@ from spark_segments.config import TopicConfig
 from spark_segments.errors import MissingExtraError
 from spark_segments.log.description import describe
 from spark_segments.log.groups.lag import group_lags
-from spark_segments.log.manifest.rows import REMOVED
+from spark_segments.log.manifest.rows import Segment
 from spark_segments.log.manifest.snapshot import Snapshot
-from spark_segments.log.report import FAILED, Report
+from spark_segments.log.report import Report
 
 try:
     from prometheus_client.core import GaugeMetricFamily
@@ -62,7 +62,7 @@ _CLEANER: tuple[_Metric, ...] = (  # of a compaction: what Kafka's LogCleaner an
     (
         *("kafka_log_logcleanermanager_uncleanable_partitions_count", ""),
         "Partitions that the last compaction could not clean.",
-        lambda run: sum(line["action"] == FAILED for line in run["partitions"]),
+        lambda run: sum(line["action"] == Report.FAILED for line in run["partitions"]),
     ),
 )
 _MIRROR: tuple[_Metric, ...] = (
@@ -206,7 +206,7 @@ def log_metrics(log: LogDirectory, topics: Sequence[tuple[Snapshot, TopicConfig]
         labels = {"log_dir": log.uri, "topic": snapshot.topic}
         partitions = describe(snapshot, config)["partitions"]
         lines += [({**labels, "partition": str(line["partition"])}, line) for line in partitions]
-        removed = snapshot.segments.filter(pc.equal(snapshot.segments.column("state"), REMOVED))
+        removed = snapshot.segments.filter(pc.equal(snapshot.segments.column("state"), Segment.REMOVED))
         removed_bytes.append((labels, pc.sum(removed.column("log_bytes")).as_py() or 0))
     ratios = [100 * line["dirty_ratio"] for _, line in lines if line["dirty_ratio"] is not None]
     lags = [

@@ -10,7 +10,7 @@ from spark_segments.errors import InvalidOptionError, SegmentsError, UnknownTopi
 from spark_segments.execution import run_tasks
 from spark_segments.log.directory import LogDirectory, selected
 from spark_segments.log.manifest.snapshot import Snapshot
-from spark_segments.log.report import FAILED, Report
+from spark_segments.log.report import Report
 from spark_segments.progress import Progress
 
 TOPICS_AT_A_TIME = 8
@@ -73,6 +73,6 @@ def each_topic(
     done = run_tasks(tried, topics, progress=progress, at_a_time=TOPICS_AT_A_TIME)
     for topic, one in zip(topics, done, strict=True):
         if isinstance(one, Exception):
-            report.add(topic, None, FAILED, error=str(one))
+            report.add(topic, None, Report.FAILED, error=str(one))
         else:
             note(one)

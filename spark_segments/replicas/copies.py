@@ -16,15 +16,12 @@ import pyarrow.compute as pc
 
 from spark_segments.errors import CorruptBatchError, SegmentsError
 from spark_segments.execution import in_bins
+from spark_segments.format.file_names import LOG_SUFFIX, PRODUCER_SNAPSHOT_SUFFIX
 from spark_segments.format.kernels.crc32c import crc32c
 from spark_segments.format.legacy import opened
 from spark_segments.log import Segment, Snapshot
 from spark_segments.log.manifest.change import OLDEST_FILE_MS
 from spark_segments.log.manifest.replay import own_path
-from spark_segments.log.manifest.rows import (
-    LOG_SUFFIX,
-    PRODUCER_SNAPSHOT_SUFFIX,
-)
 from spark_segments.log.segment.copying import copy_file
 from spark_segments.log.segment.files import missing_file
 from spark_segments.log.segment.reader import windows

@@ -11,7 +11,8 @@ from collections.abc import Callable, Mapping
 
 from spark_segments.errors import NotLeaderError
 from spark_segments.log import Change, Partition, Snapshot, partitions_of
-from spark_segments.log.manifest.role import FENCE, FENCED, LEADER, PROMOTE, Role
+from spark_segments.log.manifest.operation import Operation
+from spark_segments.log.manifest.role import FENCED, LEADER, Role
 from spark_segments.log.segment.leader_epochs import LeaderEpochs
 from spark_segments.replicas.divergence import check_same_topic
 
@@ -24,7 +25,7 @@ def begun(role: Role) -> Plan:
     def plan(here: Snapshot) -> Change | None:
         if here.role.promotion_token is not None or (here.role.name, here.role.epoch) != (role.name, role.epoch):
             return None
-        return _with_role(PROMOTE, here, dataclasses.replace(here.role, promotion_token=uuid.uuid4().hex))
+        return _with_role(Operation.PROMOTE, here, dataclasses.replace(here.role, promotion_token=uuid.uuid4().hex))
 
     return plan
 
@@ -41,7 +42,7 @@ def fenced(successor: Snapshot, token: str, role_epoch: int, leader_uri: str, *,
             return None
         version = former.version + 1
         role = Role(FENCED, role_epoch, fence_token=token, fence_version=version, leader_uri=leader_uri)
-        return _with_role(FENCE, former, role)
+        return _with_role(Operation.FENCE, former, role)
 
     return plan
 
@@ -73,7 +74,7 @@ def opened(token: str, role_epoch: int, former_uri: str, least_epochs: Mapping[i
             )
         leader = Role(LEADER, role_epoch, fence_token=token, former_uri=former_uri)
         return dataclasses.replace(
-            _with_role(PROMOTE, here, leader), partitions=partitions_in_new_epochs(here, least_epochs)
+            _with_role(Operation.PROMOTE, here, leader), partitions=partitions_in_new_epochs(here, least_epochs)
         )
 
     return plan

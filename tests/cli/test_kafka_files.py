@@ -9,7 +9,7 @@ import pytest
 from spark_segments import LogDir
 from spark_segments.cli.interrupts import commits_told
 from tests.golden_files import GOLDEN, damaged_dir, expected_batches, expected_records, golden_dir, text
-from tests.manifest_rows import segments_of
+from tests.manifest_rows import Segment
 
 SUFFIXES = (".log", ".index", ".timeindex", ".snapshot", ".txnindex")
 
@@ -131,7 +131,7 @@ def test_verify_repairs_the_index_of_a_run_of_a_shared_object(run, segments, tmp
     segments("topic", "create", uri, "orders", "--partitions", 8, "--config", "index.interval.bytes=100")
     lines = "".join(f'{{"value": "{number}", "partition": {number % 8}}}\n' for number in range(800))
     segments("append", uri, "orders", "--format", "json", "--batch-size", 200, stdin=lines.encode())
-    row = segments_of(LogDir.open(str(uri)).topic("orders").snapshot.live)[3]
+    row = Segment.of_table(LogDir.open(str(uri)).topic("orders").snapshot.live)[3]
     assert row.is_shared and row.index_bytes > 8
     with (uri / row.path).open("r+b") as file:
         file.seek(row.index_position + 8)

@@ -36,7 +36,7 @@ from spark_segments.storage import Storage
 from tests.golden_files import golden_dir
 from tests.hostile.memory_files import storage_of
 from tests.hostile.targets.sidecars import segment_files
-from tests.manifest_rows import Partition, Segment, SegmentRows, Snapshot, partitions_table, segments_table
+from tests.manifest_rows import Partition, Segment, SegmentRows, Snapshot
 from tests.segment_bytes import scan_batches
 
 
@@ -49,8 +49,8 @@ def test_a_footer_whose_topic_id_is_no_text():
 
 
 def snapshot_of(row: Segment, end: int = 200) -> Snapshot:
-    partitions = partitions_table([Partition("id", 0, 0, end, 0, end)])
-    return Snapshot("orders", 3, "id", {}, 0, partitions, SegmentRows(segments_table([row])))
+    partitions = Partition.table([Partition("id", 0, 0, end, 0, end)])
+    return Snapshot("orders", 3, "id", {}, 0, partitions, SegmentRows(Segment.table([row])))
 
 
 def offsets_read(index: bytes, start: int, size: int = 5) -> list[int]:

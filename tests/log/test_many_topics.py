@@ -8,7 +8,7 @@ from spark_segments.errors import UnknownTopicError
 from spark_segments.log.manifest.row_files import COLUMN_BYTES, _RowCache
 from tests.log.chunk_rows import new_chunk
 from tests.log.played_log import Play
-from tests.manifest_rows import SEGMENT_SCHEMA, segments_table
+from tests.manifest_rows import SEGMENT_SCHEMA, Segment
 from tests.opened import opened
 from tests.played_files import PlayedFiles
 
@@ -39,6 +39,6 @@ def test_rows_of_very_many_small_files_take_no_more_memory_than_the_cache_may():
     limit = 100 * COLUMN_BYTES * len(SEGMENT_SCHEMA)
     cache = _RowCache(limit)
     for number in range(1000):
-        cache.put(("log", "topic", f"{number}"), segments_table([new_chunk()]))
+        cache.put(("log", "topic", f"{number}"), Segment.table([new_chunk()]))
     kept = [number for number in range(1000) if cache.get(("log", "topic", f"{number}")) is not None]
     assert 50 < len(kept) < 100 and kept == list(range(1000 - len(kept), 1000))

@@ -15,7 +15,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from spark_segments import LogDir
-from spark_segments.log.findings import WARNING
+from spark_segments.log.findings import Findings
 from spark_segments.maintenance import verify
 from tests.golden_files import LEGACY_DIRECTORIES, expected_records, golden_dir
 from tests.log.golden_reads import Record, as_records, read_one_by_one, records_of, tree
@@ -87,7 +87,7 @@ def test_a_segment_is_read_to_its_end_and_then_the_one_that_holds_the_next_offse
     assert overlap.served == f"{TOPIC}-0/{0:020d}.log"
     assert [message.getMessage() for message in caplog.records] == [str(overlap)]
     [finding] = verify(log, deep=True).findings
-    assert (finding.severity, finding.partition, finding.path) == (WARNING, 0, overlap.path)
+    assert (finding.severity, finding.partition, finding.path) == (Findings.WARNING, 0, overlap.path)
     assert finding.found == f"offsets 63 to 473, for which {overlap.served} is read instead"
     assert_copies_are_equal(tmp_path, TOPIC, found, 520)
 
@@ -112,7 +112,7 @@ def test_a_cleaned_segment_hides_the_sources_that_a_crash_left(before, after, tm
     assert {overlap.path for overlap in log.topic(topic).snapshot.report.overlaps} == hidden != set()
     findings = verify(log, deep=True).findings
     assert {one.path for one in findings if "overlaps" in one.message} == hidden
-    assert not [one for one in findings if one.severity != WARNING]
+    assert not [one for one in findings if one.severity != Findings.WARNING]
     assert_copies_are_equal(tmp_path, topic, records, end)
 
 
@@ -128,7 +128,7 @@ def test_behind_a_cleaned_segment_that_ends_early_the_source_is_read_on(tmp_path
         one[1] for one in records if 35000 <= one[1] < 41633
     ]
     assert log.topic("bigcompact").snapshot.partition(0).first_dirty_offset < 41633
-    assert not [one for one in verify(log, deep=True).findings if one.severity != WARNING]
+    assert not [one for one in verify(log, deep=True).findings if one.severity != Findings.WARNING]
     assert len(log.topic("bigcompact").snapshot.report.overlaps) == 4
     assert_copies_are_equal(tmp_path, "bigcompact", records, end)
 
@@ -290,7 +290,7 @@ def test_wherever_a_read_begins_it_gives_what_the_walk_from_the_log_start_gives(
             first = next(((one[1], one[2]) for one in records if one[2] >= target_ms), None)
             assert log.topic(TOPIC).offsets_for_times(target_ms) == {0: first}
         findings = verify(log, deep=True).findings
-        assert not [one for one in findings if one.severity != WARNING]
+        assert not [one for one in findings if one.severity != Findings.WARNING]
 
 
 @pytest.mark.slow
@@ -330,4 +330,4 @@ def test_committed_reads_pass_an_overlap_of_transactional_segments(batches, log,
         == log.topic("txn").snapshot.partition(0).last_stable_offset
     )
     assert verify(log, deep=True).findings == []
-    assert not [one for one in verify(kafka, deep=True).findings if one.severity != WARNING]
+    assert not [one for one in verify(kafka, deep=True).findings if one.severity != Findings.WARNING]

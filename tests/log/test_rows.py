@@ -8,18 +8,7 @@ import pyarrow as pa
 
 from spark_segments.log.manifest.rows import PARTITION_SCHEMA, removed_rows, row_keys
 from spark_segments.log.manifest.schemas import TABLE_SCHEMA
-from tests.manifest_rows import (
-    SEGMENT_SCHEMA,
-    Partition,
-    Segment,
-    TopicRow,
-    partitions_of,
-    partitions_table,
-    segments_of,
-    segments_table,
-    topic_of,
-    topic_table,
-)
+from tests.manifest_rows import SEGMENT_SCHEMA, Partition, Segment, TopicRow, topic_of, topic_table
 
 CHUNK = Segment(
     topic_id="t",
@@ -53,13 +42,13 @@ def test_columns_are_the_fields_in_order():
 
 def test_rows_survive_a_round_trip():
     segments = [CHUNK, CHUNK.at(40).removed(7), dataclasses.replace(CHUNK, delete_horizon_ms=5)]
-    assert segments_of(segments_table(segments)) == segments
+    assert Segment.of_table(Segment.table(segments)) == segments
     partitions = [
         Partition("t", 0),
         Partition("t", 1, 5, 9, 6, 9, 4, ((0, 0), (4, 6)), b"\x00snapshot"),
         Partition("t", 2, leader_epochs=()),
     ]
-    assert partitions_of(partitions_table(partitions)) == partitions
+    assert Partition.of_table(Partition.table(partitions)) == partitions
 
 
 def test_a_topic_survives_a_round_trip_and_hides_its_own_keys():
@@ -74,20 +63,20 @@ def test_a_topic_survives_a_round_trip_and_hides_its_own_keys():
 
 
 def test_a_whole_table_leaves_the_log_at_once():
-    table = segments_table([CHUNK, CHUNK.at(10)])
-    assert segments_of(removed_rows(table, 7)) == [CHUNK.removed(7), CHUNK.at(10).removed(7)]
+    table = Segment.table([CHUNK, CHUNK.at(10)])
+    assert Segment.of_table(removed_rows(table, 7)) == [CHUNK.removed(7), CHUNK.at(10).removed(7)]
     assert removed_rows(table, 7).schema == SEGMENT_SCHEMA
 
 
 def test_no_rows_keep_the_schema():
-    assert segments_table([]).schema == SEGMENT_SCHEMA
-    assert segments_of(segments_table([])) == []
-    assert partitions_of(partitions_table([])) == []
+    assert Segment.table([]).schema == SEGMENT_SCHEMA
+    assert Segment.of_table(Segment.table([])) == []
+    assert Partition.of_table(Partition.table([])) == []
 
 
 def test_rows_of_several_chunks_of_memory_read_back():
-    table = pa.concat_tables([segments_table([CHUNK]), segments_table([CHUNK.at(10)])])
-    assert segments_of(table) == [CHUNK, CHUNK.at(10)]
+    table = pa.concat_tables([Segment.table([CHUNK]), Segment.table([CHUNK.at(10)])])
+    assert Segment.of_table(table) == [CHUNK, CHUNK.at(10)]
 
 
 def test_a_chunk_gets_its_place_without_touching_its_bytes():
@@ -117,7 +106,7 @@ def test_a_row_is_told_from_all_others_by_path_partition_and_position():
         dataclasses.replace(SHARED, byte_position=0),
         dataclasses.replace(SHARED, partition=34, byte_position=0),
     ]
-    assert len({row.identity for row in rows}) == len(set(row_keys(segments_table(rows)).to_pylist())) == len(rows)
-    keys = row_keys(segments_table(rows)).to_pylist()
-    assert [row_keys(segments_table([row])).to_pylist() for row in rows] == [[key] for key in keys]
+    assert len({row.identity for row in rows}) == len(set(row_keys(Segment.table(rows)).to_pylist())) == len(rows)
+    keys = row_keys(Segment.table(rows)).to_pylist()
+    assert [row_keys(Segment.table([row])).to_pylist() for row in rows] == [[key] for key in keys]
     assert (CHUNK.is_shared, SHARED.is_shared, CHUNK.identity) == (False, True, (CHUNK.path, 3, 0))

@@ -19,7 +19,7 @@ from spark_segments import LogDir
 from spark_segments.storage import Storage
 from tests.format.twin_encode import Record
 from tests.format.twin_encode import batch_bytes as encoded
-from tests.manifest_rows import SEALED, SEGMENT_SCHEMA, Partition
+from tests.manifest_rows import SEGMENT_SCHEMA, Partition, Segment
 from tests.opened import opened
 
 TOPIC_ID = "AAAAAAAAAAAAAAAAAAAAAQ"
@@ -133,7 +133,7 @@ def segment_rows(storage: MadeUpPartition) -> pa.Table:
                 "tombstones": 0,
                 "delete_horizon_ms": None,
                 "created_ms": storage.now_ms(),
-                "state": SEALED,
+                "state": Segment.SEALED,
                 "removed_ms": None,
                 "position": 0,
             }

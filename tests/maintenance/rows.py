@@ -8,23 +8,13 @@ from typing import Any
 import pyarrow as pa
 
 from spark_segments.config import TopicConfig, topic_config
-from tests.manifest_rows import (
-    CHUNK,
-    SEALED,
-    Partition,
-    Segment,
-    SegmentRows,
-    Snapshot,
-    in_log_order,
-    partitions_table,
-    segments_table,
-)
+from tests.manifest_rows import Partition, Segment, SegmentRows, Snapshot, in_log_order
 
 TOPIC = "orders"
 TOPIC_ID = "AAAAAAAAAAAAAAAAAAAAAQ"
 
 
-def row(base: int, next_offset: int, *, partition: int = 0, state: str = SEALED, **values: Any) -> Segment:
+def row(base: int, next_offset: int, *, partition: int = 0, state: str = Segment.SEALED, **values: Any) -> Segment:
     """A row of [base, next_offset); 100 bytes a record and times 0 unless said otherwise."""
     records = values.pop("records", next_offset - base)
     fields: dict[str, Any] = {
@@ -52,11 +42,11 @@ def row(base: int, next_offset: int, *, partition: int = 0, state: str = SEALED,
 
 
 def chunk(base: int, next_offset: int, **values: Any) -> Segment:
-    return row(base, next_offset, state=CHUNK, **values)
+    return row(base, next_offset, state=Segment.CHUNK, **values)
 
 
 def run(
-    sizes: Sequence[int], *, state: str = SEALED, start: int = 0, partition: int = 0, **values: Any
+    sizes: Sequence[int], *, state: str = Segment.SEALED, start: int = 0, partition: int = 0, **values: Any
 ) -> list[Segment]:
     """Neighbouring rows with so many bytes, ten records each."""
     return [
@@ -66,7 +56,7 @@ def run(
 
 
 def table(rows: Iterable[Segment]) -> pa.Table:
-    return in_log_order(segments_table(list(rows)))
+    return in_log_order(Segment.table(list(rows)))
 
 
 def partition_row(start: int, end: int, number: int = 0) -> Partition:
@@ -79,6 +69,6 @@ def snapshot(
     topic: str, config: Mapping[str, str], segments: Iterable[Segment], partitions: Sequence[Partition]
 ) -> tuple[Snapshot, TopicConfig]:
     """A topic with these rows, and its configuration."""
-    source = SegmentRows(segments_table(list(segments)))
-    made = Snapshot(topic, 17, TOPIC_ID, dict(config), 0, partitions_table(partitions), source)
+    source = SegmentRows(Segment.table(list(segments)))
+    made = Snapshot(topic, 17, TOPIC_ID, dict(config), 0, Partition.table(partitions), source)
     return made, topic_config(config)

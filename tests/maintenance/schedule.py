@@ -17,7 +17,7 @@ from spark_segments.maintenance import compact, retain, roll, vacuum
 from spark_segments.maintenance.explanation.explain import explain_record
 from spark_segments.maintenance.explanation.record_explanation import Explanation, RecordState, TimeBounds
 from tests.clock import store_clock
-from tests.manifest_rows import Segment, segments_of
+from tests.manifest_rows import Segment
 from tests.segment_bytes import batches_of
 from tests.topics import append_one_by_one, topic_with, under_policy
 
@@ -150,7 +150,7 @@ class Schedule:
     def explain(self) -> None:
         """Asks about the first and the last offset of every file, and the next offset to be given out."""
         offsets = {0, len(self.timestamps)}
-        for one in segments_of(self.snapshot.segments):
+        for one in Segment.of_table(self.snapshot.segments):
             offsets |= {one.base_offset, one.next_offset - 1}
         for offset in sorted(offsets):
             known = self.timestamps[offset] if offset < len(self.timestamps) and self.timestamps[offset] >= 0 else None
@@ -200,7 +200,7 @@ class Schedule:
     def _look(self) -> None:
         """`in_log` and `in_files`: the offsets of the records that a reader finds, and of those in any file."""
         self.snapshot = self.log.topic(TOPIC).manifest.snapshot()
-        rows = segments_of(self.snapshot.segments)
+        rows = Segment.of_table(self.snapshot.segments)
         for row in rows:
             if row.path not in self._records_of:
                 self._records_of[row.path] = _offsets_in(self.log, row)

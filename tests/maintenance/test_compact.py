@@ -15,7 +15,7 @@ from spark_segments import LogDir
 from spark_segments.config import topic_config
 from spark_segments.maintenance import compact, retain, roll
 from tests.maintenance.rounds import CleanerSettings, RoundTasks, clean_partition, groups, plan_compaction
-from tests.manifest_rows import CHUNK, SEALED, Partition, Segment, partitions_table, segments_table
+from tests.manifest_rows import Partition, Segment
 from tests.small_limits import small_limits
 from tests.topics import under_policy
 
@@ -229,7 +229,7 @@ def test_a_topic_that_is_not_compacted_is_not_in_the_plan(log):
     assert (log.topic("clicks").snapshot.version, log.topic("kept").snapshot.version) == before
 
 
-def row(base: int, end: int, size: int, *, state: str = SEALED, time_ms: int = START_MS) -> Segment:
+def row(base: int, end: int, size: int, *, state: str = Segment.SEALED, time_ms: int = START_MS) -> Segment:
     return Segment(
         "id", 0, base, end, f"t-0/{base:020d}.x.log", base, size, 8, 12, 0, end - base, 1, time_ms, time_ms, base, 0,
         None, time_ms, state,
@@ -249,13 +249,13 @@ def plan(
     partition = Partition("id", 0, 0, end, dirty, end if stable is None else stable)
     overrides = {"cleanup.policy": "compact"} | {name.replace("_", "."): str(value) for name, value in config.items()}
     (found,) = plan_compaction(
-        segments_table(rows), partitions_table([partition]), topic_config(overrides), now_ms, force=force
+        Segment.table(rows), Partition.table([partition]), topic_config(overrides), now_ms, force=force
     )
     return found
 
 
 def test_the_ratio_must_be_strictly_above_the_limit():
-    rows = [row(0, 10, 500), row(10, 20, 500), row(20, 30, 100, state=CHUNK)]
+    rows = [row(0, 10, 500), row(10, 20, 500), row(20, 30, 100, state=Segment.CHUNK)]
     assert (plan(rows, dirty=10).ratio, plan(rows, dirty=10).picked) == (0.5, False)
     assert plan(rows, dirty=10, min_cleanable_dirty_ratio=0.49).picked
     assert plan(rows, dirty=10, force=True).picked
@@ -263,14 +263,14 @@ def test_the_ratio_must_be_strictly_above_the_limit():
 
 
 def test_the_active_segment_the_lag_and_open_transactions_bound_what_is_cleanable():
-    rows = [row(0, 10, 500), row(10, 20, 500, time_ms=START_MS + 50), row(20, 30, 100, state=CHUNK)]
+    rows = [row(0, 10, 500), row(10, 20, 500, time_ms=START_MS + 50), row(20, 30, 100, state=Segment.CHUNK)]
     assert plan(rows).first_uncleanable_offset == 20
     assert plan(rows, now_ms=START_MS + 100, min_compaction_lag_ms=80).first_uncleanable_offset == 10
     assert plan(rows, stable=4).first_uncleanable_offset == 4
 
 
 def test_a_dirty_segment_that_has_waited_too_long_is_picked_whatever_the_ratio():
-    rows = [row(0, 10, 10_000), row(10, 20, 10), row(20, 30, 100, state=CHUNK)]
+    rows = [row(0, 10, 10_000), row(10, 20, 10), row(20, 30, 100, state=Segment.CHUNK)]
     assert not plan(rows, dirty=10, now_ms=START_MS + 1000, max_compaction_lag_ms=1000).picked
     late = plan(rows, dirty=10, now_ms=START_MS + 1001, max_compaction_lag_ms=1000)
     assert (late.picked, late.reason) == (True, "max.compaction.lag.ms")

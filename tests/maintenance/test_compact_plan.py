@@ -11,7 +11,7 @@ import pytest
 from spark_segments.config import topic_config
 from tests.maintenance.rounds import NOT_DIRTY, CompactionCandidate, groups, plan_compaction
 from tests.maintenance.rows import chunk, partition_row, row, run, table
-from tests.manifest_rows import Partition, Segment, partitions_table
+from tests.manifest_rows import Partition, Segment
 
 NOW_MS = 1_700_000_000_000
 LAG_MS = 3_600_000
@@ -21,7 +21,7 @@ def plan(
     rows: Sequence[Segment], partitions: Sequence[Partition], *, now_ms: int = NOW_MS, force: bool = False, **config
 ) -> list[CompactionCandidate]:
     overrides = {name.replace("_", "."): str(value) for name, value in config.items()} | {"cleanup.policy": "compact"}
-    return plan_compaction(table(rows), partitions_table(partitions), topic_config(overrides), now_ms, force=force)
+    return plan_compaction(table(rows), Partition.table(partitions), topic_config(overrides), now_ms, force=force)
 
 
 def plan_one(

@@ -24,7 +24,7 @@ from tests.clock import PATIENCE_SECONDS
 from tests.log.played_log import Play
 from tests.log_copies import copy_of
 from tests.maintenance.rows import chunk, row, run, table
-from tests.manifest_rows import SEALED, Segment
+from tests.manifest_rows import Segment
 from tests.opened import opened
 from tests.topics import DAY_MS, append_one_by_one, contents, live, records, topic_with
 
@@ -101,7 +101,7 @@ def model(
         retention_ms = int(overrides["retention.ms"])
         if "delete" in overrides["cleanup.policy"] and retention_ms >= 0:
             for part in left[number]:
-                while part and part[0].state == SEALED and NOW_MS - newest(part[0]) > retention_ms:
+                while part and part[0].state == Segment.SEALED and NOW_MS - newest(part[0]) > retention_ms:
                     gone[number].append((part.pop(0).path, "retention.ms"))
     while sum(size(one) for parts in left for part in parts for one in part) > max_bytes:
         heads = [
@@ -109,7 +109,7 @@ def model(
             for number, (_, overrides) in enumerate(topics)
             if "delete" in overrides["cleanup.policy"]
             for owner, part in enumerate(left[number])
-            if part and part[0].state == SEALED and NOW_MS - newest(part[0]) > min_retention_ms
+            if part and part[0].state == Segment.SEALED and NOW_MS - newest(part[0]) > min_retention_ms
         ]
         if not heads:
             break
@@ -140,7 +140,7 @@ def test_the_oldest_go_first_and_no_more_than_need_be(found, max_bytes, floor):
             live_bytes += sum(size(one) for one in part if one.path not in reasons)
             for one in part:
                 if reasons.get(one.path) == "max-bytes":
-                    assert one.state == SEALED and "delete" in overrides["cleanup.policy"]
+                    assert one.state == Segment.SEALED and "delete" in overrides["cleanup.policy"]
                     assert NOW_MS - newest(one) > floor, "the floor holds"
                     forced.append(one)
     if forced:
@@ -226,7 +226,10 @@ def test_the_oldest_of_all_topics_go_and_the_report_says_how_far(full):
     lines = {(line["topic"], line["partition"]): line for line in report.partitions}
     assert lines.keys() == {("orders", 0), ("payments", 0)}, "orders-1 is younger, and prices is only compacted"
     oldest_kept_ms = min(
-        one.max_timestamp_ms for where in [*lines, ("orders", 1)] for one in live(full, *where) if one.state == SEALED
+        one.max_timestamp_ms
+        for where in [*lines, ("orders", 1)]
+        for one in live(full, *where)
+        if one.state == Segment.SEALED
     )
     for (topic, number), line in lines.items():
         gone = [one for one in before[topic, number] if one["offset"] < line["log_start_offset"]]
@@ -259,7 +262,8 @@ def test_a_size_that_cannot_be_reached_is_said_with_what_is_in_its_way(full):
     assert bases(full)["prices", 0][0] == 0
     for number in (0, 1):
         assert all(
-            one.state != SEALED or one.max_timestamp_ms >= now_ms - DAY_MS for one in live(full, "orders", number)
+            one.state != Segment.SEALED or one.max_timestamp_ms >= now_ms - DAY_MS
+            for one in live(full, "orders", number)
         )
     assert retain(full, now_ms=now_ms, max_bytes=0).partitions == []
 

@@ -19,7 +19,7 @@ from spark_segments.maintenance import retain, roll
 from spark_segments.maintenance.retention.plan import plan_retention
 from tests.golden_files import expected_records, golden_dir, log_files
 from tests.maintenance.rows import chunk, row, run, table
-from tests.manifest_rows import SEALED, Segment, commit_append
+from tests.manifest_rows import Segment, commit_append
 from tests.topics import (
     DAY_MS,
     GOLDEN_MS,
@@ -68,7 +68,7 @@ def model(rows: list[Segment], log_start: int, config: TopicConfig, now_ms: int)
     left, gone = list(rows), []
 
     def delete_while(should_go, reason: str) -> None:
-        while left and left[0].state == SEALED and should_go(left[0]):
+        while left and left[0].state == Segment.SEALED and should_go(left[0]):
             gone.append((left.pop(0).path, reason))
 
     delete_while(lambda one: one.next_offset <= log_start, REASONS[0])
@@ -110,7 +110,7 @@ def test_what_goes_is_what_kafkas_loops_take(found, overrides):
     for part in rows:  # a prefix, and never a chunk
         gone = [one.path in dict(taken) for one in part]
         assert gone == sorted(gone, reverse=True)
-        assert not any(flag and one.state != SEALED for flag, one in zip(gone, part, strict=True))
+        assert not any(flag and one.state != Segment.SEALED for flag, one in zip(gone, part, strict=True))
 
 
 @pytest.mark.rule("W16")
@@ -140,7 +140,7 @@ def test_log_start_and_end_never_go_back(tmp_path_factory, found, overrides, clo
             assert after[number][0] >= before[number][0] and after[number][1] == before[number][1]
             rows = live(log, "orders", number)
             if rows:
-                assert rows[0].next_offset > after[number][0] or rows[0].state != SEALED
+                assert rows[0].next_offset > after[number][0] or rows[0].state != Segment.SEALED
         before = after
 
 

@@ -38,7 +38,7 @@ from tests.log.test_overlaps import each
 from tests.maintenance.rounds import ONE_TASK, CleanerSettings, RoundPlan, RoundResult, RoundTasks
 from tests.maintenance.rows import TOPIC_ID, run
 from tests.maintenance.test_compact_directories import keyed
-from tests.manifest_rows import SEALED, Partition, Segment
+from tests.manifest_rows import Partition, Segment
 from tests.opened import LocalFiles, opened
 from tests.played_files import PlayedFiles
 from tests.segment_bytes import Window
@@ -65,7 +65,7 @@ def written(storage: Storage, log: Log, rows: list[Segment]) -> list[Segment]:
         with SegmentWriter(storage, TOPIC, 0, segment.base_offset, limits=SegmentLimits.of(topic_config({}))) as writer:
             writer.append(np.frombuffer(segment.data, np.uint8), segment.batches)
             writer.add_aborted(segment.aborted)
-            row = writer.close(topic_id=TOPIC_ID, created_ms=START_MS, state=SEALED)
+            row = writer.close(topic_id=TOPIC_ID, created_ms=START_MS, state=Segment.SEALED)
         found.append(replace(row, next_offset=after.base_offset))
     return found
 

@@ -22,7 +22,7 @@ from spark_segments.maintenance.rolling.plan import MERGE_CHUNKS, SHARED_OBJECT
 from tests.clock import ORPHAN_AGE_MS, store_clock
 from tests.conftest import ROOT
 from tests.golden_files import log_files
-from tests.manifest_rows import SEALED, Change, Segment, commit_append, live_rows, partitions_of
+from tests.manifest_rows import Change, Partition, Segment, commit_append, live_rows
 from tests.segment_bytes import batches_of, rebase
 from tests.small_limits import small_limits
 from tests.topics import (
@@ -100,7 +100,7 @@ def test_runs_of_kafkas_batches_roll_to_kafkas_files_byte_for_byte(log, name):
     (alone,) = [file_bytes(log, segment) for segment in live(log, "alone")]
     for number in range(2):
         (segment,) = live(log, "orders", number)
-        assert segment.state == SEALED and segment.path.startswith(f"orders-{number}/")
+        assert segment.state == Segment.SEALED and segment.path.startswith(f"orders-{number}/")
         assert file_bytes(log, segment) == alone
     kafka = b"".join(path.read_bytes() for path in log_files(name))
     assert alone[0] == kafka or int.from_bytes(kafka[:8]) != 0
@@ -141,7 +141,7 @@ def test_an_export_is_the_same_with_and_without_shared_objects(orders, tmp_path)
         with small_limits(FEWEST_RUNS=OWN_FILES):
             append(orders, first=5000, topic="plain")
     roll(orders, now_ms=GOLDEN_MS + 30 * DAY_MS)
-    assert {row.state for row in rows_of(orders)} == {SEALED}
+    assert {row.state for row in rows_of(orders)} == {Segment.SEALED}
     orders.export_kafka(str(tmp_path / "kafka"))
     for number in range(PARTITIONS):
         files = sorted(path.name for path in (tmp_path / f"kafka/plain-{number}").iterdir())
@@ -156,7 +156,7 @@ def test_a_run_of_a_partition_without_epochs_is_exported_alone(orders, tmp_path)
     """No batch gets an epoch there, so the only chunk of a partition could be exported as its file is."""
     append(orders)
     rows = orders.topic("orders").snapshot.partitions
-    without = [dataclasses.replace(row, leader_epoch=-1, leader_epochs=()) for row in partitions_of(rows)]
+    without = [dataclasses.replace(row, leader_epoch=-1, leader_epochs=()) for row in Partition.of_table(rows)]
     orders.topic("orders").manifest.commit(lambda _: Change("test", partitions=without))
     orders.export_kafka(str(tmp_path / "kafka"))
     kafka = LogDir.open(str(tmp_path / "kafka"))

@@ -18,7 +18,7 @@ from spark_segments.maintenance.retention.plan import plan_retention
 from spark_segments.maintenance.rolling.plan import IDLE, RollRules, plan_roll
 from tests.maintenance.rounds import plan_compaction
 from tests.maintenance.rows import TOPIC_ID, row, snapshot, table
-from tests.manifest_rows import Partition, Snapshot, segments_of
+from tests.manifest_rows import Partition, Segment, Snapshot
 
 times = st.integers(0, 60) | st.just(-1)
 parts = st.tuples(
@@ -115,7 +115,7 @@ def test_cleaning_may_go_to_the_end_of_a_segment_once_its_lag_and_those_before_i
 
     dirty = made.partitions.column("first_dirty_offset")[0].as_py()
     for one, at_ms in zip(
-        segments_of(made.live), forecast_topic(made, config, now_ms).cleanable_ms.tolist(), strict=True
+        Segment.of_table(made.live), forecast_topic(made, config, now_ms).cleanable_ms.tolist(), strict=True
     ):
         if one.state != "sealed":
             assert at_ms == NEVER
@@ -135,7 +135,7 @@ def test_retention_bytes_take_a_segment_once_so_much_is_appended(part, limit):
     end = made.partitions.column("log_end_offset")[0].as_py()
 
     def taken(grown: int) -> set[int]:
-        rows = [*segments_of(made.live), row(end, end + 1, state="chunk", log_bytes=grown)]
+        rows = [*Segment.of_table(made.live), row(end, end + 1, state="chunk", log_bytes=grown)]
         return set(plan_retention(table(rows), np.zeros(1, np.int64), config, 100).rows.tolist())
 
     for number, grow in enumerate(forecast.retain_bytes.tolist()):

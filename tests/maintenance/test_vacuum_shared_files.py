@@ -14,7 +14,7 @@ from spark_segments.maintenance import restore, vacuum
 from tests.clock import ORPHAN_AGE_MS
 from tests.log.chunk_rows import new_chunk
 from tests.log.played_log import Play
-from tests.manifest_rows import Change, Manifest, Segment, commit_append, segments_of
+from tests.manifest_rows import Change, Manifest, Segment, commit_append
 from tests.opened import opened
 from tests.played_files import PlayedFiles
 
@@ -45,7 +45,7 @@ def remove(manifest: Manifest, *rows: Segment) -> None:
 
 def of(log: LogDir, path: str) -> list[Segment]:
     """All rows of the manifest that name a file, by partition."""
-    return [row for row in segments_of(log.topic("orders").snapshot.segments) if row.path == path]
+    return [row for row in Segment.of_table(log.topic("orders").snapshot.segments) if row.path == path]
 
 
 def there(log: LogDir) -> set[str]:

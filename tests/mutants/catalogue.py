@@ -228,7 +228,7 @@ MUTANTS = (
         "roll",
         "a roll lands though a restore changed the active segment",
         "maintenance/rolling/roll.py",
-        "        return [row for row in live if row.state == CHUNK][: len(wanted)] == wanted\n",
+        "        return [row for row in live if row.state == Segment.CHUNK][: len(wanted)] == wanted\n",
         "        return True\n",
         "tests/maintenance/test_roll.py::test_chunks_that_a_restore_brings_back_meanwhile_do_not_come_below_a_sealed_segment",
     ),
@@ -390,7 +390,7 @@ MUTANTS = (
         "maintenance/removal/vacuum.py",
         "    done = _despite_others(claim)\n"
         "    rows = seen[0] if done.change is None else _latest_rows(manifest)[1]\n"
-        '    return in_log_order(rows.filter(pc.equal(rows.column("state"), DELETING))), rows\n',
+        '    return in_log_order(rows.filter(pc.equal(rows.column("state"), Segment.DELETING))), rows\n',
         "    latest, rows = _latest_rows(manifest)\n"
         "    return in_log_order(_expired(job, latest.snapshot, rows)), rows\n",
         "tests/maintenance/test_vacuum.py::test_a_crash_leaves_rows_that_say_what_is_to_be_done",
@@ -431,7 +431,7 @@ MUTANTS = (
         "restore",
         "what vacuum is about to take comes back",
         "maintenance/removal/restore.py",
-        '    there = current.segments.filter(pc.not_equal(current.segments.column("state"), DELETING))\n',
+        '    there = current.segments.filter(pc.not_equal(current.segments.column("state"), Segment.DELETING))\n',
         "    there = current.segments\n",
         "tests/maintenance/test_restore.py::test_what_vacuum_is_about_to_take_cannot_be_restored",
     ),

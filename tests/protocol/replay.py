@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from spark_segments import LogDir
-from spark_segments.log.manifest.role import PROMOTE
+from spark_segments.log.manifest.operation import Operation
 from spark_segments.log.marker import mark
 from spark_segments.maintenance import roll
 from spark_segments.storage import Storage
@@ -175,7 +175,7 @@ def _work(program: Program, open_log: Callable[[Actor], LogDir]) -> Callable[[Ac
 
     def fence(actor: Actor) -> Outcome:
         def plan(snapshot):
-            return Change(PROMOTE, topic=dataclasses.replace(snapshot.topic_row, states={"role": "fenced"}))
+            return Change(Operation.PROMOTE, topic=dataclasses.replace(snapshot.topic_row, states={"role": "fenced"}))
 
         open_log(actor).topic(NAME).manifest.commit(plan)
         return ACKNOWLEDGED, None

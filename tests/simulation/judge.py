@@ -20,9 +20,9 @@ import pyarrow.parquet as pq
 from spark_segments import LogDir
 from spark_segments.log.manifest import schemas
 from spark_segments.log.manifest.delta.delta_log import MANIFEST_DIRECTORY
+from spark_segments.log.manifest.operation import Operation
 from spark_segments.log.manifest.row_files import RowFile, _RowCache
 from spark_segments.log.manifest.rows import OUT_OF_LOG
-from spark_segments.log.manifest.upkeep import MERGE
 from tests.log.played_log import NO_TABLE, TableVersion
 from tests.maintenance.long_runs.journal import Commit
 from tests.maintenance.long_runs.model import KafkaStep, PartitionModel
@@ -81,13 +81,15 @@ class Judge:
         self.counts[f"commits: {operation}"] += 1
         times = self.commit_ids[landed.note.commit_id] = self.commit_ids.get(landed.note.commit_id, 0) + 1
         assert times == 1, "a commit is there twice"
-        assert not intent.get("refused") or operation == MERGE, f"it was refused: {intent.get('refused')}"
+        assert not intent.get("refused") or operation == Operation.MERGE_FILES, (
+            f"it was refused: {intent.get('refused')}"
+        )
         topic = self.topic(landed.topic)
         rows = self._segment_rows(landed)
         bounds: Bounds = self._all(landed.topic, landed.made, schemas.PARTITION_KIND)
         moved = self._moved(landed, bounds, rows)
         line: dict[str, Any] | None = None
-        if operation == MERGE:
+        if operation == Operation.MERGE_FILES:
             for kind in schemas.SCHEMAS:
                 same = self._all(landed.topic, landed.before, kind) == self._all(landed.topic, landed.made, kind)
                 assert same, f"merging files changes no row of a {kind}"
@@ -111,7 +113,7 @@ class Judge:
         at = topic.follow(commit, touched, self.world.now_us)
         there = {number: [one.start, one.end] for number, one in at.partitions.items()}
         assert there == {number: row[:2] for number, row in bounds.items()}, f"{there} is to be, and there is {bounds}"
-        if "calls" in intent and operation != MERGE:
+        if "calls" in intent and operation != Operation.MERGE_FILES:
             intent["calls"].append((landed.topic, landed.version))
         if operation in LOOKED_AT and not at.is_deleted:
             self.look(landed.topic, at, sorted(moved), intent.get("erase", ()))
@@ -154,7 +156,7 @@ class Judge:
         old = self._bounds_before.get(landed.topic, {})
         if landed.note.operation in ("create", "restore"):
             return new
-        if landed.note.operation in ("vacuum", MERGE, "roll"):
+        if landed.note.operation in ("vacuum", Operation.MERGE_FILES, "roll"):
             assert old == new, "it moves no offset"
             return {}
         changed = {number for number, row in new.items() if old.get(number) != row}

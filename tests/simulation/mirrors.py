@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from spark_segments import LogDir
 from spark_segments.errors import UnknownTopicError
-from spark_segments.log.manifest.role import MIRROR
+from spark_segments.log.manifest.operation import Operation
 from spark_segments.log.marker import mark
 from spark_segments.maintenance import mirror, vacuum, verify
 from tests.maintenance.long_runs.scenario import DEFAULTS
@@ -41,7 +41,11 @@ class Follower:
     def landed(self, landed: Landed) -> None:
         """A commit of the follower is there. Raises where it is not what the leader was."""
         self._simulation.judge.counts[f"follower's commits: {landed.note.operation}"] += 1
-        if landed.topic != MOVED and landed.note.operation == MIRROR and self._simulation.random.random() < COMPARED:
+        if (
+            landed.topic != MOVED
+            and landed.note.operation == Operation.MIRROR
+            and self._simulation.random.random() < COMPARED
+        ):
             self.compare(landed.topic, landed.version)
 
     def is_parted(self, topic: str) -> bool:

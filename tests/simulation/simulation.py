@@ -14,7 +14,7 @@ from spark_segments import LogDir
 from spark_segments.log.marker import mark
 from spark_segments.maintenance import vacuum, verify
 from spark_segments.maintenance.removal.vacuum import SUFFIXES
-from tests.manifest_rows import segments_of
+from tests.manifest_rows import Segment
 from tests.simulation.delta import DeltaLogs
 from tests.simulation.environment import simulated
 from tests.simulation.faults import drawn, shown
@@ -235,7 +235,7 @@ def left_behind(simulation: Simulation, log: LogDir, logs: DeltaLogs, root: str)
     named: set[str] = set()
     for topic in logs.topics:
         rows = log.topic(topic).manifest.snapshot(deleted=True).source.read(None)
-        named |= {segment.stem + suffix for segment in segments_of(rows) for suffix in SUFFIXES}
+        named |= {segment.stem + suffix for segment in Segment.of_table(rows) for suffix in SUFFIXES}
     found = [path.removeprefix(f"{root}/") for path in simulation.store.files if path.startswith(f"{root}/")]
     left = [path for path in found if re.match(r"[a-z]+-(\d+|shared)/", path) and path not in named]
     if root == ROOT:

@@ -9,7 +9,7 @@ import pytest
 from spark_segments.errors import InvalidOptionError, OffsetOutOfRangeError, UnknownTopicError
 from spark_segments.spark.offsets import OffsetRange, offset_ranges, split
 from spark_segments.spark.options import Topics, read_options
-from tests.manifest_rows import Partition, SegmentRows, Snapshot, partitions_table, segments_table
+from tests.manifest_rows import Partition, Segment, SegmentRows, Snapshot
 
 # {(topic, partition): [(offset, timestamp)]}
 TIMES = {("orders", 0): [(10, 1000), (20, 2000)], ("orders", 1): [(0, 1500)]}
@@ -20,7 +20,7 @@ def snapshot(topic="orders", bounds=((10, 30), (0, 5)), stable=None):
         Partition("id", number, start, end, last_stable_offset=(stable or {}).get(number, end))
         for number, (start, end) in enumerate(bounds)
     ]
-    return Snapshot(topic, 3, "id", {}, 0, partitions_table(partitions), SegmentRows(segments_table([])))
+    return Snapshot(topic, 3, "id", {}, 0, Partition.table(partitions), SegmentRows(Segment.table([])))
 
 
 def lookup(of, targets):

@@ -13,8 +13,7 @@ from spark_segments.cli.page.strip import ACTIVE, CLEAN, DIRTY, SEALED, Block, b
 from spark_segments.cli.page.words import count, duration, ratio, when
 from spark_segments.config import TopicConfig
 from spark_segments.log.description import describe
-from spark_segments.log.manifest.rows import SEALED as SEALED_STATE
-from spark_segments.log.manifest.rows import Segment, segments_of
+from spark_segments.log.manifest.rows import Segment
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.maintenance.explanation.topic_forecast import NEVER, TopicForecast, forecast_topic
 from spark_segments.maintenance.retention.plan import RETENTION_MS
@@ -132,7 +131,7 @@ class TopicView:
 def topic_view(snapshot: Snapshot, config: TopicConfig, now_ms: int, most_blocks: int) -> TopicView:
     """The content of the page for a topic at `now_ms`, with at most about `most_blocks` blocks per strip."""
     described, forecast = describe(snapshot, config), forecast_topic(snapshot, config, now_ms)
-    rows = segments_of(snapshot.live)
+    rows = Segment.of_table(snapshot.live)
     ends = np.searchsorted(forecast.owner, np.arange(len(described["partitions"]) + 1)).tolist()
     views = []
     for row, numbers in enumerate(described["partitions"]):
@@ -141,7 +140,7 @@ def topic_view(snapshot: Snapshot, config: TopicConfig, now_ms: int, most_blocks
         steps = partition.steps()
         last_stable = snapshot.partitions.column("last_stable_offset")[row].as_py()
         sealed_end = max(
-            (segment.next_offset for segment in partition.segments if segment.state == SEALED_STATE), default=0
+            (segment.next_offset for segment in partition.segments if segment.state == Segment.SEALED), default=0
         )
         ours = [step for step in steps if snapshot.role.is_leader or step.job == VACUUM]  # what runs on this topic
         warnings = partition_warnings(numbers, ours, last_stable, sealed_end, now_ms)
@@ -196,7 +195,7 @@ class _Partition:
         A Kafka directory does not have the topics' policies: a partition that has been cleaned counts as compacted.
         """
         rows, first_dirty = (place, place + 1), self.numbers["first_dirty_offset"]
-        if segment.state != SEALED_STATE:
+        if segment.state != Segment.SEALED:
             return Block(ACTIVE, rows, segment.log_bytes)
         if not self.config.compact and first_dirty <= self.numbers["log_start_offset"]:
             return Block(SEALED, rows, segment.log_bytes)
@@ -229,7 +228,7 @@ class _Partition:
         row = self.start + place
         if row in self.forecast.expired:
             return f"now, by {self.forecast.expired[row]}"
-        if self.segments[place].state != SEALED_STATE:
+        if self.segments[place].state != Segment.SEALED:
             return "not before it is rolled"
         ways = self._retention(row)
         if ways:
@@ -254,7 +253,7 @@ class _Partition:
         return found
 
     def _roll(self) -> StepView:
-        active = sum(one.log_bytes for one in self.segments if one.state != SEALED_STATE)
+        active = sum(one.log_bytes for one in self.segments if one.state != Segment.SEALED)
         if not active:
             return StepView(ROLL, "nothing: the active segment is empty")
         if one := self.forecast.roll.get(self.row):
@@ -279,7 +278,7 @@ class _Partition:
             return StepView(RETAIN, text, due=True, since_ms=since_ms)
         if not self.config.delete:
             return StepView(RETAIN, "nothing: cleanup.policy has no delete")
-        if not self.segments or self.segments[0].state != SEALED_STATE:
+        if not self.segments or self.segments[0].state != Segment.SEALED:
             return StepView(RETAIN, "nothing: no segment is sealed")
         ways = self._retention(self.start)
         if not ways:

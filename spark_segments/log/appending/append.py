@@ -9,8 +9,8 @@ from spark_segments import extensions
 from spark_segments.config import topic_config
 from spark_segments.errors import SegmentsError, StorageError, UnknownOutcomeError
 from spark_segments.log.directory import LogDirectory
-from spark_segments.log.manifest.change import APPEND
 from spark_segments.log.manifest.manifest import Manifest
+from spark_segments.log.manifest.operation import Operation
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.manifest.topic_log import TableState
 from spark_segments.log.manifest.transaction import AnyTransaction, Transaction, checked
@@ -58,7 +58,7 @@ def _append(
     from spark_segments.log.appending.caller_rows import record_batches
     from spark_segments.log.appending.offset_assignment import commit_written
 
-    state.snapshot.role.check(state.snapshot.topic, APPEND)
+    state.snapshot.role.check(state.snapshot.topic, Operation.APPEND)
     target = _target(log, state.snapshot)
     with Appender(log.storage, lambda _: target, topic=manifest.topic, options=options) as appender:
         rows = record_batches(given, formats or {})
@@ -82,7 +82,7 @@ def append_target(log: LogDirectory, topic: str, txn: AnyTransaction | None = No
     sent = None if txn is None else checked(txn)
     with log.known(topic) as manifest:
         state = manifest.state()
-        state.snapshot.role.check(state.snapshot.topic, APPEND)
+        state.snapshot.role.check(state.snapshot.topic, Operation.APPEND)
         return _target(log, state.snapshot, repeated=sent is not None and manifest.log.holds(state, sent))
 
 

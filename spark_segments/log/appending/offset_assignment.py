@@ -13,9 +13,10 @@ import pyarrow.compute as pc
 from spark_segments.config import topic_config
 from spark_segments.errors import CommitConflictError
 from spark_segments.log.appending.record_rules import key_missing
-from spark_segments.log.manifest.change import APPEND, Change
+from spark_segments.log.manifest.change import Change
 from spark_segments.log.manifest.manifest import Manifest
-from spark_segments.log.manifest.rows import Partition, Segment, partitions_of
+from spark_segments.log.manifest.operation import Operation
+from spark_segments.log.manifest.rows import Partition, Segment
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.manifest.topic_log import TableState
 from spark_segments.log.manifest.transaction import AnyTransaction
@@ -112,7 +113,9 @@ def plan_append(snapshot: Snapshot, chunks: Sequence[Segment]) -> Change:
         placed = chunk.at(ends[chunk.partition])
         ends[chunk.partition] = placed.next_offset
         added.append(placed)
-    return Change(APPEND, add=added, partitions=[_with_end(row, ends[number]) for number, row in rows.items()])
+    return Change(
+        Operation.APPEND, add=added, partitions=[_with_end(row, ends[number]) for number, row in rows.items()]
+    )
 
 
 def _with_end(row: Partition, log_end_offset: int) -> Partition:
@@ -150,7 +153,7 @@ def _check_topic_id(snapshot: Snapshot, topic_id: str) -> None:
 
 def _rows_of(snapshot: Snapshot, partitions: set[int]) -> dict[int, Partition]:
     wanted = pc.is_in(snapshot.partitions.column("partition"), pa.array(partitions, pa.int32()))
-    rows = {row.partition: row for row in partitions_of(snapshot.partitions.filter(wanted))}
+    rows = {row.partition: row for row in Partition.of_table(snapshot.partitions.filter(wanted))}
     for number in partitions - rows.keys():
         snapshot.partition(number)  # raises
     return rows

@@ -38,15 +38,7 @@ from spark_segments.log.groups.group_files import (
 from spark_segments.log.manifest.change import ORPHAN_AGE_MS
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.partitions import offset_bounds
-from spark_segments.log.positions import (
-    DELETED,
-    MADE_ANEW,
-    OTHER_LOG,
-    PartitionState,
-    Position,
-    TopicPartition,
-    loss_at,
-)
+from spark_segments.log.positions import Loss, PartitionState, Position, TopicPartition, loss_at
 from spark_segments.printing import Printed, Prints
 from spark_segments.storage import FileInfo
 
@@ -112,7 +104,9 @@ def check_position(snapshot: Snapshot, partition: int, position: Position, group
     state = PartitionState.of(snapshot, partition)
     loss = loss_at(position, state, (snapshot.topic, partition), f"group {group}")
     if loss is not None:
-        to = {DELETED: "earliest", MADE_ANEW: "earliest", OTHER_LOG: "latest"}.get(loss.kind, loss.offset)
+        to = {Loss.DELETED: "earliest", Loss.MADE_ANEW: "earliest", Loss.OTHER_LOG: "latest"}.get(
+            loss.kind, loss.offset
+        )
         raise OffsetOutOfRangeError(
             loss.message,
             expected=loss.expected,

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_segments.errors import CommitConflictError, SegmentsError, UnknownTopicError
-from spark_segments.log.manifest.role import MIRROR
+from spark_segments.log.manifest.operation import Operation
 from spark_segments.log.manifest.row_files import (
     ROWS_A_FILE,
     EncodedFile,
@@ -33,10 +33,8 @@ from spark_segments.log.manifest.rows import (
     Partition,
     Segment,
     has_own_path,
-    partitions_table,
     path_rule,
     row_keys,
-    segments_table,
     with_column,
 )
 from spark_segments.log.manifest.schemas import PARTITION_KIND, SEGMENT_KIND, TOPIC_KIND, TRANSACTION_KIND
@@ -44,14 +42,7 @@ from spark_segments.log.manifest.snapshot import Snapshot, in_log_order, live_ro
 from spark_segments.log.manifest.topic_row import TopicRow, topic_table
 from spark_segments.log.manifest.transaction import KEY_PREFIX, Transaction, transactions_table
 
-APPEND = "append"
-CREATE = "create"
-
-ERASE = "erase"
-IMPORT = "import"
-RESTORE = "restore"
-
-_MAY_LOWER_START = (MIRROR, RESTORE)
+_MAY_LOWER_START = (Operation.MIRROR, Operation.RESTORE)
 """The operations that may lower a log start offset: to records whose files are still there, as the leader did."""
 
 _DELAY_KEY = "file.delete.delay.ms"
@@ -118,7 +109,7 @@ class ChangeWriter:
         done = FileChange([], [])
         self._write_topic(snapshot, files, change, done)
         self._write_partitions(files, partitions, fresh, done)
-        self._write_segments(files, add, replace, drop, done, by_mirror=change.operation == MIRROR)
+        self._write_segments(files, add, replace, drop, done, by_mirror=change.operation == Operation.MIRROR)
         self._write_transactions(snapshot, files, change, keys_from_ms, fresh, done)
         return done
 
@@ -357,7 +348,7 @@ def check(
 
 def _is_made_anew(snapshot: Snapshot, change: Change) -> bool:
     """Whether the change makes a topic in place of another or a deleted topic. An import may keep the same topic id."""
-    if change.topic is None or change.operation == RESTORE:
+    if change.topic is None or change.operation == Operation.RESTORE:
         return False
     was_deleted = snapshot.deleted_ms is not None and change.topic.deleted_ms is None
     return was_deleted or change.topic.topic_id != snapshot.topic_id
@@ -415,7 +406,7 @@ def _partitions_of(rows: pa.Table) -> set[int]:
 
 def segment_rows(rows: Sequence[Segment] | pa.Table) -> pa.Table:
     """The rows of a change as a table."""
-    return rows.cast(SEGMENT_SCHEMA) if isinstance(rows, pa.Table) else segments_table(rows)
+    return rows.cast(SEGMENT_SCHEMA) if isinstance(rows, pa.Table) else Segment.table(rows)
 
 
 def partition_rows(rows: Iterable[Partition] | pa.Table) -> pa.Table:
@@ -424,7 +415,7 @@ def partition_rows(rows: Iterable[Partition] | pa.Table) -> pa.Table:
     An open transaction that began below the log start holds the last stable offset at the log start, not below
     (Kafka's UnifiedLog.maybeIncrementFirstUnstableOffset).
     """
-    table = rows.cast(PARTITION_SCHEMA) if isinstance(rows, pa.Table) else partitions_table(rows)
+    table = rows.cast(PARTITION_SCHEMA) if isinstance(rows, pa.Table) else Partition.table(rows)
     for name in ("first_dirty_offset", "last_stable_offset"):
         table = with_column(table, name, pc.max_element_wise(table.column(name), table.column("log_start_offset")))
     return table

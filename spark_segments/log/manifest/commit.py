@@ -23,11 +23,12 @@ from spark_segments.errors import (
     UnknownOutcomeError,
     UnknownTopicError,
 )
-from spark_segments.log.manifest.change import APPEND, Change, ChangeWriter, partition_rows
+from spark_segments.log.manifest.change import Change, ChangeWriter, partition_rows
 from spark_segments.log.manifest.delta.actions import CommitNote
 from spark_segments.log.manifest.delta.delta_log import DeltaLog
 from spark_segments.log.manifest.delta.delta_rs import CommitNotSentError, TableVersion, VersionTakenError, reason
-from spark_segments.log.manifest.rows import partitions_of
+from spark_segments.log.manifest.operation import Operation
+from spark_segments.log.manifest.rows import Partition
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.manifest.topic_log import TableState, TopicLog
 from spark_segments.log.manifest.transaction import AnyTransaction, Transaction, checked
@@ -69,9 +70,9 @@ class Commit:
         Callers answer from the commit. Another look at the log could fail, and a commit that happened must not look
         like a failure.
         """
-        rows = partitions_of(self.snapshot_before.partitions)
+        rows = Partition.of_table(self.snapshot_before.partitions)
         if self.change is not None:
-            rows += partitions_of(partition_rows(self.change.partitions))
+            rows += Partition.of_table(partition_rows(self.change.partitions))
         return {row.partition: (row.log_start_offset, row.log_end_offset) for row in rows}
 
 
@@ -298,7 +299,7 @@ def _found_after(log: TopicLog, tries: _Tries, txn: Transaction | None, error: E
         what, hint = f"Topic {log.topic} may have been made, or may be made yet", _CREATED
     else:
         what = f"The {operation} may have happened, or may happen yet (commit id {tries.commit_id})"
-        hint = _SENT_AGAIN if txn is not None else _APPENDED if operation == APPEND else _RUN_AGAIN
+        hint = _SENT_AGAIN if txn is not None else _APPENDED if operation == Operation.APPEND else _RUN_AGAIN
     raise UnknownOutcomeError(
         f"{what}: {_why(error)}" + ("" if failure is error else f"; then {_why(failure)}"),
         path=log.location,

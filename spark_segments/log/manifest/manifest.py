@@ -24,11 +24,12 @@ from spark_segments.errors import (
     TopicExistsError,
     UnknownTopicError,
 )
-from spark_segments.log.manifest.change import CREATE, ORPHAN_AGE_MS, Change
+from spark_segments.log.manifest.change import ORPHAN_AGE_MS, Change
 from spark_segments.log.manifest.commit import Commit, Plan, Turn, commit
 from spark_segments.log.manifest.delta.actions import commit_info
 from spark_segments.log.manifest.delta.delta_log import TRUSTED_SECONDS, DeltaLog, OpenDeltaLog
 from spark_segments.log.manifest.delta.delta_rs import TableVersion
+from spark_segments.log.manifest.operation import Operation
 from spark_segments.log.manifest.rows import Partition, Segment, removed_rows
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.manifest.swap import RowSwap, live_by_identity, not_as_read, swapped
@@ -180,7 +181,7 @@ class Manifest:
         UnknownOutcomeError where the store failed and the topic may have been made. A deleted topic of this name leaves
         its rows to vacuum.
         """
-        self.create_by(Change(CREATE, add=segments, partitions=partitions, topic=TopicRow(topic_id, config)))
+        self.create_by(Change(Operation.CREATE, add=segments, partitions=partitions, topic=TopicRow(topic_id, config)))
 
     def create_by(self, change: Change) -> None:
         """As `create`, by a change with a whole topic row."""
@@ -208,7 +209,7 @@ class Manifest:
         def plan(snapshot: Snapshot) -> Change:
             now_ms = self.storage.now_ms()
             topic = dataclasses.replace(snapshot.topic_row, deleted_ms=now_ms)
-            return Change("delete", replace=removed_rows(snapshot.live, now_ms), topic=topic)
+            return Change(Operation.DELETE, replace=removed_rows(snapshot.live, now_ms), topic=topic)
 
         return self.commit(plan)
 
@@ -227,7 +228,7 @@ class Manifest:
         # Where only the rows of segments are damaged, a commit can still say that the topic is gone.
         with contextlib.suppress(SegmentsError):
             self.commit(
-                lambda at: Change("delete", topic=dataclasses.replace(at.topic_row, deleted_ms=now_ms)),
+                lambda at: Change(Operation.DELETE, topic=dataclasses.replace(at.topic_row, deleted_ms=now_ms)),
                 state=self.opened(),
             )
         record_forced_deletion(self.storage, self.log.directory, now_ms)

@@ -23,20 +23,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_segments.errors import InvalidOptionError
-from spark_segments.log.manifest.change import RESTORE, Change, segment_rows
+from spark_segments.format.file_names import LOG_SUFFIX
+from spark_segments.log.manifest.change import Change, segment_rows
 from spark_segments.log.manifest.delta.actions import commit_info, paths_of
 from spark_segments.log.manifest.manifest import Manifest
-from spark_segments.log.manifest.role import FOLLOWER, MIRROR, VACUUM, Role, SourceVersion
+from spark_segments.log.manifest.operation import Operation
+from spark_segments.log.manifest.role import FOLLOWER, Role, SourceVersion
 from spark_segments.log.manifest.row_files import RowFile, concat
-from spark_segments.log.manifest.rows import (
-    DELETING,
-    LOG_SUFFIX,
-    REMOVED,
-    SEGMENT_SCHEMA,
-    partitions_of,
-    removed_rows,
-    row_keys,
-)
+from spark_segments.log.manifest.rows import SEGMENT_SCHEMA, Partition, Segment, removed_rows, row_keys
 from spark_segments.log.manifest.schemas import KIND, SEGMENT_KIND, TOPIC_KIND
 from spark_segments.log.manifest.snapshot import Snapshot, live_rows
 from spark_segments.log.manifest.states import (
@@ -51,7 +45,6 @@ from spark_segments.log.manifest.states import (
 from spark_segments.log.manifest.topic_log import TableState
 from spark_segments.log.manifest.topic_row import TopicRow
 from spark_segments.log.manifest.transaction import Transaction
-from spark_segments.log.manifest.upkeep import MERGE
 
 _OWN_NAME = r"_[0-9a-f]{32}(\.log)$"
 _PATH = SEGMENT_SCHEMA.get_field_index("path")
@@ -120,7 +113,7 @@ def missing_rows(
     usable = _with_paths(usable, origins(usable.column("path"), live.column("path")))
     missing = live.filter(pc.invert(pc.is_in(row_keys(live), row_keys(usable).combine_chunks())))
     paths = missing.column("path")
-    deleting = rows.filter(pc.equal(rows.column("state"), DELETING)).column("path")
+    deleting = rows.filter(pc.equal(rows.column("state"), Segment.DELETING)).column("path")
     used = pc.is_in(paths, origins(deleting, live.column("path")).combine_chunks())
     if follower.has_led(leader.snapshot):
         return missing, set(paths.to_pylist())
@@ -158,7 +151,7 @@ def plan_mirror(
     new_erasures, erasures = _erasures(version, None if fresh else before)
     removed = removed_rows(leaving, now_ms)
     if new_erasures:
-        out = pa.concat_tables([removed, here.filter(pc.equal(here.column("state"), REMOVED))])
+        out = pa.concat_tables([removed, here.filter(pc.equal(here.column("state"), Segment.REMOVED))])
         by_history = any(one.history for one in new_erasures)
         removed = _gone_as_at_leader(out, version.source.read(among), leaving.num_rows, by_history=by_history)
     replaced = pa.concat_tables([moved.filter(changed), removed])
@@ -184,10 +177,10 @@ def plan_mirror(
         ),
     )
     change = Change(
-        MIRROR,
+        Operation.MIRROR,
         add=added,
         replace=replaced,
-        partitions=partitions_of(partitions),
+        partitions=Partition.of_table(partitions),
         topic=topic,
         transactions=transactions,
     )
@@ -202,7 +195,7 @@ def plan_mirror(
 
 def deletes_files(change: Change) -> bool:
     """Whether a change has files deleted that must not wait for a reader."""
-    return DELETING in pc.unique(segment_rows(change.replace).column("state")).to_pylist()
+    return Segment.DELETING in pc.unique(segment_rows(change.replace).column("state")).to_pylist()
 
 
 def _role(leader: LeaderVersion, follower: FollowerVersion) -> Role:
@@ -242,8 +235,8 @@ def _gone_as_at_leader(out: pa.Table, leader_rows: pa.Table, leaving: int, *, by
     lost = pc.is_null(index)
     if not by_history:
         lost = pc.and_(lost, pa.array(np.arange(out.num_rows) < leaving))
-    deleting = pc.or_(lost, pc.fill_null(pc.equal(there.column("state"), DELETING), False))
-    states = pc.if_else(deleting, DELETING, out.column("state"))
+    deleting = pc.or_(lost, pc.fill_null(pc.equal(there.column("state"), Segment.DELETING), False))
+    states = pc.if_else(deleting, Segment.DELETING, out.column("state"))
     for name, values in (("removed_ms", removed_ms), ("state", states)):
         at = SEGMENT_SCHEMA.get_field_index(name)
         out = out.set_column(at, SEGMENT_SCHEMA.field(at), values)
@@ -270,7 +263,7 @@ def _usable(rows: pa.Table) -> pa.Table:
     in_log = live_rows(rows)
     if in_log.num_rows == rows.num_rows:
         return rows
-    return pa.concat_tables([in_log, rows.filter(pc.equal(rows.column("state"), REMOVED))]).combine_chunks()
+    return pa.concat_tables([in_log, rows.filter(pc.equal(rows.column("state"), Segment.REMOVED))]).combine_chunks()
 
 
 def origins(paths: pa.ChunkedArray, leader_paths: pa.ChunkedArray) -> pa.ChunkedArray:
@@ -315,10 +308,10 @@ def _changed(partitions: pa.Table, before: pa.Table) -> pa.Table:
     return partitions.filter(pa.array(~alike))
 
 
-_NOT_REPLAYED = (MERGE, VACUUM)
+_NOT_REPLAYED = (Operation.MERGE_FILES, Operation.VACUUM)
 """The leader's commits that change nothing of its log."""
 
-_BRING_BACK = (RESTORE, MIRROR)
+_BRING_BACK = (Operation.RESTORE, Operation.MIRROR)
 """The leader's commits that may bring files back that had left the log. A mirror's may be a restore at its leader."""
 
 
@@ -389,7 +382,7 @@ class TopicVersions:
         facts = self.facts(state.version)
         brings_back = facts is None or facts.operation in _BRING_BACK
         facts = facts or CommitFacts("", state.snapshot.committed_ms, "")
-        among = self.changed_partitions(state.version) if facts.operation == MIRROR else None
+        among = self.changed_partitions(state.version) if facts.operation == Operation.MIRROR else None
         return LeaderVersion(
             self.uri,
             state.snapshot,

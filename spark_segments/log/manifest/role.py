@@ -10,16 +10,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from spark_segments.errors import LogDirError, NotLeaderError
+from spark_segments.log.manifest.operation import Operation
 
 ROLES = LEADER, FOLLOWER, FENCED = ("leader", "follower", "fenced")
 
-# Operations that change a role, or that a role does not stop.
-FENCE = "fence"
-MIRROR = "mirror"
-PROMOTE = "promote"
-VACUUM = "vacuum"
-
-_ALLOWED = {FOLLOWER: {MIRROR, PROMOTE, VACUUM}, FENCED: {VACUUM}}
+_ALLOWED = {FOLLOWER: {Operation.MIRROR, Operation.PROMOTE, Operation.VACUUM}, FENCED: {Operation.VACUUM}}
 _STATES = (
     "role", "role_epoch", "promotion_token", "fence_token", "fence_version", "leader_uri", "former_uri", "source_uri",
     "source_version", "source_commit_id", "source_committed_ms", "demoted",

@@ -8,31 +8,22 @@ hold.
 from __future__ import annotations
 
 import dataclasses
+import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_segments.errors import LogDirError
-
-# The state of a segment's file.
-CHUNK = "chunk"  # appended by a writer since the last roll: part of the active segment
-SEALED = "sealed"  # rolled, compacted or imported: never the active segment
-REMOVED = "removed"  # out of the log; the file stays for readers of earlier snapshots until vacuum takes it
-DELETING = "deleting"  # out of the log, and vacuum has begun to delete the file: nothing takes the row back
-
-OUT_OF_LOG = (REMOVED, DELETING)
-STATES = (CHUNK, SEALED, *OUT_OF_LOG)
-
-LOG_SUFFIX = ".log"
-INDEX_SUFFIX = ".index"
-TIME_INDEX_SUFFIX = ".timeindex"
-TXN_INDEX_SUFFIX = ".txnindex"
-PRODUCER_SNAPSHOT_SUFFIX = ".snapshot"
-
-BASE_OFFSET_DIGITS = 20  # every file of a segment is named by its base offset, with leading zeros
+from spark_segments.format.file_names import (
+    BASE_OFFSET_DIGITS,
+    INDEX_SUFFIX,
+    LOG_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    TXN_INDEX_SUFFIX,
+)
 
 LONGEST_NAME = 255
 """How many bytes a name in a directory has at most, on all usual file systems."""
@@ -121,6 +112,33 @@ class Segment:
     byte_position: int = 0
     index_position: int | None = None
 
+    CHUNK: ClassVar = "chunk"
+    """The state of a segment's file that a writer has appended since the last roll: part of the active segment."""
+
+    SEALED: ClassVar = "sealed"
+    """Rolled, compacted or imported: never the active segment."""
+
+    REMOVED: ClassVar = "removed"
+    """Out of the log; the file stays for readers of earlier snapshots until vacuum takes it."""
+
+    DELETING: ClassVar = "deleting"
+    """Out of the log, and vacuum has begun to delete the file: nothing takes the row back."""
+
+    @staticmethod
+    def of_table(table: pa.Table) -> list[Segment]:
+        """The rows of a table as values."""
+        return [Segment(*row) for row in _rows(table, SEGMENT_SCHEMA)]
+
+    @staticmethod
+    def table(segments: Iterable[Segment]) -> pa.Table:
+        """Rows of SEGMENT_SCHEMA in the order given."""
+        return _table(list(segments), Segment, SEGMENT_SCHEMA)
+
+    @staticmethod
+    def new_stem(topic: str, partition: int, base_offset: int) -> str:
+        """A path that no other file ever has, without suffix: `<topic>-<partition>/<base offset>.<unique>`."""
+        return f"{topic}-{partition}/{base_offset:0{BASE_OFFSET_DIGITS}d}.{uuid.uuid4().hex}"
+
     @property
     def is_shared(self) -> bool:
         """Whether the file at `path` holds the runs of other rows, too."""
@@ -207,7 +225,7 @@ class Segment:
 
     def removed(self, removed_ms: int) -> Segment:
         """The row once the file has left the log. `removed_ms`: see `removed_rows`."""
-        return dataclasses.replace(self, state=REMOVED, removed_ms=removed_ms)
+        return dataclasses.replace(self, state=Segment.REMOVED, removed_ms=removed_ms)
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,15 +246,21 @@ class Partition:
     leader_epochs: tuple[tuple[int, int], ...] = ((0, 0),)
     producer_snapshot: bytes | None = None
 
+    @staticmethod
+    def of_table(table: pa.Table) -> list[Partition]:
+        """The rows of a table as values."""
+        names = PARTITION_SCHEMA.names
+        rows = (dict(zip(names, row, strict=True)) for row in _rows(table, PARTITION_SCHEMA))
+        return [Partition(**row | {"leader_epochs": _epoch_pairs(row["leader_epochs"])}) for row in rows]
 
-def segments_table(segments: Iterable[Segment]) -> pa.Table:
-    """Rows of SEGMENT_SCHEMA in the order given."""
-    return _table(list(segments), Segment, SEGMENT_SCHEMA)
+    @staticmethod
+    def table(partitions: Iterable[Partition]) -> pa.Table:
+        """Rows of PARTITION_SCHEMA in the order given."""
+        return _table(list(partitions), Partition, PARTITION_SCHEMA)
 
 
-def segments_of(table: pa.Table) -> list[Segment]:
-    """The inverse of `segments_table`."""
-    return [Segment(*row) for row in _rows(table, SEGMENT_SCHEMA)]
+OUT_OF_LOG = (Segment.REMOVED, Segment.DELETING)
+STATES = (Segment.CHUNK, Segment.SEALED, *OUT_OF_LOG)
 
 
 def removed_rows(segments: pa.Table, removed_ms: int) -> pa.Table:
@@ -245,7 +269,7 @@ def removed_rows(segments: pa.Table, removed_ms: int) -> pa.Table:
     `removed_ms` is the store's clock at the commit, read again for each try. The clock that a job plans by (`now_ms`)
     may lie in the past, and then readers would have no file.delete.delay.ms left.
     """
-    for name, value in {"state": REMOVED, "removed_ms": removed_ms}.items():
+    for name, value in {"state": Segment.REMOVED, "removed_ms": removed_ms}.items():
         segments = with_column(segments, name, pa.repeat(value, segments.num_rows))
     return segments
 
@@ -254,18 +278,6 @@ def with_column(rows: pa.Table, name: str, values: pa.Array | pa.ChunkedArray) -
     """The rows with other values in a column."""
     at = rows.schema.get_field_index(name)
     return rows.set_column(at, rows.schema.field(at), values)
-
-
-def partitions_table(partitions: Iterable[Partition]) -> pa.Table:
-    """Rows of PARTITION_SCHEMA in the order given."""
-    return _table(list(partitions), Partition, PARTITION_SCHEMA)
-
-
-def partitions_of(table: pa.Table) -> list[Partition]:
-    """The inverse of `partitions_table`."""
-    names = PARTITION_SCHEMA.names
-    rows = (dict(zip(names, row, strict=True)) for row in _rows(table, PARTITION_SCHEMA))
-    return [Partition(**row | {"leader_epochs": _epoch_pairs(row["leader_epochs"])}) for row in rows]
 
 
 def _epoch_pairs(entries: list[dict[str, int]] | None) -> tuple[tuple[int, int], ...]:

@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from spark_segments.errors import InvalidOptionError, UnknownTopicError
 from spark_segments.log.manifest.role import Role
 from spark_segments.log.manifest.row_files import RowFile, RowFiles, concat
-from spark_segments.log.manifest.rows import OUT_OF_LOG, Partition, Segment, partitions_of, segments_of
+from spark_segments.log.manifest.rows import OUT_OF_LOG, Partition, Segment
 from spark_segments.log.manifest.schemas import SEGMENT_KIND
 from spark_segments.log.manifest.topic_row import TopicRow
 
@@ -172,7 +172,7 @@ class Snapshot:
 
     def live_of(self, partition: int) -> list[Segment]:
         """As `live_table`, as values."""
-        return segments_of(self.live_table(partition))
+        return Segment.of_table(self.live_table(partition))
 
     def partition(self, number: int) -> Partition:
         """A partition's row. Raises UnknownTopicError where the topic has no such partition."""
@@ -180,7 +180,7 @@ class Snapshot:
         if not found.num_rows:
             count = self.partitions.num_rows
             raise UnknownTopicError(f"Topic {self.topic} has no partition {number}", hint=f"It has {count} of them")
-        return partitions_of(found)[0]
+        return Partition.of_table(found)[0]
 
 
 def live_rows(rows: pa.Table) -> pa.Table:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from spark_segments.log.manifest.change import Change
-from spark_segments.log.manifest.rows import Segment, segments_of
+from spark_segments.log.manifest.rows import Segment
 from spark_segments.log.manifest.snapshot import Snapshot, live_rows
 
 Identity = tuple[str, int, int]
@@ -29,7 +29,7 @@ class RowSwap:
 def live_by_identity(current: Snapshot, partitions: Iterable[int]) -> dict[int, dict[Identity, Segment]]:
     """{partition: its live rows by identity, in log order}, read from the files that can hold them alone."""
     found: dict[int, dict[Identity, Segment]] = {number: {} for number in partitions}
-    for row in segments_of(live_rows(current.load_segments(found.keys()))):
+    for row in Segment.of_table(live_rows(current.load_segments(found.keys()))):
         found[row.partition][row.identity] = row
     return found
 

@@ -14,6 +14,7 @@ from spark_segments.log.manifest.change import ORPHAN_AGE_MS
 from spark_segments.log.manifest.delta.actions import CommitNote, paths_of
 from spark_segments.log.manifest.delta.delta_log import COMMIT_LOG_MS, LogFiles, openable, unbroken
 from spark_segments.log.manifest.delta.delta_rs import CommitFailedError, TableVersion
+from spark_segments.log.manifest.operation import Operation
 from spark_segments.log.manifest.recovery_copy import list_copies, unneeded_copies, write_recovery_copy
 from spark_segments.log.manifest.row_files import ROWS_A_FILE, FileChange, RowFile, concat
 from spark_segments.log.manifest.schemas import KIND, SCHEMAS, SEGMENT_KIND
@@ -21,7 +22,6 @@ from spark_segments.log.manifest.snapshot import in_log_order
 from spark_segments.log.manifest.topic_log import TableState, TopicLog
 from spark_segments.storage import FileInfo
 
-MERGE = "merge-files"
 """The operation, in Delta's history, of a commit that merged files."""
 
 _TRIES = 10
@@ -70,7 +70,7 @@ def _merge(log: TopicLog, files: list[RowFile]) -> bool:
         if not {file.path for file in files} <= {file.path for file in state.files}:
             return False
         delta = log.durable(state.snapshot.config)
-        note = CommitNote(uuid.uuid4().hex, 0, MERGE)
+        note = CommitNote(uuid.uuid4().hex, 0, Operation.MERGE_FILES)
         noted = log.note_of(state, change, note, contents)
         log.storage.write_all([noted], unique=True)
         delta.prepare(state.table, [*map(log.store.path, change.added), noted[0]])

@@ -12,14 +12,10 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from spark_segments.errors import InvalidOptionError
 from spark_segments.format.sidecars.txn_index import AbortedTransactions
-from spark_segments.log.manifest.rows import Segment, segments_of
+from spark_segments.log.manifest.rows import Segment
 from spark_segments.log.segment.files import read_txn_index
 from spark_segments.storage import Storage
-
-READ_COMMITTED = "read_committed"
-READ_UNCOMMITTED = "read_uncommitted"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,15 +38,6 @@ class TransactionIndex:
         return read_txn_index(storage, self.path, self.size_bytes, self.shift)
 
 
-def check_isolation_level(isolation_level: str) -> str:
-    """The level itself. Raises InvalidOptionError for an unknown level."""
-    if isolation_level not in (READ_UNCOMMITTED, READ_COMMITTED):
-        raise InvalidOptionError(
-            "Unknown isolation.level", expected=f"{READ_UNCOMMITTED} or {READ_COMMITTED}", found=repr(isolation_level)
-        )
-    return isolation_level
-
-
 def transaction_indexes(segments: pa.Table, scanned: Mapping[str, AbortedTransactions]) -> list[TransactionIndex]:
     """The transaction indexes of a partition's segment rows, by offset; a segment without aborts has no index.
 
@@ -59,7 +46,7 @@ def transaction_indexes(segments: pa.Table, scanned: Mapping[str, AbortedTransac
     wanted = segments.column("txn_index_bytes").to_numpy() > 0
     if scanned:
         wanted |= np.array([path in scanned for path in segments.column("path").to_pylist()], bool)
-    return [_index(segment, scanned) for segment in segments_of(segments.filter(pa.array(wanted)))]
+    return [_index(segment, scanned) for segment in Segment.of_table(segments.filter(pa.array(wanted)))]
 
 
 def _index(segment: Segment, scanned: Mapping[str, AbortedTransactions]) -> TransactionIndex:

@@ -11,20 +11,15 @@ from typing import Protocol, TypeVar
 import numpy as np
 import pyarrow as pa
 
+from spark_segments.config.isolation import READ_COMMITTED, READ_UNCOMMITTED, check_isolation_level
 from spark_segments.errors import InvalidOptionError, LogDirError
 from spark_segments.execution import in_bins
 from spark_segments.format.layout import RECORD_SCHEMA
 from spark_segments.format.sidecars.index import position_for_offset
-from spark_segments.log.manifest.rows import Segment, segments_of
+from spark_segments.log.manifest.rows import Segment
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.partitions import offset_bounds
-from spark_segments.log.reading.isolation import (
-    READ_COMMITTED,
-    READ_UNCOMMITTED,
-    TransactionIndex,
-    check_isolation_level,
-    transaction_indexes,
-)
+from spark_segments.log.reading.isolation import TransactionIndex, transaction_indexes
 from spark_segments.log.segment.reader import FIRST_WINDOW_BYTES, NOT_LOOKED_UP, LookUp
 
 LATEST_VIEW = "latest"
@@ -278,4 +273,4 @@ def _overlapping(table: pa.Table, start_offset: int, end_offset: int) -> Iterato
     last = int(np.searchsorted(base_offsets, end_offset, side="left"))
     for row in range(first, last, ROWS_AT_A_TIME):
         rows = table.slice(row, min(ROWS_AT_A_TIME, last - row))
-        yield from (segment for segment in segments_of(rows) if segment.log_bytes)
+        yield from (segment for segment in Segment.of_table(rows) if segment.log_bytes)

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from spark_segments.config.values import LONG_MAX
 from spark_segments.format.decoding.decode import decode_batches
-from spark_segments.log.manifest.rows import Segment, segments_of
+from spark_segments.log.manifest.rows import Segment
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.partitions import check_partition, offset_bounds
 from spark_segments.log.segment.reader import seek_time, windows
@@ -51,7 +51,7 @@ def _first(
     storage: Storage, topic: str, candidates: pa.Table, target_ms: int, start: int, end: int
 ) -> tuple[int, int] | None:
     for row in range(candidates.num_rows):  # mostly the first row has the answer, of however many
-        (segment,) = segments_of(candidates.slice(row, 1))
+        (segment,) = Segment.of_table(candidates.slice(row, 1))
         answer = _first_in_segment(storage, topic, segment, target_ms, start, end)
         if answer is not None:
             return answer

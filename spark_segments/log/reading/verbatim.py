@@ -15,7 +15,7 @@ import pyarrow as pa
 from spark_segments.errors import CorruptBatchError, MissingFileError
 from spark_segments.format.layout import MAGIC_POSITION
 from spark_segments.format.window import Window
-from spark_segments.log.manifest.rows import Segment, segments_of
+from spark_segments.log.manifest.rows import Segment
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.segment.copying import rebased, trimmed
 from spark_segments.log.segment.leader_epochs import LeaderEpochs
@@ -99,7 +99,7 @@ class PartitionLog:
 
     def _segment(self, number: int) -> Segment:
         if number not in self._segments:
-            (self._segments[number],) = segments_of(self._rows.slice(number, 1))
+            (self._segments[number],) = Segment.of_table(self._rows.slice(number, 1))
         return self._segments[number]
 
     def segment_at(self, offset: int) -> Segment | None:

@@ -16,7 +16,7 @@ from spark_segments.format.patch import rebase
 from spark_segments.format.sidecars.txn_index import AbortedTransactions
 from spark_segments.format.single_batch import batch_from
 from spark_segments.format.window import Window
-from spark_segments.log.manifest.rows import CHUNK, SEALED, Segment
+from spark_segments.log.manifest.rows import Segment
 from spark_segments.log.segment.fetch import fetch_ahead
 from spark_segments.log.segment.files import read_txn_index
 from spark_segments.log.segment.leader_epochs import LeaderEpochs
@@ -64,7 +64,9 @@ def copy_batches(
     ) as writer:
         _copy_all(storage, writer, sources, base_offset, next_offset, leader_epochs, see)
         created_ms = _created_ms(sources, sealed)
-        row = writer.close(topic_id=first.topic_id, created_ms=created_ms, state=SEALED if sealed else CHUNK)
+        row = writer.close(
+            topic_id=first.topic_id, created_ms=created_ms, state=Segment.SEALED if sealed else Segment.CHUNK
+        )
     return dataclasses.replace(row, next_offset=next_offset)
 
 

@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from spark_segments.errors import SegmentsError
 from spark_segments.format.batches import BatchTable
+from spark_segments.format.file_names import BASE_OFFSET_DIGITS, LOG_SUFFIX
 from spark_segments.format.shared_object import (
     RUN_DTYPE,
     TRAILER_BYTES,
@@ -25,7 +26,7 @@ from spark_segments.format.shared_object import (
     parse_footer,
 )
 from spark_segments.format.sidecars.txn_index import AbortedTransactions
-from spark_segments.log.manifest.rows import BASE_OFFSET_DIGITS, CHUNK, LOG_SUFFIX, Segment, shared_directory
+from spark_segments.log.manifest.rows import Segment, shared_directory
 from spark_segments.log.segment.figures import figures_of_runs
 from spark_segments.log.segment.files import read_file
 from spark_segments.log.segment.limits import SegmentLimits
@@ -112,7 +113,7 @@ class SharedObjectWriter:
                     time_index_bytes=len(time_index),
                     txn_index_bytes=0,
                     created_ms=run.created_ms,
-                    state=CHUNK,
+                    state=Segment.CHUNK,
                     byte_position=run.byte_position,
                     index_position=byte_position,
                 )

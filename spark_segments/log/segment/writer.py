@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import uuid
 from collections.abc import Iterable, Sequence
 
 import numpy as np
@@ -14,27 +13,16 @@ from spark_segments.errors import SegmentsError
 from spark_segments.format.batches import BatchTable
 from spark_segments.format.decoding.decode import decode_batches
 from spark_segments.format.encoding.encode import Encoded
+from spark_segments.format.file_names import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX
 from spark_segments.format.patch import rebase
 from spark_segments.format.sidecars.txn_index import AbortedTransactions, txn_index_bytes
 from spark_segments.format.window import Window
-from spark_segments.log.manifest.rows import (
-    CHUNK,
-    INDEX_SUFFIX,
-    LOG_SUFFIX,
-    TIME_INDEX_SUFFIX,
-    TXN_INDEX_SUFFIX,
-    Segment,
-)
+from spark_segments.log.manifest.rows import Segment
 from spark_segments.log.segment.figures import SegmentBuilder
 from spark_segments.log.segment.limits import SegmentLimits
 from spark_segments.storage import Storage, WriteStream
 
 MAX_RELATIVE_OFFSET = 2**31 - 1
-
-
-def segment_stem(topic: str, partition: int, base_offset: int) -> str:
-    """A path that no other file ever has, without suffix: `<topic>-<partition>/<base offset>.<unique>`."""
-    return f"{topic}-{partition}/{base_offset:020d}.{uuid.uuid4().hex}"
 
 
 class SegmentWriter:
@@ -59,7 +47,7 @@ class SegmentWriter:
         self._storage = storage
         self._partition = partition
         self.base_offset = base_offset
-        self._stem = stem or segment_stem(topic, partition, base_offset)
+        self._stem = stem or Segment.new_stem(topic, partition, base_offset)
         self._name_is_shared = stem is not None
         self._built = SegmentBuilder(base_offset, limits)
         self._forced = limits.forced
@@ -107,7 +95,7 @@ class SegmentWriter:
             self._log = self._storage.stream(self._stem + LOG_SUFFIX, unique=not self._name_is_shared)
         return self._log
 
-    def close(self, *, topic_id: str, created_ms: int, state: str = CHUNK) -> Segment:
+    def close(self, *, topic_id: str, created_ms: int, state: str = Segment.CHUNK) -> Segment:
         """Finishes the files and returns their row, at the offsets in the file's bytes."""
         self._stream.close()
         index, time_index = self._built.finish()

@@ -18,7 +18,7 @@ from spark_segments.execution import run_tasks, task_slots
 from spark_segments.format.cleaner.clean import CleanerStats
 from spark_segments.log.directory import LogDirectory
 from spark_segments.log.manifest.snapshot import Snapshot
-from spark_segments.log.report import FAILED, LOST, Report
+from spark_segments.log.report import Report
 from spark_segments.maintenance.compaction.held_tombstones import held_keys
 from spark_segments.maintenance.compaction.partition_cleaner import PartitionResult, clean_partition
 from spark_segments.maintenance.compaction.plan import CompactionCandidate, count_large, plan_compaction
@@ -196,7 +196,7 @@ def _note(report: Report, topic: str, result: PartitionResult) -> None:
     report.add(
         topic,
         result.partition,
-        FAILED if failed else LOST if result.lost else "compact",
+        Report.FAILED if failed else Report.LOST if result.lost else "compact",
         records_in=stats.records_read,
         records_out=stats.records_kept,
         bytes_in=stats.bytes_read,

@@ -16,7 +16,7 @@ from spark_segments.format.batches import BatchTable
 from spark_segments.format.cleaner.clean import CleanedBatches
 from spark_segments.format.sidecars.txn_index import AbortedTransactions
 from spark_segments.format.window import Window
-from spark_segments.log.manifest.rows import SEALED, Segment
+from spark_segments.log.manifest.rows import Segment
 from spark_segments.log.segment.copying import rebased
 from spark_segments.log.segment.leader_epochs import LeaderEpochs
 from spark_segments.log.segment.limits import SegmentLimits
@@ -147,7 +147,7 @@ class GroupRewrite:
         row = self._writer.close(
             topic_id=self._group[0].topic_id,
             created_ms=max(segment.created_ms for segment in self._group),
-            state=SEALED,
+            state=Segment.SEALED,
         )
         self._outputs.append(dataclasses.replace(row, next_offset=next_offset))
 

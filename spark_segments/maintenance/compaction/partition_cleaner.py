@@ -16,6 +16,7 @@ from spark_segments.execution import failure_of
 from spark_segments.format.cleaner.clean import CleanerStats
 from spark_segments.log.manifest.change import Change
 from spark_segments.log.manifest.manifest import Manifest
+from spark_segments.log.manifest.operation import Operation
 from spark_segments.log.manifest.rows import Partition, Segment
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.manifest.swap import not_as_read
@@ -178,4 +179,4 @@ def _change(
             added += outputs
             removed += [segment.removed(removed_ms) for segment in inputs]
     moved = dataclasses.replace(now, first_dirty_offset=max(end_offset, start))
-    return Change("compact", add=added, replace=removed, partitions=[moved])
+    return Change(Operation.COMPACT, add=added, replace=removed, partitions=[moved])

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from spark_segments.config import TopicConfig
 from spark_segments.execution import in_bins
-from spark_segments.log.manifest.rows import SEALED, Segment
+from spark_segments.log.manifest.rows import Segment
 
 DIRTY_RATIO = "min.cleanable.dirty.ratio"
 MAX_LAG = "max.compaction.lag.ms"
@@ -68,7 +68,7 @@ def plan_compaction(
     if live.num_rows == 0:
         return []
     owner = live.column("partition").to_numpy()
-    sealed = live.column("state").to_numpy(zero_copy_only=False) == SEALED
+    sealed = live.column("state").to_numpy(zero_copy_only=False) == Segment.SEALED
     base, following = live.column("base_offset").to_numpy(), live.column("next_offset").to_numpy()
     log_bytes = live.column("log_bytes").to_numpy()
     largest = live.column("max_timestamp_ms").to_numpy()

@@ -24,7 +24,7 @@ from spark_segments.format.sidecars.producer_state import ProducerState, parse_p
 from spark_segments.format.sidecars.txn_index import AbortedTransactions
 from spark_segments.log.appending.record_rules import compression
 from spark_segments.log.manifest.delta.delta_log import DeltaLog, OpenDeltaLog
-from spark_segments.log.manifest.rows import SEALED, Partition, Segment
+from spark_segments.log.manifest.rows import Partition, Segment
 from spark_segments.log.segment.files import read_txn_index
 from spark_segments.log.segment.leader_epochs import LeaderEpochs
 from spark_segments.log.segment.reader import locate, windows
@@ -73,7 +73,9 @@ class RoundPlan:
     @property
     def segments(self) -> list[Segment]:
         """The segments that may be cleaned."""
-        return [one for one in self.live if one.state == SEALED and one.base_offset < self.first_uncleanable_offset]
+        return [
+            one for one in self.live if one.state == Segment.SEALED and one.base_offset < self.first_uncleanable_offset
+        ]
 
     def groups(self, map_end_offset: int) -> list[list[Segment]]:
         """The neighbouring segments that become one each, among those that a map up to `map_end_offset` covers."""

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from spark_segments.config import topic_config
 from spark_segments.log.directory import LogDirectory
 from spark_segments.log.manifest.change import ORPHAN_AGE_MS
-from spark_segments.log.manifest.rows import CHUNK, OUT_OF_LOG, Segment, segments_of
+from spark_segments.log.manifest.rows import OUT_OF_LOG, Segment
 from spark_segments.log.manifest.snapshot import in_log_order
 from spark_segments.maintenance.erasure.search import KeyRecords, search, unnamed_runs
 from spark_segments.maintenance.explanation.explain import explain_record
@@ -109,7 +109,7 @@ def key_account(
         moments[path] = max(moments[path], moment)
     shared = snapshot.segments.filter(pc.is_valid(snapshot.segments.column("index_position")))
     of_this_topic = set(shared.column("path").to_pylist())
-    named = segments_of(rows)
+    named = Segment.of_table(rows)
     segments = [*named, *unnamed_runs(log.storage, named, spark)]
     found = search(log.storage, topic, [key], segments, spark)
     copies = []
@@ -132,7 +132,7 @@ def key_account(
 
 def _copy(segment: Segment, records: Sequence[KeyRecords], deleted: TimeBounds) -> KeyCopy:
     [match] = records
-    state = REMOVED_FILE if not segment.is_live else ACTIVE if segment.state == CHUNK else LIVE
+    state = REMOVED_FILE if not segment.is_live else ACTIVE if segment.state == Segment.CHUNK else LIVE
     return KeyCopy(
         segment.partition,
         segment.path,

@@ -22,8 +22,9 @@ from spark_segments.errors import CommitConflictError, InvalidOptionError
 from spark_segments.execution import run_tasks
 from spark_segments.log.appending.append import append
 from spark_segments.log.directory import LogDirectory, selected
-from spark_segments.log.manifest.change import ERASE, Change
-from spark_segments.log.manifest.rows import OUT_OF_LOG, REMOVED, Segment, partitions_of, segments_of
+from spark_segments.log.manifest.change import Change
+from spark_segments.log.manifest.operation import Operation
+from spark_segments.log.manifest.rows import OUT_OF_LOG, Partition, Segment
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.manifest.states import Erasure, with_erasure
 from spark_segments.log.manifest.swap import RowSwap
@@ -84,11 +85,11 @@ class _Erasure:
         """(the live segments that have records that are to go, live runs without such records to be copied out of
         shared objects that have the keys in other runs, in the log or out of it)
         """
-        live = segments_of(snapshot.live)
+        live = Segment.of_table(snapshot.live)
         self.search(live)
         objects = {segment.path for segment in live if segment.is_shared}
         rows = all_rows(snapshot)
-        out = segments_of(rows.filter(pc.is_in(rows.column("state"), pa.array(OUT_OF_LOG, pa.string()))))
+        out = Segment.of_table(rows.filter(pc.is_in(rows.column("state"), pa.array(OUT_OF_LOG, pa.string()))))
         gone = [segment for segment in out if segment.path in objects]
         holding = self._to_rewrite(live)
         emptied = {segment.path for segment in holding if segment.is_shared}
@@ -149,7 +150,7 @@ def erase(
         raise InvalidOptionError("Which keys?", expected=f"1 to {MOST_KEYS:,} keys", found=len(keys))
     if topics is None:
         raise InvalidOptionError("Which topics?", expected="names or patterns of topics", found="none")
-    report = Report(ERASE, dry_run)
+    report = Report(Operation.ERASE, dry_run)
     for topic in selected(log.directories(), topics):
         _erase_topic(report, _Erasure(log, topic, keys, spark, progress), now_ms, history=history)
     return report.finish()
@@ -160,7 +161,7 @@ def _erase_topic(report: Report, work: _Erasure, now_ms: int | None, *, history:
     snapshot = log.manifest(topic).snapshot(deleted=history)
     snapshot.role.check(topic, report.job)
     work.topic_id = snapshot.topic_id
-    work.search(segments_of(snapshot.live))
+    work.search(Segment.of_table(snapshot.live))
     compacted = topic_config(snapshot.config, log.defaults).compact
     wanting = _plan(work, snapshot, compacted=compacted)
     if report.dry_run:
@@ -193,7 +194,7 @@ def _plan(work: _Erasure, snapshot: Snapshot, *, compacted: bool) -> list[tuple[
     if not compacted:
         return []
     newest: dict[tuple[int, int], KeyRecords] = {}
-    for segment in segments_of(snapshot.live):
+    for segment in Segment.of_table(snapshot.live):
         for one in work.found[_place(segment)]:
             if one.last_offset >= bounds[segment.partition][0]:
                 newest[segment.partition, one.key] = one  # segments come in the order of their offsets
@@ -248,7 +249,7 @@ def _rewrite(
 ) -> None:
     """Rewrites segments, partition by partition, then copies runs. What another job has replaced meanwhile stays."""
     storage = work.log.storage
-    epochs = {row.partition: LeaderEpochs.of(row) for row in partitions_of(snapshot.partitions)}
+    epochs = {row.partition: LeaderEpochs.of(row) for row in Partition.of_table(snapshot.partitions)}
     config = topic_config(snapshot.config, work.log.defaults)
     function = partial(erase_from_segment, storage, work.topic, config, epochs)
     tasks = [(segment, work.ends[segment.partition]) for segment in holding]
@@ -276,7 +277,7 @@ def _commit(work: _Erasure, done: Sequence[ErasedSegment]) -> list[ErasedSegment
     storage = work.log.storage
     swaps = {one.source.identity: RowSwap([one.source], one.outputs) for one in done}
     made = work.log.manifest(work.topic).swap_rows(
-        ERASE,
+        Operation.ERASE,
         [*swaps.values()],
         topic_id=work.topic_id,
         topic=lambda current: work.topic_row(current, history=False),
@@ -295,7 +296,7 @@ def _delete_history(work: _Erasure, report: Report, now_ms: int | None) -> None:
         rows = waiting.filter(pc.is_in(waiting.column("path"), pa.array(sorted(paths), pa.string())))
         if not rows.num_rows:
             return None
-        return Change(ERASE, replace=claimed_rows(rows), topic=work.topic_row(current, history=True))
+        return Change(Operation.ERASE, replace=claimed_rows(rows), topic=work.topic_row(current, history=True))
 
     if paths:
         work.log.manifest(work.topic).commit(change, deleted=True)
@@ -307,9 +308,9 @@ def _delete_history(work: _Erasure, report: Report, now_ms: int | None) -> None:
 
 def _history(work: _Erasure, snapshot: Snapshot) -> set[str]:
     """The removed files that have the keys. All rows that name such a shared object must go with it."""
-    waiting = segments_of(_waiting(snapshot))
+    waiting = Segment.of_table(_waiting(snapshot))
     named = {segment.path for segment in waiting if segment.is_shared}
-    others = [one for one in segments_of(all_rows(snapshot)) if one.path in named and one.state != REMOVED]
+    others = [one for one in Segment.of_table(all_rows(snapshot)) if one.path in named and one.state != Segment.REMOVED]
     deleting, live = ([one for one in others if one.is_live == flag] for flag in (False, True))
     return work.paths_with_keys([*waiting, *deleting], live)
 
@@ -317,7 +318,7 @@ def _history(work: _Erasure, snapshot: Snapshot) -> set[str]:
 def _waiting(snapshot: Snapshot) -> pa.Table:
     """Removed rows that no vacuum has begun to delete, those of deleted topics of this name included."""
     rows = all_rows(snapshot)
-    return rows.filter(pc.equal(rows.column("state"), REMOVED))
+    return rows.filter(pc.equal(rows.column("state"), Segment.REMOVED))
 
 
 def _place(segment: Segment) -> Place:

@@ -22,7 +22,7 @@ from spark_segments.format.cleaner.latest_keys import LatestKeys
 from spark_segments.format.cleaner.transactions import UntouchedTransactions
 from spark_segments.format.decoding.decode import decode_batches
 from spark_segments.format.window import Window
-from spark_segments.log.manifest.rows import DELETING, Segment
+from spark_segments.log.manifest.rows import Segment
 from spark_segments.log.segment.copying import aborted_in
 from spark_segments.log.segment.leader_epochs import LeaderEpochs
 from spark_segments.log.segment.reader import windows
@@ -161,7 +161,7 @@ def _unnamed_runs(storage: Storage, rows: Sequence[Segment]) -> list[Segment]:
             base_offset=0,
             next_offset=0,
             file_base_offset=0,
-            state=DELETING,
+            state=Segment.DELETING,
             byte_position=run["position"].item(),
             **{
                 name: run[name].item()

@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 from spark_segments.config import TopicConfig, server_config, topic_config
 from spark_segments.errors import InvalidOptionError
 from spark_segments.log.directory import LogDirectory
-from spark_segments.log.manifest.rows import OUT_OF_LOG, Partition, Segment, segments_of
+from spark_segments.log.manifest.rows import OUT_OF_LOG, Partition, Segment
 from spark_segments.log.manifest.snapshot import SegmentRows, Snapshot
 from spark_segments.log.partitions import check_partition
 from spark_segments.maintenance.explanation.record_explanation import (
@@ -142,7 +142,7 @@ def _explained(
         return record.explained(made, freed_ms)
     if not removed.num_rows:
         return dataclasses.replace(made, state=RecordState.GONE)
-    last = segments_of(removed.slice(int(moments.argmax()), 1))[0]
+    last = Segment.of_table(removed.slice(int(moments.argmax()), 1))[0]
     deleted = TimeBounds.of(freed_ms, freed_ms + every_ms)
     steps = (Step("vacuum", Rule.FILE_DELETE_DELAY_MS, deleted),)
     return dataclasses.replace(made, state=RecordState.REMOVED, segment=last, steps=steps, files_deleted=deleted)
@@ -242,7 +242,7 @@ class _Record:
 
     def _segment_forecast(self) -> _SegmentForecast:
         row = int(np.searchsorted(self.live.column("next_offset").to_numpy(), self.offset, side="right"))
-        segment = segments_of(self.live.slice(row, 1))[0]
+        segment = Segment.of_table(self.live.slice(row, 1))[0]
         if row < self.sealed_rows:
             first_ms = segment.first_batch_max_timestamp_ms
             retained_ms, cleanable_ms = self._moments_of(row)

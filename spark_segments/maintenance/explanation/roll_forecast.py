@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_segments.config import TopicConfig
-from spark_segments.log.manifest.rows import CHUNK, Segment, segments_of
+from spark_segments.log.manifest.rows import Segment
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.maintenance.explanation.record_explanation import TimeBounds
 from spark_segments.maintenance.explanation.topic_forecast import NEVER, later, vacuum_moments
@@ -55,7 +55,7 @@ def forecast_roll(
     A batch does not join a segment if its timestamp is more than segment.ms after that of the segment's first batch. So
     the largest timestamp is bounded before the records have come.
     """
-    segments = segments_of(chunks)
+    segments = Segment.of_table(chunks)
     before = [one for one in segments[: row + 1] if one.log_bytes]
     timed = all(one.first_batch_max_timestamp_ms >= 0 for one in segments if one.log_bytes)
     if not _reasons(chunks.slice(0, row + 1), rules, now_ms):
@@ -116,7 +116,7 @@ def object_deleted(snapshot: Snapshot, config: TopicConfig, path: str, now_ms: i
     """When vacuum deletes a shared object that rows of `snapshot` name. `every_ms`: how often each job runs."""
     rows = snapshot.segments.filter(pc.equal(snapshot.segments.column("path"), path))
     bounds = []
-    for run, removed_ms in zip(segments_of(rows), vacuum_moments(rows, config).tolist(), strict=True):
+    for run, removed_ms in zip(Segment.of_table(rows), vacuum_moments(rows, config).tolist(), strict=True):
         if run.is_live:
             copied_ms = _copied_ms(snapshot, config, run, now_ms)
             by_ms = copied_ms + every_ms if copied_ms < NEVER else NEVER
@@ -130,7 +130,7 @@ def object_deleted(snapshot: Snapshot, config: TopicConfig, path: str, now_ms: i
 def _copied_ms(snapshot: Snapshot, config: TopicConfig, run: Segment, now_ms: int) -> int:
     """The latest moment at which a roll is due to copy a live run."""
     active = snapshot.live_table(run.partition)
-    active = active.filter(pc.equal(active.column("state"), CHUNK))
+    active = active.filter(pc.equal(active.column("state"), Segment.CHUNK))
     row = active.column("base_offset").to_pylist().index(run.base_offset)
     return max(forecast_roll(active, row, RollRules.of(snapshot.topic_id, config), now_ms).due_ms, now_ms)
 

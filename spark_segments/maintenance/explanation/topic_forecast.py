@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_segments.config import TopicConfig
-from spark_segments.log.manifest.rows import DELETING, OUT_OF_LOG, SEALED
+from spark_segments.log.manifest.rows import OUT_OF_LOG, Segment
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.maintenance.compaction.plan import CompactionCandidate, plan_compaction
 from spark_segments.maintenance.retention.plan import REASONS, newest_ms, plan_retention
@@ -58,7 +58,7 @@ def forecast_topic(snapshot: Snapshot, config: TopicConfig, now_ms: int) -> Topi
     count = partitions.num_rows
     live = _by_row(snapshot.live, partitions)
     owner = live.column("partition").to_numpy()
-    sealed = live.column("state").to_numpy(zero_copy_only=False) == SEALED
+    sealed = live.column("state").to_numpy(zero_copy_only=False) == Segment.SEALED
     expired = plan_retention(live, partitions.column("log_start_offset").to_numpy(), config, now_ms)
     going = {int(row): REASONS[reason] for row, reason in zip(expired.rows, expired.reason, strict=True)}
     rules, numbers = RollRules.of(snapshot.topic_id, config), _numbers(partitions, "partition")
@@ -179,7 +179,7 @@ def vacuum_moments(
     removed: pa.Table, config: TopicConfig, deleted_topics: Mapping[str, TopicConfig] | None = None
 ) -> np.ndarray:
     """int64[n]: when vacuum deletes the file of each removed row, 0 where it has begun to: see `expired_rows`."""
-    deleting = removed.column("state").to_numpy(zero_copy_only=False) == DELETING
+    deleting = removed.column("state").to_numpy(zero_copy_only=False) == Segment.DELETING
     delay_ms = np.full(removed.num_rows, config.file_delete_delay_ms)
     for topic_id, its_config in (deleted_topics or {}).items():
         delay_ms[pc.equal(removed.column("topic_id"), topic_id).to_numpy()] = its_config.file_delete_delay_ms

@@ -29,7 +29,7 @@ from spark_segments.log.manifest.delta.delta_rs import CommitFailedError, Versio
 from spark_segments.log.manifest.manifest import Manifest
 from spark_segments.log.manifest.recovery_copy import write_recovery_copy
 from spark_segments.log.manifest.row_files import FileChange
-from spark_segments.log.manifest.rows import OUT_OF_LOG, PARTITION_SCHEMA, SEGMENT_SCHEMA, segments_of
+from spark_segments.log.manifest.rows import OUT_OF_LOG, PARTITION_SCHEMA, SEGMENT_SCHEMA, Segment
 from spark_segments.log.manifest.schemas import PARTITION_KIND, SEGMENT_KIND, TOPIC_KIND, TRANSACTION_KIND
 from spark_segments.log.manifest.snapshot import SegmentRows, Snapshot, in_log_order
 from spark_segments.log.manifest.states import REBUILT_FROM
@@ -229,7 +229,7 @@ def described(log: LogDirectory, known: KnownTopic, *, dry_run: bool) -> Report:
         ],
         "missing_files": [
             {name: getattr(row, name) for name in ("path", "partition", "base_offset", "next_offset")}
-            for row in segments_of(snapshot.live)
+            for row in Segment.of_table(snapshot.live)
             if row.path not in files or files[row.path].size < row.end_position
         ],
         "transactions": [{"app_id": one.application, "version": one.version} for one in known.transactions],

@@ -24,9 +24,10 @@ from spark_segments.format.batches import scan_batches
 from spark_segments.format.single_batch import empty_batches
 from spark_segments.log.appending.appender import NO_LEADER_EPOCH
 from spark_segments.log.directory import LogDirectory
-from spark_segments.log.manifest.change import CREATE, ERASE, RESTORE, Change
+from spark_segments.log.manifest.change import Change
 from spark_segments.log.manifest.manifest import Manifest
-from spark_segments.log.manifest.rows import DELETING, Partition, Segment, partitions_of, removed_rows, row_keys
+from spark_segments.log.manifest.operation import Operation
+from spark_segments.log.manifest.rows import Partition, Segment, removed_rows, row_keys
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.manifest.states import Erasure, erasures_of
 from spark_segments.log.manifest.topic_log import TableState, TopicLog
@@ -88,7 +89,7 @@ def restore(
     if topics is None or isinstance(topics, str) or len(topics) != 1:
         raise InvalidOptionError("A version is of one topic", expected="one name in topics", found=repr(topics))
     [topic] = topics
-    report = Report(RESTORE, dry_run)
+    report = Report(Operation.RESTORE, dry_run)
     manifest = log.manifest(topic)
     wanted = manifest.snapshot(version)
     fillers = _Fillers(log, topic)
@@ -102,7 +103,7 @@ def restore(
 
         Raises where the rows cannot be, or may not be, the log of `current`.
         """
-        current.role.check(current.topic, RESTORE)
+        current.role.check(current.topic, Operation.RESTORE)
         if wanted.topic_id != current.topic_id:
             raise LogDirError(
                 f"Version {version} belongs to another topic of the name {topic}",
@@ -125,7 +126,7 @@ def restore(
         remembered = [*transactions.again, *(transactions.forgotten if forget_transactions else ())]
         back = None if current.deleted_ms is None else dataclasses.replace(current.topic_row, deleted_ms=None)
         return Change(
-            RESTORE,
+            Operation.RESTORE,
             add=fillers.after(rows, current),
             replace=pa.concat_tables([returning, removed_rows(leaving, log.storage.now_ms())]),
             partitions=_partitions_again(wanted, current),
@@ -157,8 +158,8 @@ def restore(
 
 def _note(report: Report, bounds: Mapping[int, tuple[int, int]], wanted: Snapshot, before: Snapshot) -> None:
     """A line for each partition: its offsets after the restore, what leaves the log, and what returns to it."""
-    then = {row.partition: row.log_end_offset for row in partitions_of(wanted.partitions)}
-    now = {row.partition: row for row in partitions_of(before.partitions)}
+    then = {row.partition: row.log_end_offset for row in Partition.of_table(wanted.partitions)}
+    now = {row.partition: row for row in Partition.of_table(before.partitions)}
     for number, (start, end) in bounds.items():
         figures: dict[str, Any] = {"log_start_offset": start, "log_end_offset": end}
         row, end_then = now[number], then.get(number, 0)
@@ -167,7 +168,7 @@ def _note(report: Report, bounds: Mapping[int, tuple[int, int]], wanted: Snapsho
             figures["leaving"] = [first, row.log_end_offset]
         if start < min(row.log_start_offset, end_then):
             figures["returning"] = [start, min(row.log_start_offset, end_then)]
-        report.add(wanted.topic, number, RESTORE, **figures)
+        report.add(wanted.topic, number, Operation.RESTORE, **figures)
 
 
 def _erasures_since(manifest: Manifest, current: Snapshot, version: int, erased: Sequence[int]) -> list[Erasure]:
@@ -232,7 +233,7 @@ class _Fillers:
 
 
 def _check_files(current: Snapshot, rows: pa.Table, version: int) -> None:
-    there = current.segments.filter(pc.not_equal(current.segments.column("state"), DELETING))
+    there = current.segments.filter(pc.not_equal(current.segments.column("state"), Segment.DELETING))
     gone = rows.column("path").filter(pc.invert(pc.is_in(row_keys(rows), row_keys(there))))
     if len(gone):
         raise LogDirError(
@@ -252,10 +253,10 @@ def _as_they_are(current: Snapshot, rows: pa.Table) -> pa.Array:
 
 def _partitions_again(wanted: Snapshot, current: Snapshot) -> list[Partition]:
     """All partitions as they were at that version, with the present log ends and leader epochs."""
-    before = {row.partition: row for row in partitions_of(wanted.partitions)}
+    before = {row.partition: row for row in Partition.of_table(wanted.partitions)}
     filled = set(pc.unique(wanted.live.column("partition")).to_pylist())
     rows = []
-    for now in partitions_of(current.partitions):
+    for now in Partition.of_table(current.partitions):
         then, end = before.get(now.partition), now.log_end_offset
         if then is None or now.partition not in filled:  # it held nothing, and its offsets are not given out again
             rows.append(dataclasses.replace(now, log_start_offset=end, first_dirty_offset=end, last_stable_offset=end))
@@ -303,7 +304,7 @@ class _Application:
     def follow(self, operation: str | None, version: int) -> None:
         """Counts the next commit that has a transaction of the application."""
         self.last_version = version
-        if operation == RESTORE:  # it made the manifest forget later versions, or remember them again
+        if operation == Operation.RESTORE:  # it made the manifest forget later versions, or remember them again
             self.versions = [one for one in self.versions if one <= version]
         if version > (FORGOTTEN if self.kept is None else self.kept.version) and version not in self.versions:
             self.versions.append(version)
@@ -334,7 +335,9 @@ def transactions_since(log: TopicLog, wanted: Snapshot, current: Snapshot) -> Re
     versions = range(wanted.version + 1, current.version + 1)
     with ThreadPoolExecutor(_THREADS) as pool:
         commits = list(pool.map(lambda version: log.transactions(current.topic_id, version), versions))
-    made_again = [version for version, (operation, _) in zip(versions, commits, strict=True) if operation == CREATE]
+    made_again = [
+        version for version, (operation, _) in zip(versions, commits, strict=True) if operation == Operation.CREATE
+    ]
     if made_again:
         raise LogDirError(
             f"Version {wanted.version} is of another topic of the name {current.topic}",
@@ -365,7 +368,9 @@ def transactions_since(log: TopicLog, wanted: Snapshot, current: Snapshot) -> Re
     undone_keys = sorted(key for key, sent in now.items() if sent.version != FORGOTTEN and then.get(key) != sent)
     forgotten += [then.get(key) or dataclasses.replace(now[key], version=FORGOTTEN) for key in undone_keys]
     again += [sent for key, sent in then.items() if key not in now or now[key].version < sent.version]
-    erased = [version for version, (operation, _) in zip(versions, commits, strict=True) if operation == ERASE]
+    erased = [
+        version for version, (operation, _) in zip(versions, commits, strict=True) if operation == Operation.ERASE
+    ]
     return RestoredTransactions(undone, undone_keys, again, forgotten, erased)
 
 

@@ -23,6 +23,13 @@ import pyarrow.compute as pc
 from spark_segments.config import TopicConfig, topic_config
 from spark_segments.errors import InvalidOptionError, SegmentsError, UnknownTopicError
 from spark_segments.execution import run_tasks
+from spark_segments.format.file_names import (
+    INDEX_SUFFIX,
+    LOG_SUFFIX,
+    PRODUCER_SNAPSHOT_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    TXN_INDEX_SUFFIX,
+)
 from spark_segments.log.directory import LogDirectory, selected
 from spark_segments.log.groups.group import all_groups
 from spark_segments.log.manifest.change import ORPHAN_AGE_MS, Change
@@ -30,17 +37,12 @@ from spark_segments.log.manifest.commit import Commit
 from spark_segments.log.manifest.commit_notes import RECOVERY_DIRECTORY
 from spark_segments.log.manifest.delta.delta_log import MANIFEST_DIRECTORY
 from spark_segments.log.manifest.manifest import Manifest
+from spark_segments.log.manifest.operation import Operation
 from spark_segments.log.manifest.recovery_copy import drop_recovery_copies
-from spark_segments.log.manifest.role import VACUUM
 from spark_segments.log.manifest.rows import (
-    DELETING,
-    INDEX_SUFFIX,
-    LOG_SUFFIX,
     OUT_OF_LOG,
-    PRODUCER_SNAPSHOT_SUFFIX,
     SEGMENT_SCHEMA,
-    TIME_INDEX_SUFFIX,
-    TXN_INDEX_SUFFIX,
+    Segment,
     normal_paths,
     row_keys,
     shared_directory,
@@ -69,7 +71,7 @@ def files_to_delete(topic: str, rows: pa.Table, all_rows: pa.Table) -> list[str]
     follows that one, so nobody can need the file again. Of two vacuums that delete the last rows of a file at the same
     time, the later one sees it.
     """
-    needed = all_rows.filter(pc.not_equal(all_rows.column("state"), DELETING)).column("path")
+    needed = all_rows.filter(pc.not_equal(all_rows.column("state"), Segment.DELETING)).column("path")
     is_needed = pc.is_in(normal_paths(rows.column("path")), normal_paths(needed).combine_chunks())
     rows = rows.filter(pc.invert(is_needed))
     shared = pc.is_valid(rows.column("index_position"))
@@ -151,12 +153,12 @@ def expired_rows(
         its_delay = pa.scalar(its_config.file_delete_delay_ms, pa.int64())
         delay = pc.if_else(pc.equal(removed.column("topic_id"), topic_id), its_delay, delay)
     old = pc.greater(pc.subtract(now_ms, removed_ms), delay)
-    return removed.filter(pc.or_(old, pc.equal(removed.column("state"), DELETING)))
+    return removed.filter(pc.or_(old, pc.equal(removed.column("state"), Segment.DELETING)))
 
 
 def claimed_rows(rows: pa.Table) -> pa.Table:
     """Removed rows, marked so that no restore takes them back and the next vacuum deletes their files."""
-    return with_column(rows, "state", pa.repeat(DELETING, rows.num_rows))
+    return with_column(rows, "state", pa.repeat(Segment.DELETING, rows.num_rows))
 
 
 def vacuum(
@@ -337,10 +339,10 @@ def _claim(job: _VacuumJob, manifest: Manifest, latest: tuple[TableState, pa.Tab
     def change(current: Snapshot) -> Change | None:
         seen[:] = [latest[1] if current is latest[0].snapshot else all_rows(current)]
         rows = _expired(job, current, seen[0])
-        rows = rows.filter(pc.not_equal(rows.column("state"), DELETING))
+        rows = rows.filter(pc.not_equal(rows.column("state"), Segment.DELETING))
         if rows.num_rows == 0:
             return None
-        return Change(VACUUM, replace=claimed_rows(rows))
+        return Change(Operation.VACUUM, replace=claimed_rows(rows))
 
     def claim() -> Commit:
         state = first_tries.pop()[0] if first_tries else None
@@ -348,7 +350,7 @@ def _claim(job: _VacuumJob, manifest: Manifest, latest: tuple[TableState, pa.Tab
 
     done = _despite_others(claim)
     rows = seen[0] if done.change is None else _latest_rows(manifest)[1]
-    return in_log_order(rows.filter(pc.equal(rows.column("state"), DELETING))), rows
+    return in_log_order(rows.filter(pc.equal(rows.column("state"), Segment.DELETING))), rows
 
 
 def _drop(manifest: Manifest, rows: pa.Table) -> None:
@@ -359,7 +361,7 @@ def _drop(manifest: Manifest, rows: pa.Table) -> None:
     def change(current: Snapshot) -> Change | None:
         there = current.source.read(partitions)
         there = there.filter(pc.is_in(row_keys(there), keys))
-        return Change(VACUUM, drop=there) if there.num_rows else None
+        return Change(Operation.VACUUM, drop=there) if there.num_rows else None
 
     _despite_others(lambda: manifest.commit(change, deleted=True))
 

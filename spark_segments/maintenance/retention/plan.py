@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_segments.config import TopicConfig
-from spark_segments.log.manifest.rows import SEALED
+from spark_segments.log.manifest.rows import Segment
 
 BELOW_LOG_START = "log_start_offset"
 RETENTION_BYTES = "retention.bytes"
@@ -83,7 +83,7 @@ def newest_ms(live: pa.Table) -> np.ndarray:
 
 def is_sealed(live: pa.Table) -> np.ndarray:
     """bool[n]: which rows are sealed segments. The others belong to an active segment."""
-    values: np.ndarray = pc.equal(live.column("state"), SEALED).combine_chunks().to_numpy(zero_copy_only=False)
+    values: np.ndarray = pc.equal(live.column("state"), Segment.SEALED).combine_chunks().to_numpy(zero_copy_only=False)
     return values
 
 

@@ -18,6 +18,7 @@ from spark_segments.config import TopicConfig, topic_config
 from spark_segments.errors import InvalidOptionError, SegmentsError
 from spark_segments.log.directory import LogDirectory
 from spark_segments.log.manifest.change import Change
+from spark_segments.log.manifest.operation import Operation
 from spark_segments.log.manifest.rows import removed_rows, with_column
 from spark_segments.log.manifest.snapshot import Snapshot, live_rows
 from spark_segments.log.report import Report
@@ -123,7 +124,7 @@ def _change(snapshot: Snapshot, expired: Expired, removed_ms: int) -> Change | N
     changed = np.unique(owner)
     moved = snapshot.partitions.take(changed)
     moved = with_column(moved, "log_start_offset", pa.array(starts[changed]))
-    return Change("retain", replace=removed_rows(rows, removed_ms), partitions=moved)
+    return Change(Operation.RETAIN, replace=removed_rows(rows, removed_ms), partitions=moved)
 
 
 def _note(report: Report, snapshot: Snapshot, expired: Expired, now_ms: int) -> None:

@@ -18,7 +18,7 @@ from spark_segments.format.layout import BATCH_OVERHEAD
 from spark_segments.format.rolling import segment_jitter_ms
 from spark_segments.format.sidecars.fields import MAX_RELATIVE_OFFSET
 from spark_segments.format.sidecars.index import OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES
-from spark_segments.log.manifest.rows import CHUNK, Segment, segments_of
+from spark_segments.log.manifest.rows import Segment
 from spark_segments.log.segment.limits import SegmentLimits
 
 SEGMENT_BYTES = "segment.bytes"
@@ -136,12 +136,12 @@ class RollPlan:
     merge: MergeRules = MergeRules()
 
     def chunks_of(self, one: PartitionToRoll) -> tuple[Segment, ...]:
-        return tuple(segments_of(self.chunks.slice(one.first_row, one.rows)))
+        return tuple(Segment.of_table(self.chunks.slice(one.first_row, one.rows)))
 
 
 def plan_roll(live: pa.Table, rules: RollRules, now_ms: int) -> RollPlan:
     """Which partitions have something to roll or merge at `now_ms`. `live`: rows sorted by partition and offset."""
-    chunks = live.filter(pc.equal(live.column("state"), CHUNK)).combine_chunks()
+    chunks = live.filter(pc.equal(live.column("state"), Segment.CHUNK)).combine_chunks()
     if chunks.num_rows == 0:
         return RollPlan(chunks, [])
     partition = chunks.column("partition").to_numpy()

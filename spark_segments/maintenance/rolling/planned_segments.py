@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from spark_segments.format.rolling import OpenSegment, roll_points
 from spark_segments.format.sidecars.fields import MAX_RELATIVE_OFFSET
-from spark_segments.log.manifest.rows import SEALED, Segment
+from spark_segments.log.manifest.rows import Segment
 from spark_segments.log.manifest.swap import RowSwap
 from spark_segments.log.segment.reader import windows
 from spark_segments.maintenance.rolling.plan import MergeRules, RollRules, runs_to_merge
@@ -68,7 +68,9 @@ class RolledPartition:
     @property
     def files(self) -> list[Segment]:
         """The rows that the planned segments become."""
-        return [self.copies.get(planned) or replace(planned.chunks[0], state=SEALED) for planned in self.planned]
+        return [
+            self.copies.get(planned) or replace(planned.chunks[0], state=Segment.SEALED) for planned in self.planned
+        ]
 
     def swap(self) -> RowSwap:
         """The chunks that go, and the rows in their place: copies, and chunks that are sealed by their row."""

@@ -15,10 +15,10 @@ from spark_segments.config import topic_config
 from spark_segments.errors import SegmentsError
 from spark_segments.execution import in_bins, task_slots, try_tasks
 from spark_segments.log.directory import LogDirectory
-from spark_segments.log.manifest.rows import CHUNK, Segment, partitions_of
+from spark_segments.log.manifest.rows import Partition, Segment
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.manifest.swap import RowSwap
-from spark_segments.log.report import LOST, Report, first_and_last
+from spark_segments.log.report import Report, first_and_last
 from spark_segments.log.segment.leader_epochs import LeaderEpochs
 from spark_segments.log.segment.writer import discard
 from spark_segments.maintenance.rolling.copies import CopySegments, CopyTask, copied
@@ -139,7 +139,7 @@ def _roll_wave(job: _RollJob, wave: _Wave, progress: Progress | None) -> None:
         # Only appends may have followed. A restore may have made chunks of segments that were sealed before, and a
         # chunk below a sealed segment would be merged across it.
         wanted = chunks[swap.partition]
-        return [row for row in live if row.state == CHUNK][: len(wanted)] == wanted
+        return [row for row in live if row.state == Segment.CHUNK][: len(wanted)] == wanted
 
     try:
         made = job.log.manifest(snapshot.topic).swap_rows(
@@ -182,7 +182,8 @@ def _copied(
 ) -> list[RolledPartition]:
     """The partitions, with their segments written out. Partitions that fail are noted and left out."""
     epochs = {
-        row.partition: LeaderEpochs.of_copies(wave.snapshot, row) for row in partitions_of(wave.snapshot.partitions)
+        row.partition: LeaderEpochs.of_copies(wave.snapshot, row)
+        for row in Partition.of_table(wave.snapshot.partitions)
     }
     copies = [
         CopyTask(planned, epochs[one.partition])
@@ -218,7 +219,7 @@ def _note_plan(report: Report, snapshot: Snapshot, plan: RollPlan) -> None:
 
 def _note(report: Report, topic: str, rolled: RolledPartition, reasons: list[str], *, lost: bool) -> None:
     if lost:
-        report.add(topic, rolled.partition, LOST, reasons=reasons)
+        report.add(topic, rolled.partition, Report.LOST, reasons=reasons)
         return
     replaced, files = rolled.replaced_chunks, rolled.files
     sealed = [planned.base_offset for planned in rolled.planned if planned.sealed]

@@ -9,14 +9,13 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from spark_segments.config import TopicConfig
+from spark_segments.config.isolation import READ_COMMITTED
 from spark_segments.errors import LogDirError
-from spark_segments.log.manifest.change import ERASE, IMPORT, RESTORE
-from spark_segments.log.manifest.role import MIRROR
-from spark_segments.log.manifest.rows import partitions_of
+from spark_segments.log.manifest.operation import Operation
+from spark_segments.log.manifest.rows import Partition
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.partitions import eras_of, offset_bounds
-from spark_segments.log.positions import DELETED, PartitionState, loss_at
-from spark_segments.log.reading.isolation import READ_COMMITTED
+from spark_segments.log.positions import Loss, PartitionState, loss_at
 from spark_segments.log.reading.plan import LATEST_VIEW, Selection, planned_parts, readable_bounds
 from spark_segments.log.reading.scan import Offsets
 from spark_segments.maintenance.tables.rows import FromOffsets, Rule, StillThere
@@ -36,7 +35,7 @@ SPREAD = "partitions were added, so that a key may have records in several"
 COMPACT = "compact"
 _NEVER = np.iinfo(np.int64).max
 
-_REWRITES = frozenset((RESTORE, MIRROR))
+_REWRITES = frozenset((Operation.RESTORE, Operation.MIRROR))
 """Commits after which the log may lack records below a position, or have others there, although the log start did not
 move. A mirror's may be any other commit at its leader."""
 
@@ -145,11 +144,11 @@ def what_happened(topic: TopicSince, before: TablePositions | None, now_ms: int,
         return OTHER_TOPIC
     bounds = offset_bounds(snapshot)
     states = {
-        row.partition: PartitionState.of_row(snapshot.topic_id, row) for row in partitions_of(snapshot.partitions)
+        row.partition: PartitionState.of_row(snapshot.topic_id, row) for row in Partition.of_table(snapshot.partitions)
     }
     for number, position in before.positions.items():
         loss = loss_at(position, states[number], (snapshot.topic, number), "the table")
-        if loss is not None and loss.kind != DELETED:
+        if loss is not None and loss.kind != Loss.DELETED:
             return OTHER_LOG
     if latest and before.across != (eras_of(snapshot) is not None):
         return SPREAD
@@ -200,7 +199,7 @@ def _rewritten(topic: TopicSince, since: int | None, *, latest: bool) -> str | N
     operations = topic.operations
     if since > topic.snapshot.version or operations is None or not _REWRITES.isdisjoint(operations):
         return REWRITTEN
-    if ERASE in operations:
+    if Operation.ERASE in operations:
         return ERASED
-    cleaned = COMPACT in operations or (IMPORT in operations and topic.has_been_cleaned)
+    cleaned = COMPACT in operations or (Operation.IMPORT in operations and topic.has_been_cleaned)
     return CLEANED if cleaned and not latest else None

@@ -23,6 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_segments.config import topic_config
+from spark_segments.config.isolation import READ_COMMITTED
 from spark_segments.errors import (
     CommitConflictError,
     InvalidOptionError,
@@ -40,7 +41,6 @@ from spark_segments.log.manifest.states import erasures_of
 from spark_segments.log.marker import check_apart
 from spark_segments.log.partitions import eras_of
 from spark_segments.log.reading.across import RANKED, ViewPart, ranks
-from spark_segments.log.reading.isolation import READ_COMMITTED
 from spark_segments.log.reading.latest import latest_parts
 from spark_segments.log.reading.plan import DEFAULT_MAX_PARTITION_BYTES as TASK_BYTES
 from spark_segments.log.reading.plan import LATEST_VIEW, Part, Selection, readable_bounds

@@ -18,10 +18,11 @@ from typing import TYPE_CHECKING, Any
 
 from spark_segments.errors import CorruptBatchError, InvalidOptionError, MissingFileError, SegmentsError
 from spark_segments.execution import in_bins, run_tasks
+from spark_segments.format.file_names import LOG_SUFFIX
 from spark_segments.format.kernels.crc32c import crc32c
 from spark_segments.log.directory import selected
 from spark_segments.log.findings import Findings
-from spark_segments.log.manifest.rows import LOG_SUFFIX, segments_of
+from spark_segments.log.manifest.rows import Segment
 from spark_segments.log.manifest.snapshot import Snapshot, live_rows
 from spark_segments.log.partitions import offset_bounds
 from spark_segments.log.segment.files import missing_file, read_file
@@ -129,7 +130,7 @@ def write_checksums(
 def files_of(snapshot: Snapshot) -> Iterator[tuple[str, int | None]]:
     """(path, size) of each file that the live rows name; None as the size of a shared object, which no row says."""
     objects = set()
-    for row in segments_of(snapshot.live):
+    for row in Segment.of_table(snapshot.live):
         if row.is_shared:
             objects.add(row.path)
             continue

@@ -14,7 +14,7 @@ from spark_segments.config import TopicConfig
 from spark_segments.execution import in_bins, run_tasks
 from spark_segments.format.sidecars.txn_index import AbortedTransactions
 from spark_segments.log.findings import Findings
-from spark_segments.log.manifest.rows import Partition, partitions_of
+from spark_segments.log.manifest.rows import Partition
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.manifest.states import holes_in
 from spark_segments.log.segment.limits import SegmentLimits
@@ -107,7 +107,7 @@ def look_deep(
 
 def _waves(snapshot: Snapshot) -> Iterator[dict[int, Partition]]:
     """The partitions, as many at a time as have SEGMENTS_A_WAVE live segments; a single one may have more."""
-    rows = partitions_of(snapshot.partitions)
+    rows = Partition.of_table(snapshot.partitions)
     sizes = {row.partition: snapshot.live_table(row.partition).num_rows for row in rows}
     waves = in_bins(
         rows,

@@ -20,7 +20,7 @@ from spark_segments.format.sidecars.index import (
     parse_offset_index,
     parse_time_index,
 )
-from spark_segments.log.findings import WARNING, Findings
+from spark_segments.log.findings import Findings
 from spark_segments.log.manifest.rows import Segment
 from spark_segments.log.segment.files import errors_from
 from spark_segments.log.segment.limits import SegmentLimits
@@ -171,7 +171,7 @@ class IndexLook:
         self._findings.add(
             "The index is not what its .log gives",
             rule="I3",
-            severity=WARNING,
+            severity=Findings.WARNING,
             path=path,
             byte_position=byte_position,
             expected=expected,

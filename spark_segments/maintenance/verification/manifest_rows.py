@@ -10,23 +10,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_segments.errors import SegmentsError
-from spark_segments.format.layout import BATCH_OVERHEAD
-from spark_segments.format.sidecars.producer_state import parse_producer_snapshot
-from spark_segments.log.findings import WARNING, Findings
-from spark_segments.log.manifest.rows import (
+from spark_segments.format.file_names import (
     BASE_OFFSET_DIGITS,
-    CHUNK,
     INDEX_SUFFIX,
     LOG_SUFFIX,
-    OUT_OF_LOG,
-    SEALED,
     TIME_INDEX_SUFFIX,
     TXN_INDEX_SUFFIX,
-    Partition,
-    has_own_path,
-    partitions_of,
-    path_rule,
 )
+from spark_segments.format.layout import BATCH_OVERHEAD
+from spark_segments.format.sidecars.producer_state import parse_producer_snapshot
+from spark_segments.log.findings import Findings
+from spark_segments.log.manifest.rows import OUT_OF_LOG, Partition, Segment, has_own_path, path_rule
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.storage import FileInfo
 
@@ -41,7 +35,7 @@ _SUFFIXES = {
 
 def check_rows(snapshot: Snapshot, findings: Findings) -> None:
     """Checks the invariants that hold between the rows of a managed topic."""
-    partitions = partitions_of(snapshot.partitions)
+    partitions = Partition.of_table(snapshot.partitions)
     numbers = [row.partition for row in partitions]
     if numbers != list(range(len(numbers))):
         findings.add(
@@ -150,8 +144,14 @@ def _check_values(live: pa.Table, snapshot: Snapshot, findings: Findings) -> Non
     report(empty, "A row counts records in an empty file", "0", column["records"])
     highest, first = column["max_timestamp_ms"], column["first_batch_max_timestamp_ms"]
     report(first > highest, "A row's largest timestamp is below that of its first batch", "≤ the largest", first)
-    known = ~np.isin(column["state"].astype(str), [CHUNK, SEALED])
-    report(known, "A row has an unknown state", ", ".join((CHUNK, SEALED, *OUT_OF_LOG)), column["state"], "M18")
+    known = ~np.isin(column["state"].astype(str), [Segment.CHUNK, Segment.SEALED])
+    report(
+        known,
+        "A row has an unknown state",
+        ", ".join((Segment.CHUNK, Segment.SEALED, *OUT_OF_LOG)),
+        column["state"],
+        "M18",
+    )
     names = _names(snapshot.topic, live)
     report(names < 0, "A row's path is not one of its partition", path_rule(snapshot.topic), paths, "D5")
     report(
@@ -207,14 +207,14 @@ def _check_order(row: Partition, live: pa.Table, findings: Findings) -> None:
             found=int(base[number + 1]),
         )
     state = live.column("state").to_numpy(zero_copy_only=False)
-    for number in np.flatnonzero((state[1:] == SEALED) & (state[:-1] == CHUNK)):
+    for number in np.flatnonzero((state[1:] == Segment.SEALED) & (state[:-1] == Segment.CHUNK)):
         findings.add(
             "A sealed segment lies behind one of the active segment",
             rule="M21",
             partition=row.partition,
             path=paths[number + 1],
-            expected=CHUNK,
-            found=SEALED,
+            expected=Segment.CHUNK,
+            found=Segment.SEALED,
         )
 
 
@@ -276,7 +276,7 @@ def check_files(snapshot: Snapshot, files: Mapping[str, FileInfo], findings: Fin
         if path not in files:
             findings.add(
                 "A file was deleted while readers of an older snapshot may need it",
-                severity=WARNING,
+                severity=Findings.WARNING,
                 partition=partition,
                 path=path,
                 expected="a file, until file.delete.delay.ms has passed",

@@ -12,9 +12,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from spark_segments.format.file_names import PRODUCER_SNAPSHOT_SUFFIX
 from spark_segments.format.sidecars.txn_index import AbortedTransactions
 from spark_segments.log.manifest.manifest import Manifest
-from spark_segments.log.manifest.rows import PRODUCER_SNAPSHOT_SUFFIX, Segment
+from spark_segments.log.manifest.rows import Segment
 from spark_segments.log.manifest.swap import RowSwap
 from spark_segments.log.segment.copying import copy_file
 from spark_segments.log.segment.limits import SegmentLimits

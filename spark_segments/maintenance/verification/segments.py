@@ -20,7 +20,7 @@ from spark_segments.format.sidecars.txn_index import AbortedTransactions, parse_
 from spark_segments.format.window import Window
 from spark_segments.log.appending.appender import NO_LEADER_EPOCH
 from spark_segments.log.findings import MOST_OF_A_KIND, Finding, Findings
-from spark_segments.log.manifest.rows import CHUNK, Segment
+from spark_segments.log.manifest.rows import Segment
 from spark_segments.log.segment.examination import Examination, has_cleaned
 from spark_segments.log.segment.leader_epochs import LeaderEpochs
 from spark_segments.log.segment.limits import SegmentLimits
@@ -294,7 +294,7 @@ class _SegmentLook:
                 self._findings.add(
                     f"The row does not say the {meaning} of its file", rule="M16", expected=true, found=said
                 )
-        if segment.state == CHUNK and segment.file_base_offset == segment.name_offset and seen.batches:
+        if segment.state == Segment.CHUNK and segment.file_base_offset == segment.name_offset and seen.batches:
             end = seen.next_offset + segment.offset_shift
             if end > segment.next_offset or (end < segment.next_offset and not self._task.may_end_early):
                 self._findings.add(

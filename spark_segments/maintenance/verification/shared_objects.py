@@ -14,7 +14,7 @@ from spark_segments.errors import CorruptBatchError, MissingFileError
 from spark_segments.execution import run_tasks
 from spark_segments.format.shared_object import RUN_DTYPE
 from spark_segments.log.findings import Finding, Findings
-from spark_segments.log.manifest.rows import Segment, segments_of
+from spark_segments.log.manifest.rows import Segment
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.manifest.states import REBUILT_FROM
 from spark_segments.log.segment.shared_object import footer_runs, read_footer
@@ -39,7 +39,7 @@ class SharedObject:
 def check_objects(snapshot: Snapshot, files: Mapping[str, FileInfo], findings: Findings) -> list[SharedObject]:
     """Checks that objects are there and long enough, and that no two rows share bytes. Returns those that are there."""
     live = snapshot.live
-    rows = segments_of(live.filter(pc.is_valid(live.column("index_position"))))
+    rows = Segment.of_table(live.filter(pc.is_valid(live.column("index_position"))))
     objects = []
     for path, group in groupby(sorted(rows, key=lambda row: (row.path, row.byte_position)), lambda row: row.path):
         runs = list(group)

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from spark_segments.errors import LogDirError
 from spark_segments.format.sidecars.checkpoints import is_topic_id
-from spark_segments.log.findings import WARNING, Findings
+from spark_segments.log.findings import Findings
 from spark_segments.log.manifest.role import ROLES
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.manifest.states import captured_of, holes_of, undecided_of
@@ -65,7 +65,7 @@ def check_clocks(segments: pa.Table, now_ms: int, findings: Findings) -> None:
         for (path, partition), moment_ms in zip(_places(rows), rows.column(name).to_pylist(), strict=True):
             findings.add(
                 f"A row's {name} lies in the future",
-                severity=WARNING,  # of a clock that was wrong for a while; no record is
+                severity=Findings.WARNING,  # of a clock that was wrong for a while; no record is
                 rule="M17",
                 partition=partition,
                 path=path,

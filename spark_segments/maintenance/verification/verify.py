@@ -17,10 +17,10 @@ from deltalake.exceptions import DeltaError
 
 from spark_segments.config import topic_config
 from spark_segments.errors import InvalidOptionError, LogDirError, MissingFileError, SegmentsError, UnknownTopicError
+from spark_segments.format.file_names import LOG_SUFFIX
 from spark_segments.log.directory import selected
-from spark_segments.log.findings import WARNING, Findings
+from spark_segments.log.findings import Findings
 from spark_segments.log.manifest.delta.delta_log import MANIFEST_DIRECTORY
-from spark_segments.log.manifest.rows import LOG_SUFFIX
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.manifest.states import holes_of
 from spark_segments.log.report import Report
@@ -249,7 +249,7 @@ def _pass_over_replaced(topic: VerifiedTopic, findings: Findings) -> None:
         findings.found = [finding for finding in findings.found if finding not in replaced]
         findings.add(
             "Segments left the log while they were verified, and vacuum took their files",
-            severity=WARNING,
+            severity=Findings.WARNING,
             path=replaced[0].path,
             expected="a file.delete.delay.ms that is longer than verify takes",
             found=f"{len(replaced)} files gone: run verify again",

@@ -20,7 +20,7 @@ from tests.hostile.mutations import mutated, mutated_text
 from tests.hostile.targets import Run
 from tests.hostile.targets.batches import sealed
 from tests.hostile.targets.sidecars import segment_files
-from tests.manifest_rows import Partition, Segment, SegmentRows, Snapshot, partitions_table, segments_table
+from tests.manifest_rows import Partition, Segment, SegmentRows, Snapshot
 
 _NAMES = ["..", "../x", "orders-99999999999", "orders-٣", "orders--1", "a/b-0", "%2e%2e-0", "x\0-0", "-0", "orders-00",
           "orders-0-delete", "orders-0.swap", "0" * 300]  # fmt: skip
@@ -104,7 +104,7 @@ def values_of_rows() -> Run:
         end = random.choice((80, 80, 80, random.choice(_VALUES)))
         partition = Partition("id", 0, random.choice((0, 0, random.choice(_VALUES))), end, 0, end)
         storage = storage_of(dict(files))
-        snapshot = Snapshot("orders", 3, "id", {}, 0, partitions_table([partition]), SegmentRows(segments_table(rows)))
+        snapshot = Snapshot("orders", 3, "id", {}, 0, Partition.table([partition]), SegmentRows(Segment.table(rows)))
         findings = Findings("orders")
         check_rows(snapshot, findings)
         check_files(snapshot, {info.path: info for info in storage.list("orders-0")}, findings, kept_since_ms=0)

@@ -9,7 +9,7 @@ import pytest
 
 from spark_segments.errors import FormatVersionError, NotLeaderError, SegmentsError
 from tests.log.chunk_rows import TOPIC_ID, new_chunk, new_partitions
-from tests.manifest_rows import Change, Manifest, commit_append, of_format, of_version_1, segments_of
+from tests.manifest_rows import Change, Manifest, Segment, commit_append, of_format, of_version_1
 
 SEGMENT_COLUMNS = (
     *("topic_id", "partition", "base_offset", "next_offset", "path", "file_base_offset"),
@@ -80,7 +80,7 @@ def test_rows_of_a_shared_file_change_one_by_one(manifest):
     assert manifest.snapshot().live_of(0) == [second]
     assert [row.path for row in manifest.snapshot().live_of(1)] == [chunks[2].path, chunks[3].path]
     manifest.commit(lambda _: Change("vacuum", drop=[first]))
-    assert [row.byte_position for row in segments_of(manifest.snapshot().segments)] == [100, 0, 0]
+    assert [row.byte_position for row in Segment.of_table(manifest.snapshot().segments)] == [100, 0, 0]
     with pytest.raises(SegmentsError, match="once only"):
         commit_append(manifest, [chunks[1]])
     with pytest.raises(SegmentsError, match="twice"):

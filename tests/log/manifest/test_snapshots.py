@@ -16,16 +16,7 @@ from spark_segments.storage import Storage
 from tests.log.chunk_rows import TOPIC, TOPIC_ID, new_chunk, new_manifest
 from tests.log.manifest.files import DAY_MS
 from tests.maintenance.rows import row, table
-from tests.manifest_rows import (
-    SEGMENT_SCHEMA,
-    Change,
-    Manifest,
-    Partition,
-    commit_append,
-    forget_rows,
-    segments_of,
-    segments_table,
-)
+from tests.manifest_rows import SEGMENT_SCHEMA, Change, Manifest, Partition, Segment, commit_append, forget_rows
 from tests.played_files import PlayedFiles
 
 
@@ -55,7 +46,7 @@ def test_a_snapshot_travels_by_pickle_without_its_rows(manifest):
 def test_rows_in_any_order_come_in_the_order_of_the_log(order):
     """An import leaves a segment without offsets where the next one begins: it comes first."""
     rows = [row(0, 9), row(9, 9), row(9, 10), row(0, 4, partition=1)]
-    assert segments_of(table([rows[number] for number in order])) == rows
+    assert Segment.of_table(table([rows[number] for number in order])) == rows
 
 
 def test_earlier_versions_can_be_read(manifest):
@@ -94,7 +85,7 @@ def test_some_partitions_are_read_from_the_files_that_may_hold_them(many_files, 
     snapshot = many_files.snapshot()
     forget_rows()
     files.calls.clear()
-    assert segments_of(snapshot.load_segments([2])) == ROWS[200:300]
+    assert Segment.of_table(snapshot.load_segments([2])) == ROWS[200:300]
     assert len(reads(files)) == 1
 
 
@@ -121,7 +112,13 @@ def test_rows_come_in_the_order_of_the_log_whatever_the_order_of_commits(tmp_pat
     for number in (2, 0, 1, 0, 2):
         commit_append(manifest, [new_chunk(number)])
     rows = manifest.snapshot().segments
-    assert [(row.partition, row.base_offset) for row in segments_of(rows)] == [(0, 0), (0, 10), (1, 0), (2, 0), (2, 10)]
+    assert [(row.partition, row.base_offset) for row in Segment.of_table(rows)] == [
+        (0, 0),
+        (0, 10),
+        (1, 0),
+        (2, 0),
+        (2, 10),
+    ]
 
 
 def test_delta_rs_reads_the_same_rows(manifest):
@@ -135,7 +132,7 @@ def test_delta_rs_reads_the_same_rows(manifest):
         segments = table.filter(pa.compute.equal(table["kind"], "segment")).select(SEGMENT_SCHEMA.names)
         assert segments.sort_by([("partition", "ascending"), ("base_offset", "ascending")]).cast(
             SEGMENT_SCHEMA
-        ) == segments_table(segments_of(snapshot.segments))
+        ) == Segment.table(Segment.of_table(snapshot.segments))
         ends = table.filter(pa.compute.equal(table["kind"], "partition")).sort_by("partition")
         assert ends["log_end_offset"].to_pylist() == [20, 10, 0]
         assert dict(table.filter(pa.compute.equal(table["kind"], "topic"))["properties"][0].as_py()) == {

@@ -11,7 +11,7 @@ from spark_segments.storage import Storage
 from tests.clock import store_clock
 from tests.log.chunk_rows import TOPIC, TOPIC_ID, leftovers, new_chunk, new_manifest, new_partitions
 from tests.log.manifest.files import offsets
-from tests.manifest_rows import SEGMENT_SCHEMA, Change, Manifest, Partition, commit_append, segments_of
+from tests.manifest_rows import SEGMENT_SCHEMA, Change, Manifest, Partition, Segment, commit_append
 
 
 @pytest.mark.rule("W21")
@@ -81,7 +81,7 @@ def test_a_deleted_topic_is_gone_and_leaves_its_rows_to_vacuum(manifest):
         commit_append(manifest, [new_chunk()])
     deleted = manifest.snapshot(deleted=True)
     assert deleted.deleted_ms == 77
-    assert segments_of(deleted.segments) == [chunk.removed(77)]
+    assert Segment.of_table(deleted.segments) == [chunk.removed(77)]
     assert deleted.live.num_rows == 0
 
 
@@ -95,10 +95,10 @@ def test_a_topic_made_again_starts_anew_and_still_shows_vacuum_the_old_rows(mani
     assert (snapshot.topic_id, snapshot.config) == ("second", {})
     assert offsets(manifest) == {0: (0, 0), 1: (0, 0)}
     assert snapshot.segments.num_rows == 0
-    assert segments_of(leftovers(snapshot)) == [chunk.removed(77)]
+    assert Segment.of_table(leftovers(snapshot)) == [chunk.removed(77)]
     marked = dataclasses.replace(chunk.removed(77), state="deleting")
     manifest.commit(lambda snapshot: Change("vacuum", replace=[marked]))
-    assert segments_of(leftovers(manifest.snapshot())) == [marked]
+    assert Segment.of_table(leftovers(manifest.snapshot())) == [marked]
     manifest.commit(lambda snapshot: Change("vacuum", drop=[chunk]))
     assert leftovers(manifest.snapshot()).num_rows == 0
 

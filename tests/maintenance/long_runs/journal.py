@@ -13,12 +13,12 @@ import pyarrow as pa
 from spark_segments import LogDir
 from spark_segments.log.manifest.change import ChangeWriter, partition_rows
 from spark_segments.log.manifest.delta.actions import commit_info, paths_of
-from spark_segments.log.manifest.rows import REMOVED
+from spark_segments.log.manifest.operation import Operation
+from spark_segments.log.manifest.rows import Segment
 from spark_segments.log.manifest.schemas import KIND, SEGMENT_KIND
 from spark_segments.log.manifest.topic_log import TopicLog
-from spark_segments.log.manifest.upkeep import MERGE
 from tests.log.played_log import CommitNote
-from tests.manifest_rows import Change, Snapshot, segments_table
+from tests.manifest_rows import Change, Snapshot
 
 
 class Notes:
@@ -59,7 +59,7 @@ class Journal:
         def noted_commit(
             log: TopicLog, delta: Any, state: Any, files: Any, note: CommitNote, *others: Any, **options: Any
         ) -> Any:
-            if note.operation != MERGE:  # it follows another commit, whose plan is not its own
+            if note.operation != Operation.MERGE_FILES:  # it follows another commit, whose plan is not its own
                 self._note(note, *others)
             return commit_on(log, delta, state, files, note, *others, **options)
 
@@ -93,7 +93,7 @@ def _effects(snapshot: Snapshot, change: Change) -> dict[str, Any]:
     if change.operation in ("retain", "compact", "import"):
         add, replace = _rows(change.add), _rows(change.replace)
         live = snapshot.live.select(["partition", "base_offset", "next_offset", "log_bytes", "path"]).to_pylist()
-        gone = {row["path"] for row in replace if row["state"] == REMOVED}
+        gone = {row["path"] for row in replace if row["state"] == Segment.REMOVED}
         for number in found["partitions"].keys() | {row["partition"] for row in [*add, *replace]}:
             mine = [row for row in live if row["partition"] == number]
             reached = [row["next_offset"] for row in [*add, *replace] if row["partition"] == number]
@@ -108,7 +108,7 @@ def _effects(snapshot: Snapshot, change: Change) -> dict[str, Any]:
 
 
 def _rows(rows: Any) -> list[dict[str, Any]]:
-    table = rows if isinstance(rows, pa.Table) else segments_table(rows)
+    table = rows if isinstance(rows, pa.Table) else Segment.table(rows)
     return table.select(["partition", "next_offset", "path", "state"]).to_pylist()
 
 
@@ -132,7 +132,7 @@ def commits_of(log: LogDir, topic: str, tried: dict[tuple[str, int], dict[str, A
         actions = of_topic.delta.actions(version)
         info = commit_info(actions)
         line = tried.get((info["commitId"], int(info["attempt"])))
-        if info["change"] == MERGE:
+        if info["change"] == Operation.MERGE_FILES:
             touched = [path for action in ("add", "remove") for path in paths_of(actions, action)]
             assert all(path.startswith(f"{KIND}={SEGMENT_KIND}/") for path in touched), f"{version} merges {touched}"
         else:

@@ -9,7 +9,7 @@ from spark_segments.config import topic_config
 from spark_segments.errors import SegmentsError
 from spark_segments.log.description import describe
 from spark_segments.maintenance import mirror, verify
-from tests.manifest_rows import Snapshot, partitions_of, segments_of
+from tests.manifest_rows import Partition, Segment, Snapshot
 from tests.topics import records, topic_with
 
 TOPIC = "orders"
@@ -78,8 +78,8 @@ def assert_in_step(leader: LogDir, follower: LogDir, topic: str = TOPIC, *, same
     there, here = leader.topic(topic).snapshot, follower.topic(topic).snapshot
     assert source_version(here) == there.version
     assert state_of(follower, here) == state_of(leader, there)
-    assert partitions_of(here.partitions) == partitions_of(there.partitions)
-    mine, theirs = segments_of(here.live), segments_of(there.live)
+    assert Partition.of_table(here.partitions) == Partition.of_table(there.partitions)
+    mine, theirs = Segment.of_table(here.live), Segment.of_table(there.live)
     if same_paths:
         assert mine == theirs
         for row in mine:

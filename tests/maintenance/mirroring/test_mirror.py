@@ -33,7 +33,7 @@ from tests.maintenance.mirroring.followers import (
 )
 from tests.maintenance.promotion.copies import TopicMirror, promote_topic
 from tests.maintenance.slow_vacuum import SlowVacuum
-from tests.manifest_rows import live_rows, segments_of
+from tests.manifest_rows import Segment, live_rows
 from tests.opened import opened
 from tests.played_files import PlayedFiles
 from tests.small_limits import small_limits
@@ -77,7 +77,7 @@ def test_each_commit_of_the_leader_is_a_commit_of_the_follower(leader, follower)
     assert (report["details"]["commits"], report["details"]["jumps"]) == (4, 0)
     found = [follower.topic(TOPIC, version).snapshot for version in range(follower.topic(TOPIC).snapshot.version + 1)]
     assert [source_version(one) for one in found] == [0, 1, 2, 3, 4]
-    assert [sum(row.records for row in segments_of(one.live)) for one in found] == [0, 3, 6, 9, 12]
+    assert [sum(row.records for row in Segment.of_table(one.live)) for one in found] == [0, 3, 6, 9, 12]
 
 
 def test_a_topic_that_is_promoted_beside_a_mirror_ends_no_mirror(leader, follower, monkeypatch):
@@ -189,7 +189,7 @@ def test_a_deleted_topic_is_deleted_at_the_follower_and_its_files_wait_for_vacuu
     mirrored(leader, follower)
     assert follower.topics() == []
     assert is_deleted(follower)
-    rows = segments_of(follower.topic(TOPIC).manifest.snapshot(deleted=True).segments)
+    rows = Segment.of_table(follower.topic(TOPIC).manifest.snapshot(deleted=True).segments)
     assert [row.state for row in rows] == ["removed"]
     assert all(follower.storage.exists(row.path) for row in rows)
     mirrored(leader, follower)

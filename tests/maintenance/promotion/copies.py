@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from spark_segments import LogDir
 from spark_segments.log.manifest.delta.delta_log import DeltaLog
-from spark_segments.log.manifest.rows import partitions_of
+from spark_segments.log.manifest.rows import Partition
 from spark_segments.maintenance import mirror, verify
 from spark_segments.replicas.promote import STEPS, promotable_topics, promote_topic
 from spark_segments.replicas.topic_mirror import TopicMirror
@@ -84,7 +84,7 @@ def in_step(leader: LogDir, follower: LogDir) -> None:
 def assert_equal(leader: LogDir, follower: LogDir) -> None:
     """Both have the same records, offsets and leader epochs, and no fault."""
     there, here = leader.topic(TOPIC).snapshot, follower.topic(TOPIC).snapshot
-    assert partitions_of(here.partitions) == partitions_of(there.partitions)
+    assert Partition.of_table(here.partitions) == Partition.of_table(there.partitions)
     assert contents(follower) == contents(leader)
     for log in (leader, follower):
         report = verify(log, topics=[TOPIC], deep=True)

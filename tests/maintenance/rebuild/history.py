@@ -24,7 +24,7 @@ from spark_segments import LogDir, ProducerOptions
 from spark_segments.errors import InvalidOptionError, LogDirError, UnknownTopicError
 from spark_segments.maintenance import Report, compact, restore, retain, roll, vacuum
 from tests.maintenance.rebuild.lost import TOPIC, WEEKS_MS, rebuild_manifest
-from tests.manifest_rows import Snapshot, forget_rows, partitions_of, segments_of
+from tests.manifest_rows import Partition, Segment, Snapshot, forget_rows
 from tests.opened import LocalFiles, opened
 
 STEPS = ("append", "roll", "compact", "delete", "retain", "vacuum", "restore", "again", "merge")
@@ -160,8 +160,8 @@ def said(log: LogDir, version: int | None = None) -> Rows:
 
 
 def rows_of(snapshot: Snapshot) -> Rows:
-    partitions = [replace(row, topic_id="") for row in partitions_of(snapshot.partitions)]
-    segments = sorted((replace(row, topic_id="") for row in segments_of(snapshot.source.read(None))), key=str)
+    partitions = [replace(row, topic_id="") for row in Partition.of_table(snapshot.partitions)]
+    segments = sorted((replace(row, topic_id="") for row in Segment.of_table(snapshot.source.read(None))), key=str)
     return snapshot.config, partitions, segments
 
 

@@ -15,7 +15,7 @@ from tests.log.golden_reads import as_records, tree
 from tests.maintenance.verification.file_faults import FILE_FAULTS
 from tests.maintenance.verification.row_faults import ROW_FAULTS
 from tests.maintenance.verification.topics import has
-from tests.manifest_rows import SegmentRows, partitions_of, partitions_table, segments_of, segments_table
+from tests.manifest_rows import Partition, Segment, SegmentRows
 from tests.segment_bytes import AbortedTransactions
 
 
@@ -36,10 +36,10 @@ def test_a_fault_in_a_file_is_found_with_its_place(name, directory):
 def test_a_row_that_lies_is_found(name, log, monkeypatch):
     topic, fault, deep = ROW_FAULTS[name]
     snapshot = log.topic(topic).snapshot
-    segments, partitions = segments_of(snapshot.live), partitions_of(snapshot.partitions)
+    segments, partitions = Segment.of_table(snapshot.live), Partition.of_table(snapshot.partitions)
     path, partition = fault(segments, partitions)
     lying = dataclasses.replace(
-        snapshot, partitions=partitions_table(partitions), source=SegmentRows(segments_table(segments))
+        snapshot, partitions=Partition.table(partitions), source=SegmentRows(Segment.table(segments))
     )
     monkeypatch.setattr(log, "snapshot", lambda topic, *at: lying)
 

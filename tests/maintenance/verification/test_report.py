@@ -11,7 +11,7 @@ from spark_segments.errors import UnknownTopicError
 from spark_segments.maintenance import verify
 from tests.golden_files import golden_dir
 from tests.maintenance.verification.topics import segment
-from tests.manifest_rows import partitions_of, partitions_table
+from tests.manifest_rows import Partition
 
 
 def test_an_unknown_topic_is_an_error_and_no_finding(log):
@@ -44,8 +44,8 @@ def test_findings_of_one_kind_are_kept_up_to_a_number(log, monkeypatch):
     batches = sum(row.batches for row in snapshot.live_of(0))
     lying = dataclasses.replace(
         snapshot,
-        partitions=partitions_table(
-            [dataclasses.replace(partitions_of(snapshot.partitions)[0], leader_epochs=((7, 0),), leader_epoch=7)]
+        partitions=Partition.table(
+            [dataclasses.replace(Partition.of_table(snapshot.partitions)[0], leader_epochs=((7, 0),), leader_epoch=7)]
         ),
     )
     monkeypatch.setattr(log, "snapshot", lambda topic, *at: lying)

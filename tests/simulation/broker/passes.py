@@ -21,7 +21,7 @@ from spark_segments.errors import SegmentsError
 from spark_segments.kafka import directory
 from spark_segments.kafka.directory import committed_directory
 from spark_segments.kafka.transfer import import_all
-from spark_segments.log.findings import ERROR
+from spark_segments.log.findings import Findings
 from spark_segments.log.manifest.states import holes_of
 from spark_segments.log.partitions import offset_bounds
 from spark_segments.maintenance import verify
@@ -158,7 +158,9 @@ class Run:
             raise ViolationError("a pass with nothing to do copies segments")
         report = verify(self.log, deep=True)
         if report.errors:
-            raise ViolationError(f"verify finds {next(one for one in report.findings if one.severity == ERROR)}")
+            raise ViolationError(
+                f"verify finds {next(one for one in report.findings if one.severity == Findings.ERROR)}"
+            )
 
     def _judge(self, place: Place, partition: PlayedPartition, snapshot: Snapshot) -> None:
         number = place[1]
