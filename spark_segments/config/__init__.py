@@ -5,11 +5,15 @@ Options of readers and writers are no settings. They belong to the layer that ta
 
 from __future__ import annotations
 
+from spark_segments.config.isolation import READ_COMMITTED, READ_UNCOMMITTED, check_isolation_level
 from spark_segments.config.rules import (
     FILE,
+    LONGEST_NAME,
+    MOST_PARTITIONS,
     RESERVED_NAMES,
     TOPIC,
     check_new_topic_name,
+    check_partition_count,
     is_topic_name,
     load_defaults,
     names_collide,
@@ -25,12 +29,18 @@ __all__ = [
     "DEFAULT",
     "FILE",
     "KEYS",
+    "LONGEST_NAME",
+    "MOST_PARTITIONS",
+    "READ_COMMITTED",
+    "READ_UNCOMMITTED",
     "RESERVED_NAMES",
     "SERVER_KEYS",
     "TOPIC",
     "ServerConfig",
     "TopicConfig",
+    "check_isolation_level",
     "check_new_topic_name",
+    "check_partition_count",
     "is_topic_name",
     "load_defaults",
     "names_collide",

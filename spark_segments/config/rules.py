@@ -242,3 +242,17 @@ def _logical_lines(text: str) -> Iterator[tuple[str, int]]:
 def _unescaped(match: re.Match[str]) -> str:
     escaped = match.group(1)
     return chr(int(escaped[1:], 16)) if len(escaped) == 5 else _CONTROL.get(escaped, escaped)
+
+
+LONGEST_NAME = 255
+"""How many bytes a name in a directory has at most, on all usual file systems."""
+
+MOST_PARTITIONS = 1_000_000
+"""Upper bound on a topic's partitions: a mistyped number makes no billion rows."""
+
+
+def check_partition_count(topic: str, count: int) -> None:
+    """Raises InvalidOptionError for a number of partitions that the topic cannot have."""
+    most = min(MOST_PARTITIONS, 10 ** (LONGEST_NAME - len(topic) - 1))  # of directories `<topic>-<partition>`
+    if not 1 <= count <= most:
+        raise InvalidOptionError("A topic cannot have so many partitions", expected=f"1 to {most}", found=count)

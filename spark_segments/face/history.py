@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_segments.errors import InvalidOptionError, UnknownTopicError
-from spark_segments.log import Manifest, Snapshot, offset_bounds
+from spark_segments.log import Manifest, Snapshot
 from spark_segments.log.manifest.rows import row_keys
 
 _FIGURES = ("records_in", "records_out", "bytes_in", "bytes_out")
@@ -42,7 +42,7 @@ def history(manifest: Manifest, limit: int | None = None) -> list[dict[str, Any]
         versions.append(
             {"version": commit["version"], "committed_ms": commit["committed_ms"], "job": commit["operation"]}
             | figures
-            | {"partitions": None if after is None else offset_bounds(after)}
+            | {"partitions": None if after is None else after.offset_bounds()}
         )
         before = after
     return versions[::-1]

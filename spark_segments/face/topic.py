@@ -8,27 +8,18 @@ from datetime import datetime
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from spark_segments.config import TopicConfig, normal_overrides, topic_config
+from spark_segments.config import TopicConfig, check_partition_count, normal_overrides, topic_config
 from spark_segments.errors import (
     InvalidOptionError,
     OffsetOutOfRangeError,
     PolicyViolationError,
 )
 from spark_segments.face.history import history
-from spark_segments.log import (
-    Change,
-    LogDirectory,
-    Manifest,
-    Partition,
-    Snapshot,
-    check_partition,
-    describe,
-    offset_bounds,
-)
+from spark_segments.log import Change, LogDirectory, Manifest, Partition, Snapshot, describe
+from spark_segments.log.eras import Eras
 from spark_segments.log.manifest.commit import Plan
 from spark_segments.log.manifest.operation import Operation
 from spark_segments.log.manifest.transaction import named
-from spark_segments.log.partitions import check_partition_count, with_era
 from spark_segments.printing import Printed, Prints
 from spark_segments.quantities import Bytes, since_1970_ms
 
@@ -96,7 +87,7 @@ class Topic(Prints):
 
     def offsets(self) -> dict[int, tuple[int, int]]:
         """{partition: (log start offset, log end offset)}: the end is the next offset to be given out."""
-        return offset_bounds(self.snapshot)
+        return self.snapshot.offset_bounds()
 
     def offsets_for_times(self, timestamp_ms: int) -> dict[int, tuple[int, int] | None]:
         """{partition: (offset, timestamp in ms)} of the first offset with a timestamp ≥ `timestamp_ms`, None where
@@ -293,7 +284,7 @@ def altered(config: Mapping[str, str | None], partitions: int | None, defaults: 
         added = [Partition(snapshot.topic_id, number) for number in range(count, partitions or count)]
         if overrides == snapshot.config and not added:
             return None
-        topic = dataclasses.replace(with_era(snapshot), config=overrides) if added else None
+        topic = dataclasses.replace(Eras.begun(snapshot), config=overrides) if added else None
         return Change(Operation.ALTER, config=overrides, partitions=added, topic=topic)
 
     return plan
@@ -318,7 +309,7 @@ def records_deleted(before_offsets: Mapping[int, int], defaults: Mapping[str, st
             )
         rows = []
         for number, before in before_offsets.items():
-            check_partition(snapshot, number)
+            snapshot.check_partition(number)
             row = snapshot.partition(number)
             before = row.log_end_offset if before == -1 else before
             if not 0 <= before <= row.log_end_offset:

@@ -14,7 +14,7 @@ from spark_segments.log.manifest.manifest import Manifest
 from spark_segments.log.manifest.operation import Operation
 from spark_segments.log.manifest.rows import Partition, Segment
 from spark_segments.log.manifest.snapshot import Snapshot
-from spark_segments.log.manifest.states import MISSING_THERE, REMOVED_BEFORE, Hole, with_holes
+from spark_segments.log.manifest.states import Hole
 from spark_segments.log.manifest.swap import not_as_read
 
 """The operation of the commits."""
@@ -74,7 +74,7 @@ class Landing:
                 holes.extend(self._holes(here, theirs, changed.log_end_offset))
             if not added and not replaced and not rows:
                 return None
-            topic = with_holes(current, holes) if holes else None
+            topic = Hole.noted(current, holes) if holes else None
             return Change(Operation.IMPORT, add=added, replace=replaced, partitions=rows, topic=topic)
 
         done = self.manifest.commit(plan)
@@ -89,10 +89,10 @@ class Landing:
         start = max(here.log_end_offset, min(theirs.log_start_offset, end))
         holes = []
         if start > here.log_end_offset and number not in self.made:
-            holes.append(Hole(number, here.log_end_offset, start, now_ms, REMOVED_BEFORE))
+            holes.append(Hole(number, here.log_end_offset, start, now_ms, Hole.REMOVED_BEFORE))
         for gap_start, gap_end in self.gaps.get(number, ()):
             if max(gap_start, start) < gap_end <= end:
-                holes.append(Hole(number, max(gap_start, start), gap_end, now_ms, MISSING_THERE))
+                holes.append(Hole(number, max(gap_start, start), gap_end, now_ms, Hole.MISSING_THERE))
         return holes
 
     def _land(

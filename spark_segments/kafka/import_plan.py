@@ -26,8 +26,8 @@ from spark_segments.storage import Storage
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+from spark_segments.config import MOST_PARTITIONS
 from spark_segments.kafka.directory import KafkaDirectory
-from spark_segments.log.partitions import MOST_PARTITIONS
 
 _HINT = "Import into another log directory, or delete the topic here first"
 

@@ -38,6 +38,7 @@ from spark_segments.kafka.import_plan import (
 from spark_segments.kafka.partition import ZERO_TOPIC_ID, Copied, RecoveredPartition
 from spark_segments.kafka.recovered import CUT_SHORT, Cut
 from spark_segments.log.difference import Comparison
+from spark_segments.log.eras import Eras
 from spark_segments.log.manifest.change import Change
 from spark_segments.log.manifest.manifest import Manifest
 from spark_segments.log.manifest.operation import Operation
@@ -45,7 +46,6 @@ from spark_segments.log.manifest.rows import Partition, Segment
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.manifest.states import Hole
 from spark_segments.log.manifest.topic_row import TopicRow
-from spark_segments.log.partitions import without_eras
 from spark_segments.log.report import Report
 from spark_segments.log.segment.copying import copy_batches, copy_file, copy_log
 from spark_segments.log.segment.limits import SegmentLimits
@@ -279,7 +279,7 @@ class _Import:
         if topic_id == ZERO_TOPIC_ID:
             topic_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
         rows = _empty_partitions(found, topic_id, 0)
-        topic = without_eras(TopicRow(topic_id, self.overrides))
+        topic = Eras.unknown(TopicRow(topic_id, self.overrides))
         self.manifest.create_by(Change(Operation.CREATE, partitions=rows, topic=topic))
         self.made |= {row.partition for row in rows}
         return self.manifest.snapshot()
@@ -290,7 +290,7 @@ class _Import:
 
         def plan(current: Snapshot) -> Change | None:
             made[:] = _empty_partitions(kafka, current.topic_id, current.partitions.num_rows)
-            return Change(Operation.IMPORT, partitions=made, topic=without_eras(current.topic_row)) if made else None
+            return Change(Operation.IMPORT, partitions=made, topic=Eras.unknown(current.topic_row)) if made else None
 
         if not _empty_partitions(kafka, current.topic_id, current.partitions.num_rows):
             return current

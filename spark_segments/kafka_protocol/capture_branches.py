@@ -13,7 +13,7 @@ from spark_segments.errors import (
 from spark_segments.log.directory import LogDirectory
 from spark_segments.log.manifest.change import Change
 from spark_segments.log.manifest.snapshot import Snapshot
-from spark_segments.log.manifest.states import GOES_ON_IN
+from spark_segments.log.manifest.states import Captured
 
 CAPTURE = "capture"
 """The operation of the commits."""
@@ -24,7 +24,7 @@ def topic_here(log: LogDirectory, source: str) -> tuple[str, Snapshot | None]:
     name = source
     while True:
         snapshot = _snapshot(log, name)
-        following = None if snapshot is None else snapshot.states.get(GOES_ON_IN)
+        following = None if snapshot is None else snapshot.states.get(Captured.GOES_ON_IN)
         if following is None:
             return name, snapshot
         name = following
@@ -49,7 +49,7 @@ def branch(log: LogDirectory, source: str, cluster_topics: Collection[str]) -> s
     def plan(current: Snapshot) -> Change:
         current.role.check(current.topic, CAPTURE)
         return Change(
-            CAPTURE, topic=dataclasses.replace(current.topic_row, states={**current.states, GOES_ON_IN: name})
+            CAPTURE, topic=dataclasses.replace(current.topic_row, states={**current.states, Captured.GOES_ON_IN: name})
         )
 
     log.manifest(before).commit(plan)

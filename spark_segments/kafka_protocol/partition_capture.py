@@ -42,7 +42,7 @@ from spark_segments.kafka_protocol.source import (
     patient,
 )
 from spark_segments.log.manifest.rows import Partition, Segment
-from spark_segments.log.manifest.states import REMOVED_BEFORE, Captured, CapturedBatch, Hole, Undecided
+from spark_segments.log.manifest.states import Captured, CapturedBatch, Hole, Undecided
 from spark_segments.log.segment.copying import rebased
 from spark_segments.log.segment.limits import SegmentLimits
 from spark_segments.log.segment.writer import MAX_RELATIVE_OFFSET, SegmentWriter
@@ -399,7 +399,7 @@ class PartitionsCapture:
             part.goal = max(part.goal, start)
 
     def _note_hole(self, part: CapturedPartition, start: int, end: int) -> None:
-        part.holes.append(Hole(part.number, start, end, self._storage.now_ms(), REMOVED_BEFORE))
+        part.holes.append(Hole(part.number, start, end, self._storage.now_ms(), Hole.REMOVED_BEFORE))
 
     def _append(self, part: CapturedPartition, fetched: Fetched) -> bool:
         """Takes the whole batches of an answer below the high watermark, and says whether there were any."""

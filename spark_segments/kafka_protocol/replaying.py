@@ -18,8 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from confluent_kafka import KafkaError, Message
 
-from spark_segments.config import validate_topic_name
-from spark_segments.config.isolation import READ_COMMITTED
+from spark_segments.config import READ_COMMITTED, validate_topic_name
 from spark_segments.config.values import LONG_MAX
 from spark_segments.errors import InvalidOptionError, InvalidRecordError, OffsetOutOfRangeError, UnknownTopicError
 from spark_segments.kafka.groups import chosen_groups
@@ -39,13 +38,10 @@ from spark_segments.log import (
     Scan,
     Selection,
     Snapshot,
-    loss_at,
-    offset_bounds,
     offsets_for_times,
     selected,
 )
-from spark_segments.log.manifest.states import holes_in
-from spark_segments.log.reading.plan import readable_bounds
+from spark_segments.log.manifest.states import Hole
 from spark_segments.log.reading.scan import Offsets
 from spark_segments.progress import Progress
 
@@ -288,7 +284,7 @@ class Replay:
         places, ends, new, new_ends = {}, {}, set(), dict[int, int]()
         after, before = self._options.from_time_ms, self._options.to_time_ms
         firsts, lasts = (self._firsts(snapshot, ms) for ms in (after, before))
-        bounds = readable_bounds(snapshot, READ_COMMITTED)
+        bounds = snapshot.offset_bounds(READ_COMMITTED)
         for number, (start, end) in bounds.items():
             if before is not None and (last := lasts[number]) is not None:
                 end = min(end, last[0])
@@ -309,20 +305,20 @@ class Replay:
         topic.warnings += [
             f"{snapshot.topic}-{number}: {hole}"
             for number in ends
-            for hole in holes_in(snapshot, number, places[number], ends[number])
+            for hole in Hole.within(snapshot, number, places[number], ends[number])
         ]
         return topic
 
     def _firsts(self, snapshot: Snapshot, time_ms: int | None) -> Mapping[int, tuple[int, int] | None]:
         if time_ms is None:
             return {}
-        return offsets_for_times(self._log.storage, snapshot, dict.fromkeys(offset_bounds(snapshot), time_ms))
+        return offsets_for_times(self._log.storage, snapshot, dict.fromkeys(snapshot.offset_bounds(), time_ms))
 
     def _check(self, snapshot: Snapshot, number: int, place: int, metadata: Sequence[str]) -> None:
         """Raises OffsetOutOfRangeError where this is not the log that was sent, or records have left it since."""
         state = PartitionState.of(snapshot, number)
         known = Position(place, metadata[0], int(metadata[1])) if len(metadata) > 1 else state.position(place)
-        loss = loss_at(known, state, (snapshot.topic, number), f"replay {self._name}")
+        loss = known.loss_in(state, (snapshot.topic, number), f"replay {self._name}")
         if loss is not None:
             raise OffsetOutOfRangeError(
                 loss.message,

@@ -31,22 +31,14 @@ from spark_segments.kafka_protocol.partition_capture import (
 )
 from spark_segments.kafka_protocol.source import EARLIEST, SourceCluster, SourceTopic, patient
 from spark_segments.log.directory import LogDirectory
+from spark_segments.log.eras import Eras
 from spark_segments.log.manifest.change import Change
 from spark_segments.log.manifest.manifest import Manifest
 from spark_segments.log.manifest.operation import Operation
 from spark_segments.log.manifest.rows import Partition, Segment
 from spark_segments.log.manifest.snapshot import Snapshot
-from spark_segments.log.manifest.states import (
-    SOURCE_CLUSTER_ID,
-    SOURCE_TOPIC_ID,
-    Captured,
-    captured_of,
-    last_batches_of,
-    with_captured,
-    with_holes,
-)
+from spark_segments.log.manifest.states import Captured, CapturedBatch, Hole
 from spark_segments.log.manifest.topic_row import TopicRow
-from spark_segments.log.partitions import without_eras
 from spark_segments.log.report import Report
 from spark_segments.log.segment.limits import SegmentLimits
 from spark_segments.progress import Progress
@@ -122,10 +114,10 @@ class TopicCapture:
             self._tell_end({number: error for number in self._topic.leaders})
             return self.name
         self._config = topic_config(current.config, self._log.defaults)
-        noted, now_ms = captured_of(current.states), self._log.storage.now_ms()
+        noted, now_ms = Captured.of(current.states), self._log.storage.now_ms()
         self._known = {*noted}
-        last_batches = last_batches_of(current.states)
-        self._cluster_id = current.states.get(SOURCE_CLUSTER_ID)
+        last_batches = CapturedBatch.of(current.states)
+        self._cluster_id = current.states.get(Captured.SOURCE_CLUSTER_ID)
         markers_ms = self._config.delete_retention_ms if self._config.compact else None
         self._parts = {
             row.partition: CapturedPartition.of(
@@ -226,7 +218,7 @@ class TopicCapture:
         if due or self._cluster_id != self._topic.cluster_id is not None:
             cluster_id = self._cluster_id = self._topic.cluster_id
             self._manifest.commit(
-                lambda current: Change(CAPTURE, topic=with_captured(current.topic_row, due, cluster_id=cluster_id))
+                lambda current: Change(CAPTURE, topic=Captured.noted(current.topic_row, due, cluster_id=cluster_id))
             )
         for number, one in due.items():
             self._parts[number].noted = one
@@ -243,8 +235,8 @@ class TopicCapture:
             topic_id = topic.topic_id if self.name == topic.name else None
             if topic_id is None:  # the one that this goes on for may have theirs
                 topic_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
-                states = {} if topic.topic_id is None else {SOURCE_TOPIC_ID: topic.topic_id}
-            row = without_eras(TopicRow(topic_id, kept.config, states=states))
+                states = {} if topic.topic_id is None else {Captured.SOURCE_TOPIC_ID: topic.topic_id}
+            row = Eras.unknown(TopicRow(topic_id, kept.config, states=states))
             self._manifest.create_by(Change(Operation.CREATE, partitions=self._empty(topic_id, 0), topic=row))
         current = self._manifest.snapshot() if before is None else before
         current.role.check(current.topic, CAPTURE)
@@ -252,7 +244,7 @@ class TopicCapture:
 
         def grown(current: Snapshot) -> Change | None:
             made = self._empty(current.topic_id, current.partitions.num_rows)
-            return Change(CAPTURE, partitions=made, topic=without_eras(current.topic_row)) if made else None
+            return Change(CAPTURE, partitions=made, topic=Eras.unknown(current.topic_row)) if made else None
 
         if len(topic.leaders) > current.partitions.num_rows:
             self._manifest.commit(grown)
@@ -270,7 +262,7 @@ class TopicCapture:
     def _check_id(self, current: Snapshot) -> None:
         topic_id, cluster_id = (
             current.states.get(name, default)
-            for name, default in ((SOURCE_TOPIC_ID, current.topic_id), (SOURCE_CLUSTER_ID, None))
+            for name, default in ((Captured.SOURCE_TOPIC_ID, current.topic_id), (Captured.SOURCE_CLUSTER_ID, None))
         )
         check_same(self.name, topic_id, cluster_id, self._topic)
 
@@ -316,7 +308,7 @@ class TopicCapture:
                 ]
                 dirty = max(here.first_dirty_offset, start)
                 rows.append(dataclasses.replace(row, log_start_offset=start, first_dirty_offset=dirty))
-            topic = with_captured(with_holes(current, holes, undecided), notes, last_batches, self._topic.cluster_id)
+            topic = Captured.noted(Hole.noted(current, holes, undecided), notes, last_batches, self._topic.cluster_id)
             return Change(CAPTURE, add=chunks, replace=grown, partitions=rows, topic=topic)
 
         self._manifest.commit(plan)

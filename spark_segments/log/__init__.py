@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from spark_segments.log.description import describe
     from spark_segments.log.directory import LogDirectory, selected
+    from spark_segments.log.eras import Eras
     from spark_segments.log.groups.group import Group, all_groups
     from spark_segments.log.groups.lag import group_lags
     from spark_segments.log.manifest.change import Change
     from spark_segments.log.manifest.manifest import Manifest
     from spark_segments.log.manifest.rows import Partition, Segment
     from spark_segments.log.manifest.snapshot import Snapshot
-    from spark_segments.log.partitions import check_partition, eras_of, offset_bounds
-    from spark_segments.log.positions import PartitionState, Position, loss_at
+    from spark_segments.log.positions import PartitionState, Position
     from spark_segments.log.reading.plan import Selection
     from spark_segments.log.reading.scan import Scan
     from spark_segments.log.reading.times import offsets_for_times
@@ -40,20 +40,16 @@ _HOME = {
     "Selection": "reading.plan",
     "Snapshot": "manifest.snapshot",
     "all_groups": "groups.group",
-    "check_partition": "partitions",
     "describe": "description",
-    "eras_of": "partitions",
+    "Eras": "eras",
     "group_lags": "groups.lag",
-    "loss_at": "positions",
-    "offset_bounds": "partitions",
     "offsets_for_times": "reading.times",
-    "partitions_of": "manifest.rows",
-    "segments_of": "manifest.rows",
     "selected": "directory",
     "walk": "segment.walk",
 }
 __all__ = [
     "Change",
+    "Eras",
     "Group",
     "LogDirectory",
     "Manifest",
@@ -66,15 +62,9 @@ __all__ = [
     "Selection",
     "Snapshot",
     "all_groups",
-    "check_partition",
     "describe",
-    "eras_of",
     "group_lags",
-    "loss_at",
-    "offset_bounds",
     "offsets_for_times",
-    "partitions_of",
-    "segments_of",
     "selected",
     "walk",
 ]

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from spark_segments.config import TopicConfig
 from spark_segments.log.manifest.rows import Segment
 from spark_segments.log.manifest.snapshot import Snapshot
-from spark_segments.log.manifest.states import captured_of, holes_of, undecided_of
+from spark_segments.log.manifest.states import Captured, Hole, Undecided
 
 
 def describe(snapshot: Snapshot, config: TopicConfig) -> dict[str, Any]:
@@ -46,8 +46,8 @@ def describe(snapshot: Snapshot, config: TopicConfig) -> dict[str, Any]:
             "objects": pc.count_distinct(live.column("path").filter(is_shared)).as_py(),
             "size_bytes": int(log_bytes[is_shared.to_numpy()].sum()),
         },
-        "holes": [hole.to_dict() for hole in holes_of(snapshot.states)],
-        "undecided": [one.to_dict() for one in undecided_of(snapshot.states)],
+        "holes": [hole.to_dict() for hole in Hole.of(snapshot.states)],
+        "undecided": [one.to_dict() for one in Undecided.of(snapshot.states)],
         "captured": [
             {
                 "partition": number,
@@ -56,7 +56,7 @@ def describe(snapshot: Snapshot, config: TopicConfig) -> dict[str, Any]:
                 "lag": one.lag(snapshot.partition(number).log_end_offset),
                 "late": one.late,
             }
-            for number, one in sorted(captured_of(snapshot.states).items())
+            for number, one in sorted(Captured.of(snapshot.states).items())
         ],
         "partitions": [
             {

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Protocol, Self
 from spark_segments import extensions
 from spark_segments.config import (
     check_new_topic_name,
+    check_partition_count,
     is_topic_name,
     names_collide,
     normal_overrides,
@@ -31,7 +32,6 @@ from spark_segments.log.manifest.manifest import Manifest
 from spark_segments.log.manifest.rows import Partition
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.marker import is_marked, mark
-from spark_segments.log.partitions import check_partition_count
 from spark_segments.storage import Storage
 
 if TYPE_CHECKING:

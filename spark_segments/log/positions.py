@@ -48,6 +48,49 @@ class Position:
             )
         return cls(int(offset), snapshot.topic_id, LeaderEpochs.of(row).before(offset), metadata)
 
+    def loss_in(self, state: PartitionState, where: TopicPartition, reader: str) -> Loss | None:
+        """What a reader loses that goes on here in the partition `where`; None: nothing. `reader`: in words.
+
+        In the order of the rule: the topic is another one; another leader replaced records below the position;
+        the position is above the log end, or its leader epoch is none of this log; the records at it have left the log.
+        """
+        topic, name = where[0], f"{where[0]}-{where[1]}"
+        offset, epochs = self.offset, state.leader_epochs
+        if self.topic_id is not None and self.topic_id != state.topic_id:
+            message = f"Topic {topic} was deleted and made again since {reader} read it"
+            return Loss(
+                Loss.MADE_ANEW, state.log_start, message, f"topic id {self.topic_id}", f"topic id {state.topic_id}"
+            )
+        parting_offset = epochs.parting_offset(offset, self.leader_epoch)
+        was_read = f"offset {offset} of leader epoch {self.leader_epoch}"
+        if parting_offset < offset:
+            return Loss(
+                Loss.PARTED,
+                min(max(parting_offset, state.log_start), state.log_end),
+                f"The log of {name} is another one from offset {parting_offset} on than the log that {reader} read: a "
+                "follower was promoted that lacked the records from there on",
+                was_read,
+                f"leader epoch {epochs.before(parting_offset + 1)} from offset {parting_offset} on",
+            )
+        if offset > state.log_end or not epochs.know(self.leader_epoch):
+            return Loss(
+                Loss.OTHER_LOG,
+                max(min(offset, state.log_end), state.log_start),
+                f"The log of {name} is not the log that {reader} read: it is a copy of a part of it, or that log's "
+                "last records were cut",
+                was_read,
+                f"a log end of {state.log_end}, leader epoch {epochs.before(min(offset, state.log_end))}",
+            )
+        if offset < state.log_start:
+            return Loss(
+                Loss.DELETED,
+                state.log_start,
+                f"Records of {name} were deleted before {reader} read them",
+                f"a log start of at most {offset}",
+                f"{state.log_start}: offsets {offset} to {state.log_start - 1} are gone",
+            )
+        return None
+
 
 @dataclass(frozen=True, slots=True)
 class PartitionState:
@@ -96,47 +139,3 @@ class Loss:
     PARTED: ClassVar = "parted"
     OTHER_LOG: ClassVar = "other log"
     DELETED: ClassVar = "deleted"
-
-
-def loss_at(position: Position, state: PartitionState, where: TopicPartition, reader: str) -> Loss | None:
-    """What a reader loses that goes on at a position in the partition `where`; None: nothing. `reader`: in words.
-
-    In the order of the rule: the topic is another one; another leader replaced records below the position; the position
-    is above the log end, or its leader epoch is none of this log; the records at it have left the log.
-    """
-    topic, name = where[0], f"{where[0]}-{where[1]}"
-    offset, epochs = position.offset, state.leader_epochs
-    if position.topic_id is not None and position.topic_id != state.topic_id:
-        message = f"Topic {topic} was deleted and made again since {reader} read it"
-        return Loss(
-            Loss.MADE_ANEW, state.log_start, message, f"topic id {position.topic_id}", f"topic id {state.topic_id}"
-        )
-    parting_offset = epochs.parting_offset(offset, position.leader_epoch)
-    was_read = f"offset {offset} of leader epoch {position.leader_epoch}"
-    if parting_offset < offset:
-        return Loss(
-            Loss.PARTED,
-            min(max(parting_offset, state.log_start), state.log_end),
-            f"The log of {name} is another one from offset {parting_offset} on than the log that {reader} read: a "
-            "follower was promoted that lacked the records from there on",
-            was_read,
-            f"leader epoch {epochs.before(parting_offset + 1)} from offset {parting_offset} on",
-        )
-    if offset > state.log_end or not epochs.know(position.leader_epoch):
-        return Loss(
-            Loss.OTHER_LOG,
-            max(min(offset, state.log_end), state.log_start),
-            f"The log of {name} is not the log that {reader} read: it is a copy of a part of it, or that log's last "
-            "records were cut",
-            was_read,
-            f"a log end of {state.log_end}, leader epoch {epochs.before(min(offset, state.log_end))}",
-        )
-    if offset < state.log_start:
-        return Loss(
-            Loss.DELETED,
-            state.log_start,
-            f"Records of {name} were deleted before {reader} read them",
-            f"a log start of at most {offset}",
-            f"{state.log_start}: offsets {offset} to {state.log_start - 1} are gone",
-        )
-    return None

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from spark_segments.errors import MissingExtraError
 from spark_segments.face.logdir import LogDir
-from spark_segments.log import Scan, eras_of, offsets_for_times
+from spark_segments.log import Eras, Scan, offsets_for_times
 
 try:
     import polars as pl
@@ -73,7 +73,7 @@ def _frames(
     used = names if predicate is None else [*names, *predicate.meta.root_names()]
     # The first rows of a range are not the first rows of the topic, and what is newest there may be older than a record
     # of another partition.
-    is_whole = n_rows is not None or (scan.selection.view is not None and eras_of(scan.snapshot) is not None)
+    is_whole = n_rows is not None or (scan.selection.view is not None and Eras.of(scan.snapshot) is not None)
     bounds = Bounds() if predicate is None or is_whole else bounds_of(predicate)
     left = n_rows
     for batch in replace(scan.select(used), offsets=_offsets(scan, bounds)).to_reader(threads):

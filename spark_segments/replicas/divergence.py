@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from spark_segments.errors import DivergedLogError
 from spark_segments.execution import run_tasks
-from spark_segments.log import Snapshot, offset_bounds, partitions_of
+from spark_segments.log import Snapshot, partitions_of
 from spark_segments.log.difference import History, first_foreign_offset
 from spark_segments.log.segment.leader_epochs import LeaderEpochs
 from spark_segments.storage import Storage
@@ -81,8 +81,8 @@ def has_new_role(follower: Snapshot, leader: Snapshot) -> bool:
 
 def _seems_parted(follower: Snapshot, leader: Snapshot) -> bool:
     """Whether a follower has offsets above its leader's log end, or in another leader epoch."""
-    ends = offset_bounds(leader)
-    if any(end > ends.get(number, (0, 0))[1] for number, (_, end) in offset_bounds(follower).items()):
+    ends = leader.offset_bounds()
+    if any(end > ends.get(number, (0, 0))[1] for number, (_, end) in follower.offset_bounds().items()):
         return True
     if follower.partitions.column("leader_epochs").equals(leader.partitions.column("leader_epochs")):
         return False

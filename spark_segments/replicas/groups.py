@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from spark_segments.errors import SegmentsError
-from spark_segments.log import LogDirectory, Position, Snapshot, all_groups, offset_bounds
+from spark_segments.log import LogDirectory, Position, Snapshot, all_groups
 from spark_segments.log.groups.group import Positions
 from spark_segments.log.groups.group_files import GroupRows
 
@@ -105,5 +105,5 @@ def _follows(snapshot: Snapshot) -> bool:
 
 def _fits(snapshot: Snapshot, partition: int, position: Position) -> bool:
     """Whether the follower has the topic and the offsets that a position speaks of."""
-    bounds = offset_bounds(snapshot)
+    bounds = snapshot.offset_bounds()
     return position.topic_id == snapshot.topic_id and partition in bounds and position.offset <= bounds[partition][1]

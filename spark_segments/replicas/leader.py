@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from spark_segments.errors import LogDirError
-from spark_segments.log import Snapshot, offset_bounds
+from spark_segments.log import Snapshot
 from spark_segments.log.manifest.replay import TopicVersions
 
 BEGAN_ANEW = -1
@@ -99,7 +99,7 @@ def lag_of(leader: Leader, follower: Snapshot, now_ms: int) -> Lag:
         return Lag(source.version, source.version, 0, 0, 0)
     first = leader.facts(reached + 1)
     since_ms = source.committed_ms if first is None else first.committed_ms
-    bounds = offset_bounds(follower) if newest.topic_id == follower.topic_id else {}
-    ends = ((end, bounds.get(number, (0, 0))[1]) for number, (_, end) in offset_bounds(newest).items())
+    bounds = follower.offset_bounds() if newest.topic_id == follower.topic_id else {}
+    ends = ((end, bounds.get(number, (0, 0))[1]) for number, (_, end) in newest.offset_bounds().items())
     records = sum(max(0, theirs - ours) for theirs, ours in ends)
     return Lag(newest.version, source.version, newest.version - reached, records, max(0, now_ms - since_ms))

@@ -21,7 +21,7 @@ from spark_segments.errors import (
     UnknownTopicError,
 )
 from spark_segments.execution import run_tasks
-from spark_segments.log import Change, LogDirectory, Manifest, Snapshot, offset_bounds, partitions_of, segments_of
+from spark_segments.log import Change, LogDirectory, Manifest, Snapshot, partitions_of, segments_of
 from spark_segments.log.manifest.replay import FollowerVersion, LeaderVersion, deletes_files, missing_rows, plan_mirror
 from spark_segments.log.manifest.states import REBUILT_FROM
 from spark_segments.log.manifest.topic_log import TableState
@@ -299,6 +299,6 @@ def _returned(leader: Leader, follower: FollowerVersion, latest: Snapshot, linea
         return frozenset()
     if here.topic_id != latest.topic_id and REBUILT_FROM not in latest.states:
         return frozenset()  # a topic made again has files of its own
-    if not any(end for _, end in offset_bounds(here).values()):
+    if not any(end for _, end in here.offset_bounds().values()):
         return frozenset()  # it never had a file
     return leader.returned_since(lineage.version, latest)

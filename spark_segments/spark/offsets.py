@@ -12,9 +12,7 @@ from dataclasses import dataclass, replace
 
 from spark_segments.errors import InvalidOptionError, OffsetOutOfRangeError
 from spark_segments.log.manifest.snapshot import Snapshot
-from spark_segments.log.manifest.states import holes_in
-from spark_segments.log.partitions import check_partition, offset_bounds
-from spark_segments.log.reading.plan import readable_bounds
+from spark_segments.log.manifest.states import Hole
 from spark_segments.spark.option_values import TopicPartition
 from spark_segments.spark.options import EARLIEST, Limit, ReadOptions, Topics
 
@@ -52,8 +50,8 @@ def offset_ranges(
     ranges = []
     for topic, numbers in partitions.items():
         snapshot = snapshots[topic]
-        bounds = offset_bounds(snapshot)
-        readable = readable_bounds(snapshot, options.isolation_level)
+        bounds = snapshot.offset_bounds()
+        readable = snapshot.offset_bounds(options.isolation_level)
         ends = {number: readable[number][1] for number in numbers}
         starts = resolve(options.start, snapshot, numbers, bounds, ends, offsets_for_times)
         stops = resolve(options.end, snapshot, numbers, bounds, ends, offsets_for_times)
@@ -80,7 +78,7 @@ def offset_ranges(
 
 def _check_holes(snapshot: Snapshot, chosen: OffsetRange) -> None:
     """Raises OffsetOutOfRangeError for a range in which records are missing that the log should have."""
-    for hole in holes_in(snapshot, chosen.partition, chosen.start, chosen.end):
+    for hole in Hole.within(snapshot, chosen.partition, chosen.start, chosen.end):
         raise OffsetOutOfRangeError(
             f"{chosen.topic}-{chosen.partition} has a hole: {hole}",
             expected=f"offsets {chosen.start} to {chosen.end - 1}",
@@ -131,12 +129,12 @@ def subscribed_partitions(
 ) -> dict[str, list[int]]:
     chosen = {}
     for topic, snapshot in sorted(snapshots.items()):
-        there = offset_bounds(snapshot)
+        there = snapshot.offset_bounds()
         wanted = there if topics.partitions is None else topics.partitions[topic]
         chosen[topic] = [number for number in wanted if number in there or not skip_missing]
         for number in chosen[topic]:
             if number not in there:
-                check_partition(snapshot, number)  # raises an error that names the existing partitions
+                snapshot.check_partition(number)  # raises an error that names the existing partitions
     return chosen
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from spark_segments import extensions
-from spark_segments.config.isolation import READ_COMMITTED, READ_UNCOMMITTED
+from spark_segments.config import READ_COMMITTED, READ_UNCOMMITTED
 from spark_segments.config.table import KEYS
 from spark_segments.errors import InvalidOptionError
 from spark_segments.quantities import duration_ms, moment_ms, size_bytes

@@ -15,7 +15,7 @@ from spark_segments.execution import Versioned
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.reading.across import ViewPart
 from spark_segments.log.reading.ahead import read_ahead
-from spark_segments.log.reading.plan import DEFAULT_MAX_PARTITION_BYTES, LATEST_VIEW, Part, Selection, pack
+from spark_segments.log.reading.plan import DEFAULT_MAX_PARTITION_BYTES, Part, Selection, pack
 from spark_segments.log.reading.scan import Scan, read
 from spark_segments.spark.batches import merged
 from spark_segments.spark.offsets import OffsetRange, offset_ranges, split
@@ -122,7 +122,7 @@ class Reader(Versioned, DataSourceReader):
         selection = Selection(
             tuple(dict.fromkeys(raw.get(name, name) for name in self._schema.names)),
             options.isolation_level,
-            LATEST_VIEW if options.latest else None,
+            Selection.LATEST_VIEW if options.latest else None,
             include_tombstones=options.include_tombstones,
         )
         return Scan(self._storage, self._snapshots[topic], offsets, selection, readers)

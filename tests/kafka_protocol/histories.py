@@ -19,8 +19,7 @@ from functools import lru_cache
 from spark_segments import LogDir
 from spark_segments.kafka_protocol import capture, partition_capture, topic_capture
 from spark_segments.log.manifest.snapshot import Snapshot
-from spark_segments.log.manifest.states import holes_of
-from spark_segments.log.partitions import offset_bounds
+from spark_segments.log.manifest.states import Hole
 from spark_segments.maintenance import verify
 from tests.kafka_protocol.played import FAULTS, Fault, PlayedViews, playing
 from tests.log.memory_store import memory_log
@@ -69,7 +68,7 @@ def history(seed: int) -> None:
     with playing(views) as address:
         for _ in range(chance.randint(2, 6)):
             views.state = source.states[at]
-            offsets = offset_bounds(views.state)
+            offsets = views.state.offset_bounds()
             ends = {number: end for number, (_, end) in offsets.items()}
             if _captured(log, address, chance):
                 there = {(n, offset) for n, bounds in offsets.items() for offset in range(*bounds)}
@@ -157,7 +156,7 @@ def _check(log: LogDir, here: Model, written: Model, ends: dict[int, int]) -> No
     assert {number: end for number, (_, end) in topic.offsets().items()} == ends
     holes = {
         (hole.partition, offset)
-        for hole in holes_of(topic.snapshot.states)
+        for hole in Hole.of(topic.snapshot.states)
         for offset in range(hole.start_offset, hole.end_offset)
     }
     starts = {number: start for number, (start, _) in topic.offsets().items()}

@@ -27,7 +27,7 @@ from spark_segments.kafka_protocol.source import SourceCluster
 from spark_segments.kafka_protocol.views import Views
 from spark_segments.log.manifest.change import Change
 from spark_segments.log.manifest.snapshot import Snapshot
-from spark_segments.log.manifest.states import captured_of, with_captured
+from spark_segments.log.manifest.states import Captured
 from spark_segments.log.reading.verbatim import PartitionLog
 from spark_segments.maintenance import roll, verify
 from tests.clock import PATIENCE_SECONDS, store_clock
@@ -339,9 +339,9 @@ def away(log: LogDir, topic: str, partition: int, time_ms: int) -> None:
     """As if the last capture of a partition had been so long ago."""
 
     def plan(current: Snapshot) -> Change:
-        noted = captured_of(current.states)[partition]
+        noted = Captured.of(current.states)[partition]
         before = dataclasses.replace(noted, at_ms=noted.at_ms - time_ms - 1)
-        return Change(CAPTURE, topic=with_captured(current.topic_row, {partition: before}))
+        return Change(CAPTURE, topic=Captured.noted(current.topic_row, {partition: before}))
 
     log.topic(topic).manifest.commit(plan)
 

@@ -18,7 +18,7 @@ from spark_segments import LogDir
 from spark_segments.errors import OffsetOutOfRangeError
 from spark_segments.kafka.directory import KafkaDirectory, committed_directory
 from spark_segments.kafka.transfer import import_all
-from spark_segments.log.manifest.states import REMOVED_BEFORE, holes_of
+from spark_segments.log.manifest.states import Hole
 from spark_segments.maintenance import Report, mirror, verify
 from spark_segments.maintenance.verification.deep import MESSAGE
 from spark_segments.spark.offsets import offset_ranges
@@ -78,7 +78,7 @@ def offsets(log: LogDir, topic: str, **options: Any) -> list[int]:
 
 
 def holes(log: LogDir, topic: str) -> list[tuple[int, int]]:
-    return [(hole.start_offset, hole.end_offset) for hole in holes_of(log.topic(topic).snapshot.states)]
+    return [(hole.start_offset, hole.end_offset) for hole in Hole.of(log.topic(topic).snapshot.states)]
 
 
 def is_sound(log: LogDir) -> bool:
@@ -173,8 +173,8 @@ def test_what_retention_took_before_it_was_copied_is_a_hole(disk, log):
     done = copied(disk, log, "orders")
     assert holes(log, "orders") == [(end, partition.log_start_offset)]
     noticed = done.details["holes"]
-    assert noticed == [{"topic": "orders", **hole.to_dict()} for hole in holes_of(log.topic("orders").snapshot.states)]
-    assert noticed[0]["reason"] == REMOVED_BEFORE
+    assert noticed == [{"topic": "orders", **hole.to_dict()} for hole in Hole.of(log.topic("orders").snapshot.states)]
+    assert noticed[0]["reason"] == Hole.REMOVED_BEFORE
     assert copied(disk, log, "orders").details["holes"] == []
     assert verify(log).details["holes"] == noticed and is_sound(log)
 

@@ -617,7 +617,7 @@ MUTANTS = (
         "log/manifest/replay.py",
         "        transactions=transactions,\n",
         "",
-        "tests/maintenance/mirroring/test_mirror.py::test_the_follower_of_an_old_topic_has_the_newest_format_and_all_transactions",
+        "tests/maintenance/mirroring/test_mirror.py::test_a_follower_has_the_leaders_idempotency_keys_and_forgets_them_by_itself",
     ),
     Mutant(
         "mirror",

@@ -11,7 +11,6 @@ import numpy as np
 import pyarrow as pa
 
 from spark_segments.cli.records.value_text import textual
-from spark_segments.log.partitions import check_partition, offset_bounds
 from spark_segments.log.reading.times import offsets_for_times
 from spark_segments.values.batches import Columns
 
@@ -98,8 +97,8 @@ def browse(
     the page then says where to go on. Raises UnknownTopicError, ValueFormatError, CorruptBatchError.
     """
     snapshot = log.topic(topic).snapshot
-    check_partition(snapshot, partition)
-    bounds = offset_bounds(snapshot)
+    snapshot.check_partition(partition)
+    bounds = snapshot.offset_bounds()
     log_start, log_end = bounds[partition]
     if timestamp_ms is not None:
         found = offsets_for_times(log.storage, snapshot, {partition: timestamp_ms})[partition]

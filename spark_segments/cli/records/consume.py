@@ -25,7 +25,7 @@ from spark_segments.cli.records.follow import Follower, GroupReader, consume_rou
 from spark_segments.cli.records.record_text import LineTemplate, Properties, write_records
 from spark_segments.cli.records.value_text import ConsoleOptions, guessed
 from spark_segments.errors import InvalidOptionError
-from spark_segments.log import check_partition, offset_bounds, offsets_for_times
+from spark_segments.log import offsets_for_times
 from spark_segments.log.reading.ahead import reading_threads
 from spark_segments.quantities import duration_ms
 
@@ -125,9 +125,9 @@ def consume(
     log = location.open()
     handle = log.topic(topic, version)
     snapshot = handle.snapshot
-    wanted = sorted(offset_bounds(snapshot)) if partition is None else [partition]
+    wanted = sorted(snapshot.offset_bounds()) if partition is None else [partition]
     for number in wanted:
-        check_partition(snapshot, number)
+        snapshot.check_partition(number)
     from_time, to_time, offset = _times_of(offset, from_time, to_time)
     if from_beginning and (offset != "beginning" or from_time or tail is not None):
         raise InvalidOptionError("The log start is not the only beginning", expected="one", found="--from-beginning")
@@ -192,7 +192,7 @@ def _ranges(
     """{partition: (first offset, end offset)} of what the options ask for. What is past the end is said on standard
     error.
     """
-    bounds = offset_bounds(snapshot)
+    bounds = snapshot.offset_bounds()
 
     def firsts(time: str | None) -> dict[int, tuple[int, int] | None]:
         return offsets_for_times(log.storage, snapshot, dict.fromkeys(bounds, timestamp_ms(time))) if time else {}

@@ -14,7 +14,6 @@ from spark_segments.cli.confirmation import confirm, print_way_back
 from spark_segments.cli.options import DryRunOption, LogOptions, OutputOption, TopicsArgument, YesOption, with_options
 from spark_segments.cli.output import Output, print_json
 from spark_segments.errors import InvalidOptionError
-from spark_segments.log import check_partition
 
 
 @with_options
@@ -64,7 +63,7 @@ def delete_records(
     for name, handle in topics.items():
         bounds = handle.offsets()
         if partition is not None:
-            check_partition(handle.snapshot, partition)
+            handle.snapshot.check_partition(partition)
         chosen = list(bounds) if partition is None else [partition]
         if offset_json_file is not None:
             before[name] = _offsets_of(offset_json_file, name)

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from spark_segments.cli.interrupts import until_interrupted
 from spark_segments.errors import InvalidOptionError, LogDirError, MissingFileError, OffsetOutOfRangeError
-from spark_segments.log import PartitionState, Position, loss_at, offset_bounds
+from spark_segments.log import PartitionState, Position
 from spark_segments.log.positions import Loss
 
 if TYPE_CHECKING:
@@ -159,11 +159,11 @@ def consume_rounds(
 
 def _check_same_log(before: Snapshot, now: Snapshot, positions: Mapping[int, int]) -> None:
     """Raises OffsetOutOfRangeError where a topic is no longer the log that was read up to these positions."""
-    there = offset_bounds(before)
+    there = before.offset_bounds()
     for number, offset in positions.items():
         if number in there and offset <= there[number][1]:  # else the reader waits for a record that was never there
             position = PartitionState.of(before, number).position(offset)
-            loss = loss_at(position, PartitionState.of(now, number), (now.topic, number), "this reader")
+            loss = position.loss_in(PartitionState.of(now, number), (now.topic, number), "this reader")
             if loss is not None:
                 raise OffsetOutOfRangeError(
                     loss.message,

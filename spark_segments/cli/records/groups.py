@@ -27,8 +27,7 @@ from spark_segments.face.logdir import LogDir
 from spark_segments.log import selected
 from spark_segments.log.groups.group import Group, Positions
 from spark_segments.log.manifest.snapshot import Snapshot
-from spark_segments.log.partitions import check_partition, offset_bounds
-from spark_segments.log.positions import PartitionState, Position, loss_at
+from spark_segments.log.positions import PartitionState, Position
 
 COMMANDS = panel(
     "Commands",
@@ -107,7 +106,7 @@ def show(
         problem: str | None = f"Topic {name} is not there"
         if snapshot is not None:
             state = PartitionState.of(snapshot, partition)
-            loss = loss_at(position, state, (name, partition), f"group {group}")
+            loss = position.loss_in(state, (name, partition), f"group {group}")
             is_same = position.topic_id == snapshot.topic_id
             end, problem = state.log_end if is_same else None, None if loss is None else loss.message
         rows.append(
@@ -184,10 +183,10 @@ def reset(
     snapshots = {name: log.topic(name).snapshot for name in log.named(topic)}
     moves = []
     for name, snapshot in snapshots.items():
-        bounds = offset_bounds(snapshot)
+        bounds = snapshot.offset_bounds()
         chosen = sorted(bounds if partitions is None else numbers(partitions))
         for number in chosen:
-            check_partition(snapshot, number)
+            snapshot.check_partition(number)
         if to_time is not None:
             targets = _targets_of_time(log, name, timestamp_ms(to_time), bounds)
         elif shift_by is not None:

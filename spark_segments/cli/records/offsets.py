@@ -10,7 +10,6 @@ from spark_segments.cli.arguments import numbers, timestamp_ms
 from spark_segments.cli.options import LogOptions, OutputOption, TopicsArgument, with_options
 from spark_segments.cli.output import Output, print_json
 from spark_segments.errors import InvalidOptionError
-from spark_segments.log import check_partition
 
 if TYPE_CHECKING:
     from spark_segments.face.topic import Topic
@@ -73,5 +72,5 @@ def _offsets(topic: Topic, time: str, partitions: set[int] | None) -> list[tuple
         found = {number: answer[0] if answer else None for number, answer in answers.items()}
     wanted = sorted(found if partitions is None else partitions)
     for number in wanted:
-        check_partition(topic.snapshot, number)
+        topic.snapshot.check_partition(number)
     return [(number, found[number]) for number in wanted]

@@ -18,7 +18,7 @@ import typer
 from spark_segments.cli.options import LogOptions, with_options
 from spark_segments.cli.output import print_table
 from spark_segments.cli.records.value_text import FormatOptions
-from spark_segments.config.isolation import READ_UNCOMMITTED
+from spark_segments.config import READ_UNCOMMITTED
 from spark_segments.errors import InvalidOptionError, escaped, escaped_json
 from spark_segments.printing import cell_of, finite, plain, rows_of
 

@@ -23,7 +23,7 @@ from spark_segments.cli.output import FAILED, Output, print_json, print_table, p
 from spark_segments.config import TopicConfig, topic_config
 from spark_segments.errors import SegmentsError, UnknownTopicError, escaped
 from spark_segments.log.description import describe as describe_topic
-from spark_segments.log.manifest.states import is_captured, other_states, undecided_of
+from spark_segments.log.manifest.states import Captured, Undecided, other_states
 from spark_segments.quantities import Bytes, human_bytes
 
 if TYPE_CHECKING:
@@ -137,7 +137,7 @@ def _print(topics: Sequence[tuple[Snapshot, TopicConfig]], output: Output, *, si
             print_table(list(rows[0]), (list(row.values()) for row in rows))
         for hole in topic["holes"]:
             print(f"Hole: {shown_hole({'topic': topic['topic'], **hole})}")
-        for transaction in undecided_of(snapshot.states):
+        for transaction in Undecided.of(snapshot.states):
             print(f"Undecided: {topic['topic']}-{transaction.partition}: {transaction}")
         for part in topic["captured"]:
             late = "; a capture came later than delete.retention.ms" if part["late"] else ""
@@ -147,5 +147,5 @@ def _print(topics: Sequence[tuple[Snapshot, TopicConfig]], output: Output, *, si
 
 def _states(snapshot: Snapshot) -> dict[str, dict[str, str]]:
     """What the topic is among its followers; nothing where it stands alone."""
-    states = {name: value for name, value in other_states(snapshot.states).items() if not is_captured(name)}
+    states = {name: value for name, value in other_states(snapshot.states).items() if not Captured.is_state(name)}
     return {"states": states} if states else {}

@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 from spark_segments.config import topic_config
 from spark_segments.errors import CommitConflictError
 from spark_segments.log.appending.record_rules import key_missing
+from spark_segments.log.eras import Eras
 from spark_segments.log.manifest.change import Change
 from spark_segments.log.manifest.manifest import Manifest
 from spark_segments.log.manifest.operation import Operation
@@ -20,7 +21,6 @@ from spark_segments.log.manifest.rows import Partition, Segment
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.manifest.topic_log import TableState
 from spark_segments.log.manifest.transaction import AnyTransaction
-from spark_segments.log.partitions import with_era
 from spark_segments.storage import Storage
 
 if TYPE_CHECKING:
@@ -67,8 +67,8 @@ def commit_append(
         if partitions is None or partitions >= snapshot.partitions.num_rows:
             return change
         # Keys went into other partitions than those of the appends around it, which only their order tells apart.
-        before = dataclasses.replace(snapshot, states=with_era(snapshot).states)
-        return dataclasses.replace(change, topic=with_era(before, change.partitions))
+        before = dataclasses.replace(snapshot, states=Eras.begun(snapshot).states)
+        return dataclasses.replace(change, topic=Eras.begun(before, change.partitions))
 
     done = manifest.commit(plan, txn=txn, state=state)
     offsets: dict[int, tuple[int, int]] = {}

@@ -37,8 +37,7 @@ from spark_segments.log.groups.group_files import (
 )
 from spark_segments.log.manifest.change import ORPHAN_AGE_MS
 from spark_segments.log.manifest.snapshot import Snapshot
-from spark_segments.log.partitions import offset_bounds
-from spark_segments.log.positions import Loss, PartitionState, Position, TopicPartition, loss_at
+from spark_segments.log.positions import Loss, PartitionState, Position, TopicPartition
 from spark_segments.printing import Printed, Prints
 from spark_segments.storage import FileInfo
 
@@ -102,7 +101,7 @@ def check_position(snapshot: Snapshot, partition: int, position: Position, group
     those that follow what it has read.
     """
     state = PartitionState.of(snapshot, partition)
-    loss = loss_at(position, state, (snapshot.topic, partition), f"group {group}")
+    loss = position.loss_in(state, (snapshot.topic, partition), f"group {group}")
     if loss is not None:
         to = {Loss.DELETED: "earliest", Loss.MADE_ANEW: "earliest", Loss.OTHER_LOG: "latest"}.get(
             loss.kind, loss.offset
@@ -254,7 +253,7 @@ class Group(Prints):
     def _printed(self) -> Printed:
         positions = self.positions()
         snapshots = [self.log.snapshot(topic) for topic in positions.offsets if self.log.is_there(topic)]
-        bounds = {(one.topic, number): both for one in snapshots for number, both in offset_bounds(one).items()}
+        bounds = {(one.topic, number): both for one in snapshots for number, both in one.offset_bounds().items()}
         rows = []
         for key, position in sorted(positions.items()):
             start, end = bounds.get(key, (None, None))

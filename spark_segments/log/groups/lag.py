@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from spark_segments.log.groups.group import Group
 from spark_segments.log.manifest.snapshot import Snapshot
-from spark_segments.log.partitions import offset_bounds
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +37,7 @@ def group_lags(groups: Iterable[Group], snapshots: Iterable[Snapshot]) -> list[G
 
     A position of a topic that was deleted and made again is left out: it says nothing about the new topic.
     """
-    topics = {snapshot.topic: (snapshot.topic_id, offset_bounds(snapshot)) for snapshot in snapshots}
+    topics = {snapshot.topic: (snapshot.topic_id, snapshot.offset_bounds()) for snapshot in snapshots}
     lags = []
     for group in groups:
         for (topic, partition), position in sorted(group.positions().items()):

@@ -33,15 +33,7 @@ from spark_segments.log.manifest.row_files import RowFile, concat
 from spark_segments.log.manifest.rows import SEGMENT_SCHEMA, Partition, Segment, removed_rows, row_keys
 from spark_segments.log.manifest.schemas import KIND, SEGMENT_KIND, TOPIC_KIND
 from spark_segments.log.manifest.snapshot import Snapshot, live_rows
-from spark_segments.log.manifest.states import (
-    ERASURES,
-    REBUILT_FROM,
-    Erasure,
-    erasures_of,
-    log_states,
-    noted,
-    other_states,
-)
+from spark_segments.log.manifest.states import ERASURES, REBUILT_FROM, Erasure, log_states, other_states
 from spark_segments.log.manifest.topic_log import TableState
 from spark_segments.log.manifest.topic_row import TopicRow
 from spark_segments.log.manifest.transaction import Transaction
@@ -173,7 +165,7 @@ def plan_mirror(
             {name: value for name, value in other_states(follower.states).items() if name != ERASURES}
             | log_states(version.states)
             | {name: value for name, value in version.states.items() if name == REBUILT_FROM}
-            | noted(erasures)
+            | Erasure.noted(erasures)
         ),
     )
     change = Change(
@@ -209,10 +201,10 @@ def _erasures(leader: Snapshot, follower: Snapshot | None) -> tuple[list[Erasure
 
     Their versions are the follower's own. An erasure that went on after it was mirrored is a new one.
     """
-    known = {} if follower is None else {one.erasure_id: one for one in erasures_of(follower)}
+    known = {} if follower is None else {one.erasure_id: one for one in Erasure.of(follower)}
     version = 0 if follower is None else follower.version + 1
     new = []
-    for one in erasures_of(leader):
+    for one in Erasure.of(leader):
         before = known.get(one.erasure_id)
         if before is None or (before.committed_ms, before.history) != (one.committed_ms, one.history):
             new.append(dataclasses.replace(one, version=version))

@@ -16,6 +16,7 @@ from typing import Any, ClassVar
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spark_segments.config import LONGEST_NAME
 from spark_segments.errors import LogDirError
 from spark_segments.format.file_names import (
     BASE_OFFSET_DIGITS,
@@ -24,9 +25,6 @@ from spark_segments.format.file_names import (
     TIME_INDEX_SUFFIX,
     TXN_INDEX_SUFFIX,
 )
-
-LONGEST_NAME = 255
-"""How many bytes a name in a directory has at most, on all usual file systems."""
 
 _FILE_NAME = rf"/[0-9]{{{BASE_OFFSET_DIGITS}}}(\.[A-Za-z0-9_-]+)?\.log$"
 

@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spark_segments.config import READ_COMMITTED, READ_UNCOMMITTED
 from spark_segments.errors import InvalidOptionError, UnknownTopicError
 from spark_segments.log.manifest.role import Role
 from spark_segments.log.manifest.row_files import RowFile, RowFiles, concat
@@ -181,6 +182,26 @@ class Snapshot:
             count = self.partitions.num_rows
             raise UnknownTopicError(f"Topic {self.topic} has no partition {number}", hint=f"It has {count} of them")
         return Partition.of_table(found)[0]
+
+    def check_partition(self, partition: int) -> None:
+        """Raises UnknownTopicError unless the topic has that partition."""
+        numbers = self.partitions.column("partition").to_pylist()  # to_numpy() would import pandas
+        if partition in numbers:
+            return
+        dense = numbers == list(range(len(numbers)))  # Kafka's directory may lack some partitions
+        expected = f"0 to {len(numbers) - 1}" if dense else f"one of {', '.join(map(str, numbers[:20]))}"
+        raise UnknownTopicError(f"Topic {self.topic} has no such partition", expected=expected, found=partition)
+
+    def offset_bounds(self, isolation_level: str = READ_UNCOMMITTED) -> dict[int, tuple[int, int]]:
+        """{partition: (log start offset, end)}: the log end, or with read_committed the last stable offset.
+
+        As in Kafka, the end is never below the log start, even where a row of an older version of this package says so.
+        """
+        names = ("partition", "log_start_offset", "log_end_offset", "last_stable_offset")
+        rows = zip(*(self.partitions.column(name).to_pylist() for name in names), strict=True)
+        if isolation_level != READ_COMMITTED:
+            return {partition: (start, end) for partition, start, end, _ in rows}
+        return {partition: (start, max(start, min(end, stable))) for partition, start, end, stable in rows}
 
 
 def live_rows(rows: pa.Table) -> pa.Table:

@@ -20,7 +20,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TypeVar
+from typing import ClassVar, TypeVar
 
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.manifest.topic_row import TopicRow
@@ -52,34 +52,33 @@ class Erasure:
         when = datetime.fromtimestamp(self.committed_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
         return f"version {self.version} of {when} UTC ({'unknown' if self.keys is None else f'{self.keys:,}'} keys)"
 
+    @staticmethod
+    def of(snapshot: Snapshot) -> list[Erasure]:
+        """The erasures that the topic remembers, by version."""
+        found = [Erasure(**one) for one in json.loads(snapshot.states.get(ERASURES, "[]"))]
+        return sorted(found, key=lambda one: one.version)
 
-def erasures_of(snapshot: Snapshot) -> list[Erasure]:
-    """The erasures that the topic remembers, by version."""
-    found = [Erasure(**one) for one in json.loads(snapshot.states.get(ERASURES, "[]"))]
-    return sorted(found, key=lambda one: one.version)
+    @staticmethod
+    def noted(erasures: Iterable[Erasure]) -> dict[str, str]:
+        """The entry of the topic's states for these erasures; of those with the same id the last counts."""
+        kept = sorted({one.erasure_id: one for one in erasures}.values(), key=lambda one: one.version)
+        while len(kept) > MOST_ERASURES:
+            first, second = kept[:2]
+            keys = None if first.keys is None or second.keys is None else first.keys + second.keys
+            kept[:2] = [dataclasses.replace(second, keys=keys, history=first.history or second.history)]
+        return {ERASURES: json.dumps([dataclasses.asdict(one) for one in kept])} if kept else {}
 
-
-def noted(erasures: Iterable[Erasure]) -> dict[str, str]:
-    """The entry of the topic's states for these erasures; of those with the same id the last counts."""
-    kept = sorted({one.erasure_id: one for one in erasures}.values(), key=lambda one: one.version)
-    while len(kept) > MOST_ERASURES:
-        first, second = kept[:2]
-        keys = None if first.keys is None or second.keys is None else first.keys + second.keys
-        kept[:2] = [dataclasses.replace(second, keys=keys, history=first.history or second.history)]
-    return {ERASURES: json.dumps([dataclasses.asdict(one) for one in kept])} if kept else {}
-
-
-def with_erasure(snapshot: Snapshot, erasure: Erasure) -> TopicRow:
-    """The topic's row for the commit on top of `snapshot` that is part of an erasure."""
-    erasure = dataclasses.replace(erasure, version=snapshot.version + 1)
-    states: Mapping[str, str] = snapshot.states
-    return dataclasses.replace(snapshot.topic_row, states={**states, **noted([*erasures_of(snapshot), erasure])})
+    @staticmethod
+    def added(snapshot: Snapshot, erasure: Erasure) -> TopicRow:
+        """The topic's row for the commit on top of `snapshot` that is part of an erasure."""
+        erasure = dataclasses.replace(erasure, version=snapshot.version + 1)
+        states: Mapping[str, str] = snapshot.states
+        return dataclasses.replace(
+            snapshot.topic_row, states={**states, **Erasure.noted([*Erasure.of(snapshot), erasure])}
+        )
 
 
 _HOLES, _UNDECIDED = "holes.", "undecided."
-
-REMOVED_BEFORE = "the source had removed them before they were copied"
-MISSING_THERE = "the source has no segment of them"
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -92,12 +91,47 @@ class Hole:
     noticed_ms: int
     reason: str
 
+    REMOVED_BEFORE: ClassVar = "the source had removed them before they were copied"
+    MISSING_THERE: ClassVar = "the source has no segment of them"
+
     def __str__(self) -> str:
         return f"offsets {self.start_offset} to {self.end_offset - 1} are missing: {self.reason}"
 
     def to_dict(self) -> dict[str, int | str]:
         """The hole as plain values, as for JSON."""
         return dataclasses.asdict(self)
+
+    @staticmethod
+    def of(states: Mapping[str, str]) -> list[Hole]:
+        """The holes of all partitions, by partition and offset. `states`: of the topic's row, or of its snapshot."""
+        return _of_partitions(states, _HOLES, Hole)
+
+    @staticmethod
+    def within(snapshot: Snapshot, partition: int, start_offset: int, end_offset: int) -> list[Hole]:
+        """The holes of a partition that have offsets in [start_offset, end_offset)."""
+        return [
+            hole
+            for hole in Hole.of(snapshot.states)
+            if hole.partition == partition and hole.start_offset < end_offset and hole.end_offset > start_offset
+        ]
+
+    @staticmethod
+    def noted(snapshot: Snapshot, holes: Sequence[Hole], undecided: Sequence[Undecided] = ()) -> TopicRow:
+        """The topic's row with these holes and undecided transactions, too. Of a partition that has new ones, those
+        below its log start are left out: no read passes them any more.
+        """
+        states = dict(snapshot.states)
+        before = [*Hole.of(states), *Undecided.of(states)]
+        for prefix, kind, new in ((_HOLES, Hole, holes), (_UNDECIDED, Undecided, undecided)):
+            for partition in {one.partition for one in new}:
+                start = snapshot.partition(partition).log_start_offset
+                rows = {one for one in (*before, *new) if isinstance(one, kind) and one.partition == partition}
+                kept = [dataclasses.asdict(one) for one in sorted(one for one in rows if one.end_offset > start)]
+                states[f"{prefix}{partition}"] = json.dumps(
+                    [{name: value for name, value in row.items() if name != "partition"} for row in kept],
+                    separators=(",", ":"),
+                )
+        return dataclasses.replace(snapshot.topic_row, states=states)
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -125,15 +159,10 @@ class Undecided:
         """The transaction as plain values, as for JSON."""
         return dataclasses.asdict(self)
 
-
-def holes_of(states: Mapping[str, str]) -> list[Hole]:
-    """The holes of all partitions, by partition and offset. `states`: of the topic's row, or of its snapshot."""
-    return _of_partitions(states, _HOLES, Hole)
-
-
-def undecided_of(states: Mapping[str, str]) -> list[Undecided]:
-    """As `holes_of`, the transactions that are undecided."""
-    return _of_partitions(states, _UNDECIDED, Undecided)
+    @staticmethod
+    def of(states: Mapping[str, str]) -> list[Undecided]:
+        """The undecided transactions of all partitions, by partition and offset."""
+        return _of_partitions(states, _UNDECIDED, Undecided)
 
 
 def _of_partitions(states: Mapping[str, str], prefix: str, kind: Callable[..., T]) -> list[T]:
@@ -143,33 +172,6 @@ def _of_partitions(states: Mapping[str, str], prefix: str, kind: Callable[..., T
         if name.startswith(prefix)
         for fields in json.loads(value)
     )
-
-
-def holes_in(snapshot: Snapshot, partition: int, start_offset: int, end_offset: int) -> list[Hole]:
-    """The holes of a partition that have offsets in [start_offset, end_offset)."""
-    return [
-        hole
-        for hole in holes_of(snapshot.states)
-        if hole.partition == partition and hole.start_offset < end_offset and hole.end_offset > start_offset
-    ]
-
-
-def with_holes(snapshot: Snapshot, holes: Sequence[Hole], undecided: Sequence[Undecided] = ()) -> TopicRow:
-    """The topic's row with these holes and undecided transactions, too. Of a partition that has new ones, those below
-    its log start are left out: no read passes them any more.
-    """
-    states = dict(snapshot.states)
-    before = [*holes_of(states), *undecided_of(states)]
-    for prefix, kind, new in ((_HOLES, Hole, holes), (_UNDECIDED, Undecided, undecided)):
-        for partition in {one.partition for one in new}:
-            start = snapshot.partition(partition).log_start_offset
-            rows = {one for one in (*before, *new) if isinstance(one, kind) and one.partition == partition}
-            kept = [dataclasses.asdict(one) for one in sorted(one for one in rows if one.end_offset > start)]
-            states[f"{prefix}{partition}"] = json.dumps(
-                [{name: value for name, value in row.items() if name != "partition"} for row in kept],
-                separators=(",", ":"),
-            )
-    return dataclasses.replace(snapshot.topic_row, states=states)
 
 
 PARTITIONS_ADDED = "partitions_added"
@@ -194,15 +196,6 @@ def other_states(states: Mapping[str, str]) -> dict[str, str]:
 
 _CAPTURED = "captured."
 
-GOES_ON_IN = "capture_goes_on_in"
-"""The state of a topic that is captured no more: the topic here that is, from the same topic of the cluster."""
-
-SOURCE_TOPIC_ID = "source_topic_id"
-"""The state of a topic that goes on for another: the id of the cluster's topic, where the cluster tells it."""
-
-SOURCE_CLUSTER_ID = "source_cluster_id"
-"""The state of a topic that is captured: the id of the cluster that it was captured from last."""
-
 _LAST_BATCH = "captured_batch."
 
 
@@ -219,30 +212,56 @@ class Captured:
     late: bool = False
     stable_end: int | None = None
 
+    GOES_ON_IN: ClassVar = "capture_goes_on_in"
+    """The state of a topic that is captured no more: the topic here that is, from the same topic of the cluster."""
+
+    SOURCE_TOPIC_ID: ClassVar = "source_topic_id"
+    """The state of a topic that goes on for another: the id of the cluster's topic, where the cluster tells it."""
+
+    SOURCE_CLUSTER_ID: ClassVar = "source_cluster_id"
+    """The state of a topic that is captured: the id of the cluster that it was captured from last."""
+
     def lag(self, log_end_offset: int) -> int:
         """Offsets that the cluster had and that are not here."""
         return max(0, self.high_watermark - log_end_offset)
 
+    @staticmethod
+    def of(states: Mapping[str, str]) -> dict[int, Captured]:
+        """What was captured of partitions. `states`: of the topic's row, or of its snapshot."""
+        return {
+            int(name.removeprefix(_CAPTURED)): Captured(**json.loads(value))
+            for name, value in states.items()
+            if name.startswith(_CAPTURED)
+        }
 
-def captured_of(states: Mapping[str, str]) -> dict[int, Captured]:
-    """What was captured of partitions. `states`: of the topic's row, or of its snapshot."""
-    return {
-        int(name.removeprefix(_CAPTURED)): Captured(**json.loads(value))
-        for name, value in states.items()
-        if name.startswith(_CAPTURED)
-    }
+    @staticmethod
+    def end(states: Mapping[str, str], partition: int) -> int:
+        """The offset below which a partition's batches are as a cluster sent them; 0 where it was not captured."""
+        value = states.get(f"{_CAPTURED}{partition}")
+        return 0 if value is None else Captured(**json.loads(value)).high_watermark
 
+    @staticmethod
+    def is_state(name: str) -> bool:
+        """Whether a state of this name is of a capture."""
+        is_of_partition = name.startswith((_CAPTURED, _LAST_BATCH))
+        return is_of_partition or name in (Captured.GOES_ON_IN, Captured.SOURCE_TOPIC_ID, Captured.SOURCE_CLUSTER_ID)
 
-def captured_end(states: Mapping[str, str], partition: int) -> int:
-    """The offset below which a partition's batches are as a cluster sent them; 0 where it was not captured."""
-    value = states.get(f"{_CAPTURED}{partition}")
-    return 0 if value is None else Captured(**json.loads(value)).high_watermark
-
-
-def is_captured(name: str) -> bool:
-    """Whether a state of this name is of a capture."""
-    is_of_partition = name.startswith((_CAPTURED, _LAST_BATCH))
-    return is_of_partition or name in (GOES_ON_IN, SOURCE_TOPIC_ID, SOURCE_CLUSTER_ID)
+    @staticmethod
+    def noted(
+        row: TopicRow,
+        new: Mapping[int, Captured],
+        batches: Mapping[int, CapturedBatch] | None = None,
+        cluster_id: str | None = None,
+    ) -> TopicRow:
+        """The topic's row with these entries. `cluster_id`: None where the cluster does not say it."""
+        entries = {
+            f"{prefix}{number}": json.dumps(dataclasses.asdict(one), separators=(",", ":"))
+            for prefix, ones in ((_CAPTURED, new), (_LAST_BATCH, batches or {}))
+            for number, one in ones.items()
+        }
+        if cluster_id is not None:
+            entries[Captured.SOURCE_CLUSTER_ID] = cluster_id
+        return dataclasses.replace(row, states={**row.states, **entries})
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,28 +271,11 @@ class CapturedBatch:
     base_offset: int
     crc: int
 
-
-def last_batches_of(states: Mapping[str, str]) -> dict[int, CapturedBatch]:
-    """As `captured_of`, the last batches."""
-    return {
-        int(name.removeprefix(_LAST_BATCH)): CapturedBatch(**json.loads(value))
-        for name, value in states.items()
-        if name.startswith(_LAST_BATCH)
-    }
-
-
-def with_captured(
-    row: TopicRow,
-    new: Mapping[int, Captured],
-    batches: Mapping[int, CapturedBatch] | None = None,
-    cluster_id: str | None = None,
-) -> TopicRow:
-    """The topic's row with these entries. `cluster_id`: None where the cluster does not say it."""
-    entries = {
-        f"{prefix}{number}": json.dumps(dataclasses.asdict(one), separators=(",", ":"))
-        for prefix, ones in ((_CAPTURED, new), (_LAST_BATCH, batches or {}))
-        for number, one in ones.items()
-    }
-    if cluster_id is not None:
-        entries[SOURCE_CLUSTER_ID] = cluster_id
-    return dataclasses.replace(row, states={**row.states, **entries})
+    @staticmethod
+    def of(states: Mapping[str, str]) -> dict[int, CapturedBatch]:
+        """The last batches of partitions that were captured."""
+        return {
+            int(name.removeprefix(_LAST_BATCH)): CapturedBatch(**json.loads(value))
+            for name, value in states.items()
+            if name.startswith(_LAST_BATCH)
+        }

@@ -19,10 +19,10 @@ import pyarrow.compute as pc
 
 from spark_segments.execution import in_bins
 from spark_segments.format.cleaner.latest_keys import LatestKeys
+from spark_segments.log.eras import Eras
 from spark_segments.log.manifest.snapshot import Snapshot
-from spark_segments.log.partitions import Eras, eras_of
 from spark_segments.log.reading.latest import MAP_BYTES, LatestPart, filtered, latest_parts, read_latest
-from spark_segments.log.reading.plan import BINARY, Selection
+from spark_segments.log.reading.plan import Selection
 from spark_segments.storage import Storage
 
 MOST_PARTS = 8
@@ -78,10 +78,10 @@ def view_parts(
     """As `latest_parts`; where keys may have records in several partitions, as parts across them."""
     given = None if pieces is None else list(pieces)
     parts = latest_parts(snapshot, offsets, selection, max_partition_bytes, given)
-    eras = eras_of(snapshot)
+    eras = Eras.of(snapshot)
     if eras is None:
         return parts
-    ranked = replace(selection, columns=RANKED, value_type=BINARY, include_tombstones=True)
+    ranked = replace(selection, columns=RANKED, value_type=Selection.BINARY, include_tombstones=True)
     rivals = tuple(latest_parts(snapshot, offsets, ranked))
     if len(rivals) < 2:
         return parts
@@ -122,7 +122,7 @@ def ranks(rows: pa.RecordBatch | pa.Table, eras: Eras) -> np.ndarray:
     """
     partitions, offsets = (np.asarray(rows.column(name), np.int64) for name in ("partition", "offset"))
     timestamps = np.asarray(pc.fill_null(rows.column("timestamp").cast(pa.int64()), -1))
-    return np.stack([partitions, offsets, timestamps, eras.of(partitions, offsets)])
+    return np.stack([partitions, offsets, timestamps, eras.at(partitions, offsets)])
 
 
 def is_newer(theirs: np.ndarray, ours: np.ndarray) -> np.ndarray:

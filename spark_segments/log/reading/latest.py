@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 
 from spark_segments.format.cleaner.latest_keys import KeyShare, LatestKeys
 from spark_segments.log.manifest.snapshot import Snapshot
-from spark_segments.log.reading.plan import BINARY, Part, Selection, pack, planned_parts
+from spark_segments.log.reading.plan import Part, Selection, pack, planned_parts
 from spark_segments.log.reading.read import read_part
 from spark_segments.storage import Storage
 
@@ -86,7 +86,7 @@ def latest_parts(
     first_dirty = dict(zip(*(snapshot.partitions.column(name).to_pylist() for name in _DIRTY), strict=True))
     dirty = {number: (max(start, first_dirty[number]), end) for number, (start, end) in offsets.items()}
     heads: dict[int, list[Part]] = {}
-    for one in planned_parts(snapshot, dirty, replace(selection, columns=_OF_HEAD, value_type=BINARY)):
+    for one in planned_parts(snapshot, dirty, replace(selection, columns=_OF_HEAD, value_type=Selection.BINARY)):
         heads.setdefault(one.partition, []).append(one)
 
     latest = []
@@ -143,7 +143,9 @@ def _marks(storage: Storage, part: LatestPart, map_bytes: int) -> np.ndarray:
             share = KeyShare(0, share.parts * 2)
             continue
         row = 0
-        for batch in _read(storage, part.parts, replace(part.parts[0].selection, columns=_OF_HEAD, value_type=BINARY)):
+        for batch in _read(
+            storage, part.parts, replace(part.parts[0].selection, columns=_OF_HEAD, value_type=Selection.BINARY)
+        ):
             if row + batch.num_rows > len(marks):
                 marks = np.concatenate([marks, np.zeros(max(len(marks), batch.num_rows), np.bool_)])
             keys.mark_superseded(batch.column("key"), _offsets(batch), marks[row : row + batch.num_rows])

@@ -6,24 +6,20 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Protocol, TypeVar
+from typing import ClassVar, Protocol, TypeVar
 
 import numpy as np
 import pyarrow as pa
 
-from spark_segments.config.isolation import READ_COMMITTED, READ_UNCOMMITTED, check_isolation_level
+from spark_segments.config import READ_COMMITTED, READ_UNCOMMITTED, check_isolation_level
 from spark_segments.errors import InvalidOptionError, LogDirError
 from spark_segments.execution import in_bins
 from spark_segments.format.layout import RECORD_SCHEMA
 from spark_segments.format.sidecars.index import position_for_offset
 from spark_segments.log.manifest.rows import Segment
 from spark_segments.log.manifest.snapshot import Snapshot
-from spark_segments.log.partitions import offset_bounds
 from spark_segments.log.reading.isolation import TransactionIndex, transaction_indexes
 from spark_segments.log.segment.reader import FIRST_WINDOW_BYTES, NOT_LOOKED_UP, LookUp
-
-LATEST_VIEW = "latest"
-BINARY, BINARY_VIEW = "binary", "binary_view"
 
 DEFAULT_MAX_PARTITION_BYTES = 128 << 20
 OPEN_COST_BYTES = 1 << 20  # cost of opening a file in bytes, as spark.sql.files.openCostInBytes
@@ -48,6 +44,10 @@ class Selection:
     BINARY_VIEW.
     """
 
+    LATEST_VIEW: ClassVar = "latest"
+    BINARY: ClassVar = "binary"
+    BINARY_VIEW: ClassVar = "binary_view"
+
     columns: tuple[str, ...] = tuple(RECORD_SCHEMA.names)
     isolation: str = READ_UNCOMMITTED
     view: str | None = None
@@ -65,13 +65,13 @@ class Selection:
             found = ", ".join(self.columns) or "none"
             raise InvalidOptionError("Columns are at least one, and each once", expected="such as offset", found=found)
         check_isolation_level(self.isolation)
-        if self.view not in (None, LATEST_VIEW) or (self.view is not None and self.include_control):
-            message = "Unknown view" if self.view != LATEST_VIEW else "A view never contains control records"
-            raise InvalidOptionError(message, expected=LATEST_VIEW, found=self.view)
+        if self.view not in (None, Selection.LATEST_VIEW) or (self.view is not None and self.include_control):
+            message = "Unknown view" if self.view != Selection.LATEST_VIEW else "A view never contains control records"
+            raise InvalidOptionError(message, expected=Selection.LATEST_VIEW, found=self.view)
         if self.view is None and not self.include_tombstones:
             raise InvalidOptionError("Only the view latest can leave out tombstones", hint="Add view='latest'")
-        if self.value_type not in (BINARY, BINARY_VIEW):
-            found, expected = repr(self.value_type), f"{BINARY} or {BINARY_VIEW}"
+        if self.value_type not in (Selection.BINARY, Selection.BINARY_VIEW):
+            found, expected = repr(self.value_type), f"{Selection.BINARY} or {Selection.BINARY_VIEW}"
             raise InvalidOptionError("Unknown value_type", expected=expected, found=found)
 
 
@@ -149,7 +149,7 @@ def planned_parts(
     read here, so that no caller finds them gone later.
     """
     without_aborted = selection.isolation == READ_COMMITTED or selection.view is not None
-    bounds = readable_bounds(snapshot, selection.isolation)
+    bounds = snapshot.offset_bounds(selection.isolation)
     wanted = {number: _clipped(asked, bounds[number]) for number, asked in sorted(offsets.items())}
     narrowed = snapshot.narrowed([number for number, (start, end) in wanted.items() if start < end])
     _ = narrowed.live
@@ -237,21 +237,6 @@ def _halved(tasks: list[list[AnyWork]], least: int) -> list[list[AnyWork]]:
 
 def _from(indexes: list[TransactionIndex], base_offset: int) -> tuple[TransactionIndex, ...]:
     return tuple(indexes[bisect_left(indexes, base_offset, key=lambda index: index.base_offset) :])
-
-
-def readable_bounds(snapshot: Snapshot, isolation_level: str) -> dict[int, tuple[int, int]]:
-    """{partition: (log start offset, end)}: the log end, or with read_committed the last stable offset.
-
-    As in Kafka, the end is never below the log start, even where a row of an older version of this package says so.
-    """
-    bounds = offset_bounds(snapshot)
-    if isolation_level != READ_COMMITTED:
-        return bounds
-    stable = snapshot.partitions.column("last_stable_offset").to_pylist()
-    return {
-        partition: (start, max(start, min(end, last_stable)))
-        for (partition, (start, end)), last_stable in zip(bounds.items(), stable, strict=True)
-    }
 
 
 def _begin(part: Part, indexes: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> Part:

@@ -14,7 +14,7 @@ import pyarrow as pa
 from spark_segments.errors import RESTORE
 from spark_segments.format.decoding.decode import decode_batches
 from spark_segments.log.reading.isolation import load_aborted
-from spark_segments.log.reading.plan import BINARY_VIEW, Part, cut
+from spark_segments.log.reading.plan import Part, Selection, cut
 from spark_segments.log.segment.reader import LookUp, first_read_bytes, locate_position, pieces_between, seek, windows
 from spark_segments.log.segment.walk import BORDER_BYTES, WINDOW_BYTES
 from spark_segments.storage import Storage
@@ -67,7 +67,7 @@ def read_part(storage: Storage, part: Part) -> Iterator[pa.RecordBatch]:
                 columns=selection.columns,
                 include_control=selection.include_control,
                 exclude=None if aborted is None else aborted.mask(window.batches, window.offset_shift),
-                view_values=selection.value_type == BINARY_VIEW,
+                view_values=selection.value_type == Selection.BINARY_VIEW,
             )
         if last:
             return

@@ -14,9 +14,8 @@ from spark_segments import extensions
 from spark_segments.errors import InvalidOptionError
 from spark_segments.format.decoding.decode import record_schema
 from spark_segments.log.manifest.snapshot import Snapshot
-from spark_segments.log.partitions import check_partition, offset_bounds
 from spark_segments.log.reading.ahead import Piece, read_ahead, reading_threads
-from spark_segments.log.reading.plan import BINARY_VIEW, EVERYTHING, Part, Selection, planned_parts, readable_bounds
+from spark_segments.log.reading.plan import EVERYTHING, Part, Selection, planned_parts
 from spark_segments.log.reading.read import pieces_of, read_part
 from spark_segments.log.segment.reader import FIRST_WINDOW_BYTES
 from spark_segments.printing import Printed, Prints
@@ -50,7 +49,11 @@ class Scan(Prints):
     def __post_init__(self) -> None:
         if self.decoders and self.selection.include_control:
             raise InvalidOptionError("Control records have no values", hint="Read them without value.format")
-        if self.selection.value_type == BINARY_VIEW and (typed := self._typed) is not None and typed.types("value"):
+        if (
+            self.selection.value_type == Selection.BINARY_VIEW
+            and (typed := self._typed) is not None
+            and typed.types("value")
+        ):
             raise InvalidOptionError("value_type is the type of values without a format", hint="Leave it out")
 
     @classmethod
@@ -69,12 +72,12 @@ class Scan(Prints):
         Raises UnknownTopicError for a partition that is not there.
         """
         for number in (partition,) if partition is not None else ():
-            check_partition(snapshot, number)
+            snapshot.check_partition(number)
         if not isinstance(offsets, Mapping):
             first, last = offsets or (None, None)
             offsets = {
                 number: (start if first is None else first, end if last is None else last)
-                for number, (start, end) in offset_bounds(snapshot).items()
+                for number, (start, end) in snapshot.offset_bounds().items()
             }
         chosen = {number: bounds for number, bounds in offsets.items() if partition is None or number == partition}
         return cls(storage, snapshot, chosen, selection, decoders)
@@ -84,7 +87,7 @@ class Scan(Prints):
         """The columns with their types: those of the selection, and behind them columns of undecodable bytes."""
         if (typed := self._typed) is not None:
             return typed.schema
-        return record_schema(self.selection.columns, view_values=self.selection.value_type == BINARY_VIEW)
+        return record_schema(self.selection.columns, view_values=self.selection.value_type == Selection.BINARY_VIEW)
 
     def select(self, names: Iterable[str]) -> Scan:
         """The same scan of these columns alone, at least of one; a column of undecodable bytes comes with its own."""
@@ -175,7 +178,7 @@ class Scan(Prints):
         facts = said | {"isolation": chosen.isolation, "columns": ", ".join(self.schema.names)}
         rows = [
             [number, max(start, first), min(end, last), Bytes(_file_bytes(self.snapshot, number, start, end))]
-            for number, (first, last) in sorted(readable_bounds(self.snapshot, chosen.isolation).items())
+            for number, (first, last) in sorted(self.snapshot.offset_bounds(chosen.isolation).items())
             for start, end in ([self.offsets[number]] if number in self.offsets else [])
         ]
         return Printed("Scan", facts, ("partition", "start", "end", "bytes"), rows)

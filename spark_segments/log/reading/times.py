@@ -17,7 +17,6 @@ from spark_segments.config.values import LONG_MAX
 from spark_segments.format.decoding.decode import decode_batches
 from spark_segments.log.manifest.rows import Segment
 from spark_segments.log.manifest.snapshot import Snapshot
-from spark_segments.log.partitions import check_partition, offset_bounds
 from spark_segments.log.segment.reader import seek_time, windows
 from spark_segments.storage import Storage
 
@@ -30,11 +29,11 @@ def offsets_for_times(
 
     The rule is that of Kafka's `offsetsForTimes`: first by offset, whatever the order of timestamps.
     """
-    bounds = offset_bounds(snapshot)
+    bounds = snapshot.offset_bounds()
     snapshot = snapshot.narrowed(targets_ms)
     offsets = {}
     for partition, target_ms in targets_ms.items():
-        check_partition(snapshot, partition)
+        snapshot.check_partition(partition)
         target_ms = min(max(target_ms, -LONG_MAX), LONG_MAX)  # beyond is no time that a record can have
         start, end = bounds[partition]
         table = snapshot.live_table(partition)

@@ -8,7 +8,7 @@ import numpy as np
 
 from spark_segments.log.manifest.rows import Partition
 from spark_segments.log.manifest.snapshot import Snapshot
-from spark_segments.log.manifest.states import captured_end
+from spark_segments.log.manifest.states import Captured
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class LeaderEpochs:
     @classmethod
     def of_copies(cls, snapshot: Snapshot, partition: Partition) -> LeaderEpochs:
         """The epochs that copies of a partition's batches get."""
-        return cls(cls.of(partition).entries, captured_end(snapshot.states, partition.partition))
+        return cls(cls.of(partition).entries, Captured.end(snapshot.states, partition.partition))
 
     def counted_from(self, offset: int) -> LeaderEpochs:
         """The same epochs for a copy in which offset `offset` of the log is offset 0."""

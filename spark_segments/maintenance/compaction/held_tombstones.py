@@ -15,17 +15,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_segments.format.cleaner.latest_keys import LatestKeys
+from spark_segments.log.eras import Eras
 from spark_segments.log.manifest.snapshot import Snapshot
-from spark_segments.log.partitions import eras_of
-from spark_segments.log.reading.plan import BINARY_VIEW, Part, Selection, planned_parts
 from spark_segments.log.reading.plan import DEFAULT_MAX_PARTITION_BYTES as TASK_BYTES
+from spark_segments.log.reading.plan import Part, Selection, planned_parts
 from spark_segments.log.reading.scan import Offsets, read
 from spark_segments.storage import Storage
 
 MOST_KEYS = 1 << 20
 """Upper bound on the keys of a topic that are looked for. Of more than that, all tombstones stay."""
 
-_READ = Selection(("key", "partition", "value"), value_type=BINARY_VIEW)
+_READ = Selection(("key", "partition", "value"), value_type=Selection.BINARY_VIEW)
 _KEY = ["key", "partition"]
 _SCHEMA = pa.schema([pa.field("key", pa.binary()), pa.field("partition", pa.int32())])
 _NEVER = np.iinfo(np.int64).max
@@ -41,7 +41,7 @@ def held_keys(
     `run` runs tasks. Nothing is read of a topic to which no partitions were added, or that has no tombstone whose time
     has come.
     """
-    eras = eras_of(snapshot)
+    eras = Eras.of(snapshot)
     nothing = pa.array([], pa.binary())
     if eras is None or not eras.ends:
         return nothing

@@ -26,10 +26,9 @@ from spark_segments.log.manifest.change import Change
 from spark_segments.log.manifest.operation import Operation
 from spark_segments.log.manifest.rows import OUT_OF_LOG, Partition, Segment
 from spark_segments.log.manifest.snapshot import Snapshot
-from spark_segments.log.manifest.states import Erasure, with_erasure
+from spark_segments.log.manifest.states import Erasure
 from spark_segments.log.manifest.swap import RowSwap
 from spark_segments.log.manifest.topic_row import TopicRow
-from spark_segments.log.partitions import offset_bounds
 from spark_segments.log.report import Report, first_and_last
 from spark_segments.log.segment.leader_epochs import LeaderEpochs
 from spark_segments.maintenance.erasure.search import (
@@ -73,7 +72,7 @@ class _Erasure:
     def topic_row(self, current: Snapshot, *, history: bool) -> TopicRow:
         """The topic's row with this erasure, for a commit on top of `current`."""
         now_ms = self.log.storage.now_ms()
-        return with_erasure(current, Erasure(self.erasure_id, -1, now_ms, len(self.keys), history))
+        return Erasure.added(current, Erasure(self.erasure_id, -1, now_ms, len(self.keys), history))
 
     def search(self, segments: Iterable[Segment]) -> None:
         """Looks into the files that were not looked into before."""
@@ -189,7 +188,7 @@ def _erase_topic(report: Report, work: _Erasure, now_ms: int | None, *, history:
 
 def _plan(work: _Erasure, snapshot: Snapshot, *, compacted: bool) -> list[tuple[int, bytes]]:
     """Sets `work.ends`. Returns the (partition, key) pairs that want a tombstone, whose ends are still to be set."""
-    bounds = offset_bounds(snapshot)
+    bounds = snapshot.offset_bounds()
     work.ends = {number: dict.fromkeys(work.keys, end) for number, (_, end) in bounds.items()}
     if not compacted:
         return []

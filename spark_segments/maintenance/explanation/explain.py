@@ -23,7 +23,6 @@ from spark_segments.errors import InvalidOptionError
 from spark_segments.log.directory import LogDirectory
 from spark_segments.log.manifest.rows import OUT_OF_LOG, Partition, Segment
 from spark_segments.log.manifest.snapshot import SegmentRows, Snapshot
-from spark_segments.log.partitions import check_partition
 from spark_segments.maintenance.explanation.record_explanation import (
     CLEANING_SETTINGS,
     SETTINGS,
@@ -65,7 +64,7 @@ def explain(
     """As `Topic.explain` says."""
     if (offset is None) == (timestamp_ms is None) or (offset or 0) < 0:
         raise InvalidOptionError("Which record is to be explained?", expected="an offset from 0 on, or a time")
-    check_partition(snapshot, partition)
+    snapshot.check_partition(partition)
     record_ms = None
     if timestamp_ms is not None:
         from spark_segments.log.reading.times import offsets_for_times

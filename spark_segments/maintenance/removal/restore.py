@@ -29,7 +29,7 @@ from spark_segments.log.manifest.manifest import Manifest
 from spark_segments.log.manifest.operation import Operation
 from spark_segments.log.manifest.rows import Partition, Segment, removed_rows, row_keys
 from spark_segments.log.manifest.snapshot import Snapshot
-from spark_segments.log.manifest.states import Erasure, erasures_of
+from spark_segments.log.manifest.states import Erasure
 from spark_segments.log.manifest.topic_log import TableState, TopicLog
 from spark_segments.log.manifest.transaction import FORGOTTEN, Transaction
 from spark_segments.log.report import Report
@@ -177,7 +177,7 @@ def _erasures_since(manifest: Manifest, current: Snapshot, version: int, erased:
 
     `erased`: the versions after `version` whose commits erased keys.
     """
-    found = [one for one in erasures_of(current) if one.version > version]
+    found = [one for one in Erasure.of(current) if one.version > version]
     if erased and (not found or erased[-1] > found[-1].version):
         found.append(Erasure("", erased[-1], manifest.committed_ms(erased[-1]), None))
     return found

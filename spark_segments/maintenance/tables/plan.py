@@ -8,15 +8,14 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from spark_segments.config import TopicConfig
-from spark_segments.config.isolation import READ_COMMITTED
+from spark_segments.config import READ_COMMITTED, TopicConfig
 from spark_segments.errors import LogDirError
+from spark_segments.log.eras import Eras
 from spark_segments.log.manifest.operation import Operation
 from spark_segments.log.manifest.rows import Partition
 from spark_segments.log.manifest.snapshot import Snapshot
-from spark_segments.log.partitions import eras_of, offset_bounds
-from spark_segments.log.positions import Loss, PartitionState, loss_at
-from spark_segments.log.reading.plan import LATEST_VIEW, Selection, planned_parts, readable_bounds
+from spark_segments.log.positions import Loss, PartitionState
+from spark_segments.log.reading.plan import Selection, planned_parts
 from spark_segments.log.reading.scan import Offsets
 from spark_segments.maintenance.tables.rows import FromOffsets, Rule, StillThere
 from spark_segments.maintenance.tables.table_format import DataFile, TablePositions, TableSettings
@@ -91,8 +90,8 @@ def plan_table(
     `typed_key`: keys are no bytes. `erased`: what keeps rows of an archive, beside that the topic has them; nothing:
     all stay. Raises LogDirError for an archive whose topic is another one.
     """
-    snapshot, latest = topic.snapshot, settings.view == LATEST_VIEW
-    bounds = readable_bounds(snapshot, READ_COMMITTED)
+    snapshot, latest = topic.snapshot, settings.view == Selection.LATEST_VIEW
+    bounds = snapshot.offset_bounds(READ_COMMITTED)
     why = what_happened(topic, before, now_ms, latest=latest)
     if settings.archive and (why in (OTHER_TOPIC, OTHER_LOG) or (before is None and files)):
         raise LogDirError(
@@ -142,15 +141,15 @@ def what_happened(topic: TopicSince, before: TablePositions | None, now_ms: int,
         return NO_POSITION
     if before.topic_id != snapshot.topic_id:
         return OTHER_TOPIC
-    bounds = offset_bounds(snapshot)
+    bounds = snapshot.offset_bounds()
     states = {
         row.partition: PartitionState.of_row(snapshot.topic_id, row) for row in Partition.of_table(snapshot.partitions)
     }
     for number, position in before.positions.items():
-        loss = loss_at(position, states[number], (snapshot.topic, number), "the table")
+        loss = position.loss_in(states[number], (snapshot.topic, number), "the table")
         if loss is not None and loss.kind != Loss.DELETED:
             return OTHER_LOG
-    if latest and before.across != (eras_of(snapshot) is not None):
+    if latest and before.across != (Eras.of(snapshot) is not None):
         return SPREAD
     moved = {number for number, start in before.log_starts.items() if bounds.get(number, (-1, -1))[0] != start}
     if any(bounds[number][0] < before.log_starts[number] for number in moved):
@@ -171,7 +170,7 @@ def rival_offsets(snapshot: Snapshot, before: TablePositions, records: np.ndarra
     """The offsets that a table has reached, and that may have newer records than those that it lacks, of these ranks:
     offsets of a later era, and of the same era from the first segment on that has as late a timestamp.
     """
-    eras = eras_of(snapshot)
+    eras = Eras.of(snapshot)
     assert eras is not None
     _, _, least_us, least_era = records.min(axis=1, initial=_NEVER)
     offsets = {}
@@ -180,7 +179,7 @@ def rival_offsets(snapshot: Snapshot, before: TablePositions, records: np.ndarra
         base, following, latest_ms = (
             rows.column(name).to_numpy() for name in ("base_offset", "next_offset", "max_timestamp_ms")
         )
-        era = eras.of(np.full(len(base), number), following - 1)
+        era = eras.at(np.full(len(base), number), following - 1)
         may_have = (base < position.offset) & (
             (era > least_era) | ((era == least_era) & (latest_ms * 1000 >= least_us))
         )

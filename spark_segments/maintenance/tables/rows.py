@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 
 from spark_segments.errors import LogDirError, StorageError
 from spark_segments.format.cleaner.latest_keys import LatestKeys
-from spark_segments.log.partitions import Eras
+from spark_segments.log.eras import Eras
 from spark_segments.log.reading.across import RANKED, ViewPart, is_newer, ranks
 from spark_segments.log.reading.latest import LatestPart
 from spark_segments.log.reading.plan import Part

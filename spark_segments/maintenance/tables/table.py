@@ -22,8 +22,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_segments.config import topic_config
-from spark_segments.config.isolation import READ_COMMITTED
+from spark_segments.config import READ_COMMITTED, topic_config
 from spark_segments.errors import (
     CommitConflictError,
     InvalidOptionError,
@@ -36,14 +35,14 @@ from spark_segments.execution import in_bins, run_tasks, task_slots
 from spark_segments.extensions import typed_columns
 from spark_segments.format.layout import RECORD_SCHEMA
 from spark_segments.log.directory import LogDirectory, selected
+from spark_segments.log.eras import Eras
 from spark_segments.log.manifest.snapshot import Snapshot
-from spark_segments.log.manifest.states import erasures_of
+from spark_segments.log.manifest.states import Erasure
 from spark_segments.log.marker import check_apart
-from spark_segments.log.partitions import eras_of
 from spark_segments.log.reading.across import RANKED, ViewPart, ranks
 from spark_segments.log.reading.latest import latest_parts
 from spark_segments.log.reading.plan import DEFAULT_MAX_PARTITION_BYTES as TASK_BYTES
-from spark_segments.log.reading.plan import LATEST_VIEW, Part, Selection, readable_bounds
+from spark_segments.log.reading.plan import Part, Selection
 from spark_segments.log.reading.scan import Scan
 from spark_segments.log.report import Report
 from spark_segments.maintenance.tables.delta_table import TableBeside
@@ -141,8 +140,8 @@ def table(
         raise InvalidOptionError(
             "A table is of one topic", expected=f"one topic, or {TOPIC} in the address", found=names
         )
-    if view not in (None, LATEST_VIEW) or (view and archive):
-        expected = f"the view {LATEST_VIEW}, or archive, or neither"
+    if view not in (None, Selection.LATEST_VIEW) or (view and archive):
+        expected = f"the view {Selection.LATEST_VIEW}, or archive, or neither"
         raise InvalidOptionError("No such table", expected=expected, found=view)
     if partition_by not in (None, *PARTITION_COLUMNS):
         raise InvalidOptionError("partition_by", expected=" or ".join(PARTITION_COLUMNS), found=partition_by)
@@ -244,7 +243,7 @@ def _planned(
     decoders = typed_columns(log).readers(snapshot, {**(settings.formats or {}), **asked.formats})
     columns = COLUMNS if there is None else tuple(name for name in there.columns if name in RECORD_SCHEMA.names)
     selection = Selection(columns, READ_COMMITTED, settings.view)
-    scan = Scan(log.storage, snapshot, readable_bounds(snapshot, READ_COMMITTED), selection, decoders)
+    scan = Scan(log.storage, snapshot, snapshot.offset_bounds(READ_COMMITTED), selection, decoders)
     if there is not None:
         there.check_columns(scan.schema)
     elif not report.dry_run:
@@ -289,7 +288,7 @@ def _erased(
     """What keeps rows of an archive where keys of its topic were erased: other keys, and offsets that were appended
     after the last erasure. Nothing: all rows stay.
     """
-    erasures = erasures_of(scan.snapshot)
+    erasures = Erasure.of(scan.snapshot)
     since = -1 if before is None or before.version is None else before.version
     new = [erasure for erasure in erasures if erasure.version > since]
     if before is not None and new and not keys:
@@ -324,7 +323,7 @@ def _in_step(update: _Update, wave_bytes: float) -> bool:
     """Brings the table in step; False where another commit came first: then the update is begun again."""
     assert update.table is not None
     removed, made = _leaving(update)
-    plan, latest = update.plan, update.settings.view == LATEST_VIEW
+    plan, latest = update.plan, update.settings.view == Selection.LATEST_VIEW
     by_keys = latest and not plan.is_whole
     selection = dataclasses.replace(update.scan.selection, include_tombstones=by_keys or not latest)
     scan = dataclasses.replace(update.scan, offsets=plan.offsets, selection=selection)
@@ -371,7 +370,7 @@ def _without(update: _Update, changed: pa.Table) -> tuple[list[DataFile], list[D
     partition, or, where a key may be in several, of any.
     """
     assert update.table is not None
-    across = eras_of(update.scan.snapshot) is not None
+    across = Eras.of(update.scan.snapshot) is not None
     keys, partitions = (changed.column(name).combine_chunks() for name in ("key", "partition"))
     numbers, rule = pc.unique(partitions).to_pylist(), OtherKeys(keys, None if across else partitions)
 
@@ -402,11 +401,11 @@ def _sifted(
 def _are_outdone(update: _Update, changed: pa.Table) -> bool:
     """Whether records that the table has reached are newer than some of the `changed` ones, in other partitions."""
     snapshot, before = update.scan.snapshot, update.before
-    eras = eras_of(snapshot)
+    eras = Eras.of(snapshot)
     if eras is None or before is None:
         return False
     offsets = rival_offsets(snapshot, before, ranks(changed, eras))
-    parts = latest_parts(snapshot, offsets, Selection(RANKED, READ_COMMITTED, LATEST_VIEW), TASK_BYTES)
+    parts = latest_parts(snapshot, offsets, Selection(RANKED, READ_COMMITTED, Selection.LATEST_VIEW), TASK_BYTES)
     return any(update.run(partial(have_newer, update.scan.storage, eras, changed), _tasks(parts)))
 
 

@@ -12,12 +12,11 @@ from typing import Any, Protocol, Self
 
 import pyarrow as pa
 
-from spark_segments.config.isolation import READ_COMMITTED
+from spark_segments.config import READ_COMMITTED
+from spark_segments.log.eras import Eras
 from spark_segments.log.manifest.rows import Partition
 from spark_segments.log.manifest.snapshot import Snapshot
-from spark_segments.log.partitions import eras_of
 from spark_segments.log.positions import Position
-from spark_segments.log.reading.plan import readable_bounds
 from spark_segments.log.segment.leader_epochs import LeaderEpochs
 from spark_segments.storage import Storage
 
@@ -74,14 +73,14 @@ class TablePositions:
         cls, snapshot: Snapshot, at_ms: int, version: int | None, ends: Mapping[int, int] | None = None
     ) -> TablePositions:
         """The positions of a table that has all that may be read of a snapshot, up to `ends` where they are given."""
-        bounds = readable_bounds(snapshot, READ_COMMITTED)
+        bounds = snapshot.offset_bounds(READ_COMMITTED)
         ends = {number: end for number, (_, end) in bounds.items()} if ends is None else ends
         epochs = {row.partition: LeaderEpochs.of(row) for row in Partition.of_table(snapshot.partitions)}
         positions = {
             number: Position(end, snapshot.topic_id, epochs[number].before(end)) for number, end in ends.items()
         }
         starts = {number: start for number, (start, _) in bounds.items()}
-        return cls(snapshot.topic_id, positions, starts, at_ms, version, eras_of(snapshot) is not None)
+        return cls(snapshot.topic_id, positions, starts, at_ms, version, Eras.of(snapshot) is not None)
 
     def end(self, partition: int) -> int:
         """The first offset of a partition that the table has not reached."""

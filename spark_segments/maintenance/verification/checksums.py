@@ -24,7 +24,6 @@ from spark_segments.log.directory import selected
 from spark_segments.log.findings import Findings
 from spark_segments.log.manifest.rows import Segment
 from spark_segments.log.manifest.snapshot import Snapshot, live_rows
-from spark_segments.log.partitions import offset_bounds
 from spark_segments.log.segment.files import missing_file, read_file
 from spark_segments.storage import Storage
 
@@ -100,7 +99,7 @@ def list_checksums(
         checksums.topics[snapshot.topic] = {
             "topic_id": snapshot.topic_id,
             "version": snapshot.version,
-            "log_end_offsets": {str(number): end for number, (_, end) in offset_bounds(snapshot).items()},
+            "log_end_offsets": {str(number): end for number, (_, end) in snapshot.offset_bounds().items()},
         }
         for path, size in files_of(snapshot):
             one = known.get(path)
@@ -205,7 +204,7 @@ def _check_topic(snapshot: Snapshot, facts: Mapping[str, Any], findings: Finding
             expected=f"version {facts['version']} or later",
             found=snapshot.version,
         )
-    ends = {str(number): end for number, (_, end) in offset_bounds(snapshot).items()}
+    ends = {str(number): end for number, (_, end) in snapshot.offset_bounds().items()}
     for number, end in facts["log_end_offsets"].items():
         if ends.get(number, -1) < end:
             findings.add(

@@ -16,7 +16,7 @@ from spark_segments.format.sidecars.txn_index import AbortedTransactions
 from spark_segments.log.findings import Findings
 from spark_segments.log.manifest.rows import Partition
 from spark_segments.log.manifest.snapshot import Snapshot
-from spark_segments.log.manifest.states import holes_in
+from spark_segments.log.manifest.states import Hole
 from spark_segments.log.segment.limits import SegmentLimits
 from spark_segments.maintenance.verification.keys import KeysTask, verify_keys
 from spark_segments.maintenance.verification.manifest_rows import well_named
@@ -74,7 +74,7 @@ def look_deep(
                 row.leader_epochs,
                 SegmentLimits.of(config),
                 by_kafka,
-                is_compacted or bool(holes_in(snapshot, number, segment.next_offset - 1, segment.next_offset)),
+                is_compacted or bool(Hole.within(snapshot, number, segment.next_offset - 1, segment.next_offset)),
             )
             for number, row in partitions.items()
             for segment in snapshot.live_of(number)
@@ -197,7 +197,7 @@ def check_gaps(snapshot: Snapshot, row: Partition, facts: Sequence[SegmentFacts]
         start, end = max(one.offsets[1], row.first_dirty_offset, row.log_start_offset), following.offsets[0]
         if start >= end or one.was_cleaned or following.was_cleaned:
             continue
-        holes = holes_in(snapshot, row.partition, start, end)
+        holes = Hole.within(snapshot, row.partition, start, end)
         if not any(hole.start_offset <= start and end <= hole.end_offset for hole in holes):
             findings.add(
                 MESSAGE,

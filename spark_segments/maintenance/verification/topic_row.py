@@ -13,7 +13,7 @@ from spark_segments.format.sidecars.checkpoints import is_topic_id
 from spark_segments.log.findings import Findings
 from spark_segments.log.manifest.role import ROLES
 from spark_segments.log.manifest.snapshot import Snapshot
-from spark_segments.log.manifest.states import captured_of, holes_of, undecided_of
+from spark_segments.log.manifest.states import Captured, Hole, Undecided
 from spark_segments.log.manifest.transaction import Transaction
 
 AHEAD_MS = 24 * 60 * 60 * 1000
@@ -32,7 +32,7 @@ def check_topic(snapshot: Snapshot, findings: Findings) -> None:
     if role not in ROLES:
         findings.add("The topic's role is unknown", rule="M26", expected=", ".join(ROLES), found=role)
     try:
-        holes = holes_of(snapshot.states)
+        holes = Hole.of(snapshot.states)
     except (ValueError, TypeError) as error:
         findings.add("The topic's holes cannot be read", rule="M27", expected="JSON as the format has it", found=error)
         holes = []
@@ -40,10 +40,10 @@ def check_topic(snapshot: Snapshot, findings: Findings) -> None:
         if not 0 <= hole.start_offset < hole.end_offset:
             found = f"{hole.start_offset} to {hole.end_offset}"
             findings.add("A hole has no offsets", rule="M27", partition=hole.partition, expected="some", found=found)
-    for transaction in undecided_of(snapshot.states):
+    for transaction in Undecided.of(snapshot.states):
         message, expected = "A captured transaction is undecided", "its end (segments capture --recapture: a true copy)"
         findings.add(message, partition=transaction.partition, expected=expected, found=transaction)
-    for number, one in captured_of(snapshot.states).items():
+    for number, one in Captured.of(snapshot.states).items():
         if one.late:
             expected = "within delete.retention.ms of the time before"
             findings.add("A compacted partition was captured late", partition=number, expected=expected, found="later")

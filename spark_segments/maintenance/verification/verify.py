@@ -22,7 +22,7 @@ from spark_segments.log.directory import selected
 from spark_segments.log.findings import Findings
 from spark_segments.log.manifest.delta.delta_log import MANIFEST_DIRECTORY
 from spark_segments.log.manifest.snapshot import Snapshot
-from spark_segments.log.manifest.states import holes_of
+from spark_segments.log.manifest.states import Hole
 from spark_segments.log.report import Report
 from spark_segments.maintenance.verification.manifest_rows import check_files, check_rows
 from spark_segments.maintenance.verification.shared_objects import check_footers, check_objects
@@ -214,7 +214,7 @@ def _verify_managed(
     objects = check_objects(snapshot, files, findings)
     done = _Done(snapshot.partitions.num_rows, snapshot.live.num_rows)
     if not any(finding.rule == "M27" for finding in findings.found):
-        report.details["holes"] += [{"topic": topic.name, **hole.to_dict()} for hole in holes_of(snapshot.states)]
+        report.details["holes"] += [{"topic": topic.name, **hole.to_dict()} for hole in Hole.of(snapshot.states)]
     if report.details["deep"]:
         from spark_segments.maintenance.verification import deep
 

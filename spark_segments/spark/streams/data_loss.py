@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 
 from spark_segments.errors import OffsetOutOfRangeError
-from spark_segments.log.positions import PartitionState, Position, TopicPartition, loss_at
+from spark_segments.log.positions import PartitionState, Position, TopicPartition
 
 READER = "the stream"
 
@@ -55,7 +55,7 @@ class DataLoss:
         self, partition: TopicPartition, position: Position, state: PartitionState, *, always_error: bool = False
     ) -> None:
         """Reports a topic that was deleted and made again since the position was taken."""
-        loss = loss_at(position, state, partition, READER)
+        loss = position.loss_in(state, partition, READER)
         assert loss is not None, "the position is one in another topic"
         self.report(loss.message, expected=loss.expected, found=loss.found, always_error=always_error)
 
@@ -69,7 +69,7 @@ def next_offset(
             name = f"{partition[0]}-{partition[1]}"
             data_loss.report(f"New partition {name} does not begin at offset 0", expected=0, found=state.log_start)
         return state.log_start
-    loss = loss_at(position, state, partition, READER)
+    loss = position.loss_in(state, partition, READER)
     if loss is None:
         return position.offset
     data_loss.report(loss.message, expected=loss.expected, found=loss.found)

@@ -10,8 +10,6 @@ from collections.abc import Mapping
 
 from spark_segments.errors import OffsetOutOfRangeError, UnknownTopicError
 from spark_segments.log.manifest.snapshot import Snapshot
-from spark_segments.log.partitions import offset_bounds
-from spark_segments.log.reading.plan import readable_bounds
 from spark_segments.spark.offsets import TimeLookup, check_complete, check_in_log, resolve, subscribed_partitions
 from spark_segments.spark.option_values import TopicPartition
 from spark_segments.spark.options import LATEST_OFFSET, Limit, ReadOptions
@@ -30,7 +28,7 @@ def start_offsets(
     starts: StartOffsets = {}
     for topic, numbers in subscribed_partitions(options.topics, snapshots, skip_missing=True).items():
         snapshot = snapshots[topic]
-        bounds, readable = offset_bounds(snapshot), readable_bounds(snapshot, options.isolation_level)
+        bounds, readable = snapshot.offset_bounds(), snapshot.offset_bounds(options.isolation_level)
         named = [number for number in numbers if _names(options.start, topic, number)]
         ends = {number: readable[number][1] for number in named}
         resolved = resolve(options.start, snapshot, named, bounds, ends, offsets_for_times)
@@ -53,7 +51,7 @@ def check_start(options: ReadOptions, snapshots: Mapping[str, Snapshot], starts:
     partitions = subscribed_partitions(options.topics, snapshots, skip_missing=not options.fail_on_data_loss)
     check_complete(options.start, partitions)
     for topic, numbers in partitions.items():
-        bounds = offset_bounds(snapshots[topic])
+        bounds = snapshots[topic].offset_bounds()
         for number in numbers:
             offset = starts.get((topic, number), bounds[number][0])
             if offset is None and not options.latest_where_no_time_matches:

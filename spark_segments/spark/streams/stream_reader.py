@@ -20,10 +20,8 @@ from spark_segments.execution import Versioned
 from spark_segments.extensions import typed_columns
 from spark_segments.log.directory import LogDirectory
 from spark_segments.log.manifest.snapshot import Snapshot
-from spark_segments.log.manifest.states import holes_of
-from spark_segments.log.partitions import offset_bounds
+from spark_segments.log.manifest.states import Hole
 from spark_segments.log.positions import PartitionState, Position
-from spark_segments.log.reading.plan import readable_bounds
 from spark_segments.log.segment.leader_epochs import LeaderEpochs
 from spark_segments.spark.offsets import OffsetRange, subscribed_partitions
 from spark_segments.spark.option_values import TopicPartition
@@ -78,8 +76,8 @@ class StreamTopics:
         states = {}
         for topic, numbers in subscribed_partitions(self._options.topics, snapshots, skip_missing=True).items():
             snapshot = snapshots[topic]
-            bounds, readable = offset_bounds(snapshot), readable_bounds(snapshot, self._options.isolation_level)
-            holes = holes_of(snapshot.states)
+            bounds, readable = snapshot.offset_bounds(), snapshot.offset_bounds(self._options.isolation_level)
+            holes = Hole.of(snapshot.states)
             entries = snapshot.partitions.column("leader_epochs").to_pylist()
             epochs = dict(zip(snapshot.partitions.column("partition").to_pylist(), entries, strict=True))
             for number in numbers:

@@ -11,7 +11,7 @@ import pytest
 
 from spark_segments import LogDir
 from spark_segments.errors import ErasedRecordsError
-from spark_segments.log.manifest.states import erasures_of
+from spark_segments.log.manifest.states import Erasure
 from spark_segments.maintenance import erase, restore, roll, vacuum
 from spark_segments.maintenance.erasure.copies import key_account
 from tests.clock import store_clock
@@ -122,7 +122,7 @@ def test_a_promoted_follower_refuses_to_restore_what_its_leader_erased(leader, f
     before = follower.topic(TOPIC).snapshot.version
     erase(leader, topics=[TOPIC], keys=[b"ada", b"cyd"])
     mirrored(leader, follower)
-    [erasure] = erasures_of(follower.topic(TOPIC).snapshot)
+    [erasure] = Erasure.of(follower.topic(TOPIC).snapshot)
     assert (erasure.version, erasure.keys) == (follower.topic(TOPIC).snapshot.version, 2)
     promote_topic(follower, TOPIC, leader)
     with pytest.raises(ErasedRecordsError, match=rf"version {erasure.version} of .*2 keys"):

@@ -22,8 +22,7 @@ from spark_segments.kafka import directory
 from spark_segments.kafka.directory import committed_directory
 from spark_segments.kafka.transfer import import_all
 from spark_segments.log.findings import Findings
-from spark_segments.log.manifest.states import holes_of
-from spark_segments.log.partitions import offset_bounds
+from spark_segments.log.manifest.states import Hole
 from spark_segments.maintenance import verify
 from spark_segments.storage import Storage
 from spark_segments.storage.filesystem import Found
@@ -164,14 +163,14 @@ class Run:
 
     def _judge(self, place: Place, partition: PlayedPartition, snapshot: Snapshot) -> None:
         number = place[1]
-        start, end = offset_bounds(snapshot)[number]
+        start, end = snapshot.offset_bounds()[number]
         before, self.ends[place] = self.ends.get(place), end
         if end > partition.high_watermark:
             raise ViolationError(f"{place} ends at {end}, above the high watermark {partition.high_watermark}")
         if start > partition.log_start_offset or start < self.starts.get(place, 0):
             raise ViolationError(f"{place} starts at {start}, Kafka's log at {partition.log_start_offset}")
         self.starts[place] = start
-        found = [hole for hole in holes_of(snapshot.states) if hole.partition == number]
+        found = [hole for hole in Hole.of(snapshot.states) if hole.partition == number]
         holes = {offset for hole in found for offset in range(hole.start_offset, hole.end_offset)}
         if before is not None and not set(range(before, start)) <= holes:
             raise ViolationError(f"{place} went from {before} to {start} without a hole")
