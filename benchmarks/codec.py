@@ -31,8 +31,8 @@ from spark_segments.format.compression import LZ4_BLOCK_BYTES, XERIAL_BLOCK_BYTE
 from spark_segments.format.decoding.decode import decode_batches
 from spark_segments.format.encoding.encode import encode_records
 from spark_segments.format.layout import CODECS, RECORDS_POSITION
+from spark_segments.format.walk import WINDOW_BYTES
 from spark_segments.format.window import Window
-from spark_segments.log.segment.walk import WINDOW_BYTES
 
 VALUE_BYTES = (100, 1024)
 BATCH_BYTES = (16 << 10, 128 << 10, 1 << 20)

@@ -181,6 +181,16 @@ class UnknownOutcomeError(SegmentsError):
 class MissingFileError(StorageError, FileNotFoundError):
     """A file that a snapshot names is gone: the snapshot is older than file.delete.delay.ms, or the file was lost."""
 
+    @classmethod
+    def gone(cls, path: str | None) -> MissingFileError:
+        """The error for a file that a snapshot names and that is not there."""
+        return cls(
+            "A file that the log named when it was loaded is gone",
+            path=path,
+            hint="Vacuum deletes files file.delete.delay.ms after they left the log. Load the topic again, and raise "
+            "that setting where reads take longer. A file that is still missing was lost: run segments verify",
+        )
+
 
 class MissingExtraError(SegmentsError, ImportError):
     """A package of an extra of spark-segments is not installed: the hint has the command that installs it."""

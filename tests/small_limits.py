@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any, Protocol
 from unittest import mock
 
-_WINDOWS = ("log.segment.walk", "log.segment.reader", "maintenance.compaction.second_pass", "log.difference")
+_WINDOWS = ("format.walk", "log.segment.file", "maintenance.compaction.second_pass", "log.difference")
 _ROWS = "log.manifest.row_files"
 _SECOND_PASS = "maintenance.compaction.second_pass"
 _VACUUM = "maintenance.removal.vacuum"
@@ -20,12 +20,12 @@ LIMITS: dict[str, tuple[str, ...]] = {
     # Reading
     "WINDOW_BYTES": tuple(f"{module}.WINDOW_BYTES" for module in _WINDOWS),
     "FIRST_WINDOW_BYTES": (
-        "log.segment.reader.FIRST_WINDOW_BYTES",
-        "log.segment.reader.windows.__kwdefaults__:first_window_bytes",
+        "log.segment.file.FIRST_WINDOW_BYTES",
+        "log.segment.file.windows.__kwdefaults__:first_window_bytes",
     ),
     "PIECE_BYTES": ("log.reading.read.PIECE_BYTES",),
-    "BLOCK_BYTES": ("log.segment.fetch.BLOCK_BYTES",),
-    "SMALL_RUN_BYTES": ("log.segment.reader.SMALL_RUN_BYTES",),
+    "BLOCK_BYTES": ("storage.fetch.BLOCK_BYTES",),
+    "SMALL_RUN_BYTES": ("log.segment.file.SMALL_RUN_BYTES",),
     "STAND_IN_INTERVAL_BYTES": ("kafka.segment_scan.STAND_IN_INTERVAL_BYTES",),
     "DUMP_WINDOW_BYTES": ("dump.log_file.WINDOW_BYTES",),
     "DUMP_GROUP_BYTES": ("dump.log_file.GROUP_BYTES",),

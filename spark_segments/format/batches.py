@@ -24,6 +24,7 @@ from spark_segments.format.buffers import byte_view
 from spark_segments.format.layout import (
     CODEC_MASK,
     CONTROL_MASK,
+    COUNT_UNKNOWN,
     DELETE_HORIZON_MASK,
     LOG_APPEND_TIME,
     NO_TIMESTAMP_TYPE,
@@ -74,6 +75,17 @@ class BatchTable:
     def take(self, rows: Any) -> BatchTable:
         """The rows of a slice, a mask or an array of indexes."""
         return BatchTable(*(getattr(self, name)[rows] for name in _NAMES))
+
+    def from_offset(self, start_offset: int) -> BatchTable:
+        """The batches that hold `start_offset` or come after it; all batches where they begin there."""
+        if not len(self) or int(self.base_offset[0]) >= start_offset:
+            return self
+        return self.take(self.last_offset >= start_offset)
+
+    def has_cleaned(self) -> bool:
+        """Whether a cleaner has removed records from any of the batches, or has given any a delete horizon."""
+        lacks = (self.count <= self.last_offset - self.base_offset) & (self.count != COUNT_UNKNOWN)
+        return bool(lacks.any() or self.has_delete_horizon.any())
 
     def falling(self, next_offset: int, path: str) -> tuple[np.ndarray, list[CorruptBatchError]]:
         """(bool[]: which batches begin below `next_offset` or not above a batch before; an error for each of them).

@@ -14,7 +14,7 @@ wrapper of magic 1, offsets count from the first message, and a wrapper with Log
 messages. Inside a wrapper of magic 0, offsets are absolute. Source of the rules: Kafka's LegacyRecord and
 AbstractLegacyRecordBatch.
 
-Segments are converted where they are opened (log/segment/reader.py), as Kafka's LogValidator does when an old producer
+Segments are converted where they are opened (log/segment/file.py), as Kafka's LogValidator does when an old producer
 writes to a newer topic, except that offsets may have gaps. It is plain code: such logs grow no more.
 """
 

@@ -50,13 +50,13 @@ from spark_segments.format.window import Window
 from spark_segments.log.manifest.rows import Partition, Segment
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.report import Report
-from spark_segments.log.segment.copying import copy_batches, copy_file, copy_log
-from spark_segments.log.segment.files import read_txn_index
+from spark_segments.log.segment.copying import copy_batches
+from spark_segments.log.segment.file import SegmentFile, read_txn_index
 from spark_segments.log.segment.leader_epochs import LeaderEpochs
 from spark_segments.log.segment.limits import SegmentLimits
-from spark_segments.log.segment.reader import windows
 from spark_segments.progress import Progress
 from spark_segments.storage import Storage
+from spark_segments.storage.fetch import copy_file
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -147,7 +147,7 @@ def _written_as_it_is(source: Storage, target: Storage, stem: str, output: _Expo
         raise _CannotStayError
     seen = _Seen(output.leader_epochs)
     try:
-        copy_log(source, row, target, stem + LOG_SUFFIX, see=seen.add)
+        SegmentFile(source, row).copy_log(target, stem + LOG_SUFFIX, see=seen.add)
     except _CannotStayError:
         target.delete([stem + LOG_SUFFIX])
         raise
@@ -347,7 +347,7 @@ def _write_snapshots(
             target.write(name, producer_snapshot_bytes(state.entries()))
         if have_producers[number]:
             for one in output.rows:
-                for window in windows(storage, one):
+                for window in SegmentFile(storage, one).windows():
                     state.add(window)
     if row.log_end_offset > (outputs[-1].base_offset if outputs else row.log_end_offset - 1):
         # Appends by this package have no producers: the state that came with an import still holds.

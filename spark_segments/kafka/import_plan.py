@@ -21,7 +21,7 @@ from spark_segments.kafka.partition import ZERO_TOPIC_ID
 from spark_segments.log.difference import Comparison, History, compare
 from spark_segments.log.manifest.rows import Partition, Segment
 from spark_segments.log.manifest.snapshot import Snapshot
-from spark_segments.log.segment.reader import locate, windows
+from spark_segments.log.segment.file import SegmentFile
 from spark_segments.storage import Storage
 
 if TYPE_CHECKING:
@@ -215,7 +215,7 @@ def _has_gap(source: Storage, rows: Iterable[Segment], begin: int) -> bool:
             records = row.records
         else:
             records = 0
-            for window in windows(source, row, locate(source, row, begin), check_crc=False):
+            for window in SegmentFile(source, row).windows(SegmentFile(source, row).locate(begin), check_crc=False):
                 records += int(window.between(begin, row.next_offset).batches.count.sum())
         if records < row.next_offset - max(row.base_offset, begin):
             return True

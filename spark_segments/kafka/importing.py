@@ -47,11 +47,12 @@ from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.manifest.states import Hole
 from spark_segments.log.manifest.topic_row import TopicRow
 from spark_segments.log.report import Report
-from spark_segments.log.segment.copying import copy_batches, copy_file, copy_log
+from spark_segments.log.segment.copying import copy_batches
+from spark_segments.log.segment.file import SegmentFile
 from spark_segments.log.segment.limits import SegmentLimits
-from spark_segments.log.segment.reader import windows
 from spark_segments.progress import Progress
 from spark_segments.storage import Storage
+from spark_segments.storage.fetch import copy_file
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -373,7 +374,7 @@ def _check_offsets(storage: Storage, row: Segment) -> None:
     largest = row.name_offset + MAX_RELATIVE_OFFSET
     if row.next_offset - 1 <= largest:
         return
-    for window in windows(storage, row, check_crc=False):
+    for window in SegmentFile(storage, row).windows(check_crc=False):
         beyond = np.flatnonzero(window.batches.last_offset > largest)
         if len(beyond):
             raise LogDirError(
@@ -447,7 +448,7 @@ def _copied(source: Storage, target: Storage, task: SegmentCopy, row: Segment) -
     """The segment as it is: its .log up to where recovery ends it, and its sidecars."""
     if task.log_copy is None:
         stem = Segment.new_stem(task.topic, row.partition, row.name_offset)
-        copy_log(source, row, target, stem + LOG_SUFFIX, unique=True)
+        SegmentFile(source, row).copy_log(target, stem + LOG_SUFFIX, unique=True)
     else:
         stem = task.log_copy.removesuffix(LOG_SUFFIX)
     copy_file(source, row.index_path, target, stem + INDEX_SUFFIX, row.index_bytes, unique=True)

@@ -18,19 +18,19 @@ from spark_segments.format.batches import BatchTable
 from spark_segments.format.decoding.decode import decode_batches
 from spark_segments.format.layout import COUNT_UNKNOWN, NO_PRODUCER_ID
 from spark_segments.format.legacy import opened
+from spark_segments.format.sidecars.check import OffsetIndexCheck, TimeIndexCheck
 from spark_segments.format.sidecars.checkpoints import leader_epochs_of
 from spark_segments.format.sidecars.index import parse_offset_index, parse_time_index
 from spark_segments.format.sidecars.producer_state import CompletedTransaction, ProducerState, aborted_transactions
 from spark_segments.format.sidecars.txn_index import AbortedTransactions, parse_txn_index
+from spark_segments.format.walk import CUT, walk
 from spark_segments.format.window import Window
 from spark_segments.kafka.early_copies import EarlyCopies
 from spark_segments.kafka.recovered import CUT_SHORT, Note, PartitionFiles, Recovered
 from spark_segments.log.manifest.rows import Segment
-from spark_segments.log.segment.examination import Examination, from_offset, has_cleaned
-from spark_segments.log.segment.fetch import fetch_ahead
-from spark_segments.log.segment.sidecar_check import OffsetIndexCheck, TimeIndexCheck
-from spark_segments.log.segment.walk import CUT, walk
+from spark_segments.log.segment.examination import Examination
 from spark_segments.storage import FileInfo, Storage, WriteStream
+from spark_segments.storage.fetch import fetch_ahead
 
 STAND_IN_INTERVAL_BYTES = 256 << 10
 """Bytes between entries of an index in memory: upper bound on the bytes a look-up scans before its target."""
@@ -168,7 +168,7 @@ class SegmentScan:
         in_log = self._examination.add(batches, partial(self._records, window))
         self._reached = max(self._reached, self.next_offset)
         self.log_bytes = int(batches.byte_position[-1] + batches.size[-1])
-        self._found.was_cleaned |= has_cleaned(batches)
+        self._found.was_cleaned |= batches.has_cleaned()
         if self._index is not None:
             self._index.add(batches)
         if self._time_index is not None:
@@ -205,7 +205,7 @@ class SegmentScan:
 
     def _take_producers(self, window: Window, batches: BatchTable) -> BatchTable:
         """Adds batches to the producer state; returns the batches before the first malformed control batch."""
-        producers = from_offset(batches, self._start_offset)
+        producers = batches.from_offset(self._start_offset)
         if not (producers.producer_id > NO_PRODUCER_ID).any():
             return batches
         try:
@@ -213,7 +213,7 @@ class SegmentScan:
         except CorruptBatchError as error:
             self.problem = _reason(error)
             batches = batches.take(batches.byte_position < error.byte_position)
-            producers = from_offset(batches, self._start_offset)
+            producers = batches.from_offset(self._start_offset)
             self._completed += self._state.add(window.with_batches(producers))
         return batches
 
@@ -322,7 +322,7 @@ def _shows_cleaner(batches: BatchTable, next_offset: int) -> bool:
     if not len(batches) or (batches.count == COUNT_UNKNOWN).any():
         return False
     before = np.append(next_offset - 1, batches.last_offset[:-1])
-    return has_cleaned(batches) or bool((batches.base_offset > before + 1).any())
+    return batches.has_cleaned() or bool((batches.base_offset > before + 1).any())
 
 
 def _agrees(said: AbortedTransactions, aborted: AbortedTransactions) -> bool:

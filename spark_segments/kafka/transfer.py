@@ -15,7 +15,6 @@ from spark_segments.kafka.importing import KAFKA, import_topic
 from spark_segments.log.manifest.manifest import Manifest
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.report import Report
-from spark_segments.log.segment.files import missing_file
 from spark_segments.progress import Progress
 from spark_segments.storage import Storage
 
@@ -119,4 +118,4 @@ def _missing_files() -> Iterator[None]:
     except MissingFileError:
         raise
     except FileNotFoundError as error:
-        raise missing_file(error.filename) from error
+        raise MissingFileError.gone(error.filename) from error

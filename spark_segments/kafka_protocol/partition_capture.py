@@ -43,8 +43,8 @@ from spark_segments.kafka_protocol.source import (
 )
 from spark_segments.log.manifest.rows import Partition, Segment
 from spark_segments.log.manifest.states import Captured, CapturedBatch, Hole, Undecided
-from spark_segments.log.segment.copying import rebased
 from spark_segments.log.segment.limits import SegmentLimits
+from spark_segments.log.segment.moved import rebased
 from spark_segments.log.segment.writer import MAX_RELATIVE_OFFSET, SegmentWriter
 from spark_segments.storage import Storage
 

@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow.compute as pc
 
 from spark_segments.config import TopicConfig, topic_config
-from spark_segments.errors import InvalidTopicError, SegmentsError, UnknownTopicError
+from spark_segments.errors import InvalidTopicError, MissingFileError, SegmentsError, UnknownTopicError
 from spark_segments.format.layout import BATCH_OVERHEAD
 from spark_segments.format.single_batch import LARGEST_BATCH_OFFSETS, empty_batches
 from spark_segments.kafka_protocol.read_ahead import BLOCK_BYTES, CheckedBlock, FileRange, Held, ReadAhead
@@ -28,7 +28,6 @@ from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.reading.isolation import load_aborted, transaction_indexes
 from spark_segments.log.reading.times import offsets_for_times
 from spark_segments.log.reading.verbatim import FetchedBatches, PartitionLog
-from spark_segments.log.segment.files import missing_file
 from spark_segments.log.segment.leader_epochs import LeaderEpochs
 from spark_segments.storage.local import OpenFile
 
@@ -183,7 +182,7 @@ class ServedTopic:
         try:
             return self._log.storage.open_file(path)
         except FileNotFoundError as error:
-            raise missing_file(self._log.storage.location(path)) from error
+            raise MissingFileError.gone(self._log.storage.location(path)) from error
 
     def read_ahead(self, partition: int, offset: int, wanted_bytes: int, *, from_files: bool = False) -> None:
         """Reads what a reader asks for next, where there is room."""

@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from spark_segments.format.walk import walk
     from spark_segments.log.description import describe
     from spark_segments.log.directory import LogDirectory, selected
     from spark_segments.log.eras import Eras
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from spark_segments.log.reading.scan import Scan
     from spark_segments.log.reading.times import offsets_for_times
     from spark_segments.log.report import Report
-    from spark_segments.log.segment.walk import walk
 
 _HOME = {
     "Change": "manifest.change",
@@ -45,7 +45,7 @@ _HOME = {
     "group_lags": "groups.lag",
     "offsets_for_times": "reading.times",
     "selected": "directory",
-    "walk": "segment.walk",
+    "walk": "format.walk",
 }
 __all__ = [
     "Change",

@@ -20,12 +20,12 @@ import pyarrow as pa
 
 from spark_segments.format.batches import BatchTable
 from spark_segments.format.decoding.decode import decode_batches
+from spark_segments.format.walk import WINDOW_BYTES
 from spark_segments.format.window import Window
 from spark_segments.log.manifest.rows import Partition, Segment
 from spark_segments.log.manifest.snapshot import Snapshot
+from spark_segments.log.segment.file import SegmentFile
 from spark_segments.log.segment.leader_epochs import LeaderEpochs
-from spark_segments.log.segment.reader import locate, windows
-from spark_segments.log.segment.walk import WINDOW_BYTES
 from spark_segments.storage import Storage
 
 _COLUMNS = ("offset", "timestamp", "key", "value", "headers")
@@ -186,9 +186,9 @@ class _Side:
     def _walk(self) -> Iterator[_Part]:
         for segment in self._segments:
             low, high = max(self._start, segment.base_offset), min(segment.next_offset, self._end)
-            begin = locate(self.history.storage, segment, low) if low > segment.base_offset else 0
-            for window in windows(
-                self.history.storage, segment, begin, first_window_bytes=WINDOW_BYTES, check_crc=False
+            begin = SegmentFile(self.history.storage, segment).locate(low) if low > segment.base_offset else 0
+            for window in SegmentFile(self.history.storage, segment).windows(
+                begin, first_window_bytes=WINDOW_BYTES, check_crc=False
             ):
                 window = window.between(low, high)
                 batches = window.batches

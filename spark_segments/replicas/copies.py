@@ -14,20 +14,19 @@ from dataclasses import dataclass
 
 import pyarrow.compute as pc
 
-from spark_segments.errors import CorruptBatchError, SegmentsError
+from spark_segments.errors import CorruptBatchError, MissingFileError, SegmentsError
 from spark_segments.execution import in_bins
 from spark_segments.format.file_names import LOG_SUFFIX, PRODUCER_SNAPSHOT_SUFFIX
 from spark_segments.format.kernels.crc32c import crc32c
 from spark_segments.format.legacy import opened
+from spark_segments.format.walk import WINDOW_BYTES
 from spark_segments.log import Segment, Snapshot
 from spark_segments.log.manifest.change import OLDEST_FILE_MS
 from spark_segments.log.manifest.replay import own_path
-from spark_segments.log.segment.copying import copy_file
-from spark_segments.log.segment.files import missing_file
-from spark_segments.log.segment.reader import windows
-from spark_segments.log.segment.walk import WINDOW_BYTES
+from spark_segments.log.segment.file import SegmentFile
 from spark_segments.maintenance.verification.checksums import FileChecksum, crc_of_file
 from spark_segments.storage import Storage
+from spark_segments.storage.fetch import copy_file
 
 TASK_BYTES = 256 << 20
 """About how many bytes a task on Spark copies. In this process each file is a task."""
@@ -145,7 +144,7 @@ class Copier:
 
     def _copy_log(self, row: Segment, target_path: str) -> int:
         """Copies a .log, every batch of which is checked before it is written. Returns the CRC-32C of what was read."""
-        crc, pieces = 0, windows(self.source, row, first_window_bytes=WINDOW_BYTES, as_written=True)
+        crc, pieces = 0, SegmentFile(self.source, row).windows(first_window_bytes=WINDOW_BYTES, as_written=True)
         first = list(itertools.islice(pieces, 1))  # where the file is gone, none is made
         with self.target.stream(target_path) as stream:
             for window in itertools.chain(first, pieces):
@@ -215,7 +214,7 @@ class Copier:
         try:
             return self.source.size(path)
         except FileNotFoundError as error:
-            raise missing_file(self.source.location(path)) from error
+            raise MissingFileError.gone(self.source.location(path)) from error
 
     def _copy_file(self, source_path: str, target_path: str, size: int) -> int:
         """Copies the first `size` bytes of a file. Returns the CRC-32C of what was read."""
@@ -231,7 +230,7 @@ class Copier:
         for row in rows:
             here = dataclasses.replace(row, path=path)
             batches = records = 0
-            for window in windows(self.target, here, first_window_bytes=WINDOW_BYTES, as_written=True):
+            for window in SegmentFile(self.target, here).windows(first_window_bytes=WINDOW_BYTES, as_written=True):
                 batches += len(window.batches)
                 records += sum(int(part.batches.count.sum()) for part in opened(window))
                 if not row.is_shared:

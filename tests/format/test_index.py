@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from spark_segments.errors import CorruptBatchError
 from spark_segments.format.batches import BatchTable, scan_batches
+from spark_segments.format.sidecars.check import OffsetIndexCheck, TimeIndexCheck
 from spark_segments.format.sidecars.index import (
     OFFSET_ENTRY,
     IndexBuilder,
@@ -21,7 +22,6 @@ from spark_segments.format.sidecars.index import (
     rebuild,
     time_index_bytes,
 )
-from spark_segments.log.segment.sidecar_check import OffsetIndexCheck, TimeIndexCheck
 from tests.golden_files import CLEAN_DIRECTORIES, GOLDEN, LEGACY_DIRECTORIES, golden_dir, log_files
 
 # Kafka appended several batches a call here: on purpose, in the message sets of old magics, and in the cleaner's

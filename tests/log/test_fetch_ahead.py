@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from spark_segments.errors import MissingFileError, StorageError
 from spark_segments.log.segment import fetch
-from spark_segments.log.segment.fetch import fetch_ahead
 from spark_segments.storage import Storage
+from spark_segments.storage.fetch import fetch_ahead
 from tests.opened import LocalFiles
 
 CONTENT = bytes(number % 251 for number in range(10_000))

@@ -11,8 +11,8 @@ import pytest
 
 from spark_segments import LogDir, ProducerOptions
 from spark_segments.errors import CorruptBatchError
+from spark_segments.log.segment.file import SegmentFile
 from spark_segments.log.segment.ranges import Ranges
-from spark_segments.log.segment.reader import windows, windows_in
 from spark_segments.storage import Storage
 from tests.manifest_rows import Segment
 from tests.opened import LocalFiles
@@ -53,7 +53,7 @@ def parts(windows_of_segment) -> list[tuple[int, bytes]]:
 
 def every_third(storage: Storage, segment: Segment) -> tuple[Ranges, list[tuple[int, bytes]]]:
     """The ranges of two of each three batches, and these batches."""
-    batches = parts(windows(storage, segment))
+    batches = parts(SegmentFile(storage, segment).windows())
     rows = [row for row in range(len(batches)) if row % 3]
     wanted = [batches[row] for row in rows]
     firsts = [batches[row] for row in rows if (row - 1) % 3 == 0]
@@ -73,13 +73,13 @@ def test_the_batches_in_ranges_are_those_of_the_segment(log, limits, window_byte
     ranges, wanted = every_third(log.storage, segment)
     limits(WINDOW_BYTES=window_bytes)
     assert len(wanted) > 20
-    assert parts(windows_in(log.storage, segment, ranges)) == wanted
+    assert parts(SegmentFile(log.storage, segment).windows_in(ranges)) == wanted
 
 
 def test_a_window_of_ranges_can_be_taken_apart(log):
     segment = one_segment(log)
     ranges, wanted = every_third(log.storage, segment)
-    (window,) = windows_in(log.storage, segment, ranges)
+    (window,) = SegmentFile(log.storage, segment).windows_in(ranges)
     rows = np.arange(len(wanted)) % 2 == 1
     assert parts([window.take(rows)]) == wanted[1::2]
     assert parts([window.with_batches(window.batches.take(rows))]) == wanted[1::2]
@@ -90,7 +90,7 @@ def test_a_store_is_asked_for_no_byte_between_ranges(log):
     ranges, wanted = every_third(log.storage, segment)
     files = StoreFiles(Path(log.uri) / segment.path)
     storage = Storage("s3://bucket/log", filesystem=files)
-    assert parts(windows_in(storage, segment, ranges)) == wanted
+    assert parts(SegmentFile(storage, segment).windows_in(ranges)) == wanted
     edges = list(zip(ranges.starts.tolist(), ranges.ends.tolist(), strict=True))
     assert files.reads
     assert all(any(low <= start and end <= high for low, high in edges) for start, end in files.reads)
@@ -103,7 +103,7 @@ def test_a_file_that_became_shorter_is_one_clear_error(log):
     size = wanted[-1][0] + 10
     os.truncate(path, size)
     with pytest.raises(CorruptBatchError, match="shorter than the log says") as raised:
-        list(windows_in(log.storage, segment, ranges))
+        list(SegmentFile(log.storage, segment).windows_in(ranges))
     assert raised.value.byte_position == size
     assert (raised.value.expected, raised.value.found) == (f"{segment.log_bytes} bytes", f"{size} bytes")
 
@@ -117,7 +117,7 @@ def test_an_error_says_the_position_in_the_file(log):
         file.write(b"\0")
     found: list[Window] = []
     with pytest.raises(CorruptBatchError, match="CRC-32C") as raised:
-        found.extend(windows_in(log.storage, segment, ranges))
+        found.extend(SegmentFile(log.storage, segment).windows_in(ranges))
     assert raised.value.byte_position == position
     assert raised.value.path == segment.path
 
@@ -128,4 +128,4 @@ def test_damage_between_ranges_is_nobodys_business(log):
     with open(Path(log.uri) / segment.path, "r+b") as file:
         file.seek(int(ranges.ends[3]) + 80)
         file.write(b"\0\0\0")
-    assert parts(windows_in(log.storage, segment, ranges)) == wanted
+    assert parts(SegmentFile(log.storage, segment).windows_in(ranges)) == wanted

@@ -8,7 +8,7 @@ import re
 import pytest
 
 from spark_segments import LogDir
-from spark_segments.log.segment.reader import windows
+from spark_segments.log.segment.file import SegmentFile
 from spark_segments.maintenance import compact, roll
 from tests import golden_files
 from tests.topics import DAY_MS, append_batches, golden_batches
@@ -87,7 +87,7 @@ def horizons(log: LogDir, topic: str) -> list[tuple[int, int | None]]:
     """(last offset, delete horizon) of every batch, empty ones included."""
     found = []
     for segment in log.topic(topic).snapshot.live_of(0):
-        for window in windows(log.storage, segment):
+        for window in SegmentFile(log.storage, segment).windows():
             batches = window.batches
             for row in range(len(batches)):
                 horizon = int(batches.base_timestamp[row]) if batches.has_delete_horizon[row] else None

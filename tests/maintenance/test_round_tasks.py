@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from spark_segments import LogDir
 from spark_segments.format.cleaner.layout import BYTES_PER_SLOT
 from spark_segments.format.cleaner.offset_map import OffsetMap
-from spark_segments.log.segment.reader import windows
+from spark_segments.log.segment.file import SegmentFile
 from spark_segments.maintenance import compact, roll, vacuum, verify
 from spark_segments.maintenance.compaction import round as round_module
 from spark_segments.maintenance.compaction.round_tasks import read_map, write_map
@@ -269,7 +269,7 @@ def test_partitions_that_the_other_slots_would_wait_for_are_done_by_many_tasks(m
 def test_a_map_in_a_file_is_the_same_map_and_what_is_left_of_it_goes_with_vacuum(prices):
     offset_map = OffsetMap(MIB, start_offset=3, seed=7)
     for row in prices.topic("prices").snapshot.live_of(0):
-        for window in windows(prices.storage, row):
+        for window in SegmentFile(prices.storage, row).windows():
             assert offset_map.put_batches(Window(window.data, window.batches, byte_position=window.byte_position))
     file = write_map(prices.storage, "prices", 0, offset_map)
     assert prices.storage.size(file.path) == len(offset_map) * BYTES_PER_SLOT

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from spark_segments.format.sidecars.txn_index import AbortedTransactions
 from spark_segments.log.manifest.rows import Segment
-from spark_segments.log.segment.files import read_txn_index
+from spark_segments.log.segment.file import read_txn_index
 from spark_segments.storage import Storage
 
 

@@ -19,7 +19,7 @@ from spark_segments.format.sidecars.index import position_for_offset
 from spark_segments.log.manifest.rows import Segment
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.reading.isolation import TransactionIndex, transaction_indexes
-from spark_segments.log.segment.reader import FIRST_WINDOW_BYTES, NOT_LOOKED_UP, LookUp
+from spark_segments.log.segment.file import FIRST_WINDOW_BYTES, NOT_LOOKED_UP, LookUp
 
 DEFAULT_MAX_PARTITION_BYTES = 128 << 20
 OPEN_COST_BYTES = 1 << 20  # cost of opening a file in bytes, as spark.sql.files.openCostInBytes

@@ -13,10 +13,10 @@ import pyarrow as pa
 
 from spark_segments.errors import RESTORE
 from spark_segments.format.decoding.decode import decode_batches
+from spark_segments.format.walk import BORDER_BYTES, WINDOW_BYTES
 from spark_segments.log.reading.isolation import load_aborted
 from spark_segments.log.reading.plan import Part, Selection, cut
-from spark_segments.log.segment.reader import LookUp, first_read_bytes, locate_position, pieces_between, seek, windows
-from spark_segments.log.segment.walk import BORDER_BYTES, WINDOW_BYTES
+from spark_segments.log.segment.file import LookUp, SegmentFile
 from spark_segments.storage import Storage
 
 PIECE_BYTES = WINDOW_BYTES - BORDER_BYTES
@@ -38,13 +38,8 @@ def read_part(storage: Storage, part: Part) -> Iterator[pa.RecordBatch]:
     aborted = load_aborted(storage, part.transactions, start_offset, end_offset) if part.transactions else None
     look_up, window_bytes = _begin(storage, part, start_offset)
     behind, is_first = look_up.byte_position, True
-    for window in windows(
-        storage,
-        segment,
-        behind,
-        part.end_position,
-        first_window_bytes=window_bytes,
-        wanted_position=part.start_position,
+    for window in SegmentFile(storage, segment).windows(
+        behind, part.end_position, first_window_bytes=window_bytes, wanted_position=part.start_position
     ):
         behind = window.end_position
         if not len(window.batches):
@@ -73,23 +68,23 @@ def read_part(storage: Storage, part: Part) -> Iterator[pa.RecordBatch]:
             return
     if is_first and part.end_position >= segment.end_position:
         look_up.check_begin(segment, None)
-    look_up.check_end(storage, segment, behind)
+    look_up.check_end(SegmentFile(storage, segment), behind)
 
 
 def _begin(storage: Storage, part: Part, start_offset: int) -> tuple[LookUp, int]:
     """(where the part's batches begin, the size of the first read)"""
     segment, look_up = part.segment, part.look_up
-    window_bytes = max(part.first_window_bytes, first_read_bytes(segment))
+    window_bytes = max(part.first_window_bytes, SegmentFile(storage, segment).first_read_bytes)
     if look_up.byte_position > segment.byte_position:  # known without the .index
         return look_up, window_bytes
     look_up = replace(look_up, byte_position=segment.byte_position)
     if start_offset > segment.base_offset or segment.file_base_offset > segment.name_offset:
-        found, found_bytes = seek(storage, segment, start_offset)
+        found, found_bytes = SegmentFile(storage, segment).seek(start_offset)
         window_bytes = max(window_bytes, found_bytes)
         if found > segment.byte_position:
             look_up = replace(look_up, byte_position=found, offset=start_offset)
     if part.start_position > look_up.byte_position:  # the batches between belong to the part before
-        begin = max(look_up.byte_position, locate_position(storage, segment, part.start_position))
+        begin = max(look_up.byte_position, SegmentFile(storage, segment).locate_position(part.start_position))
         look_up = replace(look_up, byte_position=begin, offset=None)
     return look_up, window_bytes
 
@@ -131,7 +126,9 @@ def _cut_up(storage: Storage, indexes: Mapping[str, tuple[np.ndarray, np.ndarray
     if whole.size_bytes <= PIECE_BYTES or whole.look_up.byte_position or whole.segment.path in indexes:
         return cut(whole, PIECE_BYTES if whole.segment.path in indexes else None, indexes)
     segment, positions = whole.segment, range(whole.start_position, whole.end_position)
-    pieces = pieces_between(storage, segment, range(whole.start_offset, whole.end_offset), positions, PIECE_BYTES)
+    pieces = SegmentFile(storage, segment).pieces_between(
+        range(whole.start_offset, whole.end_offset), positions, PIECE_BYTES
+    )
     begins_later = pieces[0][0] > max(whole.start_position, segment.byte_position)
     ends_earlier = pieces[-1][1] < min(whole.end_position, segment.end_position)
     last = len(pieces) - 1

@@ -17,7 +17,7 @@ from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.reading.ahead import Piece, read_ahead, reading_threads
 from spark_segments.log.reading.plan import EVERYTHING, Part, Selection, planned_parts
 from spark_segments.log.reading.read import pieces_of, read_part
-from spark_segments.log.segment.reader import FIRST_WINDOW_BYTES
+from spark_segments.log.segment.file import FIRST_WINDOW_BYTES
 from spark_segments.printing import Printed, Prints
 from spark_segments.quantities import Bytes
 from spark_segments.storage import Storage

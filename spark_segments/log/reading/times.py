@@ -17,7 +17,7 @@ from spark_segments.config.values import LONG_MAX
 from spark_segments.format.decoding.decode import decode_batches
 from spark_segments.log.manifest.rows import Segment
 from spark_segments.log.manifest.snapshot import Snapshot
-from spark_segments.log.segment.reader import seek_time, windows
+from spark_segments.log.segment.file import SegmentFile
 from spark_segments.storage import Storage
 
 
@@ -61,8 +61,8 @@ def _first_in_segment(
     storage: Storage, topic: str, segment: Segment, target_ms: int, start: int, end: int
 ) -> tuple[int, int] | None:
     start, end = max(start, segment.base_offset), min(end, segment.next_offset)
-    byte_position, size = seek_time(storage, segment, target_ms)
-    for window in windows(storage, segment, byte_position, first_window_bytes=size):
+    byte_position, size = SegmentFile(storage, segment).seek_time(target_ms)
+    for window in SegmentFile(storage, segment).windows(byte_position, first_window_bytes=size):
         late_enough = (window.batches.max_timestamp >= target_ms) & window.overlaps(start, end)
         for batch in np.flatnonzero(late_enough):
             decoded = decode_batches(

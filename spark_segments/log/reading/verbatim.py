@@ -17,9 +17,9 @@ from spark_segments.format.layout import MAGIC_POSITION
 from spark_segments.format.window import Window
 from spark_segments.log.manifest.rows import Segment
 from spark_segments.log.manifest.snapshot import Snapshot
-from spark_segments.log.segment.copying import rebased, trimmed
+from spark_segments.log.segment.file import LookUp, SegmentFile
 from spark_segments.log.segment.leader_epochs import LeaderEpochs
-from spark_segments.log.segment.reader import LookUp, seek, windows
+from spark_segments.log.segment.moved import rebased, trimmed
 from spark_segments.storage import Storage
 
 HEAD_BYTES = MAGIC_POSITION
@@ -191,19 +191,14 @@ class PartitionLog:
         if place is not None and (place.offset, place.path) == (start, segment.path):
             byte_position, size = place.byte_position, 0
         elif start > segment.base_offset or segment.file_base_offset > segment.name_offset:
-            byte_position, size = seek(self._storage, segment, start)
+            byte_position, size = SegmentFile(self._storage, segment).seek(start)
             look_up = LookUp(byte_position, start) if byte_position > segment.byte_position else None
         else:
             byte_position, size = segment.byte_position, 0
         while byte_position < segment.end_position:
             end = min(byte_position + size + wanted_bytes, segment.end_position)
-            for window in windows(
-                self._storage,
-                segment,
-                byte_position,
-                end,
-                first_window_bytes=max(end - byte_position, 1),
-                writable=True,
+            for window in SegmentFile(self._storage, segment).windows(
+                byte_position, end, first_window_bytes=max(end - byte_position, 1), writable=True
             ):
                 if look_up is not None:
                     look_up.check_begin(segment, window)

@@ -12,12 +12,11 @@ import numpy as np
 
 from spark_segments.errors import CorruptBatchError
 from spark_segments.format.batches import BatchTable, scan_batches
-from spark_segments.format.layout import COUNT_UNKNOWN
+from spark_segments.format.walk import WalkStep, walk
 from spark_segments.format.window import Window
-from spark_segments.log.segment.fetch import fetch_ahead
 from spark_segments.log.segment.figures import SegmentFigures
-from spark_segments.log.segment.walk import WalkStep, walk
 from spark_segments.storage import Storage
+from spark_segments.storage.fetch import fetch_ahead
 
 UNREADABLE, FALLING, SHORT = "B13", "B3", "R6"
 """The rules of docs/format that the bytes of a .log break."""
@@ -98,23 +97,10 @@ class Examination:
     def add(self, batches: BatchTable, count_records: Callable[[BatchTable], int]) -> BatchTable:
         """Adds batches (one at least) of the last window. Returns those of the log, whose records are counted."""
         self.next_offset = int(batches.last_offset[-1]) + 1
-        in_log = from_offset(batches, self._start_offset)
+        in_log = batches.from_offset(self._start_offset)
         if len(in_log):
             self.figures.add(in_log, count_records(in_log))
         return in_log
-
-
-def from_offset(batches: BatchTable, start_offset: int) -> BatchTable:
-    """The batches that hold `start_offset` or come after it; all batches where they begin there."""
-    if not len(batches) or int(batches.base_offset[0]) >= start_offset:
-        return batches
-    return batches.take(batches.last_offset >= start_offset)
-
-
-def has_cleaned(batches: BatchTable) -> bool:
-    """Whether a cleaner has removed records from any of the batches, or has given any a delete horizon."""
-    lacks = (batches.count <= batches.last_offset - batches.base_offset) & (batches.count != COUNT_UNKNOWN)
-    return bool(lacks.any() or batches.has_delete_horizon.any())
 
 
 def _size_of_bad_batch(step: WalkStep) -> int:

@@ -11,11 +11,10 @@ import numpy as np
 import pyarrow as pa
 
 from spark_segments.errors import CorruptBatchError
+from spark_segments.format.walk import too_short
 from spark_segments.format.window import Window
-from spark_segments.log.segment.fetch import fetch_ahead
-from spark_segments.log.segment.files import read_file
-from spark_segments.log.segment.walk import too_short
 from spark_segments.storage import Storage
+from spark_segments.storage.fetch import fetch_ahead, read_file
 
 
 @dataclass(frozen=True, slots=True)

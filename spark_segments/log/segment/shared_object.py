@@ -28,9 +28,9 @@ from spark_segments.format.shared_object import (
 from spark_segments.format.sidecars.txn_index import AbortedTransactions
 from spark_segments.log.manifest.rows import Segment, shared_directory
 from spark_segments.log.segment.figures import figures_of_runs
-from spark_segments.log.segment.files import read_file
 from spark_segments.log.segment.limits import SegmentLimits
 from spark_segments.storage import Storage, WriteStream
+from spark_segments.storage.fetch import read_file
 
 _FOOTER_READ_BYTES = 128 << 10
 

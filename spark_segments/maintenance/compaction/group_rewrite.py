@@ -17,10 +17,10 @@ from spark_segments.format.cleaner.clean import CleanedBatches
 from spark_segments.format.sidecars.txn_index import AbortedTransactions
 from spark_segments.format.window import Window
 from spark_segments.log.manifest.rows import Segment
-from spark_segments.log.segment.copying import rebased
+from spark_segments.log.segment.file import SegmentFile
 from spark_segments.log.segment.leader_epochs import LeaderEpochs
 from spark_segments.log.segment.limits import SegmentLimits
-from spark_segments.log.segment.reader import windows
+from spark_segments.log.segment.moved import rebased
 from spark_segments.log.segment.writer import SegmentWriter, discard
 from spark_segments.storage import Storage
 
@@ -153,6 +153,6 @@ class GroupRewrite:
 
     def _copies(self) -> Iterator[tuple[np.ndarray, BatchTable]]:
         for segment, start, end in self._unchanged:
-            for window in windows(self._storage, segment, start, end):
+            for window in SegmentFile(self._storage, segment).windows(start, end):
                 if len(window.batches):
                     yield rebased(window, self._leader_epochs)

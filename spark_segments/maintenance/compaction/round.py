@@ -25,9 +25,8 @@ from spark_segments.format.sidecars.txn_index import AbortedTransactions
 from spark_segments.log.appending.record_rules import compression
 from spark_segments.log.manifest.delta.delta_log import DeltaLog, OpenDeltaLog
 from spark_segments.log.manifest.rows import Partition, Segment
-from spark_segments.log.segment.files import read_txn_index
+from spark_segments.log.segment.file import SegmentFile, read_txn_index
 from spark_segments.log.segment.leader_epochs import LeaderEpochs
-from spark_segments.log.segment.reader import locate, windows
 from spark_segments.log.segment.writer import discard
 from spark_segments.maintenance.compaction.group_rewrite import GroupRewrite, RewrittenGroup, named
 from spark_segments.maintenance.compaction.noted_batches import NotedBatches, memory_for_notes
@@ -150,7 +149,7 @@ def build_map(
     for segment in work.segments:
         if segment.next_offset <= first:
             continue
-        begin = locate(storage, segment, first) if first > segment.base_offset else 0
+        begin = SegmentFile(storage, segment).locate(first) if first > segment.base_offset else 0
         indexed += put_windows(storage, offset_map, ByteRange(segment, begin, segment.log_bytes), notes, transactions)
         if offset_map.full:
             break
@@ -209,7 +208,7 @@ def put_windows(
     segment, is_noted = part.segment, notes.takes(part.segment)
     first = part.start_position if begin is None else begin
     indexed = 0
-    for window in windows(storage, segment, first, part.end_position, wanted_position=part.start_position):
+    for window in SegmentFile(storage, segment).windows(first, part.end_position, wanted_position=part.start_position):
         window = named(window, segment)
         undone, _ = transactions.read(window)
         exclude = undone & ~window.batches.is_control

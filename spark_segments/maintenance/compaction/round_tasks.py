@@ -35,7 +35,7 @@ from spark_segments.format.cleaner.offset_map import OffsetMap
 from spark_segments.format.cleaner.transactions import CleanedTransactions, TransactionalBatches, WholeLogNeededError
 from spark_segments.format.sidecars.txn_index import AbortedTransactions
 from spark_segments.log.manifest.rows import Segment
-from spark_segments.log.segment.reader import locate, locate_position, windows
+from spark_segments.log.segment.file import SegmentFile
 from spark_segments.maintenance.compaction.group_rewrite import RewrittenGroup, named
 from spark_segments.maintenance.compaction.noted_batches import NotedBatches
 from spark_segments.maintenance.compaction.plan import count_large
@@ -266,7 +266,7 @@ class RoundTasks:
         """The maps of the slices of the dirty head, in their order. `merged`: that of the first one in this process."""
         start = 0
         if head and work.first_dirty_offset > head[0].base_offset:
-            start = locate(storage, head[0], work.first_dirty_offset)
+            start = SegmentFile(storage, head[0]).locate(work.first_dirty_offset)
         count = max(1, min(self.slots, (_log_bytes(head) - start) // MIN_SLICE_BYTES))
         build = partial(
             _build_map,
@@ -389,7 +389,7 @@ def _build_map(
     notes = MapNotes.of(work, slots=slots)
     indexed = 0
     for part in ranges:
-        begin = locate_position(storage, part.segment, part.start_position)
+        begin = SegmentFile(storage, part.segment).locate_position(part.start_position)
         indexed += put_windows(storage, offset_map, part, notes, transactions, begin=begin)
         if offset_map.full:
             break
@@ -424,7 +424,9 @@ class _GroupsTask:
 def _read_transactions(storage: Storage, group: Sequence[Segment]) -> TransactionalBatches:
     """Task function: the batches of a group that have to do with transactions."""
     return TransactionalBatches.join(
-        TransactionalBatches.of(named(window, segment)) for segment in group for window in windows(storage, segment)
+        TransactionalBatches.of(named(window, segment))
+        for segment in group
+        for window in SegmentFile(storage, segment).windows()
     )
 
 

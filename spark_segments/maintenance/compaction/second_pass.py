@@ -15,11 +15,11 @@ from spark_segments.errors import RESTORE
 from spark_segments.format.batches import scan_batches
 from spark_segments.format.cleaner.clean import CleanedBatches, CleanerStats, RecordFilter, clean_batches
 from spark_segments.format.cleaner.transactions import CleanedTransactions
+from spark_segments.format.walk import WINDOW_BYTES
 from spark_segments.format.window import Window
 from spark_segments.log.manifest.rows import Segment
 from spark_segments.log.reading.ahead import read_ahead
-from spark_segments.log.segment.reader import windows, windows_in
-from spark_segments.log.segment.walk import WINDOW_BYTES
+from spark_segments.log.segment.file import SegmentFile
 from spark_segments.maintenance.compaction.group_rewrite import named
 from spark_segments.maintenance.compaction.noted_batches import (
     LEAST_GAP_BYTES,
@@ -91,7 +91,7 @@ def _pieces(
     for segment in group:
         notes = noted.whole(segment) if record_filter.live.end_offset >= segment.next_offset else None
         if notes is None:
-            read: ReadWindows = partial(windows, storage, segment)
+            read: ReadWindows = SegmentFile(storage, segment).windows
             yield from _in_order(read, segment, None, record_filter, transactions, in_threads=in_threads)
             continue
         gap_bytes = LEAST_GAP_BYTES if storage.is_local else LEAST_STORE_GAP_BYTES
@@ -101,7 +101,7 @@ def _pieces(
             yield partial(iter, [CleanedPart(segment, None, passed)])
         is_in_order = not storage.is_local or notes.transactional.any()
         for ranges in wanted:
-            read = partial(windows_in, storage, segment, ranges)
+            read = partial(SegmentFile(storage, segment).windows_in, ranges)
             if is_in_order:
                 yield from _in_order(read, segment, notes, record_filter, transactions, in_threads=in_threads)
             else:

@@ -23,9 +23,8 @@ from spark_segments.format.cleaner.transactions import UntouchedTransactions
 from spark_segments.format.decoding.decode import decode_batches
 from spark_segments.format.window import Window
 from spark_segments.log.manifest.rows import Segment
-from spark_segments.log.segment.copying import aborted_in
+from spark_segments.log.segment.file import SegmentFile
 from spark_segments.log.segment.leader_epochs import LeaderEpochs
-from spark_segments.log.segment.reader import windows
 from spark_segments.log.segment.shared_object import read_footer
 from spark_segments.log.segment.writer import discard
 from spark_segments.maintenance.compaction.group_rewrite import GroupRewrite, named
@@ -78,7 +77,7 @@ def _search_segments(
 def _search_segment(storage: Storage, topic: str, keys: tuple[bytes, ...], segment: Segment) -> tuple[KeyRecords, ...]:
     wanted = pa.array(keys, pa.binary())
     matches: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
-    for window in windows(storage, segment):
+    for window in SegmentFile(storage, segment).windows():
         # Values are decoded only where a window has any of the keys.
         columns: tuple[str, ...] = ("key",)
         for batch in decode_batches(window, topic=topic, partition=segment.partition, columns=columns):
@@ -255,10 +254,10 @@ def erase_from_segment(
     assert fits, "the map has room for all keys"
     latest.advance(int(offsets.max()))
     rules = RecordFilter(latest, 0, 0, -1, ActiveProducers.of(), only_superseded=True)
-    aborted = aborted_in(storage, segment, segment.base_offset, segment.next_offset)
+    aborted = SegmentFile(storage, segment).aborted_in(segment.base_offset, segment.next_offset)
     transactions, stats = UntouchedTransactions(), CleanerStats()
     with GroupRewrite(storage, topic, config, [segment], leader_epochs[segment.partition]) as rewrite:
-        for window in (named(one, segment) for one in windows(storage, segment)):
+        for window in (named(one, segment) for one in SegmentFile(storage, segment).windows()):
             _check_begin(window, segment)
             for cleaned in clean_batches(window, rules, transactions):
                 # The file is written in any case: bytes that the row does not name may have the keys, too.

@@ -11,7 +11,7 @@ from spark_segments.format.rolling import OpenSegment, roll_points
 from spark_segments.format.sidecars.fields import MAX_RELATIVE_OFFSET
 from spark_segments.log.manifest.rows import Segment
 from spark_segments.log.manifest.swap import RowSwap
-from spark_segments.log.segment.reader import windows
+from spark_segments.log.segment.file import SegmentFile
 from spark_segments.maintenance.rolling.plan import MergeRules, RollRules, runs_to_merge
 from spark_segments.storage import Storage
 
@@ -208,7 +208,7 @@ def _scan(storage: Storage, chunk: Segment, rules: RollRules, last: _LastSegment
     offsets: list[int] = []
     shift = chunk.offset_shift
     segment = last.segment
-    for window in windows(storage, chunk, check_crc=False):
+    for window in SegmentFile(storage, chunk).windows(check_crc=False):
         batches = window.between(chunk.base_offset, chunk.next_offset).batches
         rolls = roll_points(
             batches,

@@ -24,8 +24,8 @@ from spark_segments.log.directory import selected
 from spark_segments.log.findings import Findings
 from spark_segments.log.manifest.rows import Segment
 from spark_segments.log.manifest.snapshot import Snapshot, live_rows
-from spark_segments.log.segment.files import missing_file, read_file
 from spark_segments.storage import Storage
+from spark_segments.storage.fetch import read_file
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -227,7 +227,7 @@ def _checksum(storage: Storage, path: str, size: int | None) -> FileChecksum | S
     except SegmentsError as error:
         return error
     except FileNotFoundError:
-        return missing_file(storage.location(path))
+        return MissingFileError.gone(storage.location(path))
 
 
 def _checksums_of(storage: Storage, files: Sequence[tuple[str, int | None]]) -> list[FileChecksum | SegmentsError]:

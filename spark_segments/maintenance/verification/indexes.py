@@ -13,6 +13,7 @@ import numpy as np
 from spark_segments.config.values import INT_MAX
 from spark_segments.errors import CorruptBatchError
 from spark_segments.format.batches import BatchTable
+from spark_segments.format.sidecars.check import OffsetIndexCheck, TimeIndexCheck, TimeLookUpCheck
 from spark_segments.format.sidecars.index import (
     OFFSET_ENTRY_BYTES,
     TIME_ENTRY_BYTES,
@@ -20,12 +21,11 @@ from spark_segments.format.sidecars.index import (
     parse_offset_index,
     parse_time_index,
 )
+from spark_segments.format.walk import WalkStep
 from spark_segments.log.findings import Findings
 from spark_segments.log.manifest.rows import Segment
-from spark_segments.log.segment.files import errors_from
+from spark_segments.log.segment.file import errors_from
 from spark_segments.log.segment.limits import SegmentLimits
-from spark_segments.log.segment.sidecar_check import OffsetIndexCheck, TimeIndexCheck, TimeLookUpCheck
-from spark_segments.log.segment.walk import WalkStep
 
 
 def segment_index(segment: Segment, is_time_index: bool) -> tuple[str, int, int]:

@@ -17,7 +17,7 @@ from spark_segments.format.sidecars.txn_index import AbortedTransactions
 from spark_segments.format.window import Window
 from spark_segments.log.findings import MOST_OF_A_KIND, Finding, Findings
 from spark_segments.log.manifest.rows import Segment
-from spark_segments.log.segment.reader import locate, windows
+from spark_segments.log.segment.file import SegmentFile
 from spark_segments.storage import Storage
 
 MAP_BYTES = 256 << 20
@@ -110,8 +110,8 @@ def _windows(storage: Storage, task: KeysTask, start: int) -> Iterator[_TailWind
         if segment.next_offset <= start or segment.base_offset >= task.end_offset:
             continue
         low, high = max(start, segment.base_offset), min(task.end_offset, segment.next_offset)
-        begin = locate(storage, segment, low) if low > segment.base_offset else 0
-        for window in windows(storage, segment, begin):
+        begin = SegmentFile(storage, segment).locate(low) if low > segment.base_offset else 0
+        for window in SegmentFile(storage, segment).windows(begin):
             window = window.between(low, high)
             if len(window.batches):
                 yield _TailWindow(window, task.aborted.mask(window.batches, window.offset_shift))

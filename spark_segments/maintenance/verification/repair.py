@@ -17,11 +17,11 @@ from spark_segments.format.sidecars.txn_index import AbortedTransactions
 from spark_segments.log.manifest.manifest import Manifest
 from spark_segments.log.manifest.rows import Segment
 from spark_segments.log.manifest.swap import RowSwap
-from spark_segments.log.segment.copying import copy_file
+from spark_segments.log.segment.file import SegmentFile
 from spark_segments.log.segment.limits import SegmentLimits
-from spark_segments.log.segment.reader import windows
 from spark_segments.log.segment.writer import SegmentWriter
 from spark_segments.storage import Storage
+from spark_segments.storage.fetch import copy_file
 
 REPAIR = "repair"  # the operation of the commits
 
@@ -49,7 +49,7 @@ def rebuild_sidecars(storage: Storage, task: Rebuild) -> Segment:
         segment.name_offset,
         limits=task.limits,
     ) as writer:
-        for window in windows(storage, segment, as_written=True):
+        for window in SegmentFile(storage, segment).windows(as_written=True):
             end = int(window.batches.byte_position[-1] + window.batches.size[-1]) - window.byte_position
             writer.append(np.frombuffer(window.data, np.uint8, count=end), window.batches)
         writer.add_aborted(task.aborted.shifted(-segment.offset_shift))

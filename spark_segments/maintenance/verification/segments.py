@@ -21,7 +21,7 @@ from spark_segments.format.window import Window
 from spark_segments.log.appending.appender import NO_LEADER_EPOCH
 from spark_segments.log.findings import MOST_OF_A_KIND, Finding, Findings
 from spark_segments.log.manifest.rows import Segment
-from spark_segments.log.segment.examination import Examination, has_cleaned
+from spark_segments.log.segment.examination import Examination
 from spark_segments.log.segment.leader_epochs import LeaderEpochs
 from spark_segments.log.segment.limits import SegmentLimits
 from spark_segments.maintenance.verification.indexes import IndexLook
@@ -177,7 +177,7 @@ class _SegmentLook:
     def _note_offsets(self, batches: BatchTable) -> None:
         """Notes which offsets of the log the batches are for, as far as the row has them."""
         segment, shift = self._segment, self._segment.offset_shift
-        self._was_cleaned |= has_cleaned(batches)
+        self._was_cleaned |= batches.has_cleaned()
         batches = batches.take(batches.last_offset + shift >= segment.base_offset)
         batches = batches.take(batches.base_offset + shift < segment.next_offset)
         if len(batches):

@@ -14,6 +14,7 @@ from spark_segments.dump import dump_entries, dump_json
 from spark_segments.dump.text import text_of
 from spark_segments.format.batches import scan_batches
 from spark_segments.format.shared_object import RUN_DTYPE, TRAILER_BYTES, footer_bytes
+from spark_segments.format.sidecars.check import OffsetIndexCheck, TimeIndexCheck
 from spark_segments.format.sidecars.checkpoints import (
     leader_epochs_bytes,
     offsets_bytes,
@@ -40,9 +41,8 @@ from spark_segments.format.sidecars.producer_state import (
 from spark_segments.format.sidecars.txn_index import AbortedTransactions, parse_txn_index, txn_index_bytes
 from spark_segments.log.reading.plan import Part, Selection
 from spark_segments.log.reading.read import read_part
-from spark_segments.log.segment.reader import locate, seek_time
+from spark_segments.log.segment.file import SegmentFile
 from spark_segments.log.segment.shared_object import read_footer
-from spark_segments.log.segment.sidecar_check import OffsetIndexCheck, TimeIndexCheck
 from tests.format.guarded import Guarded
 from tests.format.twin_encode import Record, batch_bytes
 from tests.hostile.memory_files import storage_of
@@ -149,9 +149,9 @@ def look_ups() -> Run:
         storage = storage_of({**files, path: data})
         start, size = random.randrange(row.next_offset), random.randint(1, 30)
         if suffix == ".timeindex":
-            seek_time(storage, changed, 1000 * start)
+            SegmentFile(storage, changed).seek_time(1000 * start)
             return
-        locate(storage, changed, start)
+        SegmentFile(storage, changed).locate(start)
         part = Part("orders", changed, start, start + size, 0, changed.end_position, Selection(("offset",)))
         found = [offset for batch in read_part(storage, part) for offset in batch.column(0).to_pylist()]
         assert found == list(range(start, min(start + size, row.next_offset))), f"read from {start}: {found[:3]}…"

@@ -1,4 +1,4 @@
-"""Fetching ahead: a file of an object store that is read forward is fetched in blocks before they are asked for.
+"""Reading files that a log names. A file of an object store that is read forward is fetched in blocks, ahead.
 
 A request of a store takes long, however few bytes it brings. So a reader that asks for one range after another would
 mostly wait. Local files are read as they are: the operating system reads those ahead.
@@ -17,14 +17,35 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from spark_segments.log.segment.files import read_file
+from spark_segments.errors import MissingFileError
+from spark_segments.format.kernels.crc32c import crc32c
+from spark_segments.format.walk import too_short
 from spark_segments.storage import Storage
 
 BLOCK_BYTES = 8 << 20
+COPY_BYTES = 8 << 20
 MOST_BLOCKS = 4
 """Blocks of a file that are fetched beyond the range asked for, at most."""
 
 _THREADS = 16
+
+
+def read_file(
+    storage: Storage,
+    path: str,
+    offset: int = 0,
+    length: int | None = None,
+    *,
+    writable: bool = False,
+    ranges: Sequence[tuple[int, int]] = (),
+) -> pa.Buffer:
+    """As `Storage.read`. Raises MissingFileError where the file is gone."""
+    try:
+        if ranges:
+            return storage.read(path, writable=writable, ranges=ranges)
+        return storage.read(path, offset, length, writable=writable)
+    except FileNotFoundError as error:
+        raise MissingFileError.gone(storage.location(path)) from error
 
 
 class ReadRange(Protocol):
@@ -134,3 +155,23 @@ def _pool() -> ThreadPoolExecutor:
 
 
 os.register_at_fork(after_in_child=_pool.cache_clear)  # threads do not survive a fork
+
+
+def copy_file(source: Storage, path: str, target: Storage, target_path: str, size: int, *, unique: bool = False) -> int:
+    """Copies the first `size` bytes of a file, in pieces. Returns the CRC-32C of what was read.
+
+    `unique`: no other file ever has the name of the copy (see `Storage.stream`). Raises CorruptBatchError where the
+    file is shorter, MissingFileError where it is gone; then there is no copy.
+    """
+    crc = 0
+    with fetch_ahead(source, path, size) as read:
+        first = read(0, min(COPY_BYTES, size)) if size else b""
+        with target.stream(target_path, unique=unique) as stream:
+            for byte_position in range(0, size, COPY_BYTES):
+                length = min(COPY_BYTES, size - byte_position)
+                data = read(byte_position, length) if byte_position else first
+                if len(data) != length:
+                    raise too_short(path, size, byte_position + len(data))
+                stream.write(data)
+                crc = crc32c(data, crc)
+    return crc
