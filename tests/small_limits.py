@@ -19,10 +19,7 @@ _VACUUM = "maintenance.removal.vacuum"
 LIMITS: dict[str, tuple[str, ...]] = {
     # Reading
     "WINDOW_BYTES": tuple(f"{module}.WINDOW_BYTES" for module in _WINDOWS),
-    "FIRST_WINDOW_BYTES": (
-        "log.segment.file.FIRST_WINDOW_BYTES",
-        "log.segment.file.windows.__kwdefaults__:first_window_bytes",
-    ),
+    "FIRST_WINDOW_BYTES": ("log.segment.file.FIRST_WINDOW_BYTES",),
     "PIECE_BYTES": ("log.reading.read.PIECE_BYTES",),
     "BLOCK_BYTES": ("storage.fetch.BLOCK_BYTES",),
     "SMALL_RUN_BYTES": ("log.segment.file.SMALL_RUN_BYTES",),

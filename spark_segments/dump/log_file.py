@@ -30,8 +30,8 @@ from spark_segments.format.layout import ABORT, ATTRIBUTES_POSITION, CODEC_NAMES
 from spark_segments.format.legacy import messages
 from spark_segments.format.shared_object import MAGIC, TRAILER_BYTES, Footer, footer_size, parse_footer
 from spark_segments.format.sidecars.producer_state import MAX_SEQUENCE, sequence_after
+from spark_segments.format.walk import walk
 from spark_segments.format.window import Window
-from spark_segments.log import walk
 
 # Batches whose records are decoded together take this much of the file, or are a single one.
 GROUP_BYTES = 256 << 10

@@ -10,7 +10,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from spark_segments.format.walk import walk
     from spark_segments.log.description import describe
     from spark_segments.log.directory import LogDirectory, selected
     from spark_segments.log.eras import Eras
@@ -45,7 +44,6 @@ _HOME = {
     "group_lags": "groups.lag",
     "offsets_for_times": "reading.times",
     "selected": "directory",
-    "walk": "format.walk",
 }
 __all__ = [
     "Change",
@@ -66,7 +64,6 @@ __all__ = [
     "group_lags",
     "offsets_for_times",
     "selected",
-    "walk",
 ]
 
 

@@ -21,7 +21,7 @@ from spark_segments.errors import (
     UnknownTopicError,
 )
 from spark_segments.execution import run_tasks
-from spark_segments.log import Change, LogDirectory, Manifest, Snapshot, partitions_of, segments_of
+from spark_segments.log import Change, LogDirectory, Manifest, Partition, Segment, Snapshot
 from spark_segments.log.manifest.replay import FollowerVersion, LeaderVersion, deletes_files, missing_rows, plan_mirror
 from spark_segments.log.manifest.states import REBUILT_FROM
 from spark_segments.log.manifest.topic_log import TableState
@@ -161,7 +161,7 @@ class TopicMirror:
         self.is_deleting |= deletes_files(change)
         self._tell_leader()
         self.counts["commits"] += 1
-        self.counts["records"] += sum(row.records for row in segments_of(change.add))
+        self.counts["records"] += sum(row.records for row in Segment.of_table(change.add))
         self.copied.clear()
         return True
 
@@ -247,7 +247,7 @@ class TopicMirror:
 
     def _promoted_over(self, here: Snapshot) -> LogDirError:
         """The error for a topic here that was promoted over the leader. It is known without reading a file."""
-        first = partitions_of(here.partitions.slice(0, 1))[0]
+        first = Partition.of_table(here.partitions.slice(0, 1))[0]
         epoch, offset = LeaderEpochs.of(first).entries[-1]
         return LogDirError(
             f"Topic {self.topic} was promoted over the topic in {self.source.uri}, and leads in epoch {epoch} from "
@@ -260,7 +260,7 @@ class TopicMirror:
         """Copies what the follower lacks of a version and no try before has copied."""
         missing, used = missing_rows(leader, follower, among)
         imported = partitions_with_producers(leader.snapshot)
-        sets = [one for one in file_sets(segments_of(missing), used, imported) if one.path not in self.copied]
+        sets = [one for one in file_sets(Segment.of_table(missing), used, imported) if one.path not in self.copied]
         tasks = copy_tasks(sets, on_spark=self.spark is not None)
         forced = topic_config(leader.snapshot.config, self.target.defaults).forced
         copier = Copier(self.source.storage, self.target.storage, forced)

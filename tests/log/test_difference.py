@@ -10,6 +10,7 @@ import pytest
 from spark_segments import LogDir
 from spark_segments.log import difference
 from spark_segments.log.difference import Comparison, History, compare, first_foreign_offset
+from spark_segments.log.segment.file import SegmentFile
 from spark_segments.maintenance import restore, roll
 from tests.golden_files import CLEAN_DIRECTORIES, golden_dir
 from tests.log.kafka_copies import import_golden, topic_of
@@ -50,7 +51,7 @@ def test_what_nobody_cleaned_is_not_decoded(log, monkeypatch):
 def test_files_that_both_name_are_not_read(log, monkeypatch):
     """A copy of a log directory of ours names the same files, which never change."""
     import_golden(log, "plain-0")
-    monkeypatch.delattr(difference, "windows")
+    monkeypatch.delattr(SegmentFile, "windows")
     assert compare(history(log, "plain"), history(log, "plain")) == Comparison(None, True)
 
 
@@ -106,7 +107,7 @@ def test_the_same_record_from_two_leaders_is_a_difference(log, monkeypatch):
     ours = history(log, "orders")
     theirs = led_anew(ours, (0, 0), (1, 5))
     assert compare(ours, theirs) == compare(theirs, ours) == Comparison(5, False)
-    monkeypatch.delattr(difference, "windows")
+    monkeypatch.delattr(SegmentFile, "windows")
     assert compare(led_anew(ours, (0, 0), (1, 9)), theirs).first_difference == 5
 
 

@@ -11,8 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_segments.errors import MissingFileError, StorageError
-from spark_segments.log.segment import fetch
-from spark_segments.storage import Storage
+from spark_segments.storage import Storage, fetch
 from spark_segments.storage.fetch import fetch_ahead
 from tests.opened import LocalFiles
 

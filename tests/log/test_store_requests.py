@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from spark_segments import LogDir
-from spark_segments.log.segment import walk
+from spark_segments.format import walk
 from spark_segments.maintenance import compact, retain, roll, vacuum, verify
 from tests.manifest_rows import forget_rows
 from tests.s3_server import BUCKET

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from spark_segments import LogDir
-from spark_segments.log.segment import reader
+from spark_segments.log.segment import file as reader
 from spark_segments.maintenance import compact, retain, roll, verify
 from tests.golden_files import golden_dir
 from tests.log.golden_reads import records_of

@@ -25,8 +25,9 @@ from spark_segments import LogDir, ProducerOptions
 from spark_segments.config import topic_config
 from spark_segments.errors import CorruptBatchError
 from spark_segments.format.decoding import record_sections
+from spark_segments.log.segment.file import SegmentFile
 from spark_segments.maintenance import compact, roll, vacuum, verify
-from spark_segments.maintenance.compaction import group_rewrite, second_pass
+from spark_segments.maintenance.compaction import group_rewrite
 from spark_segments.maintenance.compaction.noted_batches import NotedBatches
 from spark_segments.storage import Storage
 from tests.clock import ORPHAN_AGE_MS
@@ -276,10 +277,10 @@ def work_on(log: LogDir, segment: Segment, first_dirty_offset: int = 0) -> Round
 def test_windows_wait_in_bounded_memory_however_slow_the_writer_is(prices, monkeypatch):
     window_bytes, threads = 400, 3
     sizes, used, most_bytes = list[int](), 0, 0
-    windows, add = second_pass.windows_in, group_rewrite.GroupRewrite.add
+    windows_in, add = SegmentFile.windows_in, group_rewrite.GroupRewrite.add
 
-    def counted(*arguments: Any, **options: Any) -> Iterator[Window]:
-        for window in windows(*arguments, **options):
+    def counted(file: SegmentFile, *arguments: Any, **options: Any) -> Iterator[Window]:
+        for window in windows_in(file, *arguments, **options):
             sizes.append(window.data.size)
             yield window
 
@@ -291,7 +292,7 @@ def test_windows_wait_in_bounded_memory_however_slow_the_writer_is(prices, monke
         most_bytes = max(most_bytes, sum(sizes[used:]))
         add(self, segment, cleaned)
 
-    monkeypatch.setattr(second_pass, "windows_in", counted)
+    monkeypatch.setattr(SegmentFile, "windows_in", counted)
     monkeypatch.setattr(group_rewrite.GroupRewrite, "add", slow)
     with small_windows(window_bytes):
         RoundTasks(threads, MIB, MIB)(prices.storage, work_on(prices, live(prices, TOPIC)[0]))

@@ -701,8 +701,8 @@ MUTANTS = (
         "mirror",
         "a damaged batch travels",
         "replicas/copies.py",
-        "windows(self.source, row, first_window_bytes=WINDOW_BYTES)",
-        "windows(self.source, row, first_window_bytes=WINDOW_BYTES, check_crc=False)",
+        "windows(first_window_bytes=WINDOW_BYTES, as_written=True)\n        first",
+        "windows(first_window_bytes=WINDOW_BYTES, as_written=True, check_crc=False)\n        first",
         "tests/maintenance/mirroring/test_copies.py::test_a_damaged_batch_of_the_leader_stops_the_topic_and_not_the_others",
     ),
     Mutant(
@@ -780,7 +780,7 @@ MUTANTS = (
     Mutant(
         "groups",
         "a server that slept commits after the one that took the groups",
-        "kafka_protocol/coordinator.py",
+        "kafka_protocol/stored_groups.py",
         "                if begun.lease > number:\n",
         "                if False:\n",
         "tests/kafka_protocol/test_serve_groups.py::"
@@ -789,7 +789,7 @@ MUTANTS = (
     Mutant(
         "groups",
         "clients of a server move the groups of other readers",
-        "kafka_protocol/coordinator.py",
+        "kafka_protocol/stored_groups.py",
         "            if commit.rows and commit.made_by != SERVE:\n",
         "            if False:\n",
         "tests/kafka_protocol/test_serve_groups.py::test_a_group_that_other_readers_made_is_shown_and_not_moved[own]",

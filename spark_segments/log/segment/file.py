@@ -18,14 +18,13 @@ from spark_segments.errors import RESTORE, CorruptBatchError, LogDirError
 from spark_segments.format.legacy import opened
 from spark_segments.format.sidecars.index import parse_offset_index, parse_time_index, position_for_offset
 from spark_segments.format.sidecars.txn_index import AbortedTransactions, parse_txn_index
+from spark_segments.format.walk import BORDER_BYTES, WINDOW_BYTES, WalkStep, walk
 from spark_segments.format.window import Window
 from spark_segments.log.manifest.rows import Segment
-from spark_segments.log.segment.fetch import fetch_ahead
 from spark_segments.log.segment.moved import rebased
 from spark_segments.log.segment.ranges import Ranges
-from spark_segments.log.segment.walk import BORDER_BYTES, WINDOW_BYTES, WalkStep, walk
 from spark_segments.storage import Storage
-from spark_segments.storage.fetch import read_file
+from spark_segments.storage.fetch import fetch_ahead, read_file
 
 FIRST_WINDOW_BYTES = 256 << 10
 

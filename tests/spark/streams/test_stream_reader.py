@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 from spark_segments.errors import InvalidOptionError, OffsetOutOfRangeError, UnknownTopicError
+from spark_segments.log import Snapshot
 from spark_segments.maintenance import compact, roll
 from tests.manifest_rows import Change
 from tests.spark import in_process
@@ -356,9 +357,7 @@ def test_a_batch_planned_at_another_isolation_level_is_not_cut_short(t, add, mon
     with pytest.raises(Killed):
         stream.trigger("planned")
     stream.given["isolation.level"] = "read_committed"
-    monkeypatch.setattr(
-        "spark_segments.spark.streams.stream_reader.readable_bounds", lambda *_: dict.fromkeys(range(3), (0, 2))
-    )
+    monkeypatch.setattr(Snapshot, "offset_bounds", lambda *_: dict.fromkeys(range(3), (0, 2)))
     with pytest.raises(OffsetOutOfRangeError, match=r"beyond the last stable offset of t-0.*read_uncommitted"):
         stream.start().trigger()
 
