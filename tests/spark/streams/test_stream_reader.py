@@ -357,7 +357,12 @@ def test_a_batch_planned_at_another_isolation_level_is_not_cut_short(t, add, mon
     with pytest.raises(Killed):
         stream.trigger("planned")
     stream.given["isolation.level"] = "read_committed"
-    monkeypatch.setattr(Snapshot, "offset_bounds", lambda *_: dict.fromkeys(range(3), (0, 2)))
+    bounds = Snapshot.offset_bounds
+
+    def with_open_transactions(snapshot, isolation_level="read_uncommitted"):
+        return dict.fromkeys(range(3), (0, 2)) if isolation_level == "read_committed" else bounds(snapshot)
+
+    monkeypatch.setattr(Snapshot, "offset_bounds", with_open_transactions)
     with pytest.raises(OffsetOutOfRangeError, match=r"beyond the last stable offset of t-0.*read_uncommitted"):
         stream.start().trigger()
 
