@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import pytest
@@ -11,26 +13,43 @@ import pytest
 from spark_segments import LogDir
 from spark_segments.maintenance import compact, restore, retain, roll, vacuum
 from tests.faults.scenes import PARTITIONS, assert_clean, contents
+from tests.opened import created
+from tests.played_files import Go, PlayedFiles
 from tests.topics import DAY_MS, records
 
 JUMPS = {"forth and back": (400, -400), "back and forth": (-400, 400), "further and further": (30, 3000)}
 
 
+class MovedClock(PlayedFiles):
+    """The clock of this machine, and the files that it stamps: a jump leaves the files of before it their times."""
+
+    def __init__(self, root: str) -> None:
+        super().__init__(list=self._stamped)
+        self._root, self.moved_ms = root, 0
+        self._moved_ms: dict[tuple[str, int], int] = {}  # by path and the kernel's stamp: how far the clock was moved
+
+    def jump(self, days: int) -> None:
+        self.list(self._root, recursive=True)
+        self.moved_ms += days * DAY_MS
+
+    def _stamped(self, directory: str, go: Go) -> Any:
+        found = []
+        for name, size, mtime_ms, version in go():
+            moved_ms = self._moved_ms.setdefault((f"{directory}/{name}", mtime_ms), self.moved_ms)
+            found.append((name, size, mtime_ms + moved_ms, version))
+        return found
+
+
 @pytest.fixture
-def jump() -> Iterator[Callable[[int], None]]:
-    """Moves the clock of this machine by days. The kernel's own, which stamps files, stays."""
-    real, moved_ns = time.time_ns, 0
-
-    def by(days: int) -> None:
-        nonlocal moved_ns
-        moved_ns += days * DAY_MS * 1_000_000
-
-    with mock.patch.object(time, "time_ns", lambda: real() + moved_ns):
-        yield by
+def clock(tmp_path: Path) -> Iterator[MovedClock]:
+    clock, real = MovedClock(str(tmp_path / "log")), time.time_ns
+    with mock.patch.object(time, "time_ns", lambda: real() + clock.moved_ms * 1_000_000):
+        yield clock
 
 
 @pytest.fixture
-def orders(log: LogDir) -> LogDir:
+def orders(tmp_path: Path, clock: MovedClock) -> LogDir:
+    log = created(tmp_path / "log", clock)
     config = {"segment.bytes": "20000", "compression.type": "uncompressed", "retention.ms": "-1"}
     log.create_topic("orders", PARTITIONS, config)
     log.create_topic("prices", 1, config | {"cleanup.policy": "compact"})
@@ -44,10 +63,12 @@ def append(log: LogDir, first: int) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("days", JUMPS.values(), ids=JUMPS)
-def test_appends_and_jobs_between_jumps_keep_every_record(orders: LogDir, jump, days: tuple[int, int]) -> None:
+def test_appends_and_jobs_between_jumps_keep_every_record(
+    orders: LogDir, clock: MovedClock, days: tuple[int, int]
+) -> None:
     expected: dict[tuple[int, int], bytes] = {}
     for turn, by in enumerate((0, *days, 0)):
-        jump(by)
+        clock.jump(by)
         append(orders, 240 * turn)
         expected |= contents(orders)["orders"]
         for job in (roll, retain, compact, vacuum):
@@ -60,16 +81,39 @@ def test_appends_and_jobs_between_jumps_keep_every_record(orders: LogDir, jump, 
 
 
 @pytest.mark.slow
-def test_what_retention_took_under_a_clock_that_ran_ahead_comes_back(orders: LogDir, jump) -> None:
+def test_a_clock_that_jumps_while_a_job_writes_costs_a_run_and_no_record(orders: LogDir, clock: MovedClock) -> None:
+    """Vacuum elsewhere goes by that clock: it may take the files before the commit names them."""
+    append(orders, 0)
+    expected = contents(orders)
+    days = [8]
+
+    def asleep(path: str, go: Go) -> Any:
+        """The machine sleeps between its last file of a segment and the version that it commits on."""
+        if days and "/orders/_delta_log/" in path and clock.calls[-2][0] == "stream":
+            clock.jump(days.pop())
+        return go()
+
+    clock.happenings["read"] = asleep
+    failed = roll(orders, now_ms=orders.storage.now_ms() + 10 * DAY_MS).failed
+    assert {line["topic"] for line in failed} == {"orders"} and "too old to be committed" in failed[0]["error"]
+    vacuum(orders)
+    assert contents(orders) == expected
+    assert not roll(orders).failed
+    assert contents(orders) == expected
+    assert_clean(orders)
+
+
+@pytest.mark.slow
+def test_what_retention_took_under_a_clock_that_ran_ahead_comes_back(orders: LogDir, clock: MovedClock) -> None:
     """Files of rows that left the log in the future stay until then: there is time to restore."""
     orders.topic("orders").alter({"retention.ms": str(7 * DAY_MS)})
     append(orders, 0)
     roll(orders, now_ms=orders.storage.now_ms() + 10 * DAY_MS)
     before, version = contents(orders)["orders"], orders.topic("orders").snapshot.version
-    jump(400)
+    clock.jump(400)
     retain(orders)
     assert contents(orders)["orders"] == {}
-    jump(-400)
+    clock.jump(-400)
     vacuum(orders, now_ms=orders.storage.now_ms() + 3 * DAY_MS)
     restore(orders, topics=["orders"], version=version)
     assert contents(orders)["orders"] == before
@@ -77,13 +121,13 @@ def test_what_retention_took_under_a_clock_that_ran_ahead_comes_back(orders: Log
 
 
 @pytest.mark.slow
-def test_a_follower_of_time_finds_the_records_of_a_clock_that_went_back(orders: LogDir, jump) -> None:
+def test_a_follower_of_time_finds_the_records_of_a_clock_that_went_back(orders: LogDir, clock: MovedClock) -> None:
     """A look-up by time goes by the records' own times, which fall here."""
     append(orders, 0)
     began = orders.storage.now_ms()
-    jump(-100)
+    clock.jump(-100)
     append(orders, 240)
-    jump(100)
+    clock.jump(100)
     found = orders.topic("prices").offsets_for_times(began - 50 * DAY_MS)[0]
     assert found is not None and found[0] == 0
     found = orders.topic("prices").offsets_for_times(began - 150 * DAY_MS)[0]
