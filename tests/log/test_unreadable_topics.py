@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shutil
 from pathlib import Path
 
@@ -19,9 +20,9 @@ from spark_segments.errors import (
     UnknownTopicError,
 )
 from spark_segments.log.appending.append import append_target
-from spark_segments.maintenance import compact, retain, roll, vacuum
+from spark_segments.maintenance import compact, retain, roll, vacuum, verify
 from tests.log.played_log import Play
-from tests.manifest_rows import Change, forget_rows, of_format, of_version_1
+from tests.manifest_rows import Change, forget_rows, live_rows, of_format, of_version_1
 from tests.opened import opened
 from tests.topics import DAY_MS, records
 
@@ -218,6 +219,23 @@ def test_an_import_of_all_topics_does_the_readable_ones_and_then_raises(log, tmp
         assert log.topic("aaa").offsets() == log.topic("zzz").offsets() == {0: (0, 3)}
     with pytest.raises(StorageError, match="The manifest cannot be opened"):
         log.import_kafka(str(tmp_path / "kafka"), "bad")
+
+
+@pytest.mark.parametrize("name", ["holes.0", "undecided.0", "captured.0", "captured_batch.x"])
+@pytest.mark.parametrize("value", ["[{", "3", '[{"end": 1}]'])
+def test_a_state_that_is_damaged_is_one_error_and_verify_finds_the_rest(log, name, value):
+    log.create_topic("bad")
+    log.topic("bad").append(records(5))
+    log.topic("bad").manifest.commit(
+        lambda at: Change("alter", topic=dataclasses.replace(at.topic_row, states={name: value}))
+    )
+    [row] = live_rows(log, "bad")
+    (Path(log.uri) / row.path).write_bytes(b"?")
+    messages = [finding.message for finding in verify(log, topics=["bad"], deep=True).findings]
+    assert "A state of a topic cannot be read" in messages and len(messages) > 1
+    if not name.startswith("captured_batch"):  # nobody describes those
+        with pytest.raises(LogDirError, match=f"A state of a topic cannot be read.*found {name}"):
+            log.topic("bad").describe()
 
 
 def test_force_deletes_a_good_topic_as_ever(log):

@@ -16,12 +16,14 @@ How far partitions are behind the cluster that they are captured from (`captured
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar
 
+from spark_segments.errors import LogDirError
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.manifest.topic_row import TopicRow
 
@@ -104,7 +106,7 @@ class Hole:
     @staticmethod
     def of(states: Mapping[str, str]) -> list[Hole]:
         """The holes of all partitions, by partition and offset. `states`: of the topic's row, or of its snapshot."""
-        return _of_partitions(states, _HOLES, Hole)
+        return _in_order(states, _HOLES, Hole)
 
     @staticmethod
     def within(snapshot: Snapshot, partition: int, start_offset: int, end_offset: int) -> list[Hole]:
@@ -162,16 +164,29 @@ class Undecided:
     @staticmethod
     def of(states: Mapping[str, str]) -> list[Undecided]:
         """The undecided transactions of all partitions, by partition and offset."""
-        return _of_partitions(states, _UNDECIDED, Undecided)
+        return _in_order(states, _UNDECIDED, Undecided)
 
 
-def _of_partitions(states: Mapping[str, str], prefix: str, kind: Callable[..., T]) -> list[T]:
-    return sorted(  # type: ignore[type-var]
-        kind(int(name.removeprefix(prefix)), **fields)
-        for name, value in states.items()
-        if name.startswith(prefix)
-        for fields in json.loads(value)
-    )
+def _in_order(states: Mapping[str, str], prefix: str, kind: Callable[..., T]) -> list[T]:
+    found = _of_partitions(states, prefix, lambda number, rows: [kind(number, **row) for row in rows])
+    return sorted(itertools.chain.from_iterable(found.values()))  # type: ignore[type-var]
+
+
+def _of_partitions(states: Mapping[str, str], prefix: str, made: Callable[[int, Any], T]) -> dict[int, T]:
+    """{partition: what is made of its entry}. Raises LogDirError for an entry that this package does not write."""
+    found = {}
+    for name, value in states.items():
+        if name.startswith(prefix):
+            try:
+                number = int(name.removeprefix(prefix))
+                found[number] = made(number, json.loads(value))
+            except (ValueError, TypeError) as error:
+                raise LogDirError(
+                    "A state of a topic cannot be read",
+                    expected=f"{prefix}<partition> as docs/format/manifest.md has it",
+                    found=f"{name}: {error}",
+                ) from error
+    return found
 
 
 PARTITIONS_ADDED = "partitions_added"
@@ -228,11 +243,7 @@ class Captured:
     @staticmethod
     def of(states: Mapping[str, str]) -> dict[int, Captured]:
         """What was captured of partitions. `states`: of the topic's row, or of its snapshot."""
-        return {
-            int(name.removeprefix(_CAPTURED)): Captured(**json.loads(value))
-            for name, value in states.items()
-            if name.startswith(_CAPTURED)
-        }
+        return _of_partitions(states, _CAPTURED, lambda _, fields: Captured(**fields))
 
     @staticmethod
     def end(states: Mapping[str, str], partition: int) -> int:
@@ -274,8 +285,4 @@ class CapturedBatch:
     @staticmethod
     def of(states: Mapping[str, str]) -> dict[int, CapturedBatch]:
         """The last batches of partitions that were captured."""
-        return {
-            int(name.removeprefix(_LAST_BATCH)): CapturedBatch(**json.loads(value))
-            for name, value in states.items()
-            if name.startswith(_LAST_BATCH)
-        }
+        return _of_partitions(states, _LAST_BATCH, lambda _, fields: CapturedBatch(**fields))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
 from collections.abc import Sequence
 
@@ -13,11 +14,24 @@ from spark_segments.format.sidecars.checkpoints import is_topic_id
 from spark_segments.log.findings import Findings
 from spark_segments.log.manifest.role import ROLES
 from spark_segments.log.manifest.snapshot import Snapshot
-from spark_segments.log.manifest.states import Captured, Hole, Undecided
+from spark_segments.log.manifest.states import Captured, CapturedBatch, Hole, Undecided
 from spark_segments.log.manifest.transaction import Transaction
 
 AHEAD_MS = 24 * 60 * 60 * 1000
 """How far a writer's clock may be ahead of the store's."""
+
+
+def readable(snapshot: Snapshot, findings: Findings) -> Snapshot:
+    """The snapshot without states that cannot be read, each of which is a finding: other checks go by the rest."""
+    states = {}
+    for name, value in snapshot.states.items():
+        try:
+            for kind in (Hole, Undecided, Captured, CapturedBatch):
+                kind.of({name: value})
+            states[name] = value
+        except LogDirError as error:
+            findings.add_error(error, rule="M27" if kind in (Hole, Undecided) else None)
+    return snapshot if len(states) == len(snapshot.states) else dataclasses.replace(snapshot, states=states)
 
 
 def check_topic(snapshot: Snapshot, findings: Findings) -> None:
@@ -31,12 +45,7 @@ def check_topic(snapshot: Snapshot, findings: Findings) -> None:
         role = str(error)
     if role not in ROLES:
         findings.add("The topic's role is unknown", rule="M26", expected=", ".join(ROLES), found=role)
-    try:
-        holes = Hole.of(snapshot.states)
-    except (ValueError, TypeError) as error:
-        findings.add("The topic's holes cannot be read", rule="M27", expected="JSON as the format has it", found=error)
-        holes = []
-    for hole in holes:
+    for hole in Hole.of(snapshot.states):
         if not 0 <= hole.start_offset < hole.end_offset:
             found = f"{hole.start_offset} to {hole.end_offset}"
             findings.add("A hole has no offsets", rule="M27", partition=hole.partition, expected="some", found=found)

@@ -31,6 +31,7 @@ from spark_segments.maintenance.verification.topic_row import (
     check_clocks,
     check_shared_rows,
     check_topic,
+    readable,
 )
 from spark_segments.progress import Progress
 from spark_segments.storage import FileInfo, Storage
@@ -205,6 +206,7 @@ def _verify_managed(
         config = topic_config({}, {})
     files = _listing(storage, snapshot)
     now_ms = storage.now_ms()
+    snapshot = readable(snapshot, findings)
     check_topic(snapshot, findings)
     check_applications(topic.log.manifest(topic.name).state(snapshot.version).last_transactions(), findings)
     check_rows(snapshot, findings)
@@ -213,8 +215,7 @@ def _verify_managed(
     check_files(snapshot, files, findings, kept_since_ms=now_ms - config.file_delete_delay_ms)
     objects = check_objects(snapshot, files, findings)
     done = _Done(snapshot.partitions.num_rows, snapshot.live.num_rows)
-    if not any(finding.rule == "M27" for finding in findings.found):
-        report.details["holes"] += [{"topic": topic.name, **hole.to_dict()} for hole in Hole.of(snapshot.states)]
+    report.details["holes"] += [{"topic": topic.name, **hole.to_dict()} for hole in Hole.of(snapshot.states)]
     if report.details["deep"]:
         from spark_segments.maintenance.verification import deep
 
