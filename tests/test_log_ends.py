@@ -1,0 +1,151 @@
+"""Where the last offsets of a log are a hole, whoever reads to the log end comes to it, and reads on from there."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+from pathlib import Path
+
+import polars as pl
+import pytest
+from deltalake import DeltaTable
+
+from spark_segments import LogDir, maintenance
+from spark_segments.cli import main
+from spark_segments.duckdb import TopicDatabase
+from spark_segments.polars import scan_topic
+from tests.clock import store_clock
+from tests.log_ends import ENDS, LOG_END, TOPIC
+from tests.opened import opened
+from tests.topics import DAY_MS
+
+Ended = tuple[LogDir, list[int]]
+
+
+@pytest.fixture(params=ENDS)
+def ended(request: pytest.FixtureRequest, tmp_path: Path) -> Ended:
+    """A log that ends with a hole, and the offsets that its topic has."""
+    make, offsets = ENDS[request.param]
+    log = make(str(tmp_path / "log"))
+    assert log.topic(TOPIC).offsets()[0][1] == LOG_END
+    return log, [*offsets]
+
+
+def append(log: LogDir) -> None:
+    log.topic(TOPIC).append([{"key": "new", "value": "new"}])
+
+
+def segments(*arguments: object) -> list[str]:
+    """The lines that the command prints."""
+    with contextlib.redirect_stdout(io.TextIOWrapper(io.BytesIO())) as output:
+        with contextlib.suppress(SystemExit):
+            main([str(argument) for argument in arguments])
+        output.flush()
+        return output.buffer.getvalue().decode().splitlines()  # type: ignore[attr-defined]
+
+
+def consumed(log: LogDir, *options: object) -> list[int]:
+    """The offsets that `segments consume` prints."""
+    return [json.loads(line)["offset"] for line in segments("consume", log.uri, TOPIC, "--output", "json", *options)]
+
+
+def lag(log: LogDir) -> tuple[int, int, int]:
+    """Position, log end and lag of the group."""
+    _, row = segments("groups", "show", log.uri, "audit")
+    position, log_end, lag = row.split("\t")[-3:]
+    return int(position), int(log_end), int(lag)
+
+
+def test_a_reader_in_a_group_has_no_lag_at_the_log_end(ended: Ended) -> None:
+    log, offsets = ended
+    assert consumed(log, "--group", "audit") == offsets
+    assert lag(log) == (LOG_END, LOG_END, 0)
+    assert consumed(log, "--group", "audit") == []
+    append(log)
+    assert lag(log) == (LOG_END, LOG_END + 1, 1)
+    assert consumed(log, "--group", "audit", "--follow", "--max-messages", 1) == [LOG_END]
+    assert lag(log) == (LOG_END + 1, LOG_END + 1, 0)
+
+
+@pytest.mark.parametrize("isolation", ["read_uncommitted", "read_committed"])
+def test_a_reader_to_the_log_end_stops(ended: Ended, isolation: str) -> None:
+    log, offsets = ended
+    options = ("--isolation-level", isolation)
+    assert consumed(log, "--end-offset", LOG_END, *options) == offsets
+    assert consumed(log, "--offset", -LOG_END, *options) == offsets
+    assert consumed(log, "--tail", 5, *options) == offsets[-5:]
+    for start in (LOG_END - 1, LOG_END, "end"):
+        assert consumed(log, "--offset", start, *options) == []
+    append(log)
+    assert consumed(log, "--offset", LOG_END, *options) == [LOG_END]
+
+
+@pytest.mark.parametrize("options", [{}, {"archive": True}], ids=["table", "archive"])
+def test_a_table_is_in_step_at_the_log_end(ended: Ended, tmp_path: Path, options: dict[str, bool]) -> None:
+    log, offsets = ended
+    uri = str(tmp_path / "table")
+
+    def updated() -> tuple[int, list[int]]:
+        report = maintenance.table(log, topics=[TOPIC], table_uri=uri, **options)
+        assert report.failed == []
+        table = DeltaTable(uri)
+        return table.version(), sorted(table.to_pyarrow_table(columns=["offset"]).column("offset").to_pylist())
+
+    first = updated()
+    assert first[1] == offsets
+    assert updated() == first
+    append(log)
+    assert updated() == (first[0] + 1, [*offsets, LOG_END])
+
+
+def test_a_follower_is_in_step_at_the_log_end(ended: Ended, tmp_path: Path) -> None:
+    log, offsets = ended
+    copy = LogDir.create(str(tmp_path / "copy"))
+
+    def mirrored() -> tuple[dict[int, tuple[int, int]], list[int]]:
+        assert maintenance.mirror(copy, leader=log).failed == []
+        return copy.topic(TOPIC).offsets(), read(copy)
+
+    for _ in range(2):
+        assert mirrored() == (log.topic(TOPIC).offsets(), offsets)
+    append(log)
+    assert mirrored() == (log.topic(TOPIC).offsets(), [*offsets, LOG_END])
+    maintenance.promote(copy, topics=[TOPIC])
+    append(copy)
+    assert read(copy) == [*offsets, LOG_END, LOG_END + 1]
+
+
+def test_a_query_to_the_log_end_has_what_is_there(ended: Ended) -> None:
+    log, offsets = ended
+    for added in ([], [LOG_END]):
+        if added:
+            append(log)
+        frame = scan_topic(log.uri, TOPIC).select("offset")
+        for where, last in ((0, [*offsets, *added]), (LOG_END - 1, added)):
+            assert frame.filter(pl.col("offset") >= where).collect()["offset"].to_list() == last
+            assert queried(log, f'SELECT "offset" FROM {TOPIC} WHERE "offset" >= {where} ORDER BY 1') == last
+        assert frame.tail(1).collect()["offset"].to_list() == [*offsets, *added][-1:]
+
+
+def queried(log: LogDir, query: str) -> list[int]:
+    with TopicDatabase(log) as database:
+        return database.sql(query).to_table().column(0).to_pylist()
+
+
+def read(log: LogDir) -> list[int]:
+    return opened(log).topic(TOPIC).scan(columns=["offset"]).to_table().column("offset").to_pylist()
+
+
+def test_jobs_leave_the_log_end_where_it_is(ended: Ended) -> None:
+    log, offsets = ended
+    log.topic(TOPIC).alter({"segment.ms": "1"})
+    now_ms = log.storage.now_ms()
+    for day in range(1, 4):
+        now_ms += DAY_MS
+        with store_clock(now_ms):
+            for job in (maintenance.roll, maintenance.retain, maintenance.compact, maintenance.vacuum):
+                assert job(log, now_ms=now_ms).failed == [], day
+        assert (log.topic(TOPIC).offsets()[0][1], read(log)) == (LOG_END, offsets)
+    append(log)
+    assert read(log) == [*offsets, LOG_END]
