@@ -59,7 +59,7 @@ KNOW_POSITIONS = (
     "log.positions",
     "maintenance.rebuild.rebuild",
     "replicas.groups",
-    "maintenance.tables",
+    "lake",
     "spark.streams",
 )
 KNOW_POSITIONS += ("kafka", "cli.records.follow", "cli.records.groups")

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from spark_segments.maintenance.removal.vacuum import vacuum
     from spark_segments.maintenance.retention.retain import retain
     from spark_segments.maintenance.rolling.roll import roll
-    from spark_segments.maintenance.tables.table import table
+    from spark_segments.lake.table import table
     from spark_segments.maintenance.verification.verify import verify
     from spark_segments.replicas.mirror import mirror
     from spark_segments.replicas.promote import promote
@@ -44,7 +44,7 @@ _HOME = {
     "restore": "spark_segments.maintenance.removal.restore",
     "retain": "spark_segments.maintenance.retention.retain",
     "roll": "spark_segments.maintenance.rolling.roll",
-    "table": "spark_segments.maintenance.tables.table",
+    "table": "spark_segments.lake.table",
     "vacuum": "spark_segments.maintenance.removal.vacuum",
     "verify": "spark_segments.maintenance.verification.verify",
 }

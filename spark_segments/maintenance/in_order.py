@@ -10,7 +10,7 @@ from spark_segments.maintenance.compaction.compact import compact
 from spark_segments.maintenance.removal.vacuum import vacuum
 from spark_segments.maintenance.retention.retain import retain
 from spark_segments.maintenance.rolling.roll import roll
-from spark_segments.maintenance.tables.table import table
+from spark_segments.lake.table import table
 
 Job = Callable[..., Report]
 

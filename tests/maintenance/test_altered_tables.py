@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from spark_segments import LogDir
 from spark_segments.maintenance import compact, roll
-from spark_segments.maintenance.tables.plan import SPREAD
+from spark_segments.lake.plan import SPREAD
 from tests.log.test_latest_across import CONFIG, DAY_MS, KEYS, append
 from tests.maintenance.table_rows import content, readable, update
 

@@ -45,9 +45,9 @@ from spark_segments.log.reading.plan import DEFAULT_MAX_PARTITION_BYTES as TASK_
 from spark_segments.log.reading.plan import Part, Selection
 from spark_segments.log.reading.scan import Scan
 from spark_segments.log.report import Report
-from spark_segments.maintenance.tables.delta_table import TableBeside
-from spark_segments.maintenance.tables.plan import TablePlan, TopicSince, plan_table, rival_offsets
-from spark_segments.maintenance.tables.rows import (
+from spark_segments.lake.delta_table import TableBeside
+from spark_segments.lake.plan import TablePlan, TopicSince, plan_table, rival_offsets
+from spark_segments.lake.rows import (
     FromOffsets,
     OtherKeys,
     Rule,
@@ -57,7 +57,7 @@ from spark_segments.maintenance.tables.rows import (
     sift_rows,
     write_rows,
 )
-from spark_segments.maintenance.tables.table_format import (
+from spark_segments.lake.table_format import (
     PARTITION_COLUMNS,
     DataFile,
     TableFormat,

@@ -17,8 +17,8 @@ from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.positions import Loss, PartitionState
 from spark_segments.log.reading.plan import Selection, planned_parts
 from spark_segments.log.reading.scan import Offsets
-from spark_segments.maintenance.tables.rows import FromOffsets, Rule, StillThere
-from spark_segments.maintenance.tables.table_format import DataFile, TablePositions, TableSettings
+from spark_segments.lake.rows import FromOffsets, Rule, StillThere
+from spark_segments.lake.table_format import DataFile, TablePositions, TableSettings
 
 # What happened to records that a table has.
 NO_POSITION = "the table has no position"

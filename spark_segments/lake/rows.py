@@ -22,7 +22,7 @@ from spark_segments.log.reading.across import RANKED, ViewPart, is_newer, ranks
 from spark_segments.log.reading.latest import LatestPart
 from spark_segments.log.reading.plan import Part
 from spark_segments.log.reading.scan import read
-from spark_segments.maintenance.tables.table_format import DAY, DataFile
+from spark_segments.lake.table_format import DAY, DataFile
 from spark_segments.storage import Storage, WriteStream
 from spark_segments.values.batches import Columns
 

@@ -21,7 +21,7 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 from spark_segments.errors import InvalidOptionError, LogDirError, StorageError
 from spark_segments.log.manifest.delta.actions import Action, commit_info, encoded, paths_of
 from spark_segments.log.manifest.delta.delta_rs import hint_after, reason
-from spark_segments.maintenance.tables.table_format import (
+from spark_segments.lake.table_format import (
     DAY,
     PARTITION_COLUMNS,
     DataFile,
