@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import datetime
 import re
+import time
+from dataclasses import dataclass
 from decimal import Decimal
 
 from spark_segments.errors import InvalidOptionError
@@ -86,3 +88,20 @@ def human_bytes(size: float) -> str:
 
 class Bytes(int):
     """A number of bytes in a table: "1.5 KiB" for people, a plain number in a file."""
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """A moment by the two clocks of this machine: the one that stands still with it, and the one that may jump."""
+
+    monotonic: float
+    wall: float
+
+    @staticmethod
+    def now() -> Moment:
+        return Moment(time.monotonic(), time.time())
+
+    @property
+    def seconds_ago(self) -> float:
+        """How long ago it was, at the most that any of the clocks says."""
+        return max(time.monotonic() - self.monotonic, abs(time.time() - self.wall))

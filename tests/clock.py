@@ -43,6 +43,6 @@ def store_clock(now_ms: int | Callable[[], int]) -> Iterator[None]:
 @contextlib.contextmanager
 def played_time(of: str, played: object) -> Iterator[None]:
     """While it lasts, `played` is the time of this machine for a part of the package: commits, tables or groups."""
-    places = {"commits": "manifest.commit", "tables": "manifest.delta.delta_rs", "groups": "groups.group"}
-    with mock.patch(f"spark_segments.log.{places[of]}.time", played):
+    places = {"commits": "log.manifest.commit", "tables": "quantities", "groups": "log.groups.group"}
+    with mock.patch(f"spark_segments.{places[of]}.time", played):
         yield

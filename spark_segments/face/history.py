@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from spark_segments.errors import InvalidOptionError, UnknownTopicError
 from spark_segments.log import Manifest, Snapshot
-from spark_segments.log.manifest.rows import row_keys
+from spark_segments.log.manifest.rows import Segment
 
 _FIGURES = ("records_in", "records_out", "bytes_in", "bytes_out")
 
@@ -95,5 +95,5 @@ def _figures(before: Snapshot | None, after: Snapshot | None, *, is_first: bool)
 
 def _totals(rows: pa.Table, others: pa.Table) -> tuple[int, int]:
     """(records, bytes) of the rows whose files are not among `others`."""
-    new = rows.filter(pc.invert(pc.is_in(row_keys(rows), row_keys(others))))
+    new = rows.filter(pc.invert(pc.is_in(Segment.keys(rows), Segment.keys(others))))
     return pc.sum(new.column("records")).as_py() or 0, pc.sum(new.column("log_bytes")).as_py() or 0

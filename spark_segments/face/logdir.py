@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from spark_segments.config import normal_overrides
 from spark_segments.errors import LogDirError, SegmentsError, UnknownTopicError
 from spark_segments.face.topic import Topic
-from spark_segments.log import LogDirectory, selected
+from spark_segments.log import LogDirectory
 from spark_segments.log.marker import check_apart, is_marked
 from spark_segments.printing import MOST_ROWS, Printed, Prints
 from spark_segments.progress import Progress
@@ -118,7 +118,7 @@ class LogDir(LogDirectory, Prints):
 
         source = committed_directory(source_storage) if replicated else KafkaDirectory(source_storage)
         names = source.topics()
-        topics = selected(names, [topic] if isinstance(topic, str) else topic)
+        topics = LogDirectory.selected(names, [topic] if isinstance(topic, str) else topic)
         if exclude_internal:
             topics = [name for name in topics if not name.startswith("__")]
         if not topics:
@@ -187,10 +187,10 @@ class LogDir(LogDirectory, Prints):
         )
 
     def _printed(self) -> Printed:
-        from spark_segments.log import all_groups
+        from spark_segments.log.groups.group import Group
 
         names = self.topics()
-        read = [one for one in self.storage.at_once(_offsets, all_groups(self)) if one != {}]
+        read = [one for one in self.storage.at_once(_offsets, Group.all(self)) if one != {}]
         facts = {"uri": self.uri, "topics": len(names), "groups": len(read)}
         rows = [
             _figures(self.topic(name), [one[name] for one in read if one is not None and name in one])

@@ -15,11 +15,12 @@ from spark_segments.errors import (
     PolicyViolationError,
 )
 from spark_segments.face.history import history
+from spark_segments.format.layout import RECORD_SCHEMA
 from spark_segments.log import Change, LogDirectory, Manifest, Partition, Snapshot, describe
 from spark_segments.log.eras import Eras
 from spark_segments.log.manifest.commit import Plan
 from spark_segments.log.manifest.operation import Operation
-from spark_segments.log.manifest.transaction import named
+from spark_segments.log.manifest.transaction import Transaction
 from spark_segments.printing import Printed, Prints
 from spark_segments.quantities import Bytes, since_1970_ms
 
@@ -174,9 +175,8 @@ class Topic(Prints):
         views of the bytes that were read (`Scan.to_reader`).
         """
         from spark_segments.log import Scan, Selection
-        from spark_segments.log.reading.plan import EVERYTHING
 
-        names = EVERYTHING.columns if columns is None else tuple(columns)
+        names = tuple(RECORD_SCHEMA.names) if columns is None else tuple(columns)
         selection = Selection(names, isolation, view, include_control, include_tombstones, value_type)
         decoders = self.decoders(formats) if formats else ()
         return Scan.of(self.log.storage, self.snapshot, partition, offsets, selection, decoders)
@@ -220,7 +220,7 @@ class Topic(Prints):
         from spark_segments.log.appending.append import append
 
         self._check_writable()
-        return append(self.log, self.name, rows, named(once, txn), options=options, formats=formats)
+        return append(self.log, self.name, rows, Transaction.named(once, txn), options=options, formats=formats)
 
     def alter(self, config: Mapping[str, str | None] | None = None, partitions: int | None = None) -> None:
         """Sets configuration values (None takes one away) and raises the number of partitions, in one commit.

@@ -37,10 +37,10 @@ from spark_segments.kafka.partition import (
     recover_partition,
 )
 from spark_segments.kafka.recovered import Cut, Note, Overlap
+from spark_segments.log.eras import Eras
 from spark_segments.log.findings import Findings
 from spark_segments.log.manifest.rows import Partition, Segment
 from spark_segments.log.manifest.snapshot import SegmentRows, Snapshot, StandIns
-from spark_segments.log.manifest.states import PARTITIONS_ADDED
 from spark_segments.storage import FileInfo, Storage
 
 _PARTITION_NAME = re.compile(r"(?P<topic>[a-zA-Z0-9._-]{1,249})-(?P<partition>[0-9]{1,10})")
@@ -237,7 +237,7 @@ class KafkaDirectory:
             committed_ms=max((row.created_ms for row in segments), default=0),
             partitions=Partition.table(replace(one.partition, topic_id=topic_id) for one in recovered),
             source=SegmentRows(Segment.table(segments)),
-            states={PARTITIONS_ADDED: "[]"},
+            states=Eras.UNKNOWN,
             stand_ins=StandIns(
                 _merged(one.found.offset_indexes for one in recovered), _merged(one.found.aborted for one in recovered)
             ),

@@ -15,7 +15,7 @@ from functools import partial
 from spark_segments.errors import InvalidOptionError, LogDirError
 from spark_segments.log.directory import LogDirectory
 from spark_segments.log.groups.group import Group
-from spark_segments.log.groups.group_files import LONGEST_METADATA, GroupRows
+from spark_segments.log.groups.group_files import GroupRows
 from spark_segments.log.positions import PartitionState, Position, TopicPartition
 
 GroupOffsets = Mapping[str, Mapping[TopicPartition, tuple[int, str]]]
@@ -120,8 +120,10 @@ def keep_groups(
                     "position that it has here, if any, stays"
                 )
                 ahead.add((topic, number))
-            elif len(metadata.encode()) > LONGEST_METADATA:
-                warnings.append(f"group {group} has metadata of over {LONGEST_METADATA} bytes in {topic}-{number}")
+            elif len(metadata.encode()) > Position.LONGEST_METADATA:
+                warnings.append(
+                    f"group {group} has metadata of over {Position.LONGEST_METADATA} bytes in {topic}-{number}"
+                )
             else:
                 theirs[topic, number] = dataclasses.replace(state.position(offset), metadata=metadata)
         for topic in {topic for topic, _ in theirs}:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from spark_segments.errors import LogDirError, SegmentsError
 from spark_segments.kafka.directory import KafkaSnapshot
 from spark_segments.kafka.import_plan import PartitionPlan, SegmentCopy
-from spark_segments.log.manifest.change import Change, partition_rows
+from spark_segments.log.manifest.change import Change
 from spark_segments.log.manifest.manifest import Manifest
 from spark_segments.log.manifest.operation import Operation
 from spark_segments.log.manifest.rows import Partition, Segment
@@ -80,7 +80,7 @@ class Landing:
         done = self.manifest.commit(plan)
         if done.change is not None:
             self.holes += holes
-            for row in Partition.of_table(partition_rows(done.change.partitions)):
+            for row in Partition.of_table(Partition.raised(done.change.partitions)):
                 self.first_dirty_offsets[row.partition] = row.first_dirty_offset
 
     def _holes(self, here: Partition, theirs: Partition, end: int) -> list[Hole]:

@@ -18,7 +18,7 @@ from spark_segments.format.sidecars.checkpoints import CLEANER_OFFSETS_FILE, REP
 from spark_segments.format.sidecars.txn_index import AbortedTransactions
 from spark_segments.kafka.directory import KafkaSnapshot
 from spark_segments.kafka.partition import ZERO_TOPIC_ID
-from spark_segments.log.difference import Comparison, History, compare
+from spark_segments.log.difference import Comparison, History
 from spark_segments.log.manifest.rows import Partition, Segment
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.segment.file import SegmentFile
@@ -125,7 +125,7 @@ def _history_from(found: KafkaSnapshot, source: Storage, number: int, offset: in
 
 
 def _compared(pair: tuple[History, History]) -> Comparison:
-    return compare(*pair)
+    return pair[0].compare(pair[1])
 
 
 def _check(ours: History, theirs: History, comparison: Comparison, *, is_replicated: bool) -> None:

@@ -13,7 +13,7 @@ from spark_segments.kafka_protocol.capture_options import CaptureOptions, Diverg
 from spark_segments.kafka_protocol.partition_capture import DivergedError
 from spark_segments.kafka_protocol.source import SourceCluster, SourceTopic, patient
 from spark_segments.kafka_protocol.topic_capture import CAPTURED, TopicCapture
-from spark_segments.log import LogDirectory, Report, selected
+from spark_segments.log import LogDirectory, Report
 from spark_segments.progress import Progress
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def capture(
     report.details |= {"holes": [], "undecided": []}
     with SourceCluster(servers, options.client_config, options.answer_seconds) as source:
         cluster_topics = patient(source.topics, options.patience_seconds)
-        wanted = selected(cluster_topics, topics)
+        wanted = LogDirectory.selected(cluster_topics, topics)
         names = [name for name in wanted if name in cluster_topics]
         if not names:
             raise UnknownTopicError(

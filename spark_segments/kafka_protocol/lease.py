@@ -20,7 +20,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from spark_segments.errors import SegmentsError
-from spark_segments.log.manifest.delta.delta_rs import Moment
+from spark_segments.quantities import Moment
 from spark_segments.storage import Storage
 
 DIRECTORY = "_serve"

@@ -45,7 +45,7 @@ from spark_segments.log.manifest.rows import Partition, Segment
 from spark_segments.log.manifest.states import Captured, CapturedBatch, Hole, Undecided
 from spark_segments.log.segment.limits import SegmentLimits
 from spark_segments.log.segment.moved import rebased
-from spark_segments.log.segment.writer import MAX_RELATIVE_OFFSET, SegmentWriter
+from spark_segments.log.segment.writer import SegmentWriter
 from spark_segments.storage import Storage
 
 WAYS_OUT = (
@@ -435,7 +435,7 @@ class PartitionsCapture:
         if first > floor and gone > floor:
             self._note_hole(part, floor, min(first, gone))
         part.hole_start = None
-        reaches = int(batches.last_offset[0]) - part.next_offset <= MAX_RELATIVE_OFFSET
+        reaches = int(batches.last_offset[0]) - part.next_offset <= SegmentWriter.MAX_RELATIVE_OFFSET
         base = min(first, part.next_offset) if is_start and not part.holes and reaches else first
         part.is_proved = True  # it was read behind all that is here
         self._note_ends(part, int(batches.last_offset[-1]))
@@ -526,5 +526,5 @@ def _fitting(batches: BatchTable, start: int, writer: SegmentWriter, segment_byt
     by_size = int(np.searchsorted(sizes, segment_bytes, side="right"))
     if not writer.log_bytes:
         by_size = max(by_size, 1)
-    reach = writer.base_offset + MAX_RELATIVE_OFFSET
+    reach = writer.base_offset + SegmentWriter.MAX_RELATIVE_OFFSET
     return int(np.searchsorted(batches.last_offset[start : start + by_size], reach, side="right"))

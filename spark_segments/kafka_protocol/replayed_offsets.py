@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from spark_segments.errors import CommitConflictError
-from spark_segments.log.groups.group_files import name_of
+from spark_segments.log.groups.group_files import GroupCommit
 from spark_segments.storage import Storage
 
 DIRECTORY = "_replay"
@@ -30,7 +30,7 @@ class ReplayedOffsets:
 
     def __init__(self, storage: Storage, name: str, topic: str) -> None:
         self._storage = storage
-        self._directory = f"{DIRECTORY}/{name_of(name)}/{topic}"
+        self._directory = f"{DIRECTORY}/{GroupCommit.directory_name(name)}/{topic}"
         self._next: int | None = None
 
     def settle(self, positions: Mapping[int, int]) -> None:

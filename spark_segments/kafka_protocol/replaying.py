@@ -39,7 +39,6 @@ from spark_segments.log import (
     Selection,
     Snapshot,
     offsets_for_times,
-    selected,
 )
 from spark_segments.log.manifest.states import Hole
 from spark_segments.log.reading.scan import Offsets
@@ -264,7 +263,7 @@ class Replay:
 
     def _names(self) -> list[str]:
         here = [one for one in self._log.topics() if not one.startswith("__")]  # which are the cluster's own business
-        names = selected(here, self._topics)
+        names = LogDirectory.selected(here, self._topics)
         if missing := sorted({*names, *self._options.rename} - {*here}):
             raise UnknownTopicError(
                 f"There is no topic {', '.join(missing)} to replay",

@@ -15,8 +15,8 @@ from spark_segments.errors import SegmentsError
 from spark_segments.kafka_protocol.coordinator import Coordinator, RefusedError
 from spark_segments.kafka_protocol.limits import Budget, Limits
 from spark_segments.log.directory import LogDirectory
-from spark_segments.log.groups.group import Group, all_groups
-from spark_segments.log.groups.group_files import KEPT, SERVE, TRIM_EVERY, GroupCommit, GroupRows
+from spark_segments.log.groups.group import Group
+from spark_segments.log.groups.group_files import GroupCommit, GroupRows
 
 READ_ONLY, OWN, ALL = "read-only", "own", "all"
 POLICIES = (READ_ONLY, OWN, ALL)
@@ -24,7 +24,7 @@ POLICIES = (READ_ONLY, OWN, ALL)
 
 _COMMITS = 64  # that are under way at a time, of as many groups
 _POSITION_BYTES = 96  # in a file, without what a client says of it
-_FILES = KEPT + TRIM_EVERY  # of a group, at the most
+_FILES = GroupCommit.KEPT + GroupCommit.TRIM_EVERY  # of a group, at the most
 _OF_BEFORE = ""  # the owner of groups that were there when this server began to hold them
 
 _logger = logging.getLogger(__name__)
@@ -62,7 +62,7 @@ class StoredGroups:
             raise RefusedError(ErrorCode.group_authorization_failed)
         if self._policy == OWN and group is not None:
             commit = commit or group.positions().last
-            if commit.rows and commit.made_by != SERVE:
+            if commit.rows and commit.made_by != GroupCommit.SERVE:
                 _logger.warning(
                     "group %s is left alone, for clients of a server did not make it: segments serve --groups all "
                     "lets them move it",
@@ -89,10 +89,10 @@ class StoredGroups:
                     self._coordinator.outnumbered_by(begun.lease, number)
                     raise RefusedError(ErrorCode.not_coordinator)
                 self.check_may_move(group, begun)
-                if not begun.rows or begun.made_by == SERVE:
+                if not begun.rows or begun.made_by == GroupCommit.SERVE:
                     self._count(group.id, begun.rows | moved, owner)
 
-            group.update(lambda rows: rows | moved, check=check, lease=number, made_by=SERVE)
+            group.update(lambda rows: rows | moved, check=check, lease=number, made_by=GroupCommit.SERVE)
         finally:
             committing.release()
 
@@ -119,12 +119,12 @@ class StoredGroups:
             return
         now_ms, number = time.time_ns() // 1_000_000, self._coordinator.lease_number
         stay: dict[str, GroupRows] = {}
-        for group in all_groups(self._log):
+        for group in Group.all(self._log):
             try:
                 last = group.positions().last
             except SegmentsError:  # who reads it is told
                 continue
-            if not last.rows or last.made_by != SERVE:
+            if not last.rows or last.made_by != GroupCommit.SERVE:
                 continue
             if self._coordinator.has_members(group.id):
                 self._in_use_ms[group.id] = now_ms

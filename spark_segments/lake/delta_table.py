@@ -19,8 +19,6 @@ from deltalake import DeltaTable, Schema
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from spark_segments.errors import InvalidOptionError, LogDirError, StorageError
-from spark_segments.log.manifest.delta.actions import Action, commit_info, encoded, paths_of
-from spark_segments.log.manifest.delta.delta_rs import hint_after, reason
 from spark_segments.lake.table_format import (
     DAY,
     PARTITION_COLUMNS,
@@ -28,6 +26,8 @@ from spark_segments.lake.table_format import (
     TablePositions,
     TableSettings,
 )
+from spark_segments.log.manifest.delta.actions import Action, commit_info, encoded, paths_of
+from spark_segments.log.manifest.delta.delta_rs import hint_after, reason
 from spark_segments.storage import Storage
 
 WRITER_VERSION = 2

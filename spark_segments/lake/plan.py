@@ -10,15 +10,15 @@ import numpy as np
 
 from spark_segments.config import READ_COMMITTED, TopicConfig
 from spark_segments.errors import LogDirError
+from spark_segments.lake.rows import FromOffsets, Rule, StillThere
+from spark_segments.lake.table_format import DataFile, TablePositions, TableSettings
 from spark_segments.log.eras import Eras
 from spark_segments.log.manifest.operation import Operation
 from spark_segments.log.manifest.rows import Partition
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.positions import Loss, PartitionState
-from spark_segments.log.reading.plan import Selection, planned_parts
+from spark_segments.log.reading.plan import Part, Selection
 from spark_segments.log.reading.scan import Offsets
-from spark_segments.lake.rows import FromOffsets, Rule, StillThere
-from spark_segments.lake.table_format import DataFile, TablePositions, TableSettings
 
 # What happened to records that a table has.
 NO_POSITION = "the table has no position"
@@ -129,7 +129,7 @@ def _still_there(snapshot: Snapshot, file: DataFile, ends: Mapping[int, int]) ->
     if file.bounds is not None:
         (first, last), (start, end) = file.bounds["partition"], file.bounds["offset"]
         offsets = {number: (start, end + 1) for number in ends if first <= number <= last}
-    return StillThere(tuple(planned_parts(snapshot, offsets, Selection(("offset",), READ_COMMITTED))))
+    return StillThere(tuple(Part.planned(snapshot, offsets, Selection(("offset",), READ_COMMITTED))))
 
 
 def what_happened(topic: TopicSince, before: TablePositions | None, now_ms: int, *, latest: bool) -> str | None:

@@ -17,12 +17,12 @@ import pyarrow.parquet as pq
 
 from spark_segments.errors import LogDirError, StorageError
 from spark_segments.format.cleaner.latest_keys import LatestKeys
+from spark_segments.lake.table_format import DAY, DataFile
 from spark_segments.log.eras import Eras
-from spark_segments.log.reading.across import RANKED, ViewPart, is_newer, ranks
+from spark_segments.log.reading.across import ViewPart
 from spark_segments.log.reading.latest import LatestPart
 from spark_segments.log.reading.plan import Part
-from spark_segments.log.reading.scan import read
-from spark_segments.lake.table_format import DAY, DataFile
+from spark_segments.log.reading.scan import Scan
 from spark_segments.storage import Storage, WriteStream
 from spark_segments.values.batches import Columns
 
@@ -58,9 +58,9 @@ def write_rows(
     keys: list[pa.RecordBatch] = []
 
     def records(part: Part | ViewPart) -> Iterator[pa.RecordBatch]:
-        for batch in read(log, part):
+        for batch in Scan.read(log, part):
             if changes:
-                keys.append(batch.select(RANKED))
+                keys.append(batch.select(Eras.RANKED))
                 batch = batch.filter(pc.is_valid(batch.column("value")))
             yield batch
 
@@ -97,7 +97,7 @@ class StillThere:
         partitions, offsets = _places(rows)
         kept = np.zeros(len(offsets), np.bool_)
         for partition, parts in itertools.groupby(self.parts, lambda part: part.partition):
-            there = [batch.column("offset").to_numpy() for part in parts for batch in read(storage, part)]
+            there = [batch.column("offset").to_numpy() for part in parts for batch in Scan.read(storage, part)]
             mine = partitions == partition
             kept[mine] = np.isin(offsets[mine], np.concatenate([np.empty(0, np.int64), *there]))
         return kept
@@ -160,12 +160,12 @@ def have_newer(log: Storage, eras: Eras, records: pa.Table, parts: Sequence[Late
     """Task function: parts of a scan of RANKED → whether they have a newer record of a key in another partition than
     `records`, which have each key once.
     """
-    keys, own = records.column("key").combine_chunks(), ranks(records, eras)
+    keys, own = records.column("key").combine_chunks(), eras.ranks(records)
     known = LatestKeys.of(keys)
-    for batch in itertools.chain.from_iterable(read(log, part) for part in parts):
+    for batch in itertools.chain.from_iterable(Scan.read(log, part) for part in parts):
         rivals = batch.filter(pa.array(known.know(batch.column("key"))))
-        theirs, ours = ranks(rivals, eras), own[:, pc.index_in(rivals.column("key"), keys).to_numpy()]
-        if (is_newer(theirs, ours) & (theirs[0] != ours[0])).any():
+        theirs, ours = eras.ranks(rivals), own[:, pc.index_in(rivals.column("key"), keys).to_numpy()]
+        if (Eras.is_newer(theirs, ours) & (theirs[0] != ours[0])).any():
             return True
     return False
 
@@ -174,7 +174,7 @@ def count_records(log: Storage, parts: Sequence[Part | ViewPart]) -> Counter[int
     """Task function: parts of a scan → their records by partition."""
     counted: Counter[int] = Counter()
     for part in parts:
-        counted[part.partition] += sum(batch.num_rows for batch in read(log, part))
+        counted[part.partition] += sum(batch.num_rows for batch in Scan.read(log, part))
     return counted
 
 

@@ -34,17 +34,6 @@ from spark_segments.errors import (
 from spark_segments.execution import in_bins, run_tasks, task_slots
 from spark_segments.extensions import typed_columns
 from spark_segments.format.layout import RECORD_SCHEMA
-from spark_segments.log.directory import LogDirectory, selected
-from spark_segments.log.eras import Eras
-from spark_segments.log.manifest.snapshot import Snapshot
-from spark_segments.log.manifest.states import Erasure
-from spark_segments.log.marker import check_apart
-from spark_segments.log.reading.across import RANKED, ViewPart, ranks
-from spark_segments.log.reading.latest import latest_parts
-from spark_segments.log.reading.plan import DEFAULT_MAX_PARTITION_BYTES as TASK_BYTES
-from spark_segments.log.reading.plan import Part, Selection
-from spark_segments.log.reading.scan import Scan
-from spark_segments.log.report import Report
 from spark_segments.lake.delta_table import TableBeside
 from spark_segments.lake.plan import TablePlan, TopicSince, plan_table, rival_offsets
 from spark_segments.lake.rows import (
@@ -64,6 +53,16 @@ from spark_segments.lake.table_format import (
     TablePositions,
     TableSettings,
 )
+from spark_segments.log.directory import LogDirectory
+from spark_segments.log.eras import Eras
+from spark_segments.log.manifest.snapshot import Snapshot
+from spark_segments.log.manifest.states import Erasure
+from spark_segments.log.marker import check_apart
+from spark_segments.log.reading.across import ViewPart
+from spark_segments.log.reading.latest import LatestPart
+from spark_segments.log.reading.plan import Part, Selection
+from spark_segments.log.reading.scan import Scan
+from spark_segments.log.report import Report
 from spark_segments.progress import Progress
 from spark_segments.storage import Storage
 from spark_segments.values.batches import Columns, decode_batch
@@ -132,7 +131,7 @@ def table(
     its rows were looked at, files_added, files_removed, rows_added, rows_removed, rows. A topic that fails has a
     line, as in `Report`: CommitConflictError where other commits to the table come first every time.
     """
-    names = selected(log.topics(), topics)
+    names = LogDirectory.selected(log.topics(), topics)
     for name in names:
         if name not in log.topics():
             raise UnknownTopicError(f"There is no topic {name}", path=log.uri)
@@ -355,7 +354,7 @@ def _leaving(update: _Update) -> tuple[Sequence[DataFile], Sequence[DataFile]]:
     if update.plan.counted is not None:
         selection = Selection(("offset",), READ_COMMITTED)
         scan = dataclasses.replace(update.scan, offsets=update.plan.counted, selection=selection, decoders=())
-        counts = update.run(partial(count_records, scan.storage), _tasks(scan.parts(TASK_BYTES)))
+        counts = update.run(partial(count_records, scan.storage), _tasks(scan.parts(Part.DEFAULT_BYTES)))
         if +kept != +sum(counts, Counter()):
             update.plan = dataclasses.replace(update.plan, offsets=update.scan.offsets, is_whole=True)
     if not update.plan.is_whole:
@@ -404,15 +403,19 @@ def _are_outdone(update: _Update, changed: pa.Table) -> bool:
     eras = Eras.of(snapshot)
     if eras is None or before is None:
         return False
-    offsets = rival_offsets(snapshot, before, ranks(changed, eras))
-    parts = latest_parts(snapshot, offsets, Selection(RANKED, READ_COMMITTED, Selection.LATEST_VIEW), TASK_BYTES)
+    offsets = rival_offsets(snapshot, before, eras.ranks(changed))
+    parts = LatestPart.planned(
+        snapshot, offsets, Selection(Eras.RANKED, READ_COMMITTED, Selection.LATEST_VIEW), Part.DEFAULT_BYTES
+    )
     return any(update.run(partial(have_newer, update.scan.storage, eras, changed), _tasks(parts)))
 
 
 def _tasks(parts: Iterable[AnyPart]) -> list[list[AnyPart]]:
     """The parts as tasks, each a file or a few: neighbours share one, however many partitions there are."""
     return list(
-        in_bins(parts, lambda part: part.cost_bytes, lambda _, total, part: total + part.cost_bytes > TASK_BYTES)
+        in_bins(
+            parts, lambda part: part.cost_bytes, lambda _, total, part: total + part.cost_bytes > Part.DEFAULT_BYTES
+        )
     )
 
 
@@ -427,7 +430,7 @@ def _waves(scan: Scan, most_bytes: float) -> Iterator[tuple[list[list[AnyPart]],
     def begins(wave: list[list[AnyPart]], total: int, task: list[AnyPart]) -> bool:
         return total >= most_bytes and _place(wave[-1][-1]) != _place(task[0])
 
-    tasks = _tasks(scan.parts(TASK_BYTES))
+    tasks = _tasks(scan.parts(Part.DEFAULT_BYTES))
     waves = list(in_bins(tasks, lambda task: sum(part.cost_bytes for part in task), begins)) or [[]]
     for wave in waves[:-1]:
         ends |= dict(map(_place, itertools.chain.from_iterable(wave)))

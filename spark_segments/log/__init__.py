@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from spark_segments.log.description import describe
-    from spark_segments.log.directory import LogDirectory, selected
+    from spark_segments.log.directory import LogDirectory
     from spark_segments.log.eras import Eras
-    from spark_segments.log.groups.group import Group, all_groups
-    from spark_segments.log.groups.lag import group_lags
+    from spark_segments.log.groups.group import Group
+    from spark_segments.log.groups.lag import GroupLag
     from spark_segments.log.manifest.change import Change
     from spark_segments.log.manifest.manifest import Manifest
     from spark_segments.log.manifest.rows import Partition, Segment
@@ -38,17 +38,16 @@ _HOME = {
     "Segment": "manifest.rows",
     "Selection": "reading.plan",
     "Snapshot": "manifest.snapshot",
-    "all_groups": "groups.group",
+    "GroupLag": "groups.lag",
     "describe": "description",
     "Eras": "eras",
-    "group_lags": "groups.lag",
     "offsets_for_times": "reading.times",
-    "selected": "directory",
 }
 __all__ = [
     "Change",
     "Eras",
     "Group",
+    "GroupLag",
     "LogDirectory",
     "Manifest",
     "Partition",
@@ -59,11 +58,8 @@ __all__ = [
     "Segment",
     "Selection",
     "Snapshot",
-    "all_groups",
     "describe",
-    "group_lags",
     "offsets_for_times",
-    "selected",
 ]
 
 

@@ -47,6 +47,47 @@ class History:
         """A partition as a snapshot has it."""
         return History(storage, snapshot.topic, snapshot.partition(number), tuple(snapshot.live_of(number)))
 
+    def compare(self, other: History) -> Comparison:
+        """Compares two histories of a partition, reading both once from the higher log start to the lower log end.
+
+        Files that both sides name are not read: a file that this package wrote never changes. Memory is bounded by the
+        records of a window on either side. Raises CorruptBatchError where a file is damaged.
+        """
+        start = max(self.partition.log_start_offset, other.partition.log_start_offset)
+        end = min(self.partition.log_end_offset, other.partition.log_end_offset)
+        epochs = LeaderEpochs(self.partition.leader_epochs), LeaderEpochs(other.partition.leader_epochs)
+        other_leader = epochs[0].difference(epochs[1], start, end)
+        end = end if other_leader is None else other_leader
+        shared = {_identity(row) for row in self.segments} & {_identity(row) for row in other.segments}
+        sides = (_Side(self, shared, start, end), _Side(other, shared, start, end))
+        identical = True
+        offset = start
+        while offset < end:
+            limit = min(side.advance(offset) for side in sides)
+            parts = (sides[0].part(offset, limit), sides[1].part(offset, limit))
+            difference, alike = _compare_parts(*parts, end)
+            identical &= alike
+            if difference is not None:
+                return Comparison(difference, False)
+            offset = limit
+        return Comparison(other_leader, identical and other_leader is None)
+
+    def first_foreign_offset(self, leader: History) -> int | None:
+        """The first offset from which on a copy holds what its leader does not, None where it is a part of the leader's
+        log. Reads as `compare` does.
+
+        The leader's epochs also count below its log start: retention there does not make the copy's records the
+        leader's.
+        """
+        ours, theirs = self.partition, leader.partition
+        end = min(ours.log_end_offset, theirs.log_end_offset)
+        found = [
+            LeaderEpochs(ours.leader_epochs).difference(LeaderEpochs(theirs.leader_epochs), ours.log_start_offset, end),
+            self.compare(leader).first_difference,
+            theirs.log_end_offset if ours.log_end_offset > theirs.log_end_offset else None,
+        ]
+        return min((offset for offset in found if offset is not None), default=None)
+
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
@@ -59,48 +100,6 @@ class Comparison:
 
     first_difference: int | None
     identical: bool
-
-
-def compare(mine: History, other: History) -> Comparison:
-    """Compares two histories of a partition, reading both once from the higher log start to the lower log end.
-
-    Files that both sides name are not read: a file that this package wrote never changes. Memory is bounded by the
-    records of a window on either side. Raises CorruptBatchError where a file is damaged.
-    """
-    start = max(mine.partition.log_start_offset, other.partition.log_start_offset)
-    end = min(mine.partition.log_end_offset, other.partition.log_end_offset)
-    epochs = LeaderEpochs(mine.partition.leader_epochs), LeaderEpochs(other.partition.leader_epochs)
-    other_leader = epochs[0].difference(epochs[1], start, end)
-    end = end if other_leader is None else other_leader
-    shared = {_identity(row) for row in mine.segments} & {_identity(row) for row in other.segments}
-    sides = (_Side(mine, shared, start, end), _Side(other, shared, start, end))
-    identical = True
-    offset = start
-    while offset < end:
-        limit = min(side.advance(offset) for side in sides)
-        parts = (sides[0].part(offset, limit), sides[1].part(offset, limit))
-        difference, alike = _compare_parts(*parts, end)
-        identical &= alike
-        if difference is not None:
-            return Comparison(difference, False)
-        offset = limit
-    return Comparison(other_leader, identical and other_leader is None)
-
-
-def first_foreign_offset(copy: History, leader: History) -> int | None:
-    """The first offset from which on a copy holds what its leader does not, None where it is a part of the leader's
-    log. Reads as `compare` does.
-
-    The leader's epochs also count below its log start: retention there does not make the copy's records the leader's.
-    """
-    ours, theirs = copy.partition, leader.partition
-    end = min(ours.log_end_offset, theirs.log_end_offset)
-    found = [
-        LeaderEpochs(ours.leader_epochs).difference(LeaderEpochs(theirs.leader_epochs), ours.log_start_offset, end),
-        compare(copy, leader).first_difference,
-        theirs.log_end_offset if ours.log_end_offset > theirs.log_end_offset else None,
-    ]
-    return min((offset for offset in found if offset is not None), default=None)
 
 
 def _identity(row: Segment) -> tuple[str, int, int, int] | None:

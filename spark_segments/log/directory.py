@@ -193,7 +193,7 @@ class LogDirectory:
         """The topics that names and patterns mean, sorted. A name is taken as it is, whether or not there is such a
         topic. Raises UnknownTopicError where patterns match none, InvalidTopicError for a name that no topic can have.
         """
-        names = selected(self.topics() if any(map(is_pattern, topics)) else (), topics)
+        names = LogDirectory.selected(self.topics() if any(map(is_pattern, topics)) else (), topics)
         if not names:
             raise UnknownTopicError(f"No topic matches {', '.join(topics)}", path=self.uri, hint=self._there())
         return names
@@ -251,9 +251,9 @@ class LogDirectory:
 
     def groups(self) -> list[str]:
         """The ids of the groups that have positions, sorted. One whose positions cannot be read is there, too."""
-        from spark_segments.log.groups.group import all_groups, has_positions
+        from spark_segments.log.groups.group import Group, has_positions
 
-        every = all_groups(self)
+        every = Group.all(self)
         there = self.storage.at_once(has_positions, every)
         return [group.id for group, is_there in zip(every, there, strict=True) if is_there]
 
@@ -301,25 +301,28 @@ class LogDirectory:
             there = list(pool.map(self.is_there, names))
         return [name for name, exists in zip(names, there, strict=True) if exists]
 
+    @staticmethod
+    def selected(names: Iterable[str], topics: Sequence[str] | None) -> list[str]:
+        """Those of the names that `topics` has or that match a pattern of it (`orders*`), and the other names of
+        `topics`, which are no patterns; sorted. All names where it is None. Raises InvalidTopicError for a name that no
+        topic has.
+        """
+        if isinstance(topics, str):
+            raise InvalidOptionError(
+                "topics is a list of names and patterns", expected=f"[{topics!r}]", found=repr(topics)
+            )
+        if topics is None:
+            return sorted(names)
+        matching = {name for name in names if any(fnmatchcase(name, one) for one in topics)}
+        given = {one for one in topics if not is_pattern(one)}
+        for name in given:
+            validate_topic_name(name)
+        return sorted(matching | given)
+
 
 def is_pattern(name: str) -> bool:
     """Whether a topic is named by a pattern, such as `orders*`."""
     return not {*"*?["}.isdisjoint(name)
-
-
-def selected(names: Iterable[str], topics: Sequence[str] | None) -> list[str]:
-    """Those of the names that `topics` has or that match a pattern of it (`orders*`), and the other names of `topics`,
-    which are no patterns; sorted. All names where it is None. Raises InvalidTopicError for a name that no topic has.
-    """
-    if isinstance(topics, str):
-        raise InvalidOptionError("topics is a list of names and patterns", expected=f"[{topics!r}]", found=repr(topics))
-    if topics is None:
-        return sorted(names)
-    matching = {name for name in names if any(fnmatchcase(name, one) for one in topics)}
-    given = {one for one in topics if not is_pattern(one)}
-    for name in given:
-        validate_topic_name(name)
-    return sorted(matching | given)
 
 
 def _read_only_topics(storage: Storage) -> ReadOnlyTopics | None:

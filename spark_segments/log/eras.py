@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from spark_segments.log.manifest.rows import Partition
 from spark_segments.log.manifest.snapshot import Snapshot
@@ -27,6 +30,12 @@ class Eras:
     """
 
     ends: tuple[tuple[int, ...], ...]
+
+    RANKED: ClassVar = ("key", "partition", "offset", "timestamp")
+    """The columns that `ranks` looks at, and the key."""
+
+    UNKNOWN: ClassVar[Mapping[str, str]] = {PARTITIONS_ADDED: "[]"}
+    """The states of a topic to which others may have added partitions: nobody knows when."""
 
     def at(self, partitions: np.ndarray, offsets: np.ndarray) -> np.ndarray:
         """int64[n]: the era of each offset, counted from 0."""
@@ -52,7 +61,7 @@ class Eras:
     @staticmethod
     def unknown(row: TopicRow) -> TopicRow:
         """The row of a topic to which others may have added partitions: nobody knows when."""
-        return dataclasses.replace(row, states={PARTITIONS_ADDED: "[]"} | dict(row.states))
+        return dataclasses.replace(row, states={**Eras.UNKNOWN, **row.states})
 
     @staticmethod
     def begun(snapshot: Snapshot, appended: Iterable[Partition] = ()) -> TopicRow:
@@ -71,3 +80,19 @@ class Eras:
         return dataclasses.replace(
             row, states={**row.states, PARTITIONS_ADDED: json.dumps(kept, separators=(",", ":"))}
         )
+
+    def ranks(self, rows: pa.RecordBatch | pa.Table) -> np.ndarray:
+        """int64[4, n] of rows with the columns RANKED: partition, offset, timestamp and era. Of records of a key in
+        several partitions the last one is the newest, by the last of these first.
+        """
+        partitions, offsets = (np.asarray(rows.column(name), np.int64) for name in ("partition", "offset"))
+        timestamps = np.asarray(pc.fill_null(rows.column("timestamp").cast(pa.int64()), -1))
+        return np.stack([partitions, offsets, timestamps, self.at(partitions, offsets)])
+
+    @staticmethod
+    def is_newer(theirs: np.ndarray, ours: np.ndarray) -> np.ndarray:
+        """bool[n]: which of the `ranks` of one kind are those of newer records than the others beside them."""
+        newer = np.zeros(theirs.shape[1], np.bool_)
+        for their, our in zip(theirs, ours, strict=True):
+            newer = (their > our) | ((their == our) & newer)
+        return newer

@@ -32,6 +32,9 @@ class Position:
     metadata: str = ""
     committed_ms: int = 0
 
+    LONGEST_METADATA: ClassVar = 4096
+    """The longest metadata in bytes of UTF-8: Kafka's default of offset.metadata.max.bytes."""
+
     @classmethod
     def at(cls, snapshot: Snapshot, partition: int, offset: int, metadata: str = "") -> Position:
         """The position at an offset of a partition, in the version of the topic that was read.

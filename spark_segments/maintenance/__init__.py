@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from spark_segments.lake.table import table
     from spark_segments.log.report import Report
     from spark_segments.maintenance.compaction.compact import compact
     from spark_segments.maintenance.erasure.erase import erase
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
     from spark_segments.maintenance.removal.vacuum import vacuum
     from spark_segments.maintenance.retention.retain import retain
     from spark_segments.maintenance.rolling.roll import roll
-    from spark_segments.lake.table import table
     from spark_segments.maintenance.verification.verify import verify
     from spark_segments.replicas.mirror import mirror
     from spark_segments.replicas.promote import promote

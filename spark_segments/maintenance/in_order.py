@@ -5,12 +5,12 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 
+from spark_segments.lake.table import table
 from spark_segments.log.report import Report
 from spark_segments.maintenance.compaction.compact import compact
 from spark_segments.maintenance.removal.vacuum import vacuum
 from spark_segments.maintenance.retention.retain import retain
 from spark_segments.maintenance.rolling.roll import roll
-from spark_segments.lake.table import table
 
 Job = Callable[..., Report]
 

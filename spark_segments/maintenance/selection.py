@@ -8,7 +8,7 @@ from typing import TypeVar
 from spark_segments.config import TopicConfig, topic_config
 from spark_segments.errors import InvalidOptionError, SegmentsError, UnknownTopicError
 from spark_segments.execution import run_tasks
-from spark_segments.log.directory import LogDirectory, selected
+from spark_segments.log.directory import LogDirectory
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.report import Report
 from spark_segments.progress import Progress
@@ -28,7 +28,7 @@ def selected_topics(
     failed. Raises UnknownTopicError if a topic of `topics` is not there, LogDirError for a directory of Kafka's.
     """
     log.check_writable()
-    for name in selected(log.directories(), topics):
+    for name in LogDirectory.selected(log.directories(), topics):
         try:
             snapshot = log.snapshot(name)
             config = topic_config(snapshot.config, log.defaults)

@@ -21,7 +21,7 @@ from spark_segments.format.kernels.crc32c import crc32c
 from spark_segments.format.legacy import opened
 from spark_segments.format.walk import WINDOW_BYTES
 from spark_segments.log import Segment, Snapshot
-from spark_segments.log.manifest.change import OLDEST_FILE_MS
+from spark_segments.log.manifest.change import Change
 from spark_segments.log.manifest.replay import own_path
 from spark_segments.log.segment.file import SegmentFile
 from spark_segments.maintenance.verification.checksums import FileChecksum, crc_of_file
@@ -178,7 +178,7 @@ class Copier:
         """The copy that an earlier run has finished at the leader's path; None where it is not whole, or so old that
         vacuum may take it for a file that nobody names.
         """
-        oldest_ms = self.target.now_ms() - OLDEST_FILE_MS
+        oldest_ms = self.target.now_ms() - Change.OLDEST_FILE_MS
         directory = files.path.rpartition("/")[0]
         there = {info.path: info for info in self.target.list(directory)}
         copied = []

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from spark_segments.errors import DivergedLogError
 from spark_segments.execution import run_tasks
 from spark_segments.log import Partition, Snapshot
-from spark_segments.log.difference import History, first_foreign_offset
+from spark_segments.log.difference import History
 from spark_segments.log.segment.leader_epochs import LeaderEpochs
 from spark_segments.storage import Storage
 
@@ -119,4 +119,4 @@ def diverged(topic: str, tails: Sequence[Tail], copy_uri: str, leader_uri: str) 
 
 
 def _first_foreign_offset(pair: tuple[History, History]) -> int | None:
-    return first_foreign_offset(*pair)
+    return pair[0].first_foreign_offset(pair[1])

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from spark_segments.errors import SegmentsError
-from spark_segments.log import LogDirectory, Position, Snapshot, all_groups
-from spark_segments.log.groups.group import Positions
+from spark_segments.log import LogDirectory, Position, Snapshot
+from spark_segments.log.groups.group import Group, Positions
 from spark_segments.log.groups.group_files import GroupRows
 
 
@@ -20,7 +20,7 @@ def positions_of_all(log: LogDirectory) -> tuple[dict[str, Positions], dict[str,
     """
     positions: dict[str, Positions] = {}
     errors: dict[str, SegmentsError] = {}
-    for group in all_groups(log):
+    for group in Group.all(log):
         try:
             positions[group.id] = group.positions()
         except SegmentsError as error:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from spark_segments.errors import LogDirError, SegmentsError, UnknownTopicError
 from spark_segments.execution import failure_of, run_tasks
-from spark_segments.log import LogDirectory, Report, selected
+from spark_segments.log import LogDirectory, Report
 from spark_segments.maintenance.removal.vacuum import vacuum
 from spark_segments.maintenance.selection import TOPICS_AT_A_TIME
 from spark_segments.maintenance.verification.checksums import write_checksums
@@ -56,7 +56,7 @@ def mirror(
     check_places(source, target)
     report = Report("mirror", dry_run)
     leader_topics = {*source.directories()}
-    wanted = selected(leader_topics, topics)
+    wanted = LogDirectory.selected(leader_topics, topics)
     names = [name for name in wanted if name in leader_topics]
     if unknown := {*wanted} - leader_topics - {*target.directories()}:
         raise UnknownTopicError(f"Unknown topic {min(unknown)!r}", path=source.uri)
@@ -102,7 +102,7 @@ def lags(
 ) -> dict[str, Lag | SegmentsError]:
     """How far each follower of `target` is behind its leader in `source`, by topic; its error where that is unknown."""
     lags_of: dict[str, Lag | SegmentsError] = {}
-    for topic in selected(target.directories(), topics):
+    for topic in LogDirectory.selected(target.directories(), topics):
         try:
             snapshot = target.manifest(topic).snapshot(deleted=True)
             if snapshot.role.is_follower:
@@ -158,7 +158,7 @@ def lost_leaders(
 ) -> list[str]:
     """Followers of `source` whose leaders have no manifest there: deleted by force, or lost. Nobody knows which."""
     lost = []
-    for topic in selected(target.directories(), patterns):
+    for topic in LogDirectory.selected(target.directories(), patterns):
         if topic in there:
             continue
         try:

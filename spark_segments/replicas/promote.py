@@ -27,8 +27,8 @@ from spark_segments.errors import (
     UnknownOutcomeError,
     UnknownTopicError,
 )
-from spark_segments.log import LogDirectory, Report, Snapshot, selected
-from spark_segments.log.manifest.role import LEADER
+from spark_segments.log import LogDirectory, Report, Snapshot
+from spark_segments.log.manifest.role import Role
 from spark_segments.maintenance.selection import each_topic
 from spark_segments.progress import Progress
 from spark_segments.replicas.divergence import Copy, Tail, diverged, foreign_tails, has_new_role, tails_of_follower
@@ -119,7 +119,7 @@ def promote(
     report = Report("promote", dry_run)
 
     def note(done: Promotion) -> None:
-        action = "promoted" if len(done.steps) > 1 else "fenced" if done.steps else LEADER
+        action = "promoted" if len(done.steps) > 1 else "fenced" if done.steps else Role.LEADER
         report.add(done.topic, None, action, **done.to_dict())
         for warning in done.warnings:
             report.warn(f"{done.topic}: {warning}")
@@ -127,7 +127,7 @@ def promote(
     run = partial(
         promote_topic, log, former=former, storage_options=storage_options, force=force, dry_run=dry_run, spark=spark
     )
-    names = promotable_topics(log) if topics is None else selected(log.topics(), topics)
+    names = promotable_topics(log) if topics is None else LogDirectory.selected(log.topics(), topics)
     each_topic(report, names, run, note, progress, lacking="No topic here is a follower")
     return report.finish()
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from spark_segments.errors import NotLeaderError
 from spark_segments.log import Change, Partition, Snapshot
 from spark_segments.log.manifest.operation import Operation
-from spark_segments.log.manifest.role import FENCED, LEADER, Role
+from spark_segments.log.manifest.role import Role
 from spark_segments.log.segment.leader_epochs import LeaderEpochs
 from spark_segments.replicas.divergence import check_same_topic
 
@@ -41,7 +41,7 @@ def fenced(successor: Snapshot, token: str, role_epoch: int, leader_uri: str, *,
         if former.role.is_fenced:
             return None
         version = former.version + 1
-        role = Role(FENCED, role_epoch, fence_token=token, fence_version=version, leader_uri=leader_uri)
+        role = Role(Role.FENCED, role_epoch, fence_token=token, fence_version=version, leader_uri=leader_uri)
         return _with_role(Operation.FENCE, former, role)
 
     return plan
@@ -72,7 +72,7 @@ def opened(token: str, role_epoch: int, former_uri: str, least_epochs: Mapping[i
                 found=role.source.version,
                 hint="Promote it again: the rest is copied then",
             )
-        leader = Role(LEADER, role_epoch, fence_token=token, former_uri=former_uri)
+        leader = Role(Role.LEADER, role_epoch, fence_token=token, former_uri=former_uri)
         return dataclasses.replace(
             _with_role(Operation.PROMOTE, here, leader), partitions=partitions_in_new_epochs(here, least_epochs)
         )

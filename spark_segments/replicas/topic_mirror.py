@@ -23,8 +23,8 @@ from spark_segments.errors import (
 from spark_segments.execution import run_tasks
 from spark_segments.log import Change, LogDirectory, Manifest, Partition, Segment, Snapshot
 from spark_segments.log.manifest.replay import FollowerVersion, LeaderVersion, deletes_files, missing_rows, plan_mirror
-from spark_segments.log.manifest.states import REBUILT_FROM
 from spark_segments.log.manifest.topic_log import TableState
+from spark_segments.log.manifest.topic_row import TopicRow
 from spark_segments.log.segment.leader_epochs import LeaderEpochs
 from spark_segments.maintenance.verification.checksums import FileChecksum
 from spark_segments.progress import Progress
@@ -297,7 +297,7 @@ def _returned(leader: Leader, follower: FollowerVersion, latest: Snapshot, linea
     here = follower.snapshot
     if here is None or lineage is None:
         return frozenset()
-    if here.topic_id != latest.topic_id and REBUILT_FROM not in latest.states:
+    if here.topic_id != latest.topic_id and TopicRow.REBUILT_FROM not in latest.states:
         return frozenset()  # a topic made again has files of its own
     if not any(end for _, end in here.offset_bounds().values()):
         return frozenset()  # it never had a file

@@ -15,8 +15,8 @@ from spark_segments.execution import Versioned
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.reading.across import ViewPart
 from spark_segments.log.reading.ahead import read_ahead
-from spark_segments.log.reading.plan import DEFAULT_MAX_PARTITION_BYTES, Part, Selection, pack
-from spark_segments.log.reading.scan import Scan, read
+from spark_segments.log.reading.plan import Part, Selection, pack
+from spark_segments.log.reading.scan import Scan
 from spark_segments.spark.batches import merged
 from spark_segments.spark.offsets import OffsetRange, offset_ranges, split
 from spark_segments.spark.options import ReadOptions
@@ -85,7 +85,7 @@ class Reader(Versioned, DataSourceReader):
     def tasks_of(self, wanted: Sequence[OffsetRange]) -> list[list[Any]]:
         """The parts of the tasks that read these offsets of the snapshots. Each is the value of a `RangesPartition`."""
         options = self._options
-        max_bytes = options.max_partition_bytes or DEFAULT_MAX_PARTITION_BYTES
+        max_bytes = options.max_partition_bytes or Part.DEFAULT_BYTES
         pieces = split(wanted, options.min_partitions, options.max_records_per_partition)
         is_whole = len(pieces) == len(wanted)
         groups = list(_groups(pieces, whole=is_whole))
@@ -142,7 +142,7 @@ class Reader(Versioned, DataSourceReader):
 
     def _read(self, part: Part | ViewPart) -> Iterator[pa.RecordBatch]:
         """The batches of a part, with keys and values decoded where the topic has readers for them."""
-        batches, readers = read(self._storage, part), self._value_readers.get(part.topic)
+        batches, readers = Scan.read(self._storage, part), self._value_readers.get(part.topic)
         if not readers:
             yield from batches
             return

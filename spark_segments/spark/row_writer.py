@@ -19,7 +19,7 @@ from spark_segments.execution import Versioned
 from spark_segments.log.appending.append import append_target, commit_chunks
 from spark_segments.log.appending.caller_rows import COLUMNS, WRITER_SCHEMA, check_columns, slips
 from spark_segments.log.directory import LogDirectory
-from spark_segments.log.manifest.transaction import Transaction, named
+from spark_segments.log.manifest.transaction import Transaction
 from spark_segments.spark.arrow_types import to_arrow_schema
 from spark_segments.spark.batches import merged, watched
 from spark_segments.spark.options import WriteOptions
@@ -286,7 +286,7 @@ class Writer(DataSourceArrowWriter):
                 "Topics are appended to, never overwritten",
                 hint='Use .mode("append"); to start anew, delete the topic and create it again',
             )
-        self._txn = named(options.once, options.txn)
+        self._txn = Transaction.named(options.once, options.txn)
         self._rows = RowWriter(options, schema)
         freeze_imports()
 

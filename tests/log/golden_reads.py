@@ -13,7 +13,7 @@ import pyarrow as pa
 from spark_segments import LogDir
 from spark_segments.log.reading.latest import LatestPart
 from spark_segments.log.reading.plan import Part
-from spark_segments.log.reading.scan import read as read_part
+from spark_segments.log.reading.scan import Scan
 
 TIMESTAMP_TYPES = {"NoTimestampType": -1, "CreateTime": 0, "LogAppendTime": 1}
 
@@ -58,7 +58,7 @@ def as_records(
 
 def read_one_by_one(log: LogDir, parts: Iterable[Part | LatestPart]) -> list[Record]:
     """What tasks would read, each its own part."""
-    return [record for part in parts for record in records_of(read_part(log.storage, part))]
+    return [record for part in parts for record in records_of(Scan.read(log.storage, part))]
 
 
 def tree(directory: Path) -> dict[str, tuple[str, int]]:

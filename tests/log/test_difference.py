@@ -9,7 +9,7 @@ import pytest
 
 from spark_segments import LogDir
 from spark_segments.log import difference
-from spark_segments.log.difference import Comparison, History, compare, first_foreign_offset
+from spark_segments.log.difference import Comparison, History
 from spark_segments.log.segment.file import SegmentFile
 from spark_segments.maintenance import restore, roll
 from tests.golden_files import CLEAN_DIRECTORIES, golden_dir
@@ -30,7 +30,7 @@ def test_a_copy_that_was_rolled_is_the_same(log, name):
     import_golden(log, name)
     roll(log, now_ms=LATER_MS)
     kafka = LogDir.open(str(golden_dir(name)))
-    found = compare(history(log, topic_of(name)), history(kafka, topic_of(name)))
+    found = history(log, topic_of(name)).compare(history(kafka, topic_of(name)))
     assert found == Comparison(None, identical=True)
 
 
@@ -38,21 +38,21 @@ def test_batches_of_old_messages_may_have_other_bounds(log, limits):
     import_golden(log, "legacy-v1-0")
     limits(RUN_BYTES=200)  # the copy has larger ones
     kafka = LogDir.open(str(golden_dir("legacy-v1-0")))
-    assert compare(history(log, "legacy-v1"), history(kafka, "legacy-v1")) == Comparison(None, identical=False)
+    assert history(log, "legacy-v1").compare(history(kafka, "legacy-v1")) == Comparison(None, identical=False)
 
 
 def test_what_nobody_cleaned_is_not_decoded(log, monkeypatch):
     import_golden(log, "gzip-0")
     roll(log, now_ms=LATER_MS)
     monkeypatch.delattr(difference, "decode_batches")
-    assert compare(history(log, "gzip"), history(LogDir.open(str(golden_dir("gzip-0"))), "gzip")).identical
+    assert history(log, "gzip").compare(history(LogDir.open(str(golden_dir("gzip-0"))), "gzip")).identical
 
 
 def test_files_that_both_name_are_not_read(log, monkeypatch):
     """A copy of a log directory of ours names the same files, which never change."""
     import_golden(log, "plain-0")
     monkeypatch.delattr(SegmentFile, "windows")
-    assert compare(history(log, "plain"), history(log, "plain")) == Comparison(None, True)
+    assert history(log, "plain").compare(history(log, "plain")) == Comparison(None, True)
 
 
 def test_segments_with_kafkas_names_are_read(tmp_path):
@@ -63,7 +63,7 @@ def test_segments_with_kafkas_names_are_read(tmp_path):
         side.written += number
         side.append([(b"a", True)] * 3)
     one, other = (history(LogDir.open(side.write()), TOPIC) for side in sides)
-    assert compare(one, other) == compare(other, one) == Comparison(3, False)
+    assert one.compare(other) == other.compare(one) == Comparison(3, False)
 
 
 def test_the_first_record_that_differs_is_named_not_its_batch(tmp_path):
@@ -72,7 +72,7 @@ def test_the_first_record_that_differs_is_named_not_its_batch(tmp_path):
         side.append([(b"a", True)] * 2)
         side.append([(b"a", True), (b"b", True), (b"c", number == 0), (b"d", True)])
     one, other = (history(LogDir.open(side.write()), TOPIC) for side in sides)
-    assert compare(one, other) == compare(other, one) == Comparison(4, False)
+    assert one.compare(other) == other.compare(one) == Comparison(4, False)
 
 
 def test_a_batch_on_one_side_only_is_of_the_leader_that_the_other_knows(tmp_path):
@@ -90,9 +90,9 @@ def test_a_batch_on_one_side_only_is_of_the_leader_that_the_other_knows(tmp_path
             side.clean(merge=False)
     one, other = (history(LogDir.open(side.write()), TOPIC) for side in sides)
     assert [entry[1] for entry in other.partition.leader_epochs] == [0, 1]
-    assert compare(one, other).first_difference == 1
+    assert one.compare(other).first_difference == 1
     unknown = replace(other, partition=replace(other.partition, leader_epochs=()))
-    assert compare(one, unknown).first_difference == 2
+    assert one.compare(unknown).first_difference == 2
 
 
 def led_anew(one: History, *epochs: tuple[int, int]) -> History:
@@ -106,9 +106,9 @@ def test_the_same_record_from_two_leaders_is_a_difference(log, monkeypatch):
     log.topic("orders").append(pa.table({"value": [b"a"] * 9}))
     ours = history(log, "orders")
     theirs = led_anew(ours, (0, 0), (1, 5))
-    assert compare(ours, theirs) == compare(theirs, ours) == Comparison(5, False)
+    assert ours.compare(theirs) == theirs.compare(ours) == Comparison(5, False)
     monkeypatch.delattr(SegmentFile, "windows")
-    assert compare(led_anew(ours, (0, 0), (1, 9)), theirs).first_difference == 5
+    assert led_anew(ours, (0, 0), (1, 9)).compare(theirs).first_difference == 5
 
 
 def test_a_copy_is_foreign_to_its_leader_from_where_they_differ_or_the_leader_ends(log):
@@ -117,10 +117,10 @@ def test_a_copy_is_foreign_to_its_leader_from_where_they_differ_or_the_leader_en
     short = history(log, "orders")
     log.topic("orders").append(pa.table({"value": [b"b"] * 4}))
     long = history(log, "orders")
-    assert first_foreign_offset(short, long) is None
-    assert first_foreign_offset(long, short) == 9
-    assert first_foreign_offset(long, led_anew(short, (0, 0), (1, 7))) == 7
-    assert first_foreign_offset(short, led_anew(long, (0, 0), (1, 9))) is None
+    assert short.first_foreign_offset(long) is None
+    assert long.first_foreign_offset(short) == 9
+    assert long.first_foreign_offset(led_anew(short, (0, 0), (1, 7))) == 7
+    assert short.first_foreign_offset(led_anew(long, (0, 0), (1, 9))) is None
 
 
 def test_what_a_restore_took_from_the_leader_is_not_foreign_in_a_copy_from_before(log):
@@ -135,8 +135,8 @@ def test_what_a_restore_took_from_the_leader_is_not_foreign_in_a_copy_from_befor
     restore(log, topics=["orders"], version=kept)
     log.topic("orders").append(pa.table({"value": [b"c"]}))
     leader = history(log, "orders")
-    assert [first_foreign_offset(copy, leader) for copy in copies] == [None] * 3
-    assert compare(copies[0], leader) == compare(leader, copies[0]) == Comparison(None, False)
+    assert [copy.first_foreign_offset(leader) for copy in copies] == [None] * 3
+    assert copies[0].compare(leader) == leader.compare(copies[0]) == Comparison(None, False)
 
 
 def test_records_that_the_leader_has_let_go_are_not_the_leaders_for_that(log):
@@ -147,8 +147,8 @@ def test_records_that_the_leader_has_let_go_are_not_the_leaders_for_that(log):
     log.topic("orders").append(pa.table({"value": [b"b"] * 9}))
     log.topic("orders").delete_records({0: 15})
     leader = history(log, "orders")
-    assert first_foreign_offset(copy, leader) is None
-    assert first_foreign_offset(copy, led_anew(leader, (0, 0), (1, 7))) == 7
+    assert copy.first_foreign_offset(leader) is None
+    assert copy.first_foreign_offset(led_anew(leader, (0, 0), (1, 7))) == 7
 
 
 @pytest.mark.parametrize("name", [name for name in CLEAN_DIRECTORIES if "clean" not in name and "broker" not in name])
@@ -158,4 +158,4 @@ def test_small_windows_find_what_large_ones_do(log, limits, name):
     kafka = LogDir.open(str(golden_dir(name)))
     limits(WINDOW_BYTES=700)
     ours = history(log, topic_of(name))
-    assert compare(ours, history(kafka, topic_of(name))) == Comparison(None, True)
+    assert ours.compare(history(kafka, topic_of(name))) == Comparison(None, True)

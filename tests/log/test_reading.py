@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_segments import LogDir, ProducerOptions
+from spark_segments.log import Scan
 from spark_segments.log.reading.plan import PARALLEL_TASKS, pack
 from spark_segments.storage import Storage
-from tests.log.golden_reads import read_part
 from tests.opened import opened
 
 appends = st.lists(st.lists(st.integers(-1, 50), min_size=1, max_size=40), min_size=1, max_size=6)
@@ -78,7 +78,7 @@ def test_ranges_put_together_read_each_record_once(batches, batch_bytes, start, 
         tasks = pack(parts, 1 << 22)
         assert [one for task in tasks for one in task] == parts
         offsets = [
-            offset for part in parts for batch in read_part(log.storage, part) for offset in batch.column(0).to_pylist()
+            offset for part in parts for batch in Scan.read(log.storage, part) for offset in batch.column(0).to_pylist()
         ]
         assert offsets == list(range(start, min(start + count, len(timestamps))))
 
@@ -112,7 +112,7 @@ def test_one_large_segment_is_read_by_many_tasks_each_its_share(tmp_path):
     offsets: list[int] = []
     for part in parts:
         storage = CountingStorage(log.uri)
-        offsets += [row for batch in read_part(storage, part) for row in batch[0].to_pylist()]
+        offsets += [row for batch in Scan.read(storage, part) for row in batch[0].to_pylist()]
         assert storage.log_bytes < part.size_bytes + (1 << 20)
     assert offsets == list(range(end))
 

@@ -6,7 +6,7 @@ import dataclasses
 
 import pyarrow as pa
 
-from spark_segments.log.manifest.rows import PARTITION_SCHEMA, removed_rows, row_keys
+from spark_segments.log.manifest.rows import PARTITION_SCHEMA, removed_rows
 from spark_segments.log.manifest.schemas import TABLE_SCHEMA
 from tests.manifest_rows import SEGMENT_SCHEMA, Partition, Segment, TopicRow, topic_of, topic_table
 
@@ -106,7 +106,7 @@ def test_a_row_is_told_from_all_others_by_path_partition_and_position():
         dataclasses.replace(SHARED, byte_position=0),
         dataclasses.replace(SHARED, partition=34, byte_position=0),
     ]
-    assert len({row.identity for row in rows}) == len(set(row_keys(Segment.table(rows)).to_pylist())) == len(rows)
-    keys = row_keys(Segment.table(rows)).to_pylist()
-    assert [row_keys(Segment.table([row])).to_pylist() for row in rows] == [[key] for key in keys]
+    assert len({row.identity for row in rows}) == len(set(Segment.keys(Segment.table(rows)).to_pylist())) == len(rows)
+    keys = Segment.keys(Segment.table(rows)).to_pylist()
+    assert [Segment.keys(Segment.table([row])).to_pylist() for row in rows] == [[key] for key in keys]
     assert (CHUNK.is_shared, SHARED.is_shared, CHUNK.identity) == (False, True, (CHUNK.path, 3, 0))

@@ -10,8 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from spark_segments import LogDir
-from spark_segments.maintenance import compact, roll
 from spark_segments.lake.plan import SPREAD
+from spark_segments.maintenance import compact, roll
 from tests.log.test_latest_across import CONFIG, DAY_MS, KEYS, append
 from tests.maintenance.table_rows import content, readable, update
 

@@ -14,7 +14,6 @@ from deltalake import CommitProperties, DeltaTable
 
 from spark_segments import LogDir, Position
 from spark_segments.errors import InvalidOptionError, LogDirError, UnknownTopicError
-from spark_segments.maintenance import compact, erase, mirror, restore, retain, roll, table
 from spark_segments.lake.plan import (
     CLEANED,
     ERASED,
@@ -25,6 +24,7 @@ from spark_segments.lake.plan import (
     REWRITTEN,
 )
 from spark_segments.lake.table_format import TablePositions
+from spark_segments.maintenance import compact, erase, mirror, restore, retain, roll, table
 from spark_segments.storage import Storage
 from tests.golden_files import GOLDEN
 from tests.log.kafka_side import TOPIC, KafkaSide

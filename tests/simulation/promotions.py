@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from spark_segments import LogDir
 from spark_segments.errors import LogDirError, NotLeaderError, UnknownTopicError
-from spark_segments.log.manifest.role import FENCED, FOLLOWER, LEADER
+from spark_segments.log.manifest.role import Role
 from spark_segments.log.marker import mark
 from spark_segments.maintenance import mirror, verify
 from tests.maintenance.long_runs.scenario import DEFAULTS
@@ -164,15 +164,15 @@ def last_move(simulation: Simulation) -> None:
     """In peace a promotion that was under way ends, the leader has all, and another place becomes its copy."""
     history = simulation.history
     roles = [_role(history.open(site)) for site in range(len(history.sites))]
-    if LEADER not in roles:
-        site = roles.index(FOLLOWER)
+    if Role.LEADER not in roles:
+        site = roles.index(Role.FOLLOWER)
         promote_topic(history.open(site), MOVED, history.open(site - 1))
-        roles[site] = LEADER
-    if roles.count(LEADER) != 1 or {*roles[: roles.index(LEADER)]} - {FENCED}:
+        roles[site] = Role.LEADER
+    if roles.count(Role.LEADER) != 1 or {*roles[: roles.index(Role.LEADER)]} - {Role.FENCED}:
         raise Violation(f"{MOVED}: the roles are {roles}")
-    leader = history.open(roles.index(LEADER))
+    leader = history.open(roles.index(Role.LEADER))
     history.check(leader)
-    if roles[-1] == LEADER:
+    if roles[-1] == Role.LEADER:
         history.new_site()
     report = mirror(history.open(-1), leader=leader, topics=[MOVED], groups=True)
     if report.failed:

@@ -24,11 +24,11 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
-from spark_segments.log.manifest.delta.actions import commit_info, decoded, encoded
-from spark_segments.maintenance import table
 from spark_segments.lake import delta_table
 from spark_segments.lake import table as job
 from spark_segments.lake.table_format import TablePositions
+from spark_segments.log.manifest.delta.actions import commit_info, decoded, encoded
+from spark_segments.maintenance import table
 from tests.maintenance.long_runs.scenario import Record
 from tests.simulation.judge import COLUMNS, Saw
 from tests.simulation.model import TopicAt

@@ -56,7 +56,7 @@ def erase(
 
     Example: segments erase /data/log customers --key ada@example.org --dry-run
     """
-    from spark_segments.log import selected
+    from spark_segments.log.directory import LogDirectory
     from spark_segments.maintenance import erase as job
 
     keys = key_bytes(key, key_base64)
@@ -73,7 +73,10 @@ def erase(
             lambda: erased(dataclasses.replace(settings, dry_run=True)),
         )
         if not history:
-            versions = {name: log.topic(name).snapshot.version for name in selected(log.topics(), settings.topics())}
+            versions = {
+                name: log.topic(name).snapshot.version
+                for name in LogDirectory.selected(log.topics(), settings.topics())
+            }
     report = erased(settings)
     for name in report.topics:
         if name in versions:

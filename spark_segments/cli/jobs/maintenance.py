@@ -141,13 +141,13 @@ def maintain(
 
     Example: segments maintain /data/log --master local[4]
     """
-    from spark_segments.log import selected
+    from spark_segments.log.directory import LogDirectory
     from spark_segments.maintenance.in_order import jobs_in_order
 
     log = location.open()  # the jobs share it: each topic is opened once, and each job looks what came since
     reports = [run(job, log, settings, spark) for job in jobs_in_order(table)]
     if settings.metrics is not None:
-        snapshots = [log.topic(name).snapshot for name in selected(log.topics(), settings.topics())]
+        snapshots = [log.topic(name).snapshot for name in LogDirectory.selected(log.topics(), settings.topics())]
         state = [(snapshot, topic_config(snapshot.config, log.defaults)) for snapshot in snapshots]
         _write_metrics(settings.metrics, log, reports, state)
     _exit(reports)

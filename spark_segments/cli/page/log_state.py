@@ -21,7 +21,7 @@ from spark_segments.cli.page.words import count, duration
 from spark_segments.config import TopicConfig, topic_config
 from spark_segments.errors import SegmentsError, UnknownTopicError
 from spark_segments.face.history import Size, sizes
-from spark_segments.log.groups.lag import GroupLag, group_lags
+from spark_segments.log.groups.lag import GroupLag
 from spark_segments.log.manifest.snapshot import SegmentRows
 from spark_segments.quantities import human_bytes
 
@@ -172,7 +172,7 @@ def log_warnings(log: LogDir, snapshots: Iterable[Snapshot], now_ms: int) -> tup
         warning = disk_warning(usage.free, usage.total)
         warnings += [] if warning is None else [warning]
     try:
-        lags = group_lags(map(log.group, log.groups()), snapshots)
+        lags = GroupLag.of(map(log.group, log.groups()), snapshots)
         warnings += group_warnings(lags, now_ms)
     except SegmentsError as error:
         warnings.append(f"the groups cannot be read: {error}")

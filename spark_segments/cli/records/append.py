@@ -30,7 +30,7 @@ from spark_segments.config import TopicConfig, parse_overrides
 from spark_segments.errors import InvalidOptionError, TopicExistsError
 from spark_segments.log.appending.append import append_target
 from spark_segments.log.appending.appender import ProducerOptions
-from spark_segments.log.manifest.transaction import named
+from spark_segments.log.manifest.transaction import Transaction
 from spark_segments.values.typed import TypedColumns
 
 
@@ -117,7 +117,7 @@ def append(
     """
     started = time.monotonic()
     given = None if txn is None else _transaction(txn)
-    transaction = named(once, given)
+    transaction = Transaction.named(once, given)
     log = location.open() if partitions is None else location.create()
     formats, texts = values.split()
     columns = {"key": key_column, "value": value_column, "timestamp": timestamp_column, "partition": partition_column}

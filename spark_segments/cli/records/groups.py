@@ -24,7 +24,7 @@ from spark_segments.cli.options import (
 from spark_segments.cli.output import Output, print_json, print_table
 from spark_segments.errors import InvalidOptionError, OffsetOutOfRangeError, SegmentsError, UnknownTopicError
 from spark_segments.face.logdir import LogDir
-from spark_segments.log import selected
+from spark_segments.log.directory import LogDirectory
 from spark_segments.log.groups.group import Group, Positions
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.positions import PartitionState, Position
@@ -95,7 +95,7 @@ def show(
     positions = _positions(log, log.group(group))
     rows = []
     snapshots: dict[str, Snapshot | None] = {}
-    chosen = selected({name for name, _ in positions}, topic or None)
+    chosen = LogDirectory.selected({name for name, _ in positions}, topic or None)
     for (name, partition), position in sorted(positions.items()):
         if name not in chosen:
             continue

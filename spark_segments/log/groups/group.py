@@ -26,8 +26,6 @@ from spark_segments.errors import (
 from spark_segments.log.directory import LogDirectory
 from spark_segments.log.groups.group_files import (
     GROUPS_DIRECTORY,
-    LONGEST_METADATA,
-    TRIM_EVERY,
     GroupCommit,
     GroupFiles,
     GroupRows,
@@ -335,7 +333,7 @@ class Group(Prints):
             # Vacuum has taken a group that was deleted long ago, and nobody goes on from what it was.
             self.log.storage.delete([files.path(made.number)])
             return False
-        if made.number % TRIM_EVERY == 0:
+        if made.number % GroupCommit.TRIM_EVERY == 0:
             with suppress(SegmentsError):  # the positions stand without it, and a later commit tries again
                 files.trim(files_there)
         return True
@@ -359,23 +357,23 @@ class Group(Prints):
                             expected=f"{start} to {newest.partition(partition).log_end_offset}",
                             found=wanted,
                         )
-                if len(position.metadata.encode()) > LONGEST_METADATA:
+                if len(position.metadata.encode()) > Position.LONGEST_METADATA:
                     raise InvalidOptionError(
                         "The metadata of a position is too long",
-                        expected=f"at most {LONGEST_METADATA} bytes",
+                        expected=f"at most {Position.LONGEST_METADATA} bytes",
                         found=len(position.metadata.encode()),
                     )
                 rows[topic, int(partition)] = replace(position, committed_ms=now_ms)
         return rows
 
-
-def all_groups(log: LogDirectory) -> list[Group]:
-    """The groups that have committed, by id: those that were deleted have no positions."""
-    if log.kafka is not None:
-        return []
-    storage = log.storage
-    ids = storage.at_once(lambda name: group_of(storage, name), storage.directories(GROUPS_DIRECTORY))
-    return [Group(log, group) for group in sorted(ids)]
+    @staticmethod
+    def all(log: LogDirectory) -> list[Group]:
+        """The groups that have committed, by id: those that were deleted have no positions."""
+        if log.kafka is not None:
+            return []
+        storage = log.storage
+        ids = storage.at_once(lambda name: group_of(storage, name), storage.directories(GROUPS_DIRECTORY))
+        return [Group(log, group) for group in sorted(ids)]
 
 
 def has_positions(group: Group) -> bool:

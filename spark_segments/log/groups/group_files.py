@@ -12,7 +12,7 @@ import re
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 from urllib.parse import unquote_to_bytes
 
 import pyarrow as pa
@@ -24,20 +24,8 @@ from spark_segments.storage import FileInfo, Storage
 GROUPS_DIRECTORY = "_groups"
 FORMAT_VERSION = 1
 
-KEPT = 32
-"""How many of the last commits stay, so that whoever committed one of them finds it again."""
-
-TRIM_EVERY = 16
-"""Every so many commits the older files are deleted. So a group has at most KEPT + TRIM_EVERY files."""
-
 LONGEST_ID = 32_767
 """The longest id in bytes of UTF-8: what a string of Kafka's protocol holds."""
-
-LONGEST_METADATA = 4096
-"""The longest metadata of a position in bytes of UTF-8: Kafka's default of offset.metadata.max.bytes."""
-
-SERVE = "serve"
-"""Who made a group that clients of `segments serve` were the first to commit to."""
 
 MOST_BYTES = 256 * 1024 * 1024
 LEFT_OVER_MS = 60 * 60 * 1000
@@ -66,6 +54,30 @@ class GroupCommit:
     rows: GroupRows
     lease: int = 0
     made_by: str = ""
+
+    KEPT: ClassVar = 32
+    """How many of the last commits stay, so that whoever committed one of them finds it again."""
+
+    TRIM_EVERY: ClassVar = 16
+    """Every so many commits the older files are deleted. So a group has at most KEPT + TRIM_EVERY files."""
+
+    SERVE: ClassVar = "serve"
+    """Who made a group that clients of `segments serve` were the first to commit to."""
+
+    @staticmethod
+    def directory_name(group: str) -> str:
+        """The name of a group's directory.
+
+        Bytes other than a-z A-Z 0-9 . _ - are written as = and two hexadecimal digits. An id that is too long for a
+        file name is cut, and followed by == and its SHA-256.
+        """
+        check_group_id(group)
+        name = "".join(chr(byte) if byte in _PLAIN else f"={byte:02X}" for byte in group.encode())
+        if group in (".", ".."):
+            name = name.replace(".", "=2E", 1)
+        if len(name) > _LONGEST_NAME:
+            name = f"{name[:_KEPT_OF_LONG_IDS]}=={hashlib.sha256(group.encode()).hexdigest()}"
+        return name
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,22 +109,7 @@ def check_group_id(group: str) -> None:
 
 def directory_of(group: str) -> str:
     """The directory of a group, relative to the log directory."""
-    return f"{GROUPS_DIRECTORY}/{name_of(group)}"
-
-
-def name_of(group: str) -> str:
-    """The name of a group's directory.
-
-    Bytes other than a-z A-Z 0-9 . _ - are written as = and two hexadecimal digits. An id that is too long for a file
-    name is cut, and followed by == and its SHA-256.
-    """
-    check_group_id(group)
-    name = "".join(chr(byte) if byte in _PLAIN else f"={byte:02X}" for byte in group.encode())
-    if group in (".", ".."):
-        name = name.replace(".", "=2E", 1)
-    if len(name) > _LONGEST_NAME:
-        name = f"{name[:_KEPT_OF_LONG_IDS]}=={hashlib.sha256(group.encode()).hexdigest()}"
-    return name
+    return f"{GROUPS_DIRECTORY}/{GroupCommit.directory_name(group)}"
 
 
 def group_of(storage: Storage, name: str) -> str:
@@ -212,7 +209,7 @@ class GroupFiles:
     def expired(files: Files) -> list[FileInfo]:
         """The commits before the last KEPT, and what commits have staged and left."""
         newest = files.newest
-        old = [files.numbers[number] for number in sorted(files.numbers) if number <= newest - KEPT]
+        old = [files.numbers[number] for number in sorted(files.numbers) if number <= newest - GroupCommit.KEPT]
         if newest:
             before_ms = files.numbers[newest].mtime_ms - LEFT_OVER_MS
             old += [info for info in files.others if info.path.endswith(".tmp") and info.mtime_ms < before_ms]

@@ -31,19 +31,19 @@ class GroupLag:
         """Offsets that left the log before the group read them."""
         return max(0, self.log_start_offset - self.offset)
 
+    @staticmethod
+    def of(groups: Iterable[Group], snapshots: Iterable[Snapshot]) -> list[GroupLag]:
+        """The positions of groups in these topics, by group, topic and partition.
 
-def group_lags(groups: Iterable[Group], snapshots: Iterable[Snapshot]) -> list[GroupLag]:
-    """The positions of groups in these topics, by group, topic and partition.
-
-    A position of a topic that was deleted and made again is left out: it says nothing about the new topic.
-    """
-    topics = {snapshot.topic: (snapshot.topic_id, snapshot.offset_bounds()) for snapshot in snapshots}
-    lags = []
-    for group in groups:
-        for (topic, partition), position in sorted(group.positions().items()):
-            topic_id, bounds = topics.get(topic, (None, {}))
-            if topic_id == position.topic_id and partition in bounds:
-                lags.append(
-                    GroupLag(group.id, topic, partition, position.offset, *bounds[partition], position.committed_ms)
-                )
-    return lags
+        A position of a topic that was deleted and made again is left out: it says nothing about the new topic.
+        """
+        topics = {snapshot.topic: (snapshot.topic_id, snapshot.offset_bounds()) for snapshot in snapshots}
+        lags = []
+        for group in groups:
+            for (topic, partition), position in sorted(group.positions().items()):
+                topic_id, bounds = topics.get(topic, (None, {}))
+                if topic_id == position.topic_id and partition in bounds:
+                    lags.append(
+                        GroupLag(group.id, topic, partition, position.offset, *bounds[partition], position.committed_ms)
+                    )
+        return lags

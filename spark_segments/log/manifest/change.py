@@ -11,6 +11,7 @@ import dataclasses
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -28,14 +29,11 @@ from spark_segments.log.manifest.row_files import (
     concat,
 )
 from spark_segments.log.manifest.rows import (
-    PARTITION_SCHEMA,
     SEGMENT_SCHEMA,
     Partition,
     Segment,
     has_own_path,
     path_rule,
-    row_keys,
-    with_column,
 )
 from spark_segments.log.manifest.schemas import PARTITION_KIND, SEGMENT_KIND, TOPIC_KIND, TRANSACTION_KIND
 from spark_segments.log.manifest.snapshot import Snapshot, in_log_order, live_rows
@@ -49,9 +47,6 @@ _DELAY_KEY = "file.delete.delay.ms"
 
 ORPHAN_AGE_MS = 7 * 24 * 60 * 60 * 1000
 """Age, by the store's clock, at which a file that no version names is deleted. A commit must not take longer."""
-
-OLDEST_FILE_MS = ORPHAN_AGE_MS // 2
-"""A commit refuses to add files older than this: vacuum might take them before the commit names them."""
 
 _SURELY_YOUNG_MS = 60 * 60 * 1000
 
@@ -76,6 +71,9 @@ class Change:
     config: Mapping[str, str] | None = None
     topic: TopicRow | None = None
     transactions: Sequence[Transaction] = ()
+
+    OLDEST_FILE_MS: ClassVar = ORPHAN_AGE_MS // 2
+    """A commit refuses to add files older than this: vacuum might take them before the commit names them."""
 
 
 @dataclass(slots=True)
@@ -102,7 +100,7 @@ class ChangeWriter:
         `keys_from_ms`: idempotency keys from before are forgotten, where the rows of transactions are written anyway.
         """
         add, replace, drop = (segment_rows(rows) for rows in (change.add, change.replace, change.drop))
-        partitions = partition_rows(change.partitions)
+        partitions = Partition.raised(change.partitions)
         check(snapshot, change, add, replace, drop, partitions)
         self._check_age(snapshot, add)
         fresh = _is_made_anew(snapshot, change)
@@ -140,7 +138,7 @@ class ChangeWriter:
         directories = {path.rpartition("/")[0] for path in doubtful if path not in self._made_ms}
         for files in storage.at_once(storage.list, sorted(directories)):
             self._made_ms |= {file.path: file.mtime_ms for file in files}
-        oldest_ms = now_ms - OLDEST_FILE_MS
+        oldest_ms = now_ms - Change.OLDEST_FILE_MS
         old = [path for path in doubtful if self._made_ms.get(path, oldest_ms - 1) < oldest_ms]
         if old:
             known = {*pc.unique(snapshot.source.read(None).column("path")).to_pylist()}
@@ -148,7 +146,7 @@ class ChangeWriter:
                 raise CommitConflictError(
                     "A file is too old to be committed: vacuum might have taken it",
                     path=storage.location(path),
-                    expected=f"a file at most {OLDEST_FILE_MS // 3_600_000} hours old",
+                    expected=f"a file at most {Change.OLDEST_FILE_MS // 3_600_000} hours old",
                     found="an older one" if path in self._made_ms else "none",
                     hint="Run it again: what it wrote is written anew",
                 )
@@ -251,12 +249,14 @@ class ChangeWriter:
         self, present: Sequence[RowFile], replace: pa.Table, drop: pa.Table
     ) -> Iterator[tuple[RowFile, pa.Table]]:
         """The files that hold rows to be replaced or dropped, each with the new content of the file."""
-        gone = pa.chunked_array([*row_keys(replace).chunks, *row_keys(drop).chunks], pa.string()).combine_chunks()
+        gone = pa.chunked_array(
+            [*Segment.keys(replace).chunks, *Segment.keys(drop).chunks], pa.string()
+        ).combine_chunks()
         numbers = sorted(_partitions_of(replace) | _partitions_of(drop))
         near = [file for file in present if file.may_hold(numbers)]
         tables = self.store.read_all(near)
         # A single look-up for all files: the place of each row among the rows to replace or drop, or null.
-        index = pc.index_in(row_keys(concat(tables, SEGMENT_KIND)), value_set=gone).combine_chunks()
+        index = pc.index_in(Segment.keys(concat(tables, SEGMENT_KIND)), value_set=gone).combine_chunks()
         if len(index) - index.null_count != len(gone):
             raise CommitConflictError(
                 "Rows that the plan replaces are not in the manifest",
@@ -293,9 +293,9 @@ class ChangeWriter:
         numbers = sorted(pc.unique(add.column("partition")).to_pylist())
         oldest_ms = pc.min(add.column("created_ms")).as_py()
         near = [file for file in present if file.may_hold(numbers) and file.bounds["created_ms"][1] >= oldest_ms]
-        added = (row_keys(add) if by_row else add.column("path")).combine_chunks()
+        added = (Segment.keys(add) if by_row else add.column("path")).combine_chunks()
         for rows in self.store.read_all(near):
-            twice = pc.is_in(row_keys(rows) if by_row else rows.column("path"), added)
+            twice = pc.is_in(Segment.keys(rows) if by_row else rows.column("path"), added)
             if pc.any(twice).as_py():
                 path = rows.column("path").filter(twice)[0].as_py()
                 raise SegmentsError("A file can be added to the log once only", path=path)
@@ -329,7 +329,7 @@ def check(
                 expected=f"topic id {topic_id}",
                 found=others[0].as_py(),
             )
-    keys = [chunk for rows in (add, replace, drop) for chunk in row_keys(rows).chunks]
+    keys = [chunk for rows in (add, replace, drop) for chunk in Segment.keys(rows).chunks]
     if pc.count_distinct(pa.chunked_array(keys, pa.string())).as_py() != sum(map(len, keys)):
         raise SegmentsError(f"A change of topic {snapshot.topic} names a row twice")
     strange = add.filter(pc.invert(has_own_path(snapshot.topic, add)))
@@ -407,15 +407,3 @@ def _partitions_of(rows: pa.Table) -> set[int]:
 def segment_rows(rows: Sequence[Segment] | pa.Table) -> pa.Table:
     """The rows of a change as a table."""
     return rows.cast(SEGMENT_SCHEMA) if isinstance(rows, pa.Table) else Segment.table(rows)
-
-
-def partition_rows(rows: Iterable[Partition] | pa.Table) -> pa.Table:
-    """Partition rows as they are written: first dirty and last stable offset are raised to the log start at least.
-
-    An open transaction that began below the log start holds the last stable offset at the log start, not below
-    (Kafka's UnifiedLog.maybeIncrementFirstUnstableOffset).
-    """
-    table = rows.cast(PARTITION_SCHEMA) if isinstance(rows, pa.Table) else Partition.table(rows)
-    for name in ("first_dirty_offset", "last_stable_offset"):
-        table = with_column(table, name, pc.max_element_wise(table.column(name), table.column("log_start_offset")))
-    return table

@@ -23,7 +23,7 @@ from spark_segments.errors import (
     UnknownOutcomeError,
     UnknownTopicError,
 )
-from spark_segments.log.manifest.change import Change, ChangeWriter, partition_rows
+from spark_segments.log.manifest.change import Change, ChangeWriter
 from spark_segments.log.manifest.delta.actions import CommitNote
 from spark_segments.log.manifest.delta.delta_log import DeltaLog
 from spark_segments.log.manifest.delta.delta_rs import CommitNotSentError, TableVersion, VersionTakenError, reason
@@ -72,7 +72,7 @@ class Commit:
         """
         rows = Partition.of_table(self.snapshot_before.partitions)
         if self.change is not None:
-            rows += Partition.of_table(partition_rows(self.change.partitions))
+            rows += Partition.of_table(Partition.raised(self.change.partitions))
         return {row.partition: (row.log_start_offset, row.log_end_offset) for row in rows}
 
 

@@ -28,12 +28,12 @@ from spark_segments.log.manifest.change import Change, segment_rows
 from spark_segments.log.manifest.delta.actions import commit_info, paths_of
 from spark_segments.log.manifest.manifest import Manifest
 from spark_segments.log.manifest.operation import Operation
-from spark_segments.log.manifest.role import FOLLOWER, Role, SourceVersion
+from spark_segments.log.manifest.role import Role, SourceVersion
 from spark_segments.log.manifest.row_files import RowFile, concat
-from spark_segments.log.manifest.rows import SEGMENT_SCHEMA, Partition, Segment, removed_rows, row_keys
+from spark_segments.log.manifest.rows import SEGMENT_SCHEMA, Partition, Segment, removed_rows
 from spark_segments.log.manifest.schemas import KIND, SEGMENT_KIND, TOPIC_KIND
 from spark_segments.log.manifest.snapshot import Snapshot, live_rows
-from spark_segments.log.manifest.states import ERASURES, REBUILT_FROM, Erasure, log_states, other_states
+from spark_segments.log.manifest.states import ERASURES, Erasure, log_states, other_states
 from spark_segments.log.manifest.topic_log import TableState
 from spark_segments.log.manifest.topic_row import TopicRow
 from spark_segments.log.manifest.transaction import Transaction
@@ -103,7 +103,7 @@ def missing_rows(
     live, rows = _live_rows(leader.snapshot, partitions), _all_rows(follower, partitions)
     usable = _usable(rows)
     usable = _with_paths(usable, origins(usable.column("path"), live.column("path")))
-    missing = live.filter(pc.invert(pc.is_in(row_keys(live), row_keys(usable).combine_chunks())))
+    missing = live.filter(pc.invert(pc.is_in(Segment.keys(live), Segment.keys(usable).combine_chunks())))
     paths = missing.column("path")
     deleting = rows.filter(pc.equal(rows.column("state"), Segment.DELETING)).column("path")
     used = pc.is_in(paths, origins(deleting, live.column("path")).combine_chunks())
@@ -128,13 +128,13 @@ def plan_mirror(
     live, rows = _live_rows(version, among), _all_rows(follower, among)
     here = _usable(rows)
     usable = _with_paths(here, origins(here.column("path"), live.column("path")))  # with the leader's paths
-    index = pc.index_in(row_keys(live), row_keys(usable).combine_chunks()).combine_chunks()
+    index = pc.index_in(Segment.keys(live), Segment.keys(usable).combine_chunks()).combine_chunks()
     missing = pc.is_null(index)
     known = live.filter(pc.invert(missing))
     there = here.take(index.drop_null())
     moved = _with_paths(known, there.column("path"))
     changed = pc.invert(_alike(moved, there))
-    gone = pc.invert(pc.is_in(row_keys(usable), row_keys(live).combine_chunks()))
+    gone = pc.invert(pc.is_in(Segment.keys(usable), Segment.keys(live).combine_chunks()))
     leaving = live_rows(here.filter(gone))
     added = live.filter(missing)
     copied = pa.array([paths[path] for path in added.column("path").to_pylist()], pa.string())
@@ -164,7 +164,7 @@ def plan_mirror(
         states=_role(leader, follower).given_to(
             {name: value for name, value in other_states(follower.states).items() if name != ERASURES}
             | log_states(version.states)
-            | {name: value for name, value in version.states.items() if name == REBUILT_FROM}
+            | {name: value for name, value in version.states.items() if name == TopicRow.REBUILT_FROM}
             | Erasure.noted(erasures)
         ),
     )
@@ -193,7 +193,7 @@ def deletes_files(change: Change) -> bool:
 def _role(leader: LeaderVersion, follower: FollowerVersion) -> Role:
     source = SourceVersion(leader.uri, leader.snapshot.version, leader.commit_id, leader.committed_ms)
     token = None if follower.snapshot is None else follower.snapshot.role.promotion_token
-    return Role(FOLLOWER, leader.snapshot.role.epoch, source, promotion_token=token)
+    return Role(Role.FOLLOWER, leader.snapshot.role.epoch, source, promotion_token=token)
 
 
 def _erasures(leader: Snapshot, follower: Snapshot | None) -> tuple[list[Erasure], list[Erasure]]:
@@ -219,8 +219,8 @@ def _gone_as_at_leader(out: pa.Table, leader_rows: pa.Table, leaving: int, *, by
     vacuum may have been the quicker one in any case.
     """
     index = pc.index_in(
-        row_keys(_with_paths(out, origins(out.column("path"), leader_rows.column("path")))),
-        row_keys(leader_rows).combine_chunks(),
+        Segment.keys(_with_paths(out, origins(out.column("path"), leader_rows.column("path")))),
+        Segment.keys(leader_rows).combine_chunks(),
     ).combine_chunks()
     there = leader_rows.take(index)
     removed_ms = pc.min_element_wise(out.column("removed_ms"), there.column("removed_ms"))
@@ -270,10 +270,10 @@ def _with_paths(rows: pa.Table, paths: pa.ChunkedArray) -> pa.Table:
 
 def partitions_that_differ(before: pa.Table, after: pa.Table) -> set[int]:
     """The numbers of the partitions that have other segment rows in `after` than in `before`."""
-    index = pc.index_in(row_keys(after), row_keys(before).combine_chunks()).combine_chunks()
+    index = pc.index_in(Segment.keys(after), Segment.keys(before).combine_chunks()).combine_chunks()
     known = after.filter(pc.is_valid(index))
     changed = known.filter(pc.invert(_alike(known, before.take(index.drop_null()))))
-    gone = before.filter(pc.invert(pc.is_in(row_keys(before), row_keys(after).combine_chunks())))
+    gone = before.filter(pc.invert(pc.is_in(Segment.keys(before), Segment.keys(after).combine_chunks())))
     parts = (changed, gone, after.filter(pc.is_null(index)))
     return {number for rows in parts for number in pc.unique(rows.column("partition")).to_pylist()}
 

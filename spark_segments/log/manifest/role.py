@@ -8,13 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 from spark_segments.errors import LogDirError, NotLeaderError
 from spark_segments.log.manifest.operation import Operation
 
-ROLES = LEADER, FOLLOWER, FENCED = ("leader", "follower", "fenced")
-
-_ALLOWED = {FOLLOWER: {Operation.MIRROR, Operation.PROMOTE, Operation.VACUUM}, FENCED: {Operation.VACUUM}}
 _STATES = (
     "role", "role_epoch", "promotion_token", "fence_token", "fence_version", "leader_uri", "former_uri", "source_uri",
     "source_version", "source_commit_id", "source_committed_ms", "demoted",
@@ -45,6 +43,10 @@ class Role:
     follower that it is, and no mirror has come since.
     """
 
+    LEADER: ClassVar = "leader"
+    FOLLOWER: ClassVar = "follower"
+    FENCED: ClassVar = "fenced"
+
     name: str = LEADER
     epoch: int = 0
     source: SourceVersion | None = None
@@ -60,11 +62,11 @@ class Role:
         """The role that a topic's states say. Raises LogDirError for states that this package does not write."""
         try:
             source = None
-            if states.get("role") == FOLLOWER:
+            if states.get("role") == Role.FOLLOWER:
                 version, committed_ms = int(states["source_version"]), int(states["source_committed_ms"])
                 source = SourceVersion(states["source_uri"], version, states["source_commit_id"], committed_ms)
             return cls(
-                states.get("role", LEADER),
+                states.get("role", Role.LEADER),
                 int(states.get("role_epoch", 0)),
                 source,
                 states.get("promotion_token"),
@@ -81,15 +83,15 @@ class Role:
 
     @property
     def is_leader(self) -> bool:
-        return self.name == LEADER
+        return self.name == Role.LEADER
 
     @property
     def is_follower(self) -> bool:
-        return self.name == FOLLOWER
+        return self.name == Role.FOLLOWER
 
     @property
     def is_fenced(self) -> bool:
-        return self.name == FENCED
+        return self.name == Role.FENCED
 
     def given_to(self, states: Mapping[str, str]) -> dict[str, str]:
         """`states` with this role in place of the one that they say."""
@@ -128,7 +130,10 @@ class Role:
             hint = f"Its leader is in {self.source.uri}: write there, or promote this topic (segments promote)"
         raise NotLeaderError(
             f"Topic {topic} takes no {operation}: it is no leader",
-            expected=f"role {LEADER}",
+            expected=f"role {Role.LEADER}",
             found=self.name,
             hint=hint,
         )
+
+
+_ALLOWED = {Role.FOLLOWER: {Operation.MIRROR, Operation.PROMOTE, Operation.VACUUM}, Role.FENCED: {Operation.VACUUM}}

@@ -225,6 +225,18 @@ class Segment:
         """The row once the file has left the log. `removed_ms`: see `removed_rows`."""
         return dataclasses.replace(self, state=Segment.REMOVED, removed_ms=removed_ms)
 
+    @staticmethod
+    def keys(segments: pa.Table) -> pa.ChunkedArray:
+        """string[rows]: the identity of each row, comparable between tables.
+
+        It is the path where the file has a single row, so that large topics without shared objects pay nothing for it.
+        """
+        shared, paths = pc.is_valid(segments.column("index_position")), segments.column("path")
+        if not pc.any(shared).as_py():
+            return paths
+        numbers = (segments.column(name).cast(pa.string()) for name in ("partition", "position"))
+        return pc.if_else(shared, pc.binary_join_element_wise(paths, *numbers, "\n"), paths)
+
 
 @dataclass(frozen=True, slots=True)
 class Partition:
@@ -255,6 +267,18 @@ class Partition:
     def table(partitions: Iterable[Partition]) -> pa.Table:
         """Rows of PARTITION_SCHEMA in the order given."""
         return _table(list(partitions), Partition, PARTITION_SCHEMA)
+
+    @staticmethod
+    def raised(rows: Iterable[Partition] | pa.Table) -> pa.Table:
+        """Partition rows as they are written: first dirty and last stable offset are raised to the log start at least.
+
+        An open transaction that began below the log start holds the last stable offset at the log start, not below
+        (Kafka's UnifiedLog.maybeIncrementFirstUnstableOffset).
+        """
+        table = rows.cast(PARTITION_SCHEMA) if isinstance(rows, pa.Table) else Partition.table(rows)
+        for name in ("first_dirty_offset", "last_stable_offset"):
+            table = with_column(table, name, pc.max_element_wise(table.column(name), table.column("log_start_offset")))
+        return table
 
 
 OUT_OF_LOG = (Segment.REMOVED, Segment.DELETING)
@@ -315,15 +339,3 @@ def normal_paths(paths: pa.ChunkedArray) -> pa.ChunkedArray:
     for pattern, replacement in ((r"/(\.?/)+", "/"), (r"^(\.?/)+", "")):
         paths = pc.replace_substring_regex(paths, pattern=pattern, replacement=replacement)
     return pc.ascii_lower(paths)
-
-
-def row_keys(segments: pa.Table) -> pa.ChunkedArray:
-    """string[rows]: the identity of each row, comparable between tables.
-
-    It is the path where the file has a single row, so that large topics without shared objects pay nothing for it.
-    """
-    shared, paths = pc.is_valid(segments.column("index_position")), segments.column("path")
-    if not pc.any(shared).as_py():
-        return paths
-    numbers = (segments.column(name).cast(pa.string()) for name in ("partition", "position"))
-    return pc.if_else(shared, pc.binary_join_element_wise(paths, *numbers, "\n"), paths)

@@ -30,7 +30,6 @@ from spark_segments.log.manifest.topic_row import TopicRow
 T = TypeVar("T")
 
 ERASURES = "erasures"  # of any topic: the erasures that it remembers
-REBUILT_FROM = "rebuilt_from"  # ids, by commas, that the topic had before its manifest was rebuilt: in shared objects
 
 MOST_ERASURES = 100
 """How many a topic remembers. Beyond that the two oldest count as one, whose version is the later one's."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import pyarrow as pa
 
@@ -44,6 +45,9 @@ class TopicRow:
     deleted_ms: int | None = None
     deleted_topics: Mapping[str, str] = field(default_factory=dict)
     states: Mapping[str, str] = field(default_factory=dict)
+
+    REBUILT_FROM: ClassVar = "rebuilt_from"
+    """The state with the ids, by commas, that the topic had before its manifest was rebuilt: in shared objects."""
 
 
 def topic_table(topic: TopicRow) -> pa.Table:

@@ -56,6 +56,20 @@ class Transaction:
     def __str__(self) -> str:
         return f"transaction {self.application}:{self.version}" if self.key is None else f"idempotency key {self.key}"
 
+    @staticmethod
+    def named(once: str | None, txn: AnyTransaction | None) -> Transaction | None:
+        """The transaction of an append with an idempotency key or a transaction; None for an append with neither.
+
+        Raises InvalidOptionError for both, for a key that is no text or empty, and as `checked` does.
+        """
+        if once is None:
+            return None if txn is None else checked(txn)
+        if txn is not None:
+            raise InvalidOptionError("An append has an idempotency key (once) or a transaction, not both")
+        if not isinstance(once, str) or not once:
+            raise InvalidOptionError("An idempotency key is no name", expected="text", found=repr(once))
+        return Transaction(KEY_PREFIX + once, 0)  # its commit sets the version
+
 
 AnyTransaction = Transaction | tuple[str, int]
 """A transaction, or its (application id, version)."""
@@ -91,20 +105,6 @@ def checked(txn: AnyTransaction) -> Transaction:
             hint="Number an application's writes from 0 on, or by a batch id or a time in ms",
         )
     return dataclasses.replace(txn, version=version)
-
-
-def named(once: str | None, txn: AnyTransaction | None) -> Transaction | None:
-    """The transaction of an append with an idempotency key or a transaction; None for an append with neither.
-
-    Raises InvalidOptionError for both, for a key that is no text or empty, and as `checked` does.
-    """
-    if once is None:
-        return None if txn is None else checked(txn)
-    if txn is not None:
-        raise InvalidOptionError("An append has an idempotency key (once) or a transaction, not both")
-    if not isinstance(once, str) or not once:
-        raise InvalidOptionError("An idempotency key is no name", expected="text", found=repr(once))
-    return Transaction(KEY_PREFIX + once, 0)  # its commit sets the version
 
 
 def is_repeat(txn: Transaction, last: Transaction | None, topic: str) -> bool:

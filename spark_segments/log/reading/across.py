@@ -15,21 +15,18 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from spark_segments.execution import in_bins
 from spark_segments.format.cleaner.latest_keys import LatestKeys
 from spark_segments.log.eras import Eras
 from spark_segments.log.manifest.snapshot import Snapshot
-from spark_segments.log.reading.latest import MAP_BYTES, LatestPart, filtered, latest_parts, read_latest
+from spark_segments.log.reading.latest import MAP_BYTES, LatestPart, filtered, read_latest
 from spark_segments.log.reading.plan import Selection
 from spark_segments.storage import Storage
 
 MOST_PARTS = 8
 """How many parts a view has at most, unless it is asked for pieces: each reads the keys of the whole topic."""
 
-RANKED = ("key", "partition", "offset", "timestamp")
-"""The columns that decide between records of a key in several partitions."""
 
 _HASH_BYTES = 16  # half a hash, and what sorting takes
 _RECORD_BYTES = 128  # a record's hash and rank, and what sorting takes
@@ -77,12 +74,12 @@ def view_parts(
 ) -> Iterator[ViewPart]:
     """As `latest_parts`; where keys may have records in several partitions, as parts across them."""
     given = None if pieces is None else list(pieces)
-    parts = latest_parts(snapshot, offsets, selection, max_partition_bytes, given)
+    parts = LatestPart.planned(snapshot, offsets, selection, max_partition_bytes, given)
     eras = Eras.of(snapshot)
     if eras is None:
         return parts
-    ranked = replace(selection, columns=RANKED, value_type=Selection.BINARY, include_tombstones=True)
-    rivals = tuple(latest_parts(snapshot, offsets, ranked))
+    ranked = replace(selection, columns=Eras.RANKED, value_type=Selection.BINARY, include_tombstones=True)
+    rivals = tuple(LatestPart.planned(snapshot, offsets, ranked))
     if len(rivals) < 2:
         return parts
     size_bytes = sum(part.cost_bytes for part in rivals)
@@ -114,23 +111,6 @@ def read_across(storage: Storage, part: AcrossPart, *, map_bytes: int = MAP_BYTE
                 is_newest = ~_among(batch.column("offset").to_numpy(), beaten)
                 batch = filtered(batch.select(columns), pa.array(is_newest))
             yield batch
-
-
-def ranks(rows: pa.RecordBatch | pa.Table, eras: Eras) -> np.ndarray:
-    """int64[4, n] of rows with the columns RANKED: partition, offset, timestamp and era. Of records of a key in several
-    partitions the last one is the newest, by the last of these first.
-    """
-    partitions, offsets = (np.asarray(rows.column(name), np.int64) for name in ("partition", "offset"))
-    timestamps = np.asarray(pc.fill_null(rows.column("timestamp").cast(pa.int64()), -1))
-    return np.stack([partitions, offsets, timestamps, eras.at(partitions, offsets)])
-
-
-def is_newer(theirs: np.ndarray, ours: np.ndarray) -> np.ndarray:
-    """bool[n]: which of the `ranks` of one kind are those of newer records than the others beside them."""
-    newer = np.zeros(theirs.shape[1], np.bool_)
-    for their, our in zip(theirs, ours, strict=True):
-        newer = (their > our) | ((their == our) & newer)
-    return newer
 
 
 def _older(storage: Storage, part: AcrossPart, map_bytes: int) -> dict[int, np.ndarray]:
@@ -188,7 +168,7 @@ def _beaten(
         for batch in read_latest(storage, rival, map_bytes=map_bytes):
             hashes = hasher.hashes(batch.column("key")).reshape(-1, 3)
             chosen = _among(hashes[:, 0].copy().view(np.uint64), several)
-            rows.append(np.vstack([ranks(batch, part.eras), hashes[:, 1], hashes[:, 0]])[:, chosen])
+            rows.append(np.vstack([part.eras.ranks(batch), hashes[:, 1], hashes[:, 0]])[:, chosen])
     every = np.hstack(rows)
     every = every[:, np.lexsort(every)]
     beaten = every[:, :-1][:, (every[4:, 1:] == every[4:, :-1]).all(axis=0)]

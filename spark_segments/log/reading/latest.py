@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 
 from spark_segments.format.cleaner.latest_keys import KeyShare, LatestKeys
 from spark_segments.log.manifest.snapshot import Snapshot
-from spark_segments.log.reading.plan import Part, Selection, pack, planned_parts
+from spark_segments.log.reading.plan import Part, Selection, pack
 from spark_segments.log.reading.read import read_part
 from spark_segments.storage import Storage
 
@@ -67,44 +67,44 @@ class LatestPart:
         """Upper bound on the records."""
         return sum(one.offsets for one in self.parts)
 
+    @staticmethod
+    def planned(
+        snapshot: Snapshot,
+        offsets: Mapping[int, tuple[int, int]],
+        selection: Selection,
+        max_partition_bytes: int | None = None,
+        pieces: Iterable[Mapping[int, tuple[int, int]]] | None = None,
+    ) -> Iterator[LatestPart]:
+        """The parts of the view of `offsets` ({partition: (start, end exclusive)}), by partition and offset.
 
-def latest_parts(
-    snapshot: Snapshot,
-    offsets: Mapping[int, tuple[int, int]],
-    selection: Selection,
-    max_partition_bytes: int | None = None,
-    pieces: Iterable[Mapping[int, tuple[int, int]]] | None = None,
-) -> Iterator[LatestPart]:
-    """The parts of the view of `offsets` ({partition: (start, end exclusive)}), by partition and offset.
+        They are of about `max_partition_bytes`; None: one for each partition. `pieces`, as offsets, are together the
+        offsets, and no part has some of two.
 
-    They are of about `max_partition_bytes`; None: one for each partition. `pieces`, as offsets, are together the
-    offsets, and no part has some of two.
+        Every part reads the keys of its partition's head. So a part has at least as many bytes as the head, unless its
+        piece is smaller.
+        """
+        first_dirty = dict(zip(*(snapshot.partitions.column(name).to_pylist() for name in _DIRTY), strict=True))
+        dirty = {number: (max(start, first_dirty[number]), end) for number, (start, end) in offsets.items()}
+        heads: dict[int, list[Part]] = {}
+        for one in Part.planned(snapshot, dirty, replace(selection, columns=_OF_HEAD, value_type=Selection.BINARY)):
+            heads.setdefault(one.partition, []).append(one)
 
-    Every part reads the keys of its partition's head. So a part has at least as many bytes as the head, unless its
-    piece is smaller.
-    """
-    first_dirty = dict(zip(*(snapshot.partitions.column(name).to_pylist() for name in _DIRTY), strict=True))
-    dirty = {number: (max(start, first_dirty[number]), end) for number, (start, end) in offsets.items()}
-    heads: dict[int, list[Part]] = {}
-    for one in planned_parts(snapshot, dirty, replace(selection, columns=_OF_HEAD, value_type=Selection.BINARY)):
-        heads.setdefault(one.partition, []).append(one)
-
-    latest = []
-    for piece in [offsets] if pieces is None else pieces:
-        by_size: dict[int | None, dict[int, tuple[int, int]]] = {}
-        for number, bounds in piece.items():
-            size_bytes = max_partition_bytes
-            if size_bytes is not None:
-                size_bytes = max(size_bytes, sum(one.size_bytes for one in heads.get(number, ())))
-            by_size.setdefault(size_bytes, {})[number] = bounds
-        for size_bytes, wanted in by_size.items():
-            planned = planned_parts(snapshot, wanted, selection, size_bytes)
-            for number, parts in groupby(planned, lambda one: one.partition):
-                for packed in pack(parts, _ALL_BYTES if size_bytes is None else size_bytes):
-                    # Only later records supersede a record.
-                    after = tuple(one for one in heads.get(number, ()) if one.end_offset > packed[0].start_offset)
-                    latest.append(LatestPart(tuple(packed), after))
-    return iter(sorted(latest, key=lambda part: (part.partition, part.parts[0].start_offset)))
+        latest = []
+        for piece in [offsets] if pieces is None else pieces:
+            by_size: dict[int | None, dict[int, tuple[int, int]]] = {}
+            for number, bounds in piece.items():
+                size_bytes = max_partition_bytes
+                if size_bytes is not None:
+                    size_bytes = max(size_bytes, sum(one.size_bytes for one in heads.get(number, ())))
+                by_size.setdefault(size_bytes, {})[number] = bounds
+            for size_bytes, wanted in by_size.items():
+                planned = Part.planned(snapshot, wanted, selection, size_bytes)
+                for number, parts in groupby(planned, lambda one: one.partition):
+                    for packed in pack(parts, _ALL_BYTES if size_bytes is None else size_bytes):
+                        # Only later records supersede a record.
+                        after = tuple(one for one in heads.get(number, ()) if one.end_offset > packed[0].start_offset)
+                        latest.append(LatestPart(tuple(packed), after))
+        return iter(sorted(latest, key=lambda part: (part.partition, part.parts[0].start_offset)))
 
 
 def read_latest(storage: Storage, part: LatestPart, *, map_bytes: int = MAP_BYTES) -> Iterator[pa.RecordBatch]:

@@ -21,7 +21,6 @@ from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.reading.isolation import TransactionIndex, transaction_indexes
 from spark_segments.log.segment.file import FIRST_WINDOW_BYTES, NOT_LOOKED_UP, LookUp
 
-DEFAULT_MAX_PARTITION_BYTES = 128 << 20
 OPEN_COST_BYTES = 1 << 20  # cost of opening a file in bytes, as spark.sql.files.openCostInBytes
 RUN_COST_BYTES = 64 << 10  # cost of a request within a shared object
 
@@ -88,6 +87,9 @@ class Part:
     bound on the first read, so that first records come soon; further reads are larger.
     """
 
+    DEFAULT_BYTES: ClassVar = 128 << 20
+    """About how large a part is, as by spark.sql.files.maxPartitionBytes."""
+
     topic: str
     segment: Segment
     start_offset: int
@@ -117,6 +119,49 @@ class Part:
         """Upper bound on the records."""
         return self.end_offset - self.start_offset
 
+    @staticmethod
+    def planned(
+        snapshot: Snapshot,
+        offsets: Mapping[int, tuple[int, int]],
+        selection: Selection,
+        max_partition_bytes: int | None = None,
+    ) -> Iterator[Part]:
+        """The parts that hold `offsets` ({partition: (start, end exclusive)}), by partition and offset.
+
+        Offsets are clipped to the log; with read_committed, also to below the last stable offset. A segment larger than
+        `max_partition_bytes` gives several parts of about that size. A view leaves out aborted data at either
+        isolation.
+
+        Parts are made as they are asked for: a read of a million segments begins at once, in little memory. The rows
+        are read here, so that no caller finds them gone later.
+        """
+        without_aborted = selection.isolation == READ_COMMITTED or selection.view is not None
+        bounds = snapshot.offset_bounds(selection.isolation)
+        wanted = {number: _clipped(asked, bounds[number]) for number, asked in sorted(offsets.items())}
+        narrowed = snapshot.narrowed([number for number, (start, end) in wanted.items() if start < end])
+        _ = narrowed.live
+
+        def parts() -> Iterator[Part]:
+            for partition, (start, end) in wanted.items():
+                if start >= end:
+                    continue
+                live = narrowed.live_table(partition)
+                transactions = transaction_indexes(live, snapshot.stand_ins.aborted) if without_aborted else []
+                for segment in _overlapping(live, start, end):
+                    whole = Part(
+                        snapshot.topic,
+                        segment,
+                        max(start, segment.base_offset),
+                        min(end, segment.next_offset),
+                        segment.byte_position,
+                        segment.end_position,
+                        selection,
+                        transactions=_from(transactions, segment.base_offset),
+                    )
+                    yield from cut(whole, max_partition_bytes, snapshot.stand_ins.offset_indexes)
+
+        return parts()
+
 
 class Work(Protocol):
     """A read of a part of a partition. `offsets`: upper bound on its records."""
@@ -132,48 +177,6 @@ class Work(Protocol):
 
 
 AnyWork = TypeVar("AnyWork", bound=Work)
-
-
-def planned_parts(
-    snapshot: Snapshot,
-    offsets: Mapping[int, tuple[int, int]],
-    selection: Selection,
-    max_partition_bytes: int | None = None,
-) -> Iterator[Part]:
-    """The parts that hold `offsets` ({partition: (start, end exclusive)}), by partition and offset.
-
-    Offsets are clipped to the log; with read_committed, also to below the last stable offset. A segment larger than
-    `max_partition_bytes` gives several parts of about that size. A view leaves out aborted data at either isolation.
-
-    Parts are made as they are asked for: a read of a million segments begins at once, in little memory. The rows are
-    read here, so that no caller finds them gone later.
-    """
-    without_aborted = selection.isolation == READ_COMMITTED or selection.view is not None
-    bounds = snapshot.offset_bounds(selection.isolation)
-    wanted = {number: _clipped(asked, bounds[number]) for number, asked in sorted(offsets.items())}
-    narrowed = snapshot.narrowed([number for number, (start, end) in wanted.items() if start < end])
-    _ = narrowed.live
-
-    def parts() -> Iterator[Part]:
-        for partition, (start, end) in wanted.items():
-            if start >= end:
-                continue
-            live = narrowed.live_table(partition)
-            transactions = transaction_indexes(live, snapshot.stand_ins.aborted) if without_aborted else []
-            for segment in _overlapping(live, start, end):
-                whole = Part(
-                    snapshot.topic,
-                    segment,
-                    max(start, segment.base_offset),
-                    min(end, segment.next_offset),
-                    segment.byte_position,
-                    segment.end_position,
-                    selection,
-                    transactions=_from(transactions, segment.base_offset),
-                )
-                yield from cut(whole, max_partition_bytes, snapshot.stand_ins.offset_indexes)
-
-    return parts()
 
 
 def _clipped(asked: tuple[int, int], there: tuple[int, int]) -> tuple[int, int]:

@@ -15,7 +15,7 @@ from spark_segments.errors import InvalidOptionError
 from spark_segments.format.decoding.decode import record_schema
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.reading.ahead import Piece, read_ahead, reading_threads
-from spark_segments.log.reading.plan import EVERYTHING, Part, Selection, planned_parts
+from spark_segments.log.reading.plan import EVERYTHING, Part, Selection
 from spark_segments.log.reading.read import pieces_of, read_part
 from spark_segments.log.segment.file import FIRST_WINDOW_BYTES
 from spark_segments.printing import Printed, Prints
@@ -109,7 +109,7 @@ class Scan(Prints):
 
             return view_parts(self.snapshot, self.offsets, selection, max_bytes, pieces)
         planned = [
-            planned_parts(self.snapshot, piece, selection, max_bytes)
+            Part.planned(self.snapshot, piece, selection, max_bytes)
             for piece in ([self.offsets] if pieces is None else pieces)
         ]
         return chain.from_iterable(planned)
@@ -131,7 +131,7 @@ class Scan(Prints):
             plain = cast(Iterator[Part], parts)
             indexes = self.snapshot.stand_ins.offset_indexes
             parts = pieces_of(self.storage, plain, indexes, first_window_bytes=FIRST_WINDOW_BYTES)
-        pieces: Iterable[Piece] = (partial(read, self.storage, part) for part in parts)
+        pieces: Iterable[Piece] = (partial(Scan.read, self.storage, part) for part in parts)
         if (typed := self._typed) is not None:
             pieces = (partial(_decoded, typed, piece) for piece in pieces)
         return read_ahead(pieces, threads)
@@ -190,15 +190,15 @@ class Scan(Prints):
         columns: Columns = extensions.provided("columns")[-1](self.selection.columns, self.decoders)
         return columns
 
+    @staticmethod
+    def read(storage: Storage, part: Part | ViewPart) -> Iterator[pa.RecordBatch]:
+        """The records of a part as they are stored: no key and no value is decoded."""
+        if isinstance(part, Part):
+            return read_part(storage, part)
+        from spark_segments.log.reading.across import read_across
+        from spark_segments.log.reading.latest import LatestPart, read_latest
 
-def read(storage: Storage, part: Part | ViewPart) -> Iterator[pa.RecordBatch]:
-    """The records of a part as they are stored: no key and no value is decoded."""
-    if isinstance(part, Part):
-        return read_part(storage, part)
-    from spark_segments.log.reading.across import read_across
-    from spark_segments.log.reading.latest import LatestPart, read_latest
-
-    return read_latest(storage, part) if isinstance(part, LatestPart) else read_across(storage, part)
+        return read_latest(storage, part) if isinstance(part, LatestPart) else read_across(storage, part)
 
 
 def _file_bytes(snapshot: Snapshot, partition: int, start: int, end: int) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Iterable, Sequence
+from typing import ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -22,8 +23,6 @@ from spark_segments.log.segment.figures import SegmentBuilder
 from spark_segments.log.segment.limits import SegmentLimits
 from spark_segments.storage import Storage, WriteStream
 
-MAX_RELATIVE_OFFSET = 2**31 - 1
-
 
 class SegmentWriter:
     """Writes a .log and its sidecars, batch by batch, and returns the segment's row.
@@ -32,6 +31,8 @@ class SegmentWriter:
     manager it deletes its files where an error comes before `close` has returned: no commit can name them, for nobody
     else knows the name. With a `stem` that others know, the files stay.
     """
+
+    MAX_RELATIVE_OFFSET: ClassVar = 2**31 - 1
 
     def __init__(
         self,
@@ -201,7 +202,7 @@ class ChunkWriter:
         sizes = np.cumsum(batches.size[start:])
         fitting = int(np.searchsorted(sizes, self._limits.segment_bytes - self._writer.log_bytes, side="right"))
         ends = batches.last_offset[start : start + fitting] - batches.base_offset[start] + self._writer.next_offset
-        return int(np.searchsorted(ends, MAX_RELATIVE_OFFSET, side="right"))
+        return int(np.searchsorted(ends, SegmentWriter.MAX_RELATIVE_OFFSET, side="right"))
 
     def close(self) -> list[Segment]:
         """The rows of all chunks written, in order, each beginning at offset 0."""

@@ -17,9 +17,8 @@ import pyarrow.compute as pc
 from spark_segments.format.cleaner.latest_keys import LatestKeys
 from spark_segments.log.eras import Eras
 from spark_segments.log.manifest.snapshot import Snapshot
-from spark_segments.log.reading.plan import DEFAULT_MAX_PARTITION_BYTES as TASK_BYTES
-from spark_segments.log.reading.plan import Part, Selection, planned_parts
-from spark_segments.log.reading.scan import Offsets, read
+from spark_segments.log.reading.plan import Part, Selection
+from spark_segments.log.reading.scan import Offsets, Scan
 from spark_segments.storage import Storage
 
 MOST_KEYS = 1 << 20
@@ -46,14 +45,14 @@ def held_keys(
     if eras is None or not eras.ends:
         return nothing
     due = _due_tombstones(snapshot, partitions, eras.ends[0], now_ms)
-    tombstones = _once(run(partial(_tombstones, storage), list(planned_parts(snapshot, due, _READ, TASK_BYTES))))
+    tombstones = _once(run(partial(_tombstones, storage), list(Part.planned(snapshot, due, _READ, Part.DEFAULT_BYTES))))
     keys = tombstones.column("key").unique()
     if len(keys) > MOST_KEYS:
         return None
     if not len(keys):
         return nothing
     earlier = {number: (0, end) for number, end in enumerate(eras.ends[-1])}
-    parts = list(planned_parts(snapshot, earlier, _READ, TASK_BYTES))
+    parts = list(Part.planned(snapshot, earlier, _READ, Part.DEFAULT_BYTES))
     values = _once(run(partial(_values, storage, keys), parts))
     both = values.join(tombstones, "key", right_suffix="_of_tombstone", join_type="inner")
     elsewhere = pc.not_equal(both.column("partition"), both.column("partition_of_tombstone"))
@@ -90,7 +89,9 @@ def _values(storage: Storage, keys: pa.Array, part: Part) -> pa.Table:
 
 
 def _keys(storage: Storage, part: Part, wanted: Callable[[pa.RecordBatch], pa.Array]) -> pa.Table:
-    return _once([pa.Table.from_batches([batch.select(_KEY).filter(wanted(batch))]) for batch in read(storage, part)])
+    return _once(
+        [pa.Table.from_batches([batch.select(_KEY).filter(wanted(batch))]) for batch in Scan.read(storage, part)]
+    )
 
 
 def _once(tables: Sequence[pa.Table]) -> pa.Table:

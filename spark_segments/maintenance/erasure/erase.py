@@ -21,7 +21,7 @@ from spark_segments.config import topic_config
 from spark_segments.errors import CommitConflictError, InvalidOptionError
 from spark_segments.execution import run_tasks
 from spark_segments.log.appending.append import append
-from spark_segments.log.directory import LogDirectory, selected
+from spark_segments.log.directory import LogDirectory
 from spark_segments.log.manifest.change import Change
 from spark_segments.log.manifest.operation import Operation
 from spark_segments.log.manifest.rows import OUT_OF_LOG, Partition, Segment
@@ -150,7 +150,7 @@ def erase(
     if topics is None:
         raise InvalidOptionError("Which topics?", expected="names or patterns of topics", found="none")
     report = Report(Operation.ERASE, dry_run)
-    for topic in selected(log.directories(), topics):
+    for topic in LogDirectory.selected(log.directories(), topics):
         _erase_topic(report, _Erasure(log, topic, keys, spark, progress), now_ms, history=history)
     return report.finish()
 

@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 
 from spark_segments.errors import CommitConflictError, FormatVersionError, LogDirError, SegmentsError, StorageError
 from spark_segments.log.directory import LogDirectory
-from spark_segments.log.groups.group import all_groups
+from spark_segments.log.groups.group import Group
 from spark_segments.log.manifest.change import Change, check
 from spark_segments.log.manifest.commit_notes import RECOVERY_DIRECTORY
 from spark_segments.log.manifest.delta.actions import REBUILD, CommitNote
@@ -32,7 +32,6 @@ from spark_segments.log.manifest.row_files import FileChange
 from spark_segments.log.manifest.rows import OUT_OF_LOG, PARTITION_SCHEMA, SEGMENT_SCHEMA, Segment
 from spark_segments.log.manifest.schemas import PARTITION_KIND, SEGMENT_KIND, TOPIC_KIND, TRANSACTION_KIND
 from spark_segments.log.manifest.snapshot import SegmentRows, Snapshot, in_log_order
-from spark_segments.log.manifest.states import REBUILT_FROM
 from spark_segments.log.manifest.topic_row import TopicRow, topic_table
 from spark_segments.log.manifest.transaction import transactions_table
 from spark_segments.log.marker import is_marked, mark
@@ -133,9 +132,9 @@ def _under_a_new_id(topic: TopicRow, topic_id: str, removed: pa.Table) -> TopicR
     """The topic's row. Removed rows keep their id: vacuum takes their files as those of a deleted topic."""
     there = set(pc.unique(removed.column("topic_id")).to_pylist())
     before = {**topic.deleted_topics, topic.topic_id: topic.config.get(_DELAY_KEY, "")}
-    ids = ",".join([*filter(None, [topic.states.get(REBUILT_FROM)]), topic.topic_id])
+    ids = ",".join([*filter(None, [topic.states.get(TopicRow.REBUILT_FROM)]), topic.topic_id])
     deleted = {name: delay for name, delay in before.items() if name in there}
-    states = {**topic.states, REBUILT_FROM: ids}
+    states = {**topic.states, TopicRow.REBUILT_FROM: ids}
     return dataclasses.replace(topic, topic_id=topic_id, deleted_topics=deleted, states=states)
 
 
@@ -250,7 +249,7 @@ def _files(storage: Storage, snapshot: Snapshot) -> dict[str, FileInfo]:
 
 def _groups(log: LogDirectory, topic: str) -> list[dict[str, Any]]:
     positions_in_topic = []
-    for group in all_groups(log):
+    for group in Group.all(log):
         try:
             positions = group.positions()
         except SegmentsError:

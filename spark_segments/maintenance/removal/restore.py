@@ -27,7 +27,7 @@ from spark_segments.log.directory import LogDirectory
 from spark_segments.log.manifest.change import Change
 from spark_segments.log.manifest.manifest import Manifest
 from spark_segments.log.manifest.operation import Operation
-from spark_segments.log.manifest.rows import Partition, Segment, removed_rows, row_keys
+from spark_segments.log.manifest.rows import Partition, Segment, removed_rows
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.manifest.states import Erasure
 from spark_segments.log.manifest.topic_log import TableState, TopicLog
@@ -122,7 +122,7 @@ def restore(
 
     def change(current: Snapshot) -> Change | None:
         rows, returning, transactions = checked(current)
-        leaving = current.live.filter(pc.invert(pc.is_in(row_keys(current.live), row_keys(rows))))
+        leaving = current.live.filter(pc.invert(pc.is_in(Segment.keys(current.live), Segment.keys(rows))))
         remembered = [*transactions.again, *(transactions.forgotten if forget_transactions else ())]
         back = None if current.deleted_ms is None else dataclasses.replace(current.topic_row, deleted_ms=None)
         return Change(
@@ -234,7 +234,7 @@ class _Fillers:
 
 def _check_files(current: Snapshot, rows: pa.Table, version: int) -> None:
     there = current.segments.filter(pc.not_equal(current.segments.column("state"), Segment.DELETING))
-    gone = rows.column("path").filter(pc.invert(pc.is_in(row_keys(rows), row_keys(there))))
+    gone = rows.column("path").filter(pc.invert(pc.is_in(Segment.keys(rows), Segment.keys(there))))
     if len(gone):
         raise LogDirError(
             f"Version {version} of {current.topic} cannot be restored: vacuum has deleted {len(gone)} of its files",
@@ -245,7 +245,7 @@ def _check_files(current: Snapshot, rows: pa.Table, version: int) -> None:
 
 def _as_they_are(current: Snapshot, rows: pa.Table) -> pa.Array:
     """bool[rows]: which rows are in the log now, with the same offsets and state."""
-    index = pc.index_in(row_keys(rows), row_keys(current.live))
+    index = pc.index_in(Segment.keys(rows), Segment.keys(current.live))
     there = current.live.take(index)
     same = functools.reduce(pc.and_, (pc.equal(there.column(name), rows.column(name)) for name in _ROW))
     return pc.fill_null(same, False)

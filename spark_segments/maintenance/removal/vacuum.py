@@ -30,8 +30,8 @@ from spark_segments.format.file_names import (
     TIME_INDEX_SUFFIX,
     TXN_INDEX_SUFFIX,
 )
-from spark_segments.log.directory import LogDirectory, selected
-from spark_segments.log.groups.group import all_groups
+from spark_segments.log.directory import LogDirectory
+from spark_segments.log.groups.group import Group
 from spark_segments.log.manifest.change import ORPHAN_AGE_MS, Change
 from spark_segments.log.manifest.commit import Commit
 from spark_segments.log.manifest.commit_notes import RECOVERY_DIRECTORY
@@ -44,7 +44,6 @@ from spark_segments.log.manifest.rows import (
     SEGMENT_SCHEMA,
     Segment,
     normal_paths,
-    row_keys,
     shared_directory,
     with_column,
 )
@@ -184,7 +183,7 @@ def vacuum(
     for directory in log.storage.directories():
         if (owner := _owner(directory)) is not None:
             directories[owner].append(directory)
-    names = selected(log.directories(), topics)
+    names = LogDirectory.selected(log.directories(), topics)
     for name in names:
         is_named = topics is not None and name in topics
         try:
@@ -201,7 +200,7 @@ def vacuum(
 
 def _vacuum_groups(job: _VacuumJob) -> None:
     """Deletes the files of groups that nobody needs any more."""
-    for group in all_groups(job.log):
+    for group in Group.all(job.log):
         try:
             files = group.left_behind()
             if not job.report.dry_run:
@@ -356,11 +355,11 @@ def _claim(job: _VacuumJob, manifest: Manifest, latest: tuple[TableState, pa.Tab
 def _drop(manifest: Manifest, rows: pa.Table) -> None:
     """Drops the rows of files that are gone from the manifest. Another vacuum may have done so already."""
     partitions = pc.unique(rows.column("partition")).to_pylist()
-    keys = row_keys(rows).combine_chunks()
+    keys = Segment.keys(rows).combine_chunks()
 
     def change(current: Snapshot) -> Change | None:
         there = current.source.read(partitions)
-        there = there.filter(pc.is_in(row_keys(there), keys))
+        there = there.filter(pc.is_in(Segment.keys(there), keys))
         return Change(Operation.VACUUM, drop=there) if there.num_rows else None
 
     _despite_others(lambda: manifest.commit(change, deleted=True))

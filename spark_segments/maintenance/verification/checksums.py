@@ -20,7 +20,7 @@ from spark_segments.errors import CorruptBatchError, InvalidOptionError, Missing
 from spark_segments.execution import in_bins, run_tasks
 from spark_segments.format.file_names import LOG_SUFFIX
 from spark_segments.format.kernels.crc32c import crc32c
-from spark_segments.log.directory import selected
+from spark_segments.log.directory import LogDirectory
 from spark_segments.log.findings import Findings
 from spark_segments.log.manifest.rows import Segment
 from spark_segments.log.manifest.snapshot import Snapshot, live_rows
@@ -154,7 +154,7 @@ def check_against(
     by_directory: dict[str, list[FileChecksum]] = defaultdict(list)
     for one in listed.files.values():
         by_directory[one.path.rpartition("/")[0]].append(one)
-    wanted_topics = set(selected(listed.topics, topics))
+    wanted_topics = set(LogDirectory.selected(listed.topics, topics))
     for name, facts in sorted(listed.topics.items()):
         if name not in wanted_topics:
             continue

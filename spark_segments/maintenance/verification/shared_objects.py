@@ -16,7 +16,7 @@ from spark_segments.format.shared_object import RUN_DTYPE
 from spark_segments.log.findings import Finding, Findings
 from spark_segments.log.manifest.rows import Segment
 from spark_segments.log.manifest.snapshot import Snapshot
-from spark_segments.log.manifest.states import REBUILT_FROM
+from spark_segments.log.manifest.topic_row import TopicRow
 from spark_segments.log.segment.shared_object import footer_runs, read_footer
 from spark_segments.storage import FileInfo, Storage
 
@@ -121,7 +121,7 @@ def check_footers(
     spark: SparkSession | None,
 ) -> None:
     """Reads the footer of each object and compares it with the rows."""
-    earlier_ids = frozenset(snapshot.states.get(REBUILT_FROM, "").split(","))
+    earlier_ids = frozenset(snapshot.states.get(TopicRow.REBUILT_FROM, "").split(","))
     check = partial(_check_footer, storage, snapshot.topic, earlier_ids)
     for found in run_tasks(check, objects, spark):
         findings.found += found

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from spark_segments.errors import LogDirError
 from spark_segments.format.sidecars.checkpoints import is_topic_id
 from spark_segments.log.findings import Findings
-from spark_segments.log.manifest.role import ROLES
+from spark_segments.log.manifest.role import Role
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.manifest.states import Captured, CapturedBatch, Hole, Undecided
 from spark_segments.log.manifest.transaction import Transaction
@@ -43,8 +43,9 @@ def check_topic(snapshot: Snapshot, findings: Findings) -> None:
         role = snapshot.role.name
     except LogDirError as error:
         role = str(error)
-    if role not in ROLES:
-        findings.add("The topic's role is unknown", rule="M26", expected=", ".join(ROLES), found=role)
+    roles = (Role.LEADER, Role.FOLLOWER, Role.FENCED)
+    if role not in roles:
+        findings.add("The topic's role is unknown", rule="M26", expected=", ".join(roles), found=role)
     for hole in Hole.of(snapshot.states):
         if not 0 <= hole.start_offset < hole.end_offset:
             found = f"{hole.start_offset} to {hole.end_offset}"

@@ -18,7 +18,7 @@ from deltalake.exceptions import DeltaError
 from spark_segments.config import topic_config
 from spark_segments.errors import InvalidOptionError, LogDirError, MissingFileError, SegmentsError, UnknownTopicError
 from spark_segments.format.file_names import LOG_SUFFIX
-from spark_segments.log.directory import selected
+from spark_segments.log.directory import LogDirectory
 from spark_segments.log.findings import Findings
 from spark_segments.log.manifest.delta.delta_log import MANIFEST_DIRECTORY
 from spark_segments.log.manifest.snapshot import Snapshot
@@ -94,7 +94,7 @@ def verify(
 
         listed = ChecksumList.read(against)
     report = _new_report(deep or repair, dry_run)
-    names = selected(log.directories(), topics)
+    names = LogDirectory.selected(log.directories(), topics)
     for number, name in enumerate(names):
         try:
             deeply = progress if deep or repair else None

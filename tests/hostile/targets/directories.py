@@ -11,7 +11,7 @@ from spark_segments.format.sidecars.checkpoints import leader_epochs_bytes, offs
 from spark_segments.kafka.directory import KafkaDirectory
 from spark_segments.log.findings import Findings
 from spark_segments.log.reading.plan import Selection
-from spark_segments.log.reading.scan import Scan, read
+from spark_segments.log.reading.scan import Scan
 from spark_segments.maintenance.verification.manifest_rows import check_files, check_rows
 from spark_segments.storage import Storage
 from tests.golden_files import golden_dir
@@ -29,7 +29,7 @@ _NAMES = ["..", "../x", "orders-99999999999", "orders-٣", "orders--1", "a/b-0",
 def _read_all(storage: Storage, snapshot: Snapshot) -> None:
     for level in ("read_uncommitted", "read_committed"):
         for part in Scan.of(storage, snapshot, selection=Selection(isolation=level)).parts(4000):
-            for batch in read(storage, part):
+            for batch in Scan.read(storage, part):
                 batch.validate(full=True)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from spark_segments import LogDir
-from spark_segments.log.groups.group import Group, Positions, all_groups, check_position
+from spark_segments.log.groups.group import Group, Positions, check_position
 from spark_segments.storage.local import LocalFiles
 from tests.opened import opened
 
@@ -15,7 +15,6 @@ __all__ = [
     "Group",
     "PlayedFiles",
     "Positions",
-    "all_groups",
     "check_position",
     "group_at_store",
     "lost_reply",

@@ -22,7 +22,7 @@ from spark_segments.errors import (
     UnknownOutcomeError,
     UnknownTopicError,
 )
-from spark_segments.log.groups.group_files import KEPT, TRIM_EVERY
+from spark_segments.log.groups.group_files import GroupCommit
 from tests.log.groups.readers import check_position, group_at_store, lost_reply, moved
 from tests.manifest_rows import Change
 
@@ -202,7 +202,7 @@ def test_a_number_whose_file_is_gone_is_given_to_nobody_again(store):
     group = group_at_store()
     began = group.commit(group.positions(), {"orders": {0: AT}})
     positions = began
-    for offset in range(6, 6 + KEPT + TRIM_EVERY):
+    for offset in range(6, 6 + GroupCommit.KEPT + GroupCommit.TRIM_EVERY):
         positions = group.commit(positions, {"orders": {0: Position(offset, "id")}})
     assert not (store / f"{began.number + 1:020d}.json").exists()
     with pytest.raises(CommitConflictError, match="expected offset 5, found offset 53"):
@@ -225,10 +225,10 @@ def test_a_late_creation_of_a_number_that_is_gone_changes_nothing(store, limits)
         group.commit(group.positions(), {"orders": {0: AT}})
     group = group_at_store()
     positions = group.positions()
-    for offset in range(KEPT + TRIM_EVERY):
+    for offset in range(GroupCommit.KEPT + GroupCommit.TRIM_EVERY):
         positions = group.commit(positions, {"orders": {1: Position(offset, "id")}})
     late[0]()
-    assert group.positions().offsets == {"orders": {1: KEPT + TRIM_EVERY - 1}}
+    assert group.positions().offsets == {"orders": {1: GroupCommit.KEPT + GroupCommit.TRIM_EVERY - 1}}
 
 
 @pytest.mark.rule("G8")
@@ -378,7 +378,7 @@ def test_files_of_a_group_are_bounded_and_it_is_opened_by_two_of_them(store):
     for offset in range(200):
         positions = group.commit(positions, {"orders": {0: Position(offset, "id")}})
         counts.add(len(list(store.iterdir())))
-    assert max(counts) <= KEPT + TRIM_EVERY
+    assert max(counts) <= GroupCommit.KEPT + GroupCommit.TRIM_EVERY
     assert group.positions().offsets == {"orders": {0: 199}}
 
 

@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from spark_segments.errors import TransactionOrderError
-from spark_segments.log.manifest.transaction import is_repeat, named
+from spark_segments.log.manifest.transaction import is_repeat
 from tests.manifest_rows import Transaction
 
 
@@ -31,7 +31,10 @@ def test_a_job_may_send_its_last_version_again_and_no_earlier_version():
 
 
 def test_a_key_that_is_remembered_is_a_repeat_whenever_it_comes():
-    first, again = named("landing/1", None), dataclasses.replace(named("landing/1", None), version=1_700_000_000_000)
+    first, again = (
+        Transaction.named("landing/1", None),
+        dataclasses.replace(Transaction.named("landing/1", None), version=1_700_000_000_000),
+    )
     assert not is_repeat(first, None, "t")
     assert is_repeat(first, again, "t") and is_repeat(again, again, "t")
 

@@ -11,7 +11,7 @@ import pytest
 from deltalake import DeltaTable
 
 from spark_segments.errors import InvalidOptionError
-from spark_segments.log.reading.plan import EVERYTHING, planned_parts
+from spark_segments.log.reading.plan import EVERYTHING, Part
 from spark_segments.storage import Storage
 from tests.log.chunk_rows import TOPIC, TOPIC_ID, new_chunk, new_manifest
 from tests.log.manifest.files import DAY_MS
@@ -93,7 +93,7 @@ def test_a_read_of_a_partition_takes_the_rows_of_that_partition_alone(many_files
     snapshot = many_files.snapshot()
     forget_rows()
     files.calls.clear()
-    assert [one.segment for one in planned_parts(snapshot, {2: (500, 530)}, EVERYTHING)] == ROWS[250:253]
+    assert [one.segment for one in Part.planned(snapshot, {2: (500, 530)}, EVERYTHING)] == ROWS[250:253]
     assert len(reads(files)) == 1
 
 
@@ -102,7 +102,7 @@ def test_a_snapshot_that_has_its_rows_reads_none_of_them_again(many_files, files
     assert snapshot.live.num_rows == len(ROWS)
     forget_rows()
     files.calls.clear()
-    assert [one.segment for one in planned_parts(snapshot, {2: (500, 530)}, EVERYTHING)] == ROWS[250:253]
+    assert [one.segment for one in Part.planned(snapshot, {2: (500, 530)}, EVERYTHING)] == ROWS[250:253]
     assert snapshot.narrowed({2}) is snapshot
     assert reads(files) == []
 

@@ -11,10 +11,10 @@ from typing import Any
 import pyarrow as pa
 
 from spark_segments import LogDir
-from spark_segments.log.manifest.change import ChangeWriter, partition_rows
+from spark_segments.log.manifest.change import ChangeWriter
 from spark_segments.log.manifest.delta.actions import commit_info, paths_of
 from spark_segments.log.manifest.operation import Operation
-from spark_segments.log.manifest.rows import Segment
+from spark_segments.log.manifest.rows import Partition, Segment
 from spark_segments.log.manifest.schemas import KIND, SEGMENT_KIND
 from spark_segments.log.manifest.topic_log import TopicLog
 from tests.log.played_log import CommitNote
@@ -83,7 +83,7 @@ class Journal:
 
 def _effects(snapshot: Snapshot, change: Change) -> dict[str, Any]:
     """What a change says of itself: the model checks it, or follows where a job chooses how far it goes."""
-    moved = partition_rows(change.partitions).to_pylist()
+    moved = Partition.raised(change.partitions).to_pylist()
     names = ("log_start_offset", "log_end_offset", "first_dirty_offset")
     found: dict[str, Any] = {"partitions": {row["partition"]: [row[name] for name in names] for row in moved}}
     if change.config is not None:

@@ -38,7 +38,6 @@ from spark_segments.log.manifest.delta.delta_rs import (
     NO_TABLE,
     CommitFailedError,
     CommitNotSentError,
-    Moment,
     OpenTable,
     TableVersion,
     VersionTakenError,
@@ -47,6 +46,7 @@ from spark_segments.log.manifest.delta.delta_rs import (
     reason,
 )
 from spark_segments.log.manifest.row_files import FileChange
+from spark_segments.quantities import Moment
 from spark_segments.storage import FileInfo, Storage
 
 MANIFEST_DIRECTORY = "_manifest"

@@ -7,7 +7,6 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,6 +28,7 @@ from spark_segments.log.manifest.delta.actions import (
 )
 from spark_segments.log.manifest.row_files import STATISTICS, RowFile
 from spark_segments.log.manifest.schemas import KIND
+from spark_segments.quantities import Moment
 from spark_segments.storage import Storage
 from spark_segments.storage.native import native
 from spark_segments.storage.scratch import scratch_directory
@@ -59,23 +59,6 @@ def reason(error: BaseException | None) -> str:
 def hint_after(error: BaseException, hint: str) -> str:
     """`hint`, save where the limit of open files was reached, of which delta-rs tells in its text alone."""
     return "Raise the limit of open files (ulimit -n), then run it again" if _OPEN_FILES.search(str(error)) else hint
-
-
-@dataclass(frozen=True, slots=True)
-class Moment:
-    """A moment by the two clocks of this machine: the one that stands still with it, and the one that may jump."""
-
-    monotonic: float
-    wall: float
-
-    @staticmethod
-    def now() -> Moment:
-        return Moment(time.monotonic(), time.time())
-
-    @property
-    def seconds_ago(self) -> float:
-        """How long ago it was, at the most that any of the clocks says."""
-        return max(time.monotonic() - self.monotonic, abs(time.time() - self.wall))
 
 
 @dataclass(frozen=True)
