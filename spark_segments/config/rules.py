@@ -105,8 +105,7 @@ def parse_overrides(texts: Iterable[str]) -> dict[str, str]:
         for part in re.split(r",(?=[^,=\[\]]+=)(?![^\[]*\])", text):
             name, separator, value = (piece.strip() for piece in part.partition("="))
             if not separator or not name:
-                is_name = re.fullmatch(r"[a-z_.]+", part.strip())  # anything else may be a password
-                found_text = repr(part) if is_name else "no name and ="
+                found_text = repr(part) if _NAME.fullmatch(part.strip()) else "no name and ="
                 raise InvalidOptionError("A setting has no value", expected="name=value", found=found_text)
             if value.startswith("[") and value.endswith("]"):
                 value = value[1:-1].strip()
@@ -177,7 +176,12 @@ def _unknown(name: str, names: Iterable[str]) -> InvalidOptionError:
         hint = "It is no setting of a topic: it belongs into the defaults file"
     elif hint is None and (close := nearest(name, set(names))):
         hint = f"Did you mean {close}?"
-    return InvalidOptionError(f"Unknown configuration key {name}", hint=hint)
+    return InvalidOptionError(f"Unknown configuration key {shown_setting(name)}", hint=hint)
+
+
+def shown_setting(name: str) -> str:
+    """A setting's name in an error. What does not look like one may be a password."""
+    return name if _NAME.fullmatch(name) else "that is no name of a setting"
 
 
 def _from_server(setting: Setting, synonym: Synonym, text: str) -> Any:
@@ -198,7 +202,8 @@ def _from_server(setting: Setting, synonym: Synonym, text: str) -> Any:
     return value
 
 
-_PAIR = re.compile(r"((?:\\.|[^\\=:\s])+)(?:\s*[=:]\s*|\s+|$)(.*)", re.DOTALL)
+_NAME = re.compile(r"[a-z]+(?:[._-][a-z0-9]+)*")
+_PAIR = re.compile(r"((?:\\.|[^\\=:\s])+)(\s*[=:]\s*|\s+)(.*)", re.DOTALL)
 _ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|.)", re.DOTALL)
 _CONTROL = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
@@ -217,12 +222,12 @@ def read_properties(path: str | os.PathLike[str]) -> dict[str, tuple[str, int]]:
     pairs: dict[str, tuple[str, int]] = {}
     for line, number in _logical_lines(text):
         match = _PAIR.match(line)
-        if match is None:
-            raise InvalidOptionError(f"Line {number} has no key", path=name, expected="key=value", found=repr(line))
-        key, value = (_ESCAPE.sub(_unescaped, part).strip() for part in match.groups())
+        if match is None or (match[2].isspace() and "." not in match[1]):  # words: they may be a password
+            raise InvalidOptionError(f"Line {number} is no setting", path=name, expected="key=value")
+        key, value = (_ESCAPE.sub(_unescaped, part).strip() for part in (match[1], match[3]))
         if key in pairs and pairs[key][0] != value:
-            lines = f"Lines {pairs[key][1]} and {number} set {key}"
-            raise InvalidOptionError(lines, path=name, expected="one value", found=f"{pairs[key][0]!r} and {value!r}")
+            lines = f"Lines {pairs[key][1]} and {number} set {shown_setting(key)}"
+            raise InvalidOptionError(lines, path=name, expected="one value", found="two different values")
         pairs[key] = value, number
     return pairs
 

@@ -9,7 +9,7 @@ from typing import Any
 from kafka import errors
 from kafka.net.sasl.oauth import AbstractTokenProvider
 
-from spark_segments.config.rules import read_properties
+from spark_segments.config.rules import read_properties, shown_setting
 from spark_segments.errors import InvalidOptionError, SegmentsError
 from spark_segments.kafka_protocol.oauth_tokens import Tokens
 
@@ -125,7 +125,7 @@ def _checked(settings: Mapping[str, str]) -> dict[str, str]:
             checked[name] = value
         elif name not in (*_LEFT, *_TOKENS):
             expected = ", ".join(sorted([*_OPTIONS, *_TOKENS, _JAAS]))
-            raise InvalidOptionError("A client setting that is not known", expected=expected, found=name)
+            raise InvalidOptionError("A client setting that is not known", expected=expected, found=shown_setting(name))
     if settings.get("ssl.truststore.type", "PEM").upper() != "PEM":
         raise InvalidOptionError("A trust store of this type cannot be read", expected="ssl.truststore.type=PEM")
     return checked

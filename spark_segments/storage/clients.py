@@ -238,12 +238,14 @@ class S3Client:
             yield
         except (BotoCoreError, ClientError) as error:
             text = " ".join(self._location.hidden(str(error)).split())
+            if isinstance(error, ClientError):  # the store's own text may repeat what it was sent
+                text = f"{error.operation_name}: {error.response.get('Error', {}).get('Code', 'an error')}"
             raise StorageError(
                 f"Uploads that were never ended cannot be listed or aborted ({text})",
                 path=self._location.uri,
                 hint="Allow s3:ListBucketMultipartUploads and s3:AbortMultipartUpload, or give the bucket a lifecycle "
                 "rule that aborts such uploads",
-            ) from error
+            ) from None
 
 
 def s3_client(location: Location) -> S3Client | None:

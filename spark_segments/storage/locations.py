@@ -14,7 +14,10 @@ from spark_segments.storage.options import KNOWN, refuse_unknown
 _SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*):/")
 _SECRET = re.compile("key|secret|token|sas|password|proxy", re.IGNORECASE)
 _SHORTEST_SECRET = 8  # shorter values stand in names and texts by chance
-_SIGNATURE = re.compile(r"\b(sig=)[^&\s'\"]+")
+_SIGNED = re.compile(
+    r"(\b(?:sig|Credential|Signature)=|\b(?:Bearer|SharedKey) |\bx-amz-security-token:"
+    r"|<(?:AWSAccessKeyId|SignatureProvided)>)[^&\s,'\"<]+"
+)
 SCHEMES = ("file", "s3", "s3a", "gs", "abfs", "abfss")
 
 
@@ -43,14 +46,15 @@ class Location:
     def hidden(self, text: str) -> str:
         """A text of a store's client without the credentials of the options and of the environment.
 
-        Azure's client names addresses in its errors, and a SAS token is a part of them.
+        Azure's client names addresses in its errors, and a SAS token is a part of them. A store may repeat what came in
+        the header Authorization, with keys of a file or of a machine's role.
         """
         found = [value for name, value in self.options.items() if _SECRET.search(name)]
         found += [value for name, value in os.environ.items() if name.lower() in KNOWN and _SECRET.search(name)]
         for value in sorted({one for one in found if len(one) >= _SHORTEST_SECRET}, key=len, reverse=True):
             for spelling in (value, quote(value, safe=""), quote(value)):
                 text = text.replace(spelling, "***")
-        return _SIGNATURE.sub(r"\1***", text)
+        return _SIGNED.sub(r"\1***", text)
 
     def delta_options(self) -> dict[str, str]:
         """The options for delta-rs, which reads some names in upper case only. Spark passes all names in lower case."""

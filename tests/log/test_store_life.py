@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -24,6 +25,7 @@ from tests.store_proxy import (
     HANG_UP,
     INTERNAL_ERROR,
     LOSE_REPLY,
+    REFUSE,
     SLOW_DOWN,
     Request,
     StoreProxy,
@@ -49,6 +51,7 @@ def assert_without_secrets(text: str) -> None:
     for secret in PLANTED.values():
         for spelling in (secret, quote(secret, safe="")):
             assert spelling not in text
+    assert not re.search(r"(?:Credential|Signature)=(?!\*)", text)
 
 
 def everything_below(uri: str, options: Mapping[str, str]) -> str:
@@ -191,10 +194,17 @@ def test_an_upload_that_is_cut_off_half_way_is_listed_and_aborted_by_vacuum(
 
 
 @pytest.mark.slow
-def test_a_store_that_does_not_allow_to_list_uploads_is_a_warning(uri: str, proxy: StoreProxy) -> None:
-    log = LogDir.create(uri, proxy.options)
-    proxy.play(lambda request: SLOW_DOWN if request.operation == "LIST UPLOADS" else None)
+@pytest.mark.parametrize(("failure", "code"), [(SLOW_DOWN, "SlowDown"), (REFUSE, "SignatureDoesNotMatch")])
+def test_a_store_that_does_not_allow_to_list_uploads_is_a_warning_without_what_it_was_sent(
+    uri: str, proxy: StoreProxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failure: str, code: str
+) -> None:
+    keys = tmp_path / "credentials"  # nobody but the client knows these
+    keys.write_text("\n".join(["[default]", *(f"{name.lower()} = {value}" for name, value in PLANTED.items())]))
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(keys))
+    log = LogDir.create(uri, {name: value for name, value in proxy.options.items() if name not in PLANTED})
+    proxy.play(lambda request: failure if request.operation == "LIST UPLOADS" else None)
     report = vacuum(log)
     assert "unfinished_uploads" not in report.details
     [warning] = report.warnings
-    assert "s3:ListBucketMultipartUploads" in warning
+    assert "s3:ListBucketMultipartUploads" in warning and code in warning
+    assert_without_secrets(warning)
