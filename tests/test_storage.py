@@ -5,16 +5,21 @@ from __future__ import annotations
 import os
 import pickle
 import re
+import stat
 import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
 import spark_segments.storage.storage as storage_module
+from spark_segments import LogDir
 from spark_segments.errors import InvalidOptionError, StorageError
+from spark_segments.maintenance import table
+from spark_segments.maintenance.metrics import job_metrics, write_metrics
 from spark_segments.storage import CLOCK_PROBE, FileInfo, Storage, WriteStream, objects
 from tests.s3_server import BUCKET
 from tests.store_proxy import (
@@ -469,3 +474,27 @@ def test_a_file_that_takes_a_name_over_has_another_version(tmp_path):
     (tmp_path / "b").rename(tmp_path / "a")
     [other] = storage.list()
     assert first.version == grown.version != other.version
+
+
+@pytest.mark.parametrize("umask", [0o027, 0o002])
+def test_whatever_is_made_on_a_local_disk_has_the_mode_that_the_umask_says(tmp_path: Path, umask: int) -> None:
+    before = os.umask(umask)
+    try:
+        log = LogDir.create(str(tmp_path / "log"))
+        log.create_topic("orders", config={"cleanup.policy": "compact", "segment.ms": "1"})
+        for number in range(2):
+            log.topic("orders").append([{"key": "a", "value": str(number)}])
+        log.maintain()
+        table(log, topics=["orders"], table_uri=str(tmp_path / "table"))
+        group = log.group("billing")
+        group.commit(group.positions(), {"orders": {0: 1}})
+        log.export_kafka(str(tmp_path / "kafka"))
+        LogDir.create(str(tmp_path / "imported")).import_kafka(str(tmp_path / "kafka"))
+        write_metrics(tmp_path / "metrics", job_metrics(log.uri, []))
+    finally:
+        os.umask(before)
+    made = [*tmp_path.rglob("*")]
+    assert {path.relative_to(tmp_path).parts[0] for path in made} == {"log", "table", "kafka", "imported", "metrics"}
+    for path in made:
+        expected = (0o777 if path.is_dir() else 0o666) & ~umask
+        assert stat.S_IMODE(path.stat().st_mode) == expected, path
