@@ -25,6 +25,7 @@ from tests.conftest import ROOT
 from tests.kafka_protocol.broker import running_broker
 from tests.kafka_protocol.fetching import fetched_batches, kept_batches
 from tests.maintenance.upkeep import all_records, assert_compacted, assert_maintained, assert_vacuumed, busy_log
+from tests.s3_server import BUCKET
 
 AIRFLOW_PYTHON = Path(os.environ.get("AIRFLOW_ENVIRONMENT", ROOT / ".venv-airflow")) / "bin" / "python"
 
@@ -230,6 +231,44 @@ print("COMMANDS", json.dumps({one.job: one.command() for one in made}))
     assert [*parsed["append"]["paths"]] == ["a", "b"] and parsed["import"]["kafka_dir"] == "k"
     assert {parsed[job]["topic"] for job in ("append", "import", "export")} == {"t"}
     assert parsed["capture"]["once"] and {parsed[job]["bootstrap"] for job in ("capture", "replay")} == {"b:1"}
+
+
+@pytest.mark.network
+@pytest.mark.proof
+@pytest.mark.xdist_group("airflow")  # one after the other: the first makes the environment
+def test_a_deferred_sensor_keeps_the_name_of_a_connection_and_no_storage_options(
+    run, archive, s3_options, tmp_path: Path
+) -> None:
+    run("airflow/run.py", "--dag", environment=archive)
+    log = LogDir.create(f"s3://{BUCKET}/{tmp_path.name}", s3_options)
+    log.create_topic("orders")
+    script = """
+import asyncio, json, sys
+from airflow.sdk.exceptions import TaskDeferred
+from spark_segments.airflow.sensors import TopicSensor, TopicTrigger
+from spark_segments.errors import InvalidOptionError
+given = {"task_id": "t", "log_dir": sys.argv[1], "topic": "orders"}
+try:
+    TopicSensor(**given, end_offsets={0: 1}, deferrable=True, storage_options={"AWS_SECRET_ACCESS_KEY": "secret"})
+except InvalidOptionError:
+    print("REFUSED")
+sensor = TopicSensor(**given, end_offsets={0: 1}, deferrable=True, storage_conn_id="store")
+try:
+    sensor.execute({})
+except TaskDeferred as deferred:
+    stored = json.dumps(deferred.trigger.serialize()[1])
+print("STORED", stored)
+again = json.loads(stored)
+again["condition"]["end_offsets"] = {"0": 0}
+print("EVENT", asyncio.run(anext(TopicTrigger(**again).run())).payload)
+"""
+    environment = archive | {"AIRFLOW_CONN_STORE": json.dumps({"conn_type": "generic", "extra": {**s3_options}})}
+    command = [AIRFLOW_PYTHON, "-c", script, log.uri]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, (done.stdout + done.stderr)[-5000:]
+    assert "REFUSED" in done.stdout and "EVENT {'offsets': {'0': 0}}" in done.stdout
+    stored = json.loads(done.stdout.partition("STORED")[2].splitlines()[0])
+    assert stored["storage_conn_id"] == "store" and not {*s3_options} & {*stored["condition"]}
 
 
 @pytest.mark.network

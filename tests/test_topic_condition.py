@@ -50,6 +50,12 @@ def test_a_condition_holds_once_the_topic_has_come_so_far(topic: LogDir, conditi
     assert stored.met(stored.open()) == ({0: 3, 1: 1} if met else None)
 
 
+def test_what_is_stored_of_a_condition_opens_no_storage(topic: LogDir) -> None:
+    wanted = TopicCondition(topic.uri, "orders", {0: 3}, storage_options={"AWS_SECRET_ACCESS_KEY": "correct-Horse1"})
+    assert "correct" not in json.dumps(wanted.to_dict())
+    assert TopicCondition.from_dict(wanted.to_dict(), wanted.storage_options) == wanted
+
+
 def test_a_look_opens_no_segment(topic: LogDir) -> None:
     for path in Path(topic.uri).glob("orders-*/*"):
         path.unlink()

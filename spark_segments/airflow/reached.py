@@ -69,7 +69,9 @@ class TopicCondition:
         return bool(reached.all() if self.every_partition else reached.any())
 
     def to_dict(self) -> dict[str, Any]:
-        """The fields as JSON keeps them: a trigger is stored so, with partition numbers as text."""
+        """The fields as JSON keeps them: a trigger is stored so, with partition numbers as text. What opens the storage
+        is not among them: it may be a credential.
+        """
         offsets = None if self.end_offsets is None else {str(one): end for one, end in self.end_offsets.items()}
         return {
             "log_dir": self.log_dir,
@@ -77,11 +79,11 @@ class TopicCondition:
             "end_offsets": offsets,
             "timestamp_ms": self.timestamp_ms,
             "every_partition": self.every_partition,
-            "storage_options": None if self.storage_options is None else dict(self.storage_options),
         }
 
     @classmethod
-    def from_dict(cls, fields: Mapping[str, Any]) -> TopicCondition:
-        """The inverse of `to_dict`."""
+    def from_dict(cls, fields: Mapping[str, Any], storage_options: Mapping[str, str] | None = None) -> TopicCondition:
+        """The inverse of `to_dict`, with storage options."""
         offsets = fields["end_offsets"]
-        return cls(**{**fields, "end_offsets": None if offsets is None else {int(k): v for k, v in offsets.items()}})
+        ends = None if offsets is None else {int(number): end for number, end in offsets.items()}
+        return cls(**{**fields, "end_offsets": ends}, storage_options=storage_options)

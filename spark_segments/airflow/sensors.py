@@ -6,14 +6,16 @@ from __future__ import annotations
 
 import asyncio
 import datetime
+import json
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
-from airflow.sdk import BaseSensorOperator, PokeReturnValue
+from airflow.sdk import BaseSensorOperator, Connection, PokeReturnValue
 from airflow.sdk.configuration import conf
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from spark_segments.airflow.reached import TopicCondition
+from spark_segments.errors import InvalidOptionError
 
 
 class TopicTrigger(BaseTrigger):
@@ -24,20 +26,26 @@ class TopicTrigger(BaseTrigger):
     the task, whose retries begin it again.
     """
 
-    def __init__(self, condition: Mapping[str, Any], poke_interval: float = 60.0) -> None:
-        """`condition`: `TopicCondition.to_dict`."""
+    def __init__(
+        self, condition: Mapping[str, Any], poke_interval: float = 60.0, storage_conn_id: str | None = None
+    ) -> None:
+        """`condition`: `TopicCondition.to_dict`. `storage_conn_id`: as of TopicSensor."""
         super().__init__()
         self.condition = dict(condition)
         self.poke_interval = poke_interval
+        self.storage_conn_id = storage_conn_id
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """The class path and the arguments that make this trigger again in another process."""
         name = f"{type(self).__module__}.{type(self).__qualname__}"
-        return name, {"condition": self.condition, "poke_interval": self.poke_interval}
+        arguments = {"condition": self.condition, "poke_interval": self.poke_interval}
+        return name, arguments | {"storage_conn_id": self.storage_conn_id}
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Yields a single event."""
-        condition = TopicCondition.from_dict(self.condition)
+        name = self.storage_conn_id
+        options = None if name is None else _storage_options(await Connection.async_get(name))
+        condition = TopicCondition.from_dict(self.condition, options)
         log = await asyncio.to_thread(condition.open)
         while (ends := await asyncio.to_thread(condition.met, log)) is None:
             await asyncio.sleep(self.poke_interval)
@@ -51,6 +59,9 @@ class TopicSensor(BaseSensorOperator):
     every partition must have a record of that time or a later one, or any partition where `every_partition` is False.
     With `deferrable` (default: Airflow's own setting operators.default_deferrable) the task gives its worker slot back
     while it waits; it then looks every `poke_interval` seconds in the triggerer.
+
+    `storage_conn_id`: an Airflow connection whose extra is the storage options, as JSON. Airflow keeps what a deferred
+    sensor waits for in its database, and this name there; `storage_options` are for a sensor that does not defer.
     """
 
     template_fields: Sequence[str] = ("log_dir", "topic", "end_offsets", "timestamp")
@@ -64,21 +75,33 @@ class TopicSensor(BaseSensorOperator):
         timestamp: str | None = None,
         every_partition: bool = True,
         storage_options: Mapping[str, str] | None = None,
+        storage_conn_id: str | None = None,
         deferrable: bool = conf.getboolean("operators", "default_deferrable", fallback=False),
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
+        if storage_options and (deferrable or storage_conn_id is not None):
+            raise InvalidOptionError(
+                "Storage options would be kept in Airflow's database"
+                if deferrable
+                else "Two sources of storage options",
+                expected="storage_conn_id alone, or the environment of workers and triggerer",
+                found="storage_options",
+            )
         self.log_dir = log_dir
         self.topic = topic
         self.end_offsets = end_offsets
         self.timestamp = timestamp
         self.every_partition = every_partition
         self.storage_options = storage_options
+        self.storage_conn_id = storage_conn_id
         self.deferrable = deferrable
 
     def poke(self, context: Any) -> PokeReturnValue:
         """A single look."""
-        condition = self._condition()
+        name = self.storage_conn_id
+        options = self.storage_options if name is None else _storage_options(Connection.get(name))
+        condition = self._condition(options)
         ends = condition.met(condition.open())
         offsets = None if ends is None else {str(partition): end for partition, end in ends.items()}
         return PokeReturnValue(is_done=ends is not None, xcom_value=offsets)
@@ -91,7 +114,7 @@ class TopicSensor(BaseSensorOperator):
         if first.is_done:
             return first.xcom_value
         self.defer(
-            trigger=TopicTrigger(self._condition().to_dict(), self.poke_interval),
+            trigger=TopicTrigger(self._condition().to_dict(), self.poke_interval, self.storage_conn_id),
             method_name="execute_complete",
             timeout=datetime.timedelta(seconds=self.timeout),
         )
@@ -100,7 +123,7 @@ class TopicSensor(BaseSensorOperator):
         """The triggerer calls it with the trigger's event."""
         return event["offsets"]
 
-    def _condition(self) -> TopicCondition:
+    def _condition(self, storage_options: Mapping[str, str] | None = None) -> TopicCondition:
         offsets, timestamp_ms = self.end_offsets, None
         if self.timestamp is not None:
             moment = datetime.datetime.fromisoformat(self.timestamp)
@@ -112,5 +135,10 @@ class TopicSensor(BaseSensorOperator):
             None if offsets is None else {int(partition): int(end) for partition, end in offsets.items()},
             timestamp_ms,
             self.every_partition,
-            self.storage_options,
+            storage_options,
         )
+
+
+def _storage_options(connection: Any) -> dict[str, str]:
+    """The storage options that a connection has as its extra."""
+    return dict(json.loads(connection.extra or "{}"))
