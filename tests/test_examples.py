@@ -20,7 +20,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from spark_segments import LogDir
 from spark_segments.cli import COMMANDS
-from spark_segments.maintenance import roll
+from spark_segments.maintenance import roll, verify
 from tests.conftest import ROOT
 from tests.kafka_protocol.broker import running_broker
 from tests.kafka_protocol.fetching import fetched_batches, kept_batches
@@ -229,8 +229,52 @@ print("COMMANDS", json.dumps({one.job: one.command() for one in made}))
     parsed = {job: known[job].load().make_context(job, arguments).params for job, arguments in commands.items()}
     assert {(params["log_dir"], *params["storage"]) for params in parsed.values()} == {("/l", "A=b")}
     assert [*parsed["append"]["paths"]] == ["a", "b"] and parsed["import"]["kafka_dir"] == "k"
-    assert {parsed[job]["topic"] for job in ("append", "import", "export")} == {"t"}
+    assert [*parsed["append"]["topic"], *parsed["import"]["topic"], *parsed["export"]["topic"]] == ["t"] * 3
     assert parsed["capture"]["once"] and {parsed[job]["bootstrap"] for job in ("capture", "replay")} == {"b:1"}
+
+
+_APPENDS = """
+import collections, json, sys, types
+from concurrent.futures import ThreadPoolExecutor
+from airflow.sdk.exceptions import AirflowException
+from spark_segments.airflow import operators
+log_dir, landing, python = sys.argv[1:]
+given = {"task_id": "t", "log_dir": log_dir, "python": python}
+def append(day, topic="orders"):
+    operator = operators.AppendOperator(topic=topic, inputs=[f"{landing}/{day}"], once=f"landing/{day}", **given)
+    [report] = operator.execute({"outlet_events": collections.defaultdict(types.SimpleNamespace)})
+    return report["repeated"]
+def refused(operator):
+    try:
+        operator.execute({})
+    except AirflowException as error:
+        return "Invalid topic name" in str(error)
+backfill = [append(day) for day in (2, 1, 2)]
+with ThreadPoolExecutor() as pool:
+    at_once = sorted(pool.map(append, (3, 3)))
+paths = [refused(job(topic="./orders", **given)) for job in (operators.MaintainOperator, operators.VacuumOperator)]
+paths.append(refused(operators.AppendOperator(topic="./orders", inputs=[f"{landing}/1"], **given)))
+print("FOUND", json.dumps([backfill, at_once, paths]))
+"""
+
+
+@pytest.mark.network
+@pytest.mark.proof
+@pytest.mark.xdist_group("airflow")
+def test_airflow_appends_each_day_once_in_any_order_and_to_no_topic_by_another_path(
+    run, archive, log: LogDir, tmp_path: Path
+) -> None:
+    """A backfill, a cleared run, and two runs of a day at once."""
+    run("airflow/run.py", "--dag", environment=archive)
+    log.create_topic("orders")
+    for day in (1, 2, 3):
+        (tmp_path / str(day)).write_text(f"day {day}\n")
+    command = [AIRFLOW_PYTHON, "-c", _APPENDS, log.uri, tmp_path, sys.executable]
+    done = subprocess.run(command, env=archive, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, (done.stdout + done.stderr)[-5000:]
+    assert json.loads(done.stdout.partition("FOUND")[2]) == [[False, False, True], [False, True], [True] * 3]
+    assert [record["value"] for record in all_records(log)["orders"]] == [b"day 2", b"day 1", b"day 3"]
+    assert log.topics() == ["orders"] and verify(log, deep=True).findings == []
 
 
 @pytest.mark.network

@@ -51,6 +51,7 @@ def capture(
     """
     options, report = options or CaptureOptions(), Report("capture", dry_run=False)
     report.details |= {"holes": [], "undecided": []}
+    LogDirectory.selected((), topics)  # names that no topic has are no question for a cluster
     with SourceCluster(servers, options.client_config, options.answer_seconds) as source:
         cluster_topics = patient(source.topics, options.patience_seconds)
         wanted = LogDirectory.selected(cluster_topics, topics)

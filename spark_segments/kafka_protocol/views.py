@@ -257,7 +257,8 @@ class Views:
     """The topics of a log directory, as they are (read anew each `interval_seconds` at most), or as they were.
 
     `timestamp_ms`: all topics as they were then. `versions`: {topic: version}, these topics alone, as of that version.
-    Safe to share between threads. A topic that cannot be read raises what the log raises.
+    Safe to share between threads. A topic that cannot be read raises what the log raises; one of `versions` does so at
+    once, where there is no such topic or version.
     """
 
     def __init__(
@@ -272,6 +273,8 @@ class Views:
         self.interval_seconds = interval_seconds
         self._timestamp_ms = timestamp_ms
         self._versions = dict(versions or {})
+        for name in self._versions:
+            self._snapshot(name)
         self._lock = threading.Lock()
         self._shown: dict[str, _Shown] = {}
         self._names: tuple[float, Sequence[str], Set[str]] | None = None

@@ -22,7 +22,7 @@ from confluent_kafka import KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec, ResourceType
 
 from spark_segments import LogDir
-from spark_segments.errors import InvalidOptionError
+from spark_segments.errors import InvalidOptionError, SegmentsError
 from spark_segments.kafka_protocol.credentials import MECHANISMS, Users
 from spark_segments.kafka_protocol.limits import Limits
 from spark_segments.kafka_protocol.server import Server
@@ -344,6 +344,17 @@ def test_a_topic_is_served_as_it_was(tmp_path: Path) -> None:
             assert len(records(server, "past", 0)) == 1
             client = AdminClient({"bootstrap.servers": f"127.0.0.1:{server.port}"})
             assert set(client.list_topics(timeout=PATIENCE_SECONDS).topics) == topics
+
+
+@pytest.mark.parametrize("versions", [{"nothing": 1}, {"past": 99}, {"past": 1, "nothing": 1}])
+def test_a_server_does_not_begin_with_a_topic_or_a_version_that_is_not_there(
+    tmp_path: Path, versions: dict[str, int]
+) -> None:
+    log = LogDir.create(str(tmp_path))
+    log.create_topic("past")
+    log.topic("past").append([{"value": "first"}])
+    with pytest.raises(SegmentsError, match=r"There are: past|Version 99 of topic past is not there"):
+        Views(log, versions=versions)
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
