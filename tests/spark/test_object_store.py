@@ -14,6 +14,7 @@ from spark_segments import LogDir
 from spark_segments.maintenance import roll, verify
 from tests.log.test_store_life import PLANTED, assert_without_secrets, every
 from tests.s3_server import BUCKET
+from tests.spark.streams.queries import ran
 from tests.store_proxy import LOSE_REPLY, REFUSE, store_proxy
 
 
@@ -48,13 +49,9 @@ def test_a_stream_between_topics_on_s3_survives_failures_and_shows_no_credential
         stream = spark.readStream.format("segments").options(subscribe="orders", startingOffsets="earliest", **options)
         orders = stream.load(uri).select("key", "value")
         proxy.play(every(15, LOSE_REPLY))
-        query = (
-            orders.writeStream.format("segments")
-            .options(topic="copies", checkpointLocation=str(tmp_path / "checkpoint"), **options)
-            .trigger(availableNow=True)
-            .start(uri)
-        )
-        query.awaitTermination(300)
+        writer = orders.writeStream.format("segments").trigger(availableNow=True)
+        writer = writer.options(topic="copies", checkpointLocation=str(tmp_path / "checkpoint"), **options)
+        query = ran(lambda: writer.start(uri))
         proxy.play(None)
         assert proxy.played[LOSE_REPLY]
         copies = pa.Table.from_batches(log.topic("copies").scan(columns=["value"]).batches())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import decimal
+import functools
 import json
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from pyspark.sql.types import StructType
 from spark_segments import LogDir
 from spark_segments.cli import main
 from spark_segments.values import decode, encode
+from tests.spark.streams.queries import ran
 
 AT = datetime.datetime(2026, 1, 2, 3, 4, 5, 678901)
 DDL = "id bigint, tags array<string>, m map<string,double>, at timestamp_ntz, price decimal(10,2), sub struct<x: int>"
@@ -147,8 +149,8 @@ def test_a_stream_and_the_latest_view_have_the_same_columns(
     assert frame.schema == read(spark, log, formats).schema
     for turn in range(2):  # each query copies all rows: the keys repeat
         sink = frame.select("key", "value").writeStream.format("segments").options(**formats, topic="copy")
-        query = sink.option("checkpointLocation", str(tmp_path / f"{turn}")).trigger(availableNow=True).start(log.uri)
-        query.awaitTermination()
+        writer = sink.option("checkpointLocation", str(tmp_path / f"{turn}")).trigger(availableNow=True)
+        ran(functools.partial(writer.start, log.uri))
     assert read(spark, log, formats, "copy").count() == 4
     latest = read(spark, log, {**formats, "view": "latest"}, "copy")
     assert latest.schema == frame.schema

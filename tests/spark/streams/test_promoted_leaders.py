@@ -20,6 +20,7 @@ from tests.maintenance.promotion.copies import (
 )
 from tests.spark.streams.conftest import numbers
 from tests.spark.streams.in_process_query import Killed, Query
+from tests.spark.streams.queries import ran
 
 
 @pytest.fixture
@@ -96,8 +97,7 @@ def test_a_query_of_spark_ahead_of_a_forced_failover_fails_and_goes_on_where_the
         frame = spark.readStream.format("segments").options(subscribe=TOPIC, startingOffsets="earliest", **options)
         values = frame.load(log.uri).selectExpr("int(string(value)) n")
         writer = values.writeStream.foreachBatch(lambda rows, _: found.extend(row.n for row in rows.collect()))
-        query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True).start()
-        query.awaitTermination(120)
+        ran(writer.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True).start)
         return sorted(found)
 
     add(leader, [77])

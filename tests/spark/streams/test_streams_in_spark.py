@@ -7,11 +7,13 @@ import time
 
 import pytest
 from pyspark.errors import StreamingQueryException
+from pyspark.sql.streaming import StreamingQuery
 
 from spark_segments import lag
 from spark_segments.spark import PYSPARK
 from tests.clock import PATIENCE_SECONDS
 from tests.spark.streams.conftest import T0, rows
+from tests.spark.streams.queries import ran
 from tests.spark.streams.topic_to_topic import committed_batches
 
 EARLIEST = {"startingOffsets": "earliest"}
@@ -40,14 +42,13 @@ class Sink:
             self.batches[name, batch] = rows.collect()
 
         writer = frame.writeStream.foreachBatch(write).option("checkpointLocation", str(self.checkpoints / name))
-        ran = None
+        first = None
         while True:
             there = committed_batches(self.checkpoints / name)
-            query = writer.trigger(**(trigger or {"availableNow": True})).start()
-            query.awaitTermination(120)
+            query = ran(writer.trigger(**(trigger or {"availableNow": True})).start)
             if trigger or PYSPARK >= (4, 2) or committed_batches(self.checkpoints / name) == there:
-                return ran or query
-            ran = query
+                return first or query
+            first = query
 
     def rows(self, name="query"):
         return [row for (query, _), rows in self.batches.items() if query == name for row in rows]
@@ -132,7 +133,8 @@ def test_case_38_a_stream_stops_and_says_what_it_read_while_it_ran(t, add, strea
     def start():
         writer = stream(startingOffsets="latest").select("n").writeStream
         writer = writer.foreachBatch(lambda frame, _: seen.extend(row.n for row in frame.collect()))
-        return writer.option("checkpointLocation", str(tmp_path / "running")).start()
+        writer = writer.option("checkpointLocation", str(tmp_path / "running"))
+        return ran(writer.start, StreamingQuery.processAllAvailable)
 
     def wait_for(count):
         deadline = time.monotonic() + PATIENCE_SECONDS
@@ -141,7 +143,6 @@ def test_case_38_a_stream_stops_and_says_what_it_read_while_it_ran(t, add, strea
 
     add([-1])
     query = start()
-    query.processAllAvailable()
     add([1, 2])
     wait_for(2)
     query.stop()
