@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from benchmarks.measure import Timings
 from spark_segments import LogDir
-from spark_segments.log.reading.ahead import reading_threads
+from spark_segments.ahead import reading_threads
 from spark_segments.log.reading.read import PIECE_BYTES
 from tests.store_proxy import proxy_process
 from tests.store_servers import seaweedfs

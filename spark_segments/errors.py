@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Collection
 
 RESTORE = "Run segments verify, and restore the file from a backup"
 """Hint of the errors for a damaged or missing file of the log."""
@@ -265,3 +266,11 @@ def reason_of(error: BaseException) -> str:
     text = str(error)
     found = ((pattern.search(text), shown) for pattern, shown in _SHOWN)
     return next((match.expand(shown).strip() for match, shown in found if match), "a value that does not fit its type")
+
+
+def nearest(name: str, names: Collection[str]) -> str | None:
+    """The name most similar to `name`, None where none is similar enough to be meant."""
+    import difflib  # a command that makes no mistake waits for no import of it
+
+    close = difflib.get_close_matches(name, names, 1, 0.6)
+    return close[0] if close else None

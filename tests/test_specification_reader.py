@@ -17,7 +17,7 @@ import pyarrow as pa
 import pytest
 
 from spark_segments import LogDir, ProducerOptions
-from spark_segments.log.appending.caller_rows import WRITER_SCHEMA
+from spark_segments.format.record_columns import WRITER_SCHEMA
 from spark_segments.maintenance import compact, restore, retain, roll, vacuum
 from tests import specification_reader as specification
 from tests.golden_files import CLEAN_DIRECTORIES, GOLDEN, LEGACY_DIRECTORIES, damaged_dir, expected_records, golden_dir

@@ -12,9 +12,9 @@ import numpy as np
 import pyarrow as pa
 
 from spark_segments import LogDir, ProducerOptions
+from spark_segments.config import SegmentLimits
 from spark_segments.log.appending.append import append_target
 from spark_segments.log.appending.appender import Appender
-from spark_segments.log.segment.limits import SegmentLimits
 from spark_segments.log.segment.writer import SegmentWriter
 from tests.golden_files import log_files
 from tests.manifest_rows import Segment, commit_append

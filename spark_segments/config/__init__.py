@@ -6,6 +6,7 @@ Options of readers and writers are no settings. They belong to the layer that ta
 from __future__ import annotations
 
 from spark_segments.config.isolation import READ_COMMITTED, READ_UNCOMMITTED, check_isolation_level
+from spark_segments.config.limits import SegmentLimits
 from spark_segments.config.rules import (
     FILE,
     LONGEST_NAME,
@@ -36,6 +37,7 @@ __all__ = [
     "RESERVED_NAMES",
     "SERVER_KEYS",
     "TOPIC",
+    "SegmentLimits",
     "ServerConfig",
     "TopicConfig",
     "check_isolation_level",

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from spark_segments.config.table import KEYS, SERVER_KEYS, ServerConfig, TopicConfig
-from spark_segments.config.values import INT, Setting, Synonym, nearest, read_value, render_value
-from spark_segments.errors import InvalidOptionError, InvalidTopicError
+from spark_segments.config.values import INT, Setting, Synonym, read_value, render_value
+from spark_segments.errors import InvalidOptionError, InvalidTopicError, nearest
 
 TOPIC, FILE = "topic", "file"
 """The values of `TopicConfig.sources`, with DEFAULT: where a setting in force comes from."""

@@ -6,10 +6,9 @@ true or false, lists are separated by commas. table.py lists the settings.
 
 from __future__ import annotations
 
-import difflib
 import math
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import partial
@@ -166,9 +165,3 @@ def plain_number_hint(name: str, text: str) -> str | None:
         return f"It is a plain number of {noun}: write {parse(text)}"
     except InvalidOptionError:
         return None
-
-
-def nearest(name: str, names: Collection[str]) -> str | None:
-    """The name most similar to `name`, None where none is similar enough to be meant."""
-    close = difflib.get_close_matches(name, names, 1, 0.6)
-    return close[0] if close else None

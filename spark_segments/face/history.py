@@ -13,8 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_segments.errors import InvalidOptionError, UnknownTopicError
-from spark_segments.log import Manifest, Snapshot
-from spark_segments.log.manifest.rows import Segment
+from spark_segments.log import Manifest, Segment, Snapshot
 
 _FIGURES = ("records_in", "records_out", "bytes_in", "bytes_out")
 

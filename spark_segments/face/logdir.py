@@ -10,7 +10,6 @@ from spark_segments.config import normal_overrides
 from spark_segments.errors import LogDirError, SegmentsError, UnknownTopicError
 from spark_segments.face.topic import Topic
 from spark_segments.log import LogDirectory
-from spark_segments.log.marker import check_apart, is_marked
 from spark_segments.printing import MOST_ROWS, Printed, Prints
 from spark_segments.progress import Progress
 from spark_segments.quantities import Bytes
@@ -59,7 +58,7 @@ class LogDir(LogDirectory, Prints):
         these jobs and before vacuum, with {topic} in it. `spark_segments.maintenance` has each job by itself, and the
         others.
         """
-        from spark_segments.maintenance.in_order import jobs_in_order
+        from spark_segments.face.in_order import jobs_in_order
 
         jobs = jobs_in_order(table_uri)
         return [job(self, topics=topics, spark=spark, dry_run=dry_run, progress=progress) for job in jobs]
@@ -105,7 +104,7 @@ class LogDir(LogDirectory, Prints):
         self.check_writable()
         overrides = normal_overrides(config or {})
         source_storage = Storage(path, dict(storage_options or {}))
-        if is_marked(source_storage):
+        if LogDirectory.is_at(source_storage):
             raise LogDirError(
                 "The location is a log directory of this package, and none that Kafka wrote",
                 path=path,
@@ -168,11 +167,11 @@ class LogDir(LogDirectory, Prints):
         after all the others were exported, for topics whose manifest cannot be read.
         """
         target = Storage(path, dict(storage_options or {}))
-        if is_marked(target):
+        if LogDirectory.is_at(target):
             raise LogDirError(
                 "The location is a log directory, and none of Kafka's", path=path, hint="Name another one"
             )
-        check_apart(target)
+        LogDirectory.check_apart(target)
         from spark_segments.kafka.transfer import export_all
 
         return export_all(
@@ -187,7 +186,7 @@ class LogDir(LogDirectory, Prints):
         )
 
     def _printed(self) -> Printed:
-        from spark_segments.log.groups.group import Group
+        from spark_segments.log import Group
 
         names = self.topics()
         read = [one for one in self.storage.at_once(_offsets, Group.all(self)) if one != {}]

@@ -16,11 +16,17 @@ from spark_segments.errors import (
 )
 from spark_segments.face.history import history
 from spark_segments.format.layout import RECORD_SCHEMA
-from spark_segments.log import Change, LogDirectory, Manifest, Partition, Snapshot, describe
-from spark_segments.log.eras import Eras
-from spark_segments.log.manifest.commit import Plan
-from spark_segments.log.manifest.operation import Operation
-from spark_segments.log.manifest.transaction import Transaction
+from spark_segments.log import (
+    Change,
+    Eras,
+    LogDirectory,
+    Manifest,
+    Operation,
+    Partition,
+    Snapshot,
+    Transaction,
+    describe,
+)
 from spark_segments.printing import Printed, Prints
 from spark_segments.quantities import Bytes, since_1970_ms
 
@@ -30,6 +36,7 @@ if TYPE_CHECKING:
     from spark_segments.log import Report, Scan
     from spark_segments.log.appending.appender import ProducerOptions
     from spark_segments.log.appending.caller_rows import Rows
+    from spark_segments.log.manifest.commit import Plan
     from spark_segments.log.reading.scan import Offsets
     from spark_segments.maintenance.explanation.record_explanation import Explanation
     from spark_segments.values.batches import Decoder
@@ -217,7 +224,7 @@ class Topic(Prints):
         no record; NotLeaderError where the topic is a follower or fenced. Nothing is appended then. `formats` are
         options such as value.format: what typed columns key and value are written as.
         """
-        from spark_segments.log.appending.append import append
+        from spark_segments.log import append
 
         self._check_writable()
         return append(self.log, self.name, rows, Transaction.named(once, txn), options=options, formats=formats)

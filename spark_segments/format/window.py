@@ -52,6 +52,12 @@ class Window:
             values = self.batches.byte_position - (positions - places)[rows]
         return values
 
+    @property
+    def batch_bytes(self) -> np.ndarray:
+        """uint8[]: the bytes of the batches, which must be neighbours."""
+        start = int(self.batches.byte_position[0]) - self.byte_position
+        return np.frombuffer(self.data, np.uint8, count=int(self.batches.size.sum()), offset=start)
+
     def with_batches(self, batches: BatchTable) -> Window:
         """The same bytes with another table of their batches."""
         return replace(self, batches=batches)

@@ -37,10 +37,7 @@ from spark_segments.kafka.partition import (
     recover_partition,
 )
 from spark_segments.kafka.recovered import Cut, Note, Overlap
-from spark_segments.log.eras import Eras
-from spark_segments.log.findings import Findings
-from spark_segments.log.manifest.rows import Partition, Segment
-from spark_segments.log.manifest.snapshot import SegmentRows, Snapshot, StandIns
+from spark_segments.log import Eras, Findings, Partition, Segment, Snapshot, StandIns
 from spark_segments.storage import FileInfo, Storage
 
 _PARTITION_NAME = re.compile(r"(?P<topic>[a-zA-Z0-9._-]{1,249})-(?P<partition>[0-9]{1,10})")
@@ -236,7 +233,6 @@ class KafkaDirectory:
             config={},
             committed_ms=max((row.created_ms for row in segments), default=0),
             partitions=Partition.table(replace(one.partition, topic_id=topic_id) for one in recovered),
-            source=SegmentRows(Segment.table(segments)),
             states=Eras.UNKNOWN,
             stand_ins=StandIns(
                 _merged(one.found.offset_indexes for one in recovered), _merged(one.found.aborted for one in recovered)
@@ -244,7 +240,7 @@ class KafkaDirectory:
             report=report,
             cleaned=cleaned,
             is_replicated=self._high_watermarks is not None,
-        )
+        ).holding(Segment.table(segments))
         return Recovery(snapshot, {one.partition.partition: one for one in recovered}, changing)
 
     def _offsets(self, name: str, topic: str, notes: list[Note]) -> dict[int, int]:

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator
 
 from spark_segments.errors import SegmentsError
 from spark_segments.format.file_names import LOG_SUFFIX
-from spark_segments.log.manifest.rows import Segment
+from spark_segments.log import Segment
 from spark_segments.storage import FileInfo, Storage, WriteStream
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from spark_segments.config import TopicConfig
+from spark_segments.config import SegmentLimits, TopicConfig
 from spark_segments.errors import InvalidOptionError, LogDirError
 from spark_segments.execution import in_bins, run_tasks
 from spark_segments.format.file_names import (
@@ -47,13 +47,7 @@ from spark_segments.format.sidecars.producer_state import (
 from spark_segments.format.sidecars.txn_index import txn_index_bytes
 from spark_segments.format.single_batch import LARGEST_BATCH_OFFSETS, empty_batches
 from spark_segments.format.window import Window
-from spark_segments.log.manifest.rows import Partition, Segment
-from spark_segments.log.manifest.snapshot import Snapshot
-from spark_segments.log.report import Report
-from spark_segments.log.segment.copying import copy_batches
-from spark_segments.log.segment.file import SegmentFile, read_txn_index
-from spark_segments.log.segment.leader_epochs import LeaderEpochs
-from spark_segments.log.segment.limits import SegmentLimits
+from spark_segments.log import LeaderEpochs, Partition, Report, Segment, SegmentFile, Snapshot, copy_batches
 from spark_segments.progress import Progress
 from spark_segments.storage import Storage
 from spark_segments.storage.fetch import copy_file
@@ -153,7 +147,7 @@ def _written_as_it_is(source: Storage, target: Storage, stem: str, output: _Expo
         raise
     copy_file(source, row.index_path, target, stem + INDEX_SUFFIX, row.index_bytes)
     copy_file(source, row.time_index_path, target, stem + TIME_INDEX_SUFFIX, row.time_index_bytes)
-    aborted = read_txn_index(source, row.txn_index_path, row.txn_index_bytes, row.offset_shift)
+    aborted = SegmentFile(source, row).aborted()
     if len(aborted):
         target.write(stem + TXN_INDEX_SUFFIX, txn_index_bytes(aborted))
     return seen

@@ -11,14 +11,17 @@ import struct
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
 from spark_segments.errors import InvalidOptionError, LogDirError
-from spark_segments.log.directory import LogDirectory
-from spark_segments.log.groups.group import Group
-from spark_segments.log.groups.group_files import GroupRows
-from spark_segments.log.positions import PartitionState, Position, TopicPartition
+from spark_segments.log import Group, LogDirectory, PartitionState, Position
 
-GroupOffsets = Mapping[str, Mapping[TopicPartition, tuple[int, str]]]
+if TYPE_CHECKING:
+    from spark_segments.log.groups.group_files import GroupRows
+    from spark_segments.log.positions import TopicPartition
+
+GroupOffsets = Mapping[str, Mapping[tuple[str, int], tuple[int, str]]]
+
 """{group: {(topic, partition): (next offset to be read, metadata)}}"""
 
 TOPIC = "__consumer_offsets"

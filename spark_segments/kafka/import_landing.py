@@ -9,13 +9,7 @@ from dataclasses import dataclass, field
 from spark_segments.errors import LogDirError, SegmentsError
 from spark_segments.kafka.directory import KafkaSnapshot
 from spark_segments.kafka.import_plan import PartitionPlan, SegmentCopy
-from spark_segments.log.manifest.change import Change
-from spark_segments.log.manifest.manifest import Manifest
-from spark_segments.log.manifest.operation import Operation
-from spark_segments.log.manifest.rows import Partition, Segment
-from spark_segments.log.manifest.snapshot import Snapshot
-from spark_segments.log.manifest.states import Hole
-from spark_segments.log.manifest.swap import not_as_read
+from spark_segments.log import Change, Hole, Manifest, Operation, Partition, Segment, Snapshot
 
 """The operation of the commits."""
 
@@ -112,7 +106,7 @@ class Landing:
             gone = {row.identity: row for row in self.before.live_of(number)}
             if gone.keys() != live.keys():
                 raise self._changed(number)
-        if not_as_read(live, gone.values()):
+        if any(live.get(identity) != row for identity, row in gone.items()):
             raise self._changed(number)
         rows = [row for _, row in copies]
         kept = [row for identity, row in live.items() if identity not in gone]

@@ -18,14 +18,13 @@ from spark_segments.format.sidecars.checkpoints import CLEANER_OFFSETS_FILE, REP
 from spark_segments.format.sidecars.txn_index import AbortedTransactions
 from spark_segments.kafka.directory import KafkaSnapshot
 from spark_segments.kafka.partition import ZERO_TOPIC_ID
-from spark_segments.log.difference import Comparison, History
-from spark_segments.log.manifest.rows import Partition, Segment
-from spark_segments.log.manifest.snapshot import Snapshot
-from spark_segments.log.segment.file import SegmentFile
+from spark_segments.log import History, Partition, Segment, SegmentFile, Snapshot
 from spark_segments.storage import Storage
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from spark_segments.log.difference import Comparison
 from spark_segments.config import MOST_PARTITIONS
 from spark_segments.kafka.directory import KafkaDirectory
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from spark_segments.config import SegmentLimits
 from spark_segments.errors import CorruptBatchError, InvalidOptionError, LogDirError, SegmentsError, UnknownTopicError
 from spark_segments.execution import in_bins, try_tasks
 from spark_segments.format.batches import scan_batches
@@ -37,19 +38,21 @@ from spark_segments.kafka.import_plan import (
 )
 from spark_segments.kafka.partition import ZERO_TOPIC_ID, Copied, RecoveredPartition
 from spark_segments.kafka.recovered import CUT_SHORT, Cut
-from spark_segments.log.difference import Comparison
-from spark_segments.log.eras import Eras
-from spark_segments.log.manifest.change import Change
-from spark_segments.log.manifest.manifest import Manifest
-from spark_segments.log.manifest.operation import Operation
-from spark_segments.log.manifest.rows import Partition, Segment
-from spark_segments.log.manifest.snapshot import Snapshot
-from spark_segments.log.manifest.states import Hole
-from spark_segments.log.manifest.topic_row import TopicRow
-from spark_segments.log.report import Report
-from spark_segments.log.segment.copying import copy_batches
-from spark_segments.log.segment.file import SegmentFile
-from spark_segments.log.segment.limits import SegmentLimits
+from spark_segments.log import (
+    Change,
+    Eras,
+    History,
+    Hole,
+    Manifest,
+    Operation,
+    Partition,
+    Report,
+    Segment,
+    SegmentFile,
+    Snapshot,
+    TopicRow,
+    copy_batches,
+)
 from spark_segments.progress import Progress
 from spark_segments.storage import Storage
 from spark_segments.storage.fetch import copy_file
@@ -58,6 +61,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from spark_segments.config import TopicConfig
+    from spark_segments.log.difference import Comparison
 
 WAVE_BYTES = 4 << 30
 LONGEST_TAIL_BYTES = 256 << 20
@@ -304,7 +308,7 @@ class _Import:
         scanned_from = {number: one.scanned_from for number, one in recovery.partitions.items()}
         results = compare_with_kafka(self.copy.source, self.copy.target, current, found, scanned_from, self.spark)
         new = {row.partition for row in Partition.of_table(found.partitions)} - results.keys()
-        good = dict.fromkeys(new, Comparison(None, True))  # nothing of them is here
+        good = dict.fromkeys(new, History.SAME)  # nothing of them is here
         changed = set()
         for number, (check, comparison) in results.items():
             try:

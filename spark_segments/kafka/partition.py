@@ -29,7 +29,7 @@ from spark_segments.kafka.leftovers import base_offset, choose_files, file_name,
 from spark_segments.kafka.listing import ChangingPartitionError, Listing
 from spark_segments.kafka.recovered import Cut, Note, PartitionFiles, Recovered
 from spark_segments.kafka.recovery import next_offset_of, recover
-from spark_segments.log.manifest.rows import Partition, Segment
+from spark_segments.log import Partition, Segment
 from spark_segments.storage import FileInfo, Storage
 
 ZERO_TOPIC_ID = "A" * 22

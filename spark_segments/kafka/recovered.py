@@ -8,7 +8,7 @@ import numpy as np
 
 from spark_segments.format.sidecars.producer_state import ProducerEntry
 from spark_segments.format.sidecars.txn_index import AbortedTransactions
-from spark_segments.log.manifest.rows import Segment
+from spark_segments.log import Segment
 from spark_segments.storage import FileInfo
 
 CUT_SHORT = "the last record batch is cut"

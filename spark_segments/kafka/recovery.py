@@ -18,7 +18,7 @@ from spark_segments.format.sidecars.producer_state import ProducerEntry, Produce
 from spark_segments.kafka.early_copies import EarlyCopies
 from spark_segments.kafka.recovered import Cut, Overlap, PartitionFiles, Recovered
 from spark_segments.kafka.segment_scan import SegmentScan, span_of
-from spark_segments.log.manifest.rows import Segment
+from spark_segments.log import Segment
 from spark_segments.storage import FileInfo, Storage
 
 

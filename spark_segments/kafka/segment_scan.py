@@ -27,8 +27,7 @@ from spark_segments.format.walk import CUT, walk
 from spark_segments.format.window import Window
 from spark_segments.kafka.early_copies import EarlyCopies
 from spark_segments.kafka.recovered import CUT_SHORT, Note, PartitionFiles, Recovered
-from spark_segments.log.manifest.rows import Segment
-from spark_segments.log.segment.examination import Examination
+from spark_segments.log import Examination, Segment
 from spark_segments.storage import FileInfo, Storage, WriteStream
 from spark_segments.storage.fetch import fetch_ahead
 

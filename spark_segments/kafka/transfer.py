@@ -12,9 +12,7 @@ from spark_segments.kafka.directory import KafkaDirectory
 from spark_segments.kafka.exporting import export_topics
 from spark_segments.kafka.imported_settings import imported_settings
 from spark_segments.kafka.importing import KAFKA, import_topic
-from spark_segments.log.manifest.manifest import Manifest
-from spark_segments.log.manifest.snapshot import Snapshot
-from spark_segments.log.report import Report
+from spark_segments.log import Manifest, Report, Snapshot
 from spark_segments.progress import Progress
 from spark_segments.storage import Storage
 

@@ -35,7 +35,7 @@ from spark_segments.kafka.partition import (
     TIERED_LEADER_EPOCHS_SUFFIX,
     PartitionSource,
 )
-from spark_segments.log.findings import Findings
+from spark_segments.log import Findings
 from spark_segments.storage import FileInfo, Storage
 
 _ENTRY_BYTES = {

@@ -18,7 +18,7 @@ from spark_segments.kafka_protocol.limits import Limits
 from spark_segments.kafka_protocol.messages import BadRequestError, Request
 from spark_segments.kafka_protocol.stored_groups import StoredGroups
 from spark_segments.kafka_protocol.views import ServedTopic, Views
-from spark_segments.log.groups.group import Group
+from spark_segments.log import Group
 
 if TYPE_CHECKING:
     from spark_segments.kafka_protocol.credentials import Login

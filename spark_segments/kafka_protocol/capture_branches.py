@@ -10,10 +10,7 @@ from spark_segments.config import check_new_topic_name
 from spark_segments.errors import (
     UnknownTopicError,
 )
-from spark_segments.log.directory import LogDirectory
-from spark_segments.log.manifest.change import Change
-from spark_segments.log.manifest.snapshot import Snapshot
-from spark_segments.log.manifest.states import Captured
+from spark_segments.log import Captured, Change, LogDirectory, Snapshot
 
 CAPTURE = "capture"
 """The operation of the commits."""

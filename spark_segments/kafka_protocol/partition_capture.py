@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from spark_segments.config import SegmentLimits
 from spark_segments.errors import CorruptBatchError, SegmentsError
 from spark_segments.format.batches import BatchTable, scan_batches
 from spark_segments.format.legacy import opened
@@ -41,11 +42,7 @@ from spark_segments.kafka_protocol.source import (
     error_of,
     patient,
 )
-from spark_segments.log.manifest.rows import Partition, Segment
-from spark_segments.log.manifest.states import Captured, CapturedBatch, Hole, Undecided
-from spark_segments.log.segment.limits import SegmentLimits
-from spark_segments.log.segment.moved import rebased
-from spark_segments.log.segment.writer import SegmentWriter
+from spark_segments.log import Captured, CapturedBatch, Hole, Partition, Segment, SegmentWriter, Undecided
 from spark_segments.storage import Storage
 
 WAYS_OUT = (
@@ -416,7 +413,7 @@ class PartitionsCapture:
         parts = [*opened(Window(fetched.records, batches, path=place))]
         window = parts[0]
         if len(parts) > 1:
-            records = np.concatenate([rebased(part)[0] for part in parts])
+            records = np.concatenate([part.batch_bytes for part in parts])
             window = Window(records, scan_batches(records, check_crc=False).batches, path=place)
         part.last_batch = CapturedBatch(int(batches.base_offset[-1]), int(batches.crc[-1]))
         window = with_ends(window, part.ends, floor, part.epochs[-1][0] if part.epochs else -1)

@@ -12,11 +12,14 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from spark_segments.log.reading.verbatim import CheckedBytes, FetchedBatches, Layout, Place
 from spark_segments.storage.local import OpenFile
+
+if TYPE_CHECKING:
+    from spark_segments.log.reading.verbatim import CheckedBytes, FetchedBatches, Layout, Place
 
 BLOCK_BYTES = 2 << 20
 """What is read at a time for a reader that goes on, however little it asks for."""

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from spark_segments.errors import CommitConflictError
-from spark_segments.log.groups.group_files import GroupCommit
+from spark_segments.log import GroupCommit
 from spark_segments.storage import Storage
 
 DIRECTORY = "_replay"

@@ -12,7 +12,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -31,6 +31,7 @@ from spark_segments.kafka_protocol.target import (
     delivery_problem,
 )
 from spark_segments.log import (
+    Hole,
     LogDirectory,
     PartitionState,
     Position,
@@ -40,9 +41,10 @@ from spark_segments.log import (
     Snapshot,
     offsets_for_times,
 )
-from spark_segments.log.manifest.states import Hole
-from spark_segments.log.reading.scan import Offsets
 from spark_segments.progress import Progress
+
+if TYPE_CHECKING:
+    from spark_segments.log.reading.scan import Offsets
 
 NAME = "segments-replay"
 """The name of a replay that is given none."""

@@ -8,15 +8,17 @@ import logging
 import threading
 import time
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from kio.schema.errors import ErrorCode
 
 from spark_segments.errors import SegmentsError
 from spark_segments.kafka_protocol.coordinator import Coordinator, RefusedError
 from spark_segments.kafka_protocol.limits import Budget, Limits
-from spark_segments.log.directory import LogDirectory
-from spark_segments.log.groups.group import Group
-from spark_segments.log.groups.group_files import GroupCommit, GroupRows
+from spark_segments.log import Group, GroupCommit, LogDirectory
+
+if TYPE_CHECKING:
+    from spark_segments.log.groups.group_files import GroupRows
 
 READ_ONLY, OWN, ALL = "read-only", "own", "all"
 POLICIES = (READ_ONLY, OWN, ALL)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from spark_segments.config import topic_config
+from spark_segments.config import SegmentLimits, topic_config
 from spark_segments.errors import CommitConflictError, SegmentsError
 from spark_segments.execution import run_tasks, task_slots
 from spark_segments.format.sidecars.producer_state import producer_snapshot_bytes
@@ -30,17 +30,21 @@ from spark_segments.kafka_protocol.partition_capture import (
     check_same,
 )
 from spark_segments.kafka_protocol.source import EARLIEST, SourceCluster, SourceTopic, patient
-from spark_segments.log.directory import LogDirectory
-from spark_segments.log.eras import Eras
-from spark_segments.log.manifest.change import Change
-from spark_segments.log.manifest.manifest import Manifest
-from spark_segments.log.manifest.operation import Operation
-from spark_segments.log.manifest.rows import Partition, Segment
-from spark_segments.log.manifest.snapshot import Snapshot
-from spark_segments.log.manifest.states import Captured, CapturedBatch, Hole
-from spark_segments.log.manifest.topic_row import TopicRow
-from spark_segments.log.report import Report
-from spark_segments.log.segment.limits import SegmentLimits
+from spark_segments.log import (
+    Captured,
+    CapturedBatch,
+    Change,
+    Eras,
+    Hole,
+    LogDirectory,
+    Manifest,
+    Operation,
+    Partition,
+    Report,
+    Segment,
+    Snapshot,
+    TopicRow,
+)
 from spark_segments.progress import Progress
 from spark_segments.storage import Storage
 

@@ -15,24 +15,18 @@ from typing import TYPE_CHECKING
 from weakref import WeakSet
 
 import numpy as np
-import pyarrow.compute as pc
 
 from spark_segments.config import TopicConfig, topic_config
 from spark_segments.errors import InvalidTopicError, MissingFileError, SegmentsError, UnknownTopicError
 from spark_segments.format.layout import BATCH_OVERHEAD
 from spark_segments.format.single_batch import LARGEST_BATCH_OFFSETS, empty_batches
 from spark_segments.kafka_protocol.read_ahead import BLOCK_BYTES, CheckedBlock, FileRange, Held, ReadAhead
-from spark_segments.log.directory import LogDirectory
-from spark_segments.log.manifest.rows import Partition
-from spark_segments.log.manifest.snapshot import Snapshot
-from spark_segments.log.reading.isolation import load_aborted, transaction_indexes
-from spark_segments.log.reading.times import offsets_for_times
-from spark_segments.log.reading.verbatim import FetchedBatches, PartitionLog
-from spark_segments.log.segment.leader_epochs import LeaderEpochs
+from spark_segments.log import LeaderEpochs, LogDirectory, Partition, PartitionLog, Snapshot, offsets_for_times
 from spark_segments.storage.local import OpenFile
 
 if TYPE_CHECKING:
     from spark_segments.kafka_protocol.call import Call
+    from spark_segments.log.reading.verbatim import FetchedBatches
 
 LATEST_TIMESTAMP, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED = -1, -2, -3, -4, -5
 """Times of a ListOffsets request that are none."""
@@ -196,10 +190,7 @@ class ServedTopic:
 
     def aborted(self, partition: int, start: int, end: int) -> list[tuple[int, int]]:
         """(producer id, first offset) of the aborted transactions with data in [start, end), by first offset."""
-        rows = self.snapshot.live_table(partition)
-        later = rows.filter(pc.greater(rows.column("next_offset"), start))
-        indexes = transaction_indexes(later, self.snapshot.stand_ins.aborted)
-        found = load_aborted(self._log.storage, indexes, start, end)
+        found = self._partition_log(partition).aborted(start, end)
         return sorted(zip(found.producer_id.tolist(), found.first_offset.tolist(), strict=True), key=lambda one: one[1])
 
     def offset_for(self, partition: int, timestamp_ms: int, *, committed: bool) -> Found:

@@ -26,9 +26,8 @@ from spark_segments.lake.table_format import (
     TablePositions,
     TableSettings,
 )
-from spark_segments.log.manifest.delta.actions import Action, commit_info, encoded, paths_of
-from spark_segments.log.manifest.delta.delta_rs import hint_after, reason
 from spark_segments.storage import Storage
+from spark_segments.storage.delta import Action, commit_info, encoded, hint_after, paths_of, reason
 
 WRITER_VERSION = 2
 """The newest version of Delta's protocol for writers that is followed here, without features."""

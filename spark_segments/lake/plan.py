@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -12,13 +13,10 @@ from spark_segments.config import READ_COMMITTED, TopicConfig
 from spark_segments.errors import LogDirError
 from spark_segments.lake.rows import FromOffsets, Rule, StillThere
 from spark_segments.lake.table_format import DataFile, TablePositions, TableSettings
-from spark_segments.log.eras import Eras
-from spark_segments.log.manifest.operation import Operation
-from spark_segments.log.manifest.rows import Partition
-from spark_segments.log.manifest.snapshot import Snapshot
-from spark_segments.log.positions import Loss, PartitionState
-from spark_segments.log.reading.plan import Part, Selection
-from spark_segments.log.reading.scan import Offsets
+from spark_segments.log import Eras, Operation, Part, Partition, PartitionState, Selection, Snapshot
+
+if TYPE_CHECKING:
+    from spark_segments.log.reading.scan import Offsets
 
 # What happened to records that a table has.
 NO_POSITION = "the table has no position"
@@ -147,7 +145,7 @@ def what_happened(topic: TopicSince, before: TablePositions | None, now_ms: int,
     }
     for number, position in before.positions.items():
         loss = position.loss_in(states[number], (snapshot.topic, number), "the table")
-        if loss is not None and loss.kind != Loss.DELETED:
+        if loss is not None and not loss.is_deletion:
             return OTHER_LOG
     if latest and before.across != (Eras.of(snapshot) is not None):
         return SPREAD

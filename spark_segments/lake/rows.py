@@ -8,7 +8,7 @@ import uuid
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -18,13 +18,12 @@ import pyarrow.parquet as pq
 from spark_segments.errors import LogDirError, StorageError
 from spark_segments.format.cleaner.latest_keys import LatestKeys
 from spark_segments.lake.table_format import DAY, DataFile
-from spark_segments.log.eras import Eras
-from spark_segments.log.reading.across import ViewPart
-from spark_segments.log.reading.latest import LatestPart
-from spark_segments.log.reading.plan import Part
-from spark_segments.log.reading.scan import Scan
+from spark_segments.log import Eras, LatestPart, Part, Scan
 from spark_segments.storage import Storage, WriteStream
 from spark_segments.values.batches import Columns
+
+if TYPE_CHECKING:
+    from spark_segments.log.reading.across import ViewPart
 
 ROW_GROUP_BYTES = 64 << 20
 """A file is written in groups of rows of so many bytes in memory, or of ROW_GROUP_ROWS."""

@@ -53,16 +53,17 @@ from spark_segments.lake.table_format import (
     TablePositions,
     TableSettings,
 )
-from spark_segments.log.directory import LogDirectory
-from spark_segments.log.eras import Eras
-from spark_segments.log.manifest.snapshot import Snapshot
-from spark_segments.log.manifest.states import Erasure
-from spark_segments.log.marker import check_apart
-from spark_segments.log.reading.across import ViewPart
-from spark_segments.log.reading.latest import LatestPart
-from spark_segments.log.reading.plan import Part, Selection
-from spark_segments.log.reading.scan import Scan
-from spark_segments.log.report import Report
+from spark_segments.log import (
+    Eras,
+    Erasure,
+    LatestPart,
+    LogDirectory,
+    Part,
+    Report,
+    Scan,
+    Selection,
+    Snapshot,
+)
 from spark_segments.progress import Progress
 from spark_segments.storage import Storage
 from spark_segments.values.batches import Columns, decode_batch
@@ -71,7 +72,8 @@ from spark_segments.values.options import REGISTRY
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-AnyPart = Part | ViewPart
+    from spark_segments.log.reading.across import ViewPart
+
 Run = Callable[[Callable[[Any], Any], Sequence[Any]], list[Any]]
 
 TOPIC = "{topic}"
@@ -150,7 +152,7 @@ def table(
     run = partial(run_tasks, spark=spark, progress=progress)
     for name in names:
         storage = Storage(table_uri.replace(TOPIC, name), options)
-        check_apart(storage)
+        LogDirectory.check_apart(storage)
         try:
             if existing and TableBeside.open(storage) is None:
                 continue
@@ -410,7 +412,7 @@ def _are_outdone(update: _Update, changed: pa.Table) -> bool:
     return any(update.run(partial(have_newer, update.scan.storage, eras, changed), _tasks(parts)))
 
 
-def _tasks(parts: Iterable[AnyPart]) -> list[list[AnyPart]]:
+def _tasks(parts: Iterable[Part | ViewPart]) -> list[list[Part | ViewPart]]:
     """The parts as tasks, each a file or a few: neighbours share one, however many partitions there are."""
     return list(
         in_bins(
@@ -419,7 +421,7 @@ def _tasks(parts: Iterable[AnyPart]) -> list[list[AnyPart]]:
     )
 
 
-def _waves(scan: Scan, most_bytes: float) -> Iterator[tuple[list[list[AnyPart]], Mapping[int, int] | None]]:
+def _waves(scan: Scan, most_bytes: float) -> Iterator[tuple[list[list[Part | ViewPart]], Mapping[int, int] | None]]:
     """(tasks that are committed together, the offsets that the table has reached then: None for all that there are).
     At least one, which may be empty.
 
@@ -427,7 +429,7 @@ def _waves(scan: Scan, most_bytes: float) -> Iterator[tuple[list[list[AnyPart]],
     """
     ends = {number: start for number, (start, _) in scan.offsets.items()}
 
-    def begins(wave: list[list[AnyPart]], total: int, task: list[AnyPart]) -> bool:
+    def begins(wave: list[list[Part | ViewPart]], total: int, task: list[Part | ViewPart]) -> bool:
         return total >= most_bytes and _place(wave[-1][-1]) != _place(task[0])
 
     tasks = _tasks(scan.parts(Part.DEFAULT_BYTES))
@@ -438,7 +440,7 @@ def _waves(scan: Scan, most_bytes: float) -> Iterator[tuple[list[list[AnyPart]],
     yield waves[-1], None
 
 
-def _place(part: AnyPart) -> tuple[int, int]:
+def _place(part: Part | ViewPart) -> tuple[int, int]:
     assert isinstance(part, Part)
     return part.partition, part.end_offset
 

@@ -13,11 +13,7 @@ from typing import Any, Protocol, Self
 import pyarrow as pa
 
 from spark_segments.config import READ_COMMITTED
-from spark_segments.log.eras import Eras
-from spark_segments.log.manifest.rows import Partition
-from spark_segments.log.manifest.snapshot import Snapshot
-from spark_segments.log.positions import Position
-from spark_segments.log.segment.leader_epochs import LeaderEpochs
+from spark_segments.log import Eras, LeaderEpochs, Partition, Position, Snapshot
 from spark_segments.storage import Storage
 
 DAY = "day"

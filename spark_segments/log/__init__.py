@@ -10,54 +10,119 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from spark_segments.log.appending.append import append
+    from spark_segments.log.appending.appender import ProducerOptions
     from spark_segments.log.description import describe
+    from spark_segments.log.difference import History
     from spark_segments.log.directory import LogDirectory
     from spark_segments.log.eras import Eras
+    from spark_segments.log.findings import Findings
     from spark_segments.log.groups.group import Group
-    from spark_segments.log.groups.lag import GroupLag
+    from spark_segments.log.groups.group_files import GroupCommit
     from spark_segments.log.manifest.change import Change
     from spark_segments.log.manifest.manifest import Manifest
+    from spark_segments.log.manifest.operation import Operation
+    from spark_segments.log.manifest.replay import FollowerVersion, TopicVersions
+    from spark_segments.log.manifest.role import Role
     from spark_segments.log.manifest.rows import Partition, Segment
-    from spark_segments.log.manifest.snapshot import Snapshot
+    from spark_segments.log.manifest.snapshot import Snapshot, StandIns
+    from spark_segments.log.manifest.states import Captured, CapturedBatch, Erasure, Hole, Undecided
+    from spark_segments.log.manifest.topic_row import TopicRow
+    from spark_segments.log.manifest.transaction import Transaction
     from spark_segments.log.positions import PartitionState, Position
-    from spark_segments.log.reading.plan import Selection
+    from spark_segments.log.reading.latest import LatestPart
+    from spark_segments.log.reading.plan import Part, Selection
     from spark_segments.log.reading.scan import Scan
     from spark_segments.log.reading.times import offsets_for_times
+    from spark_segments.log.reading.verbatim import PartitionLog
     from spark_segments.log.report import Report
+    from spark_segments.log.segment.copying import copy_batches
+    from spark_segments.log.segment.examination import Examination
+    from spark_segments.log.segment.file import SegmentFile
+    from spark_segments.log.segment.leader_epochs import LeaderEpochs
+    from spark_segments.log.segment.writer import SegmentWriter
 
 _HOME = {
+    "Captured": "manifest.states",
+    "CapturedBatch": "manifest.states",
     "Change": "manifest.change",
+    "Eras": "eras",
+    "Erasure": "manifest.states",
+    "Examination": "segment.examination",
+    "Findings": "findings",
+    "FollowerVersion": "manifest.replay",
     "Group": "groups.group",
+    "GroupCommit": "groups.group_files",
+    "History": "difference",
+    "Hole": "manifest.states",
+    "LatestPart": "reading.latest",
+    "LeaderEpochs": "segment.leader_epochs",
     "LogDirectory": "directory",
     "Manifest": "manifest.manifest",
+    "Operation": "manifest.operation",
+    "Part": "reading.plan",
     "Partition": "manifest.rows",
+    "PartitionLog": "reading.verbatim",
     "PartitionState": "positions",
     "Position": "positions",
+    "ProducerOptions": "appending.appender",
     "Report": "report",
+    "Role": "manifest.role",
     "Scan": "reading.scan",
     "Segment": "manifest.rows",
+    "SegmentFile": "segment.file",
+    "SegmentWriter": "segment.writer",
     "Selection": "reading.plan",
     "Snapshot": "manifest.snapshot",
-    "GroupLag": "groups.lag",
+    "StandIns": "manifest.snapshot",
+    "TopicRow": "manifest.topic_row",
+    "TopicVersions": "manifest.replay",
+    "Transaction": "manifest.transaction",
+    "Undecided": "manifest.states",
+    "append": "appending.append",
+    "copy_batches": "segment.copying",
     "describe": "description",
-    "Eras": "eras",
     "offsets_for_times": "reading.times",
 }
 __all__ = [
+    "Captured",
+    "CapturedBatch",
     "Change",
     "Eras",
+    "Erasure",
+    "Examination",
+    "Findings",
+    "FollowerVersion",
     "Group",
-    "GroupLag",
+    "GroupCommit",
+    "History",
+    "Hole",
+    "LatestPart",
+    "LeaderEpochs",
     "LogDirectory",
     "Manifest",
+    "Operation",
+    "Part",
     "Partition",
+    "PartitionLog",
     "PartitionState",
     "Position",
+    "ProducerOptions",
     "Report",
+    "Role",
     "Scan",
     "Segment",
+    "SegmentFile",
+    "SegmentWriter",
     "Selection",
     "Snapshot",
+    "StandIns",
+    "TopicRow",
+    "TopicVersions",
+    "Transaction",
+    "Undecided",
+    "append",
+    "copy_batches",
     "describe",
     "offsets_for_times",
 ]

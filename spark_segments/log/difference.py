@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -41,6 +42,9 @@ class History:
     topic: str
     partition: Partition
     segments: tuple[Segment, ...]
+
+    SAME: ClassVar[Comparison]
+    """Two sides that have the same."""
 
     @staticmethod
     def of(snapshot: Snapshot, storage: Storage, number: int) -> History:
@@ -280,3 +284,6 @@ def _other_records(one: _Part, other: _Part) -> list[int]:
         else:
             rows = middle - 1
     return [int(offsets[equal])] if equal < len(offsets) else []
+
+
+History.SAME = Comparison(None, True)

@@ -31,7 +31,7 @@ from spark_segments.log.manifest.delta.delta_log import MANIFEST_DIRECTORY, Delt
 from spark_segments.log.manifest.manifest import Manifest
 from spark_segments.log.manifest.rows import Partition
 from spark_segments.log.manifest.snapshot import Snapshot
-from spark_segments.log.marker import is_marked, mark
+from spark_segments.log.marker import check_apart, is_marked, mark
 from spark_segments.storage import Storage
 
 if TYPE_CHECKING:
@@ -72,6 +72,9 @@ class LogDirectory:
     a location that has no manifest, which is read-only. `open_delta_log` stands in for delta-rs, for tests and
     simulations, as a `FileSystem` does for a storage's own.
     """
+
+    is_at = staticmethod(is_marked)
+    check_apart = staticmethod(check_apart)
 
     def __init__(
         self,

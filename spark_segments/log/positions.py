@@ -142,3 +142,8 @@ class Loss:
     PARTED: ClassVar = "parted"
     OTHER_LOG: ClassVar = "other log"
     DELETED: ClassVar = "deleted"
+
+    @property
+    def is_deletion(self) -> bool:
+        """Whether records were deleted before the reader read them, and nothing worse."""
+        return self.kind == Loss.DELETED

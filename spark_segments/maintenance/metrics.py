@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 from spark_segments.config import TopicConfig
 from spark_segments.errors import MissingExtraError
 from spark_segments.log.description import describe
-from spark_segments.log.groups.lag import GroupLag
+from spark_segments.log.groups.group import Group
 from spark_segments.log.manifest.rows import Segment
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.report import Report
@@ -211,7 +211,7 @@ def log_metrics(log: LogDirectory, topics: Sequence[tuple[Snapshot, TopicConfig]
     ratios = [100 * line["dirty_ratio"] for _, line in lines if line["dirty_ratio"] is not None]
     lags = [
         ({"log_dir": log.uri, "consumergroup": lag.group, "topic": lag.topic, "partition": str(lag.partition)}, lag)
-        for lag in GroupLag.of(map(log.group, log.groups()), [snapshot for snapshot, _ in topics])
+        for lag in Group.lags(map(log.group, log.groups()), [snapshot for snapshot, _ in topics])
     ]
     text = "Bytes of .log files that have left the log and wait for vacuum."
     dirtiest = "The highest dirty ratio of the compacted partitions, in percent."

@@ -20,10 +20,7 @@ from spark_segments.format.file_names import LOG_SUFFIX, PRODUCER_SNAPSHOT_SUFFI
 from spark_segments.format.kernels.crc32c import crc32c
 from spark_segments.format.legacy import opened
 from spark_segments.format.walk import WINDOW_BYTES
-from spark_segments.log import Segment, Snapshot
-from spark_segments.log.manifest.change import Change
-from spark_segments.log.manifest.replay import own_path
-from spark_segments.log.segment.file import SegmentFile
+from spark_segments.log import Change, FollowerVersion, Segment, SegmentFile, Snapshot
 from spark_segments.maintenance.verification.checksums import FileChecksum, crc_of_file
 from spark_segments.storage import Storage
 from spark_segments.storage.fetch import copy_file
@@ -120,7 +117,7 @@ class Copier:
                 finished = self._finished(files)
                 if finished is not None:
                     return finished
-        return self._copy(files, own_path(files.path))
+        return self._copy(files, FollowerVersion.own_path(files.path))
 
     def _copy(self, files: FileSet, path: str) -> CopiedSet:
         """Copies to `path`. Raises FileExistsError where there is any of the files."""

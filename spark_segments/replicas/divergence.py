@@ -8,9 +8,7 @@ from typing import TYPE_CHECKING
 
 from spark_segments.errors import DivergedLogError
 from spark_segments.execution import run_tasks
-from spark_segments.log import Partition, Snapshot
-from spark_segments.log.difference import History
-from spark_segments.log.segment.leader_epochs import LeaderEpochs
+from spark_segments.log import History, LeaderEpochs, Partition, Snapshot
 from spark_segments.storage import Storage
 
 if TYPE_CHECKING:

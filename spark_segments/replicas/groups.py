@@ -7,11 +7,14 @@ promotion brings the positions, too: they lie in the log directory, and a mirror
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING
 
 from spark_segments.errors import SegmentsError
-from spark_segments.log import LogDirectory, Position, Snapshot
-from spark_segments.log.groups.group import Group, Positions
-from spark_segments.log.groups.group_files import GroupRows
+from spark_segments.log import Group, LogDirectory, Position, Snapshot
+
+if TYPE_CHECKING:
+    from spark_segments.log.groups.group import Positions
+    from spark_segments.log.groups.group_files import GroupRows
 
 
 def positions_of_all(log: LogDirectory) -> tuple[dict[str, Positions], dict[str, SegmentsError]]:

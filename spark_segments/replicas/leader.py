@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from spark_segments.errors import LogDirError
-from spark_segments.log import Snapshot
-from spark_segments.log.manifest.replay import TopicVersions
+from spark_segments.log import Snapshot, TopicVersions
 
 BEGAN_ANEW = -1
 """In place of a version: the leader's table began anew, and has no version that the follower was."""

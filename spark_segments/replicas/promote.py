@@ -27,8 +27,7 @@ from spark_segments.errors import (
     UnknownOutcomeError,
     UnknownTopicError,
 )
-from spark_segments.log import LogDirectory, Report, Snapshot
-from spark_segments.log.manifest.role import Role
+from spark_segments.log import LogDirectory, Report, Role, Snapshot
 from spark_segments.maintenance.selection import each_topic
 from spark_segments.progress import Progress
 from spark_segments.replicas.divergence import Copy, Tail, diverged, foreign_tails, has_new_role, tails_of_follower

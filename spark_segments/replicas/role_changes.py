@@ -10,10 +10,7 @@ import uuid
 from collections.abc import Callable, Mapping
 
 from spark_segments.errors import NotLeaderError
-from spark_segments.log import Change, Partition, Snapshot
-from spark_segments.log.manifest.operation import Operation
-from spark_segments.log.manifest.role import Role
-from spark_segments.log.segment.leader_epochs import LeaderEpochs
+from spark_segments.log import Change, LeaderEpochs, Operation, Partition, Role, Snapshot
 from spark_segments.replicas.divergence import check_same_topic
 
 Plan = Callable[[Snapshot], Change | None]

@@ -13,19 +13,21 @@ from typing import TYPE_CHECKING
 
 from spark_segments.config import topic_config
 from spark_segments.errors import (
-    CommitConflictError,
     InvalidOptionError,
     LogDirError,
     StorageError,
-    TopicExistsError,
-    UnknownTopicError,
 )
 from spark_segments.execution import run_tasks
-from spark_segments.log import Change, LogDirectory, Manifest, Partition, Segment, Snapshot
-from spark_segments.log.manifest.replay import FollowerVersion, LeaderVersion, deletes_files, missing_rows, plan_mirror
-from spark_segments.log.manifest.topic_log import TableState
-from spark_segments.log.manifest.topic_row import TopicRow
-from spark_segments.log.segment.leader_epochs import LeaderEpochs
+from spark_segments.log import (
+    FollowerVersion,
+    LeaderEpochs,
+    LogDirectory,
+    Manifest,
+    Partition,
+    Segment,
+    Snapshot,
+    TopicRow,
+)
 from spark_segments.maintenance.verification.checksums import FileChecksum
 from spark_segments.progress import Progress
 from spark_segments.replicas.copies import (
@@ -46,6 +48,8 @@ from spark_segments.replicas.leader import BEGAN_ANEW, Leader, Lineage
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from spark_segments.log.manifest.replay import LeaderVersion
 
 MOST_STEPS = 500
 """A follower that is more versions behind jumps: the versions in between would take longer than the newest."""
@@ -81,7 +85,7 @@ class TopicMirror:
             latest: LeaderVersion | None = None
             try:
                 # The follower first: another mirror may bring it to a version that the leader did not have before.
-                _, follower = self._follower()
+                follower = FollowerVersion.of(self._manifest)
                 latest = leader.latest()
                 self._reach(leader, follower, latest, jump=attempt > 0)
             except (FileNotFoundError, InvalidOptionError):
@@ -138,7 +142,7 @@ class TopicMirror:
 
     def _step(self, leader: Leader, wanted: LeaderVersion, *, is_jump: bool, is_last: bool) -> bool:
         """Makes the follower the leader's version. False where another commit came first: it is planned again then."""
-        state, follower = self._follower()
+        follower = FollowerVersion.of(self._manifest)
         lineage = self._checked_lineage(leader, follower)
         if self._has(follower, wanted, lineage):
             self.copied.clear()  # another mirror was quicker, and its files may be on their way out again
@@ -149,16 +153,16 @@ class TopicMirror:
         among = self._changed_partitions(leader, follower, wanted.snapshot)
         self._copy(wanted, follower, among)
         paths = {path: done.path for path, done in self.copied.items()}
-        change, is_more = plan_mirror(wanted, follower, paths, self.target.storage.now_ms(), among)
+        change, is_more = follower.plan(wanted, paths, self.target.storage.now_ms(), among)
         if not is_more and not is_last:
-            self.reached = wanted.snapshot.version, -1 if state is None else state.version
+            self.reached = wanted.snapshot.version, -1 if follower.snapshot is None else follower.snapshot.version
             return True
-        version = self._commit(state, change)
+        version = follower.commit(self._manifest, change)
         if version is None:
             return False
         self.reached = wanted.snapshot.version, version
         self.lineage = version, Lineage(wanted.snapshot.version, is_certain=True)
-        self.is_deleting |= deletes_files(change)
+        self.is_deleting |= change.deletes_files()
         self._tell_leader()
         self.counts["commits"] += 1
         self.counts["records"] += sum(row.records for row in Segment.of_table(change.add))
@@ -180,14 +184,6 @@ class TopicMirror:
         if follower.snapshot is None or self.reached != (snapshot.version - 1, follower.snapshot.version):
             return None
         return leader.changed_partitions(snapshot.version)
-
-    def _follower(self) -> tuple[TableState | None, FollowerVersion]:
-        try:
-            state = self._manifest.state(deleted=True)
-        except UnknownTopicError:
-            return None, FollowerVersion(None, ())
-        keys_from_ms = self._manifest.log.keys_from_ms(state.snapshot.config)
-        return state, FollowerVersion(state.snapshot, state.last_transactions(), keys_from_ms)
 
     @property
     def _manifest(self) -> Manifest:
@@ -258,7 +254,7 @@ class TopicMirror:
 
     def _copy(self, leader: LeaderVersion, follower: FollowerVersion, among: set[int] | None) -> None:
         """Copies what the follower lacks of a version and no try before has copied."""
-        missing, used = missing_rows(leader, follower, among)
+        missing, used = follower.missing(leader, among)
         imported = partitions_with_producers(leader.snapshot)
         sets = [one for one in file_sets(Segment.of_table(missing), used, imported) if one.path not in self.copied]
         tasks = copy_tasks(sets, on_spark=self.spark is not None)
@@ -271,25 +267,6 @@ class TopicMirror:
                 self.counts["files"] += len(done.files)
                 self.counts["bytes_read"] += done.bytes_read
                 self.counts["bytes"] += sum(file.size for file in done.files)
-
-    def _commit(self, state: TableState | None, change: Change) -> int | None:
-        """The version that the commit made. None where the follower is not what the change was made for any more."""
-        if state is None:
-            try:
-                self._manifest.create_by(change)
-            except TopicExistsError:
-                return None
-            return 0
-        version = state.version
-
-        def plan(current: Snapshot) -> Change | None:
-            return change if current.version == version else None
-
-        try:
-            done = self._manifest.commit(plan, deleted=True, state=state)
-        except CommitConflictError:
-            return None
-        return None if done.change is None else done.version
 
 
 def _returned(leader: Leader, follower: FollowerVersion, latest: Snapshot, lineage: Lineage | None) -> frozenset[str]:

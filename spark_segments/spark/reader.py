@@ -11,10 +11,10 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from spark_segments import extensions
+from spark_segments.ahead import read_ahead
 from spark_segments.execution import Versioned
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.reading.across import ViewPart
-from spark_segments.log.reading.ahead import read_ahead
 from spark_segments.log.reading.plan import Part, Selection, pack
 from spark_segments.log.reading.scan import Scan
 from spark_segments.spark.batches import merged

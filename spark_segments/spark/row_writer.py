@@ -16,8 +16,9 @@ from pyspark.sql.types import BinaryType, DateType, StructField, StructType, Tim
 from spark_segments import extensions
 from spark_segments.errors import CommitConflictError, InvalidOptionError, InvalidRecordError, SegmentsError
 from spark_segments.execution import Versioned
+from spark_segments.format.record_columns import COLUMNS, WRITER_SCHEMA, slips
 from spark_segments.log.appending.append import append_target, commit_chunks
-from spark_segments.log.appending.caller_rows import COLUMNS, WRITER_SCHEMA, check_columns, slips
+from spark_segments.log.appending.caller_rows import check_columns
 from spark_segments.log.directory import LogDirectory
 from spark_segments.log.manifest.transaction import Transaction
 from spark_segments.spark.arrow_types import to_arrow_schema

@@ -12,10 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 import pyarrow as pa
 
 from spark_segments.errors import LogDirError
-from spark_segments.log.directory import LogDirectory
-from spark_segments.log.manifest.snapshot import Snapshot
-from spark_segments.log.reading.plan import Selection
-from spark_segments.log.reading.scan import Scan
+from spark_segments.log import LogDirectory, Scan, Selection, Snapshot
 from spark_segments.storage import Storage
 from spark_segments.values.batches import Decoder, Encoder, decoders, encode_batch, encoders
 from spark_segments.values.options import COLUMNS, REGISTRY, ColumnFormat, column_formats

@@ -20,7 +20,7 @@ from spark_segments.cli.page.strip import BLOCKS_A_PAGE, Block, blocks, blocks_a
 from spark_segments.cli.page.words import duration, iso, moment, ratio, relative
 from spark_segments.config import topic_config
 from spark_segments.face.history import Size
-from spark_segments.log.groups.lag import GroupLag
+from spark_segments.log.groups.group import GroupLag
 from spark_segments.maintenance import compact, retain, roll
 from tests.cli.page_parser import PageParser
 from tests.cli.page_topics import DAY_MS, HOUR_MS, NOW_MS, partition, thousand_partitions

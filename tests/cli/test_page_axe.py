@@ -14,7 +14,7 @@ import pytest
 from spark_segments import LogDir
 from spark_segments.cli.page.render import page
 from spark_segments.cli.page.serve import server
-from spark_segments.log.groups.lag import GroupLag
+from spark_segments.log.groups.group import GroupLag
 from tests.browser import Browser, Tab
 from tests.cli.page_topics import DAY_MS, HOUR_MS, NOW_MS, partition
 from tests.maintenance.rows import snapshot

@@ -26,7 +26,7 @@ from spark_segments.cli.page.log_state import Begin, TopicsShown, first_topics, 
 from spark_segments.cli.page.render import page as front_page
 from spark_segments.cli.page.serve import server
 from spark_segments.cli.page.view import OVERDUE_MS
-from spark_segments.log.groups.lag import GroupLag
+from spark_segments.log.groups.group import Group
 from tests.cli.page_parser import PageParser
 from tests.clock import PATIENCE_SECONDS
 from tests.golden_files import GOLDEN
@@ -267,18 +267,18 @@ def test_the_search_finds_the_rows_that_a_loop_finds(values: list[bytes | None],
 
 def test_a_group_that_stands_still_or_came_too_late_is_to_be_looked_into(orders: LogDir) -> None:
     moved(orders, "billing", {"orders": {0: 30}})
-    [lag] = GroupLag.of(map(orders.group, orders.groups()), [orders.topic("orders").snapshot])
+    [lag] = Group.lags(map(orders.group, orders.groups()), [orders.topic("orders").snapshot])
     assert group_warnings([lag], lag.committed_ms + OVERDUE_MS) == []
     [text] = group_warnings([lag], lag.committed_ms + OVERDUE_MS + 1)
     assert text == "group billing in orders-0: a lag of 90 offsets, and no commit for 1 d"
     orders.topic("orders").delete_records({0: 50})
     [text] = group_warnings(
-        GroupLag.of(map(orders.group, orders.groups()), [orders.topic("orders").snapshot]), lag.committed_ms
+        Group.lags(map(orders.group, orders.groups()), [orders.topic("orders").snapshot]), lag.committed_ms
     )
     assert text == "group billing in orders-0: 20 offsets left the log before it read them"
     orders.delete_topic("orders")
     orders.create_topic("orders")
-    assert GroupLag.of(map(orders.group, orders.groups()), [orders.topic("orders").snapshot]) == []
+    assert Group.lags(map(orders.group, orders.groups()), [orders.topic("orders").snapshot]) == []
 
 
 # A log directory of very many partitions

@@ -10,12 +10,12 @@ from deltalake import DeltaTable, Schema
 from deltalake.transaction import create_table_with_add_actions
 
 from spark_segments.errors import TopicExistsError
-from spark_segments.log.manifest.delta.actions import commit_info
 from spark_segments.log.manifest.delta.delta_log import FENCED
 from spark_segments.log.manifest.row_files import RowFile, RowFiles
 from spark_segments.log.manifest.schemas import TABLE_SCHEMA
 from spark_segments.maintenance import compact, retain, roll, vacuum
 from spark_segments.storage import Storage
+from spark_segments.storage.delta import commit_info
 from tests.log.memory_store import replayed
 from tests.log.played_log import NO_TABLE, CommitFailedError, CommitNote, FileChange, VersionTakenError, open_table
 from tests.manifest_rows import TopicRow, topic_table

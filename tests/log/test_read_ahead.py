@@ -15,9 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_segments import LogDir, ProducerOptions
+from spark_segments.ahead import read_ahead
 from spark_segments.errors import CorruptBatchError, InvalidOptionError
 from spark_segments.log.reading import scan
-from spark_segments.log.reading.ahead import read_ahead
 from tests.clock import PATIENCE_SECONDS
 from tests.segment_bytes import RECORD_SCHEMA
 

@@ -674,8 +674,8 @@ MUTANTS = (
         "mirror",
         "a mirror into a topic that led uses paths that a vacuum may yet delete",
         "log/manifest/replay.py",
-        "    if follower.has_led(leader.snapshot):\n",
-        "    if False:\n",
+        "        if self.has_led(leader.snapshot):\n",
+        "        if False:\n",
         "tests/maintenance/promotion/test_parted_logs.py::"
         "test_a_slow_vacuum_does_not_delete_what_comes_back_to_a_topic_that_led_and_was_deleted",
     ),

@@ -12,10 +12,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from spark_segments.log.manifest.delta.actions import Action, CommitNote, added_file, commit_info, decoded, paths_of
+from spark_segments.log.manifest.delta.actions import CommitNote, added_file, decoded
 from spark_segments.log.manifest.delta.delta_rs import TableVersion
 from spark_segments.quantities import Moment
 from spark_segments.storage import Storage
+from spark_segments.storage.delta import Action, commit_info, paths_of
 from tests.log.memory_store import replayed
 from tests.log.played_log import NO_TABLE, FileChange
 from tests.opened import DeltaLog

@@ -20,8 +20,8 @@ from contextlib import contextmanager
 from typing import Any
 
 import spark_segments
+from spark_segments.ahead import reading_threads
 from spark_segments.log.manifest import row_files
-from spark_segments.log.reading.ahead import reading_threads
 from spark_segments.storage import Storage, fetch
 from tests.simulation.store import File, Store
 from tests.simulation.world import World

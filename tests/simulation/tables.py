@@ -27,8 +27,9 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 from spark_segments.lake import delta_table
 from spark_segments.lake import table as job
 from spark_segments.lake.table_format import TablePositions
-from spark_segments.log.manifest.delta.actions import commit_info, decoded, encoded
+from spark_segments.log.manifest.delta.actions import decoded
 from spark_segments.maintenance import table
+from spark_segments.storage.delta import commit_info, encoded
 from tests.maintenance.long_runs.scenario import Record
 from tests.simulation.judge import COLUMNS, Saw
 from tests.simulation.model import TopicAt

@@ -56,7 +56,7 @@ def erase(
 
     Example: segments erase /data/log customers --key ada@example.org --dry-run
     """
-    from spark_segments.log.directory import LogDirectory
+    from spark_segments.log import LogDirectory
     from spark_segments.maintenance import erase as job
 
     keys = key_bytes(key, key_base64)

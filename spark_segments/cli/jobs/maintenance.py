@@ -141,8 +141,8 @@ def maintain(
 
     Example: segments maintain /data/log --master local[4]
     """
-    from spark_segments.log.directory import LogDirectory
-    from spark_segments.maintenance.in_order import jobs_in_order
+    from spark_segments.face.in_order import jobs_in_order
+    from spark_segments.log import LogDirectory
 
     log = location.open()  # the jobs share it: each topic is opened once, and each job looks what came since
     reports = [run(job, log, settings, spark) for job in jobs_in_order(table)]

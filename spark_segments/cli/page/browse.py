@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from spark_segments.cli.records.value_text import textual
-from spark_segments.log.reading.times import offsets_for_times
+from spark_segments.log import offsets_for_times
 from spark_segments.values.batches import Columns
 
 if TYPE_CHECKING:

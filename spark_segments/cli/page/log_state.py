@@ -21,12 +21,12 @@ from spark_segments.cli.page.words import count, duration
 from spark_segments.config import TopicConfig, topic_config
 from spark_segments.errors import SegmentsError, UnknownTopicError
 from spark_segments.face.history import Size, sizes
-from spark_segments.log.groups.lag import GroupLag
-from spark_segments.log.manifest.snapshot import SegmentRows
+from spark_segments.log import Group
 from spark_segments.quantities import human_bytes
 
 if TYPE_CHECKING:
     from spark_segments.face.logdir import LogDir
+    from spark_segments.log.groups.group import GroupLag
     from spark_segments.log.manifest.snapshot import Snapshot
 
 PARTITIONS_A_PAGE = 1000
@@ -144,7 +144,7 @@ def _of_rows(snapshot: Snapshot, start: int, end: int) -> Snapshot:
     """The snapshot with rows [start, end) of its partitions, and their segments."""
     partitions = snapshot.partitions.slice(start, end - start)
     rows = snapshot.source.read(partitions.column("partition").to_pylist())
-    return dataclasses.replace(snapshot, partitions=partitions, source=SegmentRows(rows))
+    return snapshot.holding(rows, partitions)
 
 
 def growth(log: LogDir, snapshots: Sequence[Snapshot]) -> dict[str, list[Size]]:
@@ -172,7 +172,7 @@ def log_warnings(log: LogDir, snapshots: Iterable[Snapshot], now_ms: int) -> tup
         warning = disk_warning(usage.free, usage.total)
         warnings += [] if warning is None else [warning]
     try:
-        lags = GroupLag.of(map(log.group, log.groups()), snapshots)
+        lags = Group.lags(map(log.group, log.groups()), snapshots)
         warnings += group_warnings(lags, now_ms)
     except SegmentsError as error:
         warnings.append(f"the groups cannot be read: {error}")

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.resources import files
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 from urllib.parse import urlencode
 
 from spark_segments import __version__
@@ -19,9 +20,11 @@ from spark_segments.cli.page.words import count, duration, iso, moment, ratio, r
 from spark_segments.config import TopicConfig
 from spark_segments.errors import MissingExtraError
 from spark_segments.face.history import Size
-from spark_segments.log.groups.lag import GroupLag
-from spark_segments.log.manifest.snapshot import Snapshot
+from spark_segments.log import Snapshot
 from spark_segments.quantities import human_bytes, plural
+
+if TYPE_CHECKING:
+    from spark_segments.log.groups.group import GroupLag
 
 try:
     from jinja2 import Environment, FunctionLoader, StrictUndefined

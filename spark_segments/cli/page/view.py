@@ -12,9 +12,7 @@ import numpy as np
 from spark_segments.cli.page.strip import ACTIVE, CLEAN, DIRTY, SEALED, Block, blocks
 from spark_segments.cli.page.words import count, duration, ratio, when
 from spark_segments.config import TopicConfig
-from spark_segments.log.description import describe
-from spark_segments.log.manifest.rows import Segment
-from spark_segments.log.manifest.snapshot import Snapshot
+from spark_segments.log import Segment, Snapshot, describe
 from spark_segments.maintenance.explanation.topic_forecast import NEVER, TopicForecast, forecast_topic
 from spark_segments.maintenance.retention.plan import RETENTION_MS
 from spark_segments.quantities import human_bytes, plural

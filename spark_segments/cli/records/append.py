@@ -28,9 +28,7 @@ from spark_segments.cli.records.record_text import Properties
 from spark_segments.cli.records.value_text import ConsoleOptions, encoded
 from spark_segments.config import TopicConfig, parse_overrides
 from spark_segments.errors import InvalidOptionError, TopicExistsError
-from spark_segments.log.appending.append import append_target
-from spark_segments.log.appending.appender import ProducerOptions
-from spark_segments.log.manifest.transaction import Transaction
+from spark_segments.log import Operation, ProducerOptions, Transaction
 from spark_segments.values.typed import TypedColumns
 
 
@@ -129,7 +127,9 @@ def append(
     if partitions is not None and topic not in log.topics():
         with contextlib.suppress(TopicExistsError):  # another run of this job may create the topic at the same moment
             log.create_topic(topic, partitions, parse_overrides(config or []))
-    append_target(log, topic)  # raises where there is no such topic, before a schema is registered for it
+    # Raises where there is no such topic, or it takes no appends, before a schema is registered for it.
+    log.check_writable()
+    log.topic(topic).snapshot.role.check(topic, Operation.APPEND)
     appended = _Appended(log.topic(topic).config, time.time_ns() // 1_000_000)
     rows = source.batches()
     if source.format is Format.TEXT and formats:

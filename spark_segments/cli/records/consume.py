@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import pyarrow as pa
 import typer
 
+from spark_segments.ahead import reading_threads
 from spark_segments.cli import completion
 from spark_segments.cli.arguments import timestamp_ms
 from spark_segments.cli.options import (
@@ -26,7 +27,6 @@ from spark_segments.cli.records.record_text import LineTemplate, Properties, wri
 from spark_segments.cli.records.value_text import ConsoleOptions, guessed
 from spark_segments.errors import InvalidOptionError
 from spark_segments.log import offsets_for_times
-from spark_segments.log.reading.ahead import reading_threads
 from spark_segments.quantities import duration_ms
 
 if TYPE_CHECKING:

@@ -14,7 +14,6 @@ import pyarrow as pa
 from spark_segments.cli.interrupts import until_interrupted
 from spark_segments.errors import InvalidOptionError, LogDirError, MissingFileError, OffsetOutOfRangeError
 from spark_segments.log import PartitionState, Position
-from spark_segments.log.positions import Loss
 
 if TYPE_CHECKING:
     from spark_segments.face.logdir import LogDir
@@ -169,8 +168,8 @@ def _check_same_log(before: Snapshot, now: Snapshot, positions: Mapping[int, int
                     loss.message,
                     expected=loss.expected,
                     found=loss.found,
-                    hint=f"Begin again at --offset {'beginning' if loss.kind == Loss.DELETED else loss.offset}"
-                    + (", or raise the topic's retention" if loss.kind == Loss.DELETED else ""),
+                    hint=f"Begin again at --offset {'beginning' if loss.is_deletion else loss.offset}"
+                    + (", or raise the topic's retention" if loss.is_deletion else ""),
                 )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -24,10 +24,10 @@ from spark_segments.cli.options import (
 from spark_segments.cli.output import Output, print_json, print_table
 from spark_segments.errors import InvalidOptionError, OffsetOutOfRangeError, SegmentsError, UnknownTopicError
 from spark_segments.face.logdir import LogDir
-from spark_segments.log.directory import LogDirectory
-from spark_segments.log.groups.group import Group, Positions
-from spark_segments.log.manifest.snapshot import Snapshot
-from spark_segments.log.positions import PartitionState, Position
+from spark_segments.log import Group, LogDirectory, PartitionState, Position, Snapshot
+
+if TYPE_CHECKING:
+    from spark_segments.log.groups.group import Positions
 
 COMMANDS = panel(
     "Commands",

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from spark_segments.ahead import Piece, available_cores, read_ahead
 from spark_segments.errors import InvalidOptionError, reason_of
-from spark_segments.log.reading.ahead import Piece, available_cores, read_ahead
 
 BLOCK_BYTES = 8 << 20
 STANDARD_INPUT = "-"

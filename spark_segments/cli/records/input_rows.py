@@ -24,6 +24,7 @@ import pyarrow.compute as pc
 import pyarrow.csv as pv
 import pyarrow.parquet as pq
 
+from spark_segments.ahead import Piece
 from spark_segments.cli.records.input_files import (
     STANDARD_INPUT,
     ahead,
@@ -49,8 +50,7 @@ from spark_segments.cli.records.json_rows import (
 from spark_segments.cli.records.record_text import Properties
 from spark_segments.errors import InvalidOptionError, reason_of
 from spark_segments.format.layout import HEADERS_TYPE
-from spark_segments.log.appending.caller_rows import COLUMNS, is_bytes, slips
-from spark_segments.log.reading.ahead import Piece
+from spark_segments.format.record_columns import COLUMNS, is_bytes, slips
 from spark_segments.values.rows import gathered, offsets_of
 from spark_segments.values.text.json_write import quoted, write_json
 

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from spark_segments.cli.records.input_files import line_spans, unreadable
 from spark_segments.errors import InvalidOptionError, reason_of
 from spark_segments.format.layout import HEADERS_TYPE
-from spark_segments.log.appending.caller_rows import COLUMNS, WRITER_HINT, is_bytes, no_column
+from spark_segments.format.record_columns import COLUMNS, WRITER_HINT, is_bytes, no_column
 from spark_segments.values.rows import gathered, offsets_of
 from spark_segments.values.schema_bounds import MOST_DEPTH
 from spark_segments.values.text.base64 import decode

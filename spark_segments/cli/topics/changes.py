@@ -30,8 +30,7 @@ from spark_segments.cli.page.words import duration
 from spark_segments.config import parse_overrides, topic_config
 from spark_segments.config.table import KEYS
 from spark_segments.errors import InvalidOptionError, SegmentsError, UnknownTopicError
-from spark_segments.log import Report
-from spark_segments.log.manifest.states import Erasure
+from spark_segments.log import Erasure, Report
 from spark_segments.quantities import human_bytes
 
 if TYPE_CHECKING:

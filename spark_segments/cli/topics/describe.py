@@ -22,8 +22,8 @@ from spark_segments.cli.options import (
 from spark_segments.cli.output import FAILED, Output, print_json, print_table, print_text, shown_hole
 from spark_segments.config import TopicConfig, topic_config
 from spark_segments.errors import SegmentsError, UnknownTopicError, escaped
-from spark_segments.log.description import describe as describe_topic
-from spark_segments.log.manifest.states import Captured, Undecided, other_states
+from spark_segments.log import Captured, Undecided
+from spark_segments.log import describe as describe_topic
 from spark_segments.quantities import Bytes, human_bytes
 
 if TYPE_CHECKING:
@@ -147,5 +147,5 @@ def _print(topics: Sequence[tuple[Snapshot, TopicConfig]], output: Output, *, si
 
 def _states(snapshot: Snapshot) -> dict[str, dict[str, str]]:
     """What the topic is among its followers; nothing where it stands alone."""
-    states = {name: value for name, value in other_states(snapshot.states).items() if not Captured.is_state(name)}
+    states = Captured.others(snapshot.states)
     return {"states": states} if states else {}

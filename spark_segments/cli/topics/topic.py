@@ -10,7 +10,7 @@ import typer
 from spark_segments.cli.lazy_commands import group_of, panel
 from spark_segments.cli.options import LogOptions, OutputOption, TopicArgument, with_options
 from spark_segments.cli.output import Output, ShownTime, print_json, print_summary, print_table, shown_change
-from spark_segments.log.manifest.snapshot import Snapshot
+from spark_segments.log import Snapshot
 from spark_segments.quantities import Bytes, human_bytes, plural
 
 COMMANDS = panel(

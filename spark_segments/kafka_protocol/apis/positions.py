@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kio.schema.errors import ErrorCode
 
@@ -14,7 +14,10 @@ from spark_segments.kafka_protocol.coordinator import RefusedError
 from spark_segments.kafka_protocol.messages import Each
 from spark_segments.kafka_protocol.stored_groups import CommitUnderWayError
 from spark_segments.kafka_protocol.views import ServedTopic
-from spark_segments.log.positions import PartitionState, Position, TopicPartition
+from spark_segments.log import PartitionState, Position
+
+if TYPE_CHECKING:
+    from spark_segments.log.positions import TopicPartition
 
 _MANY_GROUPS = 8  # from this version of OffsetFetch on
 _AGAIN_SECONDS = 0.02  # until a commit looks again whether the one before it has ended

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_segments.config import TopicConfig
+from spark_segments.config import SegmentLimits, TopicConfig
 from spark_segments.errors import InvalidOptionError
 from spark_segments.format.encoding.arrow_buffers import RecordColumns
 from spark_segments.format.encoding.encode import Encoded, Runs, encode_runs
@@ -22,7 +22,6 @@ from spark_segments.format.layout import CREATE_TIME, LOG_APPEND_TIME
 from spark_segments.log.appending.caller_rows import check_columns, combine, normalize
 from spark_segments.log.appending.record_rules import check_timestamps, compression, key_missing
 from spark_segments.log.manifest.rows import Segment
-from spark_segments.log.segment.limits import SegmentLimits
 from spark_segments.log.segment.shared_object import SharedObjectWriter
 from spark_segments.log.segment.writer import ChunkWriter, discard
 from spark_segments.storage import Storage

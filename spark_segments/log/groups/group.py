@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 import time
 import uuid
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from types import MappingProxyType
@@ -110,6 +110,29 @@ def check_position(snapshot: Snapshot, partition: int, position: Position, group
             found=loss.found,
             hint=f"Choose where it goes on: segments groups reset LOG_DIR {group} {snapshot.topic} --to {to}",
         )
+
+
+@dataclass(frozen=True, slots=True)
+class GroupLag:
+    """The position of a group in a partition, and the ends of its log. `committed_ms`: by the reader's clock."""
+
+    group: str
+    topic: str
+    partition: int
+    offset: int
+    log_start_offset: int
+    log_end_offset: int
+    committed_ms: int
+
+    @property
+    def lag(self) -> int:
+        """Offsets that the group has not read."""
+        return max(0, self.log_end_offset - self.offset)
+
+    @property
+    def gone(self) -> int:
+        """Offsets that left the log before the group read them."""
+        return max(0, self.log_start_offset - self.offset)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -374,6 +397,23 @@ class Group(Prints):
         storage = log.storage
         ids = storage.at_once(lambda name: group_of(storage, name), storage.directories(GROUPS_DIRECTORY))
         return [Group(log, group) for group in sorted(ids)]
+
+    @staticmethod
+    def lags(groups: Iterable[Group], snapshots: Iterable[Snapshot]) -> list[GroupLag]:
+        """The positions of groups in these topics, by group, topic and partition.
+
+        A position of a topic that was deleted and made again is left out: it says nothing about the new topic.
+        """
+        topics = {snapshot.topic: (snapshot.topic_id, snapshot.offset_bounds()) for snapshot in snapshots}
+        lags = []
+        for group in groups:
+            for (topic, partition), position in sorted(group.positions().items()):
+                topic_id, bounds = topics.get(topic, (None, {}))
+                if topic_id == position.topic_id and partition in bounds:
+                    lags.append(
+                        GroupLag(group.id, topic, partition, position.offset, *bounds[partition], position.committed_ms)
+                    )
+        return lags
 
 
 def has_positions(group: Group) -> bool:

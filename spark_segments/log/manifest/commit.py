@@ -26,12 +26,13 @@ from spark_segments.errors import (
 from spark_segments.log.manifest.change import Change, ChangeWriter
 from spark_segments.log.manifest.delta.actions import CommitNote
 from spark_segments.log.manifest.delta.delta_log import DeltaLog
-from spark_segments.log.manifest.delta.delta_rs import CommitNotSentError, TableVersion, VersionTakenError, reason
+from spark_segments.log.manifest.delta.delta_rs import CommitNotSentError, TableVersion, VersionTakenError
 from spark_segments.log.manifest.operation import Operation
 from spark_segments.log.manifest.rows import Partition
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.manifest.topic_log import TableState, TopicLog
 from spark_segments.log.manifest.transaction import AnyTransaction, Transaction, checked
+from spark_segments.storage.delta import reason
 
 TRIES = 50
 SECONDS = 60.0

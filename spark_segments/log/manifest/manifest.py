@@ -26,7 +26,6 @@ from spark_segments.errors import (
 )
 from spark_segments.log.manifest.change import ORPHAN_AGE_MS, Change
 from spark_segments.log.manifest.commit import Commit, Plan, Turn, commit
-from spark_segments.log.manifest.delta.actions import commit_info
 from spark_segments.log.manifest.delta.delta_log import TRUSTED_SECONDS, DeltaLog, OpenDeltaLog
 from spark_segments.log.manifest.delta.delta_rs import TableVersion
 from spark_segments.log.manifest.operation import Operation
@@ -38,6 +37,7 @@ from spark_segments.log.manifest.topic_row import TopicRow
 from spark_segments.log.manifest.transaction import AnyTransaction
 from spark_segments.log.manifest.upkeep import DroppedVersions, checkpoint, drop_old_versions, merge_files
 from spark_segments.storage import Storage
+from spark_segments.storage.delta import commit_info
 
 MERGE_VERSIONS = 100
 """After how many versions the table's small files are merged."""

@@ -22,10 +22,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_segments.errors import InvalidOptionError
+from spark_segments.errors import CommitConflictError, InvalidOptionError, TopicExistsError, UnknownTopicError
 from spark_segments.format.file_names import LOG_SUFFIX
-from spark_segments.log.manifest.change import Change, segment_rows
-from spark_segments.log.manifest.delta.actions import commit_info, paths_of
+from spark_segments.log.manifest.change import Change
 from spark_segments.log.manifest.manifest import Manifest
 from spark_segments.log.manifest.operation import Operation
 from spark_segments.log.manifest.role import Role, SourceVersion
@@ -37,6 +36,7 @@ from spark_segments.log.manifest.states import ERASURES, Erasure, log_states, ot
 from spark_segments.log.manifest.topic_log import TableState
 from spark_segments.log.manifest.topic_row import TopicRow
 from spark_segments.log.manifest.transaction import Transaction
+from spark_segments.storage.delta import commit_info, paths_of
 
 _OWN_NAME = r"_[0-9a-f]{32}(\.log)$"
 _PATH = SEGMENT_SCHEMA.get_field_index("path")
@@ -65,8 +65,19 @@ class FollowerVersion:
     """
 
     snapshot: Snapshot | None
-    transactions: Sequence[Transaction]
+    transactions: Sequence[Transaction] = ()
     keys_from_ms: int = 0
+    state: TableState | None = None
+
+    @classmethod
+    def of(cls, manifest: Manifest) -> FollowerVersion:
+        """What a follower's topic is now."""
+        try:
+            state = manifest.state(deleted=True)
+        except UnknownTopicError:
+            return cls(None)
+        keys_from_ms = manifest.log.keys_from_ms(state.snapshot.config)
+        return cls(state.snapshot, state.last_transactions(), keys_from_ms, state)
 
     @property
     def states(self) -> Mapping[str, str]:
@@ -86,108 +97,123 @@ class FollowerVersion:
         """Whether there is a topic, which was not deleted."""
         return self.snapshot is not None and self.snapshot.deleted_ms is None
 
+    @staticmethod
+    def own_path(path: str) -> str:
+        """A path for a copy of a leader's file that cannot have the leader's path."""
+        return f"{path.removesuffix(LOG_SUFFIX)}_{uuid.uuid4().hex}{LOG_SUFFIX}"
 
-def own_path(path: str) -> str:
-    """A path for a copy of a leader's file that cannot have the leader's path."""
-    return f"{path.removesuffix(LOG_SUFFIX)}_{uuid.uuid4().hex}{LOG_SUFFIX}"
+    def missing(self, leader: LeaderVersion, partitions: set[int] | None = None) -> tuple[pa.Table, set[str]]:
+        """(the leader's live rows whose files the follower lacks, the paths of those that a vacuum here may delete
+        yet).
 
+        `partitions`: the only ones that are looked at; None for all. Such a path was in the follower's log before: its
+        row is being deleted, or the file came back after the row was dropped. Where the topic led here, any may be such
+        a path.
+        """
+        live, rows = _live_rows(leader.snapshot, partitions), _all_rows(self, partitions)
+        usable = _usable(rows)
+        usable = _with_paths(usable, origins(usable.column("path"), live.column("path")))
+        missing = live.filter(pc.invert(pc.is_in(Segment.keys(live), Segment.keys(usable).combine_chunks())))
+        paths = missing.column("path")
+        deleting = rows.filter(pc.equal(rows.column("state"), Segment.DELETING)).column("path")
+        used = pc.is_in(paths, origins(deleting, live.column("path")).combine_chunks())
+        if self.has_led(leader.snapshot):
+            return missing, set(paths.to_pylist())
+        return missing, set(paths.filter(used).to_pylist()) | (set(paths.to_pylist()) & leader.returned)
 
-def missing_rows(
-    leader: LeaderVersion, follower: FollowerVersion, partitions: set[int] | None = None
-) -> tuple[pa.Table, set[str]]:
-    """(the leader's live rows whose files the follower lacks, the paths of those that a vacuum here may delete yet).
+    def plan(
+        self,
+        leader: LeaderVersion,
+        paths: Mapping[str, str],
+        now_ms: int,
+        among: set[int] | None = None,
+    ) -> tuple[Change, bool]:
+        """(the change that makes the follower what the leader was at this version, whether more than its states
+        change).
 
-    `partitions`: the only ones that are looked at; None for all. Such a path was in the follower's log before: its row
-    is being deleted, or the file came back after the row was dropped. Where the topic led here, any may be such a path.
-    """
-    live, rows = _live_rows(leader.snapshot, partitions), _all_rows(follower, partitions)
-    usable = _usable(rows)
-    usable = _with_paths(usable, origins(usable.column("path"), live.column("path")))
-    missing = live.filter(pc.invert(pc.is_in(Segment.keys(live), Segment.keys(usable).combine_chunks())))
-    paths = missing.column("path")
-    deleting = rows.filter(pc.equal(rows.column("state"), Segment.DELETING)).column("path")
-    used = pc.is_in(paths, origins(deleting, live.column("path")).combine_chunks())
-    if follower.has_led(leader.snapshot):
-        return missing, set(paths.to_pylist())
-    return missing, set(paths.filter(used).to_pylist()) | (set(paths.to_pylist()) & leader.returned)
+        `paths`: {the leader's path: the path here} of all files of `missing`. `now_ms`: the follower's clock. `among`:
+        the partitions whose segments can differ; None for all.
+        """
+        before, version = self.snapshot, leader.snapshot
+        live, rows = _live_rows(version, among), _all_rows(self, among)
+        here = _usable(rows)
+        usable = _with_paths(here, origins(here.column("path"), live.column("path")))  # with the leader's paths
+        index = pc.index_in(Segment.keys(live), Segment.keys(usable).combine_chunks()).combine_chunks()
+        missing = pc.is_null(index)
+        known = live.filter(pc.invert(missing))
+        there = here.take(index.drop_null())
+        moved = _with_paths(known, there.column("path"))
+        changed = pc.invert(_alike(moved, there))
+        gone = pc.invert(pc.is_in(Segment.keys(usable), Segment.keys(live).combine_chunks()))
+        leaving = live_rows(here.filter(gone))
+        added = live.filter(missing)
+        copied = pa.array([paths[path] for path in added.column("path").to_pylist()], pa.string())
+        added = _with_paths(added, pa.chunked_array([copied]))
+        fresh = before is None or _is_made_anew(version, before)
+        new_erasures, erasures = _erasures(version, None if fresh else before)
+        removed = removed_rows(leaving, now_ms)
+        if new_erasures:
+            out = pa.concat_tables([removed, here.filter(pc.equal(here.column("state"), Segment.REMOVED))])
+            by_history = any(one.history for one in new_erasures)
+            removed = _gone_as_at_leader(out, version.source.read(among), leaving.num_rows, by_history=by_history)
+        replaced = pa.concat_tables([moved.filter(changed), removed])
+        partitions = version.partitions
+        if before is not None and not fresh:
+            partitions = _changed(partitions, before.partitions)
+        known_transactions = set() if fresh else set(self.transactions)
+        transactions = [
+            transaction
+            for transaction in leader.transactions
+            if transaction not in known_transactions
+            and (transaction.key is None or transaction.version >= self.keys_from_ms)
+        ]
+        topic = TopicRow(
+            version.topic_id,
+            version.config,
+            version.deleted_ms,
+            states=_role(leader, self).given_to(
+                {name: value for name, value in other_states(self.states).items() if name != ERASURES}
+                | log_states(version.states)
+                | {name: value for name, value in version.states.items() if name == TopicRow.REBUILT_FROM}
+                | Erasure.noted(erasures)
+            ),
+        )
+        change = Change(
+            Operation.MIRROR,
+            add=added,
+            replace=replaced,
+            partitions=Partition.of_table(partitions),
+            topic=topic,
+            transactions=transactions,
+        )
+        same_topic = before is not None and (topic.topic_id, topic.config, topic.deleted_ms) == (
+            before.topic_id,
+            before.config,
+            before.deleted_ms,
+        )
+        is_more = not same_topic or any(map(len, (added, replaced, partitions, transactions)))
+        return change, is_more
 
+    def commit(self, manifest: Manifest, change: Change) -> int | None:
+        """The version that the commit of a plan's change made. None where the follower is not what the change was made
+        for any more.
+        """
+        if self.state is None:
+            try:
+                manifest.create_by(change)
+            except TopicExistsError:
+                return None
+            return 0
+        version = self.state.version
 
-def plan_mirror(
-    leader: LeaderVersion,
-    follower: FollowerVersion,
-    paths: Mapping[str, str],
-    now_ms: int,
-    among: set[int] | None = None,
-) -> tuple[Change, bool]:
-    """(the change that makes the follower what the leader was at this version, whether more than its states change).
+        def plan(current: Snapshot) -> Change | None:
+            return change if current.version == version else None
 
-    `paths`: {the leader's path: the path here} of all files of `missing_rows`. `now_ms`: the follower's clock. `among`:
-    the partitions whose segments can differ; None for all.
-    """
-    before, version = follower.snapshot, leader.snapshot
-    live, rows = _live_rows(version, among), _all_rows(follower, among)
-    here = _usable(rows)
-    usable = _with_paths(here, origins(here.column("path"), live.column("path")))  # with the leader's paths
-    index = pc.index_in(Segment.keys(live), Segment.keys(usable).combine_chunks()).combine_chunks()
-    missing = pc.is_null(index)
-    known = live.filter(pc.invert(missing))
-    there = here.take(index.drop_null())
-    moved = _with_paths(known, there.column("path"))
-    changed = pc.invert(_alike(moved, there))
-    gone = pc.invert(pc.is_in(Segment.keys(usable), Segment.keys(live).combine_chunks()))
-    leaving = live_rows(here.filter(gone))
-    added = live.filter(missing)
-    copied = pa.array([paths[path] for path in added.column("path").to_pylist()], pa.string())
-    added = _with_paths(added, pa.chunked_array([copied]))
-    fresh = before is None or _is_made_anew(version, before)
-    new_erasures, erasures = _erasures(version, None if fresh else before)
-    removed = removed_rows(leaving, now_ms)
-    if new_erasures:
-        out = pa.concat_tables([removed, here.filter(pc.equal(here.column("state"), Segment.REMOVED))])
-        by_history = any(one.history for one in new_erasures)
-        removed = _gone_as_at_leader(out, version.source.read(among), leaving.num_rows, by_history=by_history)
-    replaced = pa.concat_tables([moved.filter(changed), removed])
-    partitions = version.partitions
-    if before is not None and not fresh:
-        partitions = _changed(partitions, before.partitions)
-    known_transactions = set() if fresh else set(follower.transactions)
-    transactions = [
-        transaction
-        for transaction in leader.transactions
-        if transaction not in known_transactions
-        and (transaction.key is None or transaction.version >= follower.keys_from_ms)
-    ]
-    topic = TopicRow(
-        version.topic_id,
-        version.config,
-        version.deleted_ms,
-        states=_role(leader, follower).given_to(
-            {name: value for name, value in other_states(follower.states).items() if name != ERASURES}
-            | log_states(version.states)
-            | {name: value for name, value in version.states.items() if name == TopicRow.REBUILT_FROM}
-            | Erasure.noted(erasures)
-        ),
-    )
-    change = Change(
-        Operation.MIRROR,
-        add=added,
-        replace=replaced,
-        partitions=Partition.of_table(partitions),
-        topic=topic,
-        transactions=transactions,
-    )
-    same_topic = before is not None and (topic.topic_id, topic.config, topic.deleted_ms) == (
-        before.topic_id,
-        before.config,
-        before.deleted_ms,
-    )
-    is_more = not same_topic or any(map(len, (added, replaced, partitions, transactions)))
-    return change, is_more
-
-
-def deletes_files(change: Change) -> bool:
-    """Whether a change has files deleted that must not wait for a reader."""
-    return Segment.DELETING in pc.unique(segment_rows(change.replace).column("state")).to_pylist()
+        try:
+            done = manifest.commit(plan, deleted=True, state=self.state)
+        except CommitConflictError:
+            return None
+        return None if done.change is None else done.version
 
 
 def _role(leader: LeaderVersion, follower: FollowerVersion) -> Role:

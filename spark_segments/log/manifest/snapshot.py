@@ -11,7 +11,7 @@ import functools
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import numpy as np
 import pyarrow as pa
@@ -21,7 +21,7 @@ from spark_segments.config import READ_COMMITTED, READ_UNCOMMITTED
 from spark_segments.errors import InvalidOptionError, UnknownTopicError
 from spark_segments.log.manifest.role import Role
 from spark_segments.log.manifest.row_files import RowFile, RowFiles, concat
-from spark_segments.log.manifest.rows import OUT_OF_LOG, Partition, Segment
+from spark_segments.log.manifest.rows import OUT_OF_LOG, SEGMENT_SCHEMA, Partition, Segment
 from spark_segments.log.manifest.schemas import SEGMENT_KIND
 from spark_segments.log.manifest.topic_row import TopicRow
 
@@ -99,6 +99,7 @@ class StandIns:
 
 
 NO_STAND_INS = StandIns()
+NO_ROWS = SegmentRows(SEGMENT_SCHEMA.empty_table())
 
 
 @dataclass(frozen=True)
@@ -117,7 +118,7 @@ class Snapshot:
     config: dict[str, str]
     committed_ms: int
     partitions: pa.Table
-    source: SegmentSource
+    source: SegmentSource = NO_ROWS
     deleted_ms: int | None = None
     stand_ins: StandIns = NO_STAND_INS
     deleted_topics: Mapping[str, str] = field(default_factory=dict)
@@ -126,6 +127,11 @@ class Snapshot:
     def __getstate__(self) -> dict[str, Any]:
         # Cached rows can be read again, and would make the pickle as large as the topic.
         return {name: value for name, value in self.__dict__.items() if name in self.__dataclass_fields__}
+
+    def holding(self, segments: pa.Table, partitions: pa.Table | None = None) -> Self:
+        """The same version with these rows of segments, and of partitions where they are given."""
+        partitions = self.partitions if partitions is None else partitions
+        return dataclasses.replace(self, partitions=partitions, source=SegmentRows(segments))
 
     @property
     def topic_row(self) -> TopicRow:
@@ -155,7 +161,7 @@ class Snapshot:
             rows = rows.filter(pc.invert(others))
         return in_log_order(rows)
 
-    def narrowed(self, partitions: Collection[int]) -> Snapshot:
+    def narrowed(self, partitions: Collection[int]) -> Self:
         """The same version of the topic with the segment rows of these partitions alone, which are read here.
 
         A read of few partitions then costs what those have, not what the topic has. It is this snapshot itself where
@@ -163,7 +169,7 @@ class Snapshot:
         """
         if "segments" in self.__dict__ or len(partitions) >= self.partitions.num_rows:
             return self
-        return dataclasses.replace(self, source=SegmentRows(self.source.read(partitions)))
+        return self.holding(self.source.read(partitions))
 
     def live_table(self, partition: int) -> pa.Table:
         """The rows of `live` of a partition. The first call loads the rows of all partitions."""

@@ -251,6 +251,13 @@ class Captured:
         return 0 if value is None else Captured(**json.loads(value)).high_watermark
 
     @staticmethod
+    def others(states: Mapping[str, str]) -> dict[str, str]:
+        """The entries of `states` that tell neither of the log itself nor of a capture: what the topic is among its
+        copies.
+        """
+        return {name: value for name, value in other_states(states).items() if not Captured.is_state(name)}
+
+    @staticmethod
     def is_state(name: str) -> bool:
         """Whether a state of this name is of a capture."""
         is_of_partition = name.startswith((_CAPTURED, _LAST_BATCH))

@@ -29,7 +29,7 @@ from spark_segments.errors import (
     UnknownTopicError,
 )
 from spark_segments.log.manifest.commit_notes import NoteName, mark, note_file
-from spark_segments.log.manifest.delta.actions import REBUILD_HINT, CommitNote, commit_info
+from spark_segments.log.manifest.delta.actions import REBUILD_HINT, CommitNote
 from spark_segments.log.manifest.delta.delta_log import (
     MANIFEST_DIRECTORY,
     DeltaLog,
@@ -45,6 +45,7 @@ from spark_segments.log.manifest.snapshot import SegmentFiles, SegmentRows, Snap
 from spark_segments.log.manifest.topic_row import topic_of
 from spark_segments.log.manifest.transaction import Transaction, is_repeat, transactions_of
 from spark_segments.storage import Storage
+from spark_segments.storage.delta import commit_info
 
 _NOTE = "deleted.json"
 

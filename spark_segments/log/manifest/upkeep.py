@@ -11,7 +11,7 @@ from itertools import pairwise
 
 from spark_segments.errors import InvalidOptionError, UnknownTopicError
 from spark_segments.log.manifest.change import ORPHAN_AGE_MS
-from spark_segments.log.manifest.delta.actions import CommitNote, paths_of
+from spark_segments.log.manifest.delta.actions import CommitNote
 from spark_segments.log.manifest.delta.delta_log import COMMIT_LOG_MS, LogFiles, openable, unbroken
 from spark_segments.log.manifest.delta.delta_rs import CommitFailedError, TableVersion
 from spark_segments.log.manifest.operation import Operation
@@ -21,6 +21,7 @@ from spark_segments.log.manifest.schemas import KIND, SCHEMAS, SEGMENT_KIND
 from spark_segments.log.manifest.snapshot import in_log_order
 from spark_segments.log.manifest.topic_log import TableState, TopicLog
 from spark_segments.storage import FileInfo
+from spark_segments.storage.delta import paths_of
 
 """The operation, in Delta's history, of a commit that merged files."""
 

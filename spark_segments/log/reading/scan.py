@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, cast
 import pyarrow as pa
 
 from spark_segments import extensions
+from spark_segments.ahead import Piece, read_ahead, reading_threads
 from spark_segments.errors import InvalidOptionError
 from spark_segments.format.decoding.decode import record_schema
 from spark_segments.log.manifest.snapshot import Snapshot
-from spark_segments.log.reading.ahead import Piece, read_ahead, reading_threads
 from spark_segments.log.reading.plan import EVERYTHING, Part, Selection
 from spark_segments.log.reading.read import pieces_of, read_part
 from spark_segments.log.segment.file import FIRST_WINDOW_BYTES

@@ -14,9 +14,11 @@ import pyarrow as pa
 
 from spark_segments.errors import CorruptBatchError, MissingFileError
 from spark_segments.format.layout import MAGIC_POSITION
+from spark_segments.format.sidecars.txn_index import AbortedTransactions
 from spark_segments.format.window import Window
 from spark_segments.log.manifest.rows import Segment
 from spark_segments.log.manifest.snapshot import Snapshot
+from spark_segments.log.reading.isolation import load_aborted, transaction_indexes
 from spark_segments.log.segment.file import LookUp, SegmentFile
 from spark_segments.log.segment.leader_epochs import LeaderEpochs
 from spark_segments.log.segment.moved import rebased, trimmed
@@ -92,6 +94,12 @@ class PartitionLog:
         row = snapshot.partition(partition)
         self._epochs = LeaderEpochs.of_copies(snapshot, row) if row.leader_epochs else None
         self._segments: dict[int, Segment] = {}
+        self._stand_ins = snapshot.stand_ins.aborted
+
+    def aborted(self, start: int, end: int) -> AbortedTransactions:
+        """The aborted transactions that may have data in [start, end)."""
+        later = self._rows.slice(self._first(start))
+        return load_aborted(self._storage, transaction_indexes(later, self._stand_ins), start, end)
 
     def bytes_from(self, offset: int) -> int:
         """The bytes of the segments that hold `offset` and later offsets: what reads from there can give at most."""

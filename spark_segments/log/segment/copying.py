@@ -7,12 +7,12 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
+from spark_segments.config import SegmentLimits
 from spark_segments.errors import RESTORE, CorruptBatchError
 from spark_segments.format.walk import WINDOW_BYTES
 from spark_segments.log.manifest.rows import Segment
 from spark_segments.log.segment.file import See, SegmentFile
 from spark_segments.log.segment.leader_epochs import LeaderEpochs
-from spark_segments.log.segment.limits import SegmentLimits
 from spark_segments.log.segment.moved import rebased, trimmed
 from spark_segments.log.segment.shared_object import SharedObjectWriter
 from spark_segments.log.segment.writer import SegmentWriter, count_tombstones

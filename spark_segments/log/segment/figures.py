@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
+from spark_segments.config import SegmentLimits
 from spark_segments.format.batches import BatchTable
 from spark_segments.format.sidecars.fields import MAX_TIMESTAMP, OFFSET_OF_MAX
 from spark_segments.format.sidecars.index import IndexBuilder, indexes_of_runs
 from spark_segments.log.manifest.rows import Segment
-from spark_segments.log.segment.limits import SegmentLimits
 
 
 @dataclass(slots=True)

@@ -42,9 +42,7 @@ def rebased(window: Window, leader_epochs: LeaderEpochs | None = None) -> tuple[
     writable window is changed in place and any other window is copied; else the bytes are the window's.
     """
     batches, shift = window.batches, window.offset_shift
-    low = int(batches.byte_position[0]) - window.byte_position
-    high = int(batches.byte_position[-1] + batches.size[-1]) - window.byte_position
-    data = np.frombuffer(window.data, np.uint8, count=high - low, offset=low)
+    data = window.batch_bytes
     batches = dataclasses.replace(batches, byte_position=batches.byte_position - batches.byte_position[0])
     stamped = np.ones(len(batches), bool)
     if leader_epochs is not None:

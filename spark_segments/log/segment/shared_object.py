@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pyarrow as pa
 
+from spark_segments.config import SegmentLimits
 from spark_segments.errors import SegmentsError
 from spark_segments.format.batches import BatchTable
 from spark_segments.format.file_names import BASE_OFFSET_DIGITS, LOG_SUFFIX
@@ -28,7 +29,6 @@ from spark_segments.format.shared_object import (
 from spark_segments.format.sidecars.txn_index import AbortedTransactions
 from spark_segments.log.manifest.rows import Segment, shared_directory
 from spark_segments.log.segment.figures import figures_of_runs
-from spark_segments.log.segment.limits import SegmentLimits
 from spark_segments.storage import Storage, WriteStream
 from spark_segments.storage.fetch import read_file
 

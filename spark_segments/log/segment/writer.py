@@ -10,6 +10,7 @@ from typing import ClassVar
 import numpy as np
 import pyarrow as pa
 
+from spark_segments.config import SegmentLimits
 from spark_segments.errors import SegmentsError
 from spark_segments.format.batches import BatchTable
 from spark_segments.format.decoding.decode import decode_batches
@@ -20,7 +21,6 @@ from spark_segments.format.sidecars.txn_index import AbortedTransactions, txn_in
 from spark_segments.format.window import Window
 from spark_segments.log.manifest.rows import Segment
 from spark_segments.log.segment.figures import SegmentBuilder
-from spark_segments.log.segment.limits import SegmentLimits
 from spark_segments.storage import Storage, WriteStream
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from spark_segments.config import TopicConfig
+from spark_segments.config import SegmentLimits, TopicConfig
 from spark_segments.format.batches import BatchTable
 from spark_segments.format.cleaner.clean import CleanedBatches
 from spark_segments.format.sidecars.txn_index import AbortedTransactions
@@ -19,7 +19,6 @@ from spark_segments.format.window import Window
 from spark_segments.log.manifest.rows import Segment
 from spark_segments.log.segment.file import SegmentFile
 from spark_segments.log.segment.leader_epochs import LeaderEpochs
-from spark_segments.log.segment.limits import SegmentLimits
 from spark_segments.log.segment.moved import rebased
 from spark_segments.log.segment.writer import SegmentWriter, discard
 from spark_segments.storage import Storage

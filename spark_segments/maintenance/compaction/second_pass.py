@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
+from spark_segments.ahead import read_ahead
 from spark_segments.errors import RESTORE
 from spark_segments.format.batches import scan_batches
 from spark_segments.format.cleaner.clean import CleanedBatches, CleanerStats, RecordFilter, clean_batches
@@ -18,7 +19,6 @@ from spark_segments.format.cleaner.transactions import CleanedTransactions
 from spark_segments.format.walk import WINDOW_BYTES
 from spark_segments.format.window import Window
 from spark_segments.log.manifest.rows import Segment
-from spark_segments.log.reading.ahead import read_ahead
 from spark_segments.log.segment.file import SegmentFile
 from spark_segments.maintenance.compaction.group_rewrite import named
 from spark_segments.maintenance.compaction.noted_batches import (

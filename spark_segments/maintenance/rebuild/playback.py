@@ -26,7 +26,7 @@ from spark_segments.log.manifest.commit_notes import (
     read_note,
     recovery_directory,
 )
-from spark_segments.log.manifest.delta.actions import REBUILD, commit_info, is_fence
+from spark_segments.log.manifest.delta.actions import REBUILD, is_fence
 from spark_segments.log.manifest.delta.delta_log import LogFiles
 from spark_segments.log.manifest.recovery_copy import UNREADABLE, RecoveryCopy, read_recovery_copy, snapshot_of
 from spark_segments.log.manifest.row_files import RowFile, RowFiles, rows_of
@@ -34,6 +34,7 @@ from spark_segments.log.manifest.schemas import KIND, SEGMENT_KIND
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.manifest.topic_log import TopicLog
 from spark_segments.log.manifest.transaction import Transaction
+from spark_segments.storage.delta import commit_info
 
 
 @dataclass(frozen=True, slots=True)

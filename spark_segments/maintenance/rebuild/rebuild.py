@@ -25,7 +25,7 @@ from spark_segments.log.manifest.change import Change, check
 from spark_segments.log.manifest.commit_notes import RECOVERY_DIRECTORY
 from spark_segments.log.manifest.delta.actions import REBUILD, CommitNote
 from spark_segments.log.manifest.delta.delta_log import FENCED
-from spark_segments.log.manifest.delta.delta_rs import CommitFailedError, VersionTakenError, hint_after, reason
+from spark_segments.log.manifest.delta.delta_rs import CommitFailedError, VersionTakenError
 from spark_segments.log.manifest.manifest import Manifest
 from spark_segments.log.manifest.recovery_copy import write_recovery_copy
 from spark_segments.log.manifest.row_files import FileChange
@@ -38,6 +38,7 @@ from spark_segments.log.marker import is_marked, mark
 from spark_segments.log.report import Report
 from spark_segments.maintenance.rebuild.playback import KnownTopic, known_topic
 from spark_segments.storage import FileInfo, Storage
+from spark_segments.storage.delta import hint_after, reason
 from spark_segments.storage.scratch import scratch_directory
 
 _DELAY_KEY = "file.delete.delay.ms"

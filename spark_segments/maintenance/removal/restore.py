@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_segments.config import topic_config
+from spark_segments.config import SegmentLimits, topic_config
 from spark_segments.errors import ErasedRecordsError, InvalidOptionError, LogDirError
 from spark_segments.format.batches import scan_batches
 from spark_segments.format.single_batch import empty_batches
@@ -33,7 +33,6 @@ from spark_segments.log.manifest.states import Erasure
 from spark_segments.log.manifest.topic_log import TableState, TopicLog
 from spark_segments.log.manifest.transaction import FORGOTTEN, Transaction
 from spark_segments.log.report import Report
-from spark_segments.log.segment.limits import SegmentLimits
 from spark_segments.log.segment.writer import SegmentWriter
 from spark_segments.maintenance.retention.plan import expired_records
 from spark_segments.progress import Progress

@@ -13,13 +13,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_segments.config import TopicConfig
+from spark_segments.config import SegmentLimits, TopicConfig
 from spark_segments.format.layout import BATCH_OVERHEAD
 from spark_segments.format.rolling import segment_jitter_ms
 from spark_segments.format.sidecars.fields import MAX_RELATIVE_OFFSET
 from spark_segments.format.sidecars.index import OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES
 from spark_segments.log.manifest.rows import Segment
-from spark_segments.log.segment.limits import SegmentLimits
 
 SEGMENT_BYTES = "segment.bytes"
 SEGMENT_MS = "segment.ms"

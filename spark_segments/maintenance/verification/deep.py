@@ -10,14 +10,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from spark_segments.config import TopicConfig
+from spark_segments.config import SegmentLimits, TopicConfig
 from spark_segments.execution import in_bins, run_tasks
 from spark_segments.format.sidecars.txn_index import AbortedTransactions
 from spark_segments.log.findings import Findings
 from spark_segments.log.manifest.rows import Partition
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.manifest.states import Hole
-from spark_segments.log.segment.limits import SegmentLimits
 from spark_segments.maintenance.verification.keys import KeysTask, verify_keys
 from spark_segments.maintenance.verification.manifest_rows import well_named
 from spark_segments.maintenance.verification.repair import Rebuild, commit_repairs, rebuild_sidecars

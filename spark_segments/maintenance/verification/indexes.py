@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from spark_segments.config import SegmentLimits
 from spark_segments.config.values import INT_MAX
 from spark_segments.errors import CorruptBatchError
 from spark_segments.format.batches import BatchTable
@@ -25,7 +26,6 @@ from spark_segments.format.walk import WalkStep
 from spark_segments.log.findings import Findings
 from spark_segments.log.manifest.rows import Segment
 from spark_segments.log.segment.file import errors_from
-from spark_segments.log.segment.limits import SegmentLimits
 
 
 def segment_index(segment: Segment, is_time_index: bool) -> tuple[str, int, int]:

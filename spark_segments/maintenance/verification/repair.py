@@ -12,13 +12,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from spark_segments.config import SegmentLimits
 from spark_segments.format.file_names import PRODUCER_SNAPSHOT_SUFFIX
 from spark_segments.format.sidecars.txn_index import AbortedTransactions
 from spark_segments.log.manifest.manifest import Manifest
 from spark_segments.log.manifest.rows import Segment
 from spark_segments.log.manifest.swap import RowSwap
 from spark_segments.log.segment.file import SegmentFile
-from spark_segments.log.segment.limits import SegmentLimits
 from spark_segments.log.segment.writer import SegmentWriter
 from spark_segments.storage import Storage
 from spark_segments.storage.fetch import copy_file

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pyarrow as pa
 
+from spark_segments.config import SegmentLimits
 from spark_segments.errors import CorruptBatchError, SegmentsError
 from spark_segments.format.batches import BatchTable
 from spark_segments.format.decoding.decode import decode_batches
@@ -23,7 +24,6 @@ from spark_segments.log.findings import MOST_OF_A_KIND, Finding, Findings
 from spark_segments.log.manifest.rows import Segment
 from spark_segments.log.segment.examination import Examination
 from spark_segments.log.segment.leader_epochs import LeaderEpochs
-from spark_segments.log.segment.limits import SegmentLimits
 from spark_segments.maintenance.verification.indexes import IndexLook
 from spark_segments.maintenance.verification.transactions import SegmentTransactions, TransactionEvents, events_of
 from spark_segments.storage import Storage

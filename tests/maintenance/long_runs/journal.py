@@ -12,11 +12,11 @@ import pyarrow as pa
 
 from spark_segments import LogDir
 from spark_segments.log.manifest.change import ChangeWriter
-from spark_segments.log.manifest.delta.actions import commit_info, paths_of
 from spark_segments.log.manifest.operation import Operation
 from spark_segments.log.manifest.rows import Partition, Segment
 from spark_segments.log.manifest.schemas import KIND, SEGMENT_KIND
 from spark_segments.log.manifest.topic_log import TopicLog
+from spark_segments.storage.delta import commit_info, paths_of
 from tests.log.played_log import CommitNote
 from tests.manifest_rows import Change, Snapshot
 

@@ -18,9 +18,7 @@ from deltalake import Schema
 from spark_segments.errors import FormatVersionError, LogDirError
 from spark_segments.log.manifest.row_files import STATISTICS, UNBOUNDED, UNKNOWN_ROWS, RowFile
 from spark_segments.log.manifest.schemas import KIND, TABLE_SCHEMA
-
-Action = dict[str, Any]
-"""An action: one member, whose name says what it is."""
+from spark_segments.storage.delta import Action, commit_info
 
 READER_VERSION = 1
 WRITER_VERSION = 2
@@ -74,11 +72,6 @@ class CommitNote:
 
 
 # Writing
-
-
-def encoded(actions: Iterable[Action]) -> bytes:
-    """The content of a commit's file."""
-    return "\n".join(map(json.dumps, actions)).encode()
 
 
 def note_action(note: CommitNote) -> Action:
@@ -226,19 +219,9 @@ def is_followed(actions: Sequence[Action]) -> bool:
     return not is_fence(actions) and all(_FOLLOWED.issuperset(action) for action in actions)
 
 
-def commit_info(actions: Iterable[Action]) -> dict[str, Any]:
-    """The commitInfo action of a commit: its timestamp, id and operation."""
-    return next((action["commitInfo"] for action in actions if "commitInfo" in action), {})
-
-
 def is_fence(actions: Sequence[Action]) -> bool:
     """Whether a commit only takes its version away: see `DeltaLog.make_anew`."""
     return len(actions) == 1 and commit_info(actions).get("change") == REBUILD_FENCE
-
-
-def paths_of(actions: Iterable[Action], action: str) -> list[str]:
-    """The paths that a commit's `add` or `remove` actions name, relative to the table."""
-    return [unquote(entry[action]["path"]) for entry in actions if action in entry]
 
 
 # What a table asks of its readers and writers

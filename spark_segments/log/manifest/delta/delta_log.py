@@ -19,18 +19,14 @@ from dataclasses import dataclass
 
 from spark_segments.errors import StorageError, UnknownOutcomeError
 from spark_segments.log.manifest.delta.actions import (
-    Action,
     CommitNote,
     check_readable,
     check_writable,
-    commit_info,
     decoded,
-    encoded,
     fence_action,
     file_actions,
     is_followed,
     note_action,
-    paths_of,
     table_actions,
     transaction_actions,
 )
@@ -43,11 +39,11 @@ from spark_segments.log.manifest.delta.delta_rs import (
     VersionTakenError,
     made_checkpoint,
     open_table,
-    reason,
 )
 from spark_segments.log.manifest.row_files import FileChange
 from spark_segments.quantities import Moment
 from spark_segments.storage import FileInfo, Storage
+from spark_segments.storage.delta import Action, commit_info, encoded, paths_of, reason
 
 MANIFEST_DIRECTORY = "_manifest"
 

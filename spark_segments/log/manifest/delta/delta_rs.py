@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,24 +17,14 @@ from deltalake import DeltaTable
 from deltalake import exceptions as delta_errors
 
 from spark_segments.errors import LogDirError, StorageError
-from spark_segments.log.manifest.delta.actions import (
-    Action,
-    added_file,
-    bounds,
-    commit_info,
-    paths_of,
-    rows_or_unknown,
-)
+from spark_segments.log.manifest.delta.actions import added_file, bounds, rows_or_unknown
 from spark_segments.log.manifest.row_files import STATISTICS, RowFile
 from spark_segments.log.manifest.schemas import KIND
 from spark_segments.quantities import Moment
 from spark_segments.storage import Storage
+from spark_segments.storage.delta import Action, commit_info, paths_of, reason
 from spark_segments.storage.native import native
 from spark_segments.storage.scratch import scratch_directory
-
-_STACK = re.compile(r"\n+\s*(?:Backtrace:\s*|stack backtrace:\s*)?0: .*", re.DOTALL)
-_OPEN_FILES = re.compile(r"too many open files|os error 2[34]\b", re.IGNORECASE)
-_DRAWING = re.compile(r"\x1b\[[0-9;]*m|↳")
 
 
 class CommitFailedError(Exception):
@@ -48,17 +37,6 @@ class CommitNotSentError(CommitFailedError):
 
 class VersionTakenError(CommitFailedError):
     """The version is taken: by another commit, or by this same commit where an earlier reply was lost."""
-
-
-def reason(error: BaseException | None) -> str:
-    """The error in a single line: delta-rs draws trees in colour, and adds a stack where RUST_BACKTRACE is set."""
-    text = _STACK.sub("", _DRAWING.sub("", str(error)))
-    return " ".join(text.split()) or type(error).__name__
-
-
-def hint_after(error: BaseException, hint: str) -> str:
-    """`hint`, save where the limit of open files was reached, of which delta-rs tells in its text alone."""
-    return "Raise the limit of open files (ulimit -n), then run it again" if _OPEN_FILES.search(str(error)) else hint
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from spark_segments.config import TopicConfig
+from spark_segments.config.table import TopicConfig
 
 
 @dataclass(frozen=True, slots=True)

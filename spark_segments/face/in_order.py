@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable
 
 from spark_segments.lake.table import table
-from spark_segments.log.report import Report
+from spark_segments.log import Report
 from spark_segments.maintenance.compaction.compact import compact
 from spark_segments.maintenance.removal.vacuum import vacuum
 from spark_segments.maintenance.retention.retain import retain

@@ -12,11 +12,12 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
-from typing import Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 import pyarrow as pa
 
-from spark_segments.storage import Storage
+if TYPE_CHECKING:
+    from spark_segments.storage import Storage
 
 
 class Batch(Protocol):
