@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import dataclasses
 import sys
 from collections.abc import Sequence
 
@@ -127,7 +128,7 @@ def test_log_start_and_end_never_go_back(tmp_path_factory, found, overrides, clo
     topic_id = log.topic("orders").snapshot.topic_id
     for number, (sealed, chunks, start) in enumerate(found):
         rows = [one for one in rows_of(number, sealed, chunks) if one.records]
-        rows = [Segment(**{**_fields(one), "topic_id": topic_id, "created_ms": log.storage.now_ms()}) for one in rows]
+        rows = [dataclasses.replace(one, topic_id=topic_id, created_ms=log.storage.now_ms()) for one in rows]
         commit_append(log.topic("orders").manifest, rows)
         end = log.topic("orders").offsets()[number][1]
         with under_policy(log, "orders", "delete"):
@@ -142,10 +143,6 @@ def test_log_start_and_end_never_go_back(tmp_path_factory, found, overrides, clo
             if rows:
                 assert rows[0].next_offset > after[number][0] or rows[0].state != Segment.SEALED
         before = after
-
-
-def _fields(segment: Segment) -> dict:
-    return {name: getattr(segment, name) for name in segment.__dataclass_fields__}
 
 
 def expired(
