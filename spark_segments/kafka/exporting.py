@@ -33,6 +33,7 @@ from spark_segments.format.sidecars.checkpoints import (
     PARTITION_METADATA_FILE,
     RECOVERY_POINTS_FILE,
     REPLICATION_OFFSETS_FILE,
+    is_topic_id,
     leader_epochs_bytes,
     leader_epochs_from,
     offsets_bytes,
@@ -216,6 +217,13 @@ def export_topics(
         if topic_ids is not None and snapshot.topic not in topic_ids:
             names = ", ".join(sorted(topic_ids)[:20]) or "none"
             raise InvalidOptionError(f"Topic {snapshot.topic} has no id in the cluster", found=f"ids of {names}")
+        if topic_ids is not None and not is_topic_id(topic_ids[snapshot.topic]):
+            raise InvalidOptionError(
+                f"The id of topic {snapshot.topic} is none that a broker takes",
+                expected="22 characters of URL-safe base64, as kafka-topics --describe prints it",
+                found=repr(topic_ids[snapshot.topic])[:100],
+                hint="Where a client prints it with + and /, put - and _ in their place, and leave = out",
+            )
         for row in Partition.of_table(snapshot.partitions):
             name = f"{snapshot.topic}-{row.partition}"
             if name in there and target.list(name):

@@ -2,7 +2,8 @@
 
 One KRaft broker with a busy cleaner. A capture comes later than delete.retention.ms over a transaction that is aborted
 afterwards, and whose records and marker the cleaner takes before the next one. A topic is captured while it is cleaned.
-Another ends with a hole; a broker comes up over its export, after a clean stop and after a kill.
+Another ends with a hole; a broker comes up over its export, after a clean stop and after a kill. A new cluster takes
+an archive of the golden data by the steps of docs/how-to/archive-kafka.md.
 """
 
 from __future__ import annotations
@@ -21,12 +22,13 @@ import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from spark_segments import LogDir
 from spark_segments.kafka_protocol import capture
 from spark_segments.maintenance import verify
+from tests.golden_files import golden_dir
 from tests.segment_bytes import batches_of
 
 _COMPACTED = {
@@ -90,6 +92,7 @@ def main() -> int:
             _cleaned_between_passes(broker, log)
             _end_that_is_a_hole(broker, log)
         _export_of_the_hole(broker, log, home / "exported")
+        _archive_into_a_new_cluster(arguments.classpath, home / "new")
     return 0
 
 
@@ -168,6 +171,46 @@ def _export_of_the_hole(broker: KafkaBroker, log: LogDir, exported: Path) -> Non
     print("a log end that is a hole: the broker gives out offset 200 next")
 
 
+def _archive_into_a_new_cluster(classpath: str, home: Path) -> None:
+    home.mkdir()
+    archive, exported = LogDir.create(f"{home}/archive"), home / "exported"
+    archive.import_kafka(str(golden_dir("broker-data")))
+    names = [name for name in archive.topics() if not name.startswith("__")]
+    kept, broker = {"retention.ms": "-1", "cleanup.policy": "delete"}, KafkaBroker(classpath, home)
+    with broker.running():
+        admin = AdminClient({"bootstrap.servers": broker.address})
+        topics = [NewTopic(name, len(archive.topic(name).offsets()), 1, config=kept) for name in names]
+        for future in admin.create_topics(topics).values():
+            future.result(60)
+        described = admin.describe_topics(TopicCollection(names))
+        ids = {name: _url_safe(str(future.result(60).topic_id)) for name, future in described.items()}
+    archive.export_kafka(str(exported), names, topic_ids=ids)
+    for name in names:
+        for directory in broker.data.glob(f"{name}-[0-9]*"):
+            shutil.rmtree(directory)
+    (broker.data / ".kafka_cleanshutdown").unlink()
+    shutil.copytree(exported, broker.data, dirs_exist_ok=True)
+    for is_killed in (True, False):
+        with broker.running(is_killed=is_killed):
+            count = 0
+            for name in names:
+                for number, (start, end) in archive.topic(name).offsets().items():
+                    here, there = _here(archive, name, number), _there(broker, name, number)
+                    assert here == there and (not here or here[0][0] >= start), f"{name}-{number}"
+                    assert _ends(broker, name, number) == (start, end)
+                    count += len(there)
+    assert not [*broker.data.glob("*-stray")]
+    with broker.running():
+        _producer(broker, names[0])("new", "")
+        assert _ends(broker, names[0], 0)[1] == archive.topic(names[0]).offsets()[0][1] + 1
+    print(f"an archive in a new cluster: {count} records of {len(names)} topics")
+
+
+def _url_safe(topic_id: str) -> str:
+    """A topic id as Kafka's own tools print it; librdkafka has another alphabet."""
+    return topic_id.replace("+", "-").replace("/", "_").rstrip("=")
+
+
 def _entries(checkpoint: Path) -> list[str]:
     return checkpoint.read_text().splitlines()[2:]
 
@@ -189,20 +232,28 @@ def _producer(broker: KafkaBroker, topic: str) -> Callable[[str, str], None]:
     return put
 
 
-def _here(log: LogDir, topic: str) -> list[Row]:
-    table = log.topic(topic).scan(isolation="read_committed", columns=["offset", "key", "value"]).to_table()
-    return sorted(zip(*(table.column(name).to_pylist() for name in ("offset", "key", "value")), strict=True))
+def _here(log: LogDir, topic: str, partition: int = 0) -> list[Row]:
+    names = ("offset", "key", "value")
+    table = log.topic(topic).scan(partition=partition, isolation="read_committed", columns=[*names]).to_table()
+    return sorted(zip(*(table.column(name).to_pylist() for name in names), strict=True))
 
 
-def _there(broker: KafkaBroker, topic: str) -> list[Row]:
+def _there(broker: KafkaBroker, topic: str, partition: int = 0) -> list[Row]:
     settings = {"bootstrap.servers": broker.address, "group.id": "reader", "enable.partition.eof": True}
-    consumer = Consumer(settings)
-    consumer.assign([TopicPartition(topic, 0, 0)])
+    consumer = Consumer(settings | {"auto.offset.reset": "earliest"})
+    consumer.assign([TopicPartition(topic, partition, OFFSET_BEGINNING)])
     rows = []
     while (message := consumer.poll(_PATIENCE_SECONDS)).error() is None:
         rows.append((message.offset(), message.key(), message.value()))
     consumer.close()
     return rows
+
+
+def _ends(broker: KafkaBroker, topic: str, partition: int) -> tuple[int, int]:
+    consumer = Consumer({"bootstrap.servers": broker.address, "group.id": "reader"})
+    low, high = consumer.get_watermark_offsets(TopicPartition(topic, partition), _PATIENCE_SECONDS)
+    consumer.close()
+    return low, high
 
 
 def _latest(rows: list[Row]) -> dict[bytes, bytes]:

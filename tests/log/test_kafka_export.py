@@ -448,4 +448,14 @@ def test_an_export_for_a_new_cluster_has_its_ids_and_begins_at_leader_epoch_0(lo
     assert verify(new, deep=True).findings == []
     with pytest.raises(InvalidOptionError, match="payments has no id"):
         log.export_kafka(str(tmp_path / "half"), topic_ids={"orders": ids["orders"]})
+    for refused in (
+        "",
+        "+AAAAAAAAAAAAAAAAAAAAA",
+        "Az/AAAAAAAAAAAAAAAAAAA",
+        "AzAAAAAAAAAAAAAAAAAAAA==",
+        "A" * 22,
+        "00000000-0000-0000-0000-000000000001",
+    ):
+        with pytest.raises(InvalidOptionError, match="none that a broker takes"):
+            log.export_kafka(str(tmp_path / "half"), ["orders"], topic_ids={"orders": refused})
     assert not (tmp_path / "half").exists()

@@ -193,10 +193,10 @@ def _malformed(expected: object, found: object, path: str, byte_position: int) -
 def is_topic_id(text: str) -> bool:
     """Whether a text is the id of a topic: a UUID, as Kafka writes it."""
     try:
-        decoded = base64.b64decode(text + "==", altchars=b"-_", validate=True)
+        decoded = base64.b64decode(text + "==", altchars=b"-_", validate=True)  # takes + and /, which Kafka does not
     except (binascii.Error, ValueError):
         return False
-    return len(text) == 22 and len(decoded) == _TOPIC_ID_BYTES and any(decoded)
+    return len(text) == 22 and len(decoded) == _TOPIC_ID_BYTES and any(decoded) and {"+", "/"}.isdisjoint(text)
 
 
 def _unescaped(text: str) -> str:
