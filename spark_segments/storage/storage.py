@@ -241,7 +241,11 @@ class Storage:
 
     def write_all(self, files: Iterable[tuple[str, Any]], *, unique: bool = False) -> None:
         """Creates files, each of (path, bytes), at the same time where each is a request."""
-        self.at_once(lambda file: self.write(*file, unique=unique), files)
+        if not self.is_local:
+            self.at_once(lambda file: self.write(*file, unique=unique), files)
+            return
+        for path, data in files:
+            self.write(path, data, unique=unique)
 
     def replace(self, path: str, data: Any) -> None:
         """Writes a file whole (any buffer), in place of an existing file. A crash leaves the old or the new file.
@@ -300,7 +304,7 @@ class Storage:
         """
         wanted = list(items)
         if len(wanted) < 2 or self.is_local:
-            return [work(item) for item in wanted]
+            return list(map(work, wanted))
         with ThreadPoolExecutor(min(_THREADS, len(wanted))) as pool:
             return list(pool.map(work, wanted))
 

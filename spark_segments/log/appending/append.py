@@ -9,10 +9,8 @@ from spark_segments import extensions
 from spark_segments.config import topic_config
 from spark_segments.errors import SegmentsError, StorageError, UnknownOutcomeError
 from spark_segments.log.directory import LogDirectory
-from spark_segments.log.manifest.manifest import Manifest
 from spark_segments.log.manifest.operation import Operation
 from spark_segments.log.manifest.snapshot import Snapshot
-from spark_segments.log.manifest.topic_log import TableState
 from spark_segments.log.manifest.transaction import AnyTransaction, Transaction, checked
 
 if TYPE_CHECKING:  # these need kernels, which a planner's process does not
@@ -30,46 +28,35 @@ def append(
     formats: Mapping[str, str] | None = None,
 ) -> dict[int, tuple[int, int]]:
     """Appends rows in one commit. Takes, returns and raises what `Topic.append` says."""
-    log.check_writable()
-    is_once = hasattr(rows, "__next__")  # rows that can be read once only
-    with log.known(topic) as manifest:
-        state = manifest.state_to_commit_on(is_latest=is_once)
-        try:
-            return _append(log, manifest, state, rows, txn, options, formats)
-        except (StorageError, UnknownOutcomeError):
-            raise
-        except SegmentsError:  # it rests on a state that may be an old one
-            latest = None if is_once else manifest.moved(state)
-            if latest is None:
-                raise
-        return _append(log, manifest, latest, rows, txn, options, formats)
-
-
-def _append(
-    log: LogDirectory,
-    manifest: Manifest,
-    state: TableState,
-    given: Rows,
-    txn: Transaction | None,
-    options: ProducerOptions | None,
-    formats: Mapping[str, str] | None,
-) -> dict[int, tuple[int, int]]:
     from spark_segments.log.appending.appender import Appender, Chunks
     from spark_segments.log.appending.caller_rows import record_batches
     from spark_segments.log.appending.offset_assignment import commit_written
 
-    state.snapshot.role.check(state.snapshot.topic, Operation.APPEND)
-    target = _target(log, state.snapshot)
-    with Appender(log.storage, lambda _: target, topic=manifest.topic, options=options) as appender:
-        rows = record_batches(given, formats or {})
-        if formats:
-            rows = extensions.typed_columns(log).encoded(manifest.topic, rows, formats)
-        for batch in rows:
-            appender.write(batch)
-        written = appender.close()
-    # No rows are an append, too: their transaction is recorded, and a repeat with rows adds nothing.
-    written = written or [Chunks(manifest.topic, target.topic_id)]
-    return commit_written(manifest, written, txn, log.defaults, state=state)
+    log.check_writable()
+    is_once = hasattr(rows, "__next__")  # rows that can be read once only
+    with log.known(topic) as manifest:
+        state = manifest.state_to_commit_on(is_latest=is_once)
+        while True:
+            try:
+                state.snapshot.role.check(topic, Operation.APPEND)
+                target = _target(log, state.snapshot)
+                with Appender(log.storage, {topic: target}.__getitem__, topic=topic, options=options) as appender:
+                    batches = record_batches(rows, formats or {})
+                    if formats:
+                        batches = extensions.typed_columns(log).encoded(topic, batches, formats)
+                    for batch in batches:
+                        appender.write(batch)
+                    written = appender.close()
+                # No rows are an append, too: their transaction is recorded, and a repeat with rows adds nothing.
+                written = written or [Chunks(topic, target.topic_id)]
+                return commit_written(manifest, written, txn, log.defaults, state=state)
+            except (StorageError, UnknownOutcomeError):
+                raise
+            except SegmentsError:  # it rests on a state that may be an old one
+                latest = None if is_once else manifest.moved(state)
+                if latest is None:
+                    raise
+                state, is_once = latest, True
 
 
 def append_target(log: LogDirectory, topic: str, txn: AnyTransaction | None = None) -> Target:

@@ -87,18 +87,16 @@ class SegmentWriter:
         """Appends whole batches. `data` holds exactly their bytes, in order; positions in `batches` are ignored."""
         if len(batches) == 0:
             return
-        self._stream.write(data)
-        self._built.add(batches)
-
-    @property
-    def _stream(self) -> WriteStream:
         if self._log is None:
             self._log = self._storage.stream(self._stem + LOG_SUFFIX, unique=not self._name_is_shared)
-        return self._log
+        self._log.write(data)
+        self._built.add(batches)
 
     def close(self, *, topic_id: str, created_ms: int, state: str = Segment.CHUNK) -> Segment:
         """Finishes the files and returns their row, at the offsets in the file's bytes."""
-        self._stream.close()
+        if self._log is None:
+            self._log = self._storage.stream(self._stem + LOG_SUFFIX, unique=not self._name_is_shared)
+        self._log.close()
         index, time_index = self._built.finish()
         txn_index = txn_index_bytes(AbortedTransactions.concatenate(self._aborted))
         sidecars = [(self._stem + INDEX_SUFFIX, index), (self._stem + TIME_INDEX_SUFFIX, time_index)]
