@@ -57,7 +57,7 @@ def write_rows(
     keys: list[pa.RecordBatch] = []
 
     def records(part: Part | ViewPart) -> Iterator[pa.RecordBatch]:
-        for batch in Scan.read(log, part):
+        for batch in Scan.read(log, [part]):
             if changes:
                 keys.append(batch.select(Eras.RANKED))
                 batch = batch.filter(pc.is_valid(batch.column("value")))
@@ -96,7 +96,7 @@ class StillThere:
         partitions, offsets = _places(rows)
         kept = np.zeros(len(offsets), np.bool_)
         for partition, parts in itertools.groupby(self.parts, lambda part: part.partition):
-            there = [batch.column("offset").to_numpy() for part in parts for batch in Scan.read(storage, part)]
+            there = [batch.column("offset").to_numpy() for batch in Scan.read(storage, parts)]
             mine = partitions == partition
             kept[mine] = np.isin(offsets[mine], np.concatenate([np.empty(0, np.int64), *there]))
         return kept
@@ -161,7 +161,7 @@ def have_newer(log: Storage, eras: Eras, records: pa.Table, parts: Sequence[Late
     """
     keys, own = records.column("key").combine_chunks(), eras.ranks(records)
     known = LatestKeys.of(keys)
-    for batch in itertools.chain.from_iterable(Scan.read(log, part) for part in parts):
+    for batch in Scan.read(log, parts):
         rivals = batch.filter(pa.array(known.know(batch.column("key"))))
         theirs, ours = eras.ranks(rivals), own[:, pc.index_in(rivals.column("key"), keys).to_numpy()]
         if (Eras.is_newer(theirs, ours) & (theirs[0] != ours[0])).any():
@@ -173,7 +173,7 @@ def count_records(log: Storage, parts: Sequence[Part | ViewPart]) -> Counter[int
     """Task function: parts of a scan → their records by partition."""
     counted: Counter[int] = Counter()
     for part in parts:
-        counted[part.partition] += sum(batch.num_rows for batch in Scan.read(log, part))
+        counted[part.partition] += sum(batch.num_rows for batch in Scan.read(log, [part]))
     return counted
 
 

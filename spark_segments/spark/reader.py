@@ -11,12 +11,11 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from spark_segments import extensions
-from spark_segments.ahead import read_ahead
 from spark_segments.execution import Versioned
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.reading.across import ViewPart
 from spark_segments.log.reading.plan import Part, Selection, pack
-from spark_segments.log.reading.scan import Scan
+from spark_segments.log.reading.scan import Decoded, Scan, columns_of
 from spark_segments.spark.batches import merged
 from spark_segments.spark.offsets import OffsetRange, offset_ranges, split
 from spark_segments.spark.options import ReadOptions
@@ -118,38 +117,28 @@ class Reader(Versioned, DataSourceReader):
 
     def _scan(self, topic: str, offsets: dict[int, tuple[int, int]]) -> Scan:
         options, readers = self._options, self._value_readers.get(topic, ())
-        raw = {reader.chosen.raw_column: reader.chosen.column for reader in readers}
         selection = Selection(
-            tuple(dict.fromkeys(raw.get(name, name) for name in self._schema.names)),
-            options.isolation_level,
-            Selection.LATEST_VIEW if options.latest else None,
+            isolation=options.isolation_level,
+            view=Selection.LATEST_VIEW if options.latest else None,
             include_tombstones=options.include_tombstones,
         )
-        return Scan(self._storage, self._snapshots[topic], offsets, selection, readers)
+        return Scan(self._storage, self._snapshots[topic], offsets, selection, readers).select(self._schema.names)
 
     def _batches(self, parts: Sequence[Any]) -> Iterator[pa.RecordBatch]:
-        from spark_segments.log.reading.read import pieces_of
-
+        """The rows of parts, with keys and values decoded where a topic has readers for them."""
+        threads = 1 if self._storage.is_local or self._options.latest else TASK_THREADS
         try:
-            if self._storage.is_local or not all(isinstance(part, Part) for part in parts):
-                for part in parts:
-                    yield from self._read(part)
-            else:
-                pieces = (partial(self._read, piece) for piece in pieces_of(self._storage, parts))
-                yield from read_ahead(pieces, TASK_THREADS, most_bytes=TASK_AHEAD_BYTES)
+            yield from Scan.read(self._storage, parts, threads, most_bytes=TASK_AHEAD_BYTES, decoded=self._decoded)
         finally:
             freeze_imports()
 
-    def _read(self, part: Part | ViewPart) -> Iterator[pa.RecordBatch]:
-        """The batches of a part, with keys and values decoded where the topic has readers for them."""
-        batches, readers = Scan.read(self._storage, part), self._value_readers.get(part.topic)
+    def _decoded(self, topic: str) -> Decoded | None:
+        """What decodes the keys and values of a topic, to the types of all topics; None where it has no readers."""
+        readers = self._value_readers.get(topic)
         if not readers:
-            yield from batches
-            return
-        raw = {reader.chosen.raw_column: reader.chosen.column for reader in readers}
-        names = list(dict.fromkeys(raw.get(name, name) for name in self._schema.names))
-        columns = extensions.provided("columns")[-1](names, readers)
-        yield from columns.conformed(columns.decoded(batches), self._schema)
+            return None
+        columns = extensions.provided("columns")[-1](columns_of(self._schema.names, readers), readers)
+        return lambda batches: columns.conformed(columns.decoded(batches), self._schema)
 
 
 def _groups(pieces: list[OffsetRange], *, whole: bool) -> Iterator[list[OffsetRange]]:

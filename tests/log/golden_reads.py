@@ -58,7 +58,7 @@ def as_records(
 
 def read_one_by_one(log: LogDir, parts: Iterable[Part | LatestPart]) -> list[Record]:
     """What tasks would read, each its own part."""
-    return [record for part in parts for record in records_of(Scan.read(log.storage, part))]
+    return records_of(Scan.read(log.storage, parts))
 
 
 def tree(directory: Path) -> dict[str, tuple[str, int]]:

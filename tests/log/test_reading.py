@@ -78,7 +78,7 @@ def test_ranges_put_together_read_each_record_once(batches, batch_bytes, start, 
         tasks = pack(parts, 1 << 22)
         assert [one for task in tasks for one in task] == parts
         offsets = [
-            offset for part in parts for batch in Scan.read(log.storage, part) for offset in batch.column(0).to_pylist()
+            offset for part in parts for batch in Scan.read(log.storage, [part]) for offset in batch.column(0).to_pylist()
         ]
         assert offsets == list(range(start, min(start + count, len(timestamps))))
 
@@ -112,7 +112,7 @@ def test_one_large_segment_is_read_by_many_tasks_each_its_share(tmp_path):
     offsets: list[int] = []
     for part in parts:
         storage = CountingStorage(log.uri)
-        offsets += [row for batch in Scan.read(storage, part) for row in batch[0].to_pylist()]
+        offsets += [row for batch in Scan.read(storage, [part]) for row in batch[0].to_pylist()]
         assert storage.log_bytes < part.size_bytes + (1 << 20)
     assert offsets == list(range(end))
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -19,8 +20,15 @@ from spark_segments.log.reading.plan import Part, Selection, cut
 from spark_segments.log.segment.file import LookUp, SegmentFile
 from spark_segments.storage import Storage
 
+if TYPE_CHECKING:
+    from spark_segments.log.reading.across import ViewPart
+
+
 PIECE_BYTES = WINDOW_BYTES - BORDER_BYTES
 """Bytes of a .log that a thread reads at a time, by a single read. More would wait longer for those before them."""
+
+Indexes = Mapping[str, tuple[np.ndarray, np.ndarray]]
+"""Offset indexes in memory, by the path of the .log."""
 
 INDEXES_AHEAD = 4
 """Indexes of an object store that are read before the pieces of their segments are."""
@@ -91,28 +99,30 @@ def _begin(storage: Storage, part: Part, start_offset: int) -> tuple[LookUp, int
 
 def pieces_of(
     storage: Storage,
-    parts: Iterable[Part],
-    indexes: Mapping[str, tuple[np.ndarray, np.ndarray]] | None = None,
+    parts: Iterable[Part | ViewPart],
+    indexes: Indexes | None = None,
     *,
     first_window_bytes: int = WINDOW_BYTES,
-) -> Iterator[Part]:
-    """The parts as parts of about PIECE_BYTES, in order, which together are the parts. Each is a single read, save the
-    first, of whose records the first ones come soon where `first_window_bytes` are few.
+) -> Iterator[Part | ViewPart]:
+    """The parts as parts of about PIECE_BYTES, in order, which together are the parts; those of a view stay whole. Each
+    is a single read, save the first, of whose records the first ones come soon where `first_window_bytes` are few.
 
     Reads the .index of each part that is larger; of an object store, those of the next parts at the same time.
     `indexes` in memory stand in for missing files. A large log has very many pieces: they are made when asked for.
     """
     for piece in _cut_ahead(storage, parts, partial(_cut_up, storage, indexes or {})):
-        yield replace(piece, first_window_bytes=first_window_bytes)
+        yield replace(piece, first_window_bytes=first_window_bytes) if isinstance(piece, Part) else piece
         first_window_bytes = WINDOW_BYTES
 
 
-def _cut_ahead(storage: Storage, parts: Iterable[Part], cut_up: Callable[[Part], list[Part]]) -> Iterator[Part]:
+def _cut_ahead(
+    storage: Storage, parts: Iterable[Part | ViewPart], cut_up: Callable[[Part | ViewPart], Sequence[Part | ViewPart]]
+) -> Iterator[Part | ViewPart]:
     if storage.is_local:
         for whole in parts:
             yield from cut_up(whole)
         return
-    ahead: deque[Future[list[Part]]] = deque()
+    ahead: deque[Future[Sequence[Part | ViewPart]]] = deque()
     with ThreadPoolExecutor(INDEXES_AHEAD, thread_name_prefix="index-ahead") as pool:
         for whole in parts:
             ahead.append(pool.submit(cut_up, whole))
@@ -122,7 +132,9 @@ def _cut_ahead(storage: Storage, parts: Iterable[Part], cut_up: Callable[[Part],
             yield from ahead.popleft().result()
 
 
-def _cut_up(storage: Storage, indexes: Mapping[str, tuple[np.ndarray, np.ndarray]], whole: Part) -> list[Part]:
+def _cut_up(storage: Storage, indexes: Indexes, whole: Part | ViewPart) -> Sequence[Part | ViewPart]:
+    if not isinstance(whole, Part):
+        return [whole]
     if whole.size_bytes <= PIECE_BYTES or whole.look_up.byte_position or whole.segment.path in indexes:
         return cut(whole, PIECE_BYTES if whole.segment.path in indexes else None, indexes)
     segment, positions = whole.segment, range(whole.start_position, whole.end_position)

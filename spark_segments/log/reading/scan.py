@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from spark_segments import extensions
-from spark_segments.ahead import Piece, read_ahead, reading_threads
+from spark_segments.ahead import MOST_AHEAD_BYTES, read_ahead, reading_threads
 from spark_segments.errors import InvalidOptionError
 from spark_segments.format.decoding.decode import record_schema
+from spark_segments.format.walk import WINDOW_BYTES
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.reading.plan import EVERYTHING, Part, Selection
-from spark_segments.log.reading.read import pieces_of, read_part
+from spark_segments.log.reading.read import Indexes, pieces_of, read_part
 from spark_segments.log.segment.file import FIRST_WINDOW_BYTES
 from spark_segments.printing import Printed, Prints
 from spark_segments.quantities import Bytes
@@ -31,6 +32,15 @@ if TYPE_CHECKING:
     from spark_segments.values.batches import Columns, Decoder
 
 Offsets = Mapping[int, tuple[int, int]]
+Decoded = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+
+
+def columns_of(names: Iterable[str], decoders: Sequence[Decoder]) -> tuple[str, ...]:
+    """The columns of records to which these columns belong, at least one: one of undecodable bytes comes with its
+    own.
+    """
+    raw = {decoder.chosen.raw_column: decoder.chosen.column for decoder in decoders}
+    return tuple(dict.fromkeys(raw.get(name, name) for name in names)) or ("offset",)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -51,7 +61,7 @@ class Scan(Prints):
             raise InvalidOptionError("Control records have no values", hint="Read them without value.format")
         if (
             self.selection.value_type == Selection.BINARY_VIEW
-            and (typed := self._typed) is not None
+            and (typed := self.columns) is not None
             and typed.types("value")
         ):
             raise InvalidOptionError("value_type is the type of values without a format", hint="Leave it out")
@@ -85,15 +95,13 @@ class Scan(Prints):
     @property
     def schema(self) -> pa.Schema:
         """The columns with their types: those of the selection, and behind them columns of undecodable bytes."""
-        if (typed := self._typed) is not None:
+        if (typed := self.columns) is not None:
             return typed.schema
         return record_schema(self.selection.columns, view_values=self.selection.value_type == Selection.BINARY_VIEW)
 
     def select(self, names: Iterable[str]) -> Scan:
         """The same scan of these columns alone, at least of one; a column of undecodable bytes comes with its own."""
-        raw = {one.chosen.raw_column: one.chosen.column for one in self.decoders}
-        chosen = tuple(dict.fromkeys(raw.get(name, name) for name in names)) or ("offset",)
-        return replace(self, selection=replace(self.selection, columns=chosen))
+        return replace(self, selection=replace(self.selection, columns=columns_of(names, self.decoders)))
 
     def parts(self, max_bytes: int | None = None, pieces: Iterable[Offsets] | None = None) -> Iterator[Part | ViewPart]:
         """The parts of the scan, by partition and offset, each of about `max_bytes` (None: as large as they come).
@@ -102,7 +110,7 @@ class Scan(Prints):
         those of the scan; no part has some of two pieces. Plans at once; of a large log, parts are made as they are
         asked for.
         """
-        typed = self._typed
+        typed = self.columns
         selection = self.selection if typed is None else replace(self.selection, columns=tuple(typed.wanted))
         if selection.view is not None:
             from spark_segments.log.reading.across import view_parts
@@ -126,15 +134,14 @@ class Scan(Prints):
             threads = 1 if own else reading_threads(self.storage)
         if threads < 1:
             raise InvalidOptionError("A read has at least one thread", expected="threads ≥ 1", found=threads)
-        parts = self.parts()
-        if threads > 1 and self.selection.view is None:
-            plain = cast(Iterator[Part], parts)
-            indexes = self.snapshot.stand_ins.offset_indexes
-            parts = pieces_of(self.storage, plain, indexes, first_window_bytes=FIRST_WINDOW_BYTES)
-        pieces: Iterable[Piece] = (partial(Scan.read, self.storage, part) for part in parts)
-        if (typed := self._typed) is not None:
-            pieces = (partial(_decoded, typed, piece) for piece in pieces)
-        return read_ahead(pieces, threads)
+        return Scan.read(
+            self.storage,
+            self.parts(),
+            threads,
+            decoded=lambda _: None if self.columns is None else self.columns.decoded,
+            indexes=self.snapshot.stand_ins.offset_indexes,
+            first_window_bytes=FIRST_WINDOW_BYTES,
+        )
 
     def to_reader(self, threads: int | None = None) -> pa.RecordBatchReader:
         """The batches as an Arrow stream: whatever takes one can read a topic, such as DuckDB.
@@ -145,7 +152,7 @@ class Scan(Prints):
         and 16 at least on an object store.
         """
         batches = self.batches(reading_threads(self.storage) if threads is None else threads)
-        if (typed := self._typed) is not None:
+        if (typed := self.columns) is not None:
             batches = typed.conformed(batches)
         return pa.RecordBatchReader.from_batches(self.schema, batches)
 
@@ -184,21 +191,47 @@ class Scan(Prints):
         return Printed("Scan", facts, ("partition", "start", "end", "bytes"), rows)
 
     @property
-    def _typed(self) -> Columns | None:
+    def columns(self) -> Columns | None:
+        """The columns that are read, where keys or values are decoded; else None."""
         if not self.decoders:
             return None
         columns: Columns = extensions.provided("columns")[-1](self.selection.columns, self.decoders)
         return columns
 
     @staticmethod
-    def read(storage: Storage, part: Part | ViewPart) -> Iterator[pa.RecordBatch]:
-        """The records of a part as they are stored: no key and no value is decoded."""
-        if isinstance(part, Part):
-            return read_part(storage, part)
-        from spark_segments.log.reading.across import read_across
-        from spark_segments.log.reading.latest import LatestPart, read_latest
+    def read(
+        storage: Storage,
+        parts: Iterable[Part | ViewPart],
+        threads: int = 1,
+        *,
+        most_bytes: int = MOST_AHEAD_BYTES,
+        decoded: Callable[[str], Decoded | None] = lambda topic: None,
+        indexes: Indexes | None = None,
+        first_window_bytes: int = WINDOW_BYTES,
+    ) -> Iterator[pa.RecordBatch]:
+        """The records of parts, in their order. `decoded`: by topic, what decodes keys and values; None: nothing.
 
-        return read_latest(storage, part) if isinstance(part, LatestPart) else read_across(storage, part)
+        More than one of `threads` read ahead, in pieces that are each a single read, up to `most_bytes` of batches. The
+        first read is of `first_window_bytes`. `indexes` in memory stand in for missing files.
+        """
+        if threads > 1:
+            parts = pieces_of(storage, parts, indexes, first_window_bytes=first_window_bytes)
+
+        def batches(part: Part | ViewPart) -> Iterator[pa.RecordBatch]:
+            decode, records = decoded(part.topic), _records(storage, part)
+            return records if decode is None else decode(records)
+
+        return read_ahead((partial(batches, part) for part in parts), threads, most_bytes=most_bytes)
+
+
+def _records(storage: Storage, part: Part | ViewPart) -> Iterator[pa.RecordBatch]:
+    """The records of a part as they are stored: no key and no value is decoded."""
+    if isinstance(part, Part):
+        return read_part(storage, part)
+    from spark_segments.log.reading.across import read_across
+    from spark_segments.log.reading.latest import LatestPart, read_latest
+
+    return read_latest(storage, part) if isinstance(part, LatestPart) else read_across(storage, part)
 
 
 def _file_bytes(snapshot: Snapshot, partition: int, start: int, end: int) -> int:
@@ -206,7 +239,3 @@ def _file_bytes(snapshot: Snapshot, partition: int, start: int, end: int) -> int
     live = snapshot.live_table(partition)
     base, following = (live.column(name).to_numpy() for name in ("base_offset", "next_offset"))
     return int(live.column("log_bytes").to_numpy()[(base < end) & (following > start)].sum())
-
-
-def _decoded(typed: Columns, piece: Piece) -> Iterator[pa.RecordBatch]:
-    return typed.decoded(piece())

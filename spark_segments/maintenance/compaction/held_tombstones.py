@@ -90,7 +90,7 @@ def _values(storage: Storage, keys: pa.Array, part: Part) -> pa.Table:
 
 def _keys(storage: Storage, part: Part, wanted: Callable[[pa.RecordBatch], pa.Array]) -> pa.Table:
     return _once(
-        [pa.Table.from_batches([batch.select(_KEY).filter(wanted(batch))]) for batch in Scan.read(storage, part)]
+        [pa.Table.from_batches([batch.select(_KEY).filter(wanted(batch))]) for batch in Scan.read(storage, [part])]
     )
 
 

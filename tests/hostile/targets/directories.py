@@ -29,7 +29,7 @@ _NAMES = ["..", "../x", "orders-99999999999", "orders-٣", "orders--1", "a/b-0",
 def _read_all(storage: Storage, snapshot: Snapshot) -> None:
     for level in ("read_uncommitted", "read_committed"):
         for part in Scan.of(storage, snapshot, selection=Selection(isolation=level)).parts(4000):
-            for batch in Scan.read(storage, part):
+            for batch in Scan.read(storage, [part]):
                 batch.validate(full=True)
 
 
