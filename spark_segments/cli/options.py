@@ -14,6 +14,7 @@ import inspect
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_type_hints
 
@@ -104,6 +105,21 @@ NowOption = Annotated[
 C = TypeVar("C", bound=Callable[..., Any])
 
 
+def option(help: str, *names: str, default: Any = None, **further: Any) -> Any:
+    """An option of a command, or of a class of options: the default of a parameter, or of a field.
+
+    Its long name is that of the parameter, unless `names` have one. `further`: what typer.Option takes.
+    """
+    return dataclasses.field(
+        default=default, metadata={"option": partial(typer.Option, help=help, **further), "names": names}
+    )
+
+
+def flag(help: str, *names: str) -> Any:
+    """An option without a value, which is off by default."""
+    return option(help, *names, default=False)
+
+
 @dataclass(frozen=True, slots=True)
 class LogOptions:
     """LOG_DIR and --storage."""
@@ -156,12 +172,7 @@ class ConfiguredLogOptions(LogOptions):
 class SparkOptions:
     """--master: where the work runs."""
 
-    master: Annotated[
-        str | None,
-        typer.Option(
-            "--master", metavar="URL", help="Run the work on this Spark master (local[4], spark://…, yarn, sc://…)."
-        ),
-    ] = None
+    master: str | None = option("Run the work on this Spark master (local[4], spark://…, yarn, sc://…).", metavar="URL")
 
     @property
     def is_wanted(self) -> bool:
@@ -211,9 +222,9 @@ def with_options(command: C) -> C:
             continue
         fields = get_type_hints(groups[parameter.name], include_extras=True)
         for field in dataclasses.fields(groups[parameter.name]):
-            default = inspect.Parameter.empty if field.default is dataclasses.MISSING else field.default
-            declared = _declared(field.name, fields[field.name], default)
-            (parameters if _is_argument(declared) else shared).append(declared)
+            declared = _declared(field.name, fields[field.name], field)
+            is_argument = any(isinstance(info, ArgumentInfo) for info in declared.annotation.__metadata__)
+            (parameters if is_argument else shared).append(declared)
 
     @functools.wraps(command)
     def called(**values: Any) -> Any:
@@ -227,11 +238,15 @@ def with_options(command: C) -> C:
 
 
 def _declared(name: str, annotation: Any, default: Any) -> inspect.Parameter:
+    """A parameter as typer wants it. `default`: a field of a class of options, `option`, or the default itself."""
+    if isinstance(default, dataclasses.Field):
+        if "option" in default.metadata:
+            names = default.metadata["names"]
+            if not any(word.startswith("--") for word in names):
+                names = (f"--{name.replace('_', '-')}", *names)
+            annotation = Annotated[annotation, default.metadata["option"](*names)]
+        default = inspect.Parameter.empty if default.default is dataclasses.MISSING else default.default
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
-
-
-def _is_argument(parameter: inspect.Parameter) -> bool:
-    return any(isinstance(one, ArgumentInfo) for one in parameter.annotation.__metadata__)
 
 
 KeyOption = Annotated[

@@ -10,26 +10,21 @@ import typer
 from spark_segments.cli.doctor.environment import environment, spark_workers
 from spark_segments.cli.doctor.finding import FAILED
 from spark_segments.cli.doctor.paths import Item, path_of
-from spark_segments.cli.options import OutputOption, StorageOption
+from spark_segments.cli.options import OutputOption, StorageOption, option, with_options
 from spark_segments.cli.output import FOUND_FAULTS, Output, print_json, print_text
 from spark_segments.config import parse_overrides
 
 
+@with_options
 def doctor(
     log_dir: Annotated[
         str | None, typer.Argument(metavar="LOG_DIR", help="A log directory, or where one is to be made.")
     ] = None,
-    master: Annotated[
-        str | None, typer.Option("--master", metavar="URL", help="Start Spark there and ask its workers as well.")
-    ] = None,
-    path: Annotated[
-        Item | None,
-        typer.Option(
-            "--path",
-            help="Only print where something lies: the script for spark-submit, Spark's settings, the example DAG, or "
-            "a JAVA_HOME that Spark runs with.",
-        ),
-    ] = None,
+    master: str | None = option("Start Spark there and ask its workers as well.", metavar="URL"),
+    path: Item | None = option(
+        "Only print where something lies: the script for spark-submit, Spark's settings, the example DAG, or "
+        "a JAVA_HOME that Spark runs with."
+    ),
     output: OutputOption = Output.TEXT,
     storage: StorageOption = None,
 ) -> None:

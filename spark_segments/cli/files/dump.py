@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from spark_segments.cli.options import OutputOption, StorageOption
+from spark_segments.cli.options import OutputOption, StorageOption, flag, option, with_options
 from spark_segments.cli.output import FOUND_FAULTS, Output
 from spark_segments.config import parse_overrides
 from spark_segments.errors import escaped, escaped_json
@@ -19,28 +19,18 @@ from spark_segments.errors import escaped, escaped_json
 SUFFIXES = (".log", ".index", ".timeindex", ".snapshot", ".txnindex")
 
 
+@with_options
 def dump(
     files: Annotated[
         list[str],
         typer.Argument(metavar="FILES", help="Files of segments, checkpoints, or partition directories."),
     ],
-    deep_iteration: Annotated[bool, typer.Option("--deep-iteration", help="Print records as well as batches.")] = False,
-    print_data_log: Annotated[
-        bool, typer.Option("--print-data-log", help="Print keys and values as well; implies --deep-iteration.")
-    ] = False,
-    skip_record_metadata: Annotated[
-        bool, typer.Option("--skip-record-metadata", help="With --print-data-log: print keys and values only.")
-    ] = False,
-    verify_index_only: Annotated[
-        bool, typer.Option("--verify-index-only", help="Check indexes and print only their faults.")
-    ] = False,
-    max_bytes: Annotated[
-        int | None,
-        typer.Option("--max-bytes", min=1, help="Read at most this number of bytes from the start of a .log."),
-    ] = None,
-    max_message_size: Annotated[
-        int, typer.Option("--max-message-size", min=1, help="The largest batch that an index entry may point to.")
-    ] = 5 << 20,
+    deep_iteration: bool = flag("Print records as well as batches."),
+    print_data_log: bool = flag("Print keys and values as well; implies --deep-iteration."),
+    skip_record_metadata: bool = flag("With --print-data-log: print keys and values only."),
+    verify_index_only: bool = flag("Check indexes and print only their faults."),
+    max_bytes: int | None = option("Read at most this number of bytes from the start of a .log.", min=1),
+    max_message_size: int = option("The largest batch that an index entry may point to.", default=5 << 20, min=1),
     output: OutputOption = Output.TEXT,
     storage: StorageOption = None,
 ) -> None:

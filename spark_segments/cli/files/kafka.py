@@ -17,6 +17,8 @@ from spark_segments.cli.options import (
     OutputOption,
     SparkOptions,
     TopicsOption,
+    flag,
+    option,
     with_options,
 )
 from spark_segments.cli.output import FAILED, FOUND_FAULTS, Output, print_report, print_summary, shown_hole
@@ -43,33 +45,16 @@ def import_(
     spark: SparkOptions,
     topic: TopicsOption = None,
     config: ConfigOption = None,
-    recovery: Annotated[
-        str | None,
-        typer.Option(
-            "--recovery",
-            metavar="kafka",
-            help="Take the log as a broker does: cut at damage, and without segments that are missing. By default the "
-            "import stops there.",
-        ),
-    ] = None,
-    keep_retention: Annotated[
-        bool, typer.Option("--keep-retention", help="Keep retention.ms and retention.bytes of Kafka's topics, too.")
-    ] = False,
-    exclude_internal: Annotated[
-        bool, typer.Option("--exclude-internal", help="Leave out topics whose names begin with __.")
-    ] = False,
-    replicated: Annotated[
-        bool,
-        typer.Option("--replicated", help="Copy what all in-sync replicas have: up to replication-offset-checkpoint."),
-    ] = False,
-    groups: Annotated[
-        list[str] | None,
-        typer.Option("--groups", metavar="PATTERN", help="Groups of __consumer_offsets to keep with their topics."),
-    ] = None,
-    checksums: Annotated[
-        Path | None,
-        typer.Option("--checksums", metavar="FILE", help="List the files and their checksums, for verify --against."),
-    ] = None,
+    recovery: str | None = option(
+        "Take the log as a broker does: cut at damage, and without segments that are missing. By default the "
+        "import stops there.",
+        metavar="kafka",
+    ),
+    keep_retention: bool = flag("Keep retention.ms and retention.bytes of Kafka's topics, too."),
+    exclude_internal: bool = flag("Leave out topics whose names begin with __."),
+    replicated: bool = flag("Copy what all in-sync replicas have: up to replication-offset-checkpoint."),
+    groups: list[str] | None = option("Groups of __consumer_offsets to keep with their topics.", metavar="PATTERN"),
+    checksums: Path | None = option("List the files and their checksums, for verify --against.", metavar="FILE"),
     output: OutputOption = Output.TEXT,
     metrics: MetricsOption = None,
     kafka_storage: KafkaStorageOption = None,
@@ -133,15 +118,11 @@ def export(
         ),
     ],
     topic: TopicsOption = None,
-    topic_ids: Annotated[
-        Path | None,
-        typer.Option(
-            "--topic-ids",
-            metavar="FILE",
-            help="What kafka-topics --describe prints of a new cluster, where the topics were created empty.",
-            exists=True,
-        ),
-    ] = None,
+    topic_ids: Path | None = option(
+        "What kafka-topics --describe prints of a new cluster, where the topics were created empty.",
+        metavar="FILE",
+        exists=True,
+    ),
     output: OutputOption = Output.TEXT,
     metrics: MetricsOption = None,
     kafka_storage: KafkaStorageOption = None,

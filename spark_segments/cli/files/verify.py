@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -16,6 +16,8 @@ from spark_segments.cli.options import (
     OptionalTopicsArgument,
     OutputOption,
     SparkOptions,
+    flag,
+    option,
     with_options,
 )
 from spark_segments.cli.output import FOUND_FAULTS, Output, print_json, print_table, shown_hole
@@ -35,27 +37,13 @@ def verify(
     location: ConfiguredLogOptions,
     spark: SparkOptions,
     topic: OptionalTopicsArgument = None,
-    deep: Annotated[
-        bool,
-        typer.Option("--deep", help="Read every byte: check CRCs, records, index entries and keys of clean tails."),
-    ] = False,
-    repair: Annotated[
-        bool,
-        typer.Option(
-            "--repair", help="Rebuild faulty sidecars, or the lost manifest of TOPIC; no record is changed. Deep."
-        ),
-    ] = False,
+    deep: bool = flag("Read every byte: check CRCs, records, index entries and keys of clean tails."),
+    repair: bool = flag("Rebuild faulty sidecars, or the lost manifest of TOPIC; no record is changed. Deep."),
     dry_run: DryRunOption = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before the topic gets a new id.")] = False,
-    against: Annotated[
-        Path | None,
-        typer.Option(
-            "--against",
-            metavar="FILE",
-            help="Compare files with a list of checksums that `segments mirror --checksums` wrote.",
-            exists=True,
-        ),
-    ] = None,
+    yes: bool = flag("Do not ask before the topic gets a new id.", "-y"),
+    against: Path | None = option(
+        "Compare files with a list of checksums that `segments mirror --checksums` wrote.", metavar="FILE", exists=True
+    ),
     output: OutputOption = Output.TEXT,
 ) -> None:
     """Looks for faults in the manifest, the files and their sizes, and with --deep in every byte.

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import TYPE_CHECKING
 
 from spark_segments.cli.confirmation import confirm, print_way_back
 from spark_segments.cli.jobs.maintenance import finish, run
@@ -16,6 +14,7 @@ from spark_segments.cli.options import (
     KeyOption,
     SparkOptions,
     YesOption,
+    flag,
     key_bytes,
     with_options,
 )
@@ -33,12 +32,7 @@ def erase(
     spark: SparkOptions,
     key: KeyOption = None,
     key_base64: Base64KeyOption = None,
-    history: Annotated[
-        bool,
-        typer.Option(
-            "--history", help="Also delete files of earlier versions that have the keys, at once, by a vacuum."
-        ),
-    ] = False,
+    history: bool = flag("Also delete files of earlier versions that have the keys, at once, by a vacuum."),
     yes: YesOption = False,
 ) -> None:
     """Erases the records of keys from a topic: no other record goes, and every offset stays.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -18,6 +18,7 @@ from spark_segments.cli.options import (
     OutputOption,
     TopicArgument,
     key_bytes,
+    option,
     with_options,
 )
 from spark_segments.cli.output import Output, print_json, print_text
@@ -42,16 +43,12 @@ if TYPE_CHECKING:
 def explain(
     location: ConfiguredLogOptions,
     topic: TopicArgument,
-    partition: Annotated[
-        int | None, typer.Option("--partition", help="The partition; needed where the topic has several.")
-    ] = None,
-    offset: Annotated[int | None, typer.Option("--offset", help="The record at this offset.", min=0)] = None,
-    at: Annotated[
-        str | None, typer.Option("--time", metavar="TIME", help="The first record of this time or later.")
-    ] = None,
+    partition: int | None = option("The partition; needed where the topic has several."),
+    offset: int | None = option("The record at this offset.", min=0),
+    at: str | None = option("The first record of this time or later.", "--time", metavar="TIME"),
     key: KeyOption = None,
     key_base64: Base64KeyOption = None,
-    every: Annotated[str, typer.Option("--every", metavar="TIME", help="How often each job runs.")] = "1h",
+    every: str = option("How often each job runs.", default="1h", metavar="TIME"),
     output: OutputOption = Output.TEXT,
     now_ms: NowOption = None,
 ) -> None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from spark_segments.cli.interrupts import commits_told
-from spark_segments.cli.options import ConfiguredLogOptions, JobOptions, SparkOptions, with_options
+from spark_segments.cli.options import ConfiguredLogOptions, JobOptions, SparkOptions, flag, option, with_options
 from spark_segments.cli.output import FAILED, print_report
 from spark_segments.config import TopicConfig, topic_config
 from spark_segments.progress import progress_bar
@@ -40,16 +40,10 @@ def retain(
     location: ConfiguredLogOptions,
     settings: JobOptions,
     spark: SparkOptions,
-    max_bytes: Annotated[
-        str | None,
-        typer.Option("--max-bytes", metavar="SIZE", help="Limit on the bytes of all topics together, such as 500GiB."),
-    ] = None,
-    min_retention: Annotated[
-        str,
-        typer.Option(
-            "--min-retention", metavar="TIME", help="--max-bytes removes no younger records; such as 12h or 7d."
-        ),
-    ] = "1d",
+    max_bytes: str | None = option("Limit on the bytes of all topics together, such as 500GiB.", metavar="SIZE"),
+    min_retention: str = option(
+        "--max-bytes removes no younger records; such as 12h or 7d.", default="1d", metavar="TIME"
+    ),
 ) -> None:
     """Takes whole segments out of the log by retention.ms and retention.bytes, oldest first.
 
@@ -79,13 +73,8 @@ def compact(
     location: ConfiguredLogOptions,
     settings: JobOptions,
     spark: SparkOptions,
-    force: Annotated[
-        bool, typer.Option("--force", help="Compact every partition that has records to clean, due or not.")
-    ] = False,
-    max_partitions: Annotated[
-        int | None,
-        typer.Option("--max-partitions", min=1, help="Compact at most this number of partitions, the dirtiest first."),
-    ] = None,
+    force: bool = flag("Compact every partition that has records to clean, due or not."),
+    max_partitions: int | None = option("Compact at most this number of partitions, the dirtiest first.", min=1),
 ) -> None:
     """Keeps the newest record of every key in the topics whose cleanup.policy has compact.
 
@@ -125,10 +114,7 @@ def maintain(
     location: ConfiguredLogOptions,
     settings: JobOptions,
     spark: SparkOptions,
-    table: Annotated[
-        str | None,
-        typer.Option("--table", metavar="TABLE", help="Keep the table there in step; {topic} stands for the topic."),
-    ] = None,
+    table: str | None = option("Keep the table there in step; {topic} stands for the topic.", metavar="TABLE"),
 ) -> None:
     """Runs all maintenance jobs in order: roll, retain, compact, vacuum.
 

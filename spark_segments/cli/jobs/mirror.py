@@ -18,6 +18,8 @@ from spark_segments.cli.options import (
     OutputOption,
     SparkOptions,
     TopicsOption,
+    flag,
+    option,
     with_options,
 )
 from spark_segments.cli.output import FAILED, Output, print_json, print_summary, print_table, tell
@@ -49,28 +51,16 @@ def mirror(
     target: TargetOptions,
     spark: SparkOptions,
     topic: TopicsOption = None,
-    once: Annotated[bool, typer.Option("--once", help="End when the followers are in step.")] = False,
-    interval: Annotated[
-        str, typer.Option("--interval", metavar="TIME", help="How often to look for new commits, such as 500ms or 10s.")
-    ] = "1s",
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only show how far the followers are behind; mirror nothing.")
-    ] = False,
-    groups: Annotated[
-        bool, typer.Option("--groups", help="Mirror the positions of groups, too, over those of TARGET's groups.")
-    ] = False,
-    checksums: Annotated[
-        Path | None,
-        typer.Option(
-            "--checksums", metavar="FILE", help="With --once: list the files and their checksums, for verify --against."
-        ),
-    ] = None,
+    once: bool = flag("End when the followers are in step."),
+    interval: str = option("How often to look for new commits, such as 500ms or 10s.", default="1s", metavar="TIME"),
+    dry_run: bool = flag("Only show how far the followers are behind; mirror nothing."),
+    groups: bool = flag("Mirror the positions of groups, too, over those of TARGET's groups."),
+    checksums: Path | None = option(
+        "With --once: list the files and their checksums, for verify --against.", metavar="FILE"
+    ),
     output: OutputOption = Output.TEXT,
     metrics: MetricsOption = None,
-    source_storage: Annotated[
-        list[str] | None,
-        typer.Option("--source-storage", metavar="NAME=VALUE", help="A storage option for SOURCE, like --storage."),
-    ] = None,
+    source_storage: list[str] | None = option("A storage option for SOURCE, like --storage.", metavar="NAME=VALUE"),
 ) -> None:
     """Keeps topics of SOURCE in step in TARGET: commit by commit, with offsets, topic ids, paths and settings.
 

@@ -18,6 +18,7 @@ from spark_segments.cli.options import (
     SparkOptions,
     TopicsArgument,
     key_bytes,
+    option,
     with_options,
 )
 from spark_segments.cli.output import Output, print_report
@@ -39,21 +40,12 @@ def table(
     ],
     spark: SparkOptions,
     values: FormatOptions,
-    view: Annotated[
-        str | None, typer.Option("--view", metavar="latest", help="Keep the newest record of each key alone.")
-    ] = None,
-    archive: Annotated[
-        bool | None, typer.Option("--archive/--no-archive", help="Keep what leaves the topic, but for erased keys.")
-    ] = None,
-    partition_by: Annotated[
-        str | None, typer.Option("--partition-by", metavar="day", help="Partition the table by the day of timestamps.")
-    ] = None,
+    view: str | None = option("Keep the newest record of each key alone.", metavar="latest"),
+    archive: bool | None = option("Keep what leaves the topic, but for erased keys.", "--archive/--no-archive"),
+    partition_by: str | None = option("Partition the table by the day of timestamps.", metavar="day"),
     key: KeyOption = None,
     key_base64: Base64KeyOption = None,
-    table_storage: Annotated[
-        list[str] | None,
-        typer.Option("--table-storage", metavar="NAME=VALUE", help="A storage option for TABLE, like --storage."),
-    ] = None,
+    table_storage: list[str] | None = option("A storage option for TABLE, like --storage.", metavar="NAME=VALUE"),
     dry_run: DryRunOption = False,
     output: OutputOption = Output.TEXT,
     metrics: MetricsOption = None,

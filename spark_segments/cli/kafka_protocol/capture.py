@@ -17,6 +17,8 @@ from spark_segments.cli.options import (
     OutputOption,
     SparkOptions,
     TopicsOption,
+    flag,
+    option,
     with_options,
 )
 from spark_segments.cli.output import FAILED, FOUND_FAULTS, Output, print_json, shown_hole, tell
@@ -35,31 +37,16 @@ def capture(
     location: ConfiguredLogOptions,
     spark: SparkOptions,
     topic: TopicsOption = None,
-    groups: Annotated[
-        list[str] | None,
-        typer.Option("--groups", metavar="PATTERN", help="Groups whose positions in these topics are kept, too."),
-    ] = None,
-    once: Annotated[bool, typer.Option("--once", help="End when all that was there at the start is here.")] = False,
-    interval: Annotated[
-        str, typer.Option("--interval", metavar="TIME", help="Without --once: how often to look, such as 500ms.")
-    ] = "1s",
-    client_config: Annotated[
-        Path | None,
-        typer.Option("--client-config", metavar="FILE", help="client.properties: SASL, TLS, as Kafka's clients have."),
-    ] = None,
-    keep_retention: Annotated[
-        bool, typer.Option("--keep-retention", help="Keep retention.ms and retention.bytes of the cluster's topics.")
-    ] = False,
-    on_divergence: Annotated[
-        Divergence,
-        typer.Option(
-            "--on-divergence",
-            help="Where the cluster's log is another one: an error, what is here stays, or a new copy beside it.",
-        ),
-    ] = Divergence.FAIL,
-    recapture: Annotated[
-        bool, typer.Option("--recapture", help="Begin a new copy of these topics, TOPIC.branch-1; the old one stays.")
-    ] = False,
+    groups: list[str] | None = option("Groups whose positions in these topics are kept, too.", metavar="PATTERN"),
+    once: bool = flag("End when all that was there at the start is here."),
+    interval: str = option("Without --once: how often to look, such as 500ms.", default="1s", metavar="TIME"),
+    client_config: Path | None = option("client.properties: SASL, TLS, as Kafka's clients have.", metavar="FILE"),
+    keep_retention: bool = flag("Keep retention.ms and retention.bytes of the cluster's topics."),
+    on_divergence: Divergence = option(
+        "Where the cluster's log is another one: an error, what is here stays, or a new copy beside it.",
+        default=Divergence.FAIL,
+    ),
+    recapture: bool = flag("Begin a new copy of these topics, TOPIC.branch-1; the old one stays."),
     metrics: MetricsOption = None,
     output: OutputOption = Output.TEXT,
 ) -> None:

@@ -19,6 +19,8 @@ from spark_segments.cli.options import (
     OutputOption,
     TopicsOption,
     ToTimeOption,
+    flag,
+    option,
     with_options,
 )
 from spark_segments.cli.output import Output, print_json, print_table, tell
@@ -36,33 +38,16 @@ def replay(
     location: LogOptions,
     bootstrap: Annotated[str, typer.Argument(metavar="BOOTSTRAP", help="Brokers: host:port, several with commas.")],
     topic: TopicsOption = None,
-    rename: Annotated[
-        list[str] | None, typer.Option("--rename", metavar="TOPIC=NAME", help="The topic's name there.")
-    ] = None,
+    rename: list[str] | None = option("The topic's name there.", metavar="TOPIC=NAME"),
     from_time: FromTimeOption = None,
     to_time: ToTimeOption = None,
-    groups: Annotated[
-        list[str] | None,
-        typer.Option("--groups", metavar="PATTERN", help="Groups whose positions go along, at the new offsets."),
-    ] = None,
-    name: Annotated[
-        str, typer.Option("--name", help="The replay's transactional id and group in the cluster.")
-    ] = "segments-replay",
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on as the topics grow, until Ctrl-C.")] = False,
-    interval: Annotated[
-        str, typer.Option("--interval", metavar="TIME", help="With --follow: how often to look, such as 500ms.")
-    ] = "1s",
-    idempotent: Annotated[
-        bool,
-        typer.Option("--idempotent", help="No transactions: once, as long as nothing else writes the topics there."),
-    ] = False,
-    max_rate: Annotated[
-        int | None, typer.Option("--max-rate", metavar="BYTES", min=1, help="Bytes of keys and values a second.")
-    ] = None,
-    client_config: Annotated[
-        Path | None,
-        typer.Option("--client-config", metavar="FILE", help="client.properties: SASL, TLS, as Kafka's clients have."),
-    ] = None,
+    groups: list[str] | None = option("Groups whose positions go along, at the new offsets.", metavar="PATTERN"),
+    name: str = option("The replay's transactional id and group in the cluster.", default="segments-replay"),
+    follow: bool = flag("Go on as the topics grow, until Ctrl-C.", "-f"),
+    interval: str = option("With --follow: how often to look, such as 500ms.", default="1s", metavar="TIME"),
+    idempotent: bool = flag("No transactions: once, as long as nothing else writes the topics there."),
+    max_rate: int | None = option("Bytes of keys and values a second.", metavar="BYTES", min=1),
+    client_config: Path | None = option("client.properties: SASL, TLS, as Kafka's clients have.", metavar="FILE"),
     dry_run: DryRunOption = False,
     metrics: MetricsOption = None,
     output: OutputOption = Output.TEXT,

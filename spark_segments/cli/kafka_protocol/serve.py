@@ -12,13 +12,11 @@ import ssl
 import sys
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import TYPE_CHECKING
 
 from spark_segments.cli.arguments import timestamp_ms
 from spark_segments.cli.interrupts import until_interrupted
-from spark_segments.cli.options import ConfiguredLogOptions, MetricsOption, with_options
+from spark_segments.cli.options import ConfiguredLogOptions, MetricsOption, flag, option, with_options
 from spark_segments.config import parse_overrides
 from spark_segments.errors import InvalidOptionError, MissingExtraError
 
@@ -38,51 +36,29 @@ _M_ARENA_MAX = -8
 @with_options
 def serve(
     location: ConfiguredLogOptions,
-    host: Annotated[str, typer.Option("--host", help="The address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="The port; 0 takes any that is free.")] = 9092,
-    advertised: Annotated[
-        str | None,
-        typer.Option("--advertised-listener", metavar="HOST:PORT", help="Where clients are told to come to."),
-    ] = None,
-    interval: Annotated[
-        float, typer.Option("--interval", min=0.01, metavar="SECONDS", help="How often topics are read anew.")
-    ] = 1.0,
-    time: Annotated[
-        str | None, typer.Option("--time", metavar="WHEN", help="All topics as they were then: 2026-01-31T12:00Z.")
-    ] = None,
-    version: Annotated[
-        list[str] | None,
-        typer.Option("--version", metavar="TOPIC=VERSION", help="These topics alone, as of a version."),
-    ] = None,
-    tls_cert: Annotated[
-        Path | None, typer.Option("--tls-cert", exists=True, help="The certificate, with its chain, as PEM.")
-    ] = None,
-    tls_key: Annotated[Path | None, typer.Option("--tls-key", exists=True, help="Its private key, as PEM.")] = None,
-    users: Annotated[
-        Path | None,
-        typer.Option("--users", exists=True, help="Lines name:password, for SASL PLAIN and SCRAM."),
-    ] = None,
-    groups: Annotated[
-        str,
-        typer.Option(
-            "--groups",
-            metavar="read-only|own|all",
-            help="Which groups clients may join and move: none, those that clients of a server made, or all.",
-        ),
-    ] = "own",
-    retention_minutes: Annotated[
-        float,
-        typer.Option(
-            "--offsets-retention-minutes",
-            min=0,
-            metavar="MINUTES",
-            help="How long groups stay that clients made and use no more.",
-        ),
-    ] = 10_080,
+    host: str = option("The address to listen on.", default="127.0.0.1"),
+    port: int = option("The port; 0 takes any that is free.", default=9092, min=0, max=65535),
+    advertised: str | None = option("Where clients are told to come to.", "--advertised-listener", metavar="HOST:PORT"),
+    interval: float = option("How often topics are read anew.", default=1.0, min=0.01, metavar="SECONDS"),
+    time: str | None = option("All topics as they were then: 2026-01-31T12:00Z.", metavar="WHEN"),
+    version: list[str] | None = option("These topics alone, as of a version.", metavar="TOPIC=VERSION"),
+    tls_cert: Path | None = option("The certificate, with its chain, as PEM.", exists=True),
+    tls_key: Path | None = option("Its private key, as PEM.", exists=True),
+    users: Path | None = option("Lines name:password, for SASL PLAIN and SCRAM.", exists=True),
+    groups: str = option(
+        "Which groups clients may join and move: none, those that clients of a server made, or all.",
+        default="own",
+        metavar="read-only|own|all",
+    ),
+    retention_minutes: float = option(
+        "How long groups stay that clients made and use no more.",
+        "--offsets-retention-minutes",
+        default=10_080,
+        min=0,
+        metavar="MINUTES",
+    ),
     metrics: MetricsOption = None,
-    insecure: Annotated[
-        bool, typer.Option("--insecure", help="Serve other machines without TLS or without users.")
-    ] = False,
+    insecure: bool = flag("Serve other machines without TLS or without users."),
 ) -> None:
     """Serves topics to Kafka's own clients, as a read-only cluster of one broker.
 

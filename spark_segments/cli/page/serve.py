@@ -13,14 +13,12 @@ from dataclasses import dataclass, field
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import BoundedSemaphore, Lock
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, urlsplit
-
-import typer
 
 from spark_segments.cli.arguments import timestamp_ms
 from spark_segments.cli.interrupts import until_interrupted
-from spark_segments.cli.options import ConfiguredLogOptions, with_options
+from spark_segments.cli.options import ConfiguredLogOptions, option, with_options
 from spark_segments.cli.page.browse import WHOLE_BYTES, browse
 from spark_segments.cli.page.log_state import TOPICS_A_PAGE, Begin, growth, log_warnings, read_topics
 from spark_segments.cli.page.render import page as front_page
@@ -45,7 +43,7 @@ _GUESSES = 1000  # topics whose guessed formats are remembered
 def page(
     location: ConfiguredLogOptions,
     values: FormatOptions,
-    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="The port; 0 takes any that is free.")] = 8765,
+    port: int = option("The port; 0 takes any that is free.", default=8765, min=0, max=65535),
 ) -> None:
     """Serves the page of a log directory, always current, with a browser for its records.
 

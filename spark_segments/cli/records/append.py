@@ -20,6 +20,7 @@ from spark_segments.cli.options import (
     MetricsOption,
     OutputOption,
     TopicArgument,
+    option,
     with_options,
 )
 from spark_segments.cli.output import Output, print_json, print_table
@@ -41,46 +42,30 @@ def append(
     location: ConfiguredLogOptions,
     topic: TopicArgument,
     values: ConsoleOptions,
-    paths: Annotated[
-        list[str] | None,
-        typer.Option("--input", metavar="PATH", help="A file, a directory or a pattern; standard input by default."),
-    ] = None,
-    file_format: Annotated[
-        Format | None,
-        typer.Option("--format", help="The format; by default what the file's name says, else a value per line."),
-    ] = None,
-    reader_option: Annotated[
-        list[str] | None,
-        typer.Option("--option", metavar="NAME=VALUE", help="Of CSV: header, sep, quote. Of a Delta table: see below."),
-    ] = None,
+    paths: list[str] | None = option(
+        "A file, a directory or a pattern; standard input by default.", "--input", metavar="PATH"
+    ),
+    file_format: Format | None = option(
+        "The format; by default what the file's name says, else a value per line.", "--format"
+    ),
+    reader_option: list[str] | None = option(
+        "Of CSV: header, sep, quote. Of a Delta table: see below.", "--option", metavar="NAME=VALUE"
+    ),
     key_column: Annotated[str | None, _column_option("key", "key")] = None,
     value_column: Annotated[str | None, _column_option("value", "value, in place of the row as JSON")] = None,
     timestamp_column: Annotated[str | None, _column_option("timestamp", "timestamp; a number is ms since 1970")] = None,
     partition_column: Annotated[
         str | None, _column_option("partition", "partition, in place of the key's hash")
     ] = None,
-    partition: Annotated[int | None, typer.Option("--partition", help="Append to this partition only.")] = None,
-    partitions: Annotated[
-        int | None,
-        typer.Option("--partitions", min=1, help="If the topic does not exist: create it with so many partitions."),
-    ] = None,
+    partition: int | None = option("Append to this partition only."),
+    partitions: int | None = option("If the topic does not exist: create it with so many partitions.", min=1),
     config: ConfigOption = None,
     compression_codec: CompressionOption = None,
-    batch_size: Annotated[
-        int, typer.Option("--batch-size", help="The size of a record batch in bytes, before compression.", min=1)
-    ] = 131072,
-    once: Annotated[
-        str | None,
-        typer.Option("--once", metavar="KEY", help="A name for this append; a repeat within 7 days appends nothing."),
-    ] = None,
-    txn: Annotated[
-        str | None,
-        typer.Option(
-            "--txn",
-            metavar="APP:VERSION",
-            help="A job and its last run's number, again: appends nothing; lower: fails.",
-        ),
-    ] = None,
+    batch_size: int = option("The size of a record batch in bytes, before compression.", default=131072, min=1),
+    once: str | None = option("A name for this append; a repeat within 7 days appends nothing.", metavar="KEY"),
+    txn: str | None = option(
+        "A job and its last run's number, again: appends nothing; lower: fails.", metavar="APP:VERSION"
+    ),
     output: OutputOption = Output.TEXT,
     metrics: MetricsOption = None,
 ) -> None:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
-import typer
 
 from spark_segments.ahead import reading_threads
 from spark_segments.cli import completion
@@ -19,6 +18,8 @@ from spark_segments.cli.options import (
     OutputOption,
     TopicArgument,
     ToTimeOption,
+    flag,
+    option,
     with_options,
 )
 from spark_segments.cli.output import Output
@@ -39,53 +40,30 @@ def consume(
     location: LogOptions,
     topic: TopicArgument,
     values: ConsoleOptions,
-    partition: Annotated[int | None, typer.Option("--partition", help="Read this partition only.")] = None,
-    offset: Annotated[
-        str,
-        typer.Option(
-            "--offset",
-            "-o",
-            metavar="N|beginning|end",
-            help="The first offset; -N counts from the log end; also earliest, latest, s@TIME, e@TIME.",
-        ),
-    ] = "beginning",
-    from_beginning: Annotated[
-        bool, typer.Option("--from-beginning", help="Begin at the log start, which is the default.")
-    ] = False,
-    tail: Annotated[
-        int | None,
-        typer.Option("--tail", metavar="N", min=0, help="Print the newest N records of all partitions, by time."),
-    ] = None,
-    end_offset: Annotated[int | None, typer.Option("--end-offset", help="Stop before this offset.")] = None,
+    partition: int | None = option("Read this partition only."),
+    offset: str = option(
+        "The first offset; -N counts from the log end; also earliest, latest, s@TIME, e@TIME.",
+        "-o",
+        default="beginning",
+        metavar="N|beginning|end",
+    ),
+    from_beginning: bool = flag("Begin at the log start, which is the default."),
+    tail: int | None = option("Print the newest N records of all partitions, by time.", metavar="N", min=0),
+    end_offset: int | None = option("Stop before this offset."),
     from_time: FromTimeOption = None,
     to_time: ToTimeOption = None,
-    max_messages: Annotated[
-        int | None, typer.Option("--max-messages", "-n", min=0, help="Stop after this number of records.")
-    ] = None,
-    follow: Annotated[
-        bool, typer.Option("--follow", help="Wait for more records, until Ctrl-C, SIGTERM or --max-messages.")
-    ] = False,
-    poll_interval: Annotated[
-        str, typer.Option("--poll-interval", metavar="TIME", help="With --follow: how often to look, such as 500ms.")
-    ] = "1s",
-    group: Annotated[
-        str | None,
-        typer.Option(
-            "--group",
-            metavar="NAME",
-            autocompletion=completion.groups,
-            help="Begin at this group's positions, and commit what was printed.",
-        ),
-    ] = None,
-    template: Annotated[
-        str | None,
-        typer.Option("--template", "-f", metavar="TEXT", help="How a record is printed, in kcat's letters."),
-    ] = None,
-    isolation_level: Annotated[
-        str, typer.Option("--isolation-level", help="read_uncommitted or read_committed.")
-    ] = "read_uncommitted",
-    version: Annotated[int | None, typer.Option("--version", help="Read the topic as it was at this version.")] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing of formats that were guessed.")] = False,
+    max_messages: int | None = option("Stop after this number of records.", "-n", min=0),
+    follow: bool = flag("Wait for more records, until Ctrl-C, SIGTERM or --max-messages."),
+    poll_interval: str = option("With --follow: how often to look, such as 500ms.", default="1s", metavar="TIME"),
+    group: str | None = option(
+        "Begin at this group's positions, and commit what was printed.",
+        metavar="NAME",
+        autocompletion=completion.groups,
+    ),
+    template: str | None = option("How a record is printed, in kcat's letters.", "-f", metavar="TEXT"),
+    isolation_level: str = option("read_uncommitted or read_committed.", default="read_uncommitted"),
+    version: int | None = option("Read the topic as it was at this version."),
+    quiet: bool = flag("Say nothing of formats that were guessed.", "-q"),
     output: OutputOption = Output.TEXT,
 ) -> None:
     """Prints the records in the topic, partition by partition, by offset. With --follow it waits for more.

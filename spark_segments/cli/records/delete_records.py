@@ -5,13 +5,18 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import Annotated
-
-import typer
 
 from spark_segments.cli.arguments import timestamp_ms
 from spark_segments.cli.confirmation import confirm, print_way_back
-from spark_segments.cli.options import DryRunOption, LogOptions, OutputOption, TopicsArgument, YesOption, with_options
+from spark_segments.cli.options import (
+    DryRunOption,
+    LogOptions,
+    OutputOption,
+    TopicsArgument,
+    YesOption,
+    option,
+    with_options,
+)
 from spark_segments.cli.output import Output, print_json
 from spark_segments.errors import InvalidOptionError
 
@@ -20,24 +25,12 @@ from spark_segments.errors import InvalidOptionError
 def delete_records(
     location: LogOptions,
     topic: TopicsArgument,
-    partition: Annotated[
-        int | None, typer.Option("--partition", help="Delete from this partition only; from all by default.")
-    ] = None,
-    before_offset: Annotated[
-        int | None, typer.Option("--before-offset", help="Delete the records below this offset; -1: all records.")
-    ] = None,
-    before_time: Annotated[
-        str | None,
-        typer.Option(
-            "--before-time",
-            metavar="TIME",
-            help="Delete the records below the first record of this time or later.",
-        ),
-    ] = None,
-    offset_json_file: Annotated[
-        Path | None,
-        typer.Option("--offset-json-file", help="Kafka's JSON file with partitions and offsets.", exists=True),
-    ] = None,
+    partition: int | None = option("Delete from this partition only; from all by default."),
+    before_offset: int | None = option("Delete the records below this offset; -1: all records."),
+    before_time: str | None = option(
+        "Delete the records below the first record of this time or later.", metavar="TIME"
+    ),
+    offset_json_file: Path | None = option("Kafka's JSON file with partitions and offsets.", exists=True),
     dry_run: DryRunOption = False,
     yes: YesOption = False,
     output: OutputOption = Output.TEXT,

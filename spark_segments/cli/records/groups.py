@@ -19,6 +19,8 @@ from spark_segments.cli.options import (
     OutputOption,
     TopicsArgument,
     YesOption,
+    flag,
+    option,
     with_options,
 )
 from spark_segments.cli.output import Output, print_json, print_table
@@ -79,9 +81,7 @@ def show(
     location: LogOptions,
     group: GroupArgument,
     topic: OptionalTopicsArgument = None,
-    csv: Annotated[
-        bool, typer.Option("--csv", help="Print topic,partition,offset, which kafka-consumer-groups --from-file reads.")
-    ] = False,
+    csv: bool = flag("Print topic,partition,offset, which kafka-consumer-groups --from-file reads."),
     output: OutputOption = Output.TEXT,
 ) -> None:
     """Shows the positions of a group beside the log ends, and its lag.
@@ -151,18 +151,11 @@ def reset(
     location: LogOptions,
     group: GroupArgument,
     topic: TopicsArgument,
-    to: Annotated[
-        str | None, typer.Option("--to", metavar="OFFSET|earliest|latest", help="Where the group goes on.")
-    ] = None,
-    to_time: Annotated[
-        str | None,
-        typer.Option("--to-time", metavar="TIME", help="At the first record not older: ms since 1970 or ISO."),
-    ] = None,
-    shift_by: Annotated[
-        int | None, typer.Option("--shift-by", metavar="N", help="So many offsets on, or back where it is negative.")
-    ] = None,
+    to: str | None = option("Where the group goes on.", metavar="OFFSET|earliest|latest"),
+    to_time: str | None = option("At the first record not older: ms since 1970 or ISO.", metavar="TIME"),
+    shift_by: int | None = option("So many offsets on, or back where it is negative.", metavar="N"),
     partitions: PartitionsOption = None,
-    create: Annotated[bool, typer.Option("--create", help="Make the group if there is none.")] = False,
+    create: bool = flag("Make the group if there is none."),
     dry_run: DryRunOption = False,
     yes: YesOption = False,
     output: OutputOption = Output.TEXT,

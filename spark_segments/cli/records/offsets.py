@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import TYPE_CHECKING
 
 from spark_segments.cli.arguments import numbers, timestamp_ms
-from spark_segments.cli.options import LogOptions, OutputOption, TopicsArgument, with_options
+from spark_segments.cli.options import LogOptions, OutputOption, TopicsArgument, option, with_options
 from spark_segments.cli.output import Output, print_json
 from spark_segments.errors import InvalidOptionError
 
@@ -25,17 +23,12 @@ _KAFKAS_OWN = {
 def offsets(
     location: LogOptions,
     topic: TopicsArgument,
-    time: Annotated[
-        str,
-        typer.Option(
-            "--time",
-            metavar="TIME|earliest|latest",
-            help="latest (or -1), earliest (or -2), ms since 1970 or an ISO time.",
-        ),
-    ] = "latest",
-    partitions: Annotated[
-        str | None, typer.Option("--partitions", metavar="N,N", help="Print these partitions only.")
-    ] = None,
+    time: str = option(
+        "latest (or -1), earliest (or -2), ms since 1970 or an ISO time.",
+        default="latest",
+        metavar="TIME|earliest|latest",
+    ),
+    partitions: str | None = option("Print these partitions only.", metavar="N,N"),
     output: OutputOption = Output.TEXT,
 ) -> None:
     """Prints topic:partition:offset lines: the log end, the log start, or the first offset of a time or later.

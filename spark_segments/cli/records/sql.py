@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet
 import typer
 
-from spark_segments.cli.options import LogOptions, with_options
+from spark_segments.cli.options import LogOptions, flag, option, with_options
 from spark_segments.cli.output import print_table
 from spark_segments.cli.records.value_text import FormatOptions
 from spark_segments.config import READ_UNCOMMITTED
@@ -40,13 +40,9 @@ def sql(
     location: LogOptions,
     query: Annotated[str, typer.Argument(help="A statement of DuckDB's SQL.", metavar="QUERY")],
     values: FormatOptions,
-    isolation_level: Annotated[
-        str, typer.Option("--isolation-level", help="read_uncommitted or read_committed.")
-    ] = READ_UNCOMMITTED,
-    safe: Annotated[
-        bool, typer.Option("--safe", help="The statement may read topics alone: no file, no database, no setting.")
-    ] = False,
-    output: Annotated[TableOutput, typer.Option("--output", help="How rows are printed.")] = TableOutput.TEXT,
+    isolation_level: str = option("read_uncommitted or read_committed.", default=READ_UNCOMMITTED),
+    safe: bool = flag("The statement may read topics alone: no file, no database, no setting."),
+    output: TableOutput = option("How rows are printed.", default=TableOutput.TEXT),
 ) -> None:
     """Runs a SQL query over topics, by DuckDB. A topic is a view; its newest records by key are <topic>$latest.
 

@@ -6,12 +6,12 @@ import contextlib
 import difflib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import typer
 
+from spark_segments.cli.options import option
 from spark_segments.errors import InvalidOptionError, SegmentsError
 from spark_segments.values.options import COLUMNS, OPTIONS, REGISTRY
 
@@ -29,29 +29,13 @@ _NUMBERS = ("short", "int", "long")
 class FormatOptions:
     """The formats of keys and values, and --property with further options of them."""
 
-    key_format: Annotated[
-        str | None, typer.Option("--key-format", metavar="FORMAT", help="The format of keys: long, string, avro, …")
-    ] = None
-    value_format: Annotated[
-        str | None,
-        typer.Option("--value-format", metavar="FORMAT", help="The format of values: json, avro, …"),
-    ] = None
-    value_schema: Annotated[
-        str | None,
-        typer.Option("--value-schema", metavar="SCHEMA", help="The schema of values: its text, its file, or DDL."),
-    ] = None
-    schema_registry: Annotated[
-        str | None,
-        typer.Option(
-            "--schema-registry", metavar="WHERE", help="The schema registry: http://…, a directory, or _schemas."
-        ),
-    ] = None
-    properties: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--property", metavar="NAME=VALUE", help="A further option of formats: value.subject, value.errors, …"
-        ),
-    ] = None
+    key_format: str | None = option("The format of keys: long, string, avro, …", metavar="FORMAT")
+    value_format: str | None = option("The format of values: json, avro, …", metavar="FORMAT")
+    value_schema: str | None = option("The schema of values: its text, its file, or DDL.", metavar="SCHEMA")
+    schema_registry: str | None = option("The schema registry: http://…, a directory, or _schemas.", metavar="WHERE")
+    properties: list[str] | None = option(
+        "A further option of formats: value.subject, value.errors, …", "--property", metavar="NAME=VALUE"
+    )
 
     def split(self) -> tuple[dict[str, str], list[str]]:
         """(options of the layer values, other properties)."""
@@ -82,9 +66,7 @@ class FormatOptions:
 class ConsoleOptions(FormatOptions):
     """As FormatOptions, with the properties of Kafka's console tools."""
 
-    properties: Annotated[
-        list[str] | None, typer.Option("--property", metavar="NAME=VALUE", help="A property of Kafka's console tools.")
-    ] = None
+    properties: list[str] | None = option("A property of Kafka's console tools.", "--property", metavar="NAME=VALUE")
 
 
 def unknown_property(text: str, names: Iterable[str]) -> InvalidOptionError:

@@ -23,6 +23,8 @@ from spark_segments.cli.options import (
     TopicArgument,
     TopicsArgument,
     YesOption,
+    flag,
+    option,
     with_options,
 )
 from spark_segments.cli.output import Output, print_json, print_table, print_text
@@ -52,7 +54,7 @@ def create(
     topic: TopicArgument,
     partitions: PartitionsOption = 1,
     config: ConfigOption = None,
-    if_not_exists: Annotated[bool, typer.Option("--if-not-exists", help="Do nothing if the topic exists.")] = False,
+    if_not_exists: bool = flag("Do nothing if the topic exists."),
 ) -> None:
     """Creates a topic, and the log directory if it does not exist.
 
@@ -70,19 +72,11 @@ def create(
 def alter(
     location: ConfiguredLogOptions,
     topic: TopicsArgument,
-    partitions: Annotated[
-        int | None, typer.Option("--partitions", help="Raise the number of partitions to this.")
-    ] = None,
+    partitions: int | None = option("Raise the number of partitions to this."),
     config: ConfigOption = None,
-    delete_config: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--delete-config",
-            metavar="NAME",
-            help="Return a setting to its default; may be given several times.",
-            autocompletion=setting_names,
-        ),
-    ] = None,
+    delete_config: list[str] | None = option(
+        "Return a setting to its default; may be given several times.", metavar="NAME", autocompletion=setting_names
+    ),
 ) -> None:
     """Changes the configuration of topics, or raises their number of partitions.
 
@@ -119,10 +113,8 @@ def _has_keys(topic: Topic) -> bool:
 def delete(
     location: LogOptions,
     topic: TopicsArgument,
-    if_exists: Annotated[bool, typer.Option("--if-exists", help="Do nothing if the topic does not exist.")] = False,
-    force: Annotated[
-        bool, typer.Option("--force", help="Delete the topic even if its manifest cannot be read.")
-    ] = False,
+    if_exists: bool = flag("Do nothing if the topic does not exist."),
+    force: bool = flag("Delete the topic even if its manifest cannot be read."),
     dry_run: DryRunOption = False,
     yes: YesOption = False,
 ) -> None:
@@ -176,18 +168,10 @@ def _content(log: LogDir, topic: str, *, force: bool) -> tuple[str, int | None, 
 def restore(
     location: LogOptions,
     topic: TopicArgument,
-    version: Annotated[
-        int | None, typer.Option("--version", help="The version to return to, as `topic history` shows it.")
-    ] = None,
-    time: Annotated[
-        str | None, typer.Option("--time", metavar="TIME", help="Return to the last version that was there at a time.")
-    ] = None,
-    forget_transactions: Annotated[
-        bool, typer.Option("--forget-transactions", help="Let the removed transactions be appended again.")
-    ] = False,
-    including_erased: Annotated[
-        bool, typer.Option("--including-erased", help="Let records come back that were erased since.")
-    ] = False,
+    version: int | None = option("The version to return to, as `topic history` shows it."),
+    time: str | None = option("Return to the last version that was there at a time.", metavar="TIME"),
+    forget_transactions: bool = flag("Let the removed transactions be appended again."),
+    including_erased: bool = flag("Let records come back that were erased since."),
     dry_run: DryRunOption = False,
     yes: YesOption = False,
     output: OutputOption = Output.TEXT,

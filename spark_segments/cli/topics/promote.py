@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from spark_segments.cli.options import DryRunOption, LogOptions, OutputOption, SparkOptions, with_options
+from spark_segments.cli.options import DryRunOption, LogOptions, OutputOption, SparkOptions, flag, option, with_options
 from spark_segments.cli.output import FAILED, Output, print_json
 from spark_segments.config import parse_overrides
 from spark_segments.progress import progress_bar
@@ -25,19 +25,13 @@ def promote(
     topic: Annotated[
         list[str] | None, typer.Argument(metavar="[TOPIC]...", help="Topics and patterns; all followers by default.")
     ] = None,
-    former: Annotated[
-        str | None,
-        typer.Option(
-            "--from", metavar="LOG_DIR", help="The former leader's log directory; by default the one that is mirrored."
-        ),
-    ] = None,
-    former_storage: Annotated[
-        list[str] | None,
-        typer.Option("--from-storage", metavar="NAME=VALUE", help="A storage option for --from, like --storage."),
-    ] = None,
-    force: Annotated[
-        bool, typer.Option("--force", help="Promote without what only the former leader has, where that is needed.")
-    ] = False,
+    former: str | None = option(
+        "The former leader's log directory; by default the one that is mirrored.", "--from", metavar="LOG_DIR"
+    ),
+    former_storage: list[str] | None = option(
+        "A storage option for --from, like --storage.", "--from-storage", metavar="NAME=VALUE"
+    ),
+    force: bool = flag("Promote without what only the former leader has, where that is needed."),
     dry_run: DryRunOption = False,
     output: OutputOption = Output.TEXT,
 ) -> None:

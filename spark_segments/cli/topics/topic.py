@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
 from spark_segments.cli.lazy_commands import group_of, panel
-from spark_segments.cli.options import LogOptions, OutputOption, TopicArgument, with_options
+from spark_segments.cli.options import LogOptions, OutputOption, TopicArgument, option, with_options
 from spark_segments.cli.output import Output, ShownTime, print_json, print_summary, print_table, shown_change
 from spark_segments.log import Snapshot
 from spark_segments.quantities import Bytes, human_bytes, plural
@@ -92,8 +92,8 @@ COMMIT_COLUMNS = (
 def history(
     location: LogOptions,
     topic: TopicArgument,
-    partition: Annotated[int | None, typer.Option("--partition", help="Show the offsets of this partition.")] = None,
-    limit: Annotated[int, typer.Option("--limit", "-n", min=0, help="Show this number of commits; 0 for all.")] = 20,
+    partition: int | None = option("Show the offsets of this partition."),
+    limit: int = option("Show this number of commits; 0 for all.", "-n", default=20, min=0),
     output: OutputOption = Output.TEXT,
 ) -> None:
     """Shows the commits of a topic, newest first: when each job committed, and what it added and took.
