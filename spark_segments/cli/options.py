@@ -19,11 +19,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_type_hints
 
 import typer
-from typer.models import ArgumentInfo
 
 from spark_segments.cli import completion
 from spark_segments.cli.output import Output
-from spark_segments.config import load_defaults, parse_overrides
+from spark_segments.config import READ_UNCOMMITTED, load_defaults, parse_overrides
 from spark_segments.errors import InvalidOptionError
 
 if TYPE_CHECKING:
@@ -32,86 +31,20 @@ if TYPE_CHECKING:
     from spark_segments.face.logdir import LogDir
 
 
-TopicArgument = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic.", autocompletion=completion.topics)]
-TopicsArgument = Annotated[
-    list[str],
-    typer.Argument(
-        metavar="TOPIC...", help="Topics and patterns, such as orders or 'orders*'.", autocompletion=completion.topics
-    ),
-]
-OptionalTopicsArgument = Annotated[
-    list[str] | None,
-    typer.Argument(
-        metavar="[TOPIC]...",
-        help="Topics and patterns, such as orders or 'orders*'; all by default.",
-        autocompletion=completion.topics,
-    ),
-]
-TopicsOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--topic", metavar="PATTERN", help="Topics such as orders or 'orders*'; may be given again; all by default."
-    ),
-]
-DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Print what would be done; change nothing.")]
-YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask first.")]
-OutputOption = Annotated[Output, typer.Option("--output", help="The format of the output.")]
-StorageOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--storage", metavar="NAME=VALUE", help="A storage option by delta-rs's name, such as AWS_REGION=eu-west-1."
-    ),
-]
-DefaultsOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--defaults",
-        metavar="FILE",
-        help="A file of default settings by Kafka's names for servers, such as conf/segments.properties.",
-        exists=True,
-    ),
-]
-ConfigOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--config",
-        metavar="NAME=VALUE",
-        help="A topic setting; may be given several times.",
-        autocompletion=completion.settings,
-    ),
-]
-CompressionOption = Annotated[
-    str | None,
-    typer.Option("--compression-codec", help="none, gzip, snappy, lz4 or zstd; the topic's setting by default."),
-]
-FromTimeOption = Annotated[
-    str | None,
-    typer.Option("--from-time", metavar="TIME", help="Begin at the first record of this time or later."),
-]
-ToTimeOption = Annotated[
-    str | None,
-    typer.Option("--to-time", metavar="TIME", help="Stop before the first record of this time or later."),
-]
-MetricsOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--metrics", metavar="FILE", help="Write OpenMetrics text there, for node_exporter's textfile collector."
-    ),
-]
-NowOption = Annotated[
-    int | None, typer.Option("--now-ms", metavar="MS", help="The time to plan by, in ms since 1970; now by default.")
-]
-
 C = TypeVar("C", bound=Callable[..., Any])
 
 
-def option(help: str, *names: str, default: Any = None, **further: Any) -> Any:
-    """An option of a command, or of a class of options: the default of a parameter, or of a field.
-
-    Its long name is that of the parameter, unless `names` have one. `further`: what typer.Option takes.
-    """
+def argument(metavar: str, help: str, *, default: Any = dataclasses.MISSING, **further: Any) -> Any:
+    """An argument of a command, or of a class of options: the default of a parameter, or of a field."""
     return dataclasses.field(
-        default=default, metadata={"option": partial(typer.Option, help=help, **further), "names": names}
+        default=default, metadata={"declared": typer.Argument(metavar=metavar, help=help, **further)}
+    )
+
+
+def option(help: str, *names: str, default: Any = None, **further: Any) -> Any:
+    """An option, like `argument`. Its long name is that of the parameter, unless `names` have one."""
+    return dataclasses.field(
+        default=default, metadata={"declared": partial(typer.Option, help=help, **further), "names": names}
     )
 
 
@@ -120,14 +53,37 @@ def flag(help: str, *names: str) -> Any:
     return option(help, *names, default=False)
 
 
+_SOME = "Topics and patterns, such as orders or 'orders*'"
+TOPIC = argument("TOPIC", "The topic.", autocompletion=completion.topics)
+TOPICS = argument("TOPIC...", f"{_SOME}.", autocompletion=completion.topics)
+ANY_TOPICS = argument("[TOPIC]...", f"{_SOME}; all by default.", default=None, autocompletion=completion.topics)
+TOPIC_PATTERNS = option(
+    "Topics such as orders or 'orders*'; may be given again; all by default.", "--topic", metavar="PATTERN"
+)
+DRY_RUN = flag("Print what would be done; change nothing.")
+YES = flag("Do not ask first.", "-y")
+OUTPUT = option("The format of the output.", default=Output.TEXT)
+STORAGE = option("A storage option by delta-rs's name, such as AWS_REGION=eu-west-1.", metavar="NAME=VALUE")
+CONFIG = option(
+    "A topic setting; may be given several times.", metavar="NAME=VALUE", autocompletion=completion.settings
+)
+FROM_TIME = option("Begin at the first record of this time or later.", metavar="TIME")
+TO_TIME = option("Stop before the first record of this time or later.", metavar="TIME")
+METRICS = option("Write OpenMetrics text there, for node_exporter's textfile collector.", metavar="FILE")
+NOW_MS = option("The time to plan by, in ms since 1970; now by default.", metavar="MS")
+CLIENT_CONFIG = option("client.properties: SASL, TLS, as Kafka's clients have.", metavar="FILE")
+ISOLATION_LEVEL = option("read_uncommitted or read_committed.", default=READ_UNCOMMITTED)
+KEY = option("A key, as UTF-8; may be given several times.", metavar="TEXT")
+KEY_BASE64 = option("A key of any bytes; several times, too.", metavar="BASE64")
+BOOTSTRAP = argument("BOOTSTRAP", "Brokers: host:port, several with commas.")
+
+
 @dataclass(frozen=True, slots=True)
 class LogOptions:
     """LOG_DIR and --storage."""
 
-    log_dir: Annotated[
-        str, typer.Argument(metavar="LOG_DIR", help="The log directory: a path or an s3://, gs://, abfs:// URI.")
-    ]
-    storage: StorageOption = None
+    log_dir: str = argument("LOG_DIR", "The log directory: a path or an s3://, gs://, abfs:// URI.")
+    storage: list[str] | None = STORAGE
 
     @property
     def storage_options(self) -> dict[str, str]:
@@ -162,7 +118,11 @@ class LogOptions:
 class ConfiguredLogOptions(LogOptions):
     """LOG_DIR, --storage and --defaults."""
 
-    defaults: DefaultsOption = None
+    defaults: Path | None = option(
+        "A file of default settings by Kafka's names for servers, such as conf/segments.properties.",
+        metavar="FILE",
+        exists=True,
+    )
 
     def _defaults(self) -> dict[str, str] | None:
         return load_defaults(self.defaults) if self.defaults else None
@@ -192,11 +152,11 @@ class SparkOptions:
 class JobOptions:
     """The arguments and options of all maintenance jobs, beside the log directory and Spark."""
 
-    topic: OptionalTopicsArgument = None
-    dry_run: DryRunOption = False
-    output: OutputOption = Output.TEXT
-    metrics: MetricsOption = None
-    now_ms: NowOption = None
+    topic: list[str] | None = ANY_TOPICS
+    dry_run: bool = DRY_RUN
+    output: Output = OUTPUT
+    metrics: Path | None = METRICS
+    now_ms: int | None = NOW_MS
 
     def __post_init__(self) -> None:
         if self.metrics is not None and self.dry_run:
@@ -223,8 +183,7 @@ def with_options(command: C) -> C:
         fields = get_type_hints(groups[parameter.name], include_extras=True)
         for field in dataclasses.fields(groups[parameter.name]):
             declared = _declared(field.name, fields[field.name], field)
-            is_argument = any(isinstance(info, ArgumentInfo) for info in declared.annotation.__metadata__)
-            (parameters if is_argument else shared).append(declared)
+            (shared if "names" in field.metadata else parameters).append(declared)
 
     @functools.wraps(command)
     def called(**values: Any) -> Any:
@@ -237,24 +196,15 @@ def with_options(command: C) -> C:
     return called  # type: ignore[return-value]
 
 
-def _declared(name: str, annotation: Any, default: Any) -> inspect.Parameter:
-    """A parameter as typer wants it. `default`: a field of a class of options, `option`, or the default itself."""
-    if isinstance(default, dataclasses.Field):
-        if "option" in default.metadata:
-            names = default.metadata["names"]
-            if not any(word.startswith("--") for word in names):
-                names = (f"--{name.replace('_', '-')}", *names)
-            annotation = Annotated[annotation, default.metadata["option"](*names)]
-        default = inspect.Parameter.empty if default.default is dataclasses.MISSING else default.default
+def _declared(name: str, kind: Any, field: Any) -> inspect.Parameter:
+    """An argument or option as typer wants it."""
+    declared, names = field.metadata["declared"], field.metadata.get("names")
+    if names is not None:
+        has_long_name = any(text.startswith("--") for text in names)
+        declared = declared(*names) if has_long_name else declared(f"--{name.replace('_', '-')}", *names)
+    default = inspect.Parameter.empty if field.default is dataclasses.MISSING else field.default
+    annotation = Annotated[kind, declared]
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
-
-
-KeyOption = Annotated[
-    list[str] | None, typer.Option("--key", metavar="TEXT", help="A key, as UTF-8; may be given several times.")
-]
-Base64KeyOption = Annotated[
-    list[str] | None, typer.Option("--key-base64", metavar="BASE64", help="A key of any bytes; several times, too.")
-]
 
 
 def key_bytes(texts: Sequence[str] | None, encoded: Sequence[str] | None) -> list[bytes]:

@@ -3,30 +3,27 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Annotated
 
 import typer
 
 from spark_segments.cli.doctor.environment import environment, spark_workers
 from spark_segments.cli.doctor.finding import FAILED
 from spark_segments.cli.doctor.paths import Item, path_of
-from spark_segments.cli.options import OutputOption, StorageOption, option, with_options
+from spark_segments.cli.options import OUTPUT, STORAGE, argument, option, with_options
 from spark_segments.cli.output import FOUND_FAULTS, Output, print_json, print_text
 from spark_segments.config import parse_overrides
 
 
 @with_options
 def doctor(
-    log_dir: Annotated[
-        str | None, typer.Argument(metavar="LOG_DIR", help="A log directory, or where one is to be made.")
-    ] = None,
+    log_dir: str | None = argument("LOG_DIR", "A log directory, or where one is to be made.", default=None),
     master: str | None = option("Start Spark there and ask its workers as well.", metavar="URL"),
     path: Item | None = option(
         "Only print where something lies: the script for spark-submit, Spark's settings, the example DAG, or "
         "a JAVA_HOME that Spark runs with."
     ),
-    output: OutputOption = Output.TEXT,
-    storage: StorageOption = None,
+    output: Output = OUTPUT,
+    storage: list[str] | None = STORAGE,
 ) -> None:
     """Checks what usually goes wrong and says what to do: versions, kernels, Java, Spark's Pythons, the store.
 

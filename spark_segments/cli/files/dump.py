@@ -6,11 +6,11 @@ import json
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
-from spark_segments.cli.options import OutputOption, StorageOption, flag, option, with_options
+from spark_segments.cli.options import OUTPUT, STORAGE, argument, flag, option, with_options
 from spark_segments.cli.output import FOUND_FAULTS, Output
 from spark_segments.config import parse_overrides
 from spark_segments.errors import escaped, escaped_json
@@ -21,18 +21,15 @@ SUFFIXES = (".log", ".index", ".timeindex", ".snapshot", ".txnindex")
 
 @with_options
 def dump(
-    files: Annotated[
-        list[str],
-        typer.Argument(metavar="FILES", help="Files of segments, checkpoints, or partition directories."),
-    ],
+    files: list[str] = argument("FILES", "Files of segments, checkpoints, or partition directories."),
     deep_iteration: bool = flag("Print records as well as batches."),
     print_data_log: bool = flag("Print keys and values as well; implies --deep-iteration."),
     skip_record_metadata: bool = flag("With --print-data-log: print keys and values only."),
     verify_index_only: bool = flag("Check indexes and print only their faults."),
     max_bytes: int | None = option("Read at most this number of bytes from the start of a .log.", min=1),
     max_message_size: int = option("The largest batch that an index entry may point to.", default=5 << 20, min=1),
-    output: OutputOption = Output.TEXT,
-    storage: StorageOption = None,
+    output: Output = OUTPUT,
+    storage: list[str] | None = STORAGE,
 ) -> None:
     """Prints .log, .index, .timeindex, .snapshot, .txnindex and checkpoint files.
 

@@ -5,18 +5,19 @@ from __future__ import annotations
 import re
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
 from spark_segments.cli.interrupts import commits_told
 from spark_segments.cli.options import (
-    ConfigOption,
+    CONFIG,
+    METRICS,
+    OUTPUT,
+    TOPIC_PATTERNS,
     ConfiguredLogOptions,
-    MetricsOption,
-    OutputOption,
     SparkOptions,
-    TopicsOption,
+    argument,
     flag,
     option,
     with_options,
@@ -30,21 +31,17 @@ if TYPE_CHECKING:
     from spark_segments.face.logdir import LogDir
     from spark_segments.log import Report
 
-KafkaStorageOption = Annotated[
-    list[str] | None,
-    typer.Option("--kafka-storage", metavar="NAME=VALUE", help="A storage option for KAFKA_DIR, like --storage."),
-]
+KAFKA_STORAGE = option("A storage option for KAFKA_DIR, like --storage.", metavar="NAME=VALUE")
 
 
 @with_options
 def import_(
-    kafka_dir: Annotated[
-        str, typer.Argument(metavar="KAFKA_DIR", help="A log directory of Kafka, a partition in it, or tiered storage.")
-    ],
+    *,
+    kafka_dir: str = argument("KAFKA_DIR", "A log directory of Kafka, a partition in it, or tiered storage."),
     location: ConfiguredLogOptions,
     spark: SparkOptions,
-    topic: TopicsOption = None,
-    config: ConfigOption = None,
+    topic: list[str] | None = TOPIC_PATTERNS,
+    config: list[str] | None = CONFIG,
     recovery: str | None = option(
         "Take the log as a broker does: cut at damage, and without segments that are missing. By default the "
         "import stops there.",
@@ -55,9 +52,9 @@ def import_(
     replicated: bool = flag("Copy what all in-sync replicas have: up to replication-offset-checkpoint."),
     groups: list[str] | None = option("Groups of __consumer_offsets to keep with their topics.", metavar="PATTERN"),
     checksums: Path | None = option("List the files and their checksums, for verify --against.", metavar="FILE"),
-    output: OutputOption = Output.TEXT,
-    metrics: MetricsOption = None,
-    kafka_storage: KafkaStorageOption = None,
+    output: Output = OUTPUT,
+    metrics: Path | None = METRICS,
+    kafka_storage: list[str] | None = KAFKA_STORAGE,
 ) -> None:
     """Copies topics from a Kafka log directory into LOG_DIR, which is created if it does not exist.
 
@@ -111,21 +108,16 @@ def import_(
 def export(
     location: ConfiguredLogOptions,
     spark: SparkOptions,
-    kafka_dir: Annotated[
-        str,
-        typer.Argument(
-            metavar="KAFKA_DIR", help="The directory to write partition directories to. No broker may run on it."
-        ),
-    ],
-    topic: TopicsOption = None,
+    kafka_dir: str = argument("KAFKA_DIR", "The directory to write partition directories to. No broker may run on it."),
+    topic: list[str] | None = TOPIC_PATTERNS,
     topic_ids: Path | None = option(
         "What kafka-topics --describe prints of a new cluster, where the topics were created empty.",
         metavar="FILE",
         exists=True,
     ),
-    output: OutputOption = Output.TEXT,
-    metrics: MetricsOption = None,
-    kafka_storage: KafkaStorageOption = None,
+    output: Output = OUTPUT,
+    metrics: Path | None = METRICS,
+    kafka_storage: list[str] | None = KAFKA_STORAGE,
 ) -> None:
     """Writes topics as partition directories that a Kafka broker serves.
 

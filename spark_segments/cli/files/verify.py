@@ -11,10 +11,10 @@ import typer
 
 from spark_segments.cli.confirmation import confirm
 from spark_segments.cli.options import (
+    ANY_TOPICS,
+    DRY_RUN,
+    OUTPUT,
     ConfiguredLogOptions,
-    DryRunOption,
-    OptionalTopicsArgument,
-    OutputOption,
     SparkOptions,
     flag,
     option,
@@ -36,15 +36,15 @@ if TYPE_CHECKING:
 def verify(
     location: ConfiguredLogOptions,
     spark: SparkOptions,
-    topic: OptionalTopicsArgument = None,
+    topic: list[str] | None = ANY_TOPICS,
     deep: bool = flag("Read every byte: check CRCs, records, index entries and keys of clean tails."),
     repair: bool = flag("Rebuild faulty sidecars, or the lost manifest of TOPIC; no record is changed. Deep."),
-    dry_run: DryRunOption = False,
+    dry_run: bool = DRY_RUN,
     yes: bool = flag("Do not ask before the topic gets a new id.", "-y"),
     against: Path | None = option(
         "Compare files with a list of checksums that `segments mirror --checksums` wrote.", metavar="FILE", exists=True
     ),
-    output: OutputOption = Output.TEXT,
+    output: Output = OUTPUT,
 ) -> None:
     """Looks for faults in the manifest, the files and their sizes, and with --deep in every byte.
 

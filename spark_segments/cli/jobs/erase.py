@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 from spark_segments.cli.confirmation import confirm, print_way_back
 from spark_segments.cli.jobs.maintenance import finish, run
 from spark_segments.cli.options import (
-    Base64KeyOption,
+    KEY,
+    KEY_BASE64,
+    YES,
     ConfiguredLogOptions,
     JobOptions,
-    KeyOption,
     SparkOptions,
-    YesOption,
     flag,
     key_bytes,
     with_options,
@@ -30,10 +30,10 @@ def erase(
     location: ConfiguredLogOptions,
     settings: JobOptions,
     spark: SparkOptions,
-    key: KeyOption = None,
-    key_base64: Base64KeyOption = None,
+    key: list[str] | None = KEY,
+    key_base64: list[str] | None = KEY_BASE64,
     history: bool = flag("Also delete files of earlier versions that have the keys, at once, by a vacuum."),
-    yes: YesOption = False,
+    yes: bool = YES,
 ) -> None:
     """Erases the records of keys from a topic: no other record goes, and every offset stays.
 

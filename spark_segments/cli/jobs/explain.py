@@ -11,12 +11,12 @@ import typer
 
 from spark_segments.cli.arguments import timestamp_ms
 from spark_segments.cli.options import (
-    Base64KeyOption,
+    KEY,
+    KEY_BASE64,
+    NOW_MS,
+    OUTPUT,
+    TOPIC,
     ConfiguredLogOptions,
-    KeyOption,
-    NowOption,
-    OutputOption,
-    TopicArgument,
     key_bytes,
     option,
     with_options,
@@ -42,15 +42,15 @@ if TYPE_CHECKING:
 @with_options
 def explain(
     location: ConfiguredLogOptions,
-    topic: TopicArgument,
+    topic: str = TOPIC,
     partition: int | None = option("The partition; needed where the topic has several."),
     offset: int | None = option("The record at this offset.", min=0),
     at: str | None = option("The first record of this time or later.", "--time", metavar="TIME"),
-    key: KeyOption = None,
-    key_base64: Base64KeyOption = None,
+    key: list[str] | None = KEY,
+    key_base64: list[str] | None = KEY_BASE64,
     every: str = option("How often each job runs.", default="1h", metavar="TIME"),
-    output: OutputOption = Output.TEXT,
-    now_ms: NowOption = None,
+    output: Output = OUTPUT,
+    now_ms: int | None = NOW_MS,
 ) -> None:
     """Says which rule keeps a record, what must happen before it goes, and when.
 

@@ -7,17 +7,18 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import typer
 
 from spark_segments.cli.interrupts import until_interrupted
 from spark_segments.cli.options import (
+    METRICS,
+    OUTPUT,
+    TOPIC_PATTERNS,
     ConfiguredLogOptions,
-    MetricsOption,
-    OutputOption,
     SparkOptions,
-    TopicsOption,
+    argument,
     flag,
     option,
     with_options,
@@ -37,20 +38,16 @@ if TYPE_CHECKING:
 class TargetOptions(ConfiguredLogOptions):
     """TARGET, --storage and --defaults."""
 
-    log_dir: Annotated[
-        str, typer.Argument(metavar="TARGET", help="The followers' log directory, which is made where there is none.")
-    ]
+    log_dir: str = argument("TARGET", "The followers' log directory, which is made where there is none.")
 
 
 @with_options
 def mirror(
-    source: Annotated[
-        str,
-        typer.Argument(metavar="SOURCE", help="The leaders' log directory: a path or an s3://, gs://, abfs:// URI."),
-    ],
+    *,
+    source: str = argument("SOURCE", "The leaders' log directory: a path or an s3://, gs://, abfs:// URI."),
     target: TargetOptions,
     spark: SparkOptions,
-    topic: TopicsOption = None,
+    topic: list[str] | None = TOPIC_PATTERNS,
     once: bool = flag("End when the followers are in step."),
     interval: str = option("How often to look for new commits, such as 500ms or 10s.", default="1s", metavar="TIME"),
     dry_run: bool = flag("Only show how far the followers are behind; mirror nothing."),
@@ -58,8 +55,8 @@ def mirror(
     checksums: Path | None = option(
         "With --once: list the files and their checksums, for verify --against.", metavar="FILE"
     ),
-    output: OutputOption = Output.TEXT,
-    metrics: MetricsOption = None,
+    output: Output = OUTPUT,
+    metrics: Path | None = METRICS,
     source_storage: list[str] | None = option("A storage option for SOURCE, like --storage.", metavar="NAME=VALUE"),
 ) -> None:
     """Keeps topics of SOURCE in step in TARGET: commit by commit, with offsets, topic ids, paths and settings.

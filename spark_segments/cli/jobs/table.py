@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-import typer
+from pathlib import Path
 
 from spark_segments.cli.jobs.maintenance import finish
 from spark_segments.cli.options import (
-    Base64KeyOption,
+    DRY_RUN,
+    KEY,
+    KEY_BASE64,
+    METRICS,
+    NOW_MS,
+    OUTPUT,
+    TOPICS,
     ConfiguredLogOptions,
-    DryRunOption,
-    KeyOption,
-    MetricsOption,
-    NowOption,
-    OutputOption,
     SparkOptions,
-    TopicsArgument,
+    argument,
     key_bytes,
     option,
     with_options,
@@ -30,26 +29,22 @@ from spark_segments.progress import progress_bar
 @with_options
 def table(
     location: ConfiguredLogOptions,
-    topic: TopicsArgument,
-    table: Annotated[
-        str,
-        typer.Argument(
-            metavar="TABLE",
-            help="The Delta table: a path or an s3://, gs://, abfs:// URI; {topic} stands for the topic.",
-        ),
-    ],
     spark: SparkOptions,
     values: FormatOptions,
+    topic: list[str] = TOPICS,
+    table: str = argument(
+        "TABLE", "The Delta table: a path or an s3://, gs://, abfs:// URI; {topic} stands for the topic."
+    ),
     view: str | None = option("Keep the newest record of each key alone.", metavar="latest"),
     archive: bool | None = option("Keep what leaves the topic, but for erased keys.", "--archive/--no-archive"),
     partition_by: str | None = option("Partition the table by the day of timestamps.", metavar="day"),
-    key: KeyOption = None,
-    key_base64: Base64KeyOption = None,
+    key: list[str] | None = KEY,
+    key_base64: list[str] | None = KEY_BASE64,
     table_storage: list[str] | None = option("A storage option for TABLE, like --storage.", metavar="NAME=VALUE"),
-    dry_run: DryRunOption = False,
-    output: OutputOption = Output.TEXT,
-    metrics: MetricsOption = None,
-    now_ms: NowOption = None,
+    dry_run: bool = DRY_RUN,
+    output: Output = OUTPUT,
+    metrics: Path | None = METRICS,
+    now_ms: int | None = NOW_MS,
 ) -> None:
     """Keeps a Delta table beside a topic: its records as columns, for whatever reads Parquet.
 

@@ -6,17 +6,19 @@ import dataclasses
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
 from spark_segments.cli.interrupts import until_interrupted
 from spark_segments.cli.options import (
+    BOOTSTRAP,
+    CLIENT_CONFIG,
+    METRICS,
+    OUTPUT,
+    TOPIC_PATTERNS,
     ConfiguredLogOptions,
-    MetricsOption,
-    OutputOption,
     SparkOptions,
-    TopicsOption,
     flag,
     option,
     with_options,
@@ -33,22 +35,23 @@ if TYPE_CHECKING:
 
 @with_options
 def capture(
-    bootstrap: Annotated[str, typer.Argument(metavar="BOOTSTRAP", help="Brokers: host:port, several with commas.")],
+    *,
+    bootstrap: str = BOOTSTRAP,
     location: ConfiguredLogOptions,
     spark: SparkOptions,
-    topic: TopicsOption = None,
+    topic: list[str] | None = TOPIC_PATTERNS,
     groups: list[str] | None = option("Groups whose positions in these topics are kept, too.", metavar="PATTERN"),
     once: bool = flag("End when all that was there at the start is here."),
     interval: str = option("Without --once: how often to look, such as 500ms.", default="1s", metavar="TIME"),
-    client_config: Path | None = option("client.properties: SASL, TLS, as Kafka's clients have.", metavar="FILE"),
+    client_config: Path | None = CLIENT_CONFIG,
     keep_retention: bool = flag("Keep retention.ms and retention.bytes of the cluster's topics."),
     on_divergence: Divergence = option(
         "Where the cluster's log is another one: an error, what is here stays, or a new copy beside it.",
         default=Divergence.FAIL,
     ),
     recapture: bool = flag("Begin a new copy of these topics, TOPIC.branch-1; the old one stays."),
-    metrics: MetricsOption = None,
-    output: OutputOption = Output.TEXT,
+    metrics: Path | None = METRICS,
+    output: Output = OUTPUT,
 ) -> None:
     """Copies topics of a running cluster into LOG_DIR, which is created if it does not exist.
 

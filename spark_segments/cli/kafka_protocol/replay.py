@@ -5,20 +5,20 @@ from __future__ import annotations
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import TYPE_CHECKING
 
 from spark_segments.cli.arguments import timestamp_ms
 from spark_segments.cli.interrupts import until_interrupted
 from spark_segments.cli.options import (
-    DryRunOption,
-    FromTimeOption,
+    BOOTSTRAP,
+    CLIENT_CONFIG,
+    DRY_RUN,
+    FROM_TIME,
+    METRICS,
+    OUTPUT,
+    TO_TIME,
+    TOPIC_PATTERNS,
     LogOptions,
-    MetricsOption,
-    OutputOption,
-    TopicsOption,
-    ToTimeOption,
     flag,
     option,
     with_options,
@@ -36,21 +36,21 @@ if TYPE_CHECKING:
 @with_options
 def replay(
     location: LogOptions,
-    bootstrap: Annotated[str, typer.Argument(metavar="BOOTSTRAP", help="Brokers: host:port, several with commas.")],
-    topic: TopicsOption = None,
+    bootstrap: str = BOOTSTRAP,
+    topic: list[str] | None = TOPIC_PATTERNS,
     rename: list[str] | None = option("The topic's name there.", metavar="TOPIC=NAME"),
-    from_time: FromTimeOption = None,
-    to_time: ToTimeOption = None,
+    from_time: str | None = FROM_TIME,
+    to_time: str | None = TO_TIME,
     groups: list[str] | None = option("Groups whose positions go along, at the new offsets.", metavar="PATTERN"),
     name: str = option("The replay's transactional id and group in the cluster.", default="segments-replay"),
     follow: bool = flag("Go on as the topics grow, until Ctrl-C.", "-f"),
     interval: str = option("With --follow: how often to look, such as 500ms.", default="1s", metavar="TIME"),
     idempotent: bool = flag("No transactions: once, as long as nothing else writes the topics there."),
     max_rate: int | None = option("Bytes of keys and values a second.", metavar="BYTES", min=1),
-    client_config: Path | None = option("client.properties: SASL, TLS, as Kafka's clients have.", metavar="FILE"),
-    dry_run: DryRunOption = False,
-    metrics: MetricsOption = None,
-    output: OutputOption = Output.TEXT,
+    client_config: Path | None = CLIENT_CONFIG,
+    dry_run: bool = DRY_RUN,
+    metrics: Path | None = METRICS,
+    output: Output = OUTPUT,
 ) -> None:
     """Sends the committed records of topics to a running cluster, exactly once.
 

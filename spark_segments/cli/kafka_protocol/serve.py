@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from spark_segments.cli.arguments import timestamp_ms
 from spark_segments.cli.interrupts import until_interrupted
-from spark_segments.cli.options import ConfiguredLogOptions, MetricsOption, flag, option, with_options
+from spark_segments.cli.options import METRICS, ConfiguredLogOptions, flag, option, with_options
 from spark_segments.config import parse_overrides
 from spark_segments.errors import InvalidOptionError, MissingExtraError
 
@@ -57,7 +57,7 @@ def serve(
         min=0,
         metavar="MINUTES",
     ),
-    metrics: MetricsOption = None,
+    metrics: Path | None = METRICS,
     insecure: bool = flag("Serve other machines without TLS or without users."),
 ) -> None:
     """Serves topics to Kafka's own clients, as a read-only cluster of one broker.

@@ -7,19 +7,18 @@ import sys
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Annotated, Any
+from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import typer
 
 from spark_segments.cli.options import (
-    CompressionOption,
-    ConfigOption,
+    CONFIG,
+    METRICS,
+    OUTPUT,
+    TOPIC,
     ConfiguredLogOptions,
-    MetricsOption,
-    OutputOption,
-    TopicArgument,
     option,
     with_options,
 )
@@ -33,15 +32,15 @@ from spark_segments.log import Operation, ProducerOptions, Transaction
 from spark_segments.values.typed import TypedColumns
 
 
-def _column_option(name: str, text: str) -> Any:
-    return typer.Option(f"--{name}-column", metavar="NAME", help=f"The column with the {text}.")
+def _column(text: str) -> Any:
+    return option(f"The column with the {text}.", metavar="NAME")
 
 
 @with_options
 def append(
     location: ConfiguredLogOptions,
-    topic: TopicArgument,
     values: ConsoleOptions,
+    topic: str = TOPIC,
     paths: list[str] | None = option(
         "A file, a directory or a pattern; standard input by default.", "--input", metavar="PATH"
     ),
@@ -51,23 +50,21 @@ def append(
     reader_option: list[str] | None = option(
         "Of CSV: header, sep, quote. Of a Delta table: see below.", "--option", metavar="NAME=VALUE"
     ),
-    key_column: Annotated[str | None, _column_option("key", "key")] = None,
-    value_column: Annotated[str | None, _column_option("value", "value, in place of the row as JSON")] = None,
-    timestamp_column: Annotated[str | None, _column_option("timestamp", "timestamp; a number is ms since 1970")] = None,
-    partition_column: Annotated[
-        str | None, _column_option("partition", "partition, in place of the key's hash")
-    ] = None,
+    key_column: str | None = _column("key"),
+    value_column: str | None = _column("value, in place of the row as JSON"),
+    timestamp_column: str | None = _column("timestamp; a number is ms since 1970"),
+    partition_column: str | None = _column("partition, in place of the key's hash"),
     partition: int | None = option("Append to this partition only."),
     partitions: int | None = option("If the topic does not exist: create it with so many partitions.", min=1),
-    config: ConfigOption = None,
-    compression_codec: CompressionOption = None,
+    config: list[str] | None = CONFIG,
+    compression_codec: str | None = option("none, gzip, snappy, lz4 or zstd; the topic's setting by default."),
     batch_size: int = option("The size of a record batch in bytes, before compression.", default=131072, min=1),
     once: str | None = option("A name for this append; a repeat within 7 days appends nothing.", metavar="KEY"),
     txn: str | None = option(
         "A job and its last run's number, again: appends nothing; lower: fails.", metavar="APP:VERSION"
     ),
-    output: OutputOption = Output.TEXT,
-    metrics: MetricsOption = None,
+    output: Output = OUTPUT,
+    metrics: Path | None = METRICS,
 ) -> None:
     """Appends lines of text or JSON, CSV, Parquet or a Delta table, all in one commit.
 

@@ -13,11 +13,12 @@ from spark_segments.ahead import reading_threads
 from spark_segments.cli import completion
 from spark_segments.cli.arguments import timestamp_ms
 from spark_segments.cli.options import (
-    FromTimeOption,
+    FROM_TIME,
+    ISOLATION_LEVEL,
+    OUTPUT,
+    TO_TIME,
+    TOPIC,
     LogOptions,
-    OutputOption,
-    TopicArgument,
-    ToTimeOption,
     flag,
     option,
     with_options,
@@ -38,8 +39,8 @@ if TYPE_CHECKING:
 @with_options
 def consume(
     location: LogOptions,
-    topic: TopicArgument,
     values: ConsoleOptions,
+    topic: str = TOPIC,
     partition: int | None = option("Read this partition only."),
     offset: str = option(
         "The first offset; -N counts from the log end; also earliest, latest, s@TIME, e@TIME.",
@@ -50,8 +51,8 @@ def consume(
     from_beginning: bool = flag("Begin at the log start, which is the default."),
     tail: int | None = option("Print the newest N records of all partitions, by time.", metavar="N", min=0),
     end_offset: int | None = option("Stop before this offset."),
-    from_time: FromTimeOption = None,
-    to_time: ToTimeOption = None,
+    from_time: str | None = FROM_TIME,
+    to_time: str | None = TO_TIME,
     max_messages: int | None = option("Stop after this number of records.", "-n", min=0),
     follow: bool = flag("Wait for more records, until Ctrl-C, SIGTERM or --max-messages."),
     poll_interval: str = option("With --follow: how often to look, such as 500ms.", default="1s", metavar="TIME"),
@@ -61,10 +62,10 @@ def consume(
         autocompletion=completion.groups,
     ),
     template: str | None = option("How a record is printed, in kcat's letters.", "-f", metavar="TEXT"),
-    isolation_level: str = option("read_uncommitted or read_committed.", default="read_uncommitted"),
+    isolation_level: str = ISOLATION_LEVEL,
     version: int | None = option("Read the topic as it was at this version."),
     quiet: bool = flag("Say nothing of formats that were guessed.", "-q"),
-    output: OutputOption = Output.TEXT,
+    output: Output = OUTPUT,
 ) -> None:
     """Prints the records in the topic, partition by partition, by offset. With --follow it waits for more.
 

@@ -9,11 +9,11 @@ from pathlib import Path
 from spark_segments.cli.arguments import timestamp_ms
 from spark_segments.cli.confirmation import confirm, print_way_back
 from spark_segments.cli.options import (
-    DryRunOption,
+    DRY_RUN,
+    OUTPUT,
+    TOPICS,
+    YES,
     LogOptions,
-    OutputOption,
-    TopicsArgument,
-    YesOption,
     option,
     with_options,
 )
@@ -24,16 +24,16 @@ from spark_segments.errors import InvalidOptionError
 @with_options
 def delete_records(
     location: LogOptions,
-    topic: TopicsArgument,
+    topic: list[str] = TOPICS,
     partition: int | None = option("Delete from this partition only; from all by default."),
     before_offset: int | None = option("Delete the records below this offset; -1: all records."),
     before_time: str | None = option(
         "Delete the records below the first record of this time or later.", metavar="TIME"
     ),
     offset_json_file: Path | None = option("Kafka's JSON file with partitions and offsets.", exists=True),
-    dry_run: DryRunOption = False,
-    yes: YesOption = False,
-    output: OutputOption = Output.TEXT,
+    dry_run: bool = DRY_RUN,
+    yes: bool = YES,
+    output: Output = OUTPUT,
 ) -> None:
     """Moves the log start up. On a terminal it says how far, and asks first.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -13,12 +13,13 @@ from spark_segments.cli.completion import groups
 from spark_segments.cli.confirmation import confirm
 from spark_segments.cli.lazy_commands import group_of, panel
 from spark_segments.cli.options import (
-    DryRunOption,
+    ANY_TOPICS,
+    DRY_RUN,
+    OUTPUT,
+    TOPICS,
+    YES,
     LogOptions,
-    OptionalTopicsArgument,
-    OutputOption,
-    TopicsArgument,
-    YesOption,
+    argument,
     flag,
     option,
     with_options,
@@ -50,8 +51,7 @@ app = typer.Typer(
     help="List, show, reset and delete groups of readers.",
 )
 
-GroupArgument = Annotated[str, typer.Argument(metavar="GROUP", help="The group's id.", autocompletion=groups)]
-PartitionsOption = Annotated[str | None, typer.Option("--partitions", metavar="N,N", help="These partitions only.")]
+GROUP = argument("GROUP", "The group's id.", autocompletion=groups)
 
 COLUMNS = ["topic", "partition", "position", "log_end", "lag", "problem"]
 RESET_COLUMNS = ["topic", "partition", "position", "new_position", "log_end", "lag", "note"]
@@ -63,7 +63,7 @@ def _groups() -> None:
 
 
 @with_options
-def list_groups(location: LogOptions, output: OutputOption = Output.TEXT) -> None:
+def list_groups(location: LogOptions, output: Output = OUTPUT) -> None:
     """Lists the groups that have positions.
 
     Example: segments groups list /data/log
@@ -79,10 +79,10 @@ def list_groups(location: LogOptions, output: OutputOption = Output.TEXT) -> Non
 @with_options
 def show(
     location: LogOptions,
-    group: GroupArgument,
-    topic: OptionalTopicsArgument = None,
+    group: str = GROUP,
+    topic: list[str] | None = ANY_TOPICS,
     csv: bool = flag("Print topic,partition,offset, which kafka-consumer-groups --from-file reads."),
-    output: OutputOption = Output.TEXT,
+    output: Output = OUTPUT,
 ) -> None:
     """Shows the positions of a group beside the log ends, and its lag.
 
@@ -149,16 +149,16 @@ class Move:
 @with_options
 def reset(
     location: LogOptions,
-    group: GroupArgument,
-    topic: TopicsArgument,
+    group: str = GROUP,
+    topic: list[str] = TOPICS,
     to: str | None = option("Where the group goes on.", metavar="OFFSET|earliest|latest"),
     to_time: str | None = option("At the first record not older: ms since 1970 or ISO.", metavar="TIME"),
     shift_by: int | None = option("So many offsets on, or back where it is negative.", metavar="N"),
-    partitions: PartitionsOption = None,
+    partitions: str | None = option("These partitions only.", metavar="N,N"),
     create: bool = flag("Make the group if there is none."),
-    dry_run: DryRunOption = False,
-    yes: YesOption = False,
-    output: OutputOption = Output.TEXT,
+    dry_run: bool = DRY_RUN,
+    yes: bool = YES,
+    output: Output = OUTPUT,
 ) -> None:
     """Moves the positions of a group in topics: to an offset, a time, or by a number of offsets.
 
@@ -206,7 +206,7 @@ def reset(
 
 
 @with_options
-def delete(location: LogOptions, group: GroupArgument, dry_run: DryRunOption = False, yes: YesOption = False) -> None:
+def delete(location: LogOptions, group: str = GROUP, dry_run: bool = DRY_RUN, yes: bool = YES) -> None:
     """Forgets all positions of a group. On a terminal it asks first.
 
     Positions whose file is damaged go, too. A reader that goes on in the

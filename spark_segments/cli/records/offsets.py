@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from spark_segments.cli.arguments import numbers, timestamp_ms
-from spark_segments.cli.options import LogOptions, OutputOption, TopicsArgument, option, with_options
+from spark_segments.cli.options import OUTPUT, TOPICS, LogOptions, option, with_options
 from spark_segments.cli.output import Output, print_json
 from spark_segments.errors import InvalidOptionError
 
@@ -22,14 +22,14 @@ _KAFKAS_OWN = {
 @with_options
 def offsets(
     location: LogOptions,
-    topic: TopicsArgument,
+    topic: list[str] = TOPICS,
     time: str = option(
         "latest (or -1), earliest (or -2), ms since 1970 or an ISO time.",
         default="latest",
         metavar="TIME|earliest|latest",
     ),
     partitions: str | None = option("Print these partitions only.", metavar="N,N"),
-    output: OutputOption = Output.TEXT,
+    output: Output = OUTPUT,
 ) -> None:
     """Prints topic:partition:offset lines: the log end, the log start, or the first offset of a time or later.
 

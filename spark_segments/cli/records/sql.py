@@ -9,16 +9,14 @@ import itertools
 import json
 import sys
 from collections.abc import Callable, Iterator
-from typing import Annotated, Any, BinaryIO
+from typing import Any, BinaryIO
 
 import pyarrow as pa
 import pyarrow.parquet
-import typer
 
-from spark_segments.cli.options import LogOptions, flag, option, with_options
+from spark_segments.cli.options import ISOLATION_LEVEL, LogOptions, argument, flag, option, with_options
 from spark_segments.cli.output import print_table
 from spark_segments.cli.records.value_text import FormatOptions
-from spark_segments.config import READ_UNCOMMITTED
 from spark_segments.errors import InvalidOptionError, escaped, escaped_json
 from spark_segments.printing import cell_of, finite, plain, rows_of
 
@@ -38,9 +36,9 @@ class TableOutput(enum.StrEnum):
 @with_options
 def sql(
     location: LogOptions,
-    query: Annotated[str, typer.Argument(help="A statement of DuckDB's SQL.", metavar="QUERY")],
     values: FormatOptions,
-    isolation_level: str = option("read_uncommitted or read_committed.", default=READ_UNCOMMITTED),
+    query: str = argument("QUERY", "A statement of DuckDB's SQL."),
+    isolation_level: str = ISOLATION_LEVEL,
     safe: bool = flag("The statement may read topics alone: no file, no database, no setting."),
     output: TableOutput = option("How rows are printed.", default=TableOutput.TEXT),
 ) -> None:

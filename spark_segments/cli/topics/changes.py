@@ -6,7 +6,7 @@ import difflib
 import sys
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import pyarrow.compute as pc
 import typer
@@ -15,14 +15,14 @@ from spark_segments.cli.arguments import timestamp_ms
 from spark_segments.cli.completion import setting_names
 from spark_segments.cli.confirmation import asks, confirm, print_way_back
 from spark_segments.cli.options import (
-    ConfigOption,
+    CONFIG,
+    DRY_RUN,
+    OUTPUT,
+    TOPIC,
+    TOPICS,
+    YES,
     ConfiguredLogOptions,
-    DryRunOption,
     LogOptions,
-    OutputOption,
-    TopicArgument,
-    TopicsArgument,
-    YesOption,
     flag,
     option,
     with_options,
@@ -45,15 +45,13 @@ KEYS_MOVE = (
 )
 """What kafka-topics says."""
 
-PartitionsOption = Annotated[int, typer.Option("--partitions", min=1, help="The number of partitions.")]
-
 
 @with_options
 def create(
     location: ConfiguredLogOptions,
-    topic: TopicArgument,
-    partitions: PartitionsOption = 1,
-    config: ConfigOption = None,
+    topic: str = TOPIC,
+    partitions: int = option("The number of partitions.", default=1, min=1),
+    config: list[str] | None = CONFIG,
     if_not_exists: bool = flag("Do nothing if the topic exists."),
 ) -> None:
     """Creates a topic, and the log directory if it does not exist.
@@ -71,9 +69,9 @@ def create(
 @with_options
 def alter(
     location: ConfiguredLogOptions,
-    topic: TopicsArgument,
+    topic: list[str] = TOPICS,
     partitions: int | None = option("Raise the number of partitions to this."),
-    config: ConfigOption = None,
+    config: list[str] | None = CONFIG,
     delete_config: list[str] | None = option(
         "Return a setting to its default; may be given several times.", metavar="NAME", autocompletion=setting_names
     ),
@@ -112,11 +110,11 @@ def _has_keys(topic: Topic) -> bool:
 @with_options
 def delete(
     location: LogOptions,
-    topic: TopicsArgument,
+    topic: list[str] = TOPICS,
     if_exists: bool = flag("Do nothing if the topic does not exist."),
     force: bool = flag("Delete the topic even if its manifest cannot be read."),
-    dry_run: DryRunOption = False,
-    yes: YesOption = False,
+    dry_run: bool = DRY_RUN,
+    yes: bool = YES,
 ) -> None:
     """Deletes topics. On a terminal it says what is in them, and asks first.
 
@@ -167,14 +165,14 @@ def _content(log: LogDir, topic: str, *, force: bool) -> tuple[str, int | None, 
 @with_options
 def restore(
     location: LogOptions,
-    topic: TopicArgument,
+    topic: str = TOPIC,
     version: int | None = option("The version to return to, as `topic history` shows it."),
     time: str | None = option("Return to the last version that was there at a time.", metavar="TIME"),
     forget_transactions: bool = flag("Let the removed transactions be appended again."),
     including_erased: bool = flag("Let records come back that were erased since."),
-    dry_run: DryRunOption = False,
-    yes: YesOption = False,
-    output: OutputOption = Output.TEXT,
+    dry_run: bool = DRY_RUN,
+    yes: bool = YES,
+    output: Output = OUTPUT,
 ) -> None:
     """Restores a topic's records to those of an earlier version, while its files still exist.
 

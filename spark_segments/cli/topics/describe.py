@@ -7,16 +7,17 @@ import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
 from spark_segments.cli.options import (
+    ANY_TOPICS,
+    METRICS,
+    NOW_MS,
+    OUTPUT,
     ConfiguredLogOptions,
-    MetricsOption,
-    NowOption,
-    OptionalTopicsArgument,
-    OutputOption,
+    option,
     with_options,
 )
 from spark_segments.cli.output import FAILED, Output, print_json, print_table, print_text, shown_hole
@@ -28,13 +29,6 @@ from spark_segments.quantities import Bytes, human_bytes
 
 if TYPE_CHECKING:
     from spark_segments.log.manifest.snapshot import Snapshot
-
-HtmlOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--html", metavar="FILE", help="Write a page that shows all segments to this file. It needs no server."
-    ),
-]
 
 SHORT = {
     "partition": "partition",
@@ -52,11 +46,13 @@ SHORT = {
 @with_options
 def describe(
     location: ConfiguredLogOptions,
-    topic: OptionalTopicsArgument = None,
-    html: HtmlOption = None,
-    metrics: MetricsOption = None,
-    output: OutputOption = Output.TEXT,
-    now_ms: NowOption = None,
+    topic: list[str] | None = ANY_TOPICS,
+    html: Path | None = option(
+        "Write a page that shows all segments to this file. It needs no server.", metavar="FILE"
+    ),
+    metrics: Path | None = METRICS,
+    output: Output = OUTPUT,
+    now_ms: int | None = NOW_MS,
 ) -> None:
     """Shows topics: settings; offsets, segments, records, bytes and dirty ratio of each partition.
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import datetime
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
-from spark_segments.cli.options import DryRunOption, LogOptions, OutputOption, SparkOptions, flag, option, with_options
+from spark_segments.cli.options import DRY_RUN, OUTPUT, LogOptions, SparkOptions, argument, flag, option, with_options
 from spark_segments.cli.output import FAILED, Output, print_json
 from spark_segments.config import parse_overrides
 from spark_segments.progress import progress_bar
@@ -22,9 +22,7 @@ PARTITIONS_SHOWN = 4
 def promote(
     location: LogOptions,
     spark: SparkOptions,
-    topic: Annotated[
-        list[str] | None, typer.Argument(metavar="[TOPIC]...", help="Topics and patterns; all followers by default.")
-    ] = None,
+    topic: list[str] | None = argument("[TOPIC]...", "Topics and patterns; all followers by default.", default=None),
     former: str | None = option(
         "The former leader's log directory; by default the one that is mirrored.", "--from", metavar="LOG_DIR"
     ),
@@ -32,8 +30,8 @@ def promote(
         "A storage option for --from, like --storage.", "--from-storage", metavar="NAME=VALUE"
     ),
     force: bool = flag("Promote without what only the former leader has, where that is needed."),
-    dry_run: DryRunOption = False,
-    output: OutputOption = Output.TEXT,
+    dry_run: bool = DRY_RUN,
+    output: Output = OUTPUT,
 ) -> None:
     """Makes followers in LOG_DIR the leaders of their topics, and fences the leaders before them.
 

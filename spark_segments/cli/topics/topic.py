@@ -8,7 +8,7 @@ from typing import Any
 import typer
 
 from spark_segments.cli.lazy_commands import group_of, panel
-from spark_segments.cli.options import LogOptions, OutputOption, TopicArgument, option, with_options
+from spark_segments.cli.options import OUTPUT, TOPIC, LogOptions, option, with_options
 from spark_segments.cli.output import Output, ShownTime, print_json, print_summary, print_table, shown_change
 from spark_segments.log import Snapshot
 from spark_segments.quantities import Bytes, human_bytes, plural
@@ -48,7 +48,7 @@ COLUMNS = ["topic", "partitions", "segments", "records", "bytes"]
 
 
 @with_options
-def list_topics(location: LogOptions, output: OutputOption = Output.TEXT) -> None:
+def list_topics(location: LogOptions, output: Output = OUTPUT) -> None:
     """Lists the topics.
 
     With --output wide it has their sizes, as kafka-log-dirs sums them up.
@@ -91,10 +91,10 @@ COMMIT_COLUMNS = (
 @with_options
 def history(
     location: LogOptions,
-    topic: TopicArgument,
+    topic: str = TOPIC,
     partition: int | None = option("Show the offsets of this partition."),
     limit: int = option("Show this number of commits; 0 for all.", "-n", default=20, min=0),
-    output: OutputOption = Output.TEXT,
+    output: Output = OUTPUT,
 ) -> None:
     """Shows the commits of a topic, newest first: when each job committed, and what it added and took.
 
