@@ -16,145 +16,48 @@ try:
 except ModuleNotFoundError as error:
     raise MissingExtraError("cli", "Commands", str(error.name)) from None
 
-from spark_segments.cli.lazy_commands import group_of, panel
+from spark_segments.cli.lazy_commands import group_of, panels
 from spark_segments.cli.output import errors_in_one_line
 
-# In the order of `segments --help`. The summary is the first paragraph of the function's docstring.
-COMMANDS = [
-    *panel(
-        "Topics",
-        ("topic", "topics.topic:app", "Create, list, alter, delete and restore topics; their history."),
-    ),
-    *panel(
-        "Records",
-        (
-            "offsets",
-            "records.offsets:offsets",
-            "Prints topic:partition:offset lines: the log end, the log start, or the first offset of a time or later.",
-        ),
-        ("groups", "records.groups:app", "List, show, reset and delete groups of readers."),
-        (
-            "append",
-            "records.append:append",
-            "Appends lines of text or JSON, CSV, Parquet or a Delta table, all in one commit.",
-        ),
-        (
-            "consume",
-            "records.consume:consume",
-            "Prints the records in the topic, partition by partition, by offset. With --follow it waits for more.",
-        ),
-        (
-            "sql",
-            "records.sql:sql",
-            "Runs a SQL query over topics, by DuckDB. A topic is a view; its newest records by key are <topic>$latest.",
-        ),
-        (
-            "delete-records",
-            "records.delete_records:delete_records",
-            "Moves the log start up. On a terminal it says how far, and asks first.",
-        ),
-    ),
-    *panel(
-        "Maintenance",
-        (
-            "roll",
-            "jobs.maintenance:roll",
-            "Seals segments that are due by segment.bytes, segment.ms or a full index, and merges small chunks.",
-        ),
-        (
-            "retain",
-            "jobs.maintenance:retain",
-            "Takes whole segments out of the log by retention.ms and retention.bytes, oldest first.",
-        ),
-        (
-            "compact",
-            "jobs.maintenance:compact",
-            "Keeps the newest record of every key in the topics whose cleanup.policy has compact.",
-        ),
-        (
-            "vacuum",
-            "jobs.maintenance:vacuum",
-            "Deletes files that left the log long ago, files that no commit names, and old manifest files.",
-        ),
-        (
-            "erase",
-            "jobs.erase:erase",
-            "Erases the records of keys from a topic: no other record goes, and every offset stays.",
-        ),
-        (
-            "table",
-            "jobs.table:table",
-            "Keeps a Delta table beside a topic: its records as columns, for whatever reads Parquet.",
-        ),
-        ("maintain", "jobs.maintenance:maintain", "Runs all maintenance jobs in order: roll, retain, compact, vacuum."),
-        (
-            "mirror",
-            "jobs.mirror:mirror",
-            "Keeps topics of SOURCE in step in TARGET: commit by commit, with offsets, topic ids, paths and settings.",
-        ),
-        (
-            "promote",
-            "topics.promote:promote",
-            "Makes followers in LOG_DIR the leaders of their topics, and fences the leaders before them.",
-        ),
-    ),
-    *panel(
-        "Inspection",
-        (
-            "doctor",
-            "doctor.doctor:doctor",
-            "Checks what usually goes wrong and says what to do: versions, kernels, Java, Spark's Pythons, the store.",
-        ),
-        (
-            "describe",
-            "topics.describe:describe",
-            "Shows topics: settings; offsets, segments, records, bytes and dirty ratio of each partition.",
-        ),
-        (
-            "page",
-            "page.serve:page",
-            "Serves the page of a log directory, always current, with a browser for its records.",
-        ),
-        (
-            "explain",
-            "jobs.explain:explain",
-            "Says which rule keeps a record, what must happen before it goes, and when.",
-        ),
-        (
-            "verify",
-            "files.verify:verify",
-            "Looks for faults in the manifest, the files and their sizes, and with --deep in every byte.",
-        ),
-        ("dump", "files.dump:dump", "Prints .log, .index, .timeindex, .snapshot, .txnindex and checkpoint files."),
-    ),
-    *panel(
-        "Kafka's directories",
-        (
-            "import",
-            "files.kafka:import_",
-            "Copies topics from a Kafka log directory into LOG_DIR, which is created if it does not exist.",
-        ),
-        ("export", "files.kafka:export", "Writes topics as partition directories that a Kafka broker serves."),
-    ),
-    *panel(
-        "Kafka's protocol",
-        (
-            "serve",
-            "kafka_protocol.serve:serve",
-            "Serves topics to Kafka's own clients, as a read-only cluster of one broker.",
-        ),
-        (
-            "capture",
-            "kafka_protocol.capture:capture",
-            "Copies topics of a running cluster into LOG_DIR, which is created if it does not exist.",
-        ),
-        (
-            "replay",
-            "kafka_protocol.replay:replay",
-            "Sends the committed records of topics to a running cluster, exactly once.",
-        ),
-    ),
-]
+# In the order of `segments --help`.
+COMMANDS = panels(
+    {
+        "Topics": {"topic": "topics.topic:app"},
+        "Records": {
+            "offsets": "records.offsets:offsets",
+            "groups": "records.groups:app",
+            "append": "records.append:append",
+            "consume": "records.consume:consume",
+            "sql": "records.sql:sql",
+            "delete-records": "records.delete_records:delete_records",
+        },
+        "Maintenance": {
+            "roll": "jobs.maintenance:roll",
+            "retain": "jobs.maintenance:retain",
+            "compact": "jobs.maintenance:compact",
+            "vacuum": "jobs.maintenance:vacuum",
+            "erase": "jobs.erase:erase",
+            "table": "jobs.table:table",
+            "maintain": "jobs.maintenance:maintain",
+            "mirror": "jobs.mirror:mirror",
+            "promote": "topics.promote:promote",
+        },
+        "Inspection": {
+            "doctor": "doctor.doctor:doctor",
+            "describe": "topics.describe:describe",
+            "page": "page.serve:page",
+            "explain": "jobs.explain:explain",
+            "verify": "files.verify:verify",
+            "dump": "files.dump:dump",
+        },
+        "Kafka's directories": {"import": "files.kafka:import_", "export": "files.kafka:export"},
+        "Kafka's protocol": {
+            "serve": "kafka_protocol.serve:serve",
+            "capture": "kafka_protocol.capture:capture",
+            "replay": "kafka_protocol.replay:replay",
+        },
+    }
+)
 
 ELSEWHERE = {
     "topics": "segments topic",
@@ -196,7 +99,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Runs a command. Exit codes: 0 done, 1 errors (a line for each), 2 wrong usage, 3 faults were found."""
     if arguments is None:
         arguments = sys.argv[1:]
-        if not any(one.startswith(_ASKS_FOR_PANDAS) for one in arguments) and "PYSPARK_GATEWAY_PORT" not in os.environ:
+        if (
+            not any(word.startswith(_ASKS_FOR_PANDAS) for word in arguments)
+            and "PYSPARK_GATEWAY_PORT" not in os.environ
+        ):
             # Where pandas is installed, pyarrow would import it at its first conversion: a quarter of the time that a
             # short command takes.
             sys.meta_path.insert(0, _NoPandas())

@@ -1,7 +1,7 @@
 """Commands that are imported when they run: `segments --help` and the shell's completion import none of them.
 
-A group has a list of commands, each with the place of its function and the first paragraph of its help. So a command
-pays for what it imports itself, and for nothing that other commands import.
+A group has a list of commands, each with the place of its function. So a command pays for what it imports itself, and
+for nothing that other commands import.
 
 Words of Kafka's tools and of kcat are answered with what does it here.
 """
@@ -9,6 +9,8 @@ Words of Kafka's tools and of kcat are answered with what does it here.
 from __future__ import annotations
 
 import itertools
+import pkgutil
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
@@ -87,38 +89,50 @@ class HabitualCommand(TyperCommand):
 class LazyCommand:
     """A command of a group.
 
-    `place`: module of this layer and name of a function, or of a `typer.Typer` with commands of its own. `summary`: the
-    first paragraph of its help. `panel`: the title under which the group's help lists it.
+    `place`: module of this layer and name of a function, or of a `typer.Typer` with commands of its own. `panel`: the
+    title under which the group's help lists it.
     """
 
     panel: str
     name: str
     place: str
-    summary: str
 
     def load(self) -> Any:
         """The command, imported."""
         module, _, name = self.place.partition(":")
-        found = getattr(import_module(f"spark_segments.cli.{module}"), name)
-        if not isinstance(found, typer.Typer):
-            return self._made_of(found, None)
-        command = typer.main.get_command(found)
-        command.name = self.name
-        return command
-
-    def listed(self) -> Any:
-        """A stand-in with the name, the summary and the panel, which is all that the group's help shows."""
-        return self._made_of(lambda: None, self.summary)
-
-    def _made_of(self, function: Any, summary: str | None) -> Any:
+        loaded = getattr(import_module(f"spark_segments.cli.{module}"), name)
+        if isinstance(loaded, typer.Typer):
+            command = typer.main.get_command(loaded)
+            command.name = self.name
+            return command
         app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
-        app.command(self.name, cls=HabitualCommand, help=summary)(function)
+        app.command(self.name, cls=HabitualCommand)(loaded)
         return typer.main.get_command(app)
 
+    @property
+    def summary(self) -> str:
+        """The first paragraph of its help: of the first docstring behind its name in the module, which is only read."""
+        module, _, name = self.place.partition(":")
+        source = (pkgutil.get_data(__package__, f"{module.replace('.', '/')}.py") or b"").decode()
+        paragraph = re.search(rf'^(?:def )?{name}\b.*?"""(.*?)(?:\n\n|""")', source, re.DOTALL | re.MULTILINE)
+        return " ".join(paragraph[1].split()) if paragraph else ""
 
-def panel(title: str, *commands: tuple[str, str, str]) -> list[LazyCommand]:
-    """The commands of a panel, each as (name, place, summary)."""
-    return [LazyCommand(title, *command) for command in commands]
+
+class _Listed(TyperCommand):
+    """A stand-in for a command that is not imported: its name, and a summary where one is asked for."""
+
+    def __init__(self, command: LazyCommand) -> None:
+        super().__init__(command.name)
+        self._command = command
+
+    def get_short_help_str(self, limit: int = 45) -> str:
+        self.help = self._command.summary
+        return super().get_short_help_str(limit)
+
+
+def panels(places: Mapping[str, Mapping[str, str]]) -> list[LazyCommand]:
+    """The commands of {panel: {command: its place}}."""
+    return [LazyCommand(title, *command) for title, commands in places.items() for command in commands.items()]
 
 
 def group_of(commands: Sequence[LazyCommand], elsewhere: Mapping[str, str]) -> type[TyperGroup]:
@@ -131,7 +145,7 @@ def group_of(commands: Sequence[LazyCommand], elsewhere: Mapping[str, str]) -> t
 
     class LazyGroup(TyperGroup):
         def __init__(self, **settings: Any) -> None:
-            listed = {name: command.listed() for name, command in named.items()}
+            listed = {name: _Listed(command) for name, command in named.items()}
             # Help in rich's boxes takes longer than the rest of a command's start.
             super().__init__(**settings | {"commands": listed, "rich_markup_mode": None})
 
@@ -154,7 +168,8 @@ def group_of(commands: Sequence[LazyCommand], elsewhere: Mapping[str, str]) -> t
         def format_commands(self, ctx: Any, formatter: Any) -> None:
             for title in dict.fromkeys(command.panel for command in commands):
                 with formatter.section(title):
-                    formatter.write_dl([(one.name, one.summary) for one in commands if one.panel == title])
+                    listed = [command for command in commands if command.panel == title]
+                    formatter.write_dl([(command.name, command.summary) for command in listed])
 
         def load(self) -> list[Any]:
             """All commands, imported: for documentation."""

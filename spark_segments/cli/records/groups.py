@@ -11,7 +11,7 @@ import typer
 from spark_segments.cli.arguments import numbers, timestamp_ms
 from spark_segments.cli.completion import groups
 from spark_segments.cli.confirmation import confirm
-from spark_segments.cli.lazy_commands import group_of, panel
+from spark_segments.cli.lazy_commands import group_of, panels
 from spark_segments.cli.options import (
     ANY_TOPICS,
     DRY_RUN,
@@ -32,34 +32,33 @@ from spark_segments.log import Group, LogDirectory, PartitionState, Position, Sn
 if TYPE_CHECKING:
     from spark_segments.log.groups.group import Positions
 
-COMMANDS = panel(
-    "Commands",
-    ("list", "records.groups:list_groups", "Lists the groups that have positions."),
-    ("show", "records.groups:show", "Shows the positions of a group beside the log ends, and its lag."),
-    (
-        "reset",
-        "records.groups:reset",
-        "Moves the positions of a group in topics: to an offset, a time, or by a number of offsets.",
-    ),
-    ("delete", "records.groups:delete", "Forgets all positions of a group."),
+COMMANDS = panels(
+    {
+        "Commands": {
+            "list": "records.groups:list_groups",
+            "show": "records.groups:show",
+            "reset": "records.groups:reset",
+            "delete": "records.groups:delete",
+        }
+    }
 )
 
 app = typer.Typer(
     cls=group_of(COMMANDS, {"describe": "segments groups show", "reset-offsets": "segments groups reset"}),
     no_args_is_help=True,
     add_completion=False,
-    help="List, show, reset and delete groups of readers.",
 )
+
+
+@app.callback()
+def _groups() -> None:
+    """List, show, reset and delete groups of readers."""
+
 
 GROUP = argument("GROUP", "The group's id.", autocompletion=groups)
 
 COLUMNS = ["topic", "partition", "position", "log_end", "lag", "problem"]
 RESET_COLUMNS = ["topic", "partition", "position", "new_position", "log_end", "lag", "note"]
-
-
-@app.callback()
-def _groups() -> None:
-    pass
 
 
 @with_options

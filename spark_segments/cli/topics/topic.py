@@ -7,41 +7,31 @@ from typing import Any
 
 import typer
 
-from spark_segments.cli.lazy_commands import group_of, panel
+from spark_segments.cli.lazy_commands import group_of, panels
 from spark_segments.cli.options import OUTPUT, TOPIC, LogOptions, option, with_options
 from spark_segments.cli.output import Output, ShownTime, print_json, print_summary, print_table, shown_change
 from spark_segments.log import Snapshot
 from spark_segments.quantities import Bytes, human_bytes, plural
 
-COMMANDS = panel(
-    "Commands",
-    ("create", "topics.changes:create", "Creates a topic, and the log directory if it does not exist."),
-    ("list", "topics.topic:list_topics", "Lists the topics."),
-    ("alter", "topics.changes:alter", "Changes the configuration of topics, or raises their number of partitions."),
-    ("delete", "topics.changes:delete", "Deletes topics. On a terminal it says what is in them, and asks first."),
-    (
-        "history",
-        "topics.topic:history",
-        "Shows the commits of a topic, newest first: when each job committed, and what it added and took.",
-    ),
-    (
-        "restore",
-        "topics.changes:restore",
-        "Restores a topic's records to those of an earlier version, while its files still exist.",
-    ),
+COMMANDS = panels(
+    {
+        "Commands": {
+            "create": "topics.changes:create",
+            "list": "topics.topic:list_topics",
+            "alter": "topics.changes:alter",
+            "delete": "topics.changes:delete",
+            "history": "topics.topic:history",
+            "restore": "topics.changes:restore",
+        }
+    }
 )
 
-app = typer.Typer(
-    cls=group_of(COMMANDS, {"describe": "segments describe"}),
-    no_args_is_help=True,
-    add_completion=False,
-    help="Create, list, alter, delete and restore topics; their history.",
-)
+app = typer.Typer(cls=group_of(COMMANDS, {"describe": "segments describe"}), no_args_is_help=True, add_completion=False)
 
 
 @app.callback()
 def _topic() -> None:
-    pass
+    """Create, list, alter, delete and restore topics; their history."""
 
 
 COLUMNS = ["topic", "partitions", "segments", "records", "bytes"]
