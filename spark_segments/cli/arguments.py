@@ -1,12 +1,16 @@
-"""Parses times and lists as people write them."""
+"""Parses times, offsets and lists as people write them."""
 
 from __future__ import annotations
 
 import re
 import time
+from typing import TYPE_CHECKING
 
 from spark_segments.errors import InvalidOptionError
 from spark_segments.quantities import duration_ms, moment_ms
+
+if TYPE_CHECKING:
+    from spark_segments.face.topic import Topic
 
 _DAYS_AGO = {"today": 0, "yesterday": 1}
 _DAY_MS = 86_400_000
@@ -41,3 +45,16 @@ def numbers(text: str) -> set[int]:
         raise InvalidOptionError(
             "The text is no list of partitions", expected="numbers and commas, such as 0,3", found=text
         ) from None
+
+
+def named_offset(text: str, log_start: int, log_end: int) -> int | None:
+    """The log start or the log end, by one of their names; None for any other text."""
+    if text in ("earliest", "beginning"):
+        return log_start
+    return log_end if text in ("latest", "end") else None
+
+
+def offsets_at(topic: Topic, time: str) -> dict[int, int | None]:
+    """{partition: the first offset of a time or later}, None where no record is so late."""
+    answers = topic.offsets_for_times(timestamp_ms(time))
+    return {number: None if answer is None else answer[0] for number, answer in answers.items()}

@@ -30,8 +30,8 @@ def orders(log):
 
 
 def follower(log, start=0, *, every=True, committed=False):
-    def read(number, first, end, version):
-        return log.topic("orders", version=version).scan(partition=number, offsets=(first, end)).batches()
+    def read(offsets, version):
+        return log.topic("orders", version=version).scan(offsets=offsets).batches()
 
     return Follower(log, "orders", {0: start}, read, all_partitions=every, committed=committed)
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -11,7 +12,7 @@ import pyarrow as pa
 
 from spark_segments.ahead import reading_threads
 from spark_segments.cli import completion
-from spark_segments.cli.arguments import timestamp_ms
+from spark_segments.cli.arguments import named_offset, offsets_at
 from spark_segments.cli.options import (
     FROM_TIME,
     ISOLATION_LEVEL,
@@ -28,45 +29,103 @@ from spark_segments.cli.records.follow import Follower, GroupReader, consume_rou
 from spark_segments.cli.records.record_text import LineTemplate, Properties, write_records
 from spark_segments.cli.records.value_text import ConsoleOptions, guessed
 from spark_segments.errors import InvalidOptionError
-from spark_segments.log import offsets_for_times
 from spark_segments.quantities import duration_ms
 
 if TYPE_CHECKING:
-    from spark_segments.face.logdir import LogDir
-    from spark_segments.log import Snapshot
+    from spark_segments.face.topic import Topic
 
 
-@with_options
-def consume(
-    location: LogOptions,
-    values: ConsoleOptions,
-    topic: str = TOPIC,
-    partition: int | None = option("Read this partition only."),
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """Which records are read, in what way, and how they are printed."""
+
+    partition: int | None = option("Read this partition only.")
     offset: str = option(
         "The first offset; -N counts from the log end; also earliest, latest, s@TIME, e@TIME.",
         "-o",
         default="beginning",
         metavar="N|beginning|end",
-    ),
-    from_beginning: bool = flag("Begin at the log start, which is the default."),
-    tail: int | None = option("Print the newest N records of all partitions, by time.", metavar="N", min=0),
-    end_offset: int | None = option("Stop before this offset."),
-    from_time: str | None = FROM_TIME,
-    to_time: str | None = TO_TIME,
-    max_messages: int | None = option("Stop after this number of records.", "-n", min=0),
-    follow: bool = flag("Wait for more records, until Ctrl-C, SIGTERM or --max-messages."),
-    poll_interval: str = option("With --follow: how often to look, such as 500ms.", default="1s", metavar="TIME"),
+    )
+    from_beginning: bool = flag("Begin at the log start, which is the default.")
+    tail: int | None = option("Print the newest N records of all partitions, by time.", metavar="N", min=0)
+    end_offset: int | None = option("Stop before this offset.")
+    from_time: str | None = FROM_TIME
+    to_time: str | None = TO_TIME
+    max_messages: int | None = option("Stop after this number of records.", "-n", min=0)
+    follow: bool = flag("Wait for more records, until Ctrl-C, SIGTERM or --max-messages.")
+    poll_interval: str = option("With --follow: how often to look, such as 500ms.", default="1s", metavar="TIME")
     group: str | None = option(
         "Begin at this group's positions, and commit what was printed.",
         metavar="NAME",
         autocompletion=completion.groups,
-    ),
-    template: str | None = option("How a record is printed, in kcat's letters.", "-f", metavar="TEXT"),
-    isolation_level: str = ISOLATION_LEVEL,
-    version: int | None = option("Read the topic as it was at this version."),
-    quiet: bool = flag("Say nothing of formats that were guessed.", "-q"),
-    output: Output = OUTPUT,
-) -> None:
+    )
+    template: str | None = option("How a record is printed, in kcat's letters.", "-f", metavar="TEXT")
+    isolation_level: str = ISOLATION_LEVEL
+    version: int | None = option("Read the topic as it was at this version.")
+    quiet: bool = flag("Say nothing of formats that were guessed.", "-q")
+    output: Output = OUTPUT
+
+    def checked(self) -> Reading:
+        """The same, whose offset is none of kcat's times: s@ is --from-time, e@ --to-time. Raises InvalidOptionError
+        for options that exclude each other.
+        """
+        reading = self
+        for prefix, name in (("s@", "from_time"), ("e@", "to_time")):
+            if self.offset.startswith(prefix):
+                if (given := getattr(self, name)) is not None:
+                    found = f"{self.offset} and {given}"
+                    raise InvalidOptionError("Two options are that time", expected="one", found=found)
+                reading = replace(self, offset="beginning", **{name: self.offset[len(prefix) :]})  # type: ignore[arg-type]
+        if self.from_beginning and (reading.offset != "beginning" or reading.from_time or self.tail is not None):
+            raise InvalidOptionError(
+                "The log start is not the only beginning", expected="one", found="--from-beginning"
+            )
+        past = (self.tail, self.end_offset, reading.to_time or None, self.version)
+        if (self.follow or self.group is not None) and past != (None,) * len(past):
+            raise InvalidOptionError(
+                "A reader that follows, or reads in a group, ends at the log end",
+                expected="no --tail, --end-offset, --to-time, --version or e@TIME",
+            )
+        return reading
+
+    def ranges(self, topic: Topic) -> dict[int, tuple[int, int]]:
+        """{partition: (first offset, end offset)}. What is past the end is said on standard error."""
+        bounds = topic.offsets()
+        wanted = sorted(bounds) if self.partition is None else [self.partition]
+        starts = offsets_at(topic, self.from_time) if self.from_time else {}
+        ends = offsets_at(topic, self.to_time) if self.to_time else {}
+        ranges, past = {}, []
+        for number in wanted:
+            log_start, log_end = bounds[number]
+            start = self._start(log_start, log_end)
+            if self.from_time:
+                start = log_end if (first := starts[number]) is None else first
+            end = log_end if self.end_offset is None else self.end_offset
+            if (last := ends.get(number)) is not None:
+                end = min(end, last)
+            ranges[number] = (start, end)
+            if start > log_end:
+                past.append(f"{topic.name}-{number} ends at {log_end}")
+        if past:
+            print(f"Offset {self.offset} is past the log end: {', '.join(past[:8])}", file=sys.stderr)
+        if self.from_time and all(starts[number] is None for number in wanted):
+            print(f"No record of {topic.name} is of {self.from_time} or later", file=sys.stderr)
+        return ranges
+
+    def _start(self, log_start: int, log_end: int) -> int:
+        if (named := named_offset(self.offset, log_start, log_end)) is not None:
+            return named
+        try:
+            number = int(self.offset)
+        except ValueError:
+            raise InvalidOptionError(
+                "The text is no offset", expected="a number, beginning or end", found=self.offset
+            ) from None
+        return number if number >= 0 else max(log_start, log_end + number)
+
+
+@with_options
+def consume(reading: Reading, location: LogOptions, values: ConsoleOptions, topic: str = TOPIC) -> None:
     """Prints the records in the topic, partition by partition, by offset. With --follow it waits for more.
 
     Properties choose the columns: print.key, print.value, print.offset,
@@ -102,118 +161,45 @@ def consume(
     Example: segments consume /data/log orders --follow --group audit
     """
     log = location.open()
-    handle = log.topic(topic, version)
-    snapshot = handle.snapshot
-    wanted = sorted(snapshot.offset_bounds()) if partition is None else [partition]
-    for number in wanted:
-        snapshot.check_partition(number)
-    from_time, to_time, offset = _times_of(offset, from_time, to_time)
-    if from_beginning and (offset != "beginning" or from_time or tail is not None):
-        raise InvalidOptionError("The log start is not the only beginning", expected="one", found="--from-beginning")
-    lines = None if template is None else LineTemplate.of(template)
-    if lines is not None and (values.properties or output is Output.JSON):
+    handle = log.topic(topic, reading.version)
+    if reading.partition is not None:
+        handle.snapshot.check_partition(reading.partition)
+    reading = reading.checked()
+    lines = None if reading.template is None else LineTemplate.of(reading.template)
+    is_json = reading.output is Output.JSON
+    if lines is not None and (values.properties or is_json):
         raise InvalidOptionError("Two options say how a record is printed", expected="-f, --property or --output json")
     formats, properties = values.split()
-    shown = Properties.of(properties, ["print.json=true"] if output is Output.JSON else [])
+    shown = Properties.of(properties, ["print.json=true"] if is_json else [])
     if not shown.flag("print.json"):  # JSON lines may be appended elsewhere: a guess would change their bytes
         formats, guesses = guessed(log, topic, formats)
-        for guess in () if quiet else guesses:
+        for guess in () if reading.quiet else guesses:
             print(guess, file=sys.stderr)
+    write = partial(write_records, sys.stdout.buffer, properties=shown, template=lines)
 
-    def scanned(offsets: dict[int, tuple[int, int]], columns: list[str] | None = None) -> Iterator[pa.RecordBatch]:
+    def read(
+        offsets: Mapping[int, tuple[int, int]], version: int | None = None, columns: list[str] | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        asked = handle if version is None else log.topic(topic, version=version)
         wanted_formats = formats if columns is None else None
-        scan = handle.scan(offsets=offsets, columns=columns, isolation=isolation_level, formats=wanted_formats)
+        isolation = reading.isolation_level
+        scan = asked.scan(offsets=dict(offsets), columns=columns, isolation=isolation, formats=wanted_formats)
         return scan.batches(threads=reading_threads(log.storage))
 
-    def read_at(number: int, start: int, end: int, at: int) -> Iterator[pa.RecordBatch]:
-        nonlocal handle
-        if handle.version != at:  # a round reads all its partitions of one version
-            handle = log.topic(topic, version=at)
-        return scanned({number: (start, end)})
-
-    ranges = _ranges(log, snapshot, wanted, offset, end_offset, from_time, to_time)
-    if follow or group is not None:
-        if tail is not None or end_offset is not None or to_time or version is not None:
-            raise InvalidOptionError(
-                "A reader that follows, or reads in a group, ends at the log end",
-                expected="no --tail, --end-offset, --to-time, --version or e@TIME",
-            )
-        reader = None if group is None else GroupReader(log, topic, group)
-        starts = {number: start for number, (start, _) in ranges.items()}
-        if reader is not None:
-            starts |= reader.starts(log.topic(topic).snapshot, wanted)
-        follower = Follower(
-            log, topic, starts, read_at,
-            all_partitions=partition is None, committed=isolation_level == "read_committed",
-        )  # fmt: skip
-        poll_seconds = duration_ms(poll_interval) / 1000 if follow else None
-        write = partial(write_records, sys.stdout.buffer, properties=shown, limit=None, template=lines)
-        consume_rounds(follower, write, group=reader, poll_seconds=poll_seconds, most=max_messages)
+    ranges = reading.ranges(handle)
+    if not reading.follow and reading.group is None:
+        records = read(ranges) if reading.tail is None else last_records(read, ranges, reading.tail)
+        write(records, limit=reading.max_messages)
         return
-    records: Iterator[pa.RecordBatch]
-    if tail is None:
-        records = scanned(ranges)
-    else:
-        filled = {number: ends for number, ends in ranges.items() if ends[0] < ends[1]}
-        records = last_records(lambda number, start, end, names: scanned({number: (start, end)}, names), filled, tail)
-    write_records(sys.stdout.buffer, records, shown, max_messages, lines)
-
-
-def _ranges(
-    log: LogDir,
-    snapshot: Snapshot,
-    wanted: Sequence[int],
-    offset: str,
-    end_offset: int | None,
-    from_time: str | None,
-    to_time: str | None,
-) -> dict[int, tuple[int, int]]:
-    """{partition: (first offset, end offset)} of what the options ask for. What is past the end is said on standard
-    error.
-    """
-    bounds = snapshot.offset_bounds()
-
-    def firsts(time: str | None) -> dict[int, tuple[int, int] | None]:
-        return offsets_for_times(log.storage, snapshot, dict.fromkeys(bounds, timestamp_ms(time))) if time else {}
-
-    starts, ends = firsts(from_time), firsts(to_time)
-    ranges, past = {}, []
-    for number in wanted:
-        log_start, log_end = bounds[number]
-        start = _start(offset, log_start, log_end)
-        if from_time:
-            start = log_end if (first := starts[number]) is None else first[0]
-        end = log_end if end_offset is None else end_offset
-        if to_time and (last := ends[number]) is not None:
-            end = min(end, last[0])
-        ranges[number] = (start, end)
-        if start > log_end:
-            past.append(f"{snapshot.topic}-{number} ends at {log_end}")
-    if past:
-        print(f"Offset {offset} is past the log end: {', '.join(past[:8])}", file=sys.stderr)
-    if from_time and all(starts[number] is None for number in wanted):
-        print(f"No record of {snapshot.topic} is of {from_time} or later", file=sys.stderr)
-    return ranges
-
-
-def _times_of(offset: str, from_time: str | None, to_time: str | None) -> tuple[str | None, str | None, str]:
-    """(--from-time, --to-time, --offset) where the offset is a time in kcat's notation: s@ the first, e@ the end."""
-    for prefix, given in (("s@", from_time), ("e@", to_time)):
-        if offset.startswith(prefix):
-            if given is not None:
-                raise InvalidOptionError("Two options are that time", expected="one", found=f"{offset} and {given}")
-            time = offset.removeprefix(prefix)
-            return (time, to_time, "beginning") if prefix == "s@" else (from_time, time, "beginning")
-    return from_time, to_time, offset
-
-
-def _start(offset: str, log_start: int, log_end: int) -> int:
-    if offset in ("beginning", "earliest"):
-        return log_start
-    if offset in ("end", "latest"):
-        return log_end
-    try:
-        number = int(offset)
-    except ValueError:
-        raise InvalidOptionError("The text is no offset", expected="a number, beginning or end", found=offset) from None
-    return number if number >= 0 else max(log_start, log_end + number)
+    group = None if reading.group is None else GroupReader(log, topic, reading.group)
+    starts = {number: start for number, (start, _) in ranges.items()}
+    if group is not None:
+        starts |= group.starts(log.topic(topic).snapshot, [*ranges])
+    follower = Follower(
+        log, topic, starts, read,
+        all_partitions=reading.partition is None, committed=reading.isolation_level == "read_committed",
+    )  # fmt: skip
+    poll_seconds = duration_ms(reading.poll_interval) / 1000 if reading.follow else None
+    consume_rounds(
+        follower, partial(write, limit=None), group=group, poll_seconds=poll_seconds, most=reading.max_messages
+    )

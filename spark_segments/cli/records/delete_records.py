@@ -6,7 +6,7 @@ import json
 import sys
 from pathlib import Path
 
-from spark_segments.cli.arguments import timestamp_ms
+from spark_segments.cli.arguments import offsets_at
 from spark_segments.cli.confirmation import confirm, print_way_back
 from spark_segments.cli.options import (
     DRY_RUN,
@@ -61,9 +61,9 @@ def delete_records(
         if offset_json_file is not None:
             before[name] = _offsets_of(offset_json_file, name)
         elif before_time is not None:
-            answers = handle.offsets_for_times(timestamp_ms(before_time))
+            firsts = offsets_at(handle, before_time)
             before[name] = {
-                number: answer[0] if (answer := answers.get(number)) else bounds[number][1] for number in chosen
+                number: bounds[number][1] if (first := firsts[number]) is None else first for number in chosen
             }
         else:
             assert before_offset is not None

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import heapq
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -23,8 +21,8 @@ if TYPE_CHECKING:
 COMMIT_SECONDS = 5.0
 """How often a group's positions are committed while its reader runs: Kafka's auto.commit.interval.ms."""
 
-ReadRecords = Callable[[int, int, int, int], Iterator[pa.RecordBatch]]
-"""Reads records: (partition, start offset, end offset, version of the topic) → batches."""
+ReadRecords = Callable[[Mapping[int, tuple[int, int]], int], Iterator[pa.RecordBatch]]
+"""Reads records: ({partition: (start offset, end offset)}, version of the topic) → batches, each of one partition."""
 
 
 class GroupReader:
@@ -95,13 +93,14 @@ class Follower:
                 return
             begun = dict(self.positions)
             try:
-                for number, batch in self._records(snapshot):
+                for batch in self._records(snapshot):
                     if most is not None:
                         batch = batch.slice(0, most)
                         most -= batch.num_rows
                     yield batch
                     if batch.num_rows:
-                        self.positions[number] = batch.column("offset")[-1].as_py() + 1
+                        number, offset = (batch.column(name)[-1].as_py() for name in ("partition", "offset"))
+                        self.positions[number] = offset + 1
                     if most == 0:
                         return
                 self._version = snapshot.version
@@ -111,19 +110,19 @@ class Follower:
                     raise
                 self._gone_at = begun
 
-    def _records(self, snapshot: Snapshot) -> Iterator[tuple[int, pa.RecordBatch]]:
-        """(partition, records) of a version from the positions on. A partition that is done is at its end."""
+    def _records(self, snapshot: Snapshot) -> Iterator[pa.RecordBatch]:
+        """The records of a version from the positions on. They are at its ends when all are read."""
         _check_same_log(self.snapshot or snapshot, snapshot, self.positions)
         self.snapshot = snapshot
         end_column = "last_stable_offset" if self._committed else "log_end_offset"
+        ranges = {}
         for row in snapshot.partitions.to_pylist():
-            number, log_start, end = row["partition"], row["log_start_offset"], row[end_column]
-            if number not in self.positions and not self._all_partitions:
-                continue
-            start = self.positions.setdefault(number, log_start)
-            if start < end:
-                yield from ((number, batch) for batch in self._read(number, start, end, snapshot.version))
-            self.positions[number] = max(start, end)
+            number = row["partition"]
+            if number in self.positions or self._all_partitions:
+                start = self.positions.setdefault(number, row["log_start_offset"])
+                ranges[number] = (start, max(start, row[end_column]))
+        yield from self._read(ranges, snapshot.version)
+        self.positions |= {number: end for number, (_, end) in ranges.items()}
 
 
 def consume_rounds(
@@ -173,60 +172,51 @@ def _check_same_log(before: Snapshot, now: Snapshot, positions: Mapping[int, int
                 )
 
 
-# (partition, first offset, end offset, columns or None for all) → the records, by offset
-ReadColumns = Callable[[int, int, int, list[str] | None], Iterator[pa.RecordBatch]]
-
-
-@dataclass(frozen=True, slots=True)
-class _Ends:
-    """The last records of a partition: their offsets and timestamps, int64[] each, by offset."""
-
-    offset: np.ndarray
-    timestamp: np.ndarray
-
-
-def last_records(read: ReadColumns, bounds: Mapping[int, tuple[int, int]], count: int) -> Iterator[pa.RecordBatch]:
+def last_records(
+    read: Callable[..., Iterator[pa.RecordBatch]], bounds: Mapping[int, tuple[int, int]], count: int
+) -> Iterator[pa.RecordBatch]:
     """The `count` newest records in [start, end) of each partition of `bounds`, oldest first.
 
     A partition's records keep their order. Between partitions the timestamp decides, then the partition's number. As
     many records as are asked for are in memory, and the offsets and timestamps of as many in each partition.
+    `read`: takes ranges of offsets, and names of columns.
     """
-    ends = {number: _ends(read, number, start, end, count) for number, (start, end) in bounds.items()}
-    newest = [(-int(one.timestamp[-1]), -number, 1) for number, one in ends.items() if len(one.offset)]
-    heapq.heapify(newest)
-    order: list[tuple[int, int]] = []  # (partition, how many of its records come after it, and itself)
-    while newest and len(order) < count:
-        _, negative, taken = heapq.heappop(newest)
-        order.append((-negative, taken))
-        timestamps = ends[-negative].timestamp
-        if taken < len(timestamps):
-            heapq.heappush(newest, (-int(timestamps[-1 - taken]), negative, taken + 1))
-    chosen = {number: taken for number, taken in order}  # the largest of each partition comes last
-    batches: list[pa.RecordBatch] = []
-    first_row: dict[int, int] = {}
-    rows = 0
-    for number, taken in chosen.items():
-        first_row[number] = rows
-        rows += taken
-        batches += read(number, int(ends[number].offset[-taken]), bounds[number][1], None)
-    if batches:
-        wanted = [first_row[number] + chosen[number] - taken for number, taken in reversed(order)]
-        yield from pa.Table.from_batches(batches).take(pa.array(wanted, pa.int64())).to_batches()
-
-
-def _ends(read: ReadColumns, number: int, start: int, end: int, count: int) -> _Ends:
-    """The last `count` records of a partition; fewer where there are fewer."""
-    span = max(count, 1)
-    while True:
-        begin = max(start, end - span)
-        batches = list(read(number, begin, end, ["offset", "timestamp"]))
-        rows = sum(batch.num_rows for batch in batches)
-        if rows >= count or begin == start:
-            break
-        span *= 8  # compaction and transactions leave gaps between offsets
-    if not rows:
-        return _Ends(np.empty(0, np.int64), np.empty(0, np.int64))
-    table = pa.Table.from_batches(batches).slice(max(0, rows - count))
-    return _Ends(
-        table.column("offset").to_numpy(), table.column("timestamp").cast(pa.int64()).combine_chunks().to_numpy()
+    newest = _newest(read, {number: ends for number, ends in sorted(bounds.items()) if ends[0] < ends[1]}, count)
+    partitions, offsets, ages = (
+        np.concatenate([rows[place] for rows in newest] or [np.empty(0, np.int64)]) for place in range(3)
     )
+    order = np.lexsort((offsets, partitions, ages))[len(offsets) - min(count, len(offsets)) :]
+    chosen = np.sort(order)
+    firsts: dict[int, int] = {}
+    for number, offset in zip(partitions[chosen].tolist(), offsets[chosen].tolist(), strict=True):
+        firsts.setdefault(number, offset)
+    batches = list(read({number: (offset, bounds[number][1]) for number, offset in firsts.items()}) if firsts else ())
+    if batches:
+        yield from pa.Table.from_batches(batches).take(pa.array(np.searchsorted(chosen, order))).to_batches()
+
+
+def _newest(
+    read: Callable[..., Iterator[pa.RecordBatch]], bounds: Mapping[int, tuple[int, int]], count: int
+) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """(partition, offset, age), int64[] each, of the last `count` records of each partition, by offset.
+
+    Its age puts a record between those of other partitions: a record is no younger than the records after it.
+    """
+    newest, left, span = {}, dict(bounds), max(count, 1)
+    while left:
+        begins = {number: (max(start, end - span), end) for number, (start, end) in left.items()}
+        table = pa.Table.from_batches(
+            read(begins, columns=["partition", "offset", "timestamp"]),
+            pa.schema([("partition", pa.int32()), ("offset", pa.int64()), ("timestamp", pa.timestamp("us", "UTC"))]),
+        )
+        partitions = table.column("partition").to_numpy()
+        for number, (begin, _) in begins.items():
+            first, last = np.searchsorted(partitions, [number, number + 1])
+            if last - first >= count or begin == left[number][0]:
+                rows = table.slice(max(first, last - count), min(count, last - first))
+                times = rows.column("timestamp").cast(pa.int64()).to_numpy()
+                ages = np.minimum.accumulate(times[::-1])[::-1]
+                newest[number] = (np.full(len(rows), number), rows.column("offset").to_numpy(), ages)
+                del left[number]
+        span *= 8  # compaction and transactions leave gaps between offsets
+    return [newest[number] for number in bounds]

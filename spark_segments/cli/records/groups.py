@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import typer
 
-from spark_segments.cli.arguments import numbers, timestamp_ms
+from spark_segments.cli.arguments import named_offset, numbers, offsets_at
 from spark_segments.cli.completion import groups
 from spark_segments.cli.confirmation import confirm
 from spark_segments.cli.lazy_commands import group_of, panels
@@ -180,14 +179,19 @@ def reset(
         for number in chosen:
             snapshot.check_partition(number)
         if to_time is not None:
-            targets = _targets_of_time(log, name, timestamp_ms(to_time), bounds)
-        elif shift_by is not None:
-            targets = {one: _shifted(positions, name, one, shift_by, *bounds[one]) for one in chosen}
-        else:
-            targets = {one: _target(to or "", f"{name}-{one}", *bounds[one]) for one in chosen}
-        for one in chosen:
-            (target, note), before, end = targets[one], positions.get((name, one)), bounds[one][1]
-            moves.append(Move(name, one, None if before is None else before.offset, target, end, end - target, note))
+            firsts = offsets_at(log.topic(name), to_time)
+        for number in chosen:
+            (log_start, end), before = bounds[number], positions.get((name, number))
+            target, note = end, None
+            if shift_by is not None:
+                target, note = _shifted(positions, name, number, shift_by, log_start, end)
+            elif to is not None:
+                target = _target(to, f"{name}-{number}", log_start, end)
+            elif (first := firsts[number]) is not None:
+                target = first
+            else:
+                note = "the log end: no record is so late"
+            moves.append(Move(name, number, None if before is None else before.offset, target, end, end - target, note))
     if output is Output.JSON:
         print_json({"group": group, "dry_run": dry_run, "positions": [asdict(move) for move in moves]})
     else:
@@ -249,11 +253,9 @@ def _snapshot(log: LogDir, topic: str) -> Snapshot | None:
         return None
 
 
-def _target(to: str, where: str, log_start: int, log_end: int) -> tuple[int, None]:
-    if to in ("earliest", "beginning"):
-        return log_start, None
-    if to in ("latest", "end"):
-        return log_end, None
+def _target(to: str, where: str, log_start: int, log_end: int) -> int:
+    if (named := named_offset(to, log_start, log_end)) is not None:
+        return named
     if not (to.isascii() and to.isdigit()):
         raise InvalidOptionError("The text is no offset", expected="a number, earliest or latest", found=to)
     if not log_start <= int(to) <= log_end:
@@ -261,7 +263,7 @@ def _target(to: str, where: str, log_start: int, log_end: int) -> tuple[int, Non
         raise OffsetOutOfRangeError(
             f"The offset is {side} of {where}", expected=f"{log_start} to {log_end}, earliest or latest", found=to
         )
-    return int(to), None
+    return int(to)
 
 
 def _shifted(
@@ -276,13 +278,3 @@ def _shifted(
     if wanted < log_start:
         return log_start, f"the log start: {wanted} is below it"
     return (log_end, f"the log end: {wanted} is above it") if wanted > log_end else (wanted, None)
-
-
-def _targets_of_time(
-    log: Any, topic: str, time_ms: int, bounds: Mapping[int, tuple[int, int]]
-) -> dict[int, tuple[int, str | None]]:
-    answers = log.topic(topic).offsets_for_times(time_ms)
-    return {
-        one: (answers[one][0], None) if answers.get(one) else (end, "the log end: no record is so late")
-        for one, (_, end) in bounds.items()
-    }

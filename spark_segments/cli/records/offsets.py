@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from spark_segments.cli.arguments import numbers, timestamp_ms
+from spark_segments.cli.arguments import numbers, offsets_at
 from spark_segments.cli.options import OUTPUT, TOPICS, LogOptions, option, with_options
 from spark_segments.cli.output import Output, print_json
 from spark_segments.errors import InvalidOptionError
@@ -55,15 +55,12 @@ def offsets(
 
 def _offsets(topic: Topic, time: str, partitions: set[int] | None) -> list[tuple[int, int | None]]:
     """(partition, offset) of the partitions wanted, or of all."""
-    bounds = topic.offsets()
-    if time in ("latest", "-1"):
-        found: dict[int, int | None] = {number: end for number, (_, end) in bounds.items()}
-    elif time in ("earliest", "-2"):
-        found = {number: start for number, (start, _) in bounds.items()}
+    bounds, offsets = topic.offsets(), dict[int, int | None]()
+    if time in ("latest", "-1", "earliest", "-2"):
+        offsets |= {number: bounds[number][time in ("latest", "-1")] for number in bounds}
     else:
-        answers = topic.offsets_for_times(timestamp_ms(time))
-        found = {number: answer[0] if answer else None for number, answer in answers.items()}
-    wanted = sorted(found if partitions is None else partitions)
+        offsets = offsets_at(topic, time)
+    wanted = sorted(offsets if partitions is None else partitions)
     for number in wanted:
         topic.snapshot.check_partition(number)
-    return [(number, found[number]) for number in wanted]
+    return [(number, offsets[number]) for number in wanted]
