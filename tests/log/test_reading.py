@@ -77,9 +77,8 @@ def test_ranges_put_together_read_each_record_once(batches, batch_bytes, start, 
         parts = list(log.topic("t").scan(offsets=(start, start + count), columns=["offset"]).parts(max_bytes))
         tasks = pack(parts, 1 << 22)
         assert [one for task in tasks for one in task] == parts
-        offsets = [
-            offset for part in parts for batch in Scan.read(log.storage, [part]) for offset in batch.column(0).to_pylist()
-        ]
+        batches_read = (batch for part in parts for batch in Scan.read(log.storage, [part]))
+        offsets = [offset for batch in batches_read for offset in batch.column(0).to_pylist()]
         assert offsets == list(range(start, min(start + count, len(timestamps))))
 
 
