@@ -3,7 +3,8 @@
 One KRaft broker with a busy cleaner. A capture comes later than delete.retention.ms over a transaction that is aborted
 afterwards, and whose records and marker the cleaner takes before the next one. A topic is captured while it is cleaned.
 Another ends with a hole; a broker comes up over its export, after a clean stop and after a kill. A new cluster takes
-an archive of the golden data by the steps of docs/how-to/archive-kafka.md.
+an archive of the golden data by the steps of docs/how-to/archive-kafka.md. Answers of `serve`, of each API in each
+version that the broker has, too, have null where its answers have it.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import argparse
 import base64
 import contextlib
+import itertools
 import shutil
 import signal
 import socket
@@ -27,8 +29,12 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from spark_segments import LogDir
 from spark_segments.kafka_protocol import capture
+from spark_segments.kafka_protocol.apis import VERSIONS
 from spark_segments.maintenance import verify
 from tests.golden_files import golden_dir
+from tests.kafka_protocol.requests import answered
+from tests.kafka_protocol.serving import serving
+from tests.kafka_protocol.test_answers import nulls, values_of
 from tests.segment_bytes import batches_of
 
 _COMPACTED = {
@@ -91,6 +97,7 @@ def main() -> int:
             _late_over_an_open_transaction(broker, log)
             _cleaned_between_passes(broker, log)
             _end_that_is_a_hole(broker, log)
+            _nulls_of_answers(broker, log)
         _export_of_the_hole(broker, log, home / "exported")
         _archive_into_a_new_cluster(arguments.classpath, home / "new")
     return 0
@@ -152,6 +159,23 @@ def _end_that_is_a_hole(broker: KafkaBroker, log: LogDir) -> None:
         future.result(60)
     capture(log, broker.address, ["quiet"])
     assert log.topic("quiet").offsets() == {0: (0, 200)}
+
+
+def _nulls_of_answers(broker: KafkaBroker, log: LogDir) -> None:
+    _topic(broker, "plain", {})("key", "value")
+    capture(log, broker.address, ["plain"])
+    port, compared = int(broker.address.rpartition(":")[2]), 0
+    with serving(log) as server:
+        for key, versions in VERSIONS.items():
+            here, there = set[str](), set[str]()
+            for version, name, isolation_level in itertools.product(versions, ("plain", "not/a/name"), (0, 1)):
+                values = values_of(log, name, isolation_level)
+                with contextlib.suppress(AssertionError):  # the broker lacks the version, and ends the connection
+                    there |= {*nulls(answered(port, key, version, values))}
+                    here |= {*nulls(answered(server.port, key, version, values))}
+                    compared += 1
+            assert here <= there, (key, here - there)
+    print(f"null in answers: {compared} pairs compared")
 
 
 def _export_of_the_hole(broker: KafkaBroker, log: LogDir, exported: Path) -> None:

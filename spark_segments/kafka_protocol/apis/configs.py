@@ -26,7 +26,7 @@ def _describe_configs(call: Call) -> dict[str, Any]:
 
 
 def _resource(call: Call, with_docs: bool, asked: Any) -> dict[str, Any]:
-    code, message, configs = ErrorCode.none, None, []
+    code, message, configs = ErrorCode.none, "", []
     wanted = frozenset(asked.configuration_keys or ())
     if asked.resource_type == _TOPIC:
         view, code = call.topic(asked.resource_name)

@@ -40,7 +40,7 @@ def _coordinator(call: Call, is_group: bool) -> dict[str, Any]:
         code = ErrorCode.coordinator_not_available
         return {"error_code": code, "error_message": message, "node_id": -1, "host": "", "port": -1}
     host, port = call.address
-    return {"error_code": ErrorCode.none, "error_message": None, "node_id": NODE_ID, "host": host, "port": port}
+    return {"error_code": ErrorCode.none, "error_message": "", "node_id": NODE_ID, "host": host, "port": port}
 
 
 def _list_groups(call: Call) -> dict[str, Any]:
