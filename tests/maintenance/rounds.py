@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from spark_segments.maintenance.compaction.first_pass import slices
 from spark_segments.maintenance.compaction.partition_cleaner import PartitionResult, clean_partition
 from spark_segments.maintenance.compaction.plan import (
     NOT_DIRTY,
@@ -11,7 +12,7 @@ from spark_segments.maintenance.compaction.plan import (
     plan_compaction,
 )
 from spark_segments.maintenance.compaction.round import CleanerSettings, RoundPlan, RoundResult
-from spark_segments.maintenance.compaction.round_tasks import ONE_TASK, RoundTasks, rewriting_tasks, slices
+from spark_segments.maintenance.compaction.round_tasks import ONE_TASK, RoundTasks, rewriting_tasks
 
 __all__ = [
     "NOT_DIRTY",

@@ -14,7 +14,7 @@ import pyarrow as pa
 from spark_segments import LogDir
 from spark_segments.format.cleaner.layout import BYTES_PER_SLOT
 from spark_segments.maintenance import compact, roll, verify
-from spark_segments.maintenance.compaction.round_tasks import SUFFIX, MapFile
+from spark_segments.maintenance.compaction.first_pass import SUFFIX, MapFile
 from spark_segments.storage import Storage
 from tests.maintenance.rounds import CleanerSettings, RoundTasks, clean_partition
 from tests.maintenance.upkeep import all_records, assert_maintained, busy_log
@@ -98,14 +98,14 @@ def test_a_group_that_is_most_of_the_work_is_cleaned_by_threads_of_one_task(spar
     """The session has two slots: the partition is one group of several segments."""
     limits(LARGE_PARTITION_BYTES=0)
     threads: list[int] = []
-    planned = RoundTasks._rewriting_tasks
+    planned = RoundTasks.second_pass
 
     def noted(*arguments: Any) -> Any:
         tasks = planned(*arguments)
         threads.extend(task.threads for task in tasks)
         return tasks
 
-    monkeypatch.setattr(RoundTasks, "_rewriting_tasks", noted)
+    monkeypatch.setattr(RoundTasks, "second_pass", noted)
     copy = appended(log, tmp_path, "prices", 1)
     for one in (log, copy):
         one.topic("prices").alter({"segment.bytes": "1000000"})

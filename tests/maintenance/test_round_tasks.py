@@ -20,7 +20,7 @@ from spark_segments.format.cleaner.offset_map import OffsetMap
 from spark_segments.log.segment.file import SegmentFile
 from spark_segments.maintenance import compact, roll, vacuum, verify
 from spark_segments.maintenance.compaction import round as round_module
-from spark_segments.maintenance.compaction.round_tasks import read_map, write_map
+from spark_segments.maintenance.compaction.first_pass import MapFile
 from tests import golden_files
 from tests.clock import ORPHAN_AGE_MS
 from tests.maintenance.rounds import (
@@ -271,9 +271,9 @@ def test_a_map_in_a_file_is_the_same_map_and_what_is_left_of_it_goes_with_vacuum
     for row in prices.topic("prices").snapshot.live_of(0):
         for window in SegmentFile(prices.storage, row).windows():
             assert offset_map.put_batches(Window(window.data, window.batches, byte_position=window.byte_position))
-    file = write_map(prices.storage, "prices", 0, offset_map)
+    file = MapFile.written(prices.storage, "prices", 0, offset_map)
     assert prices.storage.size(file.path) == len(offset_map) * BYTES_PER_SLOT
-    copy = read_map(prices.storage, file, MIB, 0.9)
+    copy = file.read(prices.storage, MIB, 0.9)
     assert [copy.get(b"k%d" % number) for number in range(90)] == [
         offset_map.get(b"k%d" % number) for number in range(90)
     ]

@@ -315,7 +315,7 @@ def test_windows_wait_in_bounded_memory_however_slow_the_writer_is(prices, monke
 )
 def test_a_group_that_the_other_threads_would_wait_for_is_cleaned_by_all(mib, slots, threads):
     groups = [[one] for one in run([size * MIB for size in mib])]
-    tasks = RoundTasks(slots, MIB, MIB)._rewriting_tasks(groups, 0, NotedBatches(0), None)
+    tasks = RoundTasks(slots, MIB, MIB).second_pass(groups, 0, NotedBatches(0), None)
     assert [task.groups for task in tasks] == [[group] for group in groups]
     assert [task.threads for task in tasks] == threads
     assert [task.first for task in tasks] == list(range(len(groups)))

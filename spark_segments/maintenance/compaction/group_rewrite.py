@@ -13,7 +13,7 @@ import numpy as np
 
 from spark_segments.config import SegmentLimits, TopicConfig
 from spark_segments.format.batches import BatchTable
-from spark_segments.format.cleaner.clean import CleanedBatches
+from spark_segments.format.cleaner.clean import CleanedBatches, CleanerStats
 from spark_segments.format.sidecars.txn_index import AbortedTransactions
 from spark_segments.format.window import Window
 from spark_segments.log.manifest.rows import Segment
@@ -29,11 +29,12 @@ LARGEST_FILE_BYTES = 2**31 - 1  # positions in an index are an int32
 @dataclass(frozen=True, slots=True)
 class RewrittenGroup:
     """Neighbouring segments (`inputs`) and those that take their place (`outputs`): usually one, none if nothing
-    changes.
+    changes. `stats`: what became of their records.
     """
 
     inputs: Sequence[Segment]
     outputs: Sequence[Segment]
+    stats: CleanerStats
 
     def after(self, start_offset: int) -> tuple[list[Segment], list[Segment]]:
         """(inputs, outputs) without the inputs below `start_offset`, which retention has taken meanwhile.
@@ -74,6 +75,7 @@ class GroupRewrite:
         self._unchanged: list[tuple[Segment, int, int]] = []
         self._tombstones = 0
         self._aborted: list[AbortedTransactions] = []
+        self._stats = CleanerStats()
 
     def __enter__(self) -> GroupRewrite:
         return self
@@ -90,13 +92,17 @@ class GroupRewrite:
             self._leave(segment, cleaned.source)
             self._note(cleaned)
             return
-        self.drop()
+        self._begin_changes()
         if len(cleaned.batches):
             self._append(*rebased(Window(cleaned.data, cleaned.batches), self._leader_epochs))
         self._note(cleaned)
 
-    def drop(self) -> None:
+    def drop(self, stats: CleanerStats) -> None:
         """Says that batches are left out: the group changes, so that its other batches must be written."""
+        self._stats += stats
+        self._begin_changes()
+
+    def _begin_changes(self) -> None:
         if self._writer is None:
             self._writer = self._begin(self._group[0].base_offset)
             for data, batches in self._copies():
@@ -113,9 +119,10 @@ class GroupRewrite:
         """The group with the rows of its outputs."""
         if self._writer is not None:
             self._finish(self._group[-1].next_offset)
-        return RewrittenGroup(self._group, self._outputs)
+        return RewrittenGroup(self._group, self._outputs, self._stats)
 
     def _note(self, cleaned: CleanedBatches) -> None:
+        self._stats += cleaned.stats
         self._tombstones += cleaned.stats.tombstones_kept
         self._aborted.append(cleaned.aborted)
 

@@ -1,4 +1,4 @@
-"""The second pass over a group of segments: what cleaning leaves of their batches, in the order of the log.
+"""The second pass over groups of segments: what cleaning leaves of their batches becomes the segments in their place.
 
 Several threads can clean a large group. They are given the windows that a single thread would read, each with the state
 of the transactions before it. So what they leave is what a single thread leaves, to the byte.
@@ -6,7 +6,8 @@ of the transactions before it. So what they leave is what a single thread leaves
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Sequence
+import contextlib
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
@@ -15,12 +16,16 @@ from spark_segments.ahead import read_ahead
 from spark_segments.errors import RESTORE
 from spark_segments.format.batches import scan_batches
 from spark_segments.format.cleaner.clean import CleanedBatches, CleanerStats, RecordFilter, clean_batches
+from spark_segments.format.cleaner.live_records import LiveRecords
 from spark_segments.format.cleaner.transactions import CleanedTransactions
 from spark_segments.format.walk import WINDOW_BYTES
 from spark_segments.format.window import Window
 from spark_segments.log.manifest.rows import Segment
 from spark_segments.log.segment.file import SegmentFile
-from spark_segments.maintenance.compaction.group_rewrite import named
+from spark_segments.log.segment.leader_epochs import LeaderEpochs
+from spark_segments.log.segment.writer import discard
+from spark_segments.maintenance.compaction.first_pass import MapFile
+from spark_segments.maintenance.compaction.group_rewrite import GroupRewrite, RewrittenGroup, named
 from spark_segments.maintenance.compaction.noted_batches import (
     LEAST_GAP_BYTES,
     LEAST_STORE_GAP_BYTES,
@@ -29,10 +34,73 @@ from spark_segments.maintenance.compaction.noted_batches import (
     plain_batches,
     windows_to_read,
 )
+from spark_segments.maintenance.compaction.round import RoundPlan
 from spark_segments.storage import Storage
 
 WAITING_BYTES = 2 * WINDOW_BYTES
 """Bytes of cleaned windows that wait to be written, at most, for each of several threads."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupsTask:
+    """Neighbouring groups, the notes of their segments, and the state of the transactions before the first of them.
+
+    `first`: the number of the first group. `threads`: how many threads clean them.
+    """
+
+    first: int
+    groups: Sequence[Sequence[Segment]]
+    noted: NotedBatches
+    transactions: CleanedTransactions
+    threads: int
+
+    def live_bytes(self, live: LiveRecords) -> float:
+        """About how many bytes stay of what is noted, and all bytes of what is not: those take the time."""
+        return sum(
+            row.log_bytes * (live.share(row.base_offset, row.next_offset) if row in self.noted else 1)
+            for group in self.groups
+            for row in group
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class SecondPass:
+    """Task function: writes what cleaning leaves of some groups. `record_filter`: on Spark the map of it, in a file."""
+
+    storage: Storage
+    work: RoundPlan
+    record_filter: RecordFilter | MapFile
+
+    def __call__(self, task: GroupsTask) -> list[RewrittenGroup]:
+        """If a group fails, the files of the others are deleted: no commit can name them."""
+        record_filter, work = self.record_filter, self.work
+        if isinstance(record_filter, MapFile):
+            offset_map = record_filter.read(self.storage, work.settings.map_bytes, work.settings.load_factor)
+            record_filter = work.record_filter(offset_map)
+        transactions = task.transactions.copy()  # threads share the task's own
+        cleaner = _GroupCleaner(self.storage, record_filter, transactions, task.noted, task.threads)
+        epochs = LeaderEpochs.of(work.partition)
+        done: list[RewrittenGroup] = []
+        try:
+            for group in task.groups:
+                with (
+                    GroupRewrite(self.storage, work.settings.topic, work.config, group, epochs) as rewrite,
+                    contextlib.closing(cleaner.parts(group)) as parts,
+                ):
+                    for part in parts:
+                        part.write(rewrite)
+                    done.append(rewrite.close())
+        except BaseException:
+            discard_groups(self.storage, done)
+            raise
+        return done
+
+
+def discard_groups(storage: Storage, done: Iterable[RewrittenGroup]) -> None:
+    """Deletes the outputs of groups that will not be committed, so that a partition that fails in every run does not
+    pile up files.
+    """
+    discard(storage, [segment for group in done for segment in group.outputs])
 
 
 class ReadWindows(Protocol):
@@ -56,102 +124,90 @@ class CleanedPart:
         """The most bytes of memory that this keeps: what is left may point into the window."""
         return self.window_bytes + (len(self.cleaned.data) if self.cleaned is not None else 0)
 
+    def write(self, rewrite: GroupRewrite) -> None:
+        """Hands it to the group's rewrite."""
+        if self.cleaned is None:
+            rewrite.drop(self.stats)
+        else:
+            rewrite.add(self.segment, self.cleaned)
 
-def clean_group(
-    storage: Storage,
-    group: Sequence[Segment],
-    record_filter: RecordFilter,
-    transactions: CleanedTransactions,
-    noted: NotedBatches,
-    *,
-    threads: int,
-) -> Generator[CleanedPart, None, None]:
-    """What becomes of the batches of a group, in their order. `threads` threads clean them; 1 is the caller's own.
 
-    `transactions` has the state before the group, and then that behind it. Raises CorruptBatchError for damaged bytes.
+@dataclass(frozen=True, slots=True)
+class _GroupCleaner:
+    """Cleans one group after the other. `transactions`: the state before the next group. `threads` threads clean a
+    group; 1 is the caller's own.
     """
-    pieces = _pieces(storage, group, record_filter, transactions, noted, in_threads=threads > 1)
-    return read_ahead(pieces, threads, most_bytes=WAITING_BYTES * threads)
 
+    storage: Storage
+    record_filter: RecordFilter
+    transactions: CleanedTransactions
+    noted: NotedBatches
+    threads: int
 
-def _pieces(
-    storage: Storage,
-    group: Sequence[Segment],
-    record_filter: RecordFilter,
-    transactions: CleanedTransactions,
-    noted: NotedBatches,
-    *,
-    in_threads: bool,
-) -> Iterator[Callable[[], Iterator[CleanedPart]]]:
-    """The windows of a group. `in_threads`: what takes time, CRCs too, is left to the thread that cleans a window.
+    def parts(self, group: Sequence[Segment]) -> Generator[CleanedPart, None, None]:
+        """What becomes of the batches of a group, in their order. Raises CorruptBatchError for damaged bytes."""
+        return read_ahead(self._pieces(group), self.threads, most_bytes=WAITING_BYTES * self.threads)
 
-    So is the read of a window, where it is known before what it begins and ends with, and that nothing in it has to do
-    with a transaction.
-    """
-    for segment in group:
-        notes = noted.whole(segment) if record_filter.live.end_offset >= segment.next_offset else None
-        if notes is None:
-            read: ReadWindows = SegmentFile(storage, segment).windows
-            yield from _in_order(read, segment, None, record_filter, transactions, in_threads=in_threads)
-            continue
-        gap_bytes = LEAST_GAP_BYTES if storage.is_local else LEAST_STORE_GAP_BYTES
-        most_bytes = WINDOW_BYTES if storage.is_local else segment.log_bytes  # a store's windows are fetched ahead
-        wanted, passed = windows_to_read(notes, record_filter.live, gap_bytes, most_bytes)
-        if passed.records_read:  # what is passed over comes first: the other batches must be written then
-            yield partial(iter, [CleanedPart(segment, None, passed)])
-        is_in_order = not storage.is_local or notes.transactional.any()
-        for ranges in wanted:
-            read = partial(SegmentFile(storage, segment).windows_in, ranges)
-            if is_in_order:
-                yield from _in_order(read, segment, notes, record_filter, transactions, in_threads=in_threads)
-            else:
-                yield partial(_read_and_clean, read, segment, notes, record_filter, transactions.copy())
+    def _pieces(self, group: Sequence[Segment]) -> Iterator[Callable[[], Iterator[CleanedPart]]]:
+        """The windows of a group. With several threads, what takes time, CRCs too, is left to the thread that cleans a
+        window.
 
+        So is the read of a window, where it is known before what it begins and ends with, and that nothing in it has to
+        do with a transaction.
+        """
+        live, is_local = self.record_filter.live, self.storage.is_local
+        for segment in group:
+            file = SegmentFile(self.storage, segment)
+            notes = self.noted.whole(segment) if live.end_offset >= segment.next_offset else None
+            if notes is None:
+                yield from self._in_order(file.windows, segment, None)
+                continue
+            gap_bytes = LEAST_GAP_BYTES if is_local else LEAST_STORE_GAP_BYTES
+            most_bytes = WINDOW_BYTES if is_local else segment.log_bytes  # a store's windows are fetched ahead
+            wanted, passed = windows_to_read(notes, live, gap_bytes, most_bytes)
+            if passed.records_read:  # what is passed over comes first: the other batches must be written then
+                yield partial(iter, [CleanedPart(segment, None, passed)])
+            is_in_order = not is_local or notes.transactional.any()
+            for ranges in wanted:
+                read = partial(file.windows_in, ranges)
+                if is_in_order:
+                    yield from self._in_order(read, segment, notes)
+                else:
+                    yield partial(self._read_and_clean, read, segment, notes, self.transactions.copy())
 
-def _in_order(
-    read: ReadWindows,
-    segment: Segment,
-    notes: BatchNotes | None,
-    record_filter: RecordFilter,
-    transactions: CleanedTransactions,
-    *,
-    in_threads: bool,
-) -> Iterator[Callable[[], Iterator[CleanedPart]]]:
-    """Windows that are read one after the other, for the state of the transactions before each."""
-    for window in read(check_crc=not in_threads):
-        before = transactions
-        if in_threads:
-            before = transactions.copy()
-            transactions.read(named(window, segment))
-        yield partial(_clean, window, segment, notes, record_filter, before, check_crc=in_threads)
+    def _in_order(
+        self, read: ReadWindows, segment: Segment, notes: BatchNotes | None
+    ) -> Iterator[Callable[[], Iterator[CleanedPart]]]:
+        """Windows that are read one after the other, for the state of the transactions before each."""
+        in_threads = self.threads > 1
+        for window in read(check_crc=not in_threads):
+            before = self.transactions
+            if in_threads:
+                before = self.transactions.copy()
+                self.transactions.read(named(window, segment))
+            yield partial(self._clean, window, segment, notes, before, check_crc=in_threads)
 
+    def _read_and_clean(
+        self, read: ReadWindows, segment: Segment, notes: BatchNotes, transactions: CleanedTransactions
+    ) -> Iterator[CleanedPart]:
+        for window in read(check_crc=True):
+            yield from self._clean(window, segment, notes, transactions, check_crc=False)
 
-def _read_and_clean(
-    read: ReadWindows,
-    segment: Segment,
-    notes: BatchNotes,
-    record_filter: RecordFilter,
-    transactions: CleanedTransactions,
-) -> Iterator[CleanedPart]:
-    for window in read(check_crc=True):
-        yield from _clean(window, segment, notes, record_filter, transactions, check_crc=False)
-
-
-def _clean(
-    window: Window,
-    segment: Segment,
-    notes: BatchNotes | None,
-    record_filter: RecordFilter,
-    transactions: CleanedTransactions,
-    *,
-    check_crc: bool,
-) -> Iterator[CleanedPart]:
-    if check_crc:
-        _check_crcs(window)
-    window = named(window, segment)
-    plain = None if notes is None else plain_batches(notes, window.batches)
-    for cleaned in clean_batches(window, record_filter, transactions, plain):
-        yield CleanedPart(segment, cleaned, cleaned.stats, window.data.size)
+    def _clean(
+        self,
+        window: Window,
+        segment: Segment,
+        notes: BatchNotes | None,
+        transactions: CleanedTransactions,
+        *,
+        check_crc: bool,
+    ) -> Iterator[CleanedPart]:
+        if check_crc:
+            _check_crcs(window)
+        window = named(window, segment)
+        plain = None if notes is None else plain_batches(notes, window.batches)
+        for cleaned in clean_batches(window, self.record_filter, transactions, plain):
+            yield CleanedPart(segment, cleaned, cleaned.stats, window.data.size)
 
 
 def _check_crcs(window: Window) -> None:
