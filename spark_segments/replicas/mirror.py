@@ -11,12 +11,11 @@ from spark_segments.errors import LogDirError, SegmentsError, UnknownTopicError
 from spark_segments.execution import failure_of, run_tasks
 from spark_segments.log import LogDirectory, Report
 from spark_segments.maintenance.removal.vacuum import vacuum
-from spark_segments.maintenance.selection import TOPICS_AT_A_TIME
 from spark_segments.maintenance.verification.checksums import write_checksums
 from spark_segments.progress import Progress
 from spark_segments.replicas.groups import mirror_groups, positions_of_all
 from spark_segments.replicas.leader import Lag, Leader, lag_of
-from spark_segments.replicas.topic_mirror import TopicMirror
+from spark_segments.replicas.topic_mirror import TOPICS_AT_A_TIME, TopicMirror
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -14,12 +14,12 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from spark_segments.errors import (
     CorruptBatchError,
     DivergedLogError,
+    InvalidOptionError,
     LogDirError,
     NotLeaderError,
     SegmentsError,
@@ -27,8 +27,8 @@ from spark_segments.errors import (
     UnknownOutcomeError,
     UnknownTopicError,
 )
+from spark_segments.execution import run_tasks
 from spark_segments.log import LogDirectory, Report, Role, Snapshot
-from spark_segments.maintenance.selection import each_topic
 from spark_segments.progress import Progress
 from spark_segments.replicas.divergence import Copy, Tail, diverged, foreign_tails, has_new_role, tails_of_follower
 from spark_segments.replicas.groups import copy_positions
@@ -42,7 +42,7 @@ from spark_segments.replicas.role_changes import (
     opened,
     partitions_in_new_epochs,
 )
-from spark_segments.replicas.topic_mirror import TopicMirror
+from spark_segments.replicas.topic_mirror import TOPICS_AT_A_TIME, TopicMirror
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -117,17 +117,26 @@ def promote(
     """
     report = Report("promote", dry_run)
 
-    def note(done: Promotion) -> None:
-        action = "promoted" if len(done.steps) > 1 else "fenced" if done.steps else Role.LEADER
-        report.add(done.topic, None, action, **done.to_dict())
-        for warning in done.warnings:
-            report.warn(f"{done.topic}: {warning}")
+    def run(topic: str) -> Promotion | Exception:
+        try:
+            return promote_topic(
+                log, topic, former, storage_options=storage_options, force=force, dry_run=dry_run, spark=spark
+            )
+        except (SegmentsError, OSError) as error:
+            return error
 
-    run = partial(
-        promote_topic, log, former=former, storage_options=storage_options, force=force, dry_run=dry_run, spark=spark
-    )
     names = promotable_topics(log) if topics is None else LogDirectory.selected(log.topics(), topics)
-    each_topic(report, names, run, note, progress, lacking="No topic here is a follower")
+    if not names:
+        raise InvalidOptionError("No topic here is a follower", expected="the names of topics", found="none")
+    results = run_tasks(run, names, progress=progress, at_a_time=TOPICS_AT_A_TIME)
+    for topic, result in zip(names, results, strict=True):
+        if isinstance(result, Exception):
+            report.add(topic, None, Report.FAILED, error=str(result))
+            continue
+        action = "promoted" if len(result.steps) > 1 else "fenced" if result.steps else Role.LEADER
+        report.add(topic, None, action, **result.to_dict())
+        for warning in result.warnings:
+            report.warn(f"{topic}: {warning}")
     return report.finish()
 
 

@@ -54,6 +54,9 @@ if TYPE_CHECKING:
 MOST_STEPS = 500
 """A follower that is more versions behind jumps: the versions in between would take longer than the newest."""
 
+TOPICS_AT_A_TIME = 8
+"""With small topics a mirror, and a promotion, is mostly waiting for the stores."""
+
 _TRIES = 10
 
 

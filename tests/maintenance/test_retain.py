@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import dataclasses
-import sys
 from collections.abc import Sequence
 
 import numpy as np
@@ -17,6 +16,7 @@ from spark_segments import LogDir
 from spark_segments.config import TopicConfig, topic_config
 from spark_segments.errors import LogDirError, UnknownTopicError
 from spark_segments.maintenance import retain, roll
+from spark_segments.maintenance.job import Job
 from spark_segments.maintenance.retention.plan import plan_retention
 from tests.golden_files import expected_records, golden_dir, log_files
 from tests.maintenance.rows import chunk, row, run, table
@@ -269,11 +269,7 @@ def test_a_topic_altered_meanwhile_keeps_what_it_is_to_keep(log, monkeypatch):
     roll(log, now_ms=GOLDEN_MS)
     kept = contents(log, "orders")
     snapshot = log.topic("orders").snapshot
-    monkeypatch.setattr(
-        sys.modules["spark_segments.maintenance.retention.retain"],
-        "selected_topics",
-        lambda *_, **__: iter([(snapshot, topic_config(snapshot.config))]),
-    )
+    monkeypatch.setattr(Job, "snapshots", lambda *_, **__: iter([(snapshot, topic_config(snapshot.config))]))
     log.topic("orders").alter({"retention.ms": "-1"})
     retain(log, now_ms=GOLDEN_MS + 2 * DAY_MS)
     assert contents(log, "orders") == kept

@@ -5,17 +5,14 @@ Kafka's cleaner does the same with threads of a broker.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-import pyarrow as pa
-
 from spark_segments.config import ServerConfig, server_config
 from spark_segments.execution import run_tasks, task_slots
-from spark_segments.format.cleaner.clean import CleanerStats
 from spark_segments.log.directory import LogDirectory
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.report import Report
@@ -24,7 +21,7 @@ from spark_segments.maintenance.compaction.partition_cleaner import PartitionRes
 from spark_segments.maintenance.compaction.plan import CompactionCandidate, count_large, plan_compaction
 from spark_segments.maintenance.compaction.round import CleanerSettings
 from spark_segments.maintenance.compaction.round_tasks import ONE_TASK, RoundTasks
-from spark_segments.maintenance.selection import selected_topics
+from spark_segments.maintenance.job import Job
 from spark_segments.progress import Progress
 from spark_segments.storage import Storage
 
@@ -70,85 +67,66 @@ def compact(
     decompressed size. In this process all maps together share the buffer. On Spark the driver merges the maps of a
     large partition: it holds one such map, too.
     """
-    report = Report("compact", dry_run)
-    now_ms = log.storage.now_ms() if now_ms is None else now_ms
+    job = Job.of("compact", log, topics, spark, dry_run, progress, now_ms)
     server = server_config({}, log.defaults)
     candidates: list[tuple[Snapshot, CompactionCandidate]] = []
-    for snapshot, config in selected_topics(log, topics, report, "compact"):
+    for snapshot, config in job.snapshots("compact"):
         if server.log_cleaner_enable:
-            plan = plan_compaction(snapshot.live, snapshot.partitions, config, now_ms, force=force)
+            plan = plan_compaction(snapshot.live, snapshot.partitions, config, job.now_ms, force=force)
             candidates += [(snapshot, candidate) for candidate in plan]
-    candidates.sort(key=lambda one: -one[1].ratio)
-    picked = [one for one in candidates if one[1].picked][:max_partitions]
+    candidates.sort(key=lambda pair: -pair[1].ratio)
+    picked = [(snapshot, candidate) for snapshot, candidate in candidates if candidate.picked][:max_partitions]
     if dry_run:
         within = {(snapshot.topic, candidate.partition) for snapshot, candidate in picked}
         for snapshot, candidate in candidates:
-            _note_plan(report, snapshot, candidate, within=(snapshot.topic, candidate.partition) in within)
+            is_within = (snapshot.topic, candidate.partition) in within
+            job.report.add(snapshot.topic, **candidate.line(is_within=is_within))
         for _, candidate in picked:
-            report.count(clean_bytes=candidate.clean_bytes, cleanable_bytes=candidate.cleanable_bytes)
-        return report.finish()
-    threads = server.log_cleaner_threads if spark is None else None
+            job.report.count(clean_bytes=candidate.clean_bytes, cleanable_bytes=candidate.cleanable_bytes)
+        return job.report.finish()
     without_key: Counter[str] = Counter()
-    held = {
-        snapshot.topic: held_keys(
-            log.storage,
-            snapshot,
-            [candidate.partition for other, candidate in picked if other is snapshot],
-            now_ms,
-            partial(run_tasks, spark=spark),
-        )
-        for snapshot in {snapshot.topic: snapshot for snapshot, _ in picked}.values()
-    }
-    tasks = _tasks(log, server, picked, held, now_ms)
-    for (settings, _), result in _run(log.storage, tasks, spark, threads, progress):
-        _note(report, settings.topic, result)
+    for (settings, _), result in _run(job, server, _tasks(job, server, picked)):
+        if result.error is not None and not result.rounds:
+            job.report.fail(settings.topic, result.partition, result.error)
+        else:
+            job.report.add(settings.topic, **result.line())
         without_key[settings.topic] += result.stats.no_key
     for name, count in without_key.items():
         if count:
-            report.warn(
+            job.report.warn(
                 f"Topic {name} is compacted and held {count:,} records without a key, appended before it was or "
                 "imported: compaction has removed them, as Kafka's cleaner does"
             )
-    return report.finish()
+    return job.report.finish()
 
 
-def _tasks(
-    log: LogDirectory,
-    server: ServerConfig,
-    picked: Sequence[tuple[Snapshot, CompactionCandidate]],
-    held: Mapping[str, pa.Array | None],
-    now_ms: int,
-) -> list[_Task]:
+def _tasks(job: Job, server: ServerConfig, picked: Sequence[tuple[Snapshot, CompactionCandidate]]) -> list[_Task]:
     """A task for each partition, the largest first."""
-    return [
-        (
-            CleanerSettings(
-                snapshot.topic,
-                snapshot.topic_id,
-                log.defaults,
-                now_ms,
-                server.log_cleaner_dedupe_buffer_size,
-                server.log_cleaner_io_buffer_load_factor,
-                log.open_delta_log,
-                held[snapshot.topic],
-            ),
-            candidate,
+    log = job.log
+    partitions: dict[str, list[int]] = defaultdict(list)
+    for snapshot, candidate in picked:
+        partitions[snapshot.topic].append(candidate.partition)
+    settings = {
+        snapshot.topic: CleanerSettings(
+            snapshot.topic,
+            snapshot.topic_id,
+            log.defaults,
+            job.now_ms,
+            server.log_cleaner_dedupe_buffer_size,
+            server.log_cleaner_io_buffer_load_factor,
+            log.open_delta_log,
+            held_keys(job, snapshot, partitions[snapshot.topic]),
         )
-        for snapshot, candidate in sorted(picked, key=lambda one: -one[1].log_bytes)
-    ]
+        for snapshot in {snapshot.topic: snapshot for snapshot, _ in picked}.values()
+    }
+    tasks = [(settings[snapshot.topic], candidate) for snapshot, candidate in picked]
+    return sorted(tasks, key=lambda task: -task[1].log_bytes)
 
 
-def _run(
-    storage: Storage,
-    tasks: Sequence[_Task],
-    spark: SparkSession | None,
-    threads: int | None,
-    progress: Progress | None,
-) -> Iterator[tuple[_Task, PartitionResult]]:
-    """Cleans partitions: the large ones one after the other by many tasks, then all others side by side.
-
-    `threads`: of this process, None on Spark.
-    """
+def _run(job: Job, server: ServerConfig, tasks: Sequence[_Task]) -> Iterator[tuple[_Task, PartitionResult]]:
+    """Cleans partitions: the large ones one after the other by many tasks, then all others side by side."""
+    storage, spark = job.storage, job.spark
+    threads = server.log_cleaner_threads if spark is None else None  # of this process
     slots = threads or task_slots(spark)
     large = count_large([candidate.log_bytes for _, candidate in tasks], slots)
     if large:
@@ -157,7 +135,7 @@ def _run(
         slice_bytes = tasks[0][0].map_bytes // parts
         many = RoundTasks(slots, slice_bytes, slice_bytes * min(parts, 2), spark)
         clean = partial(_clean_partition, storage, many)
-        results = run_tasks(clean, tasks[:large], at_a_time=1, progress=_progress_after(0, len(tasks), progress))
+        results = run_tasks(clean, tasks[:large], at_a_time=1, progress=_progress_after(0, len(tasks), job.progress))
         yield from zip(tasks, results, strict=False)
     others = tasks[large:]
     at_a_time = None if threads is None else max(1, min(len(others), threads))
@@ -166,61 +144,9 @@ def _run(
         for settings, candidate in others
     ]
     clean = partial(_clean_partition, storage, ONE_TASK)
-    after = _progress_after(large, len(tasks), progress)
+    after = _progress_after(large, len(tasks), job.progress)
     yield from zip(others, run_tasks(clean, bounded, spark, at_a_time=at_a_time, progress=after), strict=True)
 
 
 def _progress_after(before: int, total: int, progress: Progress | None) -> Progress | None:
     return None if progress is None else lambda done, _: progress(before + done, total)
-
-
-def _note_plan(report: Report, snapshot: Snapshot, candidate: CompactionCandidate, *, within: bool) -> None:
-    report.add(
-        snapshot.topic,
-        candidate.partition,
-        "compact" if within else "leave",
-        reason=candidate.reason if within or not candidate.picked else "above --max-partitions",
-        dirty_ratio=round(candidate.ratio, 4),
-        clean_bytes=candidate.clean_bytes,
-        cleanable_bytes=candidate.cleanable_bytes,
-        first_dirty_offset=candidate.first_dirty_offset,
-        first_uncleanable_offset=candidate.first_uncleanable_offset,
-    )
-
-
-def _note(report: Report, topic: str, result: PartitionResult) -> None:
-    if result.error is not None and not result.rounds:
-        report.fail(topic, result.partition, result.error)
-        return
-    stats, failed = result.stats, {"error": str(result.error)} if result.error is not None else {}
-    report.add(
-        topic,
-        result.partition,
-        Report.FAILED if failed else Report.LOST if result.lost else "compact",
-        records_in=stats.records_read,
-        records_out=stats.records_kept,
-        bytes_in=stats.bytes_read,
-        bytes_out=stats.bytes_written,
-        dropped=dropped(stats),
-        rounds=result.rounds,
-        indexed=result.indexed,
-        segments_in=result.segments_in,
-        segments_out=result.segments_out,
-        written_bytes=result.bytes_written,
-        reduction=round(1 - stats.bytes_written / stats.bytes_read, 4) if stats.bytes_read else 0.0,
-        tombstones_kept=stats.tombstones_kept,
-        first_dirty_offset=result.first_dirty_offset,
-        **failed,
-    )
-
-
-def dropped(stats: CleanerStats) -> dict[str, int]:
-    """Records that cleaning dropped, by reason."""
-    reasons = {
-        "superseded": stats.superseded,
-        "tombstone": stats.tombstone,
-        "no_key": stats.no_key,
-        "aborted": stats.aborted,
-        "control": stats.control,
-    }
-    return {reason: count for reason, count in reasons.items() if count}

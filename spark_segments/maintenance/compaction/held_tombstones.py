@@ -8,17 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spark_segments.execution import run_tasks
 from spark_segments.format.cleaner.latest_keys import LatestKeys
 from spark_segments.log.eras import Eras
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.reading.plan import Part, Selection
 from spark_segments.log.reading.scan import Offsets, Scan
+from spark_segments.maintenance.job import Job
 from spark_segments.storage import Storage
 
 MOST_KEYS = 1 << 20
@@ -29,23 +30,20 @@ _KEY = ["key", "partition"]
 _SCHEMA = pa.schema([pa.field("key", pa.binary()), pa.field("partition", pa.int32())])
 _NEVER = np.iinfo(np.int64).max
 
-Run = Callable[[Callable[[Any], Any], Sequence[Any]], list[Any]]
 
-
-def held_keys(
-    storage: Storage, snapshot: Snapshot, partitions: Collection[int], now_ms: int, run: Run
-) -> pa.Array | None:
+def held_keys(job: Job, snapshot: Snapshot, partitions: Collection[int]) -> pa.Array | None:
     """binary[n]: the keys of which cleaning these partitions keeps the tombstones; None: it keeps all tombstones.
 
-    `run` runs tasks. Nothing is read of a topic to which no partitions were added, or that has no tombstone whose time
+    Nothing is read of a topic to which no partitions were added, or that has no tombstone whose time
     has come.
     """
     eras = Eras.of(snapshot)
     nothing = pa.array([], pa.binary())
     if eras is None or not eras.ends:
         return nothing
-    due = _due_tombstones(snapshot, partitions, eras.ends[0], now_ms)
-    tombstones = _once(run(partial(_tombstones, storage), list(Part.planned(snapshot, due, _READ, Part.DEFAULT_BYTES))))
+    due = _due_tombstones(snapshot, partitions, eras.ends[0], job.now_ms)
+    parts = list(Part.planned(snapshot, due, _READ, Part.DEFAULT_BYTES))
+    tombstones = _once(run_tasks(partial(_tombstones, job.storage), parts, job.spark))
     keys = tombstones.column("key").unique()
     if len(keys) > MOST_KEYS:
         return None
@@ -53,7 +51,7 @@ def held_keys(
         return nothing
     earlier = {number: (0, end) for number, end in enumerate(eras.ends[-1])}
     parts = list(Part.planned(snapshot, earlier, _READ, Part.DEFAULT_BYTES))
-    values = _once(run(partial(_values, storage, keys), parts))
+    values = _once(run_tasks(partial(_values, job.storage, keys), parts, job.spark))
     both = values.join(tombstones, "key", right_suffix="_of_tombstone", join_type="inner")
     elsewhere = pc.not_equal(both.column("partition"), both.column("partition_of_tombstone"))
     return both.filter(elsewhere).column("key").unique()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from spark_segments.config import TopicConfig, topic_config
 from spark_segments.errors import SegmentsError, UnknownTopicError
@@ -20,6 +21,7 @@ from spark_segments.log.manifest.operation import Operation
 from spark_segments.log.manifest.rows import Partition, Segment
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.manifest.swap import not_as_read
+from spark_segments.log.report import Report
 from spark_segments.maintenance.compaction.group_rewrite import RewrittenGroup
 from spark_segments.maintenance.compaction.plan import plan_compaction
 from spark_segments.maintenance.compaction.round import CleanerSettings, RoundPlan, RoundResult
@@ -59,6 +61,35 @@ class PartitionResult:
         self.segments_out += sum(len(group.outputs or group.inputs) for group in done.groups)
         self.bytes_written += sum(segment.log_bytes for group in done.groups for segment in group.outputs)
         self.first_dirty_offset = done.end_offset
+
+    def line(self) -> dict[str, Any]:
+        """The partition's line in the report."""
+        stats, failed = self.stats, {"error": str(self.error)} if self.error is not None else {}
+        dropped = {
+            "superseded": stats.superseded,
+            "tombstone": stats.tombstone,
+            "no_key": stats.no_key,
+            "aborted": stats.aborted,
+            "control": stats.control,
+        }
+        return {
+            "partition": self.partition,
+            "action": Report.FAILED if failed else Report.LOST if self.lost else "compact",
+            "records_in": stats.records_read,
+            "records_out": stats.records_kept,
+            "bytes_in": stats.bytes_read,
+            "bytes_out": stats.bytes_written,
+            "dropped": {reason: count for reason, count in dropped.items() if count},
+            "rounds": self.rounds,
+            "indexed": self.indexed,
+            "segments_in": self.segments_in,
+            "segments_out": self.segments_out,
+            "written_bytes": self.bytes_written,
+            "reduction": round(1 - stats.bytes_written / stats.bytes_read, 4) if stats.bytes_read else 0.0,
+            "tombstones_kept": stats.tombstones_kept,
+            "first_dirty_offset": self.first_dirty_offset,
+            **failed,
+        }
 
 
 def clean_partition(

@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -52,6 +53,17 @@ class CompactionCandidate:
     def ratio(self) -> float:
         """The dirty ratio: the cleanable bytes divided by the clean and the cleanable bytes."""
         return self.cleanable_bytes / self.log_bytes if self.log_bytes else 0.0
+
+    def line(self, *, is_within: bool) -> dict[str, Any]:
+        """The partition's line in the report of a dry run. `is_within`: it would be cleaned."""
+        names = ("clean_bytes", "cleanable_bytes", "first_dirty_offset", "first_uncleanable_offset")
+        return {
+            "partition": self.partition,
+            "action": "compact" if is_within else "leave",
+            "reason": self.reason if is_within or not self.picked else "above --max-partitions",
+            "dirty_ratio": round(self.ratio, 4),
+            **{name: getattr(self, name) for name in names},
+        }
 
 
 def plan_compaction(
@@ -123,7 +135,7 @@ def plan_compaction(
                 reason,
             )
         )
-    return sorted(candidates, key=lambda one: (-one.ratio, one.partition))
+    return sorted(candidates, key=lambda candidate: (-candidate.ratio, candidate.partition))
 
 
 def count_large(log_bytes: Sequence[int], slots: int) -> int:

@@ -12,9 +12,8 @@ import contextlib
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -51,6 +50,7 @@ from spark_segments.log.manifest.snapshot import Snapshot, in_log_order
 from spark_segments.log.manifest.topic_log import TableState, forced_files
 from spark_segments.log.manifest.upkeep import DroppedVersions
 from spark_segments.log.report import Report
+from spark_segments.maintenance.job import Job, Result, Task
 from spark_segments.progress import Progress
 from spark_segments.storage import FileInfo, Storage
 
@@ -95,9 +95,6 @@ def orphans(files: Iterable[FileInfo], rows: pa.Table) -> list[FileInfo]:
     return [file for file, flag in zip(files, known.to_pylist(), strict=True) if not flag]
 
 
-Task = TypeVar("Task")
-Result = TypeVar("Result")
-
 TRIES = 5
 """How often a step is tried that reads rows which another vacuum may take meanwhile."""
 
@@ -112,20 +109,12 @@ THREADS = 16
 Spark plans a job for them, and a topic has no more tasks than that unless it is a large one."""
 
 
-@dataclass(frozen=True, slots=True)
-class _VacuumJob:
-    """A run of the job: where it works, the moment that decides over removed rows, and the report it fills."""
-
-    log: LogDirectory
-    spark: SparkSession | None
-    now_ms: int
-    report: Report
-    progress: Progress | None
-
-    def run(self, function: Callable[[Task], Result], tasks: Sequence[Task], progress: Progress | None) -> list[Result]:
-        """As `run_tasks`, for tasks that mostly wait for the store: up to THREADS tasks are done in this process."""
-        spark = self.spark if len(tasks) > THREADS else None
-        return run_tasks(function, tasks, spark, progress=progress, at_a_time=THREADS)
+def _run(
+    job: Job, function: Callable[[Task], Result], tasks: Sequence[Task], progress: Progress | None = None
+) -> list[Result]:
+    """As `run_tasks`, for tasks that mostly wait for the store: up to THREADS tasks are done in this process."""
+    spark = job.spark if len(tasks) > THREADS else None
+    return run_tasks(function, tasks, spark, progress=progress, at_a_time=THREADS)
 
 
 def _list_old_files(storage: Storage, before_ms: int, directories: Sequence[str]) -> list[FileInfo]:
@@ -176,14 +165,12 @@ def vacuum(
     cannot be read loses nothing. If an error ends the vacuum of a topic, the report has what was deleted before it as
     well as the error: see `Report`. Each step follows the topic's configuration at the moment when the step begins.
     """
-    log.check_writable()
-    report = Report("vacuum", dry_run)
-    job = _VacuumJob(log, spark, log.storage.now_ms() if now_ms is None else now_ms, report, progress)
+    job = Job.of("vacuum", log, topics, spark, dry_run, progress, now_ms)
     directories = defaultdict(list)
     for directory in log.storage.directories():
         if (owner := _owner(directory)) is not None:
             directories[owner].append(directory)
-    names = LogDirectory.selected(log.directories(), topics)
+    names = job.names()
     for name in names:
         is_named = topics is not None and name in topics
         try:
@@ -191,39 +178,40 @@ def vacuum(
         except SegmentsError as error:
             if is_named and isinstance(error, UnknownTopicError):
                 raise
-            report.fail(name, None, error)
+            job.report.fail(name, None, error)
     if topics is None:
         _vacuum_groups(job)
     _abort_uploads(job, None if topics is None else {*names})
-    return report.finish()
+    return job.report.finish()
 
 
-def _vacuum_groups(job: _VacuumJob) -> None:
+def _vacuum_groups(job: Job) -> None:
     """Deletes the files of groups that nobody needs any more."""
     for group in Group.all(job.log):
         try:
             files = group.left_behind()
             if not job.report.dry_run:
-                job.log.storage.delete(file.path for file in files)
+                job.storage.delete(file.path for file in files)
             job.report.count(group_files=len(files))
         except SegmentsError as error:
             job.report.warn(f"The files of group {group.id} were not looked at: {error}")
 
 
-def _abort_uploads(job: _VacuumJob, topics: set[str] | None) -> None:
+def _abort_uploads(job: Job, topics: set[str] | None) -> None:
     """Aborts what old writers have begun to upload and never ended: no row can ever name it, and no listing shows it.
 
     Without `topics`, that is all below the log directory. Where nobody can tell, the report has no such figure.
     """
     try:
-        found = job.log.storage.unfinished_uploads()
-        if found is None:
+        uploads = job.storage.unfinished_uploads()
+        if uploads is None:
             return
-        before_ms = job.log.storage.now_ms() - ORPHAN_AGE_MS
-        old = [one for one in found if one.started_ms < before_ms and (topics is None or _topic_of(one.path) in topics)]
+        before_ms = job.storage.now_ms() - ORPHAN_AGE_MS
+        mine = [upload for upload in uploads if topics is None or _topic_of(upload.path) in topics]
+        old = [upload for upload in mine if upload.started_ms < before_ms]
         job.report.count(unfinished_uploads=len(old))
         if not job.report.dry_run:
-            job.log.storage.abort_uploads(old)
+            job.storage.abort_uploads(old)
     except SegmentsError as error:
         job.report.warn(str(error))
 
@@ -244,7 +232,7 @@ def _topic_of(path: str) -> str | None:
     return rest.partition("/")[0] if directory in (MANIFEST_DIRECTORY, RECOVERY_DIRECTORY) else None
 
 
-def _vacuum_topic(job: _VacuumJob, topic: str, directories: Sequence[str], *, topic_optional: bool) -> None:
+def _vacuum_topic(job: Job, topic: str, directories: Sequence[str], *, topic_optional: bool) -> None:
     log, now_ms, report = job.log, job.now_ms, job.report
     manifest = log.manifest(topic)
     try:
@@ -290,12 +278,11 @@ def deleted_topics(log: LogDirectory, snapshot: Snapshot) -> dict[str, TopicConf
     }
 
 
-def _expired(job: _VacuumJob, snapshot: Snapshot, rows: pa.Table) -> pa.Table:
-    config = topic_config(snapshot.config, job.log.defaults)
-    return expired_rows(rows, config, job.now_ms, deleted_topics(job.log, snapshot))
+def _expired(job: Job, snapshot: Snapshot, rows: pa.Table) -> pa.Table:
+    return expired_rows(rows, job.config(snapshot), job.now_ms, deleted_topics(job.log, snapshot))
 
 
-def _delete_unreadable(job: _VacuumJob, manifest: Manifest, directories: Sequence[str]) -> None:
+def _delete_unreadable(job: Job, manifest: Manifest, directories: Sequence[str]) -> None:
     """Deletes all files of a topic that was deleted by force, its manifest last."""
     log, report = job.log, job.report
     files = [file for directory in directories for file in log.storage.list(directory, recursive=True)]
@@ -309,7 +296,7 @@ def _delete_unreadable(job: _VacuumJob, manifest: Manifest, directories: Sequenc
             log.storage.delete(path)
 
 
-def _delete_expired(job: _VacuumJob, manifest: Manifest, latest: tuple[TableState, pa.Table]) -> Iterator[pa.Table]:
+def _delete_expired(job: Job, manifest: Manifest, latest: tuple[TableState, pa.Table]) -> Iterator[pa.Table]:
     """Deletes the files of expired rows, then the rows, wave by wave. Yields the rows of each wave that is done."""
     rows, all_rows_then = _claim(job, manifest, latest)
     for start in range(0, rows.num_rows, SEGMENTS_A_WAVE):
@@ -321,12 +308,12 @@ def _delete_expired(job: _VacuumJob, manifest: Manifest, latest: tuple[TableStat
             job.progress(start + wave.num_rows, rows.num_rows)
 
 
-def _delete(job: _VacuumJob, files: Sequence[str]) -> None:
+def _delete(job: Job, files: Sequence[str]) -> None:
     step = SEGMENTS_A_TASK * len(SUFFIXES)
-    job.run(job.log.storage.delete, [files[start : start + step] for start in range(0, len(files), step)], None)
+    _run(job, job.storage.delete, [files[start : start + step] for start in range(0, len(files), step)])
 
 
-def _claim(job: _VacuumJob, manifest: Manifest, latest: tuple[TableState, pa.Table]) -> tuple[pa.Table, pa.Table]:
+def _claim(job: Job, manifest: Manifest, latest: tuple[TableState, pa.Table]) -> tuple[pa.Table, pa.Table]:
     """Marks the expired rows as being deleted, in one commit, whose first try is on `latest`.
 
     Returns (these rows and the rows that were marked before, all rows of the manifest after the commit). Each further
@@ -365,12 +352,12 @@ def _drop(manifest: Manifest, rows: pa.Table) -> None:
     _despite_others(lambda: manifest.commit(change, deleted=True))
 
 
-def _delete_orphans(job: _VacuumJob, manifest: Manifest, directories: Sequence[str]) -> list[FileInfo]:
+def _delete_orphans(job: Job, manifest: Manifest, directories: Sequence[str]) -> list[FileInfo]:
     """Deletes the files in some directories that no row names, and returns them."""
-    before_ms = job.log.storage.now_ms() - ORPHAN_AGE_MS
+    before_ms = job.storage.now_ms() - ORPHAN_AGE_MS
     step = DIRECTORIES_A_TASK
     tasks = [directories[start : start + step] for start in range(0, len(directories), step)]
-    listed = job.run(partial(_list_old_files, job.log.storage, before_ms), tasks, job.progress)
+    listed = _run(job, partial(_list_old_files, job.storage, before_ms), tasks, job.progress)
     # List first, then read the manifest: a file that a commit names after the listing is too young to be in the list.
     old = [file for files in listed for file in files]
     if not old:

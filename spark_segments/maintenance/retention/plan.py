@@ -1,6 +1,6 @@
 """The plan of retention, from the manifest's rows alone: the rules of Kafka's UnifiedLog.deleteOldSegments.
 
-max_bytes.py adds the segments that go to keep a whole log directory under a size.
+retain.py adds the segments that go to keep a whole log directory under a size.
 """
 
 from __future__ import annotations

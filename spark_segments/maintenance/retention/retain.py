@@ -6,15 +6,16 @@ size. The active segment is never touched.
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 
-from spark_segments.config import TopicConfig, topic_config
+from spark_segments.config import TopicConfig
 from spark_segments.errors import InvalidOptionError, SegmentsError
 from spark_segments.log.directory import LogDirectory
 from spark_segments.log.manifest.change import Change
@@ -22,6 +23,7 @@ from spark_segments.log.manifest.operation import Operation
 from spark_segments.log.manifest.rows import removed_rows, with_column
 from spark_segments.log.manifest.snapshot import Snapshot, live_rows
 from spark_segments.log.report import Report
+from spark_segments.maintenance.job import Job
 from spark_segments.maintenance.retention.plan import (
     MAX_BYTES,
     REASONS,
@@ -32,7 +34,6 @@ from spark_segments.maintenance.retention.plan import (
     plan_retention,
     prefix,
 )
-from spark_segments.maintenance.selection import selected_topics
 from spark_segments.progress import Progress
 
 if TYPE_CHECKING:
@@ -65,50 +66,48 @@ def retain(
     The job moves no data: it takes `spark` and `progress` because all jobs do, and uses neither. Raises
     InvalidOptionError for `topics` together with `max_bytes`, and for a negative `max_bytes` or `min_retention_ms`.
     """
-    report = Report("retain", dry_run)
-    now_ms = log.storage.now_ms() if now_ms is None else now_ms
+    job = Job.of("retain", log, topics, spark, dry_run, progress, now_ms)
     if max_bytes is not None and topics is not None:
         found = ", ".join(topics)
         raise InvalidOptionError("max_bytes is a limit for a whole log directory", expected="no topic", found=found)
-    snapshots: Iterable[Snapshot] = (snapshot for snapshot, _ in selected_topics(log, topics, report, load=False))
+    snapshots: Iterable[Snapshot] = (snapshot for snapshot, _ in job.snapshots(load=False))
     limit = None
     if max_bytes is not None:
         snapshots = [*snapshots]
-        limit = plan_log_directory(log, snapshots, max_bytes, min_retention_ms, now_ms)
+        limit = plan_log_directory(job, snapshots, max_bytes, min_retention_ms)
     for snapshot in snapshots:
         try:
-            before, expired = _retain_topic(log, snapshot, now_ms, dry_run, limit)
-            _note(report, before, expired, now_ms)
+            before, expired = _retain_topic(job, snapshot, limit)
+            for line in _lines(before, expired, job.now_ms):
+                job.report.add(snapshot.topic, **line)
             if limit is not None:
                 limit.note(before, expired)
         except SegmentsError as error:
-            report.fail(snapshot.topic, None, error)
+            job.report.fail(snapshot.topic, None, error)
             if limit is not None:
                 limit.note_failed(snapshot)
     if limit is not None:
-        report.details |= limit.figures()
-    return report.finish()
+        job.report.details |= limit.figures()
+    return job.report.finish()
 
 
-def _retain_topic(
-    log: LogDirectory, snapshot: Snapshot, now_ms: int, dry_run: bool, limit: MaxBytesPlan | None
-) -> tuple[Snapshot, Expired]:
+def _retain_topic(job: Job, snapshot: Snapshot, limit: MaxBytesPlan | None) -> tuple[Snapshot, Expired]:
     """(the snapshot that rows are removed from, the rows that are removed)"""
-    if not dry_run and len(_expired(log, snapshot, now_ms, limit).rows):
-        commit = log.manifest(snapshot.topic).commit(
-            lambda current: _change(current, _expired(log, current, now_ms, limit), log.storage.now_ms())
+    if not job.dry_run and len(_expired(job, snapshot, limit).rows):
+        commit = job.log.manifest(snapshot.topic).commit(
+            lambda current: _change(current, _expired(job, current, limit), job.storage.now_ms())
         )
         snapshot = commit.snapshot_before
         if commit.change is None:
             return snapshot, Expired(np.empty(0, np.int64), np.empty(0, np.int8))
-    return snapshot, _expired(log, snapshot, now_ms, limit)
+    return snapshot, _expired(job, snapshot, limit)
 
 
-def _expired(log: LogDirectory, snapshot: Snapshot, now_ms: int, limit: MaxBytesPlan | None) -> Expired:
+def _expired(job: Job, snapshot: Snapshot, limit: MaxBytesPlan | None) -> Expired:
     # The snapshot's configuration decides: a topic that was altered a moment ago keeps what it must keep from now on.
-    config = topic_config(snapshot.config, log.defaults)
+    config = job.config(snapshot)
     starts = snapshot.partitions.column("log_start_offset").to_numpy()
-    expired = plan_retention(snapshot.live, starts, config, now_ms)
+    expired = plan_retention(snapshot.live, starts, config, job.now_ms)
     # By topic id: a topic that was made again meanwhile has other segments.
     ends = limit.ends.get(snapshot.topic_id) if limit is not None and config.delete else None
     return expired if ends is None else with_max_bytes(snapshot.live, expired, ends)
@@ -127,7 +126,8 @@ def _change(snapshot: Snapshot, expired: Expired, removed_ms: int) -> Change | N
     return Change(Operation.RETAIN, replace=removed_rows(rows, removed_ms), partitions=moved)
 
 
-def _note(report: Report, snapshot: Snapshot, expired: Expired, now_ms: int) -> None:
+def _lines(snapshot: Snapshot, expired: Expired, now_ms: int) -> Iterator[dict[str, Any]]:
+    """The line in the report of each partition that loses rows."""
     live = snapshot.live
     owner = live.column("partition").to_numpy()
     records, log_bytes = live.column("records").to_numpy(), live.column("log_bytes").to_numpy()
@@ -151,20 +151,19 @@ def _note(report: Report, snapshot: Snapshot, expired: Expired, now_ms: int) -> 
             for number, name in enumerate(REASONS)
             if dropped_segments[number][partition]
         }
-        report.add(
-            snapshot.topic,
-            int(partition),
-            "retain",
-            records_in=int(all_records[partition]),
-            records_out=int(all_records[partition]) - sum(dropped.values()),
-            bytes_in=int(all_bytes[partition]),
-            bytes_out=int(all_bytes[partition] - gone_bytes[partition]),
-            dropped=dropped,
-            segments=int(gone_segments[partition]),
-            log_start_offset=int(next_offset[gone[last[partition]]]),
-            # More than this time has passed since the youngest record that was removed.
-            **({"shortened_to_ms": now_ms - int(youngest[partition]) - 1} if MAX_BYTES in dropped else {}),
-        )
+        line = {
+            "partition": int(partition),
+            "action": "retain",
+            "records_in": int(all_records[partition]),
+            "records_out": int(all_records[partition]) - sum(dropped.values()),
+            "bytes_in": int(all_bytes[partition]),
+            "bytes_out": int(all_bytes[partition] - gone_bytes[partition]),
+            "dropped": dropped,
+            "segments": int(gone_segments[partition]),
+            "log_start_offset": int(next_offset[gone[last[partition]]]),
+        }
+        # More than this time has passed since the youngest record that was removed.
+        yield line | ({"shortened_to_ms": now_ms - int(youngest[partition]) - 1} if MAX_BYTES in dropped else {})
 
 
 def _sums(owner: np.ndarray, values: np.ndarray, partitions: int) -> np.ndarray:
@@ -313,9 +312,7 @@ class MaxBytesPlan:
         }
 
 
-def plan_log_directory(
-    log: LogDirectory, snapshots: Sequence[Snapshot], max_bytes: int, min_retention_ms: int, now_ms: int
-) -> MaxBytesPlan:
+def plan_log_directory(job: Job, snapshots: Sequence[Snapshot], max_bytes: int, min_retention_ms: int) -> MaxBytesPlan:
     """Plans for all topics of a log directory. `snapshots`: those of all topics that are not deleted.
 
     A topic that cannot be read is left out. Raises InvalidOptionError for a negative limit or floor.
@@ -333,29 +330,23 @@ def plan_log_directory(
         except SegmentsError:  # retention meets the same error and reports it
             continue
         plan.planned_bytes[snapshot.topic_id] = live_bytes
-        config = topic_config(snapshot.config, log.defaults)
+        config = job.config(snapshot)
         starts = snapshot.partitions.column("log_start_offset").to_numpy()
-        expired = plan_retention(live, starts, config, now_ms)
-        sizes[snapshot.topic_id] = topic_sizes(live, expired, config, now_ms, min_retention_ms, len(starts))
-    for one in sizes.values():
-        plan.held["held_active_bytes"] += one.active_bytes
-        plan.held["held_young_bytes"] += one.young_bytes
-        plan.held["held_compacted_bytes"] += one.compacted_bytes
+        expired = plan_retention(live, starts, config, job.now_ms)
+        sizes[snapshot.topic_id] = topic_sizes(live, expired, config, job.now_ms, min_retention_ms, len(starts))
+    for topic in sizes.values():
+        plan.held["held_active_bytes"] += topic.active_bytes
+        plan.held["held_young_bytes"] += topic.young_bytes
+        plan.held["held_compacted_bytes"] += topic.compacted_bytes
     plan.ends = dict(zip(sizes, plan_max_bytes([*sizes.values()], max_bytes), strict=True))
     there = {snapshot.topic for snapshot in snapshots}
-    for name in log.directories():
+    for name in job.log.directories():
         if name not in there:
-            plan.waiting_bytes += _deleted_bytes(log, name)
+            with contextlib.suppress(SegmentsError):  # never made, or reported as unreadable already
+                plan.waiting_bytes += _all_bytes(job.log.manifest(name).snapshot(deleted=True))
     return plan
 
 
 def _all_bytes(snapshot: Snapshot) -> int:
     """The bytes of all files that the manifest names, those of removed rows and of deleted topics of this name too."""
     return int(file_bytes(snapshot.source.read(None)).sum())
-
-
-def _deleted_bytes(log: LogDirectory, topic: str) -> int:
-    try:
-        return _all_bytes(log.manifest(topic).snapshot(deleted=True))
-    except SegmentsError:  # never made, or reported as unreadable already
-        return 0

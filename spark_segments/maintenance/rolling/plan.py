@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -125,6 +126,13 @@ class PartitionToRoll:
         """Whether a segment may end within a chunk. Then batch headers must be read."""
         return not {IDLE, MERGE, SHARED_OBJECT}.issuperset(self.reasons)
 
+    def line(self) -> dict[str, Any]:
+        """The partition's line in the report of a dry run."""
+        figures = {"records_in": self.records, "records_out": self.records}
+        figures |= {"bytes_in": self.log_bytes, "bytes_out": self.log_bytes}
+        said = {"partition": self.partition, "action": "roll", "reasons": list(self.reasons), "chunks": self.rows}
+        return said | figures
+
 
 @dataclass(frozen=True, slots=True)
 class RollPlan:
@@ -134,8 +142,8 @@ class RollPlan:
     partitions: list[PartitionToRoll]
     merge: MergeRules = MergeRules()
 
-    def chunks_of(self, one: PartitionToRoll) -> tuple[Segment, ...]:
-        return tuple(Segment.of_table(self.chunks.slice(one.first_row, one.rows)))
+    def chunks_of(self, partition: PartitionToRoll) -> tuple[Segment, ...]:
+        return tuple(Segment.of_table(self.chunks.slice(partition.first_row, partition.rows)))
 
 
 def plan_roll(live: pa.Table, rules: RollRules, now_ms: int) -> RollPlan:

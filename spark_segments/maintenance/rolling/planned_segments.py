@@ -6,11 +6,13 @@ import itertools
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from spark_segments.format.rolling import OpenSegment, roll_points
 from spark_segments.format.sidecars.fields import MAX_RELATIVE_OFFSET
 from spark_segments.log.manifest.rows import Segment
 from spark_segments.log.manifest.swap import RowSwap
+from spark_segments.log.report import Report, first_and_last
 from spark_segments.log.segment.file import SegmentFile
 from spark_segments.maintenance.rolling.plan import MergeRules, RollRules, runs_to_merge
 from spark_segments.storage import Storage
@@ -77,6 +79,27 @@ class RolledPartition:
         replaced = {chunk.identity for chunk in self.replaced_chunks}
         sealed = [row for row in self.files if row.identity in replaced]
         return RowSwap(list(self.replaced_chunks), [*self.copies.values(), *sealed])
+
+    def line(self, reasons: list[str], *, is_lost: bool) -> dict[str, Any]:
+        """The partition's line in the report. `is_lost`: another job has changed it meanwhile."""
+        if is_lost:
+            return {"partition": self.partition, "action": Report.LOST, "reasons": reasons}
+        replaced, files = self.replaced_chunks, self.files
+        sealed = [planned.base_offset for planned in self.planned if planned.sealed]
+        return {
+            "partition": self.partition,
+            "action": "roll",
+            "records_in": sum(chunk.records for chunk in replaced),
+            "records_out": sum(row.records for row in files),
+            "bytes_in": sum(chunk.log_bytes for chunk in replaced),
+            "bytes_out": sum(row.log_bytes for row in files),
+            "reasons": reasons,
+            "chunks": len(replaced),
+            "sealed_segments": len(sealed),
+            "sealed": first_and_last(sealed),
+            "merged": len(self.planned) - len(sealed),
+            "copied_bytes": sum(row.log_bytes for row in self.copies.values()),
+        }
 
 
 @dataclass(frozen=True, slots=True)
