@@ -6,7 +6,7 @@ Nothing is written for a group whose batches all stay as they are. format/cleane
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -48,6 +48,13 @@ class RewrittenGroup:
                 base_offset = max(segment.base_offset, inputs[0].base_offset)
                 outputs.append(dataclasses.replace(segment, base_offset=base_offset, file_base_offset=base_offset))
         return inputs, outputs
+
+
+def discard_groups(storage: Storage, done: Iterable[RewrittenGroup]) -> None:
+    """Deletes the outputs of groups that will not be committed, so that a partition that fails in every run does not
+    pile up files.
+    """
+    discard(storage, [segment for group in done for segment in group.outputs])
 
 
 def named(window: Window, segment: Segment) -> Window:

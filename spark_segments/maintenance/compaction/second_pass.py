@@ -7,7 +7,7 @@ of the transactions before it. So what they leave is what a single thread leaves
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
@@ -23,9 +23,8 @@ from spark_segments.format.window import Window
 from spark_segments.log.manifest.rows import Segment
 from spark_segments.log.segment.file import SegmentFile
 from spark_segments.log.segment.leader_epochs import LeaderEpochs
-from spark_segments.log.segment.writer import discard
 from spark_segments.maintenance.compaction.first_pass import MapFile
-from spark_segments.maintenance.compaction.group_rewrite import GroupRewrite, RewrittenGroup, named
+from spark_segments.maintenance.compaction.group_rewrite import GroupRewrite, RewrittenGroup, discard_groups, named
 from spark_segments.maintenance.compaction.noted_batches import (
     LEAST_GAP_BYTES,
     LEAST_STORE_GAP_BYTES,
@@ -94,13 +93,6 @@ class SecondPass:
             discard_groups(self.storage, done)
             raise
         return done
-
-
-def discard_groups(storage: Storage, done: Iterable[RewrittenGroup]) -> None:
-    """Deletes the outputs of groups that will not be committed, so that a partition that fails in every run does not
-    pile up files.
-    """
-    discard(storage, [segment for group in done for segment in group.outputs])
 
 
 class ReadWindows(Protocol):

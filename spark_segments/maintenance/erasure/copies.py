@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections import defaultdict
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +16,7 @@ from spark_segments.log.directory import LogDirectory
 from spark_segments.log.manifest.change import ORPHAN_AGE_MS
 from spark_segments.log.manifest.rows import OUT_OF_LOG, Segment
 from spark_segments.log.manifest.snapshot import in_log_order
-from spark_segments.maintenance.erasure.search import KeyRecords, search, unnamed_runs
+from spark_segments.maintenance.erasure.search import search, unnamed_runs
 from spark_segments.maintenance.explanation.explain import explain_record
 from spark_segments.maintenance.explanation.record_explanation import TimeBounds
 from spark_segments.maintenance.explanation.roll_forecast import last_of, object_deleted
@@ -111,9 +110,8 @@ def key_account(
     of_this_topic = set(shared.column("path").to_pylist())
     named = Segment.of_table(rows)
     segments = [*named, *unnamed_runs(log.storage, named, spark)]
-    found = search(log.storage, topic, [key], segments, spark)
     copies = []
-    for segment, records in zip(segments, found, strict=True):
+    for segment, records in zip(segments, search(log.storage, topic, [key], segments, spark), strict=True):
         if not records:
             continue
         if not segment.is_live:
@@ -124,23 +122,11 @@ def key_account(
             offset = max(segment.base_offset, records[0].last_offset)
             explained = explain_record(snapshot, config, segment.partition, offset, now_ms, every_ms=every_ms)
             deleted = explained.files_deleted or TimeBounds(None, None)
-        copies.append(_copy(segment, records, deleted))
+        state = REMOVED_FILE if not segment.is_live else ACTIVE if segment.state == Segment.CHUNK else LIVE
+        [match] = records
+        values, last_offset = match.records - match.tombstones, match.last_offset
+        at = segment.partition, segment.path, state
+        copies.append(KeyCopy(*at, match.records, values, match.outside, match.first_offset, last_offset, deleted))
     uncommitted_until_ms = store_ms + ORPHAN_AGE_MS + every_ms
     followers = tuple(log.known_followers(topic))
     return KeyAccount(topic, key, now_ms, snapshot.version, tuple(copies), uncommitted_until_ms, followers)
-
-
-def _copy(segment: Segment, records: Sequence[KeyRecords], deleted: TimeBounds) -> KeyCopy:
-    [match] = records
-    state = REMOVED_FILE if not segment.is_live else ACTIVE if segment.state == Segment.CHUNK else LIVE
-    return KeyCopy(
-        segment.partition,
-        segment.path,
-        state,
-        match.records,
-        match.records - match.tombstones,
-        match.outside,
-        match.first_offset,
-        match.last_offset,
-        deleted,
-    )

@@ -7,19 +7,17 @@ moves the other runs out of shared objects that had the keys, so that vacuum can
 
 from __future__ import annotations
 
+import itertools
 import uuid
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_segments.config import topic_config
 from spark_segments.errors import CommitConflictError, InvalidOptionError
-from spark_segments.execution import run_tasks
 from spark_segments.log.appending.append import append
 from spark_segments.log.directory import LogDirectory
 from spark_segments.log.manifest.change import Change
@@ -31,15 +29,10 @@ from spark_segments.log.manifest.swap import RowSwap
 from spark_segments.log.manifest.topic_row import TopicRow
 from spark_segments.log.report import Report, first_and_last
 from spark_segments.log.segment.leader_epochs import LeaderEpochs
-from spark_segments.maintenance.erasure.search import (
-    ErasedSegment,
-    KeyRecords,
-    copied_out,
-    discard_erased,
-    erase_from_segment,
-    search,
-    unnamed_runs,
-)
+from spark_segments.maintenance.compaction.group_rewrite import RewrittenGroup, discard_groups
+from spark_segments.maintenance.erasure.rewrite import EraseFromSegment
+from spark_segments.maintenance.erasure.search import KeyRecords, search, unnamed_runs
+from spark_segments.maintenance.job import Job
 from spark_segments.maintenance.removal.vacuum import all_rows, claimed_rows, vacuum
 from spark_segments.progress import Progress
 
@@ -50,71 +43,6 @@ Place = tuple[str, int, int, int, int]
 MOST_KEYS = 100_000
 MOST_ROUNDS = 20
 """How often other jobs may replace segments while this one works."""
-
-
-@dataclass(slots=True)
-class _Erasure:
-    """An erasure under way. `ends`: by partition, {key: records of the key below this offset go}.
-
-    `found`: what the search found, by row and offsets: files never change, so no file is read twice.
-    """
-
-    log: LogDirectory
-    topic: str
-    keys: Sequence[bytes]
-    spark: SparkSession | None
-    progress: Progress | None
-    found: dict[Place, tuple[KeyRecords, ...]] = field(default_factory=dict)
-    ends: dict[int, dict[bytes, int]] = field(default_factory=dict)
-    topic_id: str = ""
-    erasure_id: str = field(default_factory=lambda: uuid.uuid4().hex)
-
-    def topic_row(self, current: Snapshot, *, history: bool) -> TopicRow:
-        """The topic's row with this erasure, for a commit on top of `current`."""
-        now_ms = self.log.storage.now_ms()
-        return Erasure.added(current, Erasure(self.erasure_id, -1, now_ms, len(self.keys), history))
-
-    def search(self, segments: Iterable[Segment]) -> None:
-        """Looks into the files that were not looked into before."""
-        new = [segment for segment in segments if _place(segment) not in self.found]
-        results = search(self.log.storage, self.topic, self.keys, new, self.spark, progress=self.progress)
-        self.found.update(zip(map(_place, new), results, strict=True))
-
-    def to_do(self, snapshot: Snapshot) -> tuple[list[Segment], list[Segment]]:
-        """(the live segments that have records that are to go, live runs without such records to be copied out of
-        shared objects that have the keys in other runs, in the log or out of it)
-        """
-        live = Segment.of_table(snapshot.live)
-        self.search(live)
-        objects = {segment.path for segment in live if segment.is_shared}
-        rows = all_rows(snapshot)
-        out = Segment.of_table(rows.filter(pc.is_in(rows.column("state"), pa.array(OUT_OF_LOG, pa.string()))))
-        gone = [segment for segment in out if segment.path in objects]
-        holding = self._to_rewrite(live)
-        emptied = {segment.path for segment in holding if segment.is_shared}
-        emptied |= self.paths_with_keys(gone, [segment for segment in live if segment.is_shared])
-        rewritten = {segment.identity for segment in holding}
-        return holding, [one for one in live if one.path in emptied and one.identity not in rewritten]
-
-    def paths_with_keys(self, out: Sequence[Segment], live: Sequence[Segment] = ()) -> set[str]:
-        """The files that have records of the keys in rows out of the log, or in runs that no row names any more.
-
-        `out` and `live`: all rows of these files.
-        """
-        gone = [*out, *unnamed_runs(self.log.storage, [*out, *live], self.spark)]
-        self.search(gone)
-        return {segment.path for segment in gone if self.found[_place(segment)]}
-
-    def _to_rewrite(self, segments: Iterable[Segment]) -> list[Segment]:
-        """The segments whose bytes have records that are to go."""
-        return [
-            segment
-            for segment in segments
-            if any(
-                one.outside or 0 <= one.first_offset < self.ends[segment.partition][self.keys[one.key]]
-                for one in self.found[_place(segment)]
-            )
-        ]
 
 
 def erase(
@@ -143,175 +71,249 @@ def erase(
     CorruptBatchError for damaged bytes, CommitConflictError where other jobs replace segments again and again.
     Partitions that were committed before an error stay erased.
     """
-    log.check_writable()
+    job = Job.of(Operation.ERASE, log, topics, spark, dry_run, progress)
     keys = list(dict.fromkeys(keys))
     if not 0 < len(keys) <= MOST_KEYS:
         raise InvalidOptionError("Which keys?", expected=f"1 to {MOST_KEYS:,} keys", found=len(keys))
     if topics is None:
         raise InvalidOptionError("Which topics?", expected="names or patterns of topics", found="none")
-    report = Report(Operation.ERASE, dry_run)
-    for topic in LogDirectory.selected(log.directories(), topics):
-        _erase_topic(report, _Erasure(log, topic, keys, spark, progress), now_ms, history=history)
-    return report.finish()
+    for topic in job.names():
+        _Erasure(job, topic, keys, now_ms, history).run()
+    return job.report.finish()
 
 
-def _erase_topic(report: Report, work: _Erasure, now_ms: int | None, *, history: bool) -> None:
-    log, topic = work.log, work.topic
-    snapshot = log.manifest(topic).snapshot(deleted=history)
-    snapshot.role.check(topic, report.job)
-    work.topic_id = snapshot.topic_id
-    work.search(Segment.of_table(snapshot.live))
-    compacted = topic_config(snapshot.config, log.defaults).compact
-    wanting = _plan(work, snapshot, compacted=compacted)
-    if report.dry_run:
-        _note_plan(report, work, snapshot, wanting, history=history)
-        return
-    if wanting:
-        _append_tombstones(work, wanting, now_ms)
-    tombstones: dict[int, int] = defaultdict(int)
-    for partition, _ in wanting:
-        tombstones[partition] += 1
-    for _ in range(MOST_ROUNDS):
-        snapshot = _same_topic(work, deleted=history)
-        holding, beside = work.to_do(snapshot)
-        if not holding and not beside:
-            break
-        _rewrite(work, snapshot, holding, beside, report, tombstones)
-    else:
-        raise CommitConflictError(
-            f"Other jobs replaced segments of {topic} in each of {MOST_ROUNDS} rounds",
-            hint="Run it again when no roll or compaction runs",
-        )
-    if history:
-        _delete_history(work, report, now_ms)
+@dataclass(slots=True)
+class _Erasure:
+    """An erasure under way. `ends`: by partition, {key: records of the key below this offset go}.
 
-
-def _plan(work: _Erasure, snapshot: Snapshot, *, compacted: bool) -> list[tuple[int, bytes]]:
-    """Sets `work.ends`. Returns the (partition, key) pairs that want a tombstone, whose ends are still to be set."""
-    bounds = snapshot.offset_bounds()
-    work.ends = {number: dict.fromkeys(work.keys, end) for number, (_, end) in bounds.items()}
-    if not compacted:
-        return []
-    newest: dict[tuple[int, int], KeyRecords] = {}
-    for segment in Segment.of_table(snapshot.live):
-        for one in work.found[_place(segment)]:
-            if one.last_offset >= bounds[segment.partition][0]:
-                newest[segment.partition, one.key] = one  # segments come in the order of their offsets
-    wanting = []
-    for (partition, number), one in newest.items():
-        if one.last_is_tombstone:
-            work.ends[partition][work.keys[number]] = one.last_offset
-        else:
-            wanting.append((partition, work.keys[number]))
-    return wanting
-
-
-def _append_tombstones(work: _Erasure, wanting: Sequence[tuple[int, bytes]], now_ms: int | None) -> None:
-    """Appends the tombstones, all in one commit. Their offsets end what is erased."""
-    ordered = sorted(wanting)
-    now_ms = work.log.storage.now_ms() if now_ms is None else now_ms
-    rows = pa.table(
-        {
-            "key": pa.array([key for _, key in ordered], pa.binary()),
-            "value": pa.nulls(len(ordered), pa.binary()),
-            "partition": pa.array([partition for partition, _ in ordered], pa.int32()),
-            "timestamp": pa.array([now_ms] * len(ordered), pa.timestamp("ms", "UTC")),
-        }
-    )
-    given = append(work.log, work.topic, rows)
-    next_offsets = {partition: first for partition, (first, _) in given.items()}
-    for partition, key in ordered:
-        work.ends[partition][key] = next_offsets[partition]
-        next_offsets[partition] += 1
-    assert all(next_offsets[partition] == last + 1 for partition, (_, last) in given.items())
-
-
-def _same_topic(work: _Erasure, *, deleted: bool) -> Snapshot:
-    snapshot = work.log.manifest(work.topic).snapshot(deleted=deleted)
-    if snapshot.topic_id != work.topic_id:
-        raise CommitConflictError(
-            f"Topic {work.topic} was deleted and made again meanwhile",
-            expected=f"topic id {work.topic_id}",
-            found=snapshot.topic_id,
-            hint="Run it again for the new topic; the files of the old topic go with vacuum",
-        )
-    return snapshot
-
-
-def _rewrite(
-    work: _Erasure,
-    snapshot: Snapshot,
-    holding: Sequence[Segment],
-    beside: Sequence[Segment],
-    report: Report,
-    tombstones: dict[int, int],
-) -> None:
-    """Rewrites segments, partition by partition, then copies runs. What another job has replaced meanwhile stays."""
-    storage = work.log.storage
-    epochs = {row.partition: LeaderEpochs.of(row) for row in Partition.of_table(snapshot.partitions)}
-    config = topic_config(snapshot.config, work.log.defaults)
-    function = partial(erase_from_segment, storage, work.topic, config, epochs)
-    tasks = [(segment, work.ends[segment.partition]) for segment in holding]
-    for partition, done in _by_partition(run_tasks(function, tasks, work.spark, progress=work.progress)):
-        if committed := _commit(work, done):
-            _note(report, work, partition, "erase", committed, tombstones_appended=tombstones.pop(partition, 0))
-    if beside:
-        copies = copied_out(storage, work.topic, config, epochs, beside, work.spark, work.progress)
-        # The runs of an object must come in one commit.
-        for partition, done in _by_partition(_commit(work, copies)):
-            _note(report, work, partition, "copy", done)
-
-
-def _by_partition(done: Iterable[ErasedSegment]) -> list[tuple[int, list[ErasedSegment]]]:
-    found: dict[int, list[ErasedSegment]] = defaultdict(list)
-    for one in done:
-        found[one.source.partition].append(one)
-    return sorted(found.items())
-
-
-def _commit(work: _Erasure, done: Sequence[ErasedSegment]) -> list[ErasedSegment]:
-    """Puts the new segments into the log. Returns those whose old segments were still there as they were read, and
-    discards the files of the others.
+    `records`: what the search found, by row and offsets: files never change, so no file is read twice.
     """
-    storage = work.log.storage
-    swaps = {one.source.identity: RowSwap([one.source], one.outputs) for one in done}
-    made = work.log.manifest(work.topic).swap_rows(
-        Operation.ERASE,
-        [*swaps.values()],
-        topic_id=work.topic_id,
-        topic=lambda current: work.topic_row(current, history=False),
-    )
-    kept = {swap.old[0].identity for swap in made}
-    discard_erased(storage, [one for one in done if one.source.identity not in kept])
-    return [one for one in done if one.source.identity in kept]
 
+    job: Job
+    topic: str
+    keys: Sequence[bytes]
+    now_ms: int | None
+    history: bool
+    records: dict[Place, tuple[KeyRecords, ...]] = field(default_factory=dict)
+    ends: dict[int, dict[bytes, int]] = field(default_factory=dict)
+    topic_id: str = ""
+    erasure_id: str = field(default_factory=lambda: uuid.uuid4().hex)
 
-def _delete_history(work: _Erasure, report: Report, now_ms: int | None) -> None:
-    """Deletes the removed files that have the keys, whoever may still read them."""
-    paths = _history(work, _same_topic(work, deleted=True))
+    def run(self) -> None:
+        """Plans, writes and commits, until nothing is left to do."""
+        job, report = self.job, self.job.report
+        snapshot = job.log.manifest(self.topic).snapshot(deleted=self.history)
+        snapshot.role.check(self.topic, report.job)
+        self.topic_id = snapshot.topic_id
+        wanting = self._plan(snapshot)
+        tombstones = Counter(partition for partition, _ in wanting)
+        if job.dry_run:
+            for partition, key in wanting:  # their tombstones would come at the log end
+                self.ends[partition][key] = snapshot.partition(partition).log_end_offset
+            for line in self._planned_lines(snapshot, tombstones):
+                report.add(self.topic, **line)
+            if self.history:
+                report.count(history_segments=len(self._paths_of_history(snapshot)))
+            return
+        if wanting:
+            self._append_tombstones(wanting)
+        for _ in range(MOST_ROUNDS):
+            snapshot = self._same_topic()
+            holding, beside = self._to_do(snapshot)
+            if not holding and not beside:
+                break
+            self._rewrite(snapshot, holding, beside, tombstones)
+        else:
+            raise CommitConflictError(
+                f"Other jobs replaced segments of {self.topic} in each of {MOST_ROUNDS} rounds",
+                hint="Run it again when no roll or compaction runs",
+            )
+        if self.history:
+            self._delete_history()
 
-    def change(current: Snapshot) -> Change | None:
-        waiting = _waiting(current)
-        rows = waiting.filter(pc.is_in(waiting.column("path"), pa.array(sorted(paths), pa.string())))
-        if not rows.num_rows:
-            return None
-        return Change(Operation.ERASE, replace=claimed_rows(rows), topic=work.topic_row(current, history=True))
+    # Plan
 
-    if paths:
-        work.log.manifest(work.topic).commit(change, deleted=True)
-    done = vacuum(work.log, topics=[work.topic], spark=work.spark, now_ms=now_ms)
-    report.count(history_segments=len(paths))
-    for line in done.failed:
-        report.partitions.append(line)
+    def _plan(self, snapshot: Snapshot) -> list[tuple[int, bytes]]:
+        """Sets `ends`. Returns the (partition, key) pairs that want a tombstone, whose ends are still to be set."""
+        live = Segment.of_table(snapshot.live)
+        self._search(live)
+        bounds = snapshot.offset_bounds()
+        self.ends = {number: dict.fromkeys(self.keys, end) for number, (_, end) in bounds.items()}
+        if not self.job.config(snapshot).compact:
+            return []
+        newest: dict[tuple[int, int], KeyRecords] = {}
+        for segment in live:
+            for match in self.records[_place(segment)]:
+                if match.last_offset >= bounds[segment.partition][0]:
+                    newest[segment.partition, match.key] = match  # segments come in the order of their offsets
+        wanting = []
+        for (partition, number), match in newest.items():
+            if match.last_is_tombstone:
+                self.ends[partition][self.keys[number]] = match.last_offset
+            else:
+                wanting.append((partition, self.keys[number]))
+        return wanting
 
+    def _search(self, segments: Iterable[Segment]) -> None:
+        """Looks into the files that were not looked into before."""
+        new = [segment for segment in segments if _place(segment) not in self.records]
+        results = search(self.job.storage, self.topic, self.keys, new, self.job.spark, progress=self.job.progress)
+        self.records.update(zip(map(_place, new), results, strict=True))
 
-def _history(work: _Erasure, snapshot: Snapshot) -> set[str]:
-    """The removed files that have the keys. All rows that name such a shared object must go with it."""
-    waiting = Segment.of_table(_waiting(snapshot))
-    named = {segment.path for segment in waiting if segment.is_shared}
-    others = [one for one in Segment.of_table(all_rows(snapshot)) if one.path in named and one.state != Segment.REMOVED]
-    deleting, live = ([one for one in others if one.is_live == flag] for flag in (False, True))
-    return work.paths_with_keys([*waiting, *deleting], live)
+    def _to_do(self, snapshot: Snapshot) -> tuple[list[Segment], list[Segment]]:
+        """(the live segments that have records that are to go, live runs without such records to be copied out of
+        shared objects that have the keys in other runs, in the log or out of it)
+        """
+        live = Segment.of_table(snapshot.live)
+        self._search(live)
+        objects = {segment.path for segment in live if segment.is_shared}
+        rows = all_rows(snapshot)
+        out = Segment.of_table(rows.filter(pc.is_in(rows.column("state"), pa.array(OUT_OF_LOG, pa.string()))))
+        gone = [segment for segment in out if segment.path in objects]
+        holding = [segment for segment in live if self._has_any(segment)]
+        emptied = {segment.path for segment in holding if segment.is_shared}
+        emptied |= self._paths_with_keys(gone, [segment for segment in live if segment.is_shared])
+        rewritten = {segment.identity for segment in holding}
+        return holding, [row for row in live if row.path in emptied and row.identity not in rewritten]
+
+    def _has_any(self, segment: Segment) -> bool:
+        """Whether the segment's bytes have records that are to go."""
+        matches = self.records[_place(segment)]
+        return any(match.outside or 0 <= match.first_offset < self._end(segment, match) for match in matches)
+
+    def _end(self, segment: Segment, match: KeyRecords) -> int:
+        """The offset below which the records of a key go."""
+        return self.ends[segment.partition][self.keys[match.key]]
+
+    def _paths_with_keys(self, out: Sequence[Segment], live: Sequence[Segment] = ()) -> set[str]:
+        """The files that have records of the keys in rows out of the log, or in runs that no row names any more.
+
+        `out` and `live`: all rows of these files.
+        """
+        gone = [*out, *unnamed_runs(self.job.storage, [*out, *live], self.job.spark)]
+        self._search(gone)
+        return {segment.path for segment in gone if self.records[_place(segment)]}
+
+    def _planned_lines(self, snapshot: Snapshot, tombstones: Counter[int]) -> Iterator[dict[str, Any]]:
+        """The lines in the report of a dry run."""
+        for action, segments in zip(("erase", "copy"), self._to_do(snapshot), strict=True):
+            for partition, rows in itertools.groupby(segments, lambda row: row.partition):
+                mine = list(rows)
+                records, log_bytes = (sum(getattr(row, name) for row in mine) for name in ("records", "log_bytes"))
+                figures = {
+                    "records_to_erase": sum(map(self._count, mine)),
+                    "tombstones_to_append": tombstones[partition],
+                }
+                yield {
+                    "partition": partition,
+                    "action": action,
+                    "records_in": records,
+                    "records_out": records,
+                    "bytes_in": log_bytes,
+                    "bytes_out": log_bytes,
+                    "segments": len(mine),
+                    "base_offsets": first_and_last([segment.base_offset for segment in mine]),
+                } | (figures if action == "erase" else {})
+
+    def _count(self, segment: Segment) -> int:
+        """Records of the keys in the segment that are to go. The tombstone that ends a key's records is its last."""
+        matches = self.records[_place(segment)]
+        return sum(match.records - (match.last_offset >= self._end(segment, match)) for match in matches)
+
+    # Execute
+
+    def _append_tombstones(self, wanting: Sequence[tuple[int, bytes]]) -> None:
+        """Appends the tombstones, all in one commit. Their offsets end what is erased."""
+        ordered = sorted(wanting)
+        now_ms = self.job.storage.now_ms() if self.now_ms is None else self.now_ms
+        rows = pa.table(
+            {
+                "key": pa.array([key for _, key in ordered], pa.binary()),
+                "value": pa.nulls(len(ordered), pa.binary()),
+                "partition": pa.array([partition for partition, _ in ordered], pa.int32()),
+                "timestamp": pa.array([now_ms] * len(ordered), pa.timestamp("ms", "UTC")),
+            }
+        )
+        given = append(self.job.log, self.topic, rows)
+        next_offsets = {partition: first for partition, (first, _) in given.items()}
+        for partition, key in ordered:
+            self.ends[partition][key] = next_offsets[partition]
+            next_offsets[partition] += 1
+        assert all(next_offsets[partition] == last + 1 for partition, (_, last) in given.items())
+
+    def _same_topic(self) -> Snapshot:
+        snapshot = self.job.log.manifest(self.topic).snapshot(deleted=self.history)
+        if snapshot.topic_id != self.topic_id:
+            raise CommitConflictError(
+                f"Topic {self.topic} was deleted and made again meanwhile",
+                expected=f"topic id {self.topic_id}",
+                found=snapshot.topic_id,
+                hint="Run it again for the new topic; the files of the old topic go with vacuum",
+            )
+        return snapshot
+
+    def _rewrite(
+        self, snapshot: Snapshot, holding: Sequence[Segment], beside: Sequence[Segment], tombstones: Counter[int]
+    ) -> None:
+        """Rewrites segments by partition, then copies runs. What another job has replaced meanwhile stays."""
+        job = self.job
+        epochs = {row.partition: LeaderEpochs.of(row) for row in Partition.of_table(snapshot.partitions)}
+        rewrite = EraseFromSegment(job.storage, self.topic, job.config(snapshot), epochs)
+        tasks = [(segment, self.ends[segment.partition]) for segment in holding]
+        for partition, done in _by_partition(job.run(rewrite, tasks)):
+            if committed := self._commit(done):
+                line = _line(partition, "erase", committed)
+                job.report.add(self.topic, **line, tombstones_appended=tombstones.pop(partition, 0))
+        if beside:  # the runs of an object must come in one commit
+            for partition, done in _by_partition(self._commit(rewrite.copied_out(job, beside))):
+                job.report.add(self.topic, **_line(partition, "copy", done))
+
+    # Commit
+
+    def _commit(self, done: Sequence[RewrittenGroup]) -> list[RewrittenGroup]:
+        """Puts the new segments into the log. Returns those whose old segments were still there as they were read, and
+        discards the files of the others.
+        """
+        made = self.job.log.manifest(self.topic).swap_rows(
+            Operation.ERASE,
+            [RowSwap(list(group.inputs), list(group.outputs)) for group in done],
+            topic_id=self.topic_id,
+            topic=lambda current: self._topic_row(current, history=False),
+        )
+        committed = {swap.old[0].identity for swap in made}
+        discard_groups(self.job.storage, [group for group in done if group.inputs[0].identity not in committed])
+        return [group for group in done if group.inputs[0].identity in committed]
+
+    def _topic_row(self, current: Snapshot, *, history: bool) -> TopicRow:
+        """The topic's row with this erasure, for a commit on top of `current`."""
+        now_ms = self.job.storage.now_ms()
+        return Erasure.added(current, Erasure(self.erasure_id, -1, now_ms, len(self.keys), history))
+
+    def _delete_history(self) -> None:
+        """Deletes the removed files that have the keys, whoever may still read them."""
+        job, paths = self.job, self._paths_of_history(self._same_topic())
+
+        def change(current: Snapshot) -> Change | None:
+            waiting = _waiting(current)
+            rows = waiting.filter(pc.is_in(waiting.column("path"), pa.array(sorted(paths), pa.string())))
+            if not rows.num_rows:
+                return None
+            return Change(Operation.ERASE, replace=claimed_rows(rows), topic=self._topic_row(current, history=True))
+
+        if paths:
+            job.log.manifest(self.topic).commit(change, deleted=True)
+        done = vacuum(job.log, topics=[self.topic], spark=job.spark, now_ms=self.now_ms)
+        job.report.count(history_segments=len(paths))
+        job.report.partitions += done.failed
+
+    def _paths_of_history(self, snapshot: Snapshot) -> set[str]:
+        """The removed files that have the keys. All rows that name such a shared object must go with it."""
+        waiting = Segment.of_table(_waiting(snapshot))
+        named = {segment.path for segment in waiting if segment.is_shared}
+        rows = Segment.of_table(all_rows(snapshot))
+        others = [row for row in rows if row.path in named and row.state != Segment.REMOVED]
+        deleting, live = ([row for row in others if row.is_live == flag] for flag in (False, True))
+        return self._paths_with_keys([*waiting, *deleting], live)
 
 
 def _waiting(snapshot: Snapshot) -> pa.Table:
@@ -324,61 +326,22 @@ def _place(segment: Segment) -> Place:
     return *segment.identity, segment.base_offset, segment.next_offset
 
 
-def _note(
-    report: Report, work: _Erasure, partition: int, action: str, done: Sequence[ErasedSegment], **figures: int
-) -> None:
-    erased = sum(one.stats.superseded for one in done)
-    read = sum(one.stats.records_read for one in done)
-    report.add(
-        work.topic,
-        partition,
-        action,
-        records_in=read,
-        records_out=read - erased,
-        bytes_in=sum(one.source.log_bytes for one in done),
-        bytes_out=sum(segment.log_bytes for one in done for segment in one.outputs),
-        dropped={"erased": erased} if erased else {},
-        segments=len(done),
-        **figures,
-    )
+def _by_partition(done: Iterable[RewrittenGroup]) -> list[tuple[int, list[RewrittenGroup]]]:
+    ordered = sorted(done, key=lambda group: group.inputs[0].partition)
+    runs = itertools.groupby(ordered, lambda group: group.inputs[0].partition)
+    return [(partition, list(groups)) for partition, groups in runs]
 
 
-def _note_plan(
-    report: Report, work: _Erasure, snapshot: Snapshot, wanting: Sequence[tuple[int, bytes]], *, history: bool
-) -> None:
-    for partition, key in wanting:  # their tombstones would come at the log end
-        work.ends[partition][key] = snapshot.partition(partition).log_end_offset
-    tombstones = Counter(partition for partition, _ in wanting)
-    for action, segments in zip(("erase", "copy"), work.to_do(snapshot), strict=True):
-        by_partition: dict[int, list[Segment]] = defaultdict(list)
-        for segment in segments:
-            by_partition[segment.partition].append(segment)
-        for partition, mine in sorted(by_partition.items()):
-            records = sum(segment.records for segment in mine)
-            figures: dict[str, Any] = {
-                "records_to_erase": sum(_below(work, segment) for segment in mine),
-                "tombstones_to_append": tombstones[partition],
-            }
-            report.add(
-                work.topic,
-                partition,
-                action,
-                records_in=records,
-                records_out=records,
-                bytes_in=sum(segment.log_bytes for segment in mine),
-                bytes_out=sum(segment.log_bytes for segment in mine),
-                segments=len(mine),
-                base_offsets=first_and_last([segment.base_offset for segment in mine]),
-                **(figures if action == "erase" else {}),
-            )
-    if history:
-        report.count(history_segments=len(_history(work, snapshot)))
-
-
-def _below(work: _Erasure, segment: Segment) -> int:
-    """Records of the keys in the segment that are to go. The tombstone that ends a key's records is its last."""
-    count = 0
-    for one in work.found[_place(segment)]:
-        end = work.ends[segment.partition][work.keys[one.key]]
-        count += one.records - (one.last_offset >= end)
-    return count
+def _line(partition: int, action: str, done: Sequence[RewrittenGroup]) -> dict[str, Any]:
+    """The line in the report of a partition's segments that were committed."""
+    erased, read = (sum(getattr(group.stats, name) for group in done) for name in ("superseded", "records_read"))
+    return {
+        "partition": partition,
+        "action": action,
+        "records_in": read,
+        "records_out": read - erased,
+        "bytes_in": sum(row.log_bytes for group in done for row in group.inputs),
+        "bytes_out": sum(row.log_bytes for group in done for row in group.outputs),
+        "dropped": {"erased": erased} if erased else {},
+        "segments": len(done),
+    }
