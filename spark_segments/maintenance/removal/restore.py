@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -18,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_segments.config import SegmentLimits, topic_config
+from spark_segments.config import SegmentLimits
 from spark_segments.errors import ErasedRecordsError, InvalidOptionError, LogDirError
 from spark_segments.format.batches import scan_batches
 from spark_segments.format.single_batch import empty_batches
@@ -34,6 +35,7 @@ from spark_segments.log.manifest.topic_log import TableState, TopicLog
 from spark_segments.log.manifest.transaction import FORGOTTEN, Transaction
 from spark_segments.log.report import Report
 from spark_segments.log.segment.writer import SegmentWriter
+from spark_segments.maintenance.job import Job
 from spark_segments.maintenance.retention.plan import expired_records
 from spark_segments.progress import Progress
 
@@ -84,90 +86,106 @@ def restore(
     since; ErasedRecordsError where files of before an erasure would come back; NotLeaderError for a follower;
     InvalidOptionError for none or several topics.
     """
-    log.check_writable()
+    job = Job.of(Operation.RESTORE, log, topics, spark, dry_run, progress)
     if topics is None or isinstance(topics, str) or len(topics) != 1:
         raise InvalidOptionError("A version is of one topic", expected="one name in topics", found=repr(topics))
-    [topic] = topics
-    report = Report(Operation.RESTORE, dry_run)
-    manifest = log.manifest(topic)
-    wanted = manifest.snapshot(version)
-    fillers = _Fillers(log, topic)
-    undone_transactions: list[UndoneTransactions] = []
-    undone_keys: list[str] = []
-    erasures: list[Erasure] = []
-    now_ms = log.storage.now_ms()  # not after the commit: its error would say that nothing was committed
+    restoring = _Restore(job, topics[0], version, forget_transactions, including_erased)
+    if dry_run:
+        before = restoring.manifest.snapshot(deleted=True)
+        plan = restoring.plan(before)
+        bounds = {row.partition: (row.log_start_offset, row.log_end_offset) for row in plan.partitions}
+    else:
+        commit = restoring.manifest.commit(restoring.change, deleted=True)
+        plan, before, bounds = restoring.plans[-1], commit.snapshot_before, commit.bounds()
+    for line in _lines(bounds, restoring.wanted, before):
+        job.report.add(topics[0], **line)
+    job.report.details |= {
+        "version": version,
+        "records": pc.sum(plan.rows.column("records")).as_py() or 0,
+        # The clock of before the commit: an error of the store would say that nothing was committed.
+        "expired_records": expired_records(plan.rows, job.config(before), job.now_ms),
+        "transactions": [dataclasses.asdict(undone) for undone in plan.transactions.undone],
+        "once": plan.transactions.undone_keys,
+        "transactions_forgotten": forget_transactions,
+        "erasures": [dataclasses.asdict(erasure) for erasure in plan.erasures],
+    }
+    return job.report.finish()
 
-    def checked(current: Snapshot) -> tuple[pa.Table, pa.Table, RestoredTransactions]:
-        """The rows of the version, those of them that are not in the log as they were, and what transactions it undoes.
 
-        Raises where the rows cannot be, or may not be, the log of `current`.
-        """
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """What a restore does on top of a snapshot: the `rows` of the version, those of them that are `returning`, since
+    they are not in the log as they were, the partitions as they become, the transactions and erasures that it undoes.
+    """
+
+    rows: pa.Table
+    returning: pa.Table
+    partitions: list[Partition]
+    transactions: RestoredTransactions
+    erasures: list[Erasure]
+
+
+class _Restore:
+    """A restore under way. `plans`: one for each try of the commit."""
+
+    def __init__(self, job: Job, topic: str, version: int, forget_transactions: bool, including_erased: bool) -> None:
+        self.manifest = job.log.manifest(topic)
+        self.wanted = self.manifest.snapshot(version)
+        self.plans: list[_Plan] = []
+        self._job, self._fillers = job, _Fillers(job, topic)
+        self._forget_transactions, self._including_erased = forget_transactions, including_erased
+
+    def plan(self, current: Snapshot) -> _Plan:
+        """Raises where the rows of the version cannot be, or may not be, the log of `current`."""
+        wanted, version = self.wanted, self.wanted.version
         current.role.check(current.topic, Operation.RESTORE)
         if wanted.topic_id != current.topic_id:
             raise LogDirError(
-                f"Version {version} belongs to another topic of the name {topic}",
+                f"Version {version} belongs to another topic of the name {current.topic}",
                 expected=f"topic id {current.topic_id}",
                 found=wanted.topic_id,
             )
         rows = wanted.live
         _check_files(current, rows, version)
         returning = rows.filter(pc.invert(_as_they_are(current, rows)))
-        transactions = transactions_since(manifest.log, wanted, current)
-        undone_transactions[:], undone_keys[:] = transactions.undone, transactions.undone_keys
-        erasures[:] = _erasures_since(manifest, current, version, transactions.erased) if returning.num_rows else []
-        if erasures and not including_erased:
-            raise _erased(topic, version, erasures)
-        return rows, returning, transactions
+        transactions = transactions_since(self.manifest.log, wanted, current)
+        erasures: list[Erasure] = []
+        if returning.num_rows:
+            erasures = _erasures_since(self.manifest, current, version, transactions.erased)
+        if erasures and not self._including_erased:
+            raise _erased(current.topic, version, erasures)
+        return _Plan(rows, returning, _partitions_again(wanted, current), transactions, erasures)
 
-    def change(current: Snapshot) -> Change | None:
-        rows, returning, transactions = checked(current)
-        leaving = current.live.filter(pc.invert(pc.is_in(Segment.keys(current.live), Segment.keys(rows))))
-        remembered = [*transactions.again, *(transactions.forgotten if forget_transactions else ())]
-        back = None if current.deleted_ms is None else dataclasses.replace(current.topic_row, deleted_ms=None)
+    def change(self, current: Snapshot) -> Change:
+        """The commit of the restore."""
+        plan = self.plan(current)
+        self.plans.append(plan)
+        leaving = current.live.filter(pc.invert(pc.is_in(Segment.keys(current.live), Segment.keys(plan.rows))))
+        transactions = plan.transactions
         return Change(
             Operation.RESTORE,
-            add=fillers.after(rows, current),
-            replace=pa.concat_tables([returning, removed_rows(leaving, log.storage.now_ms())]),
-            partitions=_partitions_again(wanted, current),
-            topic=back,
-            transactions=remembered,
+            add=self._fillers.after(plan.rows, current),
+            replace=pa.concat_tables([plan.returning, removed_rows(leaving, self._job.storage.now_ms())]),
+            partitions=plan.partitions,
+            topic=None if current.deleted_ms is None else dataclasses.replace(current.topic_row, deleted_ms=None),
+            transactions=[*transactions.again, *(transactions.forgotten if self._forget_transactions else ())],
         )
 
-    if dry_run:
-        before = manifest.snapshot(deleted=True)
-        checked(before)
-        bounds = {
-            row.partition: (row.log_start_offset, row.log_end_offset) for row in _partitions_again(wanted, before)
-        }
-    else:
-        commit = manifest.commit(change, deleted=True)
-        before, bounds = commit.snapshot_before, commit.bounds()
-    _note(report, bounds, wanted, before)
-    report.details |= {
-        "version": version,
-        "records": pc.sum(wanted.live.column("records")).as_py() or 0,
-        "expired_records": expired_records(wanted.live, topic_config(before.config, log.defaults), now_ms),
-        "transactions": [dataclasses.asdict(one) for one in undone_transactions],
-        "once": undone_keys,
-        "transactions_forgotten": forget_transactions,
-        "erasures": [dataclasses.asdict(one) for one in erasures],
-    }
-    return report.finish()
 
-
-def _note(report: Report, bounds: Mapping[int, tuple[int, int]], wanted: Snapshot, before: Snapshot) -> None:
+def _lines(bounds: Mapping[int, tuple[int, int]], wanted: Snapshot, before: Snapshot) -> Iterator[dict[str, Any]]:
     """A line for each partition: its offsets after the restore, what leaves the log, and what returns to it."""
     then = {row.partition: row.log_end_offset for row in Partition.of_table(wanted.partitions)}
     now = {row.partition: row for row in Partition.of_table(before.partitions)}
     for number, (start, end) in bounds.items():
-        figures: dict[str, Any] = {"log_start_offset": start, "log_end_offset": end}
+        line: dict[str, Any] = {"partition": number, "action": Operation.RESTORE}
+        line |= {"log_start_offset": start, "log_end_offset": end}
         row, end_then = now[number], then.get(number, 0)
         first = max(end_then, row.log_start_offset)
         if first < row.log_end_offset:
-            figures["leaving"] = [first, row.log_end_offset]
+            line["leaving"] = [first, row.log_end_offset]
         if start < min(row.log_start_offset, end_then):
-            figures["returning"] = [start, min(row.log_start_offset, end_then)]
-        report.add(wanted.topic, number, Operation.RESTORE, **figures)
+            line["returning"] = [start, min(row.log_start_offset, end_then)]
+        yield line
 
 
 def _erasures_since(manifest: Manifest, current: Snapshot, version: int, erased: Sequence[int]) -> list[Erasure]:
@@ -176,10 +194,10 @@ def _erasures_since(manifest: Manifest, current: Snapshot, version: int, erased:
 
     `erased`: the versions after `version` whose commits erased keys.
     """
-    found = [one for one in Erasure.of(current) if one.version > version]
-    if erased and (not found or erased[-1] > found[-1].version):
-        found.append(Erasure("", erased[-1], manifest.committed_ms(erased[-1]), None))
-    return found
+    erasures = [erasure for erasure in Erasure.of(current) if erasure.version > version]
+    if erased and (not erasures or erased[-1] > erasures[-1].version):
+        erasures.append(Erasure("", erased[-1], manifest.committed_ms(erased[-1]), None))
+    return erasures
 
 
 def _erased(topic: str, version: int, erasures: Sequence[Erasure]) -> ErasedRecordsError:
@@ -198,9 +216,8 @@ class _Fillers:
     So the log has no gap before its end, and a broker that it is exported to does not give these offsets out again.
     """
 
-    def __init__(self, log: LogDirectory, topic: str) -> None:
-        self._log = log
-        self._topic = topic
+    def __init__(self, job: Job, topic: str) -> None:
+        self._job, self._topic = job, topic
         self._written: dict[tuple[int, bytes], Segment] = {}
 
     def after(self, rows: pa.Table, current: Snapshot) -> list[Segment]:
@@ -217,17 +234,11 @@ class _Fillers:
     def _fill(self, current: Snapshot, partition: int, batch: bytes) -> Segment:
         key = (partition, batch)
         if key not in self._written:  # an earlier try of the commit may have written it
-            config = topic_config(current.config, self._log.defaults)
+            storage, limits = self._job.storage, SegmentLimits.of(self._job.config(current))
             batches = scan_batches(batch).batches
-            writer = SegmentWriter(
-                self._log.storage,
-                self._topic,
-                partition,
-                int(batches.base_offset[0]),
-                limits=SegmentLimits.of(config),
-            )
+            writer = SegmentWriter(storage, self._topic, partition, int(batches.base_offset[0]), limits=limits)
             writer.append(pa.py_buffer(batch), batches)
-            self._written[key] = writer.close(topic_id=current.topic_id, created_ms=self._log.storage.now_ms())
+            self._written[key] = writer.close(topic_id=current.topic_id, created_ms=storage.now_ms())
         return self._written[key]
 
 
@@ -304,7 +315,7 @@ class _Application:
         """Counts the next commit that has a transaction of the application."""
         self.last_version = version
         if operation == Operation.RESTORE:  # it made the manifest forget later versions, or remember them again
-            self.versions = [one for one in self.versions if one <= version]
+            self.versions = [earlier for earlier in self.versions if earlier <= version]
         if version > (FORGOTTEN if self.kept is None else self.kept.version) and version not in self.versions:
             self.versions.append(version)
 
@@ -334,43 +345,42 @@ def transactions_since(log: TopicLog, wanted: Snapshot, current: Snapshot) -> Re
     versions = range(wanted.version + 1, current.version + 1)
     with ThreadPoolExecutor(_THREADS) as pool:
         commits = list(pool.map(lambda version: log.transactions(current.topic_id, version), versions))
-    made_again = [
-        version for version, (operation, _) in zip(versions, commits, strict=True) if operation == Operation.CREATE
-    ]
-    if made_again:
+    made_by: dict[str | None, list[int]] = defaultdict(list)
+    for version, (operation, _) in zip(versions, commits, strict=True):
+        made_by[operation].append(version)
+    if made_again := made_by[Operation.CREATE]:
         raise LogDirError(
             f"Version {wanted.version} is of another topic of the name {current.topic}",
             path=log.location,
             expected=f"a version from {made_again[-1]} on, when the topic was made again with the id of Kafka's",
             found=wanted.version,
         )
-    applications_of: dict[str, _Application] = {}
+    applications: dict[str, _Application] = {}
     state = log.state(wanted.version)
     for operation, transactions in commits:
         for app_id, version in transactions.items():
-            if app_id not in applications_of:
+            if app_id not in applications:
                 kept = state.last_transaction(app_id)
-                applications_of[app_id] = _Application(
+                applications[app_id] = _Application(
                     None if kept is None or kept.version == FORGOTTEN else kept, version
                 )
-            applications_of[app_id].follow(operation, version)
-    applications = sorted(applications_of.items())
-    undone = [
-        UndoneTransactions(name, tuple(one.versions), None if one.kept is None else one.kept.version)
-        for name, one in applications
-        if one.versions
-    ]
-    again = [one.kept for _, one in applications if one.kept is not None and one.last_version < one.kept.version]
-    forgotten = [one.kept or Transaction(name, FORGOTTEN) for name, one in applications if one.versions]
+            applications[app_id].follow(operation, version)
+    undone, again, forgotten = list[UndoneTransactions](), list[Transaction](), list[Transaction]()
+    for app_id, application in sorted(applications.items()):
+        kept = application.kept
+        if application.versions:
+            undone.append(
+                UndoneTransactions(app_id, tuple(application.versions), None if kept is None else kept.version)
+            )
+            forgotten.append(kept or Transaction(app_id, FORGOTTEN))
+        if kept is not None and application.last_version < kept.version:
+            again.append(kept)
     # Rows alone tell of keys, which no commit takes back but a restore.
     then, now = _keys(state), _keys(log.state(current.version))
     undone_keys = sorted(key for key, sent in now.items() if sent.version != FORGOTTEN and then.get(key) != sent)
     forgotten += [then.get(key) or dataclasses.replace(now[key], version=FORGOTTEN) for key in undone_keys]
     again += [sent for key, sent in then.items() if key not in now or now[key].version < sent.version]
-    erased = [
-        version for version, (operation, _) in zip(versions, commits, strict=True) if operation == Operation.ERASE
-    ]
-    return RestoredTransactions(undone, undone_keys, again, forgotten, erased)
+    return RestoredTransactions(undone, undone_keys, again, forgotten, made_by[Operation.ERASE])
 
 
 def _keys(state: TableState) -> dict[str, Transaction]:
