@@ -149,3 +149,10 @@ def test_jobs_leave_the_log_end_where_it_is(ended: Ended) -> None:
         assert (log.topic(TOPIC).offsets()[0][1], read(log)) == (LOG_END, offsets)
     append(log)
     assert read(log) == [*offsets, LOG_END]
+
+
+def test_a_record_that_was_never_here_is_not_said_to_be_kept(tmp_path: Path) -> None:
+    log = ENDS["captured"][0](str(tmp_path / "log"))
+    said = [segments("explain", log.uri, TOPIC, "--offset", offset)[:1] for offset in (99, 100, LOG_END - 1)]
+    assert said[0] == [f"Offset 99 of {TOPIC}-0 is in the active segment."]
+    assert said[1:] == [[f"Offset {offset} of {TOPIC}-0 is gone: no file has it any more."] for offset in (100, 199)]

@@ -69,7 +69,7 @@ class KafkaBroker:
         self._properties = home / "server.properties"
         self._properties.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
         cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
-        format_ = ("kafka.tools.StorageTool", "format", "-t", cluster_id, "-c", self._properties)
+        format_ = ("kafka.tools.StorageTool", "format", f"--cluster-id={cluster_id}", "-c", self._properties)
         subprocess.run(["java", "-cp", classpath, *map(str, format_)], check=True, capture_output=True)
 
     @contextlib.contextmanager

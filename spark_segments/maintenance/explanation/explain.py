@@ -23,6 +23,7 @@ from spark_segments.errors import InvalidOptionError
 from spark_segments.log.directory import LogDirectory
 from spark_segments.log.manifest.rows import OUT_OF_LOG, Partition, Segment
 from spark_segments.log.manifest.snapshot import SegmentRows, Snapshot
+from spark_segments.log.manifest.states import Hole
 from spark_segments.maintenance.explanation.record_explanation import (
     CLEANING_SETTINGS,
     SETTINGS,
@@ -128,6 +129,8 @@ def _explained(
     numbers = snapshot.partition(partition)
     if offset >= numbers.log_end_offset:
         return made
+    if Hole.within(snapshot, partition, offset, offset + 1):
+        return dataclasses.replace(made, state=RecordState.GONE)
     # All partitions stay, because the plans know them by their places, but only this partition has rows.
     of_partition = dataclasses.replace(snapshot, source=SegmentRows(snapshot.load_segments({partition})))
     removed = _that_have(
