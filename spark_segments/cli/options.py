@@ -24,11 +24,13 @@ from spark_segments.cli import completion
 from spark_segments.cli.output import Output
 from spark_segments.config import READ_UNCOMMITTED, load_defaults, parse_overrides
 from spark_segments.errors import InvalidOptionError
+from spark_segments.progress import progress_bar
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from spark_segments.face.logdir import LogDir
+    from spark_segments.log import LogDirectory, Report
 
 
 C = TypeVar("C", bound=Callable[..., Any])
@@ -71,6 +73,7 @@ FROM_TIME = option("Begin at the first record of this time or later.", metavar="
 TO_TIME = option("Stop before the first record of this time or later.", metavar="TIME")
 METRICS = option("Write OpenMetrics text there, for node_exporter's textfile collector.", metavar="FILE")
 NOW_MS = option("The time to plan by, in ms since 1970; now by default.", metavar="MS")
+MASTER = option("Run the work on this Spark master (local[4], spark://…, yarn, sc://…).", metavar="URL")
 CLIENT_CONFIG = option("client.properties: SASL, TLS, as Kafka's clients have.", metavar="FILE")
 ISOLATION_LEVEL = option("read_uncommitted or read_committed.", default=READ_UNCOMMITTED)
 KEY = option("A key, as UTF-8; may be given several times.", metavar="TEXT")
@@ -132,39 +135,24 @@ class ConfiguredLogOptions(LogOptions):
 class SparkOptions:
     """--master: where the work runs."""
 
-    master: str | None = option("Run the work on this Spark master (local[4], spark://…, yarn, sc://…).", metavar="URL")
-
-    @property
-    def is_wanted(self) -> bool:
-        """Whether Spark does the work: with --master, and under spark-submit."""
-        return self.master is not None or "PYSPARK_GATEWAY_PORT" in os.environ
+    master: str | None = MASTER
 
     def session(self, app_name: str) -> SparkSession | None:
         """A Spark session with --master or under spark-submit, else None: the work then runs in this process."""
-        if not self.is_wanted:
+        if self.master is None and "PYSPARK_GATEWAY_PORT" not in os.environ:
             return None
         from spark_segments.spark.session import spark_session
 
         return spark_session(app_name, master=self.master)
 
-
-@dataclass(frozen=True, slots=True)
-class JobOptions:
-    """The arguments and options of all maintenance jobs, beside the log directory and Spark."""
-
-    topic: list[str] | None = ANY_TOPICS
-    dry_run: bool = DRY_RUN
-    output: Output = OUTPUT
-    metrics: Path | None = METRICS
-    now_ms: int | None = NOW_MS
-
-    def __post_init__(self) -> None:
-        if self.metrics is not None and self.dry_run:
-            raise InvalidOptionError("A dry run has no metrics", expected="--metrics or --dry-run", found="both")
-
-    def topics(self) -> list[str] | None:
-        """The topics of the job, names and patterns; None for all topics."""
-        return self.topic or None
+    def run(
+        self, job: Callable[..., Report], log: LogDirectory, topics: Sequence[str] | None, *, of_bytes: bool = False,
+        **further: Any,
+    ) -> Report:  # fmt: skip
+        """Runs a job on topics, where the options say, with a bar on a terminal."""
+        name = getattr(job, "func", job).__name__
+        with progress_bar(name, of_bytes=of_bytes) as progress:
+            return job(log, topics=topics or None, spark=self.session(name), progress=progress, **further)
 
 
 def with_options(command: C) -> C:

@@ -24,7 +24,6 @@ from spark_segments.cli.output import FOUND_FAULTS, Output, print_json, print_ta
 from spark_segments.errors import InvalidOptionError, SegmentsError, StorageError
 from spark_segments.maintenance.rebuild.rebuild import rebuild_manifest
 from spark_segments.maintenance.verification.verify import verify as look_for_faults
-from spark_segments.progress import progress_bar
 from spark_segments.quantities import Bytes, human_bytes
 
 if TYPE_CHECKING:
@@ -80,11 +79,10 @@ def verify(
         if len(lost) == len(names):
             return
         topics = topics if not lost else [name for name in names if name not in lost]
-    with progress_bar("verify", of_bytes=deep or repair) as progress:
-        report = look_for_faults(
-            log, topics=topics, spark=spark.session("verify"), dry_run=dry_run,
-            progress=progress, deep=deep, repair=repair, against=against,
-        )  # fmt: skip
+    report = spark.run(
+        look_for_faults, log, topics,
+        of_bytes=deep or repair, dry_run=dry_run, deep=deep, repair=repair, against=against,
+    )  # fmt: skip
     details = report.details
     if output is Output.JSON:
         print_json(report.to_dict())

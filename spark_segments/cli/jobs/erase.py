@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING
+from functools import partial
 
 from spark_segments.cli.confirmation import confirm, print_way_back
-from spark_segments.cli.jobs.maintenance import finish, run
+from spark_segments.cli.jobs.maintenance import JobOptions
 from spark_segments.cli.options import (
     KEY,
     KEY_BASE64,
     YES,
-    ConfiguredLogOptions,
-    JobOptions,
-    SparkOptions,
     flag,
     key_bytes,
     with_options,
@@ -21,15 +18,10 @@ from spark_segments.cli.options import (
 from spark_segments.cli.output import Output
 from spark_segments.quantities import plural
 
-if TYPE_CHECKING:
-    from spark_segments.log import Report
-
 
 @with_options
 def erase(
-    location: ConfiguredLogOptions,
-    settings: JobOptions,
-    spark: SparkOptions,
+    options: JobOptions,
     key: list[str] | None = KEY,
     key_base64: list[str] | None = KEY_BASE64,
     history: bool = flag("Also delete files of earlier versions that have the keys, at once, by a vacuum."),
@@ -54,27 +46,18 @@ def erase(
     from spark_segments.maintenance import erase as job
 
     keys = key_bytes(key, key_base64)
-    log, versions = location.open(), {}
-
-    def erased(settings: JobOptions) -> Report:
-        return run(job, log, settings, spark, keys=keys, history=history)
-
-    if not settings.dry_run and settings.topics():
-        names = ", ".join(settings.topics() or [])
-        confirm(
-            f"Erase {plural(len(keys), 'key')} from {names}{', history included' if history else ''}?",
-            yes,
-            lambda: erased(dataclasses.replace(settings, dry_run=True)),
-        )
+    log, versions = options.open(), {}
+    erased = partial(JobOptions.run, job=job, log=log, keys=keys, history=history)
+    if not options.dry_run and options.topic:
+        what = f"{plural(len(keys), 'key')} from {', '.join(options.topic)}{', history included' if history else ''}"
+        confirm(f"Erase {what}?", yes, lambda: erased(dataclasses.replace(options, dry_run=True)))
         if not history:
-            versions = {
-                name: log.topic(name).snapshot.version
-                for name in LogDirectory.selected(log.topics(), settings.topics())
-            }
-    report = erased(settings)
+            names = LogDirectory.selected(log.topics(), options.topic)
+            versions = {name: log.topic(name).snapshot.version for name in names}
+    report = erased(options)
     for name in report.topics:
         if name in versions:
-            print_way_back(location.log_dir, name, versions[name], "--including-erased")
-    if settings.output is not Output.JSON and not report.partitions:
+            print_way_back(options.log_dir, name, versions[name], "--including-erased")
+    if options.output is not Output.JSON and not report.partitions:
         print("No file of the log has a record of these keys that is to go.")
-    finish(settings.metrics, log, report)
+    options.finish(log, [report])

@@ -3,16 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 
 from spark_segments.cli.interrupts import commits_told
-from spark_segments.cli.options import ConfiguredLogOptions, JobOptions, SparkOptions, flag, option, with_options
-from spark_segments.cli.output import FAILED, print_report
+from spark_segments.cli.options import (
+    ANY_TOPICS,
+    DRY_RUN,
+    MASTER,
+    METRICS,
+    NOW_MS,
+    OUTPUT,
+    ConfiguredLogOptions,
+    SparkOptions,
+    flag,
+    option,
+    with_options,
+)
+from spark_segments.cli.output import FAILED, Output, print_report
 from spark_segments.config import TopicConfig, topic_config
-from spark_segments.progress import progress_bar
+from spark_segments.errors import InvalidOptionError
 from spark_segments.quantities import duration_ms, size_bytes
 
 if TYPE_CHECKING:
@@ -20,11 +33,50 @@ if TYPE_CHECKING:
     from spark_segments.log import Report, Snapshot
 
 
+@dataclass(frozen=True, slots=True)
+class JobOptions(ConfiguredLogOptions):
+    """The arguments and options of all maintenance jobs."""
+
+    topic: list[str] | None = ANY_TOPICS
+    dry_run: bool = DRY_RUN
+    output: Output = OUTPUT
+    metrics: Path | None = METRICS
+    now_ms: int | None = NOW_MS
+    master: str | None = MASTER
+
+    def __post_init__(self) -> None:
+        if self.metrics is not None and self.dry_run:
+            raise InvalidOptionError("A dry run has no metrics", expected="--metrics or --dry-run", found="both")
+
+    def run(self, job: Callable[..., Report], log: LogDir, **further: Any) -> Report:
+        """Runs the job and prints its report."""
+        with commits_told(log):
+            report = SparkOptions(self.master).run(
+                job, log, self.topic, dry_run=self.dry_run, now_ms=self.now_ms, **further
+            )
+        print_report(report.to_dict(), self.output)
+        return report
+
+    def finish(
+        self, log: LogDir, reports: Sequence[Report], state: Sequence[tuple[Snapshot, TopicConfig]] = ()
+    ) -> None:
+        """Writes the metrics that are wanted, those of `state` too, and exits with 1 where a partition failed."""
+        if self.metrics is not None:
+            from spark_segments.maintenance.metrics import job_metrics, log_metrics, write_metrics
+
+            write_metrics(self.metrics, [*job_metrics(log.uri, reports), *(log_metrics(log, state) if state else [])])
+        if any(report.failed for report in reports):
+            raise typer.Exit(FAILED)
+
+    def run_and_finish(self, job: Callable[..., Report], **further: Any) -> None:
+        """A command that is a job and nothing else."""
+        log = self.open()
+        self.finish(log, [self.run(job, log, **further)])
+
+
 @with_options
 def roll(
-    location: ConfiguredLogOptions,
-    settings: JobOptions,
-    spark: SparkOptions,
+    options: JobOptions,
 ) -> None:
     """Seals segments that are due by segment.bytes, segment.ms or a full index, and merges small chunks.
 
@@ -32,14 +84,12 @@ def roll(
     """
     from spark_segments.maintenance import roll as job
 
-    _run(job, location, settings, spark)
+    options.run_and_finish(job)
 
 
 @with_options
 def retain(
-    location: ConfiguredLogOptions,
-    settings: JobOptions,
-    spark: SparkOptions,
+    options: JobOptions,
     max_bytes: str | None = option("Limit on the bytes of all topics together, such as 500GiB.", metavar="SIZE"),
     min_retention: str = option(
         "--max-bytes removes no younger records; such as 12h or 7d.", default="1d", metavar="TIME"
@@ -62,17 +112,13 @@ def retain(
     """
     from spark_segments.maintenance import retain as job
 
-    _run(
-        job, location, settings, spark,
-        max_bytes=None if max_bytes is None else size_bytes(max_bytes), min_retention_ms=duration_ms(min_retention),
-    )  # fmt: skip
+    most_bytes = None if max_bytes is None else size_bytes(max_bytes)
+    options.run_and_finish(job, max_bytes=most_bytes, min_retention_ms=duration_ms(min_retention))
 
 
 @with_options
 def compact(
-    location: ConfiguredLogOptions,
-    settings: JobOptions,
-    spark: SparkOptions,
+    options: JobOptions,
     force: bool = flag("Compact every partition that has records to clean, due or not."),
     max_partitions: int | None = option("Compact at most this number of partitions, the dirtiest first.", min=1),
 ) -> None:
@@ -85,17 +131,12 @@ def compact(
     """
     from spark_segments.maintenance import compact as job
 
-    _run(
-        job, location, settings, spark,
-        force=force, max_partitions=max_partitions,
-    )  # fmt: skip
+    options.run_and_finish(job, force=force, max_partitions=max_partitions)
 
 
 @with_options
 def vacuum(
-    location: ConfiguredLogOptions,
-    settings: JobOptions,
-    spark: SparkOptions,
+    options: JobOptions,
 ) -> None:
     """Deletes files that left the log long ago, files that no commit names, and old manifest files.
 
@@ -106,14 +147,12 @@ def vacuum(
     """
     from spark_segments.maintenance import vacuum as job
 
-    _run(job, location, settings, spark)
+    options.run_and_finish(job)
 
 
 @with_options
 def maintain(
-    location: ConfiguredLogOptions,
-    settings: JobOptions,
-    spark: SparkOptions,
+    options: JobOptions,
     table: str | None = option("Keep the table there in step; {topic} stands for the topic.", metavar="TABLE"),
 ) -> None:
     """Runs all maintenance jobs in order: roll, retain, compact, vacuum.
@@ -130,53 +169,8 @@ def maintain(
     from spark_segments.face.in_order import jobs_in_order
     from spark_segments.log import LogDirectory
 
-    log = location.open()  # the jobs share it: each topic is opened once, and each job looks what came since
-    reports = [run(job, log, settings, spark) for job in jobs_in_order(table)]
-    if settings.metrics is not None:
-        snapshots = [log.topic(name).snapshot for name in LogDirectory.selected(log.topics(), settings.topics())]
-        state = [(snapshot, topic_config(snapshot.config, log.defaults)) for snapshot in snapshots]
-        _write_metrics(settings.metrics, log, reports, state)
-    _exit(reports)
-
-
-def _run(
-    job: Callable[..., Any],
-    location: ConfiguredLogOptions,
-    settings: JobOptions,
-    spark: SparkOptions,
-    **further: Any,
-) -> None:
-    log = location.open()
-    finish(settings.metrics, log, run(job, log, settings, spark, **further))
-
-
-def finish(metrics: Path | None, log: LogDir, report: Report) -> None:
-    """Writes the report's metrics where they are wanted, and exits with 1 where a partition failed."""
-    if metrics is not None:
-        _write_metrics(metrics, log, [report])
-    _exit([report])
-
-
-def run(job: Callable[..., Any], log: LogDir, settings: JobOptions, spark: SparkOptions, **further: Any) -> Report:
-    """Runs the job and prints its report."""
-    name = getattr(job, "func", job).__name__
-    with commits_told(log), progress_bar(name) as progress:
-        report: Report = job(
-            log, topics=settings.topics(), spark=spark.session(name), dry_run=settings.dry_run,
-            progress=progress, now_ms=settings.now_ms, **further,
-        )  # fmt: skip
-    print_report(report.to_dict(), settings.output)
-    return report
-
-
-def _write_metrics(
-    path: Path, log: LogDir, reports: Sequence[Report], state: Sequence[tuple[Snapshot, TopicConfig]] = ()
-) -> None:
-    from spark_segments.maintenance.metrics import job_metrics, log_metrics, write_metrics
-
-    write_metrics(path, [*job_metrics(log.uri, reports), *(log_metrics(log, state) if state else [])])
-
-
-def _exit(reports: Sequence[Report]) -> None:
-    if any(report.failed for report in reports):
-        raise typer.Exit(FAILED)
+    log = options.open()  # the jobs share it: each topic is opened once, and each job looks what came since
+    reports = [options.run(job, log) for job in jobs_in_order(table)]
+    names = LogDirectory.selected(log.topics(), options.topic or None) if options.metrics is not None else []
+    snapshots = [log.topic(name).snapshot for name in names]
+    options.finish(log, reports, [(snapshot, topic_config(snapshot.config, log.defaults)) for snapshot in snapshots])

@@ -27,7 +27,6 @@ from spark_segments.cli.output import FAILED, Output, print_json, print_summary,
 from spark_segments.config import parse_overrides
 from spark_segments.errors import InvalidOptionError, SegmentsError
 from spark_segments.log import Report
-from spark_segments.progress import progress_bar
 from spark_segments.quantities import Bytes, duration_ms, human_bytes
 
 if TYPE_CHECKING:
@@ -88,13 +87,12 @@ def mirror(
         raise InvalidOptionError(
             "A list of checksums is of one state", expected="--once with --checksums", found="no --once"
         )
-    followers, session = target.open() if dry_run else target.create(), spark.session("mirror")
+    followers = target.open() if dry_run else target.create()
     work = partial(
-        job, followers, leader=leaders, topics=topic or None, spark=session, dry_run=dry_run, groups=groups,
-        checksums=checksums,
-    )  # fmt: skip
+        spark.run, job, followers, topic, leader=leaders, dry_run=dry_run, groups=groups, checksums=checksums
+    )
     if once or dry_run:
-        report = _pass(work)
+        report = work()
         tell(report, set())
         _print(report, output)
         if metrics is not None:
@@ -106,11 +104,6 @@ def mirror(
         _follow(work, followers, seconds, output, metrics)
 
 
-def _pass(work: Callable[..., Report]) -> Report:
-    with progress_bar("mirror") as progress:
-        return work(progress=progress)
-
-
 def _follow(
     work: Callable[..., Report], target: LogDir, seconds: float, output: Output, metrics: Path | None
 ) -> NoReturn:
@@ -118,7 +111,7 @@ def _follow(
     told: set[str] = set()
     while True:
         try:
-            report = _pass(work)
+            report = work()
         except SegmentsError as error:  # a store that does not answer, say
             report = Report("mirror", dry_run=False)
             report.warn(str(error))

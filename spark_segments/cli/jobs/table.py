@@ -2,36 +2,25 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from dataclasses import dataclass
 
-from spark_segments.cli.jobs.maintenance import finish
-from spark_segments.cli.options import (
-    DRY_RUN,
-    KEY,
-    KEY_BASE64,
-    METRICS,
-    NOW_MS,
-    OUTPUT,
-    TOPICS,
-    ConfiguredLogOptions,
-    SparkOptions,
-    argument,
-    key_bytes,
-    option,
-    with_options,
-)
-from spark_segments.cli.output import Output, print_report
+from spark_segments.cli.jobs.maintenance import JobOptions
+from spark_segments.cli.options import KEY, KEY_BASE64, TOPICS, argument, key_bytes, option, with_options
 from spark_segments.cli.records.value_text import FormatOptions
 from spark_segments.config import parse_overrides
-from spark_segments.progress import progress_bar
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableOptions(JobOptions):
+    """As JobOptions, for topics that are named."""
+
+    topic: list[str] | None = TOPICS
 
 
 @with_options
 def table(
-    location: ConfiguredLogOptions,
-    spark: SparkOptions,
+    options: TableOptions,
     values: FormatOptions,
-    topic: list[str] = TOPICS,
     table: str = argument(
         "TABLE", "The Delta table: a path or an s3://, gs://, abfs:// URI; {topic} stands for the topic."
     ),
@@ -41,10 +30,6 @@ def table(
     key: list[str] | None = KEY,
     key_base64: list[str] | None = KEY_BASE64,
     table_storage: list[str] | None = option("A storage option for TABLE, like --storage.", metavar="NAME=VALUE"),
-    dry_run: bool = DRY_RUN,
-    output: Output = OUTPUT,
-    metrics: Path | None = METRICS,
-    now_ms: int | None = NOW_MS,
 ) -> None:
     """Keeps a Delta table beside a topic: its records as columns, for whatever reads Parquet.
 
@@ -62,13 +47,7 @@ def table(
     """
     from spark_segments.maintenance import table as job
 
-    log = location.open()
-    with progress_bar("table") as progress:
-        report = job(
-            log, topics=topic, spark=spark.session("table"), dry_run=dry_run, progress=progress, now_ms=now_ms,
-            table_uri=table, view=view, archive=archive, partition_by=partition_by, formats=values.of_values(),
-            keys=key_bytes(key, key_base64),
-            table_options=None if table_storage is None else parse_overrides(table_storage),
-        )  # fmt: skip
-    print_report(report.to_dict(), output)
-    finish(metrics, log, report)
+    options.run_and_finish(
+        job, table_uri=table, view=view, archive=archive, partition_by=partition_by, formats=values.of_values(),
+        keys=key_bytes(key, key_base64), table_options=parse_overrides(table_storage) if table_storage else None,
+    )  # fmt: skip

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import datetime
-import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import typer
 
 from spark_segments.cli.options import DRY_RUN, OUTPUT, LogOptions, SparkOptions, argument, flag, option, with_options
-from spark_segments.cli.output import FAILED, Output, print_json
+from spark_segments.cli.output import FAILED, Output, print_json, tell
 from spark_segments.config import parse_overrides
-from spark_segments.progress import progress_bar
 from spark_segments.replicas.divergence import Tail
 
 PARTITIONS_SHOWN = 4
@@ -49,15 +47,11 @@ def promote(
     """
     from spark_segments.maintenance import promote as job
 
-    with progress_bar("promote") as progress:
-        report = job(
-            location.open(), topics=topic or None, spark=spark.session("promote"), dry_run=dry_run, progress=progress,
-            former=former, storage_options=parse_overrides(former_storage or []), force=force,
-        )  # fmt: skip
-    for line in report.failed:
-        print(f"error: {line['topic']}: {line['error']}", file=sys.stderr)
-    for warning in report.warnings:
-        print(f"warning: {warning}", file=sys.stderr)
+    report = spark.run(
+        job, location.open(), topic, dry_run=dry_run, former=former,
+        storage_options=parse_overrides(former_storage or []), force=force,
+    )  # fmt: skip
+    tell(report, set())
     if output is Output.JSON:
         print_json(report.to_dict())
     else:
