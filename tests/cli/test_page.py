@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from spark_segments import LogDir
 from spark_segments.cli.page.log_state import VERSIONS_GROWN, growth
 from spark_segments.cli.page.render import page
-from spark_segments.cli.page.strip import BLOCKS_A_PAGE, Block, blocks, blocks_a_strip
+from spark_segments.cli.page.view import BLOCKS_A_PAGE, Block, blocks, blocks_a_strip
 from spark_segments.cli.page.words import duration, iso, moment, ratio, relative
 from spark_segments.config import topic_config
 from spark_segments.face.history import Size

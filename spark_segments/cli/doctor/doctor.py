@@ -6,8 +6,7 @@ from dataclasses import asdict
 
 import typer
 
-from spark_segments.cli.doctor.environment import environment, spark_workers
-from spark_segments.cli.doctor.finding import FAILED
+from spark_segments.cli.doctor.environment import FAILED, environment, spark_workers
 from spark_segments.cli.doctor.paths import Item, path_of
 from spark_segments.cli.options import OUTPUT, STORAGE, argument, option, with_options
 from spark_segments.cli.output import FOUND_FAULTS, Output, print_json, print_text
@@ -58,9 +57,9 @@ def doctor(
     if output is Output.JSON:
         print_json({"ok": not failed, "checks": [asdict(finding) for finding in findings]})
     else:
-        for one in findings:
-            print_text(f"{one.status:7}  {one.check}: {one.found}")
-            if one.hint is not None:
-                print_text(f"{'':7}  → {one.hint}")
+        for finding in findings:
+            print_text(f"{finding.status:7}  {finding.check}: {finding.found}")
+            if finding.hint is not None:
+                print_text(f"{'':7}  → {finding.hint}")
     if failed:
         raise typer.Exit(FOUND_FAULTS)

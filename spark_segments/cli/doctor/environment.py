@@ -12,14 +12,15 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 
 import spark_segments
-from spark_segments.cli.doctor.finding import FAILED, OK, SKIPPED, WARNING, Check
 from spark_segments.errors import SegmentsError
 
+OK, WARNING, FAILED, SKIPPED = "ok", "warning", "failed", "skipped"
 LIBRARIES = ("pyarrow", "numpy", "deltalake", "pyspark", "pandas", "delta-spark")
 WORKER_SECONDS = 60
 _CHECK_VALUE = 0xE3069283  # of CRC-32C: that of "123456789"
@@ -30,6 +31,16 @@ import json, sys
 import spark_segments, pyspark_segments
 print(json.dumps([sys.version_info[:2], spark_segments.__version__, spark_segments.__file__]))
 """
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """What a check found. `hint`: what to do about it, None where nothing is to do."""
+
+    check: str
+    status: str
+    found: str
+    hint: str | None = None
 
 
 def environment() -> Iterator[Check]:

@@ -10,7 +10,7 @@ import uuid
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from spark_segments.cli.doctor.finding import FAILED, OK, SKIPPED, WARNING, Check
+from spark_segments.cli.doctor.environment import FAILED, OK, SKIPPED, WARNING, Check
 from spark_segments.errors import SegmentsError
 from spark_segments.face.logdir import LogDir
 from spark_segments.storage import Storage

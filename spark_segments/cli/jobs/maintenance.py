@@ -1,39 +1,48 @@
-"""`segments roll | retain | compact | vacuum`: the jobs, in this process or on a Spark master."""
+"""`segments roll | retain | compact | vacuum | erase | table | maintain`: jobs in this process or on a Spark master."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 
+from spark_segments.cli.confirmation import confirm, print_way_back
 from spark_segments.cli.interrupts import commits_told
 from spark_segments.cli.options import (
     ANY_TOPICS,
     DRY_RUN,
+    KEY,
+    KEY_BASE64,
     MASTER,
     METRICS,
     NOW_MS,
     OUTPUT,
+    TOPICS,
+    YES,
     ConfiguredLogOptions,
     SparkOptions,
+    argument,
     flag,
+    key_bytes,
     option,
     with_options,
 )
 from spark_segments.cli.output import FAILED, Output, print_report
-from spark_segments.config import TopicConfig, topic_config
+from spark_segments.cli.records.value_text import FormatOptions
+from spark_segments.config import TopicConfig, parse_overrides, topic_config
 from spark_segments.errors import InvalidOptionError
-from spark_segments.quantities import duration_ms, size_bytes
+from spark_segments.quantities import duration_ms, plural, size_bytes
 
 if TYPE_CHECKING:
     from spark_segments.face.logdir import LogDir
     from spark_segments.log import Report, Snapshot
 
 
-@dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class JobOptions(ConfiguredLogOptions):
     """The arguments and options of all maintenance jobs."""
 
@@ -148,6 +157,93 @@ def vacuum(
     from spark_segments.maintenance import vacuum as job
 
     options.run_and_finish(job)
+
+
+@with_options
+def erase(
+    options: JobOptions,
+    key: list[str] | None = KEY,
+    key_base64: list[str] | None = KEY_BASE64,
+    history: bool = flag("Also delete files of earlier versions that have the keys, at once, by a vacuum."),
+    yes: bool = YES,
+) -> None:
+    """Erases the records of keys from a topic: no other record goes, and every offset stays.
+
+    On a terminal it says what it would erase, and asks first.
+
+    A compacted topic first gets a tombstone of each key, then all older
+    records of the key go. From other topics all its records go. The job
+    reads every segment, chunks that are not rolled yet included.
+
+    The old files stay for readers of earlier versions until vacuum deletes
+    them, after file.delete.delay.ms. With --history they go at once, and
+    reads of these versions fail. Exports and backups are not touched.
+    `segments explain LOG_DIR TOPIC --key KEY` says what is left.
+
+    Example: segments erase /data/log customers --key ada@example.org --dry-run
+    """
+    from spark_segments.log import LogDirectory
+    from spark_segments.maintenance import erase as job
+
+    keys = key_bytes(key, key_base64)
+    log, versions = options.open(), {}
+    erased = partial(JobOptions.run, job=job, log=log, keys=keys, history=history)
+    if not options.dry_run and options.topic:
+        what = f"{plural(len(keys), 'key')} from {', '.join(options.topic)}{', history included' if history else ''}"
+        confirm(f"Erase {what}?", yes, lambda: erased(dataclasses.replace(options, dry_run=True)))
+        if not history:
+            names = LogDirectory.selected(log.topics(), options.topic)
+            versions = {name: log.topic(name).snapshot.version for name in names}
+    report = erased(options)
+    for name in report.topics:
+        if name in versions:
+            print_way_back(options.log_dir, name, versions[name], "--including-erased")
+    if options.output is not Output.JSON and not report.partitions:
+        print("No file of the log has a record of these keys that is to go.")
+    options.finish(log, [report])
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class TableOptions(JobOptions):
+    """As JobOptions, for topics that are named."""
+
+    topic: list[str] | None = TOPICS
+
+
+@with_options
+def table(
+    options: TableOptions,
+    values: FormatOptions,
+    table: str = argument(
+        "TABLE", "The Delta table: a path or an s3://, gs://, abfs:// URI; {topic} stands for the topic."
+    ),
+    view: str | None = option("Keep the newest record of each key alone.", metavar="latest"),
+    archive: bool | None = option("Keep what leaves the topic, but for erased keys.", "--archive/--no-archive"),
+    partition_by: str | None = option("Partition the table by the day of timestamps.", metavar="day"),
+    key: list[str] | None = KEY,
+    key_base64: list[str] | None = KEY_BASE64,
+    table_storage: list[str] | None = option("A storage option for TABLE, like --storage.", metavar="NAME=VALUE"),
+) -> None:
+    """Keeps a Delta table beside a topic: its records as columns, for whatever reads Parquet.
+
+    Makes the table where there is none, and brings it in step otherwise,
+    exactly once however often it is killed or run. The table remembers how
+    it was made: later runs need LOG_DIR, TOPIC and TABLE alone.
+
+    What leaves the topic leaves the table with the next run: by retention,
+    compaction, delete-records, erase or restore. --archive keeps it, but
+    for erased keys: after an erasure the run needs them as --key.
+
+    Example: segments table /data/log orders /data/tables/orders --value-format json --partition-by day
+    Example: segments table /data/log customers /data/tables/customers --view latest
+    Example: segments table /data/log 'orders*' '/data/tables/{topic}'
+    """
+    from spark_segments.maintenance import table as job
+
+    options.run_and_finish(
+        job, table_uri=table, view=view, archive=archive, partition_by=partition_by, formats=values.of_values(),
+        keys=key_bytes(key, key_base64), table_options=parse_overrides(table_storage) if table_storage else None,
+    )  # fmt: skip
 
 
 @with_options

@@ -1,4 +1,6 @@
-"""Records of a partition for the page's browser: a bounded piece of the log at a time, with a cursor to the next."""
+"""Records of a partition for the page's browser: a bounded piece of the log at a time, with a cursor to the next; and
+their pages as HTML.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +12,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
+from spark_segments.cli.page.render import environment, link
+from spark_segments.cli.page.words import count, iso
 from spark_segments.cli.records.value_text import textual
 from spark_segments.log import offsets_for_times
+from spark_segments.quantities import human_bytes, plural
 from spark_segments.values.batches import Columns
 
 if TYPE_CHECKING:
@@ -101,8 +106,8 @@ def browse(
     bounds = snapshot.offset_bounds()
     log_start, log_end = bounds[partition]
     if timestamp_ms is not None:
-        found = offsets_for_times(log.storage, snapshot, {partition: timestamp_ms})[partition]
-        offset = log_end if found is None else found[0]
+        first = offsets_for_times(log.storage, snapshot, {partition: timestamp_ms})[partition]
+        offset = log_end if first is None else first[0]
     elif offset is None:
         offset = log_end - most_records if not find else log_start
     start = min(max(offset, log_start), log_end)
@@ -188,7 +193,9 @@ def _rows(decoded: tuple[pa.RecordBatch, frozenset[str]], shown_bytes: int) -> I
             -1 if time_us < 0 else time_us // 1000,
             _shown(key, shown_bytes, is_json="key" in as_json),
             _shown(value, shown_bytes, is_json="value" in as_json),
-            tuple((_text(one["key"], shown_bytes), _shown(one["value"], shown_bytes)) for one in headers or []),
+            tuple(
+                (_text(header["key"], shown_bytes), _shown(header["value"], shown_bytes)) for header in headers or []
+            ),
         )
 
 
@@ -202,7 +209,7 @@ def _shown(value: bytes | None, most: int, *, is_json: bool = False) -> Shown:
         if not cut or error.start < most - 3:
             return Shown(value[:_HEX_BYTES].hex(" "), "binary", size, size > _HEX_BYTES)
         text = value[: error.start].decode()  # the cut falls inside a character
-    if any(ord(one) < 32 and one not in "\t\n\r" for one in text):
+    if any(ord(letter) < 32 and letter not in "\t\n\r" for letter in text):
         return Shown(value[:_HEX_BYTES].hex(" "), "binary", size, size > _HEX_BYTES)
     return Shown(text, "json" if is_json or _is_json(text, cut) else "text", size, cut)
 
@@ -230,3 +237,63 @@ def pretty(shown: Shown) -> str:
 
 def _text(name: str, most: int) -> str:
     return name if len(name) <= most else name[:most] + "…"
+
+
+def records_page(uri: str, page: RecordPage, now_ms: int, notes: list[str]) -> str:
+    """The list of records, with links to the pages before and after."""
+    starts = {"earlier": page.previous_offset, "later": page.next_offset, "oldest": page.log_start_offset}
+    links = [("newest", _records_link(page, None, keep=False))]
+    for name, start in starts.items():
+        links.append((name, "" if start is None else _records_link(page, start, keep=name == "later")))
+    return _records(uri, page, now_ms, links=links, record=None, found=_found(page), notes=notes)
+
+
+def record_page(uri: str, page: RecordPage, now_ms: int) -> str:
+    """A single record with all that it has, its JSON on several lines."""
+    links = [("the records from here on", _records_link(page, page.start_offset))]
+    return _records(uri, page, now_ms, links=links, record=page.rows[0])
+
+
+def error_page(title: str, text: str) -> str:
+    """A page that says why there is no other."""
+    return environment().get_template("error.html").render(title=title, text=text)
+
+
+def _records(uri: str, page: RecordPage, now_ms: int, **more: Any) -> str:
+    name = f"{page.topic}-{page.partition}"
+    return environment().get_template("records.html").render(uri=uri, page=page, name=name, now_ms=now_ms, **more)
+
+
+def _found(page: RecordPage) -> str:
+    if not page.find:
+        return plural(len(page.rows), "record") + f" from offset {count(page.start_offset)}."
+    text = f"{plural(len(page.rows), 'record')} found in {human_bytes(page.looked_at_bytes)}"
+    if page.next_offset is None:
+        return f"{text}; that is all up to the log end."
+    if page.stopped:
+        return f"{text}, up to offset {count(page.next_offset)}: a request looks no further. Later goes on."
+    return f"{text}. Later goes on at offset {count(page.next_offset)}."
+
+
+def _time(row: RecordRow) -> str:
+    if row.timestamp_ms < 0:
+        return "none"
+    return iso(row.timestamp_ms).replace("T", " ").removesuffix("Z") or "after the year 9999"
+
+
+def _note(shown: Shown) -> str:
+    if shown.kind == "binary":
+        return f"{plural(shown.size_bytes, 'byte')}, no text"
+    return human_bytes(shown.size_bytes) if shown.cut else ""
+
+
+def _records_link(page: RecordPage, offset: int | None, *, keep: bool = True) -> str:
+    query: dict[str, str | int] = {"topic": page.topic, "partition": page.partition}
+    if offset is not None:
+        query["offset"] = offset
+    if page.find and keep:
+        query["find"] = page.find
+    return link("/records", **query)
+
+
+environment().filters |= {"note": _note, "pretty": pretty, "record_time": _time}

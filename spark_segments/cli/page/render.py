@@ -14,8 +14,7 @@ from urllib.parse import urlencode
 
 from spark_segments import __version__
 from spark_segments.cli.page.log_state import TopicsShown
-from spark_segments.cli.page.strip import ACTIVE, CLEAN, DIRTY, SEALED, blocks_a_strip
-from spark_segments.cli.page.view import JOBS, BlockView, topic_view
+from spark_segments.cli.page.view import ACTIVE, CLEAN, DIRTY, JOBS, SEALED, BlockView, blocks_a_strip, topic_view
 from spark_segments.cli.page.words import count, duration, iso, moment, ratio, relative, when
 from spark_segments.config import TopicConfig
 from spark_segments.errors import MissingExtraError

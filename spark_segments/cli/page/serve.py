@@ -19,11 +19,10 @@ from urllib.parse import parse_qs, urlsplit
 from spark_segments.cli.arguments import timestamp_ms
 from spark_segments.cli.interrupts import until_interrupted
 from spark_segments.cli.options import ConfiguredLogOptions, option, with_options
-from spark_segments.cli.page.browse import WHOLE_BYTES, browse
+from spark_segments.cli.page.browse import WHOLE_BYTES, browse, error_page, record_page, records_page
 from spark_segments.cli.page.log_state import TOPICS_A_PAGE, Begin, growth, log_warnings, read_topics
 from spark_segments.cli.page.render import page as front_page
 from spark_segments.cli.page.render import script_hash
-from spark_segments.cli.page.render_records import error_page, record_page, records_page
 from spark_segments.cli.records.value_text import FormatOptions, guessed
 from spark_segments.errors import InvalidOptionError, SegmentsError, UnknownTopicError, ValueFormatError
 

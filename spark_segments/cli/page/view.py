@@ -1,4 +1,8 @@
-"""The content of the page for a topic: the numbers of `describe`, the segments of each partition, and the next jobs."""
+"""The content of the page for a topic: the numbers of `describe`, the segments of each partition, and the next jobs.
+
+A partition may have thousands of segments and a page thousands of partitions, so neighbouring segments that would be
+hairlines are drawn as one block. A page has about BLOCKS_A_PAGE blocks, and a strip about MOST_BLOCKS at most.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +13,64 @@ from typing import Any
 
 import numpy as np
 
-from spark_segments.cli.page.strip import ACTIVE, CLEAN, DIRTY, SEALED, Block, blocks
 from spark_segments.cli.page.words import count, duration, ratio, when
 from spark_segments.config import TopicConfig
 from spark_segments.log import Segment, Snapshot, describe
 from spark_segments.maintenance.explanation.topic_forecast import NEVER, TopicForecast, forecast_topic
 from spark_segments.maintenance.retention.plan import RETENTION_MS
 from spark_segments.quantities import human_bytes, plural
+
+BLOCKS_A_PAGE = 16_000
+LEAST_BLOCKS, MOST_BLOCKS = 8, 120
+
+CLEAN, DIRTY, SEALED, ACTIVE = "clean", "dirty", "sealed", "active"
+"""Kinds of segments: in the clean tail or the dirty head of a compacted partition, sealed in any other partition, or
+active (a chunk; in Kafka's own directories the last segment)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Neighbouring segments that are drawn as one block; mostly a single segment.
+
+    `rows`: [start, end) among the partition's live rows. `clean_share`: the part of a dirty segment that is in the
+    clean tail.
+    """
+
+    kind: str
+    rows: tuple[int, int]
+    log_bytes: int
+    clean_share: float = 0.0
+
+    @property
+    def segments(self) -> int:
+        return self.rows[1] - self.rows[0]
+
+
+def blocks_a_strip(partitions: int) -> int:
+    """The limit for `blocks` on a page with so many partitions."""
+    return max(LEAST_BLOCKS, min(MOST_BLOCKS, BLOCKS_A_PAGE // max(partitions, 1)))
+
+
+def blocks(segments: Sequence[Block], limit: int) -> list[Block]:
+    """The segments as at most about `limit` blocks, in order.
+
+    With more than `limit` segments, neighbours of the same kind are merged while they are no longer than 2 / `limit` of
+    the strip. Two neighbouring blocks of a kind together are then longer than that. So there are at most `limit`
+    blocks, plus a block for each change of kind.
+    """
+    if len(segments) <= limit:
+        return list(segments)
+    longest = 2 * sum(segment.log_bytes for segment in segments) / limit
+    joined: list[Block] = []
+    for segment in segments:
+        last = joined[-1] if joined else None
+        is_alike = last is not None and last.kind == segment.kind and not last.clean_share and not segment.clean_share
+        if last is not None and is_alike and last.log_bytes + segment.log_bytes <= longest:
+            joined[-1] = Block(segment.kind, (last.rows[0], segment.rows[1]), last.log_bytes + segment.log_bytes)
+        else:
+            joined.append(segment)
+    return joined
+
 
 JOBS = ROLL, RETAIN, COMPACT, VACUUM = ("roll", "retain", "compact", "vacuum")
 
@@ -205,7 +260,7 @@ class _Partition:
     def _block(self, block: Block) -> BlockView:
         start, end = block.rows
         segments = self.segments[start:end]
-        first = [one.first_batch_max_timestamp_ms for one in segments if one.first_batch_max_timestamp_ms >= 0]
+        firsts = [segment.first_batch_max_timestamp_ms for segment in segments]
         goes = self._goes(start)
         if len(segments) > 1 and (last := self._goes(end - 1)) != goes:
             goes = f"{goes}; the last: {last}"
@@ -213,10 +268,10 @@ class _Partition:
             block,
             segments[0].base_offset,
             segments[-1].next_offset,
-            sum(one.records for one in segments),
-            sum(max(one.tombstones, 0) for one in segments),  # -1: not known
-            min(first, default=-1),
-            max(one.max_timestamp_ms for one in segments),
+            sum(segment.records for segment in segments),
+            sum(max(segment.tombstones, 0) for segment in segments),  # -1: not known
+            min((first for first in firsts if first >= 0), default=-1),
+            max(segment.max_timestamp_ms for segment in segments),
             segments[0].place if len(segments) == 1 else None,
             goes,
         )
@@ -243,22 +298,17 @@ class _Partition:
         return ways
 
     def steps(self) -> list[StepView]:
-        found = [self._roll(), self._retain()]
-        if self.config.compact:
-            found.append(self._compact())
-        if self.forecast.removed[self.row]:
-            found.append(self._vacuum())
-        return found
+        steps = [self._roll(), self._retain()]
+        steps += [self._compact()] if self.config.compact else []
+        return [*steps, self._vacuum()] if self.forecast.removed[self.row] else steps
 
     def _roll(self) -> StepView:
-        active = sum(one.log_bytes for one in self.segments if one.state != Segment.SEALED)
+        active = sum(segment.log_bytes for segment in self.segments if segment.state != Segment.SEALED)
         if not active:
             return StepView(ROLL, "nothing: the active segment is empty")
-        if one := self.forecast.roll.get(self.row):
-            return StepView(
-                ROLL, f"now: {', '.join(one.reasons)}", due=True, since_ms=int(self.forecast.idle_ms[self.row])
-            )
         at_ms, limit = int(self.forecast.idle_ms[self.row]), self.config.segment_bytes
+        if roll := self.forecast.roll.get(self.row):
+            return StepView(ROLL, f"now: {', '.join(roll.reasons)}", due=True, since_ms=at_ms)
         full = f"when segment.bytes are full: {human_bytes(active)} of {human_bytes(limit)}"
         if at_ms == NEVER:
             return StepView(ROLL, full)
