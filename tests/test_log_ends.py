@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import shutil
 from pathlib import Path
 
 import polars as pl
@@ -149,6 +150,17 @@ def test_jobs_leave_the_log_end_where_it_is(ended: Ended) -> None:
         assert (log.topic(TOPIC).offsets()[0][1], read(log)) == (LOG_END, offsets)
     append(log)
     assert read(log) == [*offsets, LOG_END]
+
+
+def test_a_manifest_that_is_made_anew_has_the_log_end(ended: Ended) -> None:
+    log, offsets = ended
+    bounds = log.topic(TOPIC).offsets()
+    shutil.rmtree(Path(log.uri, "_manifest", TOPIC))
+    segments("verify", log.uri, TOPIC, "--repair", "--yes")
+    again = opened(log)
+    assert (again.topic(TOPIC).offsets(), read(again)) == (bounds, offsets)
+    append(again)
+    assert read(again) == [*offsets, LOG_END]
 
 
 def test_a_record_that_was_never_here_is_not_said_to_be_kept(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ import pytest
 from spark_segments import LogDir, Position, maintenance
 from spark_segments.config import RESERVED_NAMES
 from spark_segments.errors import InvalidTopicError, SegmentsError, TopicExistsError, UnknownTopicError
+from spark_segments.polars import scan_topic
 from spark_segments.storage import Storage
 from tests.clock import ORPHAN_AGE_MS, store_clock
 from tests.log.memory_store import MemoryFiles, replayed
@@ -55,6 +56,7 @@ WAYS: dict[str, Callable[[LogDir, str], Any]] = {
     ),
     "reset": lambda log, name: log.group("audit").reset({name: {0: 1}}),
     "import": lambda log, name: log.import_kafka(str(Path(log.uri).parent / "kafka"), name),
+    "Polars": lambda log, name: scan_topic(log.uri, name),
     "export": lambda log, name: log.export_kafka(str(Path(log.uri).parent / "kafka"), name),
 }
 
