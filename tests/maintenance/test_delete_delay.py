@@ -10,7 +10,7 @@ import pytest
 from spark_segments import LogDir
 from spark_segments.log.segment.copying import copy_batches
 from spark_segments.maintenance import compact, restore, retain, roll
-from spark_segments.maintenance.verification.repair import commit_repairs
+from spark_segments.maintenance.verification.deep import commit_repairs
 from tests.clock import store_clock
 from tests.log.played_log import CommitFailedError, Play
 from tests.manifest_rows import Manifest

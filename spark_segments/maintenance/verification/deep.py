@@ -1,35 +1,45 @@
 """The deep look of a verification, which reads every byte of a topic's segments, and the repair that follows it.
 
+A segment whose indexes are missing or untrue gets a new file set: a file never changes under its name. So the new files
+have new names, and a commit replaces the old row by theirs. Records never change, and a damaged .log is left alone.
+
 It is imported where it is asked for: a quick check needs no kernel of reading.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+import numpy as np
 
 from spark_segments.config import SegmentLimits, TopicConfig
 from spark_segments.execution import in_bins, run_tasks
+from spark_segments.format.file_names import PRODUCER_SNAPSHOT_SUFFIX
 from spark_segments.format.sidecars.txn_index import AbortedTransactions
 from spark_segments.log.findings import Findings
-from spark_segments.log.manifest.rows import Partition
+from spark_segments.log.manifest.manifest import Manifest
+from spark_segments.log.manifest.rows import Partition, Segment
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.manifest.states import Hole
+from spark_segments.log.manifest.swap import RowSwap
+from spark_segments.log.segment.file import SegmentFile
+from spark_segments.log.segment.writer import SegmentWriter
 from spark_segments.maintenance.verification.keys import KeysTask, verify_keys
 from spark_segments.maintenance.verification.manifest_rows import well_named
-from spark_segments.maintenance.verification.repair import Rebuild, commit_repairs, rebuild_sidecars
 from spark_segments.maintenance.verification.segments import SegmentFacts, SegmentTask, look_at
 from spark_segments.maintenance.verification.transactions import aborted_by, check_transactions
-from spark_segments.progress import Progress
 from spark_segments.storage import FileInfo, Storage
+from spark_segments.storage.fetch import copy_file
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
     from spark_segments.maintenance.verification.verify import VerifiedTopic
 
+REPAIR = "repair"  # the operation of the commits
 _KEY_TASKS_AT_A_TIME = 2  # each holds a map of keys
 SEGMENTS_A_WAVE = 10_000
 """How many segments have their facts, some kilobytes each, in memory together."""
@@ -42,145 +52,136 @@ def _look_at_all(storage: Storage, tasks: Sequence[SegmentTask]) -> list[Segment
     return [look_at(storage, task) for task in tasks]
 
 
-def look_deep(
-    storage: Storage,
-    snapshot: Snapshot,
-    config: TopicConfig,
-    files: Mapping[str, FileInfo] | None,
-    findings: Findings,
-    spark: SparkSession | None,
-    progress: Progress | None,
-    *,
-    keep: bool = False,
-) -> tuple[int, dict[int, list[SegmentFacts]]]:
+@dataclass(slots=True)
+class DeepLook:
     """Checks every live segment, then what only several segments of a partition show together.
 
-    Partitions are done in waves, so that the facts of a topic's segments are not in memory together. Returns the bytes
-    that were read, and {partition: facts in order} of all of them to `keep`, else of none. `files`: what is there, by
-    path; None in a directory that Kafka wrote.
+    Partitions are done in waves, so that the facts of a topic's segments are not in memory together. `snapshot`: of the
+    topic, as far as it can be read. `files`: what is there, by path; None in a directory that Kafka wrote. `facts`: by
+    partition, in order, of all of them where the topic is repaired.
     """
-    by_kafka = files is None
-    named = set() if by_kafka else well_named(snapshot)
-    kept: dict[int, list[SegmentFacts]] = {}
-    bytes_read = 0
-    is_compacted = "compact" in config.cleanup_policy
-    for partitions in _waves(snapshot):
+
+    topic: VerifiedTopic
+    snapshot: Snapshot
+    config: TopicConfig
+    files: Mapping[str, FileInfo] | None
+    facts: dict[int, list[SegmentFacts]] = field(default_factory=dict)
+
+    @property
+    def by_kafka(self) -> bool:
+        return self.files is None
+
+    def run(self) -> None:
+        """Checks, and counts the bytes that were read."""
+        named = set() if self.by_kafka else well_named(self.snapshot)
+        for partitions in self._waves():
+            facts = self._facts(partitions, named)
+            if not self.by_kafka:  # recovery has compared the sidecars that Kafka wrote with the log
+                self._check_together(partitions, facts)
+            self._check_keys(partitions, facts)
+            if self.topic.repairs:
+                self.facts |= facts
+
+    def _waves(self) -> Iterator[dict[int, Partition]]:
+        """The partitions, as many at a time as have SEGMENTS_A_WAVE live segments; a single one may have more."""
+        rows = Partition.of_table(self.snapshot.partitions)
+        sizes = {row.partition: self.snapshot.live_table(row.partition).num_rows for row in rows}
+        waves = in_bins(
+            rows,
+            lambda row: sizes[row.partition],
+            lambda _, total, row: total + sizes[row.partition] > SEGMENTS_A_WAVE,
+        )
+        return ({row.partition: row for row in wave} for wave in waves)
+
+    def _facts(self, partitions: Mapping[int, Partition], named: set[str]) -> dict[int, list[SegmentFacts]]:
+        """What each segment shows by itself. `named`: the paths that are valid."""
+        snapshot, topic, findings = self.snapshot, self.topic, self.topic.findings
+        storage, spark = topic.log.storage, topic.spark
         tasks = [
             SegmentTask(
                 snapshot.topic,
                 segment,
                 row.log_start_offset,
                 row.leader_epochs,
-                SegmentLimits.of(config),
-                by_kafka,
-                is_compacted or bool(Hole.within(snapshot, number, segment.next_offset - 1, segment.next_offset)),
+                SegmentLimits.of(self.config),
+                self.by_kafka,
+                self.config.compact
+                or bool(Hole.within(snapshot, number, segment.next_offset - 1, segment.next_offset)),
             )
             for number, row in partitions.items()
             for segment in snapshot.live_of(number)
-            if files is None or (segment.path in files and segment.path in named)
+            if self.files is None or (segment.path in self.files and segment.path in named)
         ]
+        most_bytes = _SEGMENTS_A_TASK_BYTES if spark is not None else 0
+        several = in_bins(
+            tasks,
+            lambda task: task.segment.log_bytes,
+            lambda _, total, task: spark is None or total + task.segment.log_bytes > most_bytes,
+        )
         facts: dict[int, list[SegmentFacts]] = {number: [] for number in partitions}
         look, at_a_time = partial(_look_at_all, storage), storage.tasks_at_a_time
-        grouped = _grouped(tasks, spark)
-        for several in run_tasks(look, grouped, spark, progress=progress, at_a_time=at_a_time, size=_size):
-            for one in several:
-                facts[one.segment.partition].append(one)
-                findings.found += one.findings
-                findings.left_out += one.left_out
-                bytes_read += one.bytes_read
-        if not by_kafka:  # recovery has compared the sidecars that Kafka wrote with the log
+        done = run_tasks(look, list(several), spark, progress=topic.progress, at_a_time=at_a_time, size=_size)
+        for seen in itertools.chain.from_iterable(done):
+            facts[seen.segment.partition].append(seen)
+            findings.found += seen.findings
+            findings.left_out += seen.left_out
+            topic.bytes_read += seen.bytes_read
+        return facts
+
+    def _check_together(self, partitions: Mapping[int, Partition], facts: Mapping[int, list[SegmentFacts]]) -> None:
+        """Checks the transaction indexes of whole partitions and, without compaction, that no offsets are missing."""
+        for number, segments in facts.items():
+            if not any(segment.damaged for segment in segments):
+                transactions = [segment.transactions for segment in segments]
+                self.topic.findings.partition = number
+                check_transactions(transactions, aborted_by(transactions), self.topic.findings)
+        self.topic.findings.partition = None
+        if not self.config.compact:
             for number, segments in facts.items():
-                if not any(one.damaged for one in segments):
-                    transactions = [one.transactions for one in segments]
-                    findings.partition = number
-                    check_transactions(transactions, aborted_by(transactions), findings)
-            findings.partition = None
-            if not is_compacted:
-                for number, segments in facts.items():
-                    check_gaps(snapshot, partitions[number], segments, findings)
-        _check_keys(storage, snapshot, config, by_kafka, partitions, facts, findings, spark)
-        if keep:
-            kept |= facts
-    return bytes_read, kept
+                check_gaps(self.snapshot, partitions[number], segments, self.topic.findings)
 
+    def _check_keys(self, partitions: Mapping[int, Partition], facts: Mapping[int, list[SegmentFacts]]) -> None:
+        """Checks the clean tails whose segments are all whole."""
+        if not self.by_kafka and not self.config.compact:
+            return
+        tasks = []
+        for number, row in partitions.items():
+            clean, start = row.first_dirty_offset, row.log_start_offset
+            tail = [seen for seen in facts[number] if seen.segment.base_offset < clean]
+            if clean <= start or not tail or any(seen.damaged for seen in tail):
+                continue
+            aborted = AbortedTransactions.concatenate(aborted_by(seen.transactions for seen in facts[number]).values())
+            segments = tuple(seen.segment for seen in tail)
+            tasks.append(KeysTask(self.snapshot.topic, number, segments, start, clean, aborted))
+        verify = partial(verify_keys, self.topic.log.storage)
+        for findings in run_tasks(verify, tasks, self.topic.spark, at_a_time=_KEY_TASKS_AT_A_TIME):
+            self.topic.findings.found += findings
 
-def _waves(snapshot: Snapshot) -> Iterator[dict[int, Partition]]:
-    """The partitions, as many at a time as have SEGMENTS_A_WAVE live segments; a single one may have more."""
-    rows = Partition.of_table(snapshot.partitions)
-    sizes = {row.partition: snapshot.live_table(row.partition).num_rows for row in rows}
-    waves = in_bins(
-        rows,
-        lambda row: sizes[row.partition],
-        lambda _, total, row: total + sizes[row.partition] > SEGMENTS_A_WAVE,
-    )
-    return ({row.partition: row for row in wave} for wave in waves)
+    def repair(self) -> None:
+        """Rebuilds sidecars of whole segments that have a finding which a rebuild corrects."""
+        topic, tasks = self.topic, []
+        wanted = {finding.rebuilds for finding in topic.findings.found}
+        for segments in self.facts.values():
+            aborted = aborted_by(seen.transactions for seen in segments)
+            whole = not any(seen.damaged for seen in segments)
+            for seen in segments:
+                # Only all segments together show which transactions the markers of a segment abort.
+                known = whole or not seen.transactions.events.has_aborts
+                place = seen.segment.place
+                if place in wanted and not seen.damaged and known:
+                    tasks.append(Rebuild(topic.name, seen.segment, aborted[place], SegmentLimits.of(self.config)))
+        new = run_tasks(partial(rebuild_sidecars, topic.log.storage), tasks, topic.spark)
+        old = [task.segment for task in tasks]
+        committed = {segment.path for segment in commit_repairs(topic.log.manifest(topic.name), old, new)}
+        topic.repaired = {
+            before.place: {"partition": after.partition, "path": before.path, "new_path": after.path}
+            for before, after in zip(old, new, strict=True)
+            if after.path in committed
+        }
 
 
 def _size(tasks: list[SegmentTask]) -> int:
     return sum(task.segment.log_bytes for task in tasks)
-
-
-def _grouped(tasks: Sequence[SegmentTask], spark: SparkSession | None) -> list[list[SegmentTask]]:
-    def begins(_: list[SegmentTask], total: int, task: SegmentTask) -> bool:
-        return spark is None or total + task.segment.log_bytes > _SEGMENTS_A_TASK_BYTES
-
-    return list(in_bins(tasks, lambda task: task.segment.log_bytes, begins))
-
-
-def _check_keys(
-    storage: Storage,
-    snapshot: Snapshot,
-    config: TopicConfig,
-    by_kafka: bool,
-    partitions: Mapping[int, Partition],
-    facts: Mapping[int, list[SegmentFacts]],
-    findings: Findings,
-    spark: SparkSession | None,
-) -> None:
-    """Checks the clean tails whose segments are all whole."""
-    if not by_kafka and "compact" not in config.cleanup_policy:
-        return
-    tasks = []
-    for number, row in partitions.items():
-        tail = [one for one in facts[number] if one.segment.base_offset < row.first_dirty_offset]
-        if row.first_dirty_offset <= row.log_start_offset or not tail or any(one.damaged for one in tail):
-            continue
-        aborted = AbortedTransactions.concatenate(aborted_by(one.transactions for one in facts[number]).values())
-        segments = tuple(one.segment for one in tail)
-        tasks.append(KeysTask(snapshot.topic, number, segments, row.log_start_offset, row.first_dirty_offset, aborted))
-    for found in run_tasks(partial(verify_keys, storage), tasks, spark, at_a_time=_KEY_TASKS_AT_A_TIME):
-        findings.found += found
-
-
-def repair(
-    topic: VerifiedTopic,
-    config: TopicConfig,
-    facts: Mapping[int, list[SegmentFacts]],
-    findings: Findings,
-    spark: SparkSession | None,
-) -> dict[str, dict[str, Any]]:
-    """Rebuilds sidecars of whole segments that have a finding which a rebuild corrects. Returns a line of each, by
-    the `Segment.place` that it had."""
-    wanted = {finding.rebuilds for finding in findings.found if finding.rebuilds is not None}
-    tasks = []
-    for segments in facts.values():
-        aborted = aborted_by(one.transactions for one in segments)
-        whole = not any(one.damaged for one in segments)
-        for one in segments:
-            # Only all segments together show which transactions the markers of a segment abort.
-            known = whole or not one.transactions.events.has_aborts
-            if one.segment.place in wanted and not one.damaged and known:
-                tasks.append(Rebuild(topic.name, one.segment, aborted[one.segment.place], SegmentLimits.of(config)))
-    if not tasks:
-        return {}
-    new = run_tasks(partial(rebuild_sidecars, topic.log.storage), tasks, spark)
-    old = [task.segment for task in tasks]
-    committed = {segment.path for segment in commit_repairs(topic.log.manifest(topic.name), old, new)}
-    return {
-        before.place: {"partition": after.partition, "path": before.path, "new_path": after.path}
-        for before, after in zip(old, new, strict=True)
-        if after.path in committed
-    }
 
 
 MESSAGE = "Offsets between segments are missing, and no hole of the topic explains them"
@@ -188,13 +189,12 @@ MESSAGE = "Offsets between segments are missing, and no hole of the topic explai
 
 def check_gaps(snapshot: Snapshot, row: Partition, facts: Sequence[SegmentFacts], findings: Findings) -> None:
     """Adds a finding for each gap of a partition that is not compacted here. `facts`: of its segments, in order."""
-    there = [one for one in facts if one.offsets is not None]
-    if any(one.damaged for one in facts):
+    if any(seen.damaged for seen in facts):
         return
-    for one, following in itertools.pairwise(there):
-        assert one.offsets is not None and following.offsets is not None
-        start, end = max(one.offsets[1], row.first_dirty_offset, row.log_start_offset), following.offsets[0]
-        if start >= end or one.was_cleaned or following.was_cleaned:
+    for before, following in itertools.pairwise([seen for seen in facts if seen.offsets is not None]):
+        assert before.offsets is not None and following.offsets is not None
+        start, end = max(before.offsets[1], row.first_dirty_offset, row.log_start_offset), following.offsets[0]
+        if start >= end or before.was_cleaned or following.was_cleaned:
             continue
         holes = Hole.within(snapshot, row.partition, start, end)
         if not any(hole.start_offset <= start and end <= hole.end_offset for hole in holes):
@@ -208,3 +208,43 @@ def check_gaps(snapshot: Snapshot, row: Partition, facts: Sequence[SegmentFacts]
                 found=f"offset {end}; if its source still has them, import the partition anew: segments import into "
                 f"another log directory, or into this one after segments topic delete {snapshot.topic}",
             )
+
+
+@dataclass(frozen=True, slots=True)
+class Rebuild:
+    """A task: the segment, and the transactions (offsets of the log) that its markers abort."""
+
+    topic: str
+    segment: Segment
+    aborted: AbortedTransactions
+    limits: SegmentLimits
+
+
+def rebuild_sidecars(storage: Storage, task: Rebuild) -> Segment:
+    """Task function: writes the new files, the .log byte for byte, and returns their row.
+
+    Raises CorruptBatchError for a damaged .log, and then leaves no new file.
+    """
+    segment = task.segment
+    place = task.topic, segment.partition, segment.name_offset
+    with SegmentWriter(storage, *place, limits=task.limits) as writer:
+        for window in SegmentFile(storage, segment).windows(as_written=True):
+            end = int(window.batches.byte_position[-1] + window.batches.size[-1]) - window.byte_position
+            writer.append(np.frombuffer(window.data, np.uint8, count=end), window.batches)
+        writer.add_aborted(task.aborted.shifted(-segment.offset_shift))
+        new = writer.close(topic_id=segment.topic_id, created_ms=segment.created_ms, state=segment.state)
+        assert new.log_bytes == segment.log_bytes, (new, segment)
+        producers = segment.stem + PRODUCER_SNAPSHOT_SUFFIX  # of an import
+        if storage.exists(producers):
+            copied = new.stem + PRODUCER_SNAPSHOT_SUFFIX
+            copy_file(storage, producers, storage, copied, storage.size(producers))
+    fields = ("path", "byte_position", "index_position", "index_bytes", "time_index_bytes", "txn_index_bytes")
+    return dataclasses.replace(segment, **{name: getattr(new, name) for name in fields})
+
+
+def commit_repairs(manifest: Manifest, old: Sequence[Segment], new: Sequence[Segment]) -> list[Segment]:
+    """Replaces old rows by new rows and returns the new ones that are there: the log may have changed meanwhile."""
+    if not old:
+        return []
+    swaps = [RowSwap([before], [after]) for before, after in zip(old, new, strict=True)]
+    return [swap.new[0] for swap in manifest.swap_rows(REPAIR, swaps, topic_id=old[0].topic_id)]

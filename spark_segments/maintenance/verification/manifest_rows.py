@@ -1,15 +1,20 @@
-"""Whether a topic's rows agree with each other and with the sizes of the files that they name. No file is opened."""
+"""Whether a topic's rows can be true: its own, those of its partitions, segments and transactions. They must agree with
+each other and with the sizes of the files that they name. No file is opened.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import dataclasses
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_segments.errors import SegmentsError
+from spark_segments.errors import LogDirError, SegmentsError
 from spark_segments.format.file_names import (
     BASE_OFFSET_DIGITS,
     INDEX_SUFFIX,
@@ -18,11 +23,18 @@ from spark_segments.format.file_names import (
     TXN_INDEX_SUFFIX,
 )
 from spark_segments.format.layout import BATCH_OVERHEAD
+from spark_segments.format.sidecars.checkpoints import is_topic_id
 from spark_segments.format.sidecars.producer_state import parse_producer_snapshot
 from spark_segments.log.findings import Findings
+from spark_segments.log.manifest.role import Role
 from spark_segments.log.manifest.rows import OUT_OF_LOG, Partition, Segment, has_own_path, path_rule
 from spark_segments.log.manifest.snapshot import Snapshot
+from spark_segments.log.manifest.states import Captured, CapturedBatch, Hole, Undecided
+from spark_segments.log.manifest.transaction import Transaction
 from spark_segments.storage import FileInfo
+
+AHEAD_MS = 24 * 60 * 60 * 1000
+"""How far a writer's clock may be ahead of the store's."""
 
 _SIZES = ("log_bytes", "index_bytes", "time_index_bytes", "txn_index_bytes", "records", "batches")
 _SUFFIXES = {
@@ -54,66 +66,33 @@ def check_rows(snapshot: Snapshot, findings: Findings) -> None:
 
 def _check_partition(row: Partition, findings: Findings) -> None:
     start, end = row.log_start_offset, row.log_end_offset
-
-    def within(name: str, offset: int) -> None:
-        if not start <= offset <= end:
-            findings.add(
-                f"The {name} lies outside the log",
-                rule="M12",
-                partition=row.partition,
-                expected=f"{start} to {end}",
-                found=offset,
-            )
-
+    add = partial(findings.add, partition=row.partition)
     if not 0 <= start <= end:
-        findings.add(
-            "The log start offset lies behind the log end offset",
-            rule="M12",
-            partition=row.partition,
-            expected=f"0 to {end}",
-            found=start,
-        )
+        message = "The log start offset lies behind the log end offset"
+        add(message, rule="M12", expected=f"0 to {end}", found=start)
         return
-    within("first dirty offset", row.first_dirty_offset)
-    within("last stable offset", row.last_stable_offset)
+    offsets = {"first dirty offset": row.first_dirty_offset, "last stable offset": row.last_stable_offset}
+    for name, offset in offsets.items():
+        if not start <= offset <= end:
+            add(f"The {name} lies outside the log", rule="M12", expected=f"{start} to {end}", found=offset)
     for (epoch, begin), (later_epoch, later_begin) in pairwise(row.leader_epochs):
         if not (epoch < later_epoch and begin < later_begin):
-            findings.add(
-                "Leader epochs do not rise",
-                rule="M13",
-                partition=row.partition,
-                expected=f"an epoch above {epoch} from an offset above {begin} on",
-                found=f"epoch {later_epoch} from {later_begin} on",
-            )
+            expected = f"an epoch above {epoch} from an offset above {begin} on"
+            found = f"epoch {later_epoch} from {later_begin} on"
+            add("Leader epochs do not rise", rule="M13", expected=expected, found=found)
     if row.leader_epochs:
         last_epoch, begin = row.leader_epochs[-1]
         if last_epoch != row.leader_epoch:
-            findings.add(
-                "The leader epoch is not the last one of its history",
-                rule="M13",
-                partition=row.partition,
-                expected=last_epoch,
-                found=row.leader_epoch,
-            )
+            message = "The leader epoch is not the last one of its history"
+            add(message, rule="M13", expected=last_epoch, found=row.leader_epoch)
         if begin > end:
-            findings.add(
-                "A leader epoch begins behind the log end",
-                rule="M13",
-                partition=row.partition,
-                expected=f"≤ {end}",
-                found=begin,
-            )
+            add("A leader epoch begins behind the log end", rule="M13", expected=f"≤ {end}", found=begin)
     if row.producer_snapshot is not None:
         try:
             parse_producer_snapshot(row.producer_snapshot)
         except SegmentsError as error:
-            findings.add(
-                f"The row's producer snapshot is damaged: {error.message}",
-                rule="M14",
-                partition=row.partition,
-                expected=error.expected,
-                found=error.found,
-            )
+            message = f"The row's producer snapshot is damaged: {error.message}"
+            add(message, rule="M14", expected=error.expected, found=error.found)
 
 
 def _check_values(live: pa.Table, snapshot: Snapshot, findings: Findings) -> None:
@@ -167,55 +146,29 @@ def _check_values(live: pa.Table, snapshot: Snapshot, findings: Findings) -> Non
 
 def _check_order(row: Partition, live: pa.Table, findings: Findings) -> None:
     """Checks that live rows, in order, cover the log from start to end, each offset once, sealed rows first."""
+    add = partial(findings.add, rule="M20", partition=row.partition)
     if live.num_rows == 0:
         if row.log_start_offset < row.log_end_offset:
-            findings.add(
-                "A partition that is not empty has no segments",
-                rule="M20",
-                partition=row.partition,
-                expected=f"segments of the offsets {row.log_start_offset} to {row.log_end_offset - 1}",
-                found="none",
-            )
+            expected = f"segments of the offsets {row.log_start_offset} to {row.log_end_offset - 1}"
+            add("A partition that is not empty has no segments", expected=expected, found="none")
         return
     base, end = live.column("base_offset").to_numpy(), live.column("next_offset").to_numpy()
     paths = live.column("path").to_pylist()
     if base[0] > row.log_start_offset:
-        findings.add(
-            "The first segment begins behind the log start offset",
-            rule="M20",
-            partition=row.partition,
-            path=paths[0],
-            expected=f"≤ {row.log_start_offset}",
-            found=int(base[0]),
-        )
+        message, expected = "The first segment begins behind the log start offset", f"≤ {row.log_start_offset}"
+        add(message, path=paths[0], expected=expected, found=int(base[0]))
     if end[-1] != row.log_end_offset:
-        findings.add(
-            "The last segment does not end at the log end offset",
-            rule="M20",
-            partition=row.partition,
-            path=paths[-1],
-            expected=row.log_end_offset,
-            found=int(end[-1]),
-        )
+        message = "The last segment does not end at the log end offset"
+        add(message, path=paths[-1], expected=row.log_end_offset, found=int(end[-1]))
     for number in np.flatnonzero(base[1:] != end[:-1]):
-        findings.add(
-            "Segments overlap" if base[number + 1] < end[number] else "Offsets between segments are missing",
-            rule="M20",
-            partition=row.partition,
-            path=paths[number + 1],
-            expected=f"a base offset of {end[number]}",
-            found=int(base[number + 1]),
-        )
+        overlap = base[number + 1] < end[number]
+        message = "Segments overlap" if overlap else "Offsets between segments are missing"
+        expected = f"a base offset of {end[number]}"
+        add(message, path=paths[number + 1], expected=expected, found=int(base[number + 1]))
     state = live.column("state").to_numpy(zero_copy_only=False)
     for number in np.flatnonzero((state[1:] == Segment.SEALED) & (state[:-1] == Segment.CHUNK)):
-        findings.add(
-            "A sealed segment lies behind one of the active segment",
-            rule="M21",
-            partition=row.partition,
-            path=paths[number + 1],
-            expected=Segment.CHUNK,
-            found=Segment.SEALED,
-        )
+        message, path = "A sealed segment lies behind one of the active segment", paths[number + 1]
+        add(message, rule="M21", path=path, expected=Segment.CHUNK, found=Segment.SEALED)
 
 
 def _check_removed(segments: pa.Table, findings: Findings) -> None:
@@ -240,39 +193,22 @@ def check_files(snapshot: Snapshot, files: Mapping[str, FileInfo], findings: Fin
     """
     live = _own_files(snapshot.live)
     for name, suffix in _SUFFIXES.items():
-        for log_path, size, partition in zip(
-            live.column("path").to_pylist(),
-            live.column(name).to_pylist(),
-            live.column("partition").to_pylist(),
-            strict=True,
-        ):
+        for (log_path, partition), size in zip(_places(live), live.column(name).to_pylist(), strict=True):
             path = log_path.removesuffix(LOG_SUFFIX) + suffix
             info = files.get(path)
             if info is None and size == 0 and suffix == TXN_INDEX_SUFFIX:
                 continue
             rebuilds = None if suffix == LOG_SUFFIX else log_path
+            add = partial(findings.add, partition=partition, path=path, expected=f"{size} bytes", rebuilds=rebuilds)
             if info is None:
-                findings.add(
-                    f"A segment's {suffix} is missing",
-                    rule="R6" if suffix == LOG_SUFFIX else "I8",
-                    partition=partition,
-                    path=path,
-                    expected=f"{size} bytes",
-                    found="no file",
-                    rebuilds=rebuilds,
-                )
+                rule = "R6" if suffix == LOG_SUFFIX else "I8"
+                add(f"A segment's {suffix} is missing", rule=rule, found="no file")
             elif info.size != size:
-                findings.add(
-                    f"A segment's {suffix} is not as long as its row says",
-                    rule="R6" if info.size < size else "I1",
-                    partition=partition,
-                    path=path,
-                    byte_position=min(size, info.size),
-                    expected=f"{size} bytes",
-                    found=f"{info.size} bytes",
-                    rebuilds=rebuilds,
-                )
-    for path, partition in _lately_removed(snapshot.segments, kept_since_ms):
+                rule, byte_position = "R6" if info.size < size else "I1", min(size, info.size)
+                message, found = f"A segment's {suffix} is not as long as its row says", f"{info.size} bytes"
+                add(message, rule=rule, byte_position=byte_position, found=found)
+    lately = pc.greater(snapshot.segments.column("removed_ms"), kept_since_ms)
+    for path, partition in _places(snapshot.segments.filter(lately)):
         if path not in files:
             findings.add(
                 "A file was deleted while readers of an older snapshot may need it",
@@ -295,11 +231,6 @@ def _own_files(rows: pa.Table) -> pa.Table:
     return rows.filter(pc.is_null(rows.column("index_position")))
 
 
-def _lately_removed(segments: pa.Table, since_ms: int) -> Iterator[tuple[str, int]]:
-    lately = segments.filter(pc.greater(segments.column("removed_ms"), since_ms))
-    yield from zip(lately.column("path").to_pylist(), lately.column("partition").to_pylist(), strict=True)
-
-
 def _names(topic: str, rows: pa.Table) -> np.ndarray:
     """int64[]: the base offset in each file's name, -1 for a path that is not a path of the partition."""
     paths, own = rows.column("path").to_pylist(), has_own_path(topic, rows).to_pylist()
@@ -309,3 +240,78 @@ def _names(topic: str, rows: pa.Table) -> np.ndarray:
 
 def _plain(value: object) -> object:
     return value.item() if isinstance(value, np.generic) else value
+
+
+def readable(snapshot: Snapshot, findings: Findings) -> Snapshot:
+    """The snapshot without states that cannot be read, each of which is a finding: other checks go by the rest."""
+    states = {}
+    for name, value in snapshot.states.items():
+        try:
+            for kind in (Hole, Undecided, Captured, CapturedBatch):
+                kind.of({name: value})
+            states[name] = value
+        except LogDirError as error:
+            findings.add_error(error, rule="M27" if kind in (Hole, Undecided) else None)
+    return snapshot if len(states) == len(snapshot.states) else dataclasses.replace(snapshot, states=states)
+
+
+def check_topic(snapshot: Snapshot, findings: Findings) -> None:
+    """Checks the topic's row."""
+    if not is_topic_id(snapshot.topic_id):
+        expected = "22 characters of URL-safe base64: a UUID"
+        findings.add("The topic id is no UUID", rule="M29", expected=expected, found=snapshot.topic_id)
+    try:
+        role = snapshot.role.name
+    except LogDirError as error:
+        role = str(error)
+    roles = (Role.LEADER, Role.FOLLOWER, Role.FENCED)
+    if role not in roles:
+        findings.add("The topic's role is unknown", rule="M26", expected=", ".join(roles), found=role)
+    for hole in Hole.of(snapshot.states):
+        if not 0 <= hole.start_offset < hole.end_offset:
+            found = f"{hole.start_offset} to {hole.end_offset}"
+            findings.add("A hole has no offsets", rule="M27", partition=hole.partition, expected="some", found=found)
+    for transaction in Undecided.of(snapshot.states):
+        message, expected = "A captured transaction is undecided", "its end (segments capture --recapture: a true copy)"
+        findings.add(message, partition=transaction.partition, expected=expected, found=transaction)
+    for number, captured in Captured.of(snapshot.states).items():
+        if captured.late:
+            expected = "within delete.retention.ms of the time before"
+            findings.add("A compacted partition was captured late", partition=number, expected=expected, found="later")
+
+
+def check_shared_rows(live: pa.Table, findings: Findings) -> None:
+    """Rows of shared objects are chunks."""
+    sealed = pc.and_(pc.is_valid(live.column("index_position")), pc.equal(live.column("state"), "sealed"))
+    for path, partition in _places(live.filter(sealed)):
+        message = "A run of a shared object is sealed by its row"
+        findings.add(message, rule="O5", partition=partition, path=path, expected="chunk", found="sealed")
+
+
+def check_clocks(segments: pa.Table, now_ms: int, findings: Findings) -> None:
+    """No row was written, or left the log, in the future: rolls, retention and vacuum would wait for it."""
+    for name in ("created_ms", "removed_ms"):
+        ahead = pc.fill_null(pc.greater(segments.column(name), now_ms + AHEAD_MS), False)
+        rows = segments.filter(ahead)
+        for (path, partition), moment_ms in zip(_places(rows), rows.column(name).to_pylist(), strict=True):
+            findings.add(
+                f"A row's {name} lies in the future",
+                severity=Findings.WARNING,  # of a clock that was wrong for a while; no record is
+                rule="M17",
+                partition=partition,
+                path=path,
+                expected=f"at most {now_ms + AHEAD_MS}, a day after the store's clock",
+                found=moment_ms,
+            )
+
+
+def check_applications(transactions: Sequence[Transaction], findings: Findings) -> None:
+    """Each application has one last transaction."""
+    for application, count in Counter(sent.application for sent in transactions).items():
+        if count > 1:
+            message = "An application has several rows of transactions"
+            findings.add(message, rule="M25", expected="one row", found=f"{count} of {application}")
+
+
+def _places(rows: pa.Table) -> list[tuple[str, int]]:
+    return list(zip(rows.column("path").to_pylist(), rows.column("partition").to_pylist(), strict=True))

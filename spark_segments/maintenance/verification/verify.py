@@ -24,36 +24,63 @@ from spark_segments.log.manifest.delta.delta_log import MANIFEST_DIRECTORY
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.manifest.states import Hole
 from spark_segments.log.report import Report
-from spark_segments.maintenance.verification.manifest_rows import check_files, check_rows
-from spark_segments.maintenance.verification.shared_objects import check_footers, check_objects
-from spark_segments.maintenance.verification.topic_row import (
+from spark_segments.maintenance.verification.manifest_rows import (
     check_applications,
     check_clocks,
+    check_files,
+    check_rows,
     check_shared_rows,
     check_topic,
     readable,
 )
+from spark_segments.maintenance.verification.shared_objects import check_footers, check_objects
 from spark_segments.progress import Progress
 from spark_segments.storage import FileInfo, Storage
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from spark_segments.log.directory import LogDirectory
-
 
 @dataclass
 class VerifiedTopic:
-    """A topic at one version. Its snapshot is read when it is first asked for: that it cannot be read is a finding."""
+    """A topic at one version, how it is verified, and what was found. Its snapshot is read when it is first asked for:
+    that it cannot be read is a finding.
+
+    `progress`: of a deep look. `repaired`: lines of what was repaired, by the `Segment.place`. Of a shared object that
+    is one of its runs.
+    """
 
     log: LogDirectory
     name: str
     version: int | None = None
     timestamp_ms: int | None = None
+    is_deep: bool = False
+    repairs: bool = False
+    spark: SparkSession | None = None
+    progress: Progress | None = None
+    partitions: int = 0
+    segments: int = 0
+    bytes_read: int = 0
+    holes: list[dict[str, Any]] = field(default_factory=list)
+    repaired: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     @cached_property
     def snapshot(self) -> Snapshot:
         return self.log.snapshot(self.name, self.version, self.timestamp_ms)
+
+    @cached_property
+    def findings(self) -> Findings:
+        return Findings(self.name)
+
+    def add_to(self, report: Report) -> None:
+        """Adds its lines and findings to the report."""
+        report.count(partitions=self.partitions, segments=self.segments)
+        report.details["holes"] += self.holes
+        read: dict[str, Any] = {"bytes_in": self.bytes_read, "bytes_out": self.bytes_read}
+        report.add(self.name, None, "verified", **read, partitions=self.partitions, segments=self.segments)
+        for line in self.repaired.values():
+            report.add(self.name, action="repaired", **line)
+        _add(report, self.findings, self.repaired.keys())
 
 
 def verify(
@@ -97,8 +124,9 @@ def verify(
     names = LogDirectory.selected(log.directories(), topics)
     for number, name in enumerate(names):
         try:
-            deeply = progress if deep or repair else None
-            _verify(VerifiedTopic(log, name), report, spark, repair=repair and not dry_run, progress=deeply)
+            topic = VerifiedTopic(log, name, is_deep=deep or repair, repairs=repair and not dry_run, spark=spark)
+            topic.progress = progress if topic.is_deep else None
+            _verify(topic, report)
         except UnknownTopicError:
             if topics is not None and name in topics:
                 raise
@@ -111,8 +139,8 @@ def verify(
     if listed is not None:
         of_topics, bytes_read = check_against(log, listed, topics, spark)
         report.bytes_in += bytes_read
-        for found in of_topics:
-            _add(report, found)
+        for findings in of_topics:
+            _add(report, findings)
     return report.finish()
 
 
@@ -127,7 +155,7 @@ def verify_topic(
 ) -> Report:
     """Verifies a topic as it is, or was at a version or time: as `verify`, of one snapshot."""
     report = _new_report(deep)
-    _verify(VerifiedTopic(log, name, version, timestamp_ms), report, spark)
+    _verify(VerifiedTopic(log, name, version, timestamp_ms, is_deep=deep, spark=spark), report)
     return report.finish()
 
 
@@ -141,51 +169,20 @@ def _add(report: Report, findings: Findings, repaired: Collection[str] = ()) -> 
     report.findings += findings.found
     report.count(
         findings_left_out=findings.left_out,
-        uncorrected=findings.left_out + sum(one.rebuilds not in repaired for one in findings.found),
+        uncorrected=findings.left_out + sum(finding.rebuilds not in repaired for finding in findings.found),
     )
 
 
-def _verify(
-    topic: VerifiedTopic,
-    report: Report,
-    spark: SparkSession | None,
-    *,
-    repair: bool = False,
-    progress: Progress | None = None,
-) -> None:
-    findings = Findings(topic.name)
-    look = _verify_managed if topic.log.kafka is None else _verify_kafka
-    done = look(topic, report, findings, spark, progress, repair)
-    report.count(partitions=done.partitions, segments=done.segments)
-    report.add(
-        topic.name, None, "verified",
-        bytes_in=done.bytes_read, bytes_out=done.bytes_read, partitions=done.partitions, segments=done.segments,
-    )  # fmt: skip
-    for line in done.repaired.values():
-        report.add(topic.name, action="repaired", **line)
-    _add(report, findings, done.repaired.keys())
+def _verify(topic: VerifiedTopic, report: Report) -> None:
+    if topic.log.kafka is None:
+        _verify_managed(topic)
+    else:
+        _verify_kafka(topic)
+    topic.add_to(report)
 
 
-@dataclass
-class _Done:
-    """What was looked at of a topic. `repaired`: lines of what was repaired, by the `Segment.place`. Of a shared object
-    that is one of its runs.
-    """
-
-    partitions: int = 0
-    segments: int = 0
-    bytes_read: int = 0
-    repaired: dict[str, dict[str, Any]] = field(default_factory=dict)
-
-
-def _verify_managed(
-    topic: VerifiedTopic,
-    report: Report,
-    findings: Findings,
-    spark: SparkSession | None,
-    progress: Progress | None,
-    repair: bool,
-) -> _Done:
+def _verify_managed(topic: VerifiedTopic) -> None:
+    findings, storage = topic.findings, topic.log.storage
     try:
         snapshot = topic.snapshot
         _ = snapshot.segments
@@ -193,12 +190,11 @@ def _verify_managed(
         raise
     except (SegmentsError, DeltaError, OSError, ValueError) as error:
         findings.add("The manifest cannot be read", path=f"{MANIFEST_DIRECTORY}/{topic.name}", found=error)
-        return _Done()
-    if repair:
-        from spark_segments.maintenance.verification.repair import REPAIR
+        return
+    if topic.repairs:
+        from spark_segments.maintenance.verification.deep import REPAIR
 
         snapshot.role.check(snapshot.topic, REPAIR)
-    storage = topic.log.storage
     try:
         config = topic_config(snapshot.config, topic.log.defaults)
     except InvalidOptionError as error:
@@ -214,26 +210,25 @@ def _verify_managed(
     check_clocks(snapshot.segments, now_ms, findings)
     check_files(snapshot, files, findings, kept_since_ms=now_ms - config.file_delete_delay_ms)
     objects = check_objects(snapshot, files, findings)
-    done = _Done(snapshot.partitions.num_rows, snapshot.live.num_rows)
-    report.details["holes"] += [{"topic": topic.name, **hole.to_dict()} for hole in Hole.of(snapshot.states)]
-    if report.details["deep"]:
-        from spark_segments.maintenance.verification import deep
+    topic.partitions, topic.segments = snapshot.partitions.num_rows, snapshot.live.num_rows
+    topic.holes = [{"topic": topic.name, **hole.to_dict()} for hole in Hole.of(snapshot.states)]
+    if topic.is_deep:
+        from spark_segments.maintenance.verification.deep import DeepLook
 
         try:
-            check_footers(storage, snapshot, objects, findings, spark)
-            done.bytes_read, facts = deep.look_deep(
-                storage, snapshot, config, files, findings, spark, progress, keep=repair
-            )
-            if repair:
-                done.repaired = deep.repair(topic, config, facts, findings, spark)
+            check_footers(storage, snapshot, objects, findings, topic.spark)
+            look = DeepLook(topic, snapshot, config, files)
+            look.run()
+            if topic.repairs:
+                look.repair()
         except MissingFileError as error:  # after its segment was checked
             findings.add("The file is missing", path=error.path, expected="the file", found="no file")
-    _pass_over_replaced(topic, findings)
-    return done
+    _pass_over_replaced(topic)
 
 
-def _pass_over_replaced(topic: VerifiedTopic, findings: Findings) -> None:
+def _pass_over_replaced(topic: VerifiedTopic) -> None:
     """Replaces errors about files that left the log meanwhile, and that vacuum deleted, by a single warning."""
+    findings = topic.findings
     missing = [finding for finding in findings.found if finding.message.endswith("is missing") and finding.path]
     if not missing:
         return
@@ -257,32 +252,25 @@ def _pass_over_replaced(topic: VerifiedTopic, findings: Findings) -> None:
         )
 
 
-def _verify_kafka(
-    topic: VerifiedTopic,
-    report: Report,
-    findings: Findings,
-    spark: SparkSession | None,
-    progress: Progress | None,
-    repair: bool,
-) -> _Done:
-    from spark_segments.maintenance.verification.deep import look_deep
+def _verify_kafka(topic: VerifiedTopic) -> None:
+    from spark_segments.maintenance.verification.deep import DeepLook
 
-    storage, kafka = topic.log.storage, topic.log.kafka
+    kafka, findings = topic.log.kafka, topic.findings
     assert kafka is not None
     partitions = kafka.check_files(topic.name, findings)
     if not partitions:
         _ = topic.snapshot  # raises
-    if not report.details["deep"]:
-        return _Done(partitions)
+    if not topic.is_deep:
+        topic.partitions = partitions
+        return
     try:
         snapshot = topic.snapshot
     except (SegmentsError, OSError) as error:
         findings.add("The topic cannot be opened", found=error)
-        return _Done()
+        return
     kafka.check_log(topic.name, findings)
-    done = _Done(snapshot.partitions.num_rows, snapshot.live.num_rows)
-    done.bytes_read, _ = look_deep(storage, snapshot, topic_config({}, {}), None, findings, spark, progress)
-    return done
+    topic.partitions, topic.segments = snapshot.partitions.num_rows, snapshot.live.num_rows
+    DeepLook(topic, snapshot, topic_config({}, {}), None).run()
 
 
 def _listing(storage: Storage, snapshot: Snapshot) -> dict[str, FileInfo]:

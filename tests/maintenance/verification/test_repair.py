@@ -10,7 +10,7 @@ import pytest
 from spark_segments import LogDir
 from spark_segments.errors import CorruptBatchError, LogDirError
 from spark_segments.maintenance import verify
-from spark_segments.maintenance.verification.repair import Rebuild, rebuild_sidecars
+from spark_segments.maintenance.verification.deep import Rebuild, rebuild_sidecars
 from tests.golden_files import golden_dir
 from tests.log.golden_reads import records_of, tree
 from tests.maintenance.verification.file_faults import FILE_FAULTS
