@@ -44,6 +44,9 @@ class FileChecksum:
     size: int
     crc32c: int
 
+    def __str__(self) -> str:
+        return f"{self.size} bytes, CRC-32C {self.crc32c:08x}"
+
 
 @dataclass(slots=True)
 class ChecksumList:
@@ -62,8 +65,8 @@ class ChecksumList:
                 if "topic" in value:
                     checksums.topics[value.pop("topic")] = value
                 else:
-                    one = FileChecksum(value["path"], int(value["size"]), int(value["crc32c"], 16))
-                    checksums.files[one.path] = one
+                    file = FileChecksum(value["path"], int(value["size"]), int(value["crc32c"], 16))
+                    checksums.files[file.path] = file
             except (ValueError, KeyError, TypeError) as error:
                 raise InvalidOptionError(
                     "The file is no list of checksums",
@@ -78,8 +81,8 @@ class ChecksumList:
         """Writes the list in place of what is there. A crash leaves the old list or the new one."""
         lines = [json.dumps({"topic": topic, **facts}) for topic, facts in sorted(self.topics.items())]
         lines += [
-            json.dumps({"path": one.path, "size": one.size, "crc32c": f"{one.crc32c:08x}"})
-            for _, one in sorted(self.files.items())
+            json.dumps({"path": file.path, "size": file.size, "crc32c": f"{file.crc32c:08x}"})
+            for _, file in sorted(self.files.items())
         ]
         written = path.with_name(f"{path.name}.tmp")
         written.write_text("".join(f"{line}\n" for line in lines))
@@ -102,9 +105,9 @@ def list_checksums(
             "log_end_offsets": {str(number): end for number, (_, end) in snapshot.offset_bounds().items()},
         }
         for path, size in files_of(snapshot):
-            one = known.get(path)
-            if one is not None and size in (None, one.size):
-                checksums.files[path] = one
+            file = known.get(path)
+            if file is not None and size in (None, file.size):
+                checksums.files[path] = file
             else:
                 wanted.append((path, size))
     for read in _checksums(storage, wanted, spark):
@@ -152,8 +155,8 @@ def check_against(
     every: list[Findings] = []
     read_bytes = 0
     by_directory: dict[str, list[FileChecksum]] = defaultdict(list)
-    for one in listed.files.values():
-        by_directory[one.path.rpartition("/")[0]].append(one)
+    for file in listed.files.values():
+        by_directory[file.path.rpartition("/")[0]].append(file)
     wanted_topics = set(LogDirectory.selected(listed.topics, topics))
     for name, facts in sorted(listed.topics.items()):
         if name not in wanted_topics:
@@ -170,53 +173,36 @@ def check_against(
         named = live_rows(rows)
         stems = {path.removesuffix(LOG_SUFFIX) for path in named.column("path").to_pylist()}
         directories = sorted({stem.rpartition("/")[0] for stem in stems})
-        candidates = (one for directory in directories for one in by_directory.get(directory, ()))
-        wanted = [one for one in candidates if one.path.rpartition(".")[0] in stems]
-        for expected, found in zip(
-            wanted, _checksums(log.storage, [(one.path, None) for one in wanted], spark), strict=True
-        ):
+        candidates = (file for directory in directories for file in by_directory.get(directory, ()))
+        wanted = [file for file in candidates if file.path.rpartition(".")[0] in stems]
+        read = _checksums(log.storage, [(file.path, None) for file in wanted], spark)
+        for expected, found in zip(wanted, read, strict=True):
+            add = partial(findings.add, path=expected.path, expected=str(expected))
             if isinstance(found, MissingFileError):
-                findings.add("The file is missing", path=expected.path, expected=_text(expected), found="no file")
+                add("The file is missing", found="no file")
                 continue
             if isinstance(found, SegmentsError):
-                findings.add("The file cannot be read", path=expected.path, expected=_text(expected), found=found)
+                add("The file cannot be read", found=found)
                 continue
             read_bytes += found.size
             if found != expected:
-                findings.add(
-                    "The file is not that of the list of checksums",
-                    path=expected.path,
-                    expected=_text(expected),
-                    found=_text(found),
-                )
+                add("The file is not that of the list of checksums", found=str(found))
     return every, read_bytes
 
 
 def _check_topic(snapshot: Snapshot, facts: Mapping[str, Any], findings: Findings) -> None:
     if snapshot.topic_id != facts["topic_id"]:
-        findings.add(
-            "The topic is not that of the list of checksums", expected=facts["topic_id"], found=snapshot.topic_id
-        )
+        message = "The topic is not that of the list of checksums"
+        findings.add(message, expected=facts["topic_id"], found=snapshot.topic_id)
         return
     if snapshot.version < facts["version"]:
-        findings.add(
-            "The topic went back to a version before the list of checksums",
-            expected=f"version {facts['version']} or later",
-            found=snapshot.version,
-        )
+        message, expected = "The topic went back to a version before the list of checksums", facts["version"]
+        findings.add(message, expected=f"version {expected} or later", found=snapshot.version)
     ends = {str(number): end for number, (_, end) in snapshot.offset_bounds().items()}
     for number, end in facts["log_end_offsets"].items():
         if ends.get(number, -1) < end:
-            findings.add(
-                "The log end is below that of the list of checksums",
-                partition=int(number),
-                expected=f"at least {end}",
-                found=ends.get(number, "no partition"),
-            )
-
-
-def _text(one: FileChecksum) -> str:
-    return f"{one.size} bytes, CRC-32C {one.crc32c:08x}"
+            message, found = "The log end is below that of the list of checksums", ends.get(number, "no partition")
+            findings.add(message, partition=int(number), expected=f"at least {end}", found=found)
 
 
 def _checksum(storage: Storage, path: str, size: int | None) -> FileChecksum | SegmentsError:
@@ -243,7 +229,7 @@ def _checksums(
     def begins(several: list[Any], total: int, _: object) -> bool:
         return total > _TASK_BYTES or len(several) >= 200
 
-    tasks = list(in_bins(files, lambda one: one[1] or READ_BYTES, begins))
+    tasks = list(in_bins(files, lambda file: file[1] or READ_BYTES, begins))
     for several in run_tasks(partial(_checksums_of, storage), tasks, spark):
         yield from several
 

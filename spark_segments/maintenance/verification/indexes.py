@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -49,11 +50,8 @@ class IndexLook:
         time_index: bytes | None,
         findings: Findings,
     ) -> None:
-        self._segment = segment
-        self._limits = limits
-        self._index = index
-        self._time_index = time_index
-        self._findings = findings
+        self._segment, self._limits, self._findings = segment, limits, findings
+        self._index, self._time_index = index, time_index
         self._index_check: OffsetIndexCheck | None = None
         self._time_index_check: TimeIndexCheck | None = None
         self._look_up_check: TimeLookUpCheck | None = None
@@ -88,15 +86,12 @@ class IndexLook:
         path, first_position, entry_bytes = segment_index(self._segment, is_time_index)
         used_bytes = entries * entry_bytes
         if used_bytes != len(content):
-            self._findings.add(
-                "The index does not end with an entry",
-                rule="I9",
-                path=path,
-                byte_position=first_position + used_bytes,
-                expected=f"entries up to byte {len(content)}",
-                found="zeros, or a part of an entry",
-                rebuilds=self._segment.place,
-            )
+            message, expected = "The index does not end with an entry", f"entries up to byte {len(content)}"
+            found, position = "zeros, or a part of an entry", first_position + used_bytes
+            self._add(message, rule="I9", path=path, byte_position=position, expected=expected, found=found)
+
+    def _add(self, message: str, **finding: Any) -> None:
+        self._findings.add(message, rebuilds=self._segment.place, **finding)
 
     def add(self, batches: BatchTable) -> None:
         """Adds the next batches of the file. Raises CorruptBatchError for a batch that no index can hold."""
@@ -132,16 +127,10 @@ class IndexLook:
 
     def _untrue(self, message: str, is_time_index: bool, numbers: np.ndarray) -> None:
         path, first_position, entry_bytes = segment_index(self._segment, is_time_index)
+        rule, expected = "I4" if is_time_index else "I2", "what a scan of the .log finds"
         for number in numbers:
-            self._findings.add(
-                message,
-                rule="I4" if is_time_index else "I2",
-                path=path,
-                byte_position=first_position + int(number) * entry_bytes,
-                expected="what a scan of the .log finds",
-                found="something else",
-                rebuilds=self._segment.place,
-            )
+            position = first_position + int(number) * entry_bytes
+            self._add(message, rule=rule, path=path, byte_position=position, expected=expected, found="something else")
 
     def check_rebuilt(self, max_timestamp_ms: int, *, by_broker: bool, steps: Iterable[WalkStep]) -> None:
         """Compares indexes that this package wrote with a rebuild. For Kafka's indexes true entries suffice.
@@ -167,17 +156,9 @@ class IndexLook:
                 self._not_rebuilt(is_time_index, expected, f"{len(there)} other bytes")
 
     def _not_rebuilt(self, is_time_index: bool, expected: str, found: str) -> None:
-        path, byte_position, _ = segment_index(self._segment, is_time_index)
-        self._findings.add(
-            "The index is not what its .log gives",
-            rule="I3",
-            severity=Findings.WARNING,
-            path=path,
-            byte_position=byte_position,
-            expected=expected,
-            found=found,
-            rebuilds=self._segment.place,
-        )
+        path, position, _ = segment_index(self._segment, is_time_index)
+        at = {"path": path, "byte_position": position, "severity": Findings.WARNING}
+        self._add("The index is not what its .log gives", rule="I3", **at, expected=expected, found=found)
 
     def _rebuilt_with_others(
         self, index_bytes: int, time_index_bytes: int, steps: Iterable[WalkStep]

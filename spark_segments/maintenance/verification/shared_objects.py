@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby, pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow.compute as pc
 
@@ -21,7 +21,7 @@ from spark_segments.log.segment.shared_object import footer_runs, read_footer
 from spark_segments.storage import FileInfo, Storage
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from spark_segments.maintenance.verification.verify import VerifiedTopic
 
 # What a row says as the footer does. A row's offsets may end in a gap, or be cut.
 _FIELDS = [name for name in RUN_DTYPE.names or () if name not in ("partition", "position", "offsets")]
@@ -42,30 +42,20 @@ def check_objects(snapshot: Snapshot, files: Mapping[str, FileInfo], findings: F
     rows = Segment.of_table(live.filter(pc.is_valid(live.column("index_position"))))
     objects = []
     for path, group in groupby(sorted(rows, key=lambda row: (row.path, row.byte_position)), lambda row: row.path):
-        runs = list(group)
+        runs, add = list(group), partial(findings.add, path=path)
         for before, after in pairwise(runs):
             if after.byte_position < before.end_position:
-                findings.add(
-                    "Two rows share bytes of a shared object",
-                    rule="O2",
-                    partition=after.partition,
-                    path=path,
-                    byte_position=after.byte_position,
-                    expected=f"a position from {before.end_position} on",
-                    found=after.byte_position,
-                )
+                message, position = "Two rows share bytes of a shared object", after.byte_position
+                expected = f"a position from {before.end_position} on"
+                at: dict[str, Any] = {"partition": after.partition, "byte_position": position}
+                add(message, rule="O2", **at, expected=expected, found=position)
         info = files.get(path)
         needed = max(row.time_index_position + row.time_index_bytes for row in runs)
         if info is None or info.size <= needed:
             message = "A shared object is missing" if info is None else "A shared object is shorter than its rows say"
-            findings.add(
-                message,
-                rule="R6",
-                partition=runs[0].partition,
-                path=path,
-                expected=f"more than {needed} bytes, for {len(runs)} rows",
-                found="no file" if info is None else f"{info.size} bytes",
-            )
+            expected = f"more than {needed} bytes, for {len(runs)} rows"
+            found = "no file" if info is None else f"{info.size} bytes"
+            add(message, rule="R6", partition=runs[0].partition, expected=expected, found=found)
         else:
             objects.append(SharedObject(path, info.size, tuple(runs)))
     return objects
@@ -79,49 +69,31 @@ def _check_footer(storage: Storage, topic: str, earlier_ids: frozenset[str], sha
     except (CorruptBatchError, MissingFileError) as error:
         findings.add_error(error, rule="O3")
         return findings.found
-    if footer.topic_id not in {shared.rows[0].topic_id, *earlier_ids}:
-        findings.add(
-            "A shared object is another topic's",
-            rule="O3",
-            byte_position=footer.byte_position,
-            expected=shared.rows[0].topic_id,
-            found=footer.topic_id,
-        )
+    add, topic_id = partial(findings.add, rule="O3"), shared.rows[0].topic_id
+    if footer.topic_id not in {topic_id, *earlier_ids}:
+        message, position = "A shared object is another topic's", footer.byte_position
+        add(message, byte_position=position, expected=topic_id, found=footer.topic_id)
     said = {(run["partition"].item(), run["position"].item()): run for run in footer.runs}
     for row, true in zip(shared.rows, footer_runs(shared.rows), strict=True):
         run = said.get((row.partition, row.byte_position))
+        at: dict[str, Any] = {"partition": row.partition, "byte_position": row.byte_position}
         if run is None:
-            findings.add(
+            message, expected = (
                 "A row names a run that its shared object does not have",
-                rule="O3",
-                partition=row.partition,
-                byte_position=row.byte_position,
-                expected=f"a run of partition {row.partition}",
-                found="none in the footer",
+                f"a run of partition {row.partition}",
             )
+            add(message, **at, expected=expected, found="none in the footer")
             continue
-        wrong = [name for name in _FIELDS if run[name] != true[name]]
-        if wrong:
-            findings.add(
-                "A row and the footer of its shared object differ",
-                rule="O3",
-                partition=row.partition,
-                byte_position=row.byte_position,
-                expected=", ".join(f"{name} {run[name]}" for name in wrong),
-                found=", ".join(f"{name} {true[name]}" for name in wrong),
-            )
+        if wrong := [name for name in _FIELDS if run[name] != true[name]]:
+            said_by_footer, said_by_row = (", ".join(f"{name} {by[name]}" for name in wrong) for by in (run, true))
+            message = "A row and the footer of its shared object differ"
+            add(message, **at, expected=said_by_footer, found=said_by_row)
     return findings.found
 
 
-def check_footers(
-    storage: Storage,
-    snapshot: Snapshot,
-    objects: Sequence[SharedObject],
-    findings: Findings,
-    spark: SparkSession | None,
-) -> None:
+def check_footers(topic: VerifiedTopic, snapshot: Snapshot, objects: Sequence[SharedObject]) -> None:
     """Reads the footer of each object and compares it with the rows."""
     earlier_ids = frozenset(snapshot.states.get(TopicRow.REBUILT_FROM, "").split(","))
-    check = partial(_check_footer, storage, snapshot.topic, earlier_ids)
-    for found in run_tasks(check, objects, spark):
-        findings.found += found
+    check = partial(_check_footer, topic.log.storage, topic.name, earlier_ids)
+    for findings in run_tasks(check, objects, topic.spark):
+        topic.findings.found += findings

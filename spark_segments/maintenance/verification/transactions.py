@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -107,30 +108,20 @@ def check_transactions(
     every = TransactionEvents.concatenate([segment.events for segment in segments])
     data = every.kind == DATA
     for segment in segments:
+        add = partial(findings.add, rule="I6", path=segment.index_path, rebuilds=segment.log_path)
         said = {(pid, last): (first, stable) for pid, first, last, stable in _rows(segment.said)}
         for number, (pid, first, last, stable) in enumerate(_rows(aborted[segment.log_path])):
             entry = said.pop((pid, last), None)
             if entry is None or entry[0] > first or entry[1] > stable:
-                findings.add(
-                    "The transaction index does not show a transaction that was aborted",
-                    rule="I6",
-                    path=segment.index_path,
-                    byte_position=number * TXN_ENTRY_BYTES,
-                    expected=f"producer {pid}, offsets {first} to {last}, last stable offset {stable}",
-                    found="none" if entry is None else f"offsets {entry[0]} to {last}, last stable offset {entry[1]}",
-                    rebuilds=segment.log_path,
-                )
+                message = "The transaction index does not show a transaction that was aborted"
+                expected = f"producer {pid}, offsets {first} to {last}, last stable offset {stable}"
+                found = "none" if entry is None else f"offsets {entry[0]} to {last}, last stable offset {entry[1]}"
+                add(message, byte_position=number * TXN_ENTRY_BYTES, expected=expected, found=found)
         for (pid, last), (first, _) in said.items():
             inside = data & (every.producer_id == pid) & (every.offset >= first) & (every.offset <= last)
             if inside.any():
-                findings.add(
-                    "The transaction index shows as aborted what was not",
-                    rule="I6",
-                    path=segment.index_path,
-                    expected="no such entry",
-                    found=f"producer {pid}, offsets {first} to {last}",
-                    rebuilds=segment.log_path,
-                )
+                message, found = "The transaction index shows as aborted what was not", f"offsets {first} to {last}"
+                add(message, expected="no such entry", found=f"producer {pid}, {found}")
 
 
 def _rows(aborted: AbortedTransactions) -> list[tuple[int, int, int, int]]:

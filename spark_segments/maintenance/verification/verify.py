@@ -216,7 +216,7 @@ def _verify_managed(topic: VerifiedTopic) -> None:
         from spark_segments.maintenance.verification.deep import DeepLook
 
         try:
-            check_footers(storage, snapshot, objects, findings, topic.spark)
+            check_footers(topic, snapshot, objects)
             look = DeepLook(topic, snapshot, config, files)
             look.run()
             if topic.repairs:
