@@ -84,10 +84,10 @@ def partitions_with_producers(snapshot: Snapshot) -> set[int]:
 def copy_tasks(sets: Sequence[FileSet], *, on_spark: bool) -> list[list[FileSet]]:
     """The copies of each task."""
 
-    def begins(_: list[FileSet], total: int, one: FileSet) -> bool:
-        return not on_spark or total + one.log_bytes > TASK_BYTES
+    def begins(_: list[FileSet], total: int, files: FileSet) -> bool:
+        return not on_spark or total + files.log_bytes > TASK_BYTES
 
-    return list(in_bins(sets, lambda one: one.log_bytes, begins))
+    return list(in_bins(sets, lambda files: files.log_bytes, begins))
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,9 +104,9 @@ class Copier:
     forced: bool = False
 
     def __call__(self, sets: Sequence[FileSet]) -> list[CopiedSet]:
-        copied = [self._copied(one) for one in sets]
+        copied = [self._copied(files) for files in sets]
         if self.forced:  # an earlier run may have died before it did
-            self.target.force(file.path for one in copied for file in one.files)
+            self.target.force(file.path for done in copied for file in done.files)
         return copied
 
     def _copied(self, files: FileSet) -> CopiedSet:
@@ -127,7 +127,7 @@ class Copier:
                 if source_path == files.path and not files.rows[0].is_shared:
                     crc = self._copy_log(files.rows[0], target_path)
                 else:
-                    crc = self._copy_file(source_path, target_path, size)
+                    crc = copy_file(self.source, source_path, self.target, target_path, size)
                 if source_path != files.path or not self.target.is_local:
                     self._compare(source_path, target_path, size, crc)
                 if files.rows[0].is_shared:
@@ -212,10 +212,6 @@ class Copier:
             return self.source.size(path)
         except FileNotFoundError as error:
             raise MissingFileError.gone(self.source.location(path)) from error
-
-    def _copy_file(self, source_path: str, target_path: str, size: int) -> int:
-        """Copies the first `size` bytes of a file. Returns the CRC-32C of what was read."""
-        return copy_file(self.source, source_path, self.target, target_path, size)
 
     def _checked(self, path: str, size: int, rows: Sequence[Segment], *, whole: bool = False) -> int:
         """The CRC-32C of a file here. Raises CorruptBatchError where it has batches that are damaged or, for `whole`,

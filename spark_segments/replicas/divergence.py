@@ -52,11 +52,11 @@ def foreign_tails(copy: Copy, leader: Copy, spark: SparkSession | None = None) -
         for row in rows
         if row.partition < count
     ]
-    found: list[int | None] = run_tasks(_first_foreign_offset, pairs, spark)
-    found += [row.log_start_offset if row.log_end_offset else None for row in rows if row.partition >= count]
+    firsts: list[int | None] = run_tasks(_first_foreign_offset, pairs, spark)
+    firsts += [row.log_start_offset if row.log_end_offset else None for row in rows if row.partition >= count]
     return [
         Tail(row.partition, first, row.log_end_offset)
-        for row, first in zip(rows, found, strict=True)
+        for row, first in zip(rows, firsts, strict=True)
         if first is not None
     ]
 
@@ -92,12 +92,12 @@ def _seems_parted(follower: Snapshot, leader: Snapshot) -> bool:
     return False
 
 
-def check_same_topic(one: Snapshot, other: Snapshot) -> None:
+def check_same_topic(topic: Snapshot, other: Snapshot) -> None:
     """Raises DivergedLogError where two topics of a name are not copies of each other."""
-    if one.topic_id != other.topic_id:
+    if topic.topic_id != other.topic_id:
         raise DivergedLogError(
-            f"The two topics {one.topic} are not copies of one topic: one was deleted and made again",
-            expected=f"topic id {one.topic_id}",
+            f"The two topics {topic.topic} are not copies of one topic: one was deleted and made again",
+            expected=f"topic id {topic.topic_id}",
             found=other.topic_id,
             hint="Mirror the topic that is wanted into a log directory that has none of this name",
         )

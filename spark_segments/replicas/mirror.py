@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from spark_segments.errors import LogDirError, SegmentsError, UnknownTopicError
 from spark_segments.execution import failure_of, run_tasks
-from spark_segments.log import LogDirectory, Report
+from spark_segments.log import LogDirectory, Report, Snapshot
 from spark_segments.maintenance.removal.vacuum import vacuum
 from spark_segments.maintenance.verification.checksums import write_checksums
 from spark_segments.progress import Progress
 from spark_segments.replicas.groups import mirror_groups, positions_of_all
-from spark_segments.replicas.leader import Lag, Leader, lag_of
+from spark_segments.replicas.leader import Leader
 from spark_segments.replicas.topic_mirror import TOPICS_AT_A_TIME, TopicMirror
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+_COUNTS = ("commits", "jumps", "files")
 
 
 def mirror(
@@ -78,15 +81,15 @@ def mirror(
 
     outer = None if inner is not None else progress
     done = run_tasks(run, names, progress=outer, at_a_time=TOPICS_AT_A_TIME)
-    for one, error in done:
-        _note(report, one, error)
+    for mirrored, error in done:
+        _note(report, mirrored, error)
     if groups:
         followers = {topic for topic in target.topics() if topic in names} - {line["topic"] for line in report.failed}
         report.details["groups"], unwritten = mirror_groups(target, positions, followers)
         for group, why in (unread | unwritten).items():
             report.warn(f"The positions of group {group} were not mirrored: {why}")
     if checksums is not None:
-        copied = {file.path: file for one, _ in done for file in one.files}
+        copied = {file.path: file for mirrored, _ in done for file in mirrored.files}
         snapshots = [target.snapshot(topic) for topic in target.topics() if topic in names]
         write_checksums(target.storage, snapshots, checksums, copied, spark)
     for topic in lost_leaders(source, target, leader_topics, topics):
@@ -94,6 +97,52 @@ def mirror(
             f"Topic {topic} is not in {source.uri} any more, not even as a deleted topic: its follower is kept as it is"
         )
     return report.finish()
+
+
+@dataclass(frozen=True, slots=True)
+class Lag:
+    """How far a follower is behind. What the leader has more would be lost with the leader now.
+
+    `leader_version`, `source_version`: the leader's newest version, and the version that the follower is. `commits`:
+    the versions between. `records`: offsets that the follower lacks, over all partitions. `lag_ms`: how long ago the
+    first of these commits was made, 0 without any.
+    """
+
+    leader_version: int
+    source_version: int
+    commits: int
+    records: int
+    lag_ms: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """The figures of a follower's line in the report."""
+        lag = {"lag_commits": self.commits, "lag_records": self.records, "lag_ms": self.lag_ms}
+        return {"leader_version": self.leader_version, "source_version": self.source_version, **lag}
+
+
+def lag_of(leader: Leader, follower: Snapshot) -> Lag:
+    """The lag of a follower now, by the clock of the leader's writers.
+
+    Raises UnknownTopicError, and LogDirError where the leader is not the log that the follower has mirrored.
+    """
+    newest = leader.manifest.snapshot(deleted=True)
+    source = follower.role.source
+    assert source is not None
+    reached = leader.check_lineage(follower, newest).version
+    if newest.version == reached:
+        return Lag(source.version, source.version, 0, 0, 0)
+    first = leader.facts(reached + 1)
+    since_ms = source.committed_ms if first is None else first.committed_ms
+    bounds = follower.offset_bounds() if newest.topic_id == follower.topic_id else {}
+    ends = ((end, bounds.get(number, (0, 0))[1]) for number, (_, end) in newest.offset_bounds().items())
+    records = sum(max(0, theirs - ours) for theirs, ours in ends)
+    return Lag(
+        newest.version,
+        source.version,
+        newest.version - reached,
+        records,
+        max(0, time.time_ns() // 1_000_000 - since_ms),
+    )
 
 
 def lags(
@@ -105,32 +154,22 @@ def lags(
         try:
             snapshot = target.manifest(topic).snapshot(deleted=True)
             if snapshot.role.is_follower:
-                lags_of[topic] = lag_of(Leader(source.manifest(topic), source.uri), snapshot, _now_ms())
+                lags_of[topic] = lag_of(Leader(source.manifest(topic), source.uri), snapshot)
         except (SegmentsError, FileNotFoundError) as error:
             lags_of[topic] = failure_of(error)
     return lags_of
 
 
 def _note_lags(report: Report, source: LogDirectory, target: LogDirectory, topics: Sequence[str]) -> None:
-    found = lags(source, target, topics) if topics else {}
+    lags_of = lags(source, target, topics) if topics else {}
     for topic in topics:
-        lag = found.get(topic)
+        lag = lags_of.get(topic)
         if isinstance(lag, Lag):
-            report.add(topic, None, "behind" if lag.commits else "in step", **_figures(lag))
+            report.add(topic, None, "behind" if lag.commits else "in step", **lag.to_dict())
         elif lag is None or isinstance(lag, UnknownTopicError):
             report.add(topic, None, "no follower" if lag is None else "not mirrored yet")
         else:
             report.fail(topic, None, lag)
-
-
-def _figures(lag: Lag) -> dict[str, Any]:
-    return {
-        "leader_version": lag.leader_version,
-        "source_version": lag.source_version,
-        "lag_commits": lag.commits,
-        "lag_records": lag.records,
-        "lag_ms": lag.lag_ms,
-    }
 
 
 def check_leader(source: LogDirectory) -> None:
@@ -171,7 +210,7 @@ def lost_leaders(
 
 def _note(report: Report, mirrored: TopicMirror, error: SegmentsError | None) -> None:
     counts = mirrored.counts
-    report.count(**{name: counts[name] for name in ("commits", "jumps", "files")})
+    report.count(**{name: counts[name] for name in _COUNTS})
     if error is not None:
         report.fail(mirrored.topic, None, error)
         return
@@ -186,26 +225,14 @@ def _note(report: Report, mirrored: TopicMirror, error: SegmentsError | None) ->
         if not snapshot.role.is_follower:  # it was promoted since, and has no lag
             report.add(mirrored.topic, None, "promoted")
             return
-        lag = lag_of(Leader(mirrored.source.manifest(mirrored.topic), mirrored.source.uri), snapshot, _now_ms())
-        behind = {"version": snapshot.version} | _figures(lag)
+        lag = lag_of(Leader(mirrored.source.manifest(mirrored.topic), mirrored.source.uri), snapshot)
+        behind = {"version": snapshot.version} | lag.to_dict()
     except UnknownTopicError:  # it was deleted before it was ever mirrored
         return
-    except (SegmentsError, FileNotFoundError) as found:  # what was mirrored is mirrored all the same
-        report.warn(f"Nobody knows how far topic {mirrored.topic} is behind: {failure_of(found)}")
-    report.add(
-        mirrored.topic,
-        None,
-        "mirrored" if counts["commits"] else "in step",
-        records_in=counts["records"],
-        records_out=counts["records"],
-        bytes_in=counts["bytes_read"],
-        bytes_out=counts["bytes"],
-        commits=counts["commits"],
-        jumps=counts["jumps"],
-        files=counts["files"],
-        **behind,
-    )
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000
+    except (SegmentsError, FileNotFoundError) as why:  # what was mirrored is mirrored all the same
+        report.warn(f"Nobody knows how far topic {mirrored.topic} is behind: {failure_of(why)}")
+    line: dict[str, Any] = {"records_in": counts["records"], "records_out": counts["records"]}
+    line |= {"bytes_in": counts["bytes_read"], "bytes_out": counts["bytes"]}
+    line |= {name: counts[name] for name in _COUNTS} | behind
+    action = "mirrored" if counts["commits"] else "in step"
+    report.add(mirrored.topic, None, action, **line)

@@ -84,11 +84,8 @@ class Promotion:
             for number, (epoch, start) in self.leader_epochs.items()
         ]
         names = ("former_uri", "steps", "is_fenced", "source_version", "source_committed_ms")
-        values = {name: getattr(self, name) for name in names}
-        return values | {
-            "leader_epochs": epochs,
-            "left_behind": [dataclasses.asdict(tail) for tail in self.left_behind],
-        }
+        tails = [dataclasses.asdict(tail) for tail in self.left_behind]
+        return {name: getattr(self, name) for name in names} | {"leader_epochs": epochs, "left_behind": tails}
 
 
 def promotable_topics(log: LogDirectory) -> list[str]:
@@ -247,6 +244,12 @@ class _Promotion:
 
     # The former leader
 
+    @property
+    def _reached(self) -> LogDirectory:
+        """The log directory of the former leader, once it was looked at."""
+        assert isinstance(self.former, LogDirectory)
+        return self.former
+
     def _former_uri(self, here: Snapshot) -> str:
         if isinstance(self.former, LogDirectory):
             return self.former.uri
@@ -278,15 +281,14 @@ class _Promotion:
         """Whether the follower is a past state of the former leader. Raises LogDirError or DivergedLogError where it is
         not, unless that is forced: nothing can be copied then.
         """
-        assert isinstance(self.former, LogDirectory)
         try:
-            leader = Leader(self.former.manifest(self.topic), self.former.uri)
+            leader = Leader(self._reached.manifest(self.topic), self._reached.uri)
             lineage = leader.check_lineage(here, theirs)
             copies = Copy(here, self.log.storage), self._copy_of_former(theirs)
             is_past = lineage.is_certain and not has_new_role(here, theirs)
             tails = self._within_reach(lambda: tails_of_follower(*copies, self.spark, is_past=is_past))
             if tails:
-                raise diverged(self.topic, tails, self.log.uri, self.former.uri)
+                raise diverged(self.topic, tails, self.log.uri, self._reached.uri)
         except (LogDirError, DivergedLogError) as error:
             if not self.force:
                 error.hint = (
@@ -299,17 +301,15 @@ class _Promotion:
         return tails is not None  # where the leader is out of reach, nobody knows what would be overwritten
 
     def _fence(self, here: Snapshot, token: str, role_epoch: int) -> Snapshot:
-        assert isinstance(self.former, LogDirectory)
-        manifest = self.former.manifest(self.topic)
+        manifest = self._reached.manifest(self.topic)
         manifest.commit(fenced(here, token, role_epoch, self.log.uri, force=self.force), deleted=True)
         manifest.keep_for_rebuild()
         return manifest.snapshot(deleted=True)
 
     def _copy(self, token: str) -> bool:
         """Mirrors all that the former leader committed before the fence."""
-        assert isinstance(self.former, LogDirectory)
         try:
-            TopicMirror(self.former, self.log, self.topic, self.spark).run()
+            TopicMirror(self._reached, self.log, self.topic, self.spark).run()
         except SegmentsError:
             role = self.log.snapshot(self.topic).role
             if not role.is_leader or role.fence_token != token:
@@ -319,9 +319,8 @@ class _Promotion:
 
     def _copy_positions(self) -> None:
         """Brings the positions of groups here. Without them readers choose where they go on, so it is no failure."""
-        assert isinstance(self.former, LogDirectory)
         try:
-            _, errors = copy_positions(self.former, self.log, self.topic)
+            _, errors = copy_positions(self._reached, self.log, self.topic)
         except (SegmentsError, OSError) as error:
             self.warnings.append(f"Positions of groups were not brought from the former leader: {error}")
             return
@@ -329,8 +328,7 @@ class _Promotion:
             self.warnings.append(f"The positions of group {group} were not brought from the former leader: {why}")
 
     def _copy_of_former(self, theirs: Snapshot) -> Copy:
-        assert isinstance(self.former, LogDirectory)
-        return Copy(theirs, self.former.storage)
+        return Copy(theirs, self._reached.storage)
 
     def _left_behind(self, theirs: Snapshot | None) -> list[Tail]:
         """What the former leader has and the follower does not, as far as it is within reach."""

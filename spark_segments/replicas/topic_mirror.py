@@ -12,11 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from spark_segments.config import topic_config
-from spark_segments.errors import (
-    InvalidOptionError,
-    LogDirError,
-    StorageError,
-)
+from spark_segments.errors import InvalidOptionError, LogDirError, StorageError
 from spark_segments.execution import run_tasks
 from spark_segments.log import (
     FollowerVersion,
@@ -30,20 +26,8 @@ from spark_segments.log import (
 )
 from spark_segments.maintenance.verification.checksums import FileChecksum
 from spark_segments.progress import Progress
-from spark_segments.replicas.copies import (
-    CopiedSet,
-    Copier,
-    copy_tasks,
-    file_sets,
-    partitions_with_producers,
-)
-from spark_segments.replicas.divergence import (
-    Copy,
-    diverged,
-    foreign_tails,
-    has_new_role,
-    tails_of_follower,
-)
+from spark_segments.replicas.copies import CopiedSet, Copier, copy_tasks, file_sets, partitions_with_producers
+from spark_segments.replicas.divergence import Copy, diverged, foreign_tails, has_new_role, tails_of_follower
 from spark_segments.replicas.leader import BEGAN_ANEW, Leader, Lineage
 
 if TYPE_CHECKING:
@@ -104,8 +88,8 @@ class TopicMirror:
         self.lineage = None
         lineage = self._checked_lineage(leader, follower, latest.snapshot)
         version = None if jump or lineage is None else lineage.version
-        for one, is_jump in self._steps(leader, latest, version):
-            while not self._step(leader, one, is_jump=is_jump, is_last=one is latest):
+        for wanted, is_jump in self._steps(leader, latest, version):
+            while not self._step(leader, wanted, is_jump=is_jump, is_last=wanted is latest):
                 pass
 
     def _checked_lineage(
@@ -259,7 +243,9 @@ class TopicMirror:
         """Copies what the follower lacks of a version and no try before has copied."""
         missing, used = follower.missing(leader, among)
         imported = partitions_with_producers(leader.snapshot)
-        sets = [one for one in file_sets(Segment.of_table(missing), used, imported) if one.path not in self.copied]
+        sets = [
+            files for files in file_sets(Segment.of_table(missing), used, imported) if files.path not in self.copied
+        ]
         tasks = copy_tasks(sets, on_spark=self.spark is not None)
         forced = topic_config(leader.snapshot.config, self.target.defaults).forced
         copier = Copier(self.source.storage, self.target.storage, forced)
