@@ -97,7 +97,13 @@ def explain_record(
     timestamp_ms: int | None = None,
 ) -> Explanation:
     """Explains a record from a snapshot. `cleaner`: log.cleaner.enable. `timestamp_ms`: the record's, if known."""
-    made = _explained(snapshot, config, partition, offset, now_ms, every_ms, cleaner, timestamp_ms)
+    names = [*SETTINGS, *(CLEANING_SETTINGS if config.compact else ())]
+    effective = config.effective()
+    in_force = {name: effective[name] for name in names}
+    state = RecordState.NOT_WRITTEN
+    made = Explanation(snapshot.topic, partition, offset, timestamp_ms, now_ms, every_ms, in_force, state)
+    if offset < snapshot.partition(partition).log_end_offset:
+        made = _explained(snapshot, config, made, cleans=cleaner and config.compact)
     if made.files_deleted is None:
         return made
     rows = _that_have(snapshot.load_segments({partition}), offset)
@@ -110,42 +116,24 @@ def explain_record(
     return dataclasses.replace(made, steps=steps, files_deleted=deleted)
 
 
-def _explained(
-    snapshot: Snapshot,
-    config: TopicConfig,
-    partition: int,
-    offset: int,
-    now_ms: int,
-    every_ms: int,
-    cleaner: bool,
-    timestamp_ms: int | None,
-) -> Explanation:
-    """As `explain_record`, as if every run were a file."""
-    names = [*SETTINGS, *(CLEANING_SETTINGS if config.compact else ())]
-    effective = config.effective()
-    in_force = {name: effective[name] for name in names}
-    state = RecordState.NOT_WRITTEN
-    made = Explanation(snapshot.topic, partition, offset, timestamp_ms, now_ms, every_ms, in_force, state)
-    numbers = snapshot.partition(partition)
-    if offset >= numbers.log_end_offset:
-        return made
-    if Hole.within(snapshot, partition, offset, offset + 1):
+def _explained(snapshot: Snapshot, config: TopicConfig, made: Explanation, *, cleans: bool) -> Explanation:
+    """As `explain_record`, as if every run were a file. `made`: what is known without the rows of segments."""
+    offset, now_ms = made.offset, made.now_ms
+    if Hole.within(snapshot, made.partition, offset, offset + 1):
         return dataclasses.replace(made, state=RecordState.GONE)
     # All partitions stay, because the plans know them by their places, but only this partition has rows.
-    of_partition = dataclasses.replace(snapshot, source=SegmentRows(snapshot.load_segments({partition})))
+    of_partition = dataclasses.replace(snapshot, source=SegmentRows(snapshot.load_segments({made.partition})))
     removed = _that_have(
         of_partition.segments.filter(pc.is_in(of_partition.segments.column("state"), pa.array(OUT_OF_LOG))), offset
     )
     moments = vacuum_moments(removed, config)
     freed_ms = max(now_ms, int(moments.max(initial=0)))
     if _that_have(of_partition.live, offset).num_rows:
-        cleans = cleaner and config.compact
-        record = _Record(of_partition, config, numbers, offset, timestamp_ms, now_ms, every_ms, cleans)
-        return record.explained(made, freed_ms)
+        return _Record(of_partition, config, made, cleans).explained(freed_ms)
     if not removed.num_rows:
         return dataclasses.replace(made, state=RecordState.GONE)
     last = Segment.of_table(removed.slice(int(moments.argmax()), 1))[0]
-    deleted = TimeBounds.of(freed_ms, freed_ms + every_ms)
+    deleted = TimeBounds.of(freed_ms, freed_ms + made.every_ms)
     steps = (Step("vacuum", Rule.FILE_DELETE_DELAY_MS, deleted),)
     return dataclasses.replace(made, state=RecordState.REMOVED, segment=last, steps=steps, files_deleted=deleted)
 
@@ -176,20 +164,26 @@ class _SegmentForecast:
 
 @dataclass(frozen=True)
 class _Record:
-    """A record that a file of the log holds. `cleans`: whether its topic is compacted."""
+    """A record that a file of the log holds, and what is `made` of its explanation. `cleans`: whether its topic is
+    compacted.
+    """
 
     snapshot: Snapshot
     config: TopicConfig
-    partition: Partition
-    offset: int
-    timestamp_ms: int | None
-    now_ms: int
-    every_ms: int
+    made: Explanation
     cleans: bool
 
     @property
     def live(self) -> pa.Table:
         return self.snapshot.live
+
+    @property
+    def now_ms(self) -> int:
+        return self.made.now_ms
+
+    @cached_property
+    def partition(self) -> Partition:
+        return self.snapshot.partition(self.made.partition)
 
     @cached_property
     def forecast(self) -> TopicForecast:
@@ -208,7 +202,7 @@ class _Record:
     def dirty_from(self) -> int:
         return max(self.partition.first_dirty_offset, self.partition.log_start_offset)
 
-    def explained(self, made: Explanation, freed_ms: int) -> Explanation:
+    def explained(self, freed_ms: int) -> Explanation:
         """The explanation. `freed_ms`: when vacuum may delete the last of those files that held the record before."""
         expected = self._segment_forecast()
         ways = [*self._retention(expected), *self._compaction(expected)]
@@ -218,17 +212,17 @@ class _Record:
         )
         deleted = TimeBounds.of(
             self._deletable_ms(leaves.earliest_ms, freed_ms),
-            self._deletable_ms(leaves.latest_ms, freed_ms) + self.every_ms,
+            self._deletable_ms(leaves.latest_ms, freed_ms) + self.made.every_ms,
         )
         steps = [*self._roll(expected), *ways]
         if ways:
             steps.append(Step("vacuum", Rule.FILE_DELETE_DELAY_MS, deleted))
         return dataclasses.replace(
-            made,
+            self.made,
             state=RecordState.ACTIVE if expected.roll else RecordState.SEALED,
             segment=expected.segment,
             steps=tuple(steps),
-            leaves_log=leaves if self.offset >= self.partition.log_start_offset else None,
+            leaves_log=leaves if self.made.offset >= self.partition.log_start_offset else None,
             files_deleted=deleted,
         )
 
@@ -240,10 +234,10 @@ class _Record:
 
     def _by(self, at_ms: int) -> int:
         """The latest moment at which a job that is due at `at_ms` has run."""
-        return max(at_ms, self.now_ms) + self.every_ms
+        return max(at_ms, self.now_ms) + self.made.every_ms
 
     def _segment_forecast(self) -> _SegmentForecast:
-        row = int(np.searchsorted(self.live.column("next_offset").to_numpy(), self.offset, side="right"))
+        row = int(np.searchsorted(self.live.column("next_offset").to_numpy(), self.made.offset, side="right"))
         segment = Segment.of_table(self.live.slice(row, 1))[0]
         if row < self.sealed_rows:
             first_ms = segment.first_batch_max_timestamp_ms
@@ -253,7 +247,7 @@ class _Record:
             )
         chunks = self.live.slice(self.sealed_rows)
         roll = forecast_roll(
-            chunks, row - self.sealed_rows, self.rules, self.now_ms, record_timestamp_ms=self.timestamp_ms
+            chunks, row - self.sealed_rows, self.rules, self.now_ms, record_timestamp_ms=self.made.timestamp_ms
         )
         retained_ms, cleanable_ms = self._moments_of(self.sealed_rows - 1) if self.sealed_rows else (0, 0)
         return _SegmentForecast(
@@ -293,7 +287,7 @@ class _Record:
         if reason := self.forecast.expired.get(expected.row):
             yield self._retain(reason, now_ms, self._by(now_ms), None, {"due": True})
             return
-        if expected.roll is not None and self.offset < self.partition.log_start_offset:
+        if expected.roll is not None and self.made.offset < self.partition.log_start_offset:
             yield Step("retain", BELOW_LOG_START, TimeBounds(now_ms, None), Wait.LOG_START)
         if config.delete and config.retention_bytes >= 0:
             more = {} if expected.roll else {"more_bytes": int(self.forecast.retain_bytes[expected.row])}
@@ -335,11 +329,11 @@ class _Record:
         """What cleaning may do with the record, and when it has read it. The newest record of a key stays."""
         if not self.cleans:
             return
-        dirty = self.offset >= self.dirty_from
+        dirty = self.made.offset >= self.dirty_from
         earliest_ms = expected.cleanable_ms[0] if dirty else self._first_cleaning_ms()
         cleaned_ms = NEVER
         # Retention may remove what makes a partition due, and an open transaction holds cleaning back.
-        if dirty and not self.config.delete and self.offset < self.partition.last_stable_offset:
+        if dirty and not self.config.delete and self.made.offset < self.partition.last_stable_offset:
             due_ms = max(expected.sealed_ms, expected.cleanable_ms[1], expected.max_lag_ms)
             candidate = self.forecast.compact.get(self.partition.partition)
             if candidate and candidate.picked and expected.segment.next_offset <= candidate.first_uncleanable_offset:
@@ -355,15 +349,15 @@ class _Record:
         yield Step("compact", Rule.NEWEST_OF_KEY, TimeBounds(max(earliest_ms, self.now_ms), None), Wait.KEYS, facts)
 
 
-def _after(one: RollForecast, wait_ms: int, before_ms: int) -> tuple[int, int]:
+def _after(roll: RollForecast, wait_ms: int, before_ms: int) -> tuple[int, int]:
     """(earliest, latest) moment at which more than `wait_ms` have passed since the largest timestamp of a segment that
     is not sealed yet; neither is before `before_ms`.
     """
-    least_ms = int(later(one.least_ms, wait_ms)) if one.least_ms >= 0 else 0
-    most_ms = int(later(one.most_ms, wait_ms))
+    least_ms = int(later(roll.least_ms, wait_ms)) if roll.least_ms >= 0 else 0
+    most_ms = int(later(roll.most_ms, wait_ms))
     return (max(before_ms, least_ms), max(before_ms, most_ms)) if wait_ms >= 0 else (before_ms, before_ms)
 
 
-def _missing(one: RollForecast | None) -> Wait:
+def _missing(roll: RollForecast | None) -> Wait:
     """What must happen before a segment ends, if the passing of time alone does not end it."""
-    return Wait.TIMESTAMPS if one is None or one.most_ms >= NEVER else Wait.RECORDS
+    return Wait.TIMESTAMPS if roll is None or roll.most_ms >= NEVER else Wait.RECORDS

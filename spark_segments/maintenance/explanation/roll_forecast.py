@@ -56,25 +56,25 @@ def forecast_roll(
     the largest timestamp is bounded before the records have come.
     """
     segments = Segment.of_table(chunks)
-    before = [one for one in segments[: row + 1] if one.log_bytes]
-    timed = all(one.first_batch_max_timestamp_ms >= 0 for one in segments if one.log_bytes)
+    before = [chunk for chunk in segments[: row + 1] if chunk.log_bytes]
+    timed = all(chunk.first_batch_max_timestamp_ms >= 0 for chunk in segments if chunk.log_bytes)
     if not _reasons(chunks.slice(0, row + 1), rules, now_ms):
         # No segment ends before the record, nor within its chunk, whatever is appended.
         starts = list(_starts(before, rules))
-        due_ms = max(int(later(_opened_ms(one), _roll_ms(one, segments[0], rules))) for one in starts)
-        first_ms = max(one.first_batch_max_timestamp_ms for one in starts)
-        most_ms = max(one.first_batch_max_timestamp_ms + _roll_ms(one, segments[0], rules) for one in starts)
-        least_ms = max(one.max_timestamp_ms for one in before)
+        due_ms = max(int(later(_opened_ms(chunk), _roll_ms(chunk, segments[0], rules))) for chunk in starts)
+        first_ms = max(chunk.first_batch_max_timestamp_ms for chunk in starts)
+        most_ms = max(chunk.first_batch_max_timestamp_ms + _roll_ms(chunk, segments[0], rules) for chunk in starts)
+        least_ms = max(chunk.max_timestamp_ms for chunk in before)
         ends = len(starts) == 1 and bool(_CERTAIN & _reasons(chunks, rules, now_ms))
     else:
-        first_ms = max(one.max_timestamp_ms for one in before)
-        due_ms = max(int(later(max(one.max_timestamp_ms, one.created_ms), rules.segment_ms)) for one in before)
+        first_ms = max(chunk.max_timestamp_ms for chunk in before)
+        due_ms = max(int(later(max(chunk.max_timestamp_ms, chunk.created_ms), rules.segment_ms)) for chunk in before)
         most_ms = first_ms + rules.segment_ms
-        least_ms = max((one.max_timestamp_ms for one in before[:-1]), default=-1)
+        least_ms = max((chunk.max_timestamp_ms for chunk in before[:-1]), default=-1)
         if record_timestamp_ms is not None:
             least_ms = max(least_ms, record_timestamp_ms)
         ends = False
-    if ends or sum(one.log_bytes for one in segments[row + 1 :]) > rules.segment_bytes:
+    if ends or sum(chunk.log_bytes for chunk in segments[row + 1 :]) > rules.segment_bytes:
         due_ms = now_ms
     if not timed:
         # After a merge the segment waits anew from its new file's time, and its first timestamp is unknown.
@@ -85,7 +85,10 @@ def forecast_roll(
 def _reasons(chunks: pa.Table, rules: RollRules, now_ms: int) -> set[str]:
     """Why a segment may end within these chunks; empty if none does."""
     return {
-        reason for one in plan_roll(chunks, rules, now_ms).partitions if one.needs_headers for reason in one.reasons
+        reason
+        for partition in plan_roll(chunks, rules, now_ms).partitions
+        if partition.needs_headers
+        for reason in partition.reasons
     }
 
 
@@ -137,5 +140,5 @@ def _copied_ms(snapshot: Snapshot, config: TopicConfig, run: Segment, now_ms: in
 
 def last_of(bounds: Sequence[TimeBounds]) -> TimeBounds:
     """When the last of several things happens."""
-    earliest, latest = ([getattr(one, name) for one in bounds] for name in ("earliest_ms", "latest_ms"))
+    earliest, latest = ([getattr(window, name) for window in bounds] for name in ("earliest_ms", "latest_ms"))
     return TimeBounds(*(None if None in moments else max(moments) for moments in (earliest, latest)))

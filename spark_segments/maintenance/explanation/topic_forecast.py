@@ -75,9 +75,9 @@ def forecast_topic(snapshot: Snapshot, config: TopicConfig, now_ms: int) -> Topi
         _retain_ms(live, owner, sealed, expired.rows, config),
         _retain_bytes(live, owner, sealed, count, config),
         _cleanable_ms(live, owner, sealed, partitions, config),
-        {int(np.searchsorted(numbers, one.partition)): one for one in rolls},
+        {int(np.searchsorted(numbers, roll.partition)): roll for roll in rolls},
         _idle_ms(live, owner, sealed, numbers, rules),
-        {one.partition: one for one in candidates},
+        {candidate.partition: candidate for candidate in candidates},
         _max_lag_ms(live, owner, sealed, candidates, count, config),
         np.bincount(gone_owner, minlength=count),
         np.bincount(gone_owner, _numbers(removed, "log_bytes"), minlength=count).astype(np.int64),
@@ -165,8 +165,9 @@ def _max_lag_ms(
 ) -> np.ndarray:
     """When what is dirty in a partition has waited for max.compaction.lag.ms: see `plan_compaction`."""
     dirty, bound = np.zeros(count, np.int64), np.zeros(count, np.int64)
-    for one in candidates:
-        dirty[one.partition], bound[one.partition] = one.first_dirty_offset, one.first_uncleanable_offset
+    for candidate in candidates:
+        dirty[candidate.partition] = candidate.first_dirty_offset
+        bound[candidate.partition] = candidate.first_uncleanable_offset
     first_timestamp = _numbers(live, "first_batch_max_timestamp_ms")
     waits = sealed & (_numbers(live, "next_offset") > dirty[owner]) & (_numbers(live, "base_offset") < bound[owner])
     rows = np.flatnonzero(waits & (first_timestamp > 0))
@@ -188,8 +189,8 @@ def vacuum_moments(
 
 def later(since_ms: np.ndarray | int, wait_ms: np.ndarray | int) -> np.ndarray:
     """int64[]: the first moment at which more than `wait_ms` have passed; NEVER if no clock reaches it."""
-    found: np.ndarray = since_ms + np.minimum(np.minimum(wait_ms, NEVER - 1) + 1, NEVER - np.maximum(since_ms, 0))
-    return found
+    moments: np.ndarray = since_ms + np.minimum(np.minimum(wait_ms, NEVER - 1) + 1, NEVER - np.maximum(since_ms, 0))
+    return moments
 
 
 def _numbers(table: pa.Table, name: str) -> np.ndarray:

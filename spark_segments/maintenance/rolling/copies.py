@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -98,12 +99,12 @@ def copied(
     numbers = range(len(copies))
     sharing = [number for number in numbers if copies[number].may_share]
     objects = _objects(copies, sharing, task_slots(spark))
-    in_objects = {number for one in objects for number in one}
+    in_objects = set(itertools.chain.from_iterable(objects))
     tasks = [*objects, *([number] for number in numbers if number not in in_objects)]
-    found = _run(copy, copies, tasks, spark, progress)
-    again = [[number] for one in objects for number in one if isinstance(found[number], SegmentsError)]
-    found |= _run(copy, copies, again, spark, None)
-    return [found[number] for number in numbers]
+    rows = _run(copy, copies, tasks, spark, progress)
+    again = [[number] for number in sorted(in_objects) if isinstance(rows[number], SegmentsError)]
+    rows |= _run(copy, copies, again, spark, None)
+    return [rows[number] for number in numbers]
 
 
 def _objects(copies: Sequence[CopyTask], sharing: Sequence[int], slots: int) -> list[list[int]]:
@@ -111,11 +112,11 @@ def _objects(copies: Sequence[CopyTask], sharing: Sequence[int], slots: int) -> 
     total_bytes = sum(copies[number].planned.log_bytes for number in sharing)
     most_bytes = min(WAITING_BYTES, max(total_bytes // slots, CHUNK_BYTES))
 
-    def begins(one: list[int], log_bytes: int, number: int) -> bool:
-        return len(one) >= FEWEST_RUNS and log_bytes + copies[number].planned.log_bytes > most_bytes
+    def begins(runs: list[int], log_bytes: int, number: int) -> bool:
+        return len(runs) >= FEWEST_RUNS and log_bytes + copies[number].planned.log_bytes > most_bytes
 
-    found = list(in_bins(sharing, lambda number: copies[number].planned.log_bytes, begins))
-    return [one for one in found if len(one) >= FEWEST_RUNS]
+    bins = in_bins(sharing, lambda number: copies[number].planned.log_bytes, begins)
+    return [runs for runs in bins if len(runs) >= FEWEST_RUNS]
 
 
 def _run(
@@ -133,8 +134,8 @@ def _run(
     ordered = sorted(tasks, key=log_bytes, reverse=True)  # so that no slot waits for a long task at the end
     work = [[copies[number] for number in task] for task in ordered]
     done = try_tasks(copy, work, spark, progress=progress, at_a_time=copy.storage.tasks_at_a_time)
-    found: dict[int, Segment | SegmentsError] = {}
-    for task, rows in zip(ordered, done, strict=True):
-        for place, number in enumerate(task):
-            found[number] = rows if isinstance(rows, SegmentsError) else rows[place]
-    return found
+    return {
+        number: rows if isinstance(rows, SegmentsError) else rows[place]
+        for task, rows in zip(ordered, done, strict=True)
+        for place, number in enumerate(task)
+    }

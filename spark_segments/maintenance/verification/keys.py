@@ -123,8 +123,8 @@ def _name_repeated(storage: Storage, task: KeysTask, keys: OffsetMap, start: int
     for window in _windows(storage, task, start):
         for decoded in window.records(task, start, end):
             key, offset = (column.to_pylist() for column in decoded.columns)
-            for one, at in zip(key, offset, strict=True):
-                if one is not None and (latest := keys.get(one)) != at:
+            for name, at in zip(key, offset, strict=True):
+                if name is not None and (latest := keys.get(name)) != at:
                     message = "A key is twice in a compacted partition's clean tail"
                     window.report(findings, message, at, f"offset {at}, and again {latest}")
                     named += 1
