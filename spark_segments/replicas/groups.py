@@ -77,7 +77,9 @@ def mirror_groups(
     errors: dict[str, SegmentsError] = {}
     for group, rows in positions.items():
         theirs = {
-            key: one for key, one in rows.items() if key[0] in snapshots and _fits(snapshots[key[0]], key[1], one)
+            key: position
+            for key, position in rows.items()
+            if key[0] in snapshots and _fits(snapshots[key[0]], key[1], position)
         }
 
         def plan(here: GroupRows, theirs: GroupRows = theirs, group: str = group) -> GroupRows | None:
@@ -91,8 +93,8 @@ def mirror_groups(
             if not moved:
                 return None
             changed.add(group)
-            kept = {key: one for key, one in here.items() if key[0] not in moved}
-            return kept | {key: one for key, one in theirs.items() if key[0] in moved}
+            kept = {key: position for key, position in here.items() if key[0] not in moved}
+            return kept | {key: position for key, position in theirs.items() if key[0] in moved}
 
         try:
             target.group(group).update(plan, made_by=rows.last.made_by)

@@ -878,7 +878,7 @@ MUTANTS = (
         "rebuild",
         "a note that nothing proves is played",
         "maintenance/rebuild/playback.py",
-        "        if one.name in notes.marked\n",
+        "        if note.name in notes.marked\n",
         "        if True\n",
         "tests/maintenance/rebuild/test_playback.py::test_a_last_note_without_its_mark_is_not_played_and_its_files_are_listed",
     ),

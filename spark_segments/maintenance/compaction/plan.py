@@ -170,7 +170,7 @@ def groups(
         [config.segment_bytes, config.segment_index_bytes, config.segment_index_bytes, MAX_RELATIVE_OFFSET + 1]
     )
     sized = zip(chosen, sizes, strict=True)
-    groups = in_bins(sized, lambda one: one[1], lambda _, total, one: bool((total + one[1] > limits).any()))
+    groups = in_bins(sized, lambda pair: pair[1], lambda _, total, pair: bool((total + pair[1] > limits).any()))
     return [[segment for segment, _ in group] for group in groups]
 
 

@@ -123,7 +123,7 @@ class _Played:
     def _rows(self, file: RowFile) -> pa.Table:
         if file.path in self.contents:
             return rows_of(self.contents[file.path], file.kind)
-        if self.copy is not None and any(one.path == file.path for one in self.copy.files):
+        if self.copy is not None and any(copied.path == file.path for copied in self.copy.files):
             return RowFiles(self.log.storage, recovery_directory(self.log.topic)).read_all([file])[0]
         return self.log.store.read_all([file])[0]
 
@@ -189,7 +189,7 @@ def _begun(log: TopicLog, notes: CommitNotes, read: Mapping[NoteName, ReadNote |
     for version in sorted(notes.by_version, reverse=True):
         if played is not None and version <= played.version:
             break
-        roots = [one for name in notes.by_version[version] if (one := read[name]) and one.before == digest_of(())]
+        roots = [note for name in notes.by_version[version] if (note := read[name]) and note.before == digest_of(())]
         for root in _proven(log, roots, notes, read):
             begun = _Played(log, None, version - 1, {}, 0, True)
             if begun.apply(root):
@@ -204,7 +204,7 @@ def _step(state: _Played, notes: CommitNotes, read: Mapping[NoteName, ReadNote |
     """The state after the next commit. None where none is proven."""
     version, digest = state.version + 1, state.digest
     played = dataclasses.replace(state, contents=dict(state.contents))
-    candidates = [one for name in notes.by_version.get(version, ()) if (one := read[name]) and one.before == digest]
+    candidates = [note for name in notes.by_version.get(version, ()) if (note := read[name]) and note.before == digest]
     for note in _proven(played.log, candidates, notes, read):
         if played.apply(note):
             return played
@@ -225,17 +225,17 @@ def _proven(
     if not candidates:
         return []
     following = notes.by_version.get(candidates[0].name.version + 1, ())
-    begun = {one.before for name in following if (one := read[name]) is not None}
+    begun = {note.before for name in following if (note := read[name]) is not None}
     made = None
     with contextlib.suppress(*UNREADABLE):
         info = commit_info(log.delta.actions(candidates[0].name.version))
         made = f"{info.get('commitId')}-{info.get('attempt')}"
     return [
-        one
-        for one in candidates
-        if one.name in notes.marked
-        or one.after in begun
-        or (one.name.commit == made and one.operation != REBUILD)  # whose checkpoint makes it, and not its commit
+        note
+        for note in candidates
+        if note.name in notes.marked
+        or note.after in begun
+        or (note.name.commit == made and note.operation != REBUILD)  # whose checkpoint makes it, and not its commit
     ]
 
 

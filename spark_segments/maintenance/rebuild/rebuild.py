@@ -206,7 +206,7 @@ def described(log: LogDirectory, known: KnownTopic, *, dry_run: bool) -> Report:
     files = _files(log.storage, snapshot)
     named = set(snapshot.source.read(None).column("path").to_pylist())
     unnamed = [info for path, info in sorted(files.items()) if path.endswith(".log") and path not in named]
-    by_path = {path: one.version for one in known.unproven for path in one.paths}
+    by_path = {path: note.version for note in known.unproven for path in note.paths}
     report = Report("rebuild-manifest", dry_run)
     for row in snapshot.partitions.to_pylist():
         offsets = {name: row[name] for name in ("log_start_offset", "log_end_offset")}
@@ -220,8 +220,8 @@ def described(log: LogDirectory, known: KnownTopic, *, dry_run: bool) -> Report:
         "is_exact": known.is_whole and not any(info.mtime_ms >= known.known_ms for info in unnamed),
         "topic_id_before": snapshot.topic_id,
         "unproven": [
-            {"version": one.version, "operation": one.operation, "files": sorted(one.paths & files.keys())}
-            for one in known.unproven
+            {"version": note.version, "operation": note.operation, "files": sorted(note.paths & files.keys())}
+            for note in known.unproven
         ],
         "unnamed_files": [
             {"path": info.path, "bytes": info.size, "written_ms": info.mtime_ms, "note": by_path.get(info.path)}
@@ -232,7 +232,7 @@ def described(log: LogDirectory, known: KnownTopic, *, dry_run: bool) -> Report:
             for row in Segment.of_table(snapshot.live)
             if row.path not in files or files[row.path].size < row.end_position
         ],
-        "transactions": [{"app_id": one.application, "version": one.version} for one in known.transactions],
+        "transactions": [{"app_id": sent.application, "version": sent.version} for sent in known.transactions],
         "groups": _groups(log, snapshot.topic),
     }
     report.details["not_known"] = _not_known(known, report)
@@ -275,7 +275,7 @@ def _not_known(known: KnownTopic, report: Report) -> list[str]:
             f"Whether the commits after version {version} that have a note were made, {_versions(said['unproven'])}: "
             "nothing proves it. What they append is in files that the list names, and segments dump reads these."
         )
-    if known.lost_versions > len({one["version"] for one in said["unproven"]}):
+    if known.lost_versions > len({note["version"] for note in said["unproven"]}):
         doubts.append(
             f"Commits after version {version}, at least {known.lost_versions} of them: appends, settings, new "
             "partitions, what a restore took or brought back, and what retention, delete-records, compaction and erase "
@@ -297,8 +297,8 @@ def _not_known(known: KnownTopic, report: Report) -> list[str]:
             "one listed is added."
         )
     ends = {row["partition"]: row["log_end_offset"] for row in report.partitions}
-    same = (one for one in said["groups"] if one["topic_id"] == said["topic_id_before"])
-    if any(one["offset"] > ends.get(one["partition"], 0) for one in same):
+    positions = (position for position in said["groups"] if position["topic_id"] == said["topic_id_before"])
+    if any(position["offset"] > ends.get(position["partition"], 0) for position in positions):
         doubts.append("Records that groups have read: their positions lie above the last log end that is known.")
     return doubts + _of_files(said["missing_files"])
 
@@ -308,4 +308,4 @@ def _of_files(missing: Collection[dict[str, Any]]) -> list[str]:
 
 
 def _versions(unproven: Collection[dict[str, Any]]) -> str:
-    return ", ".join(f"{one['operation']} of version {one['version']}" for one in unproven)
+    return ", ".join(f"{note['operation']} of version {note['version']}" for note in unproven)
