@@ -296,7 +296,7 @@ class Server:
             try:
                 login = None if self._users is None else Login(self._users)
                 connection = Connection(client, address[0], self.limits, self._memory, tls=self._tls, login=login)
-            except OSError:  # the client has gone already
+            except (OSError, MemoryError):  # the client has gone already, or the process gets no memory
                 client.close()
                 continue
             if not self._connections.take(connection.owner, 1):
@@ -401,6 +401,10 @@ class Server:
             raise _EndError("a request that is not taken") from None
         except OSError as error:  # the client went
             raise _EndError(str(error)) from None
+        except MemoryError:  # a limit of the process, below those of the server: the client may try again
+            self._count(refused_connections=1)
+            _logger.warning("closed the connection of %s: the process gets no memory", connection.address)
+            raise _EndError("no memory") from None
         except _EndError:
             raise
         except Exception:  # a fault of ours costs the connection that met it, and no other

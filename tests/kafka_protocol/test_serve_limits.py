@@ -22,6 +22,8 @@ from spark_segments.kafka_protocol.server import Server
 from tests.kafka_protocol.requests import answer_of, answered, request
 from tests.kafka_protocol.serving import self_signed, serving
 from tests.log.memory_store import memory_log
+from tests.opened import opened
+from tests.played_files import Go, PlayedFiles
 
 FETCH, METADATA, JOIN_GROUP, SASL_HANDSHAKE, API_VERSIONS, SASL_AUTHENTICATE = 1, 3, 11, 17, 18, 36
 MIB = 1 << 20
@@ -144,6 +146,24 @@ def test_requests_under_way_have_a_bound_together(log: LogDir) -> None:
                 large.sendall(struct.pack(">i", 2 * MIB) + bytes(2 * MIB - 1))
         assert server.state["held_bytes"] <= 4 * MIB
         assert answered(server.port, METADATA, 0, {"topics": "plain", "name": "plain"}).topics[0].name == "plain"
+
+
+def test_an_answer_for_which_the_process_gets_no_memory_ends_its_connection_alone(
+    log: LogDir, caplog: pytest.LogCaptureFixture
+) -> None:
+    left = [True]
+
+    def read(path: str, go: Go) -> Any:
+        if "/plain-0/" in path and left:
+            left.pop()
+            raise MemoryError
+        return go()
+
+    with serving(opened(log, PlayedFiles(read=read))) as server, connected(server) as first:
+        first.sendall(request(FETCH, 4, fetch_of(0, MIB)))
+        assert is_ended(first)
+        assert records_of(answered(server.port, FETCH, 4, fetch_of(0, MIB))) > BYTES
+    assert not left and "gets no memory" in caplog.text
 
 
 NAMES = ("topic", "name", "resource_name", "topics", "groups", "group_id", "key", "coordinator_keys")

@@ -7,6 +7,7 @@ import ctypes
 import dataclasses
 import itertools
 import logging
+import os
 import resource
 import ssl
 import sys
@@ -30,7 +31,8 @@ _LINES_A_SECOND = 20
 _OTHER_FILES = 512
 _STACK_BYTES = 1 << 20
 _SWITCH_SECONDS = 0.001  # from one thread to the next: who answers much keeps others waiting for less
-_M_ARENA_MAX = -8
+_M_MMAP_THRESHOLD, _M_ARENA_MAX = -3, -8
+_LARGE_BYTES = 1 << 20
 
 
 @with_options
@@ -72,8 +74,10 @@ def serve(
 
     Example: segments serve /data/log --port 9092
     """
-    import pyarrow
-
+    # Read when Arrow and numpy are imported. Rows of manifests are small buffers that stay for long, made by many
+    # threads: mimalloc, Arrow's own choice, then holds six times their size, and takes 1 GiB of addresses.
+    os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     try:
         from spark_segments.kafka_protocol.credentials import Users
         from spark_segments.kafka_protocol.limits import Limits
@@ -82,9 +86,6 @@ def serve(
     except ModuleNotFoundError as error:
         raise MissingExtraError("kafka", "Kafka's protocol", str(error.name)) from error
 
-    # Rows of manifests are small buffers that stay for long, made by many threads: mimalloc, Arrow's own choice, then
-    # holds six times their size.
-    pyarrow.set_memory_pool(pyarrow.system_memory_pool())
     limits = _with_room(Limits(offsets_retention_minutes=retention_minutes))
     log = location.open()
     views = Views(
@@ -132,8 +133,10 @@ def _with_room(limits: Limits) -> Limits:
         limits = dataclasses.replace(limits, connections=min(limits.connections, max(files - _OTHER_FILES, files // 2)))
     threading.stack_size(_STACK_BYTES)
     sys.setswitchinterval(_SWITCH_SECONDS)
-    with contextlib.suppress(AttributeError, OSError):  # glibc has 64 MiB of addresses for each of its arenas
+    with contextlib.suppress(AttributeError, OSError):
+        # glibc has 64 MiB of addresses for each of its arenas, and keeps large buffers, once freed, between small ones.
         ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 2)
+        ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, _LARGE_BYTES)
     return limits
 
 
