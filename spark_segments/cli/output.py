@@ -22,6 +22,9 @@ from spark_segments.errors import SegmentsError, escaped
 from spark_segments.quantities import Bytes, human_bytes, plural
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    from spark_segments.face.logdir import LogDir
     from spark_segments.log.report import Report
 
 FAILED = 1
@@ -79,6 +82,11 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, title:
             pad + cell if to_right else cell + pad for cell, pad, to_right in zip(line, padding, right, strict=True)
         )
         print("  ".join(padded).rstrip())
+
+
+def print_rows(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> None:
+    """Prints these columns of rows as a table."""
+    print_table(columns, ([row[name] for name in columns] for row in rows))
 
 
 def _print_stacked(names: Sequence[str], cells: Iterable[Sequence[str]]) -> None:
@@ -179,6 +187,16 @@ def tell(report: Report, told: set[str]) -> set[str]:
         if text not in told:
             print(text, file=sys.stderr, flush=True)
     return set(texts)
+
+
+def write_copied(
+    path: Path | None, log: LogDir, report: Report, records: str, size: str, lag: Mapping[str, int] | None = None
+) -> None:
+    """Writes the metrics of a copy, where they are wanted. `records`, `size`: figures of its report."""
+    if path is not None:
+        from spark_segments.maintenance.metrics import write_copy_metrics
+
+        write_copy_metrics(path, log.uri, report.job, report.by_topic(records), report.by_topic(size), lag)
 
 
 def print_summary(text: str) -> None:

@@ -22,14 +22,21 @@ from spark_segments.cli.options import (
     option,
     with_options,
 )
-from spark_segments.cli.output import FAILED, FOUND_FAULTS, Output, print_report, print_summary, shown_hole
+from spark_segments.cli.output import (
+    FAILED,
+    FOUND_FAULTS,
+    Output,
+    print_report,
+    print_summary,
+    shown_hole,
+    write_copied,
+)
 from spark_segments.config import parse_overrides
 from spark_segments.errors import InvalidOptionError
 from spark_segments.progress import progress_bar
 
 if TYPE_CHECKING:
     from spark_segments.face.logdir import LogDir
-    from spark_segments.log import Report
 
 KAFKA_STORAGE = option("A storage option for KAFKA_DIR, like --storage.", metavar="NAME=VALUE")
 
@@ -92,7 +99,8 @@ def import_(
         )
     for hole in report.details["holes"]:
         print(f"hole: {shown_hole(hole)}", file=sys.stderr)
-    _print(report, log, output, metrics)
+    write_copied(metrics, log, report, "records_in", "bytes_in")
+    print_report(report.to_dict(), output)
     if checksums is not None:
         from spark_segments.maintenance.verification.checksums import write_checksums
 
@@ -139,7 +147,8 @@ def export(
             spark=spark.session("export"),
             progress=progress,
         )
-    _print(report, log, output, metrics)
+    write_copied(metrics, log, report, "records_in", "bytes_in")
+    print_report(report.to_dict(), output)
     if output is Output.JSON:
         return
     ids = "the ids of the cluster that this log is of: a new one needs --topic-ids"
@@ -174,12 +183,3 @@ def _ids_there(log: LogDir, file: Path) -> dict[str, str]:
                 hint="Create it there with as many as here",
             )
     return {name: topic_id for name, topic_id, _ in lines}
-
-
-def _print(report: Report, log: LogDir, output: Output, metrics: Path | None) -> None:
-    """Prints the report, and writes it as metrics."""
-    if metrics is not None:
-        from spark_segments.maintenance.metrics import write_copy_metrics
-
-        write_copy_metrics(metrics, log.uri, report.job, report.by_topic("records_in"), report.by_topic("bytes_in"))
-    print_report(report.to_dict(), output)

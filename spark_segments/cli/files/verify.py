@@ -20,7 +20,7 @@ from spark_segments.cli.options import (
     option,
     with_options,
 )
-from spark_segments.cli.output import FOUND_FAULTS, Output, print_json, print_table, shown_hole
+from spark_segments.cli.output import FOUND_FAULTS, Output, print_json, print_rows, print_table, shown_hole
 from spark_segments.errors import InvalidOptionError, SegmentsError, StorageError
 from spark_segments.maintenance.rebuild.rebuild import rebuild_manifest
 from spark_segments.maintenance.verification.verify import verify as look_for_faults
@@ -91,9 +91,9 @@ def verify(
             print(finding)
         for hole in details["holes"]:
             print(f"hole: {shown_hole(hole)}")
-        for one in report.partitions:
-            if one["action"] == "repaired":
-                print(f"repaired: {one['topic']}-{one['partition']}: {one['path']} is {one['new_path']} now")
+        for line in report.partitions:
+            if line["action"] == "repaired":
+                print(f"repaired: {line['topic']}-{line['partition']}: {line['path']} is {line['new_path']} now")
         count = len(report.findings) + details["findings_left_out"]
         print(
             f"verify{' (deep)' if details['deep'] else ''}: {len(report.topics):,} topics, "
@@ -151,23 +151,20 @@ def _print_text(report: Report) -> None:
         print(f"All commits are known: the topic keeps its id, {said['topic_id']}.")
     else:
         print(f"The topic gets a new id; before, it had {said['topic_id_before']}.")
-    columns = ["partition", "log_start_offset", "log_end_offset", "segments"]
-    print_table(columns, ([line[name] for name in columns] for line in report.partitions))
+    print_rows(["partition", "log_start_offset", "log_end_offset", "segments"], report.partitions)
     if said["unproven"]:
         print("\nCommits that have a note, and that nothing proves:")
-        rows = ([one["version"], one["operation"], len(one["files"])] for one in said["unproven"])
-        print_table(["version", "operation", "files"], rows)
+        commits = ({**commit, "files": len(commit["files"])} for commit in said["unproven"])
+        print_rows(["version", "operation", "files"], commits)
     if said["unnamed_files"]:
         print("\nFiles that no known commit names (segments dump reads them):")
-        rows = ([one["path"], Bytes(one["bytes"]), one["note"]] for one in said["unnamed_files"])
+        rows = ([file["path"], Bytes(file["bytes"]), file["note"]] for file in said["unnamed_files"])
         print_table(["path", "size", "in the note of version"], rows)
     if said["missing_files"]:
         print("\nFiles of the log that are gone or cut:")
-        columns = ["path", "partition", "base_offset", "next_offset"]
-        print_table(columns, ([one[name] for name in columns] for one in said["missing_files"]))
+        print_rows(["path", "partition", "base_offset", "next_offset"], said["missing_files"])
     if said["groups"] and not said["is_exact"]:
         print("\nGroups that must choose where they go on (segments groups reset):")
-        columns = ["group", "partition", "offset"]
-        print_table(columns, ([one[name] for name in columns] for one in said["groups"]))
+        print_rows(["group", "partition", "offset"], said["groups"])
     for sentence in said["not_known"]:
         print(f"\nNot known: {sentence}")

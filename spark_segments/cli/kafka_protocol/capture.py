@@ -23,7 +23,7 @@ from spark_segments.cli.options import (
     option,
     with_options,
 )
-from spark_segments.cli.output import FAILED, FOUND_FAULTS, Output, print_json, shown_hole, tell
+from spark_segments.cli.output import FAILED, FOUND_FAULTS, Output, print_json, shown_hole, tell, write_copied
 from spark_segments.errors import MissingExtraError
 from spark_segments.kafka_protocol.capture_options import Divergence
 from spark_segments.progress import progress_bar
@@ -102,8 +102,8 @@ def capture(
             for hole in report.details["holes"]:
                 print(f"hole: {shown_hole(hole)}", file=sys.stderr, flush=True)
             code = code or _code(report)
-            if metrics is not None:
-                _write_metrics(metrics, log.uri, report)
+            lag = {line["topic"]: line["lag"] for line in report.partitions if "lag" in line}
+            write_copied(metrics, log, report, "records_out", "bytes_out", lag)
             if once or report.records_out or report.details["holes"]:
                 _print(report, output)
             if once:
@@ -117,22 +117,14 @@ def _code(report: Report) -> int:
     """The exit code of a pass."""
     if report.failed:
         return FAILED
-    lines = report.partitions
-    is_found = report.details["holes"] or any(one["late"] or one["kept"] or one.get("branched") for one in lines)
-    return FOUND_FAULTS if is_found else 0
+    is_told = any(line["late"] or line["kept"] or line.get("branched") for line in report.partitions)
+    return FOUND_FAULTS if is_told or report.details["holes"] else 0
 
 
 def _print(report: Report, output: Output) -> None:
     if output is Output.JSON:
         print_json(report.to_dict())
         return
-    for one in report.partitions:
-        text = f"{one['records_out']} records in {one['bytes_out']} bytes"
-        print(f"{one['topic']}: {text}, {one['lag']} behind" if "lag" in one else f"{one['topic']}: {text}", flush=True)
-
-
-def _write_metrics(path: Path, uri: str, report: Report) -> None:
-    from spark_segments.maintenance.metrics import write_copy_metrics
-
-    lag = {one["topic"]: one["lag"] for one in report.partitions if "lag" in one}
-    write_copy_metrics(path, uri, "capture", report.by_topic("records_out"), report.by_topic("bytes_out"), lag)
+    for line in report.partitions:
+        lag = f", {line['lag']} behind" if "lag" in line else ""
+        print(f"{line['topic']}: {line['records_out']} records in {line['bytes_out']} bytes{lag}", flush=True)

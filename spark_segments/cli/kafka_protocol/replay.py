@@ -23,7 +23,7 @@ from spark_segments.cli.options import (
     option,
     with_options,
 )
-from spark_segments.cli.output import Output, print_json, print_table, tell
+from spark_segments.cli.output import Output, print_json, print_rows, tell, write_copied
 from spark_segments.config import parse_overrides
 from spark_segments.errors import MissingExtraError
 from spark_segments.progress import progress_bar
@@ -97,8 +97,7 @@ def replay(
         while True:
             report = work.plan() if dry_run else work.send()
             told = tell(report, told)
-            if metrics is not None and not dry_run:
-                _write_metrics(metrics, log.uri, report)
+            write_copied(None if dry_run else metrics, log, report, "records_out", "bytes_out")
             if dry_run or not follow or report.records_out:
                 _print(report, output)
             if dry_run or not follow:
@@ -111,15 +110,9 @@ def _print(report: Report, output: Output) -> None:
         print_json(report.to_dict())
         return
     columns = ["topic", "target", "partitions", *(["created", "to_send"] if report.dry_run else ["records", "bytes"])]
-    lines = [one | {"records": one["records_out"], "bytes": one["bytes_out"]} for one in report.partitions]
-    print_table(columns, ([one[name] for name in columns] for one in lines))
-    for one in lines:
-        if one.get("groups"):
-            print(f"{one['target']}: positions of {', '.join(one['groups'])}")
+    lines = [line | {"records": line["records_out"], "bytes": line["bytes_out"]} for line in report.partitions]
+    print_rows(columns, lines)
+    for line in lines:
+        if line.get("groups"):
+            print(f"{line['target']}: positions of {', '.join(line['groups'])}")
     sys.stdout.flush()
-
-
-def _write_metrics(path: Path, uri: str, report: Report) -> None:
-    from spark_segments.maintenance.metrics import write_copy_metrics
-
-    write_copy_metrics(path, uri, "replay", report.by_topic("records_out"), report.by_topic("bytes_out"))

@@ -184,10 +184,10 @@ class Pages:
             if topic not in self._guesses:
                 if len(self._guesses) >= _GUESSES:
                     self._guesses.clear()
-                found = guessed(self.log, topic, self.formats)
+                guess = guessed(self.log, topic, self.formats)
                 if not any(start < end for start, end in self.log.topic(topic).offsets().values()):
-                    return found[0]  # nothing to guess from yet
-                self._guesses[topic] = found
+                    return guess[0]  # nothing to guess from yet
+                self._guesses[topic] = guess
             formats, said = self._guesses[topic]
         notes += said
         return formats

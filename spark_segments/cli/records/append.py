@@ -133,8 +133,8 @@ def append(
 
         write_copy_metrics(metrics, log.uri, "append", {topic: records})
     if output is Output.JSON:
-        found = {"job": "append", "topic": topic, "seconds": seconds, "records": records, "repeated": repeated}
-        print_json(found | {"partitions": lines})
+        report = {"job": "append", "topic": topic, "seconds": seconds, "records": records, "repeated": repeated}
+        print_json(report | {"partitions": lines})
         return
     if lines:
         print_table([*lines[0]], (list(line.values()) for line in lines))

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from spark_segments.cli import completion
 from spark_segments.cli.arguments import named_offset, numbers, offsets_at
-from spark_segments.cli.completion import groups
 from spark_segments.cli.confirmation import confirm
 from spark_segments.cli.lazy_commands import group_of, panels
 from spark_segments.cli.options import (
@@ -23,7 +23,7 @@ from spark_segments.cli.options import (
     option,
     with_options,
 )
-from spark_segments.cli.output import Output, print_json, print_table
+from spark_segments.cli.output import Output, print_json, print_rows, print_table
 from spark_segments.errors import InvalidOptionError, OffsetOutOfRangeError, SegmentsError, UnknownTopicError
 from spark_segments.face.logdir import LogDir
 from spark_segments.log import Group, LogDirectory, PartitionState, Position, Snapshot
@@ -54,7 +54,7 @@ def _groups() -> None:
     """List, show, reset and delete groups of readers."""
 
 
-GROUP = argument("GROUP", "The group's id.", autocompletion=groups)
+GROUP = argument("GROUP", "The group's id.", autocompletion=completion.groups)
 
 COLUMNS = ["topic", "partition", "position", "log_end", "lag", "problem"]
 RESET_COLUMNS = ["topic", "partition", "position", "new_position", "log_end", "lag", "note"]
@@ -66,11 +66,11 @@ def list_groups(location: LogOptions, output: Output = OUTPUT) -> None:
 
     Example: segments groups list /data/log
     """
-    found = location.open().groups()
+    groups = location.open().groups()
     if output is Output.JSON:
-        print_json({"groups": found})
+        print_json({"groups": groups})
     else:
-        for group in found:
+        for group in groups:
             print(group)
 
 
@@ -126,7 +126,7 @@ def show(
         print_json({"group": group, "positions": rows})
     elif rows:
         columns = COLUMNS if any(row["problem"] for row in rows) else COLUMNS[:-1]
-        print_table(columns, ([row[name] for name in columns] for row in rows))
+        print_rows(columns, rows)
     else:
         print(f"Group {group} has no positions in {', '.join(topic or [])}.")
 

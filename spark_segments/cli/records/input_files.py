@@ -33,15 +33,12 @@ def files_of(path: str) -> list[str]:
     files = []
     for name in sorted(glob.glob(path)):
         inside = sorted(Path(name).rglob("*")) if os.path.isdir(name) else [Path(name)]
-        within = [one for one in inside if one.is_file()]
-        files += [str(one) for one in within if not _is_hidden(one.relative_to(Path(name).parent))]
+        for file in filter(Path.is_file, inside):
+            if not any(part.startswith(("_", ".")) for part in file.relative_to(Path(name).parent).parts):
+                files.append(str(file))
     if not files:
         raise InvalidOptionError("There is nothing to append", expected="a file, a directory or a pattern", found=path)
     return files
-
-
-def _is_hidden(path: Path) -> bool:
-    return any(part.startswith(("_", ".")) for part in path.parts)
 
 
 def opened(file: str) -> Any:
@@ -87,9 +84,9 @@ def _without_mark(block: pa.Buffer) -> pa.Buffer:
 def _lines_end(content: np.ndarray, begin: int) -> int:
     """The place behind the last line's end from `begin` on; 0 where no line ends there."""
     for first in (max(begin, len(content) - _TAIL_BYTES), begin):
-        found = content[first:].tobytes().rfind(b"\n")
-        if found >= 0:
-            return first + found + 1
+        place = content[first:].tobytes().rfind(b"\n")
+        if place >= 0:
+            return first + place + 1
     return 0
 
 

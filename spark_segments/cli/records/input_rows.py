@@ -71,7 +71,7 @@ class Format(StrEnum):
 
 
 _ENDINGS = {".json": Format.JSON, ".jsonl": Format.JSON, ".ndjson": Format.JSON}
-_ENDINGS |= {f".{one.value}": one for one in (Format.CSV, Format.PARQUET)}
+_ENDINGS |= {f".{kind.value}": kind for kind in (Format.CSV, Format.PARQUET)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,10 +103,8 @@ class Input:
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """The rows of all files in the order of their names, with a writer's columns."""
-        read = getattr(self, f"_{self.format}")
-        for rows in read(
-            self.paths if self.format is Format.DELTA else [one for path in self.paths for one in files_of(path)]
-        ):
+        read, is_delta = getattr(self, f"_{self.format}"), self.format is Format.DELTA
+        for rows in read(self.paths if is_delta else [file for path in self.paths for file in files_of(path)]):
             if self.partition is not None:
                 number = pa.repeat(pa.scalar(self.partition, pa.int32()), rows.num_rows)
                 names = [name for name in rows.schema.names if name != "partition"]
@@ -354,11 +352,11 @@ def _is_misspelt(schema: pa.Schema) -> bool:
 def _split(texts: pa.BinaryArray, separator: bytes) -> tuple[pa.BinaryArray, pa.BinaryArray, np.ndarray]:
     """(what is before, what is behind the first separator of each text, bool[n] whether it has one)"""
     starts, ends = offsets_of(texts)[:-1], offsets_of(texts)[1:]
-    found = pc.find_substring(texts, separator).to_numpy().astype(np.int64)
-    before_ends = np.where(found < 0, ends, starts + found)
+    places = pc.find_substring(texts, separator).to_numpy().astype(np.int64)
+    before_ends = np.where(places < 0, ends, starts + places)
     behind = np.minimum(before_ends + len(separator), ends)
     data = texts.buffers()[2]
-    return gathered(data, starts, before_ends - starts), gathered(data, behind, ends - behind), found >= 0
+    return gathered(data, starts, before_ends - starts), gathered(data, behind, ends - behind), places >= 0
 
 
 def _csv_names(head: bytes, parsing: pv.ParseOptions, *, has_header: bool) -> list[str]:
@@ -381,8 +379,8 @@ class _Rejoined:
         """At most `size` bytes, none at the end."""
         if not self._head:
             return bytes(self._rest.read(size))
-        found, self._head = self._head[:size], self._head[size:]
-        return found
+        first, self._head = self._head[:size], self._head[size:]
+        return first
 
 
 def _is_text_or_number(kind: pa.DataType) -> bool:
@@ -395,8 +393,8 @@ def _format_of(path: str) -> Format:
         return Format.DELTA
     if os.path.isdir(path):
         path = files_of(path)[0]
-    endings = [one.lower() for one in Path(path).suffixes]
-    return next((_ENDINGS[one] for one in reversed(endings[-2:]) if one in _ENDINGS), Format.TEXT)
+    endings = [suffix.lower() for suffix in Path(path).suffixes]
+    return next((_ENDINGS[ending] for ending in reversed(endings[-2:]) if ending in _ENDINGS), Format.TEXT)
 
 
 def _without_dictionary_types(schema: pa.Schema) -> pa.Schema:

@@ -168,7 +168,7 @@ Shown = Callable[[pa.Array], pa.Array]
 
 def for_terminal(column: pa.Array) -> pa.LargeBinaryArray:
     """The column's texts or bytes without what a terminal would obey."""
-    return pa.array([None if one is None else escaped_bytes(one) for one in as_bytes(column).to_pylist()], _BYTES)
+    return pa.array([None if text is None else escaped_bytes(text) for text in as_bytes(column).to_pylist()], _BYTES)
 
 
 def as_bytes(column: pa.Array) -> pa.LargeBinaryArray:

@@ -78,11 +78,11 @@ def _text(schema: pa.Schema, batches: Iterator[pa.RecordBatch], file: BinaryIO) 
 
 def _json(schema: pa.Schema, batches: Iterator[pa.RecordBatch], file: BinaryIO) -> None:
     for row in rows_of(batches):
-        found = dict(zip(schema.names, row, strict=True))
+        named = dict(zip(schema.names, row, strict=True))
         try:
-            line = json.dumps(found, default=plain, ensure_ascii=False, allow_nan=False)
+            line = json.dumps(named, default=plain, ensure_ascii=False, allow_nan=False)
         except ValueError:  # JSON has no such numbers
-            line = json.dumps(finite(found), default=plain, ensure_ascii=False)
+            line = json.dumps(finite(named), default=plain, ensure_ascii=False)
         file.write(escaped_json(line).encode() + b"\n")
 
 
@@ -92,7 +92,9 @@ def _csv(schema: pa.Schema, batches: Iterator[pa.RecordBatch], file: BinaryIO) -
         lines = csv.writer(text, lineterminator="\n")
         for row in itertools.chain([schema.names], rows_of(batches)):
             cells = ["" if value is None else cell_of(value) for value in row]
-            lines.writerow([escaped(one) if isinstance(one, str) else one for one in cells] if file.isatty() else cells)
+            lines.writerow(
+                [escaped(cell) if isinstance(cell, str) else cell for cell in cells] if file.isatty() else cells
+            )
     finally:
         text.detach()
 

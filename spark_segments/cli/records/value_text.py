@@ -94,7 +94,7 @@ def guessed(log: LogDir, topic: str, formats: Mapping[str, str]) -> tuple[dict[s
         if f"{column}.format" in guesses:
             continue
         values = _first(log, topic, column)
-        names = {looks_like(one)[0] for one in values}
+        names = {looks_like(value)[0] for value in values}
         if len(names) != 1:
             continue
         name, shown = names.pop(), looks_like(values[0])[1]
@@ -162,9 +162,9 @@ def encoded(batches: Iterable[pa.RecordBatch], writers: Sequence[Encoder]) -> It
     """Encodes batches whose keys and values are JSON text to the bytes of their formats."""
     for batch in batches:
         columns = dict(zip(batch.schema.names, batch.columns, strict=True))
-        for one in writers:
-            name = one.chosen.column
-            columns[name] = one.encode(_typed(columns[name], one))
+        for writer in writers:
+            name = writer.chosen.column
+            columns[name] = writer.encode(_typed(columns[name], writer))
         yield pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
 
 

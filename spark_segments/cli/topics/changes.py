@@ -27,7 +27,7 @@ from spark_segments.cli.options import (
     option,
     with_options,
 )
-from spark_segments.cli.output import Output, print_json, print_table, print_text
+from spark_segments.cli.output import Output, print_json, print_rows, print_table, print_text
 from spark_segments.cli.page.words import duration
 from spark_segments.config import parse_overrides, topic_config
 from spark_segments.config.table import KEYS
@@ -89,7 +89,7 @@ def alter(
     log = location.open()
     names = log.named(topic)
     for name in delete_config or []:
-        if name not in KEYS and not any(name in log.topic(one).snapshot.config for one in names):
+        if name not in KEYS and not any(name in log.topic(topic_name).snapshot.config for topic_name in names):
             near = difflib.get_close_matches(name, KEYS, n=1)
             hint = f"Did you mean {near[0]}?" if near else "segments describe shows the topic's settings"
             raise InvalidOptionError("Unknown setting", found=name, hint=hint)
@@ -131,13 +131,13 @@ def delete(
     names = log.named(topic)
     if if_exists:
         names = [name for name in names if name in log.topics()]
-    found = {name: _content(log, name, force=force) for name in names}
+    contents = {name: _content(log, name, force=force) for name in names}
     if dry_run:
-        for what, _, _ in found.values():
+        for what, _, _ in contents.values():
             print(f"Would delete {what}.")
         return
-    confirm(f"Delete {'; '.join(what for what, _, _ in found.values())}?", yes or not found)
-    for name, (_, version, delay) in found.items():
+    confirm(f"Delete {'; '.join(what for what, _, _ in contents.values())}?", yes or not contents)
+    for name, (_, version, delay) in contents.items():
         log.delete_topic(name, force=force)
         print(f"Deleted topic {name}.")
         if version is not None:
@@ -215,7 +215,7 @@ def restore(
     if details["erasures"]:
         print(
             f"warning: records that were erased since {'would be' if dry_run else 'are'} in the log again: "
-            f"{', '.join(str(Erasure(**one)) for one in details['erasures'])}. Erase their keys again",
+            f"{', '.join(str(Erasure(**erasure)) for erasure in details['erasures'])}. Erase their keys again",
             file=sys.stderr,
         )
     if output is Output.JSON:
@@ -242,8 +242,7 @@ def _print_text(topic: str, report: Report) -> None:
     details = report.details
     if report.dry_run:
         print_text(f"Version {details['version']} of {topic} can be restored. The offsets would be:")
-    columns = ["partition", "log_start_offset", "log_end_offset"]
-    print_table(columns, ([line[name] for name in columns] for line in report.partitions))
+    print_rows(["partition", "log_start_offset", "log_end_offset"], report.partitions)
     leaving, returning = _offsets(report, "leaving"), _offsets(report, "returning")
     if report.dry_run and leaving:
         print_text(_leaving(leaving))
@@ -257,10 +256,8 @@ def _print_text(topic: str, report: Report) -> None:
         print_text(f"\nIdempotency keys after version {details['version']}, which {again}: {keys}")
     if details["transactions"]:
         print_text(f"\nTransactions above version {details['version']}, which {again}:")
-        print_table(
-            ["app_id", "versions", "kept_version"],
-            ([one["app_id"], _ranges(one["versions"]), one["kept_version"]] for one in details["transactions"]),
-        )
+        lines = [line | {"versions": _ranges(line["versions"])} for line in details["transactions"]]
+        print_rows(["app_id", "versions", "kept_version"], lines)
 
 
 def _ranges(versions: Sequence[int]) -> str:

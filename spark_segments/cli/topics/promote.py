@@ -64,7 +64,7 @@ def promote(
 
 def _promoted(line: Mapping[str, Any], dry_run: bool) -> list[str]:
     topic, former = line["topic"], line["former_uri"]
-    shown = [f"{one['partition']}: {one['leader_epoch']} from {one['start_offset']}" for one in line["leader_epochs"]]
+    shown = [f"{era['partition']}: {era['leader_epoch']} from {era['start_offset']}" for era in line["leader_epochs"]]
     epochs = _few(shown, ", ")
     match line["action"]:
         case "leader":
@@ -81,7 +81,7 @@ def _promoted(line: Mapping[str, Any], dry_run: bool) -> list[str]:
             version = f"version {line['source_version']} of {moment:%Y-%m-%dT%H:%M:%SZ}"
             lines.append(f"{topic}: what the former leader committed after its {version} is left behind.")
     if tails := line["left_behind"]:
-        behind = _few([str(Tail(**one)) for one in tails], "; ")
+        behind = _few([str(Tail(**tail)) for tail in tails], "; ")
         lines.append(f"{topic}: left behind in {former}: {behind}. They can be read there.")
     return lines
 

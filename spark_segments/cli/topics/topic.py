@@ -96,38 +96,23 @@ def history(
     """
     commits = location.open().topic(topic).history(limit or None)
     if output is Output.JSON:
-        print_json(
-            [
-                commit
-                | {
-                    "partitions": commit["partitions"]
-                    and [
-                        {"partition": number, "log_start_offset": start, "log_end_offset": end}
-                        for number, (start, end) in commit["partitions"].items()
-                        if partition in (None, number)
-                    ]
-                }
-                for commit in commits
-            ]
-        )
+        for commit in commits:
+            if commit["partitions"]:
+                commit["partitions"] = [
+                    {"partition": number, "log_start_offset": start, "log_end_offset": end}
+                    for number, (start, end) in commit["partitions"].items()
+                    if partition in (None, number)
+                ]
+        print_json(commits)
         return
     rows = []
     for commit in commits:
         bounds = [ends for number, ends in (commit["partitions"] or {}).items() if partition in (None, number)]
         sizes = [None if commit[name] is None else Bytes(commit[name]) for name in ("bytes_in", "bytes_out")]
-        at_ms = commit["committed_ms"]
-        rows.append(
-            [
-                str(commit["version"]),
-                None if at_ms is None else ShownTime(at_ms),
-                commit["job"],
-                commit["records_in"],
-                commit["records_out"],
-                *sizes,
-                _offsets([start for start, _ in bounds]),
-                _offsets([end for _, end in bounds]),
-            ]
-        )
+        time = None if commit["committed_ms"] is None else ShownTime(commit["committed_ms"])
+        offsets = [_offsets([ends[place] for ends in bounds]) for place in range(2)]
+        records = [commit["records_in"], commit["records_out"]]
+        rows.append([str(commit["version"]), time, commit["job"], *records, *sizes, *offsets])
     if output is not Output.TEXT or not sys.stdout.isatty():
         print_table(COMMIT_COLUMNS, rows)
         return
