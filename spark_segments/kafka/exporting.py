@@ -274,7 +274,7 @@ def _export(
         _write_end(
             target, snapshot.topic, row, max((one.end_offset for one in files), default=row.log_end_offset), mine
         )
-        _write_snapshots(storage, target, snapshot.topic, row, mine, [one.has_producers for one in files])
+        _write_snapshots(storage, target, snapshot.topic, row, mine, [file.has_producers for file in files])
         directory = f"{snapshot.topic}-{row.partition}"
         # A log that begins with its first segment has no log start checkpoint: a broker takes the file as it is.
         epochs = leader_epochs_from(row.leader_epochs, row.log_start_offset)

@@ -268,7 +268,7 @@ class _Directory:
             start = max(start, self.logs[0][0] if number else recovered.segments[0].base_offset)
         end = recovered.log_end_offset
         # As Kafka's LeaderEpochFileCache. An empty log's epoch begins before the first record comes.
-        begun = tuple(one for one in recovered.leader_epochs if one[1] < end + (end == log_start_offset))
+        begun = tuple(epoch for epoch in recovered.leader_epochs if epoch[1] < end + (end == log_start_offset))
         epochs = leader_epochs_from(begun, log_start_offset)
         dirty = start if first_dirty_offset is None or not start <= first_dirty_offset <= end else first_dirty_offset
         # Records behind an overlap were to be replaced by a cleaning, whatever the cleaner's checkpoint says.

@@ -167,7 +167,7 @@ class _Group:
     def expire(self) -> None:
         """Removes members whose session is over, and completes a rebalance that is due."""
         now = time.monotonic()
-        for one in [one for one in self.members.values() if not one.waiting]:
+        for one in [member for member in self.members.values() if not member.waiting]:
             if now - one.seen_seconds > one.session_seconds:
                 self.remove(one.id)
         for member_id in [member_id for member_id, (end, _) in self.pending.items() if end <= now]:
@@ -176,17 +176,17 @@ class _Group:
             self._complete()
 
     def _absent(self) -> list[Member]:
-        return [one for one in self.members.values() if one.joined <= self.generation]
+        return [member for member in self.members.values() if member.joined <= self.generation]
 
     def _complete_seconds(self) -> float:
         """When the rebalance that is under way ends, should nobody come any more."""
         if self._absent():
-            return self.begun_seconds + max(one.rebalance_seconds for one in self.members.values())
+            return self.begun_seconds + max(member.rebalance_seconds for member in self.members.values())
         return self.begun_seconds + (FIRST_MEMBERS_SECONDS if self.is_first else 0.0)
 
     def next_seconds(self) -> float:
         """When the group changes, should nobody do anything, or is to be looked at all the same."""
-        ends = [one.seen_seconds + one.session_seconds for one in self.members.values() if not one.waiting]
+        ends = [member.seen_seconds + member.session_seconds for member in self.members.values() if not member.waiting]
         if self.state == JOINING:
             ends.append(self._complete_seconds())
         return min([time.monotonic() + _CHECK_SECONDS, *ends])
@@ -208,11 +208,11 @@ class _Group:
     def chosen(self) -> str:
         """The protocol that all members know and most of them like best."""
         common = self.common()
-        votes = [next(name for name, _ in one.protocols if name in common) for one in self.members.values()]
+        votes = [next(name for name, _ in member.protocols if name in common) for member in self.members.values()]
         return max(sorted(set(votes)), key=votes.count)
 
     def common(self) -> set[str]:
-        names = [{name for name, _ in one.protocols} for one in self.members.values()]
+        names = [{name for name, _ in member.protocols} for member in self.members.values()]
         return set.intersection(*names) if names else set()
 
 
@@ -419,7 +419,9 @@ class Coordinator:
         asks_twice: bool,
         owner: str,
     ) -> str:
-        static = next((one for one in group.members.values() if instance_id and one.instance_id == instance_id), None)
+        static = next(
+            (member for member in group.members.values() if instance_id and member.instance_id == instance_id), None
+        )
         if not member_id:
             made = f"{instance_id or client_id or 'member'}-{uuid.uuid4()}"
             if static is not None:  # the instance began anew: its place is the same, the id before is fenced
@@ -497,7 +499,9 @@ class Coordinator:
         """Removes a member; the others share what it had. Raises RefusedError."""
         with self._opened(name) as group:
             if not member_id and instance_id:
-                member_id = next((one.id for one in group.members.values() if one.instance_id == instance_id), "")
+                member_id = next(
+                    (member.id for member in group.members.values() if member.instance_id == instance_id), ""
+                )
             if group.withdraw(member_id):
                 return
             if member_id not in group.members:

@@ -229,7 +229,7 @@ def response(
     entity_writer(header)(body, header(correlation_id=correlation_id))  # type: ignore[arg-type]
     entity_writer(schema)(body, _entity(schema, {"throttle_time": _NO_THROTTLE, **values}))  # type: ignore[arg-type]
     buffers = body.finished()
-    return [SIZE.pack(sum(len(one) for one in buffers)), *buffers]
+    return [SIZE.pack(sum(len(buffer) for buffer in buffers)), *buffers]
 
 
 def _entity(schema: Any, values: Mapping[str, Any]) -> Any:

@@ -264,7 +264,8 @@ class Replay:
         return planned
 
     def _names(self) -> list[str]:
-        here = [one for one in self._log.topics() if not one.startswith("__")]  # which are the cluster's own business
+        # Those that begin with __ are the cluster's own business.
+        here = [topic for topic in self._log.topics() if not topic.startswith("__")]
         names = LogDirectory.selected(here, self._topics)
         if missing := sorted({*names, *self._options.rename} - {*here}):
             raise UnknownTopicError(

@@ -488,8 +488,8 @@ class Server:
     def _answered(self, connection: Connection) -> int:
         call, connection.call = connection.call, None
         if call is not None:
-            for one in call.afterwards:
-                one()
+            for afterward in call.afterwards:
+                afterward()
             has_failed = connection.login is not None and not connection.login.user and not connection.login.has_begun
             if call.request.api_key == connecting.SASL_AUTHENTICATE and has_failed:
                 raise _EndError("a failed login")

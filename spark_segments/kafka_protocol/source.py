@@ -137,7 +137,8 @@ class SourceCluster:
                 continue
             topic_id: Any = getattr(topic, "topic_id", None)
             leaders = {
-                one.partition_index: (one.leader_id, getattr(one, "leader_epoch", -1)) for one in topic.partitions
+                partition.partition_index: (partition.leader_id, getattr(partition, "leader_epoch", -1))
+                for partition in topic.partitions
             }
             known = topic_id is not None and topic_id != _NO_ID
             text = base64.urlsafe_b64encode(topic_id.bytes).rstrip(b"=").decode() if known else None
@@ -260,9 +261,9 @@ class SourceCluster:
             answer = self._ask(broker.node_id, ListGroupsRequest(states_filter=[], types_filter=[]))
             _check(answer.error_code)
             coordinators |= {
-                one.group_id: broker.node_id
-                for one in answer.groups
-                if getattr(one, "group_type", "").lower() != _SHARE
+                group.group_id: broker.node_id
+                for group in answer.groups
+                if getattr(group, "group_type", "").lower() != _SHARE
             }
         return coordinators
 

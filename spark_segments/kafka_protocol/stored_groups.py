@@ -130,7 +130,7 @@ class StoredGroups:
                 continue
             if self._coordinator.has_members(group.id):
                 self._in_use_ms[group.id] = now_ms
-            used_ms = max(self._in_use_ms.get(group.id, 0), *(one.committed_ms for one in last.rows.values()))
+            used_ms = max(self._in_use_ms.get(group.id, 0), *(row.committed_ms for row in last.rows.values()))
             if now_ms - used_ms <= self._limits.offsets_retention_minutes * 60_000 or not self._forget(
                 group, last.number, number
             ):

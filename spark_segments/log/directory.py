@@ -317,7 +317,7 @@ class LogDirectory:
         if topics is None:
             return sorted(names)
         matching = {name for name in names if any(fnmatchcase(name, one) for one in topics)}
-        given = {one for one in topics if not is_pattern(one)}
+        given = {topic for topic in topics if not is_pattern(topic)}
         for name in given:
             validate_topic_name(name)
         return sorted(matching | given)

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 def to_arrow_schema(schema: StructType) -> pa.Schema:
     """The schema of the batches."""
-    return pa.schema([pa.field(one.name, to_arrow_type(one.dataType), one.nullable) for one in schema.fields])
+    return pa.schema([pa.field(field.name, to_arrow_type(field.dataType), field.nullable) for field in schema.fields])
 
 
 def to_arrow_type(kind: DataType) -> pa.DataType:

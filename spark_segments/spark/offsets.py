@@ -101,7 +101,7 @@ def split(
     if min_partitions is None or len(pieces) >= min_partitions:
         return pieces
     total = sum(one.size for one in pieces)
-    whole = [one for one in pieces if _parts(one.size, total, min_partitions) == 1]
+    whole = [piece for piece in pieces if _parts(piece.size, total, min_partitions) == 1]
     # A range that is not split counts as a piece: the other ranges share the rest.
     split_total = total - sum(one.size for one in whole)
     split_parts = max(min_partitions - len(whole), 1)

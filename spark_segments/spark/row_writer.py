@@ -205,8 +205,10 @@ def task_property(name: str) -> str | None:
 
 def _as_bytes(schema: StructType, writers: Sequence[Encoder]) -> StructType:
     """The schema after `writers` have encoded its columns."""
-    encoded = {one.chosen.column for one in writers}
-    return StructType([StructField(one.name, BinaryType()) if one.name in encoded else one for one in schema.fields])
+    encoded = {writer.chosen.column for writer in writers}
+    return StructType(
+        [StructField(field.name, BinaryType()) if field.name in encoded else field for field in schema.fields]
+    )
 
 
 def _failed_at(error: SegmentsError, topics: Sequence[str], number: int, *, has_txn: bool) -> SegmentsError:
@@ -264,7 +266,7 @@ def check_names(schema: StructType) -> None:
 
 def warn_of_small_chunks(topic: str, chunks: Sequence[Chunks]) -> None:
     """Warns once where a write left very many small chunks, and says how the next write leaves fewer."""
-    sizes = [segment.log_bytes for one in chunks for segment in one.segments if not segment.is_shared]
+    sizes = [segment.log_bytes for chunk in chunks for segment in chunk.segments if not segment.is_shared]
     if len(sizes) >= MANY_CHUNKS and sum(sizes) < SMALL_CHUNK_BYTES * len(sizes):
         _log.warning(
             "The write left %d chunks of %d KiB on average in topic %s: one for each task and partition. Fewer tasks "

@@ -221,10 +221,10 @@ class S3Client:
     def abort_uploads(self, uploads: Iterable[Upload]) -> None:
         """Takes the parts of uploads away. A writer that is still at it gets an error. Missing uploads are fine."""
         with self._failures():
-            for one in uploads:
+            for upload in uploads:
                 with contextlib.suppress(self._client.exceptions.NoSuchUpload):
                     self._client.abort_multipart_upload(
-                        Bucket=self._bucket, Key=self._key(one.path), UploadId=one.upload_id
+                        Bucket=self._bucket, Key=self._key(upload.path), UploadId=upload.upload_id
                     )
 
     def _key(self, path: str) -> str:

@@ -216,9 +216,9 @@ def decode_batch(batch: pa.RecordBatch, readers: Sequence[Decoder]) -> pa.Record
 def encode_batch(batch: pa.RecordBatch, writers: Sequence[Encoder]) -> pa.RecordBatch:
     """The batch with bytes in place of typed columns."""
     columns = dict(zip(batch.schema.names, batch.columns, strict=True))
-    for one in writers:
-        if one.chosen.column in columns:
-            columns[one.chosen.column] = one.encode(columns[one.chosen.column])
+    for writer in writers:
+        if writer.chosen.column in columns:
+            columns[writer.chosen.column] = writer.encode(columns[writer.chosen.column])
     return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
 
 
@@ -268,12 +268,12 @@ class Columns:
 
     def types(self, column: str) -> bool:
         """Whether a reader decodes this column."""
-        return any(one.chosen.column == column for one in self.readers) and column in self.names
+        return any(reader.chosen.column == column for reader in self.readers) and column in self.names
 
     @property
     def schema(self) -> pa.Schema:
         """The schema of the batches that `conformed` gives."""
-        used = [one for one in self.readers if one.chosen.column in self.names]
+        used = [reader for reader in self.readers if reader.chosen.column in self.names]
         whole = decoded_schema(RECORD_SCHEMA, used)
         raw = [one.chosen.raw_column for one in used if one.chosen.raw_column]
         return pa.schema([whole.field(name) for name in [*self.names, *raw]])
@@ -288,13 +288,13 @@ class Columns:
     @property
     def wanted(self) -> list[str]:
         """The columns of records to read, with the columns of a record's place, which an error names."""
-        if not any(one.chosen.column in self.names for one in self.readers):
+        if not any(reader.chosen.column in self.names for reader in self.readers):
             return list(self.names)
         return [*self.names, *(name for name in _CONTEXT if name not in self.names)]
 
     def decoded(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Batches of the `wanted` columns as the columns `names`, followed by columns of undecodable bytes."""
-        used = [one.chosen for one in self.readers if one.chosen.column in self.names]
+        used = [reader.chosen for reader in self.readers if reader.chosen.column in self.names]
         raw = [one.raw_column for one in used if one.raw_column]
         for batch in batches:
             yield decode_batch(batch, self.readers).select([*self.names, *raw])

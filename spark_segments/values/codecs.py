@@ -260,7 +260,7 @@ class Registered:
             left = left.filter(pc.invert(alike))
         if len(parts) == 1:
             return parts[0]
-        made = pa.concat_arrays([recast(one, self.type) for one in parts])
+        made = pa.concat_arrays([recast(part, self.type) for part in parts])
         return made.take(pc.sort_indices(pa.concat_arrays(places)))
 
     def _check_message(self, name: str) -> None:

@@ -206,8 +206,8 @@ def type_of_ddl(text: str) -> pa.DataType:
 
 def _depths(tokens: list[str]) -> Iterator[int]:
     depth = 0
-    for one in tokens:
-        depth += {"<": 1, ">": -1}.get(one, 0)
+    for token in tokens:
+        depth += {"<": 1, ">": -1}.get(token, 0)
         yield depth
 
 

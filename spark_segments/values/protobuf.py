@@ -253,7 +253,7 @@ def _one(array: pa.Array, field: Any) -> pa.Array:
     if not (pa.types.is_string(array.type) or pa.types.is_large_string(array.type)):
         return array
     values = field.enum_type.values
-    numbers = pa.array(np.array([one.number for one in values], np.int32))
+    numbers = pa.array(np.array([value.number for value in values], np.int32))
     known = numbers.take(pc.index_in(array, value_set=pa.array([one.name for one in values], array.type)))
     if known.null_count == array.null_count:
         return known

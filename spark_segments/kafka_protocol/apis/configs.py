@@ -21,7 +21,7 @@ _TYPES = {BOOLEAN: 1, STRING: 2, INT: 3, LONG: 5, DOUBLE: 6, LIST: 7}
 def _describe_configs(call: Call) -> dict[str, Any]:
     body = call.request.body
     with_docs = getattr(body, "include_documentation", False)
-    taken = {(one.resource_type, one.resource_name): one for one in body.resources}
+    taken = {(resource.resource_type, resource.resource_name): resource for resource in body.resources}
     return {"results": Each([*taken.values()], partial(_resource, call, with_docs))}
 
 

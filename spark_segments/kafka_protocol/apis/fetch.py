@@ -111,11 +111,11 @@ def _check(view: ServedTopic | None, code: ErrorCode, asked: Any) -> ErrorCode:
 def _is_due(call: Call, asked: Sequence[_Asked]) -> bool:
     body, ready_bytes = call.request.body, 0
     for topic in asked:
-        for one in topic.partitions:
+        for partition in topic.partitions:
             view = topic.view
-            if view is None or _check(view, topic.code, one) is not ErrorCode.none or _parted(view, one):
+            if view is None or _check(view, topic.code, partition) is not ErrorCode.none or _parted(view, partition):
                 return True
-            ready_bytes += view.bytes_from(one.partition, one.fetch_offset, committed=_is_committed(call))
+            ready_bytes += view.bytes_from(partition.partition, partition.fetch_offset, committed=_is_committed(call))
             if ready_bytes and ready_bytes >= body.min_bytes:
                 return True
     return body.min_bytes <= 0 or not body.topics

@@ -94,14 +94,14 @@ def _described(call: Call, name: str) -> dict[str, Any]:
         "protocol_data": protocol,
         "members": [
             {
-                "member_id": one.id,
-                "group_instance_id": one.instance_id,
-                "client_id": one.client_id,
-                "client_host": one.client_host,
-                "member_metadata": one.metadata(protocol),
-                "member_assignment": one.assignment,
+                "member_id": member.id,
+                "group_instance_id": member.instance_id,
+                "client_id": member.client_id,
+                "client_host": member.client_host,
+                "member_metadata": member.metadata(protocol),
+                "member_assignment": member.assignment,
             }
-            for one in members
+            for member in members
         ],
     }
 

@@ -27,7 +27,7 @@ def _join_group(call: Call) -> dict[str, Any] | NotYet:
                 body.member_id,
                 getattr(body, "group_instance_id", None),
                 body.protocol_type,
-                [(one.name, one.metadata) for one in body.protocols],
+                [(protocol.name, protocol.metadata) for protocol in body.protocols],
                 session_seconds=session_seconds,
                 rebalance_seconds=rebalance,
                 client=(call.request.client_id, call.client_host),
@@ -106,7 +106,7 @@ def _leave_group(call: Call) -> dict[str, Any]:
     body = call.request.body
     if call.request.api_version < _MANY_MEMBERS:
         return {"error_code": _left(call, body.member_id, None)}
-    members = dict.fromkeys((one.member_id, one.group_instance_id) for one in body.members)
+    members = dict.fromkeys((member.member_id, member.group_instance_id) for member in body.members)
     return {
         "error_code": ErrorCode.none,
         "members": [

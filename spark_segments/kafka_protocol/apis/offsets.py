@@ -16,7 +16,10 @@ def _list_offsets(call: Call) -> dict[str, Any]:
     committed = getattr(call.request.body, "isolation_level", 0) == 1
     return {
         "topics": [
-            {"name": topic.name, "partitions": [_offset(call, topic.name, one, committed) for one in partitions]}
+            {
+                "name": topic.name,
+                "partitions": [_offset(call, topic.name, partition, committed) for partition in partitions],
+            }
             for topic, partitions in once(call.request.body.topics, "name", "partitions", "partition_index")
         ]
     }
@@ -49,7 +52,10 @@ def _offset_for_leader_epoch(call: Call) -> dict[str, Any]:
     """OffsetForLeaderEpoch: where an epoch ends, by which a client finds that the log was cut (KIP-320)."""
     return {
         "topics": [
-            {"topic": topic.topic, "partitions": [_end_of_epoch(call, topic.topic, one) for one in partitions]}
+            {
+                "topic": topic.topic,
+                "partitions": [_end_of_epoch(call, topic.topic, partition) for partition in partitions],
+            }
             for topic, partitions in once(call.request.body.topics, "topic", "partitions", "partition")
         ]
     }

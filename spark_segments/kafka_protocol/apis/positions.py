@@ -42,7 +42,7 @@ def _offset_commit(call: Call) -> dict[str, Any] | NotYet:
                 "name": topic.name,
                 "partitions": [
                     {"partition_index": number, "error_code": failure or codes[topic.name, number]}
-                    for number in (one.partition_index for one in partitions)
+                    for number in (partition.partition_index for partition in partitions)
                 ],
             }
             for topic, partitions in asked
@@ -55,7 +55,7 @@ def _checked(
 ) -> Iterator[ErrorCode]:
     """Of each partition, why it gets no position; none where it is added to `moved`."""
     view, code = call.topic(topic)
-    if view is not None and any(_is_beyond(view, one) for one in partitions):
+    if view is not None and any(_is_beyond(view, partition) for partition in partitions):
         # Another server may have shown what was appended since.
         view = call.views.topic(topic, is_newest=True) or view
     for asked in partitions:
@@ -110,7 +110,7 @@ def _offset_fetch(call: Call) -> dict[str, Any]:
     body = call.request.body
     if call.request.api_version < _MANY_GROUPS:
         return _positions(call, body.group_id, body.topics)
-    taken = {one.group_id: one.topics for one in body.groups}
+    taken = {group.group_id: group.topics for group in body.groups}
     return {"groups": Each([*taken], lambda name: {"group_id": name, **_positions(call, name, taken[name])})}
 
 

@@ -26,7 +26,7 @@ def _produce(call: Call) -> dict[str, Any]:
             {
                 "name": getattr(topic, "name", ""),
                 "topic_id": getattr(topic, "topic_id", None),
-                "partition_responses": [{"index": one.index, **refused} for one in partitions],
+                "partition_responses": [{"index": partition.index, **refused} for partition in partitions],
             }
             for topic, partitions in once(topics, named, "partition_data", "index")
         ]

@@ -86,7 +86,7 @@ def _partitions(view: ServedTopic) -> list[dict[str, Any]]:
 def _describe_topic_partitions(call: Call) -> dict[str, Any]:
     """DescribeTopicPartitions: topics by name, with a bound on the partitions of an answer (KIP-966)."""
     body = call.request.body
-    names = sorted({one.name for one in body.topics}) if body.topics else list(call.views.names())
+    names = sorted({topic.name for topic in body.topics}) if body.topics else list(call.views.names())
     left = max(1, min(body.response_partition_limit, _MOST_PARTITIONS))
     begin = ("", 0) if body.cursor is None else (body.cursor.topic_name, max(body.cursor.partition_index, 0))
     topics: list[dict[str, Any]] = []

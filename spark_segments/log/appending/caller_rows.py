@@ -258,7 +258,7 @@ def _partition_of(value: Any) -> int | None:
 
 def _headers_of(value: Any) -> Any:
     pairs = value.items() if isinstance(value, Mapping) else (value or [])
-    pairs = ((one["key"], one["value"]) if isinstance(one, Mapping) else one for one in pairs)
+    pairs = ((pair["key"], pair["value"]) if isinstance(pair, Mapping) else pair for pair in pairs)
     return [{"key": key, "value": _bytes_of(header)} for key, header in pairs]
 
 

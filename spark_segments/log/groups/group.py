@@ -274,7 +274,11 @@ class Group(Prints):
     def _printed(self) -> Printed:
         positions = self.positions()
         snapshots = [self.log.snapshot(topic) for topic in positions.offsets if self.log.is_there(topic)]
-        bounds = {(one.topic, number): both for one in snapshots for number, both in one.offset_bounds().items()}
+        bounds = {
+            (snapshot.topic, number): both
+            for snapshot in snapshots
+            for number, both in snapshot.offset_bounds().items()
+        }
         rows = []
         for key, position in sorted(positions.items()):
             start, end = bounds.get(key, (None, None))

@@ -224,7 +224,9 @@ class ChangeWriter:
         """Writes the rows of `change.transactions`. A topic that is made anew begins without any."""
         present = [file for file in files if file.kind == TRANSACTION_KIND]
         topic_id = snapshot.topic_id if change.topic is None else change.topic.topic_id
-        last = {one.application: one for one in change.transactions}  # a later one of the change counts
+        last = {
+            transaction.application: transaction for transaction in change.transactions
+        }  # a later one of the change counts
         rows = transactions_table(topic_id, last.values(), time.time_ns() // 1_000_000)
         if fresh:
             done.removed.extend(present)

@@ -154,7 +154,7 @@ class FollowerVersion:
         removed = removed_rows(leaving, now_ms)
         if new_erasures:
             out = pa.concat_tables([removed, here.filter(pc.equal(here.column("state"), Segment.REMOVED))])
-            by_history = any(one.history for one in new_erasures)
+            by_history = any(erasure.history for erasure in new_erasures)
             removed = _gone_as_at_leader(out, version.source.read(among), leaving.num_rows, by_history=by_history)
         replaced = pa.concat_tables([moved.filter(changed), removed])
         partitions = version.partitions
@@ -322,7 +322,7 @@ def _changed(partitions: pa.Table, before: pa.Table) -> pa.Table:
     alike = _alike(partitions, there).to_numpy(zero_copy_only=False)
     epochs = [one.column("leader_epochs") for one in (partitions, there)]
     if not epochs[0].equals(epochs[1]):
-        alike &= [mine == theirs for mine, theirs in zip(*(one.to_pylist() for one in epochs), strict=True)]
+        alike &= [mine == theirs for mine, theirs in zip(*(epoch.to_pylist() for epoch in epochs), strict=True)]
     return partitions.filter(pa.array(~alike))
 
 

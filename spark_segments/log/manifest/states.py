@@ -62,7 +62,7 @@ class Erasure:
     @staticmethod
     def noted(erasures: Iterable[Erasure]) -> dict[str, str]:
         """The entry of the topic's states for these erasures; of those with the same id the last counts."""
-        kept = sorted({one.erasure_id: one for one in erasures}.values(), key=lambda one: one.version)
+        kept = sorted({erasure.erasure_id: erasure for erasure in erasures}.values(), key=lambda one: one.version)
         while len(kept) > MOST_ERASURES:
             first, second = kept[:2]
             keys = None if first.keys is None or second.keys is None else first.keys + second.keys

@@ -296,7 +296,9 @@ class TopicLog:
         what is appended there for files that no row names. Object stores tell all names apart.
         """
         spellings = (self.topic.swapcase(), self.topic)
-        if not self.storage.is_local or not all(self.storage.exists(manifest_directory(one)) for one in spellings):
+        if not self.storage.is_local or not all(
+            self.storage.exists(manifest_directory(spelling)) for spelling in spellings
+        ):
             return None  # as a rule: the look costs a call that finds nothing
         names = [name for name in self.storage.directories(MANIFEST_DIRECTORY) if name.lower() == self.topic.lower()]
         return None if self.topic in names else next(iter(names), None)
@@ -463,4 +465,8 @@ def _application_id(application: str, topic_id: str) -> str:
 
 def _delta_transactions(transactions: Iterable[Transaction], topic_id: str) -> dict[str, int]:
     """Delta's txn actions: versions by application id. Delta never forgets one, so idempotency keys have none."""
-    return {_application_id(one.application, topic_id): one.version for one in transactions if one.key is None}
+    return {
+        _application_id(transaction.application, topic_id): transaction.version
+        for transaction in transactions
+        if transaction.key is None
+    }

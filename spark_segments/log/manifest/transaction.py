@@ -149,12 +149,12 @@ def transactions_table(topic_id: str, transactions: Iterable[Transaction], commi
     rows = [
         {
             "topic_id": topic_id,
-            "application_id": one.application,
-            "version": one.version,
-            "query_id": one.query_id,
+            "application_id": transaction.application,
+            "version": transaction.version,
+            "query_id": transaction.query_id,
             "committed_ms": committed_ms,
         }
-        for one in transactions
+        for transaction in transactions
     ]
     return pa.Table.from_pylist(rows, TRANSACTION_SCHEMA)
 

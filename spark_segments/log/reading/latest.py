@@ -65,7 +65,7 @@ class LatestPart:
     @property
     def offsets(self) -> int:
         """Upper bound on the records."""
-        return sum(one.offsets for one in self.parts)
+        return sum(part.offsets for part in self.parts)
 
     @staticmethod
     def planned(
@@ -166,8 +166,8 @@ def _map(
 
 
 def _read(storage: Storage, parts: Sequence[Part], selection: Selection | None = None) -> Iterator[pa.RecordBatch]:
-    for one in parts:
-        yield from read_part(storage, one if selection is None else replace(one, selection=selection))
+    for part in parts:
+        yield from read_part(storage, part if selection is None else replace(part, selection=selection))
 
 
 def _offsets(batch: pa.RecordBatch) -> np.ndarray:

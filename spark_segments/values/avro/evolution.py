@@ -125,7 +125,7 @@ class _Resolver:
         nodes = {field.name: field.node for field in writer.fields}
         steps: list[tuple[Field, int, Convert]] = []
         for field in reader.fields:
-            name = next((one for one in (field.name, *field.aliases) if one in nodes), None)
+            name = next((alias for alias in (field.name, *field.aliases) if alias in nodes), None)
             if name is None:
                 if not field.has_default:
                     raise Incompatible(f"{path}{field.name} is not in the writer's schema and has no default")

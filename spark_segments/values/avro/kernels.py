@@ -201,7 +201,7 @@ def read_rows(program, data, starts, ends, fill: cython.bint, counts, sizes, out
     start_at: i64 = address_of(starts)
     end_at: i64 = address_of(ends)
     rows: i64 = len(starts)
-    out_addresses = np.array([address_of(one) for one in outs], np.int64)
+    out_addresses = np.array([address_of(out) for out in outs], np.int64)
     bytes_addresses = np.array([address_of(one) for one in bytes_outs], np.int64)
     to: Columns = Columns(
         address_of(counts),

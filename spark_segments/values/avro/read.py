@@ -82,7 +82,7 @@ class AvroReader:
         row, reason = kernels.read_rows(*arguments, False, counts, sizes, [], [], left)
         if reason != k.FINE:
             raise Undecodable(k.REASONS[reason], int(row))
-        widths = np.array([one.width for one in self.columns], np.int64)
+        widths = np.array([column.width for column in self.columns], np.int64)
         if sizes.size and (sizes.max() > _MOST_BYTES or (counts * widths).sum() > _MOST_BYTES):
             raise Undecodable("more than 2 GiB in a column of a batch")
         filled = _Filled(self.columns, counts, sizes)

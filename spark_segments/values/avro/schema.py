@@ -109,8 +109,8 @@ def parse(text: str, references: tuple[str, ...] = ()) -> Node:
     decimals have more than 38 digits.
     """
     names: dict[str, Node] = {}
-    for one in references:
-        _parse_text(one, names)
+    for reference in references:
+        _parse_text(reference, names)
     return _parse_text(text, names)
 
 
@@ -206,7 +206,7 @@ class _SchemaParser:
 
     def _enum(self, value: dict[str, Any], name: str) -> Node:
         symbols = tuple(value.get("symbols") or ())
-        if not symbols or len(set(symbols)) < len(symbols) or not all(isinstance(one, str) for one in symbols):
+        if not symbols or len(set(symbols)) < len(symbols) or not all(isinstance(symbol, str) for symbol in symbols):
             raise _wrong(f"The enum {name} needs symbols, each once", value)
         aliases = _aliases(value, name.rpartition(".")[0])
         return Node("enum", name, aliases, symbols=symbols, default_symbol=value.get("default"), type=pa.string())

@@ -182,7 +182,7 @@ class _WritePlan:
                 part = array.flatten()[at]
                 choices.append((branch, child, part))
         else:
-            branch, child = next((one for one in members if one[1].type == array.type), members[-1])
+            branch, child = next((member for member in members if member[1].type == array.type), members[-1])
             choices.append((branch, child, array))
         ends = []
         for branch, child, part in choices:

@@ -73,7 +73,7 @@ class HttpRegistry(Registry):
             for subject in sorted(_texts(self._ask("GET", "/subjects") or [])):
                 path = f"/subjects/{_quoted(subject)}/versions"
                 versions = [schema_number(one) for one in self._ask("GET", path) or []]
-                answers = {one: self._ask("GET", f"{path}/{one}") for one in versions}
+                answers = {version: self._ask("GET", f"{path}/{version}") for version in versions}
                 # A subject or a version may be deleted between the requests.
                 subjects[subject] = {
                     one: schema_number(each["id"]) for one, each in answers.items() if each is not None

@@ -97,12 +97,12 @@ class Registry:
     def _collect(self, schema: Schema, texts: dict[str, str], depth: int) -> None:
         if depth > 32:
             raise self.error("Schemas refer to each other in a circle")
-        for one in schema.references:
-            used = self.version(one.subject, one.version)
+        for reference in schema.references:
+            used = self.version(reference.subject, reference.version)
             if used is None:
-                raise self.error(f"No version {one.version} of {one.subject}, which a schema refers to")
+                raise self.error(f"No version {reference.version} of {reference.subject}, which a schema refers to")
             self._collect(used, texts, depth + 1)
-            texts.setdefault(one.name, used.text)
+            texts.setdefault(reference.name, used.text)
 
     def _missing(self, schema_id: int) -> RegistryError:
         hint = "Is it the registry that the records were written with?"
@@ -175,7 +175,7 @@ def schema_of_json(value: Any, schema_id: int | None) -> Schema:
 
 def references_of_json(values: Any) -> tuple[Reference, ...]:
     """References as registries' JSON has them. Raises as `schema_of_json`."""
-    made = tuple(Reference(one["name"], one["subject"], int(one["version"])) for one in values)
+    made = tuple(Reference(value["name"], value["subject"], int(value["version"])) for value in values)
     if not all(isinstance(one.name, str) and isinstance(one.subject, str) for one in made):
         raise ValueError("a reference without a name and a subject")
     return made

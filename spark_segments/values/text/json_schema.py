@@ -61,7 +61,7 @@ def _type(schema: Any, root: _Root, path: str, depth: int) -> pa.DataType:
         names = ["number"]
     if len(names) != 1:
         values = schema.get("enum") or ([schema["const"]] if "const" in schema else [])
-        if values and all(isinstance(one, str) for one in values if one is not None):
+        if values and all(isinstance(value, str) for value in values if value is not None):
             return pa.string()
         raise _unclear(path, kinds)
     hint = schema.get("connect.type")
