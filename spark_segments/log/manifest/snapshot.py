@@ -99,7 +99,7 @@ class StandIns:
 
 
 NO_STAND_INS = StandIns()
-NO_ROWS = SegmentRows(SEGMENT_SCHEMA.empty_table())
+NO_ROWS = SegmentRows(pa.Table.from_batches([], SEGMENT_SCHEMA))  # the schema's own empty table imports pandas
 
 
 @dataclass(frozen=True)
