@@ -159,8 +159,8 @@ def table(
             for _ in range(TRIES):
                 at_ms = log.storage.now_ms() if now_ms is None else now_ms
                 update = _planned(log, name, storage, asked, at_ms, report, run)
-                if dry_run or _in_step(update, WAVE_BYTES_A_SLOT * task_slots(spark)):
-                    _note(report, name, update)
+                if dry_run or update.in_step(WAVE_BYTES_A_SLOT * task_slots(spark)):
+                    update.note(name)
                     break
             else:
                 raise CommitConflictError(
@@ -227,6 +227,140 @@ class _Update:
     report: Report
     figures: Counter[str] = field(default_factory=Counter)
     rows: Counter[int] = field(default_factory=Counter)
+
+    @property
+    def there(self) -> TableFormat:
+        """The table, which is there but in a dry run."""
+        assert self.table is not None
+        return self.table
+
+    # Execution
+
+    def in_step(self, wave_bytes: float) -> bool:
+        """Brings the table in step; False where another commit came first: then the update is begun again."""
+        removed, made = self._leaving()
+        plan, latest = self.plan, self.settings.view == Selection.LATEST_VIEW
+        by_keys = latest and not plan.is_whole
+        selection = dataclasses.replace(self.scan.selection, include_tombstones=by_keys or not latest)
+        scan = dataclasses.replace(self.scan, offsets=plan.offsets, selection=selection)
+        place = scan.storage, self.there.storage, Columns(scan.selection.columns, scan.decoders)
+        write = partial(write_rows, *place, bool(self.there.partitioned_by), by_keys)
+        for tasks, ends in _waves(scan, math.inf if latest else wave_bytes):  # a part of a view is no view
+            written: list[Written] = self.run(write, tasks)
+            added = [file for task in written for file in task.files]
+            if keys := [task.keys for task in written if task.keys is not None]:
+                changed = pa.concat_tables(keys).combine_chunks()
+                if self._are_outdone(changed):
+                    self.plan = dataclasses.replace(plan, offsets=self.scan.offsets, is_whole=True)
+                    return self.in_step(wave_bytes)
+                removed, made = self._without(changed)
+            for task in written:
+                self.rows.update(task.rows)
+            if not (added or removed or made or plan.why or plan.has_new):
+                break
+            if not self._committed(self.position(ends), [*made, *added], removed):
+                return False
+            removed, made = [], []
+        return True
+
+    def _leaving(self) -> tuple[Sequence[DataFile], Sequence[DataFile]]:
+        """(files that leave the table, files that come in their place) for what has left the topic."""
+        removed, made, kept = self._sifted(self.plan.rules)
+        if self.plan.counted is not None:
+            selection = Selection(("offset",), READ_COMMITTED)
+            scan = dataclasses.replace(self.scan, offsets=self.plan.counted, selection=selection, decoders=())
+            counts = self.run(partial(count_records, scan.storage), _tasks(scan.parts(Part.DEFAULT_BYTES)))
+            if +kept != +sum(counts, Counter()):
+                self.plan = dataclasses.replace(self.plan, offsets=self.scan.offsets, is_whole=True)
+        if not self.plan.is_whole:
+            return removed, made
+        files = self.there.files()
+        self.figures["rows_removed"] = sum(file.rows or 0 for file in files)
+        return files, []
+
+    def _without(self, changed: pa.Table) -> tuple[list[DataFile], list[DataFile]]:
+        """(files that leave the table, files that come in their place) for rows of keys that have `changed`: of the
+        same partition, or, where a key may be in several, of any.
+        """
+        across = Eras.of(self.scan.snapshot) is not None
+        keys, partitions = (changed.column(name).combine_chunks() for name in ("key", "partition"))
+        numbers, rule = pc.unique(partitions).to_pylist(), OtherKeys(keys, None if across else partitions)
+
+        def may_have(file: DataFile) -> bool:
+            first, last = (0, 0) if file.bounds is None else file.bounds["partition"]
+            return across or file.bounds is None or any(first <= number <= last for number in numbers)
+
+        return self._sifted([(file, [rule]) for file in self.there.files() if may_have(file)])[:2]
+
+    def _sifted(
+        self, tasks: Sequence[tuple[DataFile, Sequence[Rule]]]
+    ) -> tuple[list[DataFile], list[DataFile], Counter[int]]:
+        """(files that rows leave, files of the rows that stay of them, rows that stay by partition)"""
+        schema = Columns(self.scan.selection.columns, self.scan.decoders).schema
+        sifted: list[Written] = self.run(partial(sift_rows, self.scan.storage, self.there.storage, schema), tasks)
+        if sifted:
+            self.figures["rows_removed"] += sum(result.dropped for result in sifted)
+        removed = [file for (file, _), result in zip(tasks, sifted, strict=True) if result.dropped]
+        return (
+            removed,
+            [file for result in sifted for file in result.files],
+            sum((Counter(r.rows) for r in sifted), Counter()),
+        )
+
+    def _are_outdone(self, changed: pa.Table) -> bool:
+        """Whether records that the table has reached are newer than some of the `changed` ones, in other partitions."""
+        snapshot, before = self.scan.snapshot, self.before
+        eras = Eras.of(snapshot)
+        if eras is None or before is None:
+            return False
+        offsets = rival_offsets(snapshot, before, eras.ranks(changed))
+        parts = LatestPart.planned(
+            snapshot, offsets, Selection(Eras.RANKED, READ_COMMITTED, Selection.LATEST_VIEW), Part.DEFAULT_BYTES
+        )
+        return any(self.run(partial(have_newer, self.scan.storage, eras, changed), _tasks(parts)))
+
+    # Commit
+
+    def _committed(self, position: TablePositions, added: Sequence[DataFile], removed: Sequence[DataFile]) -> bool:
+        """Whether the table has the position and these files now. A commit of somebody else that leaves both the
+        position and the files to remove as they are is no hindrance.
+        """
+        current = self.there
+        for _ in range(TRIES):
+            has_committed = current.commit(position, added, removed)
+            latest = current.open(current.storage)
+            if latest is None:
+                return False
+            there = next(latest.positions(), None)
+            if has_committed or there == position:  # the reply to this commit may have been lost
+                try:
+                    latest.tidy()
+                except StorageError as error:  # the commit stands
+                    self.report.warn(str(error))
+                self.table, self.before = latest, position
+                self.figures.update(files_added=len(added), files_removed=len(removed))
+                self.figures["rows_added"] = sum(self.rows.values())  # files that were made anew have others, too
+                return True
+            gone = {file.path for file in removed} - {file.path for file in latest.files()}
+            if there != self.before or gone or latest.partitioned_by != current.partitioned_by:
+                return False
+            current = latest
+        return False
+
+    def note(self, topic: str) -> None:
+        """Adds the lines of what was added, and what became of the table, to the self.report."""
+        for number, (start, end) in sorted(self.plan.offsets.items()):
+            if start < end:
+                rows = self.rows[number]
+                self.report.add(topic, number, "append", records_in=rows, records_out=rows, start=start, end=end)
+        for number, (start, end) in sorted(self.plan.missed.items()):
+            self.report.warn(
+                f"{topic}-{number}: offsets {start} to {end - 1} left the topic before the archive had them"
+            )
+        state: dict[str, Any] = {"version": None, "rows": None}
+        if self.table is not None:
+            state = {"version": self.table.version, "rows": sum(file.rows or 0 for file in self.table.files())}
+        self.report.details[topic] = state | {"why": self.plan.why} | dict(self.figures)
 
 
 def _planned(
@@ -317,101 +451,6 @@ def _erased(
     return [OtherKeys(typed.column("key")), FromOffsets(ends)]
 
 
-# Execution
-
-
-def _in_step(update: _Update, wave_bytes: float) -> bool:
-    """Brings the table in step; False where another commit came first: then the update is begun again."""
-    assert update.table is not None
-    removed, made = _leaving(update)
-    plan, latest = update.plan, update.settings.view == Selection.LATEST_VIEW
-    by_keys = latest and not plan.is_whole
-    selection = dataclasses.replace(update.scan.selection, include_tombstones=by_keys or not latest)
-    scan = dataclasses.replace(update.scan, offsets=plan.offsets, selection=selection)
-    place = scan.storage, update.table.storage, Columns(scan.selection.columns, scan.decoders)
-    write = partial(write_rows, *place, bool(update.table.partitioned_by), by_keys)
-    for tasks, ends in _waves(scan, math.inf if latest else wave_bytes):  # a part of a view is no view
-        written: list[Written] = update.run(write, tasks)
-        added = [file for task in written for file in task.files]
-        if keys := [task.keys for task in written if task.keys is not None]:
-            changed = pa.concat_tables(keys).combine_chunks()
-            if _are_outdone(update, changed):
-                update.plan = dataclasses.replace(plan, offsets=update.scan.offsets, is_whole=True)
-                return _in_step(update, wave_bytes)
-            removed, made = _without(update, changed)
-        for task in written:
-            update.rows.update(task.rows)
-        if not (added or removed or made or plan.why or plan.has_new):
-            break
-        if not _committed(update, update.position(ends), [*made, *added], removed):
-            return False
-        removed, made = [], []
-    return True
-
-
-def _leaving(update: _Update) -> tuple[Sequence[DataFile], Sequence[DataFile]]:
-    """(files that leave the table, files that come in their place) for what has left the topic."""
-    assert update.table is not None
-    removed, made, kept = _sifted(update, update.plan.rules)
-    if update.plan.counted is not None:
-        selection = Selection(("offset",), READ_COMMITTED)
-        scan = dataclasses.replace(update.scan, offsets=update.plan.counted, selection=selection, decoders=())
-        counts = update.run(partial(count_records, scan.storage), _tasks(scan.parts(Part.DEFAULT_BYTES)))
-        if +kept != +sum(counts, Counter()):
-            update.plan = dataclasses.replace(update.plan, offsets=update.scan.offsets, is_whole=True)
-    if not update.plan.is_whole:
-        return removed, made
-    files = update.table.files()
-    update.figures["rows_removed"] = sum(file.rows or 0 for file in files)
-    return files, []
-
-
-def _without(update: _Update, changed: pa.Table) -> tuple[list[DataFile], list[DataFile]]:
-    """(files that leave the table, files that come in their place) for rows of keys that have `changed`: of the same
-    partition, or, where a key may be in several, of any.
-    """
-    assert update.table is not None
-    across = Eras.of(update.scan.snapshot) is not None
-    keys, partitions = (changed.column(name).combine_chunks() for name in ("key", "partition"))
-    numbers, rule = pc.unique(partitions).to_pylist(), OtherKeys(keys, None if across else partitions)
-
-    def may_have(file: DataFile) -> bool:
-        first, last = (0, 0) if file.bounds is None else file.bounds["partition"]
-        return across or file.bounds is None or any(first <= number <= last for number in numbers)
-
-    return _sifted(update, [(file, [rule]) for file in update.table.files() if may_have(file)])[:2]
-
-
-def _sifted(
-    update: _Update, tasks: Sequence[tuple[DataFile, Sequence[Rule]]]
-) -> tuple[list[DataFile], list[DataFile], Counter[int]]:
-    """(files that rows leave, files of the rows that stay of them, rows that stay by partition)"""
-    assert update.table is not None
-    schema = Columns(update.scan.selection.columns, update.scan.decoders).schema
-    sifted: list[Written] = update.run(partial(sift_rows, update.scan.storage, update.table.storage, schema), tasks)
-    if sifted:
-        update.figures["rows_removed"] += sum(result.dropped for result in sifted)
-    removed = [file for (file, _), result in zip(tasks, sifted, strict=True) if result.dropped]
-    return (
-        removed,
-        [file for result in sifted for file in result.files],
-        sum((Counter(r.rows) for r in sifted), Counter()),
-    )
-
-
-def _are_outdone(update: _Update, changed: pa.Table) -> bool:
-    """Whether records that the table has reached are newer than some of the `changed` ones, in other partitions."""
-    snapshot, before = update.scan.snapshot, update.before
-    eras = Eras.of(snapshot)
-    if eras is None or before is None:
-        return False
-    offsets = rival_offsets(snapshot, before, eras.ranks(changed))
-    parts = LatestPart.planned(
-        snapshot, offsets, Selection(Eras.RANKED, READ_COMMITTED, Selection.LATEST_VIEW), Part.DEFAULT_BYTES
-    )
-    return any(update.run(partial(have_newer, update.scan.storage, eras, changed), _tasks(parts)))
-
-
 def _tasks(parts: Iterable[Part | ViewPart]) -> list[list[Part | ViewPart]]:
     """The parts as tasks, each a file or a few: neighbours share one, however many partitions there are."""
     return list(
@@ -443,50 +482,3 @@ def _waves(scan: Scan, most_bytes: float) -> Iterator[tuple[list[list[Part | Vie
 def _place(part: Part | ViewPart) -> tuple[int, int]:
     assert isinstance(part, Part)
     return part.partition, part.end_offset
-
-
-# Commit
-
-
-def _committed(
-    update: _Update, position: TablePositions, added: Sequence[DataFile], removed: Sequence[DataFile]
-) -> bool:
-    """Whether the table has the position and these files now. A commit of somebody else that leaves both the position
-    and the files to remove as they are is no hindrance.
-    """
-    assert update.table is not None
-    current = update.table
-    for _ in range(TRIES):
-        has_committed = current.commit(position, added, removed)
-        latest = current.open(current.storage)
-        if latest is None:
-            return False
-        there = next(latest.positions(), None)
-        if has_committed or there == position:  # the reply to this commit may have been lost
-            try:
-                latest.tidy()
-            except StorageError as error:  # the commit stands
-                update.report.warn(str(error))
-            update.table, update.before = latest, position
-            update.figures.update(files_added=len(added), files_removed=len(removed))
-            update.figures["rows_added"] = sum(update.rows.values())  # files that were made anew have others, too
-            return True
-        gone = {file.path for file in removed} - {file.path for file in latest.files()}
-        if there != update.before or gone or latest.partitioned_by != current.partitioned_by:
-            return False
-        current = latest
-    return False
-
-
-def _note(report: Report, topic: str, update: _Update) -> None:
-    plan = update.plan
-    for number, (start, end) in sorted(plan.offsets.items()):
-        if start < end:
-            rows = update.rows[number]
-            report.add(topic, number, "append", records_in=rows, records_out=rows, start=start, end=end)
-    for number, (start, end) in sorted(plan.missed.items()):
-        report.warn(f"{topic}-{number}: offsets {start} to {end - 1} left the topic before the archive had them")
-    state: dict[str, Any] = {"version": None, "rows": None}
-    if update.table is not None:
-        state = {"version": update.table.version, "rows": sum(file.rows or 0 for file in update.table.files())}
-    report.details[topic] = state | {"why": plan.why} | dict(update.figures)
