@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
 
 RESTORE = "Run segments verify, and restore the file from a backup"
 """Hint of the errors for a damaged or missing file of the log."""
