@@ -238,8 +238,8 @@ def _retention_ms(step: Step, explanation: Explanation) -> str:
     return f"{older}; its largest timestamp will be {' '.join(known)}" if known else older
 
 
-def _retention_bytes(step: Step, one: Explanation) -> str:
-    kept = f"retention.bytes ({human_bytes(int(one.settings[RETENTION_BYTES]))})"
+def _retention_bytes(step: Step, explanation: Explanation) -> str:
+    kept = f"retention.bytes ({human_bytes(int(explanation.settings[RETENTION_BYTES]))})"
     if "due" in step.facts:
         return f"its segment is removed because the log has {kept} without it"
     if "more_bytes" in step.facts:
@@ -248,7 +248,7 @@ def _retention_bytes(step: Step, one: Explanation) -> str:
     return f"its segment is removed once {kept} are appended after it"
 
 
-def _log_start(step: Step, one: Explanation) -> str:
+def _log_start(step: Step, explanation: Explanation) -> str:
     if step.waits_for == Wait.LOG_START:
         return "its segment is removed once all of it lies below the log start"
     return "its segment is removed because all of it lies below the log start"
@@ -276,12 +276,13 @@ def _tombstones(step: Step, explanation: Explanation) -> str:
     )
 
 
-def _delay(step: Step, one: Explanation) -> str:
-    return f"its file is deleted file.delete.delay.ms ({_ms(one, Rule.FILE_DELETE_DELAY_MS)}) after it has left the log"
+def _delay(step: Step, explanation: Explanation) -> str:
+    delay = _ms(explanation, Rule.FILE_DELETE_DELAY_MS)
+    return f"its file is deleted file.delete.delay.ms ({delay}) after it has left the log"
 
 
-def _ms(one: Explanation, name: str) -> str:
-    return duration(int(one.settings[name]))
+def _ms(explanation: Explanation, name: str) -> str:
+    return duration(int(explanation.settings[name]))
 
 
 SHOWN = 20

@@ -151,7 +151,7 @@ def growth(log: LogDir, snapshots: Sequence[Snapshot]) -> dict[str, list[Size]]:
     """{topic: its sizes over time, oldest first} of the largest topics that have several versions."""
     if log.is_kafka:
         return {}
-    by_size = sorted(snapshots, key=lambda one: (-(pc.sum(one.live.column("log_bytes")).as_py() or 0), one.topic))
+    by_size = sorted(snapshots, key=lambda topic: (-(pc.sum(topic.live.column("log_bytes")).as_py() or 0), topic.topic))
     sizes_of: dict[str, list[Size]] = {}
     for snapshot in by_size[:TOPICS_GROWN]:
         try:

@@ -241,10 +241,8 @@ class _Handler(BaseHTTPRequestHandler):
         """Whether the Host header names this server: a page of another name that leads here must not read it."""
         hosts = self.headers.get_all("Host") or []
         name, _, port = (hosts[0] if len(hosts) == 1 else "").partition(":")
-        return name.lower() in _NAMES and port in (str(self.server.server_port), "" if self._is_http_port() else "-")  # type: ignore[attr-defined]
-
-    def _is_http_port(self) -> bool:
-        return bool(self.server.server_port == 80)  # type: ignore[attr-defined]
+        ours = self.server.server_port  # type: ignore[attr-defined]
+        return name.lower() in _NAMES and port in (str(ours), "" if ours == 80 else "-")
 
 
 def _topic(query: Mapping[str, str]) -> str:

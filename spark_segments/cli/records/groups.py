@@ -98,7 +98,10 @@ def show(
         if name not in chosen:
             continue
         if name not in snapshots:
-            snapshots[name] = _snapshot(log, name)
+            try:
+                snapshots[name] = log.topic(name).snapshot
+            except UnknownTopicError:
+                snapshots[name] = None
         snapshot = snapshots[name]
         end: int | None = None
         problem: str | None = f"Topic {name} is not there"
@@ -244,13 +247,6 @@ def _positions(log: LogDir, group: Group) -> Positions:
             "No such group", path=log.uri, found=group.id, hint=f"There are: {shown or 'no groups'}"
         )
     return positions
-
-
-def _snapshot(log: LogDir, topic: str) -> Snapshot | None:
-    try:
-        return log.topic(topic).snapshot
-    except UnknownTopicError:
-        return None
 
 
 def _target(to: str, where: str, log_start: int, log_end: int) -> int:

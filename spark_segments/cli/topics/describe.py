@@ -108,7 +108,10 @@ def describe(
 
 
 def _print(topics: Sequence[tuple[Snapshot, TopicConfig]], output: Output, *, single: bool) -> None:
-    described = [describe_topic(snapshot, config) | _states(snapshot) for snapshot, config in topics]
+    described = []
+    for snapshot, config in topics:
+        states = Captured.others(snapshot.states)  # what it is among its followers; nothing where it stands alone
+        described.append(describe_topic(snapshot, config) | ({"states": states} if states else {}))
     if output is Output.JSON:
         print_json(described[0] if single else described)
         return
@@ -139,9 +142,3 @@ def _print(topics: Sequence[tuple[Snapshot, TopicConfig]], output: Output, *, si
             late = "; a capture came later than delete.retention.ms" if part["late"] else ""
             at = f"{datetime.fromtimestamp(part['at_ms'] / 1000, UTC):%Y-%m-%d %H:%M:%S}Z"
             print(f"Captured: partition {part['partition']}, {part['lag']} behind, all was here at {at}{late}")
-
-
-def _states(snapshot: Snapshot) -> dict[str, dict[str, str]]:
-    """What the topic is among its followers; nothing where it stands alone."""
-    states = Captured.others(snapshot.states)
-    return {"states": states} if states else {}
