@@ -17,9 +17,10 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -69,6 +70,13 @@ SPARK_PAGES = [
 
 
 STORE_PAGE = "how-to/object-store.md"
+
+LONG_PAGES = [f"how-to/{name}.md" for name in ("erasure", "failover", "mirror", "read-streams", "sql", "table")]
+"""Pages whose examples are proofs: what they show has tests of its own."""
+
+
+def _marked(pages: Iterable[str]) -> list[Any]:
+    return [pytest.param(page, marks=pytest.mark.proof) if page in LONG_PAGES else page for page in pages]
 
 
 @pytest.fixture
@@ -129,13 +137,15 @@ def _lines(text: str) -> list[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("page", [page for page in PAGES if page not in (*SPARK_PAGES, STORE_PAGE) and _examples(page)])
+@pytest.mark.parametrize(
+    "page", _marked(page for page in PAGES if page not in (*SPARK_PAGES, STORE_PAGE) and _examples(page))
+)
 def test_the_examples_of_a_page_run(page: str, directory: Path, python_environment: dict[str, str]) -> None:
     _run_page(page, directory, python_environment)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("page", SPARK_PAGES)
+@pytest.mark.parametrize("page", _marked(SPARK_PAGES))
 def test_the_examples_of_a_page_with_spark_run(
     page: str, spark, directory: Path, python_environment: dict[str, str]
 ) -> None:

@@ -94,6 +94,7 @@ def test_case_10_input_row_metrics(t, add, stream, sink):
     assert sink.numbers() == [0, 1, 2]
 
 
+@pytest.mark.proof
 def test_case_18_a_watermark_on_the_timestamp(spark, t, stream, sink):
     for minute in range(4):
         t.topic("t").append(rows([minute], 0, T0 + minute * 60_000))
@@ -117,6 +118,7 @@ def test_case_20_a_union_goes_on_where_one_of_its_topics_has_nothing_new(spark, 
     assert sink.numbers("union") == [1, 2, 3, 100]
 
 
+@pytest.mark.proof
 def test_case_23_a_self_join_reads_the_same_offsets_on_both_sides(t, add, stream, sink, tmp_path):
     """Spark 4.2 makes two sources of a Python source that a query names twice: both plan the same batch."""
     add(range(2))
@@ -126,6 +128,7 @@ def test_case_23_a_self_join_reads_the_same_offsets_on_both_sides(t, add, stream
     assert sink.numbers("joined") == [0, 1]
 
 
+@pytest.mark.proof
 def test_case_38_a_stream_stops_and_says_what_it_read_while_it_ran(t, add, stream, tmp_path):
     """Case 39: the start at latest, with records that come while the query runs and while it is stopped."""
     seen = []
@@ -153,6 +156,7 @@ def test_case_38_a_stream_stops_and_says_what_it_read_while_it_ran(t, add, strea
     assert (seen, query.isActive) == ([1, 2, 3], False)
 
 
+@pytest.mark.slow(cases=1)
 @pytest.mark.parametrize("start", ["latest", "earliest", '{"t":{"0":1,"1":-1,"2":0}}'])
 def test_a_crash_between_plan_and_commit_of_batch_0_loses_nothing(spark, t, add, stream, sink, tmp_path, start):
     """As after a kill that Spark's checkpoint shows: batch 0 is planned, and not committed."""
@@ -166,6 +170,7 @@ def test_a_crash_between_plan_and_commit_of_batch_0_loses_nothing(spark, t, add,
     assert sink.numbers("killed") == expected
 
 
+@pytest.mark.proof
 def test_trigger_once_reads_all_that_is_there(spark, t, add, stream, sink):
     add(range(9))
     sink.run(stream(**EARLIEST, maxOffsetsPerTrigger=2, minOffsetsPerTrigger=2).select("n"), "once", once=True)
