@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from spark_segments.log.manifest.rows import Partition
 from spark_segments.log.manifest.snapshot import Snapshot
-from spark_segments.log.manifest.states import PARTITIONS_ADDED, Captured
+from spark_segments.log.manifest.states import PARTITIONS_ADDED, Captured, reading
 from spark_segments.log.manifest.topic_row import TopicRow
 
 MOST_ADDITIONS = 100
@@ -56,7 +56,8 @@ class Eras:
         noted = snapshot.states.get(PARTITIONS_ADDED)
         if snapshot.partitions.num_rows < 2 or (noted is None and not Captured.of(snapshot.states)):
             return None
-        return cls(tuple(map(tuple, json.loads(noted or "[]"))))
+        with reading(PARTITIONS_ADDED):
+            return cls(tuple(tuple(map(int, ends)) for ends in json.loads(noted or "[]")))
 
     @staticmethod
     def unknown(row: TopicRow) -> TopicRow:

@@ -15,10 +15,11 @@ How far partitions are behind the cluster that they are captured from (`captured
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, ClassVar, TypeVar
@@ -56,8 +57,9 @@ class Erasure:
     @staticmethod
     def of(snapshot: Snapshot) -> list[Erasure]:
         """The erasures that the topic remembers, by version."""
-        found = [Erasure(**one) for one in json.loads(snapshot.states.get(ERASURES, "[]"))]
-        return sorted(found, key=lambda one: one.version)
+        with reading(ERASURES):
+            erasures = [Erasure(**fields) for fields in json.loads(snapshot.states.get(ERASURES, "[]"))]
+            return sorted(erasures, key=lambda erasure: erasure.version)
 
     @staticmethod
     def noted(erasures: Iterable[Erasure]) -> dict[str, str]:
@@ -176,16 +178,23 @@ def _of_partitions(states: Mapping[str, str], prefix: str, made: Callable[[int, 
     found = {}
     for name, value in states.items():
         if name.startswith(prefix):
-            try:
+            with reading(name, f"{prefix}<partition>"):
                 number = int(name.removeprefix(prefix))
                 found[number] = made(number, json.loads(value))
-            except (ValueError, TypeError) as error:
-                raise LogDirError(
-                    "A state of a topic cannot be read",
-                    expected=f"{prefix}<partition> as docs/format/manifest.md has it",
-                    found=f"{name}: {error}",
-                ) from error
     return found
+
+
+@contextlib.contextmanager
+def reading(name: str, expected: str | None = None) -> Iterator[None]:
+    """Raises LogDirError where the state of this name is none that this package writes."""
+    try:
+        yield
+    except (ValueError, TypeError, AttributeError) as error:
+        raise LogDirError(
+            "A state of a topic cannot be read",
+            expected=f"{expected or name} as docs/format/manifest.md has it",
+            found=f"{name}: {error}",
+        ) from error
 
 
 PARTITIONS_ADDED = "partitions_added"
@@ -248,7 +257,10 @@ class Captured:
     def end(states: Mapping[str, str], partition: int) -> int:
         """The offset below which a partition's batches are as a cluster sent them; 0 where it was not captured."""
         value = states.get(f"{_CAPTURED}{partition}")
-        return 0 if value is None else Captured(**json.loads(value)).high_watermark
+        if value is None:
+            return 0
+        with reading(f"{_CAPTURED}{partition}"):
+            return Captured(**json.loads(value)).high_watermark
 
     @staticmethod
     def others(states: Mapping[str, str]) -> dict[str, str]:

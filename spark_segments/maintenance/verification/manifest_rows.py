@@ -25,11 +25,12 @@ from spark_segments.format.file_names import (
 from spark_segments.format.layout import BATCH_OVERHEAD
 from spark_segments.format.sidecars.checkpoints import is_topic_id
 from spark_segments.format.sidecars.producer_state import parse_producer_snapshot
+from spark_segments.log.eras import Eras
 from spark_segments.log.findings import Findings
 from spark_segments.log.manifest.role import Role
 from spark_segments.log.manifest.rows import OUT_OF_LOG, Partition, Segment, has_own_path, path_rule
 from spark_segments.log.manifest.snapshot import Snapshot
-from spark_segments.log.manifest.states import Captured, CapturedBatch, Hole, Undecided
+from spark_segments.log.manifest.states import Captured, CapturedBatch, Erasure, Hole, Undecided
 from spark_segments.log.manifest.transaction import Transaction
 from spark_segments.storage import FileInfo
 
@@ -249,6 +250,8 @@ def readable(snapshot: Snapshot, findings: Findings) -> Snapshot:
         try:
             for kind in (Hole, Undecided, Captured, CapturedBatch):
                 kind.of({name: value})
+            for of_snapshot in (Eras, Erasure):
+                of_snapshot.of(dataclasses.replace(snapshot, states={name: value}))
             states[name] = value
         except LogDirError as error:
             findings.add_error(error, rule="M27" if kind in (Hole, Undecided) else None)
