@@ -130,11 +130,9 @@ class LogDir(LogDirectory, Prints):
         offsets = _group_offsets(path, groups, storage_options)  # before the logs, which may grow
         report = import_all(
             source,
-            self.storage,
+            self,
             topics,
-            self.manifest,
             overrides,
-            self.defaults,
             recovery=recovery,
             keep_retention=keep_retention,
             spark=spark,

@@ -26,8 +26,7 @@ from spark_segments.format.sidecars.checkpoints import (
     parse_offsets,
 )
 from spark_segments.kafka.early_copies import EarlyCopies
-from spark_segments.kafka.leftovers import file_name, is_log_name, is_tiered_name
-from spark_segments.kafka.listing import ChangingPartitionError
+from spark_segments.kafka.listing import ChangingPartitionError, file_name, is_log_name, is_tiered_name
 from spark_segments.kafka.partition import (
     ZERO_TOPIC_ID,
     Checkpoints,
@@ -215,33 +214,34 @@ class KafkaDirectory:
                 return None
 
         with ThreadPoolExecutor(_THREADS) as pool:
-            recovered = [one for one in pool.map(recover, sources) if one is not None]
-        ids = [one.partition.topic_id for one in recovered]
+            recovered = [log for log in pool.map(recover, sources) if log is not None]
+        ids = [log.partition.topic_id for log in recovered]
         topic_id = next((known for known in ids if known != ZERO_TOPIC_ID), ZERO_TOPIC_ID)
         report = RecoveryReport(
-            tuple(cut for one in recovered for cut in one.found.cuts),
-            (*notes, *(note for one in recovered for note in one.found.notes)),
-            tuple(overlap for one in recovered for overlap in one.found.overlaps),
+            tuple(cut for log in recovered for cut in log.found.cuts),
+            (*notes, *(note for log in recovered for note in log.found.notes)),
+            tuple(overlap for log in recovered for overlap in log.found.overlaps),
         )
         for left_out in (*report.cuts, *report.overlaps):
             _logger.warning("%s", left_out)
-        segments = [replace(row, topic_id=topic_id) for one in recovered for row in one.found.segments]
+        segments = [replace(row, topic_id=topic_id) for log in recovered for row in log.found.segments]
         snapshot = KafkaSnapshot(
             topic=topic,
             version=0,
             topic_id=topic_id,
             config={},
             committed_ms=max((row.created_ms for row in segments), default=0),
-            partitions=Partition.table(replace(one.partition, topic_id=topic_id) for one in recovered),
+            partitions=Partition.table(replace(log.partition, topic_id=topic_id) for log in recovered),
             states=Eras.UNKNOWN,
             stand_ins=StandIns(
-                _merged(one.found.offset_indexes for one in recovered), _merged(one.found.aborted for one in recovered)
+                _merged(log.found.offset_indexes for log in recovered),
+                _merged(log.found.aborted for log in recovered),
             ),
             report=report,
             cleaned=cleaned,
             is_replicated=self._high_watermarks is not None,
         ).holding(Segment.table(segments))
-        return Recovery(snapshot, {one.partition.partition: one for one in recovered}, changing)
+        return Recovery(snapshot, {log.partition.partition: log for log in recovered}, changing)
 
     def _offsets(self, name: str, topic: str, notes: list[Note]) -> dict[int, int]:
         """{partition: offset} of a checkpoint file of the log directory; as in Kafka, {} where it is damaged."""

@@ -105,7 +105,7 @@ def _write(source: Storage, target: Storage, topic: str, limits: SegmentLimits, 
             stem=stem,
             see=seen.add,
         )
-    log_bytes = sum(one.log_bytes for one in output.rows)
+    log_bytes = _size(output)
     end_offset = min(max(seen.end_offset, output.base_offset), output.rows[-1].next_offset)
     return _Written(row.partition, seen.records, log_bytes, seen.has_producers, end_offset)
 
@@ -267,12 +267,12 @@ def _export(
     tasks = [output for mine in outputs.values() for output in mine]
     at_a_time = storage.tasks_at_a_time or target.tasks_at_a_time
     written: dict[int, list[_Written]] = defaultdict(list)
-    for one in run_tasks(write, tasks, spark, progress=progress, at_a_time=at_a_time, size=_size):
-        written[one.partition].append(one)
+    for segment in run_tasks(write, tasks, spark, progress=progress, at_a_time=at_a_time, size=_size):
+        written[segment.partition].append(segment)
     for row in partitions:
         mine, files = outputs[row.partition], written[row.partition]
         _write_end(
-            target, snapshot.topic, row, max((one.end_offset for one in files), default=row.log_end_offset), mine
+            target, snapshot.topic, row, max((file.end_offset for file in files), default=row.log_end_offset), mine
         )
         _write_snapshots(storage, target, snapshot.topic, row, mine, [file.has_producers for file in files])
         directory = f"{snapshot.topic}-{row.partition}"
@@ -281,7 +281,7 @@ def _export(
         target.write(f"{directory}/{LEADER_EPOCHS_FILE}", leader_epochs_bytes(epochs))
         target.write(f"{directory}/{PARTITION_METADATA_FILE}", partition_metadata_bytes(topic_id or snapshot.topic_id))
         checkpoints.add(snapshot.topic, row, config, mine[0].base_offset if mine else row.log_end_offset)
-        records, log_bytes = (sum(getattr(one, name) for one in files) for name in ("records", "bytes"))
+        records, log_bytes = (sum(getattr(file, name) for file in files) for name in ("records", "bytes"))
         report.add_copied(snapshot.topic, row.partition, "export", len(files), records, log_bytes)
 
 
@@ -348,8 +348,8 @@ def _write_snapshots(
         elif number:
             target.write(name, producer_snapshot_bytes(state.entries()))
         if have_producers[number]:
-            for one in output.rows:
-                for window in SegmentFile(storage, one).windows():
+            for segment in output.rows:
+                for window in SegmentFile(storage, segment).windows():
                     state.add(window)
     if row.log_end_offset > (outputs[-1].base_offset if outputs else row.log_end_offset - 1):
         # Appends by this package have no producers: the state that came with an import still holds.

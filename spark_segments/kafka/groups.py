@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from spark_segments.log.positions import TopicPartition
 
 GroupOffsets = Mapping[str, Mapping[tuple[str, int], tuple[int, str]]]
-
 """{group: {(topic, partition): (next offset to be read, metadata)}}"""
 
 TOPIC = "__consumer_offsets"
@@ -36,9 +35,9 @@ def chosen_groups(existing: Collection[str], patterns: Sequence[str], of: str) -
 
     Raises InvalidOptionError for a name, which is no pattern, that is no group there.
     """
-    if missing := sorted({one for one in patterns if not {*"*?["} & {*one}} - set(existing)):
+    if missing := sorted({name for name in patterns if not {*"*?["} & {*name}} - set(existing)):
         raise InvalidOptionError(f"{of} no group {', '.join(missing)}", hint=_HIDDEN)
-    return sorted(one for one in existing if any(fnmatch.fnmatchcase(one, pattern) for pattern in patterns))
+    return sorted(name for name in existing if any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns))
 
 
 def groups_of_records(records: Iterable[tuple[bytes, bytes]]) -> GroupOffsets:
@@ -143,9 +142,5 @@ def _moved(
     for key, position in theirs.items():
         before = rows.get(key)
         is_same = before is not None and dataclasses.replace(before, committed_ms=0) == position
-        wanted[key] = before if is_same and before is not None else _at(position, now_ms)
+        wanted[key] = before if is_same and before is not None else dataclasses.replace(position, committed_ms=now_ms)
     return None if wanted == rows else wanted
-
-
-def _at(position: Position, now_ms: int) -> Position:
-    return dataclasses.replace(position, committed_ms=now_ms)

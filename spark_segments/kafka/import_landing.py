@@ -11,8 +11,6 @@ from spark_segments.kafka.directory import KafkaSnapshot
 from spark_segments.kafka.import_plan import PartitionPlan, SegmentCopy
 from spark_segments.log import Change, Hole, Manifest, Operation, Partition, Segment, Snapshot
 
-"""The operation of the commits."""
-
 
 @dataclass(slots=True)
 class Landing:
@@ -24,7 +22,7 @@ class Landing:
     """
 
     manifest: Manifest
-    found: KafkaSnapshot
+    kafka: KafkaSnapshot
     before: Snapshot
     plans: Mapping[int, PartitionPlan]
     gaps: Mapping[int, Sequence[tuple[int, int]]]
@@ -50,7 +48,7 @@ class Landing:
             replaced: list[Segment] = []
             rows = []
             holes.clear()
-            for theirs in Partition.of_table(self.found.partitions):
+            for theirs in Partition.of_table(self.kafka.partitions):
                 if theirs.partition not in partitions:
                     continue
                 mine = [copy for copy in copies if copy[1].partition == theirs.partition]
@@ -132,7 +130,7 @@ class Landing:
 
     def _changed(self, number: int) -> SegmentsError:
         return SegmentsError(
-            f"{self.found.topic}-{number} was appended to or changed while it was imported",
+            f"{self.kafka.topic}-{number} was appended to or changed while it was imported",
             expected=f"a log end of {self.before.partition(number).log_end_offset}, and the segments of version "
             f"{self.before.version}",
             hint="Import again, into a log directory that nothing else writes to",

@@ -12,11 +12,12 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+from spark_segments.config import MOST_PARTITIONS
 from spark_segments.errors import LogDirError, SegmentsError
 from spark_segments.execution import try_tasks
 from spark_segments.format.sidecars.checkpoints import CLEANER_OFFSETS_FILE, REPLICATION_OFFSETS_FILE
 from spark_segments.format.sidecars.txn_index import AbortedTransactions
-from spark_segments.kafka.directory import KafkaSnapshot
+from spark_segments.kafka.directory import KafkaDirectory, KafkaSnapshot
 from spark_segments.kafka.partition import ZERO_TOPIC_ID
 from spark_segments.log import History, Partition, Segment, SegmentFile, Snapshot
 from spark_segments.storage import Storage
@@ -25,8 +26,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from spark_segments.log.difference import Comparison
-from spark_segments.config import MOST_PARTITIONS
-from spark_segments.kafka.directory import KafkaDirectory
 
 _HINT = "Import into another log directory, or delete the topic here first"
 
@@ -228,7 +227,7 @@ def check_names(source: KafkaDirectory, topic: str) -> None:
     a symbolic link that leads out of the directory: it would bring any file of this machine into the topic.
     """
     storage, sources = source.storage, source.sources(topic)
-    largest = max((one.partition for one in sources), default=0)
+    largest = max((partition.partition for partition in sources), default=0)
     if largest >= MOST_PARTITIONS:
         raise LogDirError(
             f"Topic {topic} has a partition of a number that is too large",
@@ -236,8 +235,8 @@ def check_names(source: KafkaDirectory, topic: str) -> None:
             expected=f"below {MOST_PARTITIONS}",
             found=largest,
         )
-    for one in sources:
-        for path in [one.path, *(info.path for info in storage.list(one.path))]:
+    for partition in sources:
+        for path in [partition.path, *(info.path for info in storage.list(partition.path))]:
             if storage.leads_out(path):
                 raise LogDirError(
                     "A directory to import holds a link that leads out of it",

@@ -19,7 +19,7 @@ from spark_segments.format.batches import scan_batches
 from spark_segments.format.decoding.decode import decode_batches
 from spark_segments.format.window import Window
 from spark_segments.kafka.directory import KafkaDirectory
-from spark_segments.kafka.leftovers import file_name
+from spark_segments.kafka.listing import file_name
 from spark_segments.storage import Storage
 
 RETENTION = ("retention.ms", "retention.bytes")

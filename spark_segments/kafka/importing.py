@@ -11,13 +11,14 @@ import dataclasses
 import uuid
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from spark_segments.config import SegmentLimits
-from spark_segments.errors import CorruptBatchError, InvalidOptionError, LogDirError, SegmentsError, UnknownTopicError
+from spark_segments.errors import CorruptBatchError, LogDirError, SegmentsError, UnknownTopicError
 from spark_segments.execution import in_bins, try_tasks
 from spark_segments.format.batches import scan_batches
 from spark_segments.format.file_names import INDEX_SUFFIX, LOG_SUFFIX, PRODUCER_SNAPSHOT_SUFFIX, TIME_INDEX_SUFFIX
@@ -60,12 +61,10 @@ from spark_segments.storage.fetch import copy_file
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from spark_segments.config import TopicConfig
     from spark_segments.log.difference import Comparison
 
 WAVE_BYTES = 4 << 30
 LONGEST_TAIL_BYTES = 256 << 20
-KAFKA = "kafka"  # the only value of `recovery`
 
 _ATTEMPTS = 5
 """How often a partition is read whose files change meanwhile, if nothing of it could be committed."""
@@ -115,49 +114,11 @@ class _Copy:
         return _copied(self.source, self.target, task, row)
 
 
-def import_topic(
-    source: KafkaDirectory,
-    storage: Storage,
-    manifest: Manifest,
-    topic: str,
-    overrides: Mapping[str, str],
-    config: TopicConfig,
-    report: Report,
-    *,
-    spark: SparkSession | None = None,
-    recovery: str | None = None,
-    progress: Progress | None = None,
-) -> None:
-    """Imports a topic, or its new segments. The report gets a line for each partition, with the segments that were
-    copied, and in `details` the "holes" that were noticed, as plain values. A partition whose files changed in each
-    attempt failed: it is as it was, or further.
-
-    Raises LogDirError where damage would cut the log by more than a torn last batch, or segments are missing that
-    Kafka's cleaner has seen (`recovery="kafka"` takes the log as a broker does), where a segment holds offsets that an
-    index cannot, and, before anything is copied, where the topic of this name holds other records.
-    """
-    if recovery not in (None, KAFKA):
-        raise InvalidOptionError("Unknown recovery", expected=KAFKA, found=recovery)
-    check_names(source, topic)
-    copy = _Copy(source.storage, storage, SegmentLimits.of(config))
-    work = _Import(source, manifest, topic, overrides, copy, spark, recovery == KAFKA, progress)
-    work.run()
-    for number in sorted({one.partition for one in source.sources(topic)}):
-        copied = work.copied[number]
-        action, failed = Operation.IMPORT if copied["segments"] else "leave", {}
-        if number in work.left:
-            action, failed = (
-                Report.FAILED,
-                {"error": f"Its files changed in each of {_ATTEMPTS} attempts: run it again"},
-            )
-        report.add_copied(topic, number, action, copied["segments"], copied["records"], copied["log_bytes"], **failed)
-    report.details["holes"] += [{"topic": topic, **hole.to_dict()} for hole in work.holes]
-
-
 @dataclass(slots=True)
-class _Import:
-    """An import of a topic under way.
+class TopicImport:
+    """An import of a topic, or of its new segments.
 
+    `overrides`: the settings of a topic that is made. `as_broker`: damage cuts the log as far as it does in a broker.
     `copied`: the segments, records and log_bytes of each partition. `made`: partitions that were made here by it.
     `whole`: partitions of which all segments are to be scanned. `left`: partitions that changed while they were read,
     and how often since anything of them was committed.
@@ -165,37 +126,61 @@ class _Import:
 
     source: KafkaDirectory
     manifest: Manifest
-    topic: str
     overrides: Mapping[str, str]
-    copy: _Copy
-    spark: SparkSession | None
-    as_broker: bool
-    progress: Progress | None
+    limits: SegmentLimits
+    as_broker: bool = False
+    spark: SparkSession | None = None
+    progress: Progress | None = None
     copied: defaultdict[int, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
     holes: list[Hole] = field(default_factory=list)
     made: set[int] = field(default_factory=set)
     whole: set[int] = field(default_factory=set)
     left: dict[int, int] = field(default_factory=dict)
-    _finished: int = 0
 
-    def run(self) -> None:
-        """Imports all partitions; those that change while they are read again, some times."""
+    def run(self, report: Report) -> None:
+        """Imports all partitions; those that change while they are read again, some times. The report gets a line for
+        each partition, with the segments that were copied, and in `details` the "holes" that were noticed, as plain
+        values. A partition whose files changed in each attempt failed: it is as it was, or further.
+
+        Raises LogDirError where damage would cut the log by more than a torn last batch, or segments are missing that
+        Kafka's cleaner has seen, unless the log is taken `as_broker`; where a segment holds offsets that an index
+        cannot; and, before anything is copied, where the topic of this name holds other records.
+        """
+        topic = self.manifest.topic
+        check_names(self.source, topic)
         pending: set[int] | None = None
         while pending is None or pending:
-            current = self._current()
-            # On Spark, executors copy: this process examines all files, and has no time for their copies.
-            early = EarlyCopies(self.copy.target, self.topic, 0 if self.spark is not None else WAVE_BYTES)
-            try:
-                recovery = self.source.recover(self.topic, pending, self._copied(current), early)
-                self._note_changes(recovery.changing)
-                if recovery.partitions:
-                    self._import(recovery, current, early)
-            finally:
-                early.discard()
-            pending = {number for number, tries in self.left.items() if tries < _ATTEMPTS} | self._rescans(recovery)
+            pending = self._attempt(pending)
+        for number in sorted({source.partition for source in self.source.sources(topic)}):
+            copied = self.copied[number]
+            action, failed = Operation.IMPORT if copied["segments"] else "leave", {}
+            if number in self.left:
+                failed["error"] = f"Its files changed in each of {_ATTEMPTS} attempts: run it again"
+                action = Report.FAILED
+            report.add_copied(
+                topic, number, action, copied["segments"], copied["records"], copied["log_bytes"], **failed
+            )
+        report.details["holes"] += [{"topic": topic, **hole.to_dict()} for hole in self.holes]
 
-    def _rescans(self, recovery: Recovery) -> set[int]:
-        return {n for n, one in recovery.partitions.items() if n in self.whole and one.scanned_from}
+    def _attempt(self, numbers: set[int] | None) -> set[int]:
+        """Recovers these partitions, or all, plans them, copies and commits. Returns those to be read again."""
+        current = self._current()
+        # On Spark, executors copy: this process examines all files, and has no time for their copies.
+        early_bytes = 0 if self.spark is not None else WAVE_BYTES
+        early = EarlyCopies(self.manifest.storage, self.manifest.topic, early_bytes)
+        try:
+            recovery = self.source.recover(self.manifest.topic, numbers, self._here(current), early)
+            self._note_changes(recovery.changing)
+            landing = self._planned(recovery, current)
+            if landing is not None:
+                for number in self._copy_waves(recovery, landing, early):
+                    self.left.pop(number, None)
+                self.holes += landing.holes
+        finally:
+            early.discard()
+        again = {number for number, tries in self.left.items() if tries < _ATTEMPTS}
+        scanned = recovery.partitions.items()
+        return again | {number for number, partition in scanned if number in self.whole and partition.scanned_from}
 
     def _note_changes(self, numbers: Iterable[int]) -> None:
         for number in numbers:
@@ -210,7 +195,7 @@ class _Import:
         current.role.check(current.topic, Operation.IMPORT)
         return current
 
-    def _copied(self, current: Snapshot | None) -> dict[int, Copied]:
+    def _here(self, current: Snapshot | None) -> dict[int, Copied]:
         """What is here of the partitions."""
         if current is None:
             return {}
@@ -219,10 +204,13 @@ class _Import:
             for row in Partition.of_table(current.partitions)
         }
 
-    def _import(self, recovery: Recovery, current: Snapshot | None, early: EarlyCopies) -> None:
-        kafka = self._checked(recovery, recovery.snapshot)
+    def _planned(self, recovery: Recovery, current: Snapshot | None) -> Landing | None:
+        """The plans of the partitions that may be imported, and have not changed since they were scanned; None where
+        there is none. The topic, and partitions that it gained, are made here. Raises for partitions that may not be.
+        """
+        kafka = self._checked(recovery)
         if not kafka.partitions.num_rows:
-            return
+            return None
         if current is None:
             current = self._created(kafka)
         comparisons = self._compared(recovery, current, kafka)
@@ -230,60 +218,51 @@ class _Import:
         plans = {}
         for number, comparison in comparisons.items():
             recovered = recovery.partitions[number]
-            try:
-                plan = plan_import(self.copy.source, current, kafka, number, comparison)
-            except (SegmentsError, FileNotFoundError):
-                if not self._has_changed(recovered):
-                    raise
-                self._note_changes([number])
-                continue
-            if plan.needs_all and recovered.scanned_from:
-                self.whole.add(number)
-            else:
-                plans[number] = plan
-        gaps = {number: tuple(one.found.gaps) for number, one in recovery.partitions.items()}
-        landing = Landing(self.manifest, kafka, current, plans, gaps, frozenset(self.made))
-        done = self._copy_waves(recovery, landing, plans, early)
-        for number in done:
-            self.left.pop(number, None)
-        self.holes += landing.holes
+            with self._unless_changed(recovered):
+                plan = plan_import(self.source.storage, current, kafka, number, comparison)
+                if plan.needs_all and recovered.scanned_from:
+                    self.whole.add(number)
+                else:
+                    plans[number] = plan
+        gaps = {number: tuple(partition.found.gaps) for number, partition in recovery.partitions.items()}
+        return Landing(self.manifest, kafka, current, plans, gaps, frozenset(self.made))
 
-    def _checked(self, recovery: Recovery, kafka: KafkaSnapshot) -> KafkaSnapshot:
-        """The snapshot with the partitions that may be imported; those that have changed since they were scanned are
-        left. Raises for the others that may not.
-        """
+    @contextmanager
+    def _unless_changed(self, recovered: RecoveredPartition) -> Iterator[None]:
+        """Raises an error of a partition only if its files are as they were listed; else it is left, for that."""
+        try:
+            yield
+        except (SegmentsError, FileNotFoundError):
+            if not self._has_changed(recovered):
+                raise
+            self._note_changes([recovered.partition.partition])
 
-        def check(number: int) -> None:
-            if not self.as_broker:
-                for cut in kafka.report.cuts:
-                    if cut.partition == number:
-                        _check_cut(self.copy.source, cut)
-                check_end(self.copy.source, kafka, number)
-            for row in kafka.live_of(number):
-                _check_offsets(self.copy.source, row)
-
-        changed = set()
-        for number, one in recovery.partitions.items():
-            try:
-                check(number)
-            except (SegmentsError, FileNotFoundError):
-                if not self._has_changed(one):
-                    raise
-                changed.add(number)
-        self._note_changes(changed)
-        kept = [row for row in Partition.of_table(kafka.partitions) if row.partition not in changed]
+    def _checked(self, recovery: Recovery) -> KafkaSnapshot:
+        """The snapshot with the partitions that may be imported. Raises for those that may not."""
+        kafka, storage = recovery.snapshot, self.source.storage
+        kept = []
+        for row in Partition.of_table(kafka.partitions):
+            with self._unless_changed(recovery.partitions[row.partition]):
+                if not self.as_broker:
+                    for cut in kafka.report.cuts:
+                        if cut.partition == row.partition:
+                            _check_cut(storage, cut)
+                    check_end(storage, kafka, row.partition)
+                for segment in kafka.live_of(row.partition):
+                    _check_offsets(storage, segment)
+                kept.append(row)
         return dataclasses.replace(kafka, partitions=Partition.table(kept))
 
-    def _has_changed(self, one: RecoveredPartition, from_offset: int = 0, *, was_read: bool = False) -> bool:
+    def _has_changed(self, recovered: RecoveredPartition, from_offset: int = 0, *, was_read: bool = False) -> bool:
         """Whether files of a partition, those of segments from an offset on, are not what they were when listed."""
-        return one.listing.changed_file(self.copy.source, from_offset, was_read=was_read) is not None
+        return recovered.listing.changed_file(self.source.storage, from_offset, was_read=was_read) is not None
 
-    def _created(self, found: KafkaSnapshot) -> Snapshot:
+    def _created(self, kafka: KafkaSnapshot) -> Snapshot:
         """The topic, made here empty at Kafka's log start."""
-        topic_id = found.topic_id
+        topic_id = kafka.topic_id
         if topic_id == ZERO_TOPIC_ID:
             topic_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
-        rows = _empty_partitions(found, topic_id, 0)
+        rows = _empty_partitions(kafka, topic_id, 0)
         topic = Eras.unknown(TopicRow(topic_id, self.overrides))
         self.manifest.create_by(Change(Operation.CREATE, partitions=rows, topic=topic))
         self.made |= {row.partition for row in rows}
@@ -303,59 +282,50 @@ class _Import:
         self.made |= {row.partition for row in made}
         return self.manifest.snapshot()
 
-    def _compared(self, recovery: Recovery, current: Snapshot, found: KafkaSnapshot) -> dict[int, Comparison]:
+    def _compared(self, recovery: Recovery, current: Snapshot, kafka: KafkaSnapshot) -> dict[int, Comparison]:
         """The comparisons of the partitions that have not changed meanwhile. Raises where one holds other records."""
-        scanned_from = {number: one.scanned_from for number, one in recovery.partitions.items()}
-        results = compare_with_kafka(self.copy.source, self.copy.target, current, found, scanned_from, self.spark)
-        new = {row.partition for row in Partition.of_table(found.partitions)} - results.keys()
+        scanned_from = {number: partition.scanned_from for number, partition in recovery.partitions.items()}
+        storage = self.manifest.storage
+        results = compare_with_kafka(self.source.storage, storage, current, kafka, scanned_from, self.spark)
+        new = {row.partition for row in Partition.of_table(kafka.partitions)} - results.keys()
         good = dict.fromkeys(new, History.SAME)  # nothing of them is here
-        changed = set()
         for number, (check, comparison) in results.items():
-            try:
+            with self._unless_changed(recovery.partitions[number]):
                 if isinstance(comparison, SegmentsError):
                     raise comparison
                 check(comparison)
                 good[number] = comparison
-            except SegmentsError:
-                if not self._has_changed(recovery.partitions[number]):
-                    raise
-                changed.add(number)
-        self._note_changes(changed)
         return good
 
-    def _copy_waves(
-        self, recovery: Recovery, landing: Landing, plans: Mapping[int, PartitionPlan], early: EarlyCopies
-    ) -> set[int]:
+    def _copy_waves(self, recovery: Recovery, landing: Landing, early: EarlyCopies) -> set[int]:
         """Copies and commits, wave by wave. Returns the partitions that were as they were listed to the end."""
-        good = set(plans)
-        total = sum(_size(task) for plan in plans.values() for task in plan.tasks)
+        copy = _Copy(self.source.storage, self.manifest.storage, self.limits)
+        good = set(landing.plans)
+        total = sum(_size(task) for plan in landing.plans.values() for task in plan.tasks)
         finished = 0
 
         def note(done: int, _: int) -> None:
             if self.progress is not None:
                 self.progress(finished + done, total)
 
-        waves = list(_waves(plans)) or [[]]
+        waves = list(_waves(landing.plans)) or [[]]
         for wave in waves:
             tasks = [
                 dataclasses.replace(task, log_copy=early.of(task.row.path, task.row.log_bytes))
                 for task in wave
                 if task.row.partition in good
             ]
-            at_a_time = self.copy.at_a_time
-            rows = try_tasks(self.copy, tasks, self.spark, progress=note, at_a_time=at_a_time, size=_size)
+            rows = try_tasks(copy, tasks, self.spark, progress=note, at_a_time=copy.at_a_time, size=_size)
             finished += sum(map(_size, wave))
-            changed = set()
             for number in {task.row.partition for task in tasks}:
                 mine = [(task, row) for task, row in zip(tasks, rows, strict=True) if task.row.partition == number]
                 errors = [row for _, row in mine if isinstance(row, SegmentsError)]
                 first = min(task.row.name_offset for task, _ in mine)
                 if self._has_changed(recovery.partitions[number], first, was_read=not errors):
-                    changed.add(number)
+                    self._note_changes([number])
+                    good.remove(number)
                 elif errors:
                     raise errors[0]
-            self._note_changes(changed)
-            good -= changed
             copies = [
                 (task, row)
                 for task, row in zip(tasks, rows, strict=True)
@@ -391,18 +361,13 @@ def _check_offsets(storage: Storage, row: Segment) -> None:
             )
 
 
-def _empty_partitions(found: KafkaSnapshot, topic_id: str, first: int) -> list[Partition]:
+def _empty_partitions(kafka: KafkaSnapshot, topic_id: str, first: int) -> list[Partition]:
     """Partitions from number `first` on, each empty at Kafka's log start; partitions of other brokers begin at 0."""
-    starts = {row.partition: row.log_start_offset for row in Partition.of_table(found.partitions)}
+    starts = {row.partition: row.log_start_offset for row in Partition.of_table(kafka.partitions)}
     rows = []
     for number in range(first, max(starts, default=-1) + 1):
         start = starts.get(number, 0)
-        rows.append(
-            Partition(
-                topic_id, number, log_start_offset=start, log_end_offset=start, first_dirty_offset=start,
-                last_stable_offset=start,
-            )
-        )  # fmt: skip
+        rows.append(Partition(topic_id, number, start, start, start, start))
     return rows
 
 
@@ -444,7 +409,7 @@ def _waves(plans: Mapping[int, PartitionPlan]) -> Iterator[list[SegmentCopy]]:
         return total >= WAVE_BYTES and not (plans[number].replaces_all and wave[-1][0] == number)
 
     numbered = ((number, task) for number, plan in plans.items() for task in plan.tasks)
-    for wave in in_bins(numbered, lambda one: one[1].row.log_bytes, begins):
+    for wave in in_bins(numbered, lambda numbered: _size(numbered[1]), begins):
         yield [task for _, task in wave]
 
 

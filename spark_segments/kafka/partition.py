@@ -25,10 +25,18 @@ from spark_segments.format.sidecars.producer_state import (
     producer_snapshot_bytes,
 )
 from spark_segments.kafka.early_copies import EarlyCopies
-from spark_segments.kafka.leftovers import base_offset, choose_files, file_name, is_log_name, is_tiered_name
-from spark_segments.kafka.listing import ChangingPartitionError, Listing
+from spark_segments.kafka.listing import (
+    ChangingPartitionError,
+    Listing,
+    base_offset,
+    choose_files,
+    file_name,
+    is_log_name,
+    is_tiered_name,
+)
 from spark_segments.kafka.recovered import Cut, Note, PartitionFiles, Recovered
-from spark_segments.kafka.recovery import next_offset_of, recover
+from spark_segments.kafka.recovery import recover
+from spark_segments.kafka.segment_scan import span_of
 from spark_segments.log import Partition, Segment
 from spark_segments.storage import FileInfo, Storage
 
@@ -135,7 +143,7 @@ class _Directory:
 
     def __post_init__(self) -> None:
         def next_offset(info: FileInfo) -> int:
-            return next_offset_of(self.storage, info, base_offset(file_name(info)) or 0)
+            return span_of(self.storage, info, base_offset(file_name(info)) or 0)[1]
 
         listing = self.storage.list(self.source.path)
         self.listed = frozenset(info.path for info in listing)

@@ -19,7 +19,7 @@ from spark_segments.kafka.early_copies import EarlyCopies
 from spark_segments.kafka.recovered import Cut, Overlap, PartitionFiles, Recovered
 from spark_segments.kafka.segment_scan import SegmentScan, span_of
 from spark_segments.log import Segment
-from spark_segments.storage import FileInfo, Storage
+from spark_segments.storage import Storage
 
 
 def recover(
@@ -78,11 +78,6 @@ def recover(
     return recovered
 
 
-def next_offset_of(storage: Storage, info: FileInfo, base_offset: int) -> int:
-    """The offset after the last good batch of a .log, `base_offset` where it has none."""
-    return span_of(storage, info, base_offset)[1]
-
-
 def _append(recovered: Recovered, segment: Segment) -> None:
     """Adds a segment. The segment before it then reaches up to its base offset: compaction may have emptied the gap."""
     if recovered.segments:
@@ -104,11 +99,11 @@ def _pass_over(
         recovered.overlaps.append(Overlap(files.topic, files.partition, info.path, begin, last_offset, served, problem))
 
 
-def _cut(files: PartitionFiles, number: int, scan: SegmentScan, found: Recovered) -> None:
+def _cut(files: PartitionFiles, number: int, scan: SegmentScan, recovered: Recovered) -> None:
     """Reports where the log ends in the file of this number, and which later segments that drops."""
     info = files.logs[number][1]
     dropped = [later for _, later in files.logs[number + 1 :]]
-    found.cuts.append(
+    recovered.cuts.append(
         Cut(
             files.topic,
             files.partition,

@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from spark_segments.config import topic_config
+from spark_segments.config import SegmentLimits, topic_config
 from spark_segments.errors import InvalidOptionError, LogDirError, MissingFileError, SegmentsError
 from spark_segments.kafka.directory import KafkaDirectory
 from spark_segments.kafka.exporting import export_topics
 from spark_segments.kafka.imported_settings import imported_settings
-from spark_segments.kafka.importing import KAFKA, import_topic
-from spark_segments.log import Manifest, Report, Snapshot
+from spark_segments.kafka.importing import TopicImport
+from spark_segments.log import LogDirectory, Report, Snapshot
 from spark_segments.progress import Progress
 from spark_segments.storage import Storage
 
@@ -20,44 +20,39 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
+_KAFKA = "kafka"  # the only value of `recovery`
+
+
 def import_all(
     source: KafkaDirectory,
-    storage: Storage,
+    log: LogDirectory,
     topics: Sequence[str],
-    manifest_of: Callable[[str], Manifest],
     overrides: Mapping[str, str],
-    defaults: Mapping[str, str],
     *,
     recovery: str | None = None,
     keep_retention: bool = False,
     spark: SparkSession | None = None,
     progress: Progress | None = None,
 ) -> Report:
-    """Imports topics of a Kafka directory, each as `import_topic` does. The report's warnings are about their settings.
+    """Imports topics of a Kafka directory, each as `TopicImport` does. The report's warnings are about their settings.
 
     Raises InvalidOptionError for an unknown `recovery` before anything is copied. A topic that fails is raised after
     all the others were imported.
     """
-    if recovery not in (None, KAFKA):
-        raise InvalidOptionError("Unknown recovery", expected=KAFKA, found=recovery)
+    if recovery not in (None, _KAFKA):
+        raise InvalidOptionError("Unknown recovery", expected=_KAFKA, found=recovery)
     settings = imported_settings(source, topics, overrides, keep_retention=keep_retention)
     report = Report("import", dry_run=False, details={"holes": []})
     failed: dict[str, SegmentsError] = {}
     for topic in topics:
         try:
             with _missing_files():
-                import_topic(
-                    source,
-                    storage,
-                    manifest_of(topic),
-                    topic,
-                    settings[topic].config,
-                    topic_config(settings[topic].config, defaults),
-                    report,
-                    spark=spark,
-                    recovery=recovery,
-                    progress=progress,
+                config = settings[topic].config
+                limits = SegmentLimits.of(topic_config(config, log.defaults))
+                work = TopicImport(
+                    source, log.manifest(topic), config, limits, recovery == _KAFKA, spark=spark, progress=progress
                 )
+                work.run(report)
             report.warnings += [f"{topic}: {text}" for text in settings[topic].warnings]
         except SegmentsError as error:
             failed[topic] = error

@@ -30,7 +30,7 @@ from spark_segments.format.sidecars.index import OFFSET_ENTRY_BYTES, TIME_ENTRY_
 from spark_segments.format.sidecars.producer_state import parse_producer_snapshot
 from spark_segments.format.sidecars.txn_index import TXN_ENTRY_BYTES
 from spark_segments.kafka.directory import RecoveryReport
-from spark_segments.kafka.leftovers import CLEANED_SUFFIX, DELETED_SUFFIX, SWAP_SUFFIX, base_offset, file_name
+from spark_segments.kafka.listing import CLEANED_SUFFIX, DELETED_SUFFIX, SWAP_SUFFIX, base_offset, file_name
 from spark_segments.kafka.partition import (
     TIERED_LEADER_EPOCHS_SUFFIX,
     PartitionSource,

@@ -11,7 +11,7 @@ import pytest
 from spark_segments import LogDir
 from spark_segments.errors import LogDirError, UnknownTopicError
 from spark_segments.kafka.directory import KafkaDirectory
-from spark_segments.kafka.leftovers import base_offset
+from spark_segments.kafka.listing import base_offset
 from spark_segments.storage import Storage
 from tests.golden_files import (
     CLEAN_DIRECTORIES,

@@ -66,7 +66,7 @@ def filled(partition: PlayedPartition, segments: int) -> PlayedPartition:
 
 def copied(disk: PlayedDisk, log: LogDir, topic: str, files: WatchedFiles | None = None) -> Report:
     storage = Storage(str(disk.root), filesystem=files)
-    return import_all(committed_directory(storage), log.storage, [topic], log.manifest, {}, log.defaults)
+    return import_all(committed_directory(storage), log, [topic], {})
 
 
 def offsets(log: LogDir, topic: str, **options: Any) -> list[int]:
@@ -153,7 +153,7 @@ def test_a_transaction_that_is_aborted_meanwhile_is_open_or_aborted(disk, log, a
         disk.write_checkpoints()
 
     storage = Storage(str(disk.root), filesystem=WatchedFiles("", abort, times=1000))
-    import_all(KafkaDirectory(storage), log.storage, ["payments"], log.manifest, {}, log.defaults)
+    import_all(KafkaDirectory(storage), log, ["payments"], {})
     must, may = partition.readable(log.topic("payments").offsets()[0][1])
     assert must.keys() <= set(offsets(log, "payments", isolation="read_committed")) <= may.keys()
     assert is_sound(log)
@@ -253,10 +253,8 @@ def test_an_import_reads_each_byte_of_a_log_once(disk, log):
     files = WatchedFiles("nothing")
     import_all(
         KafkaDirectory(Storage(str(disk.root), filesystem=files)),
-        log.storage,
+        log,
         ["orders"],
-        log.manifest,
-        {},
         {},
     )
     sizes = {path.name: path.stat().st_size for path in partition.directory.glob("*.log")}

@@ -21,7 +21,7 @@ from spark_segments.kafka.transfer import import_all
 from spark_segments.maintenance import erase, restore
 from tests.log.kafka_side import KafkaSide
 from tests.maintenance.long_runs.model import KafkaStep
-from tests.maintenance.long_runs.scenario import DEFAULTS, kafka_record, kafka_steps
+from tests.maintenance.long_runs.scenario import kafka_record, kafka_steps
 from tests.simulation.judge import Judge
 from tests.simulation.scenario import (
     IMPORT_CONFIG,
@@ -200,7 +200,7 @@ def import_again(simulation: Simulation, process: Process) -> None:
 
         def work(source: Any = source) -> Any:
             directory = KafkaDirectory(source)
-            return import_all(directory, log.storage, [IMPORTED], log.manifest, IMPORT_CONFIG, DEFAULTS)
+            return import_all(directory, log, [IMPORTED], IMPORT_CONFIG)
 
         found = attempt_import(simulation, process, work, broker)
         simulation.judge.counts[f"imports: {found}"] += 1

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from spark_segments import LogDir
-from spark_segments.kafka.recovery import next_offset_of
+from spark_segments.kafka.segment_scan import span_of
 from spark_segments.storage import FileInfo, Storage
 from tests.golden_files import expected_records, golden_dir
 from tests.log.golden_reads import as_records, records_of
@@ -93,7 +93,7 @@ def test_a_length_that_no_file_holds_is_not_read(plain, monkeypatch):
 
     monkeypatch.setattr(storage, "read", noted)
     size = (plain / f"{LAST}.log").stat().st_size
-    assert next_offset_of(storage, FileInfo(f"{LAST}.log", size, 0), 4885) == 5000
+    assert span_of(storage, FileInfo(f"{LAST}.log", size, 0), 4885)[1] == 5000
     assert max(sizes) == size
     assert LogDir.open(str(plain)).topic("plain").offsets() == {0: (0, 5000)}
 

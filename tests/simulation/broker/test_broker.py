@@ -9,8 +9,7 @@ import pytest
 
 from spark_segments.kafka import importing, partition
 from spark_segments.kafka.import_landing import Landing
-from spark_segments.kafka.leftovers import base_offset, file_name
-from spark_segments.kafka.listing import Listing
+from spark_segments.kafka.listing import Listing, base_offset, file_name
 from spark_segments.storage import Storage
 from tests.manifest_rows import Segment
 from tests.segment_bytes import parse_txn_index
