@@ -20,7 +20,7 @@ from spark_segments.values.choice import reading_codec, writing_codec
 from spark_segments.values.codecs import Codec, Registered
 from spark_segments.values.column_types import recast
 from spark_segments.values.options import NULL, REGISTERED, ColumnFormat
-from spark_segments.values.registries.opening import open_registry
+from spark_segments.values.registries import open_registry
 from spark_segments.values.registries.registry import AVRO, JSON, PROTOBUF, Registry
 from spark_segments.values.undecodable import Undecodable
 

@@ -16,8 +16,8 @@ from spark_segments.log import LogDirectory, Scan, Selection, Snapshot
 from spark_segments.storage import Storage
 from spark_segments.values.batches import Decoder, Encoder, decoders, encode_batch, encoders
 from spark_segments.values.options import COLUMNS, REGISTRY, ColumnFormat, column_formats
+from spark_segments.values.registries import open_registry
 from spark_segments.values.registries.directory import SUBJECTS
-from spark_segments.values.registries.opening import open_registry
 from spark_segments.values.registries.registry import RecordsRegistry, Registry
 
 SCHEMAS_TOPIC = "_schemas"

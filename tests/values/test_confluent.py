@@ -22,7 +22,7 @@ from spark_segments.errors import InvalidOptionError, MissingExtraError, Registr
 from spark_segments.values.batches import Decoder, Encoder, decoders, encoders
 from spark_segments.values.options import column_formats
 from spark_segments.values.protobuf import _compiled
-from spark_segments.values.registries.opening import open_registry
+from spark_segments.values.registries import open_registry
 from spark_segments.values.registries.registry import Reference, Schema
 from tests.values.registry_server import RegistryServer
 

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from spark_segments.errors import InvalidOptionError, RegistryError
-from spark_segments.values.registries.opening import open_registry
+from spark_segments.values.registries import open_registry
 from spark_segments.values.registries.registry import RecordsRegistry, Registry, Schema
 from tests.small_limits import Limits
 

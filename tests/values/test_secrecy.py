@@ -18,7 +18,7 @@ from spark_segments.cli.records.record_text import Properties
 from spark_segments.errors import SegmentsError
 from spark_segments.values.batches import decoders, encoders
 from spark_segments.values.options import column_formats
-from spark_segments.values.registries.opening import open_registry
+from spark_segments.values.registries import open_registry
 from spark_segments.values.registries.registry import Schema
 
 SECRET = "4556737586899855"  # digits, so that it stands for numbers, too

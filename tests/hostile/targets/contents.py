@@ -150,7 +150,7 @@ def _server(answers: list[bytes]) -> Iterator[str]:
 
 
 def registry_answers() -> Run:
-    from spark_segments.values.registries.opening import open_registry
+    from spark_segments.values.registries import open_registry
     from spark_segments.values.registries.registry import RecordsRegistry, Registry, Schema
 
     answers = [b""]
