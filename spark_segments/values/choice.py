@@ -7,12 +7,12 @@ from dataclasses import replace
 import pyarrow as pa
 
 from spark_segments.errors import InvalidOptionError, ValueFormatError
-from spark_segments.values import codecs, primitives
+from spark_segments.values import codecs
 from spark_segments.values.avro import schema as avro_schema
 from spark_segments.values.column_types import portable, type_of_ddl
 from spark_segments.values.options import ColumnFormat
 from spark_segments.values.registries.registry import AVRO, JSON, PROTOBUF, Registry, Schema
-from spark_segments.values.schema_bounds import json_of
+from spark_segments.values.schema_bounds import compact, json_of
 from spark_segments.values.text import connect, csv, json_schema
 from spark_segments.values.undecodable import Undecodable
 
@@ -102,13 +102,13 @@ def _unregistered(chosen: ColumnFormat, column_type: pa.DataType | None) -> code
         )
     text = chosen.schema
     if text is not None and not _is_schema(text, AVRO):
-        text = codecs.compact(avro_schema.schema_of(type_of_ddl(text)))
-    return codecs.Avro(avro_schema.parse(text or codecs.compact(avro_schema.schema_of(column_type))))
+        text = compact(avro_schema.schema_of(type_of_ddl(text)))
+    return codecs.Avro(avro_schema.parse(text or compact(avro_schema.schema_of(column_type))))
 
 
 def _plain(chosen: ColumnFormat, column_type: pa.DataType | None, sample: bytes | None) -> codecs.Codec:
     name, column = chosen.format, chosen.column
-    if name in primitives.NUMBERS:
+    if name in codecs.NUMBERS:
         return codecs.Numbers(name)
     if name in ("string", "uuid"):
         return codecs.Text(name == "uuid")
@@ -171,5 +171,5 @@ def _given_schema(chosen: ColumnFormat, kind: str, column_type: pa.DataType | No
             f"No schema to write {chosen.column}s with", hint=f"Give {chosen.column}.schema, or register one"
         )
     if kind == AVRO:
-        return codecs.compact(avro_schema.schema_of(portable(made)))
-    return codecs.compact(json_schema.schema_of(portable(made), chosen.subject or "Value"))
+        return compact(avro_schema.schema_of(portable(made)))
+    return compact(json_schema.schema_of(portable(made), chosen.subject or "Value"))

@@ -6,7 +6,6 @@ written with and brought to the one type that the column has.
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Protocol
@@ -16,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_segments.errors import InvalidOptionError, UnknownSchemaError, reason_of
-from spark_segments.values import primitives, protobuf, wire
+from spark_segments.values import protobuf, wire
 from spark_segments.values.avro import evolution
 from spark_segments.values.avro import schema as avro_schema
 from spark_segments.values.avro import write as avro_write
@@ -27,7 +26,16 @@ from spark_segments.values.rows import offsets_of, without
 from spark_segments.values.text import connect, csv, json_schema
 from spark_segments.values.text.json_read import check_json, read_json
 from spark_segments.values.text.json_write import write_json
-from spark_segments.values.undecodable import Undecodable
+from spark_segments.values.undecodable import Undecodable, refused_by_arrow
+
+NUMBERS = {
+    "short": (pa.int16(), ">i2"),
+    "int": (pa.int32(), ">i4"),
+    "long": (pa.int64(), ">i8"),
+    "float": (pa.float32(), ">f4"),
+    "double": (pa.float64(), ">f8"),
+}
+_UUID = "^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$"
 
 
 class Codec(Protocol):
@@ -46,24 +54,38 @@ class Codec(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """short, int, long, float, double."""
+    """short, int, long, float, double, as Kafka's ShortSerializer to DoubleSerializer write them: big-endian."""
 
     name: str
 
     @property
     def type(self) -> pa.DataType:
-        return primitives.NUMBERS[self.name][0]
+        return NUMBERS[self.name][0]
 
     def read(self, array: pa.BinaryArray) -> pa.Array:
-        return primitives.read_numbers(array, self.name)
+        kind, dtype = NUMBERS[self.name]
+        width = np.dtype(dtype).itemsize
+        offsets = offsets_of(array)
+        wrong = np.flatnonzero(np.diff(offsets) != width)
+        if wrong.size:
+            row = int(wrong[0])
+            raise Undecodable(f"a {self.name} has {width} bytes, and here are {offsets[row + 1] - offsets[row]}", row)
+        numbers = np.frombuffer(array.buffers()[2] or b"", dtype, len(array), int(offsets[0]))
+        return pa.array(numbers.astype(np.dtype(dtype).newbyteorder("=")), kind)
 
     def write(self, array: pa.Array) -> pa.Array:
-        return primitives.write_numbers(array, self.name)
+        kind, dtype = NUMBERS[self.name]
+        if kind == pa.float32() and pa.types.is_float64(array.type):
+            raise InvalidOptionError("A double does not fit a float without a loss", hint="Cast the column to float")
+        numbers = _cast(array, kind).to_numpy(zero_copy_only=False).astype(dtype)
+        offsets = np.arange(len(array) + 1, dtype=np.int32) * np.int32(numbers.itemsize)
+        content = [None, pa.py_buffer(offsets), pa.py_buffer(numbers.tobytes())]
+        return pa.Array.from_buffers(pa.binary(), len(array), content)
 
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """string and uuid."""
+    """string and uuid, as Kafka's StringSerializer (UTF-8) and UUIDSerializer (text) write them."""
 
     uuids: bool = False
 
@@ -72,12 +94,17 @@ class Text:
         return pa.string()
 
     def read(self, array: pa.BinaryArray) -> pa.Array:
-        text = primitives.read_text(array)
-        return primitives.uuids(text) if self.uuids else text
+        return self._checked(read_text(array))
 
     def write(self, array: pa.Array) -> pa.Array:
-        text = primitives.cast(array, pa.string())
-        return primitives.uuids(text) if self.uuids else text
+        return self._checked(_cast(array, pa.string()))
+
+    def _checked(self, text: pa.StringArray) -> pa.StringArray:
+        if self.uuids:
+            right = pc.match_substring_regex(text, _UUID)
+            if not pc.all(right, min_count=0).as_py():
+                raise Undecodable("not a UUID of 36 characters", int(pc.index(right, pa.scalar(False)).as_py()))
+        return text
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,10 +129,10 @@ class JsonText:
         return pa.string()
 
     def read(self, array: pa.BinaryArray) -> pa.Array:
-        return check_json(primitives.read_text(array))
+        return check_json(read_text(array))
 
     def write(self, array: pa.Array) -> pa.Array:
-        return check_json(primitives.read_text(primitives.cast(array, pa.binary())))
+        return check_json(read_text(_cast(array, pa.binary())))
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,11 +180,28 @@ class Avro:
         return avro_write.write(array, self.node)
 
 
-def _conformed(array: pa.Array, kind: pa.DataType) -> pa.Array:
+def read_text(array: pa.BinaryArray) -> pa.StringArray:
+    """Text of UTF-8. Raises Undecodable."""
     try:
+        return array.cast(pa.string())
+    except pa.ArrowInvalid:
+        raise Undecodable("not UTF-8") from None
+
+
+def _cast(array: pa.Array, kind: pa.DataType) -> pa.Array:
+    """The array as another type, without loss."""
+    try:
+        with refused_by_arrow():
+            return array.cast(kind)
+    except pa.ArrowNotImplementedError as error:
+        raise InvalidOptionError(
+            "The column's type does not fit its format", expected=kind, found=array.type
+        ) from error
+
+
+def _conformed(array: pa.Array, kind: pa.DataType) -> pa.Array:
+    with refused_by_arrow():
         return conformed(array, kind)
-    except pa.ArrowInvalid as error:
-        raise Undecodable(reason_of(error)) from None
 
 
 def _read_avro(array: pa.BinaryArray, node: avro_schema.Node, starts: np.ndarray) -> pa.Array:
@@ -295,8 +339,3 @@ def type_of_registered(registry: Registry, schema: Schema, message: str | None) 
     if schema.kind == PROTOBUF:
         return protobuf.message_of(schema.text, tuple(registry.references(schema)), message).type
     return json_schema.type_of_schema(schema.text)
-
-
-def compact(value: object) -> str:
-    """JSON without white space."""
-    return json.dumps(value, separators=(",", ":"), ensure_ascii=False)

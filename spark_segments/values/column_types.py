@@ -173,6 +173,29 @@ def _absent(rows: int, field: pa.Field) -> pa.Array:
     return pa.repeat(pa.scalar(zero, kind), rows)
 
 
+def map_entries(keys: pa.Array, items: pa.Array) -> pa.StructArray:
+    """The entries of maps, as Arrow has them."""
+    fields = [pa.field("key", keys.type, nullable=False), pa.field("value", items.type)]
+    return pa.StructArray.from_arrays([keys, items], fields=fields)
+
+
+def with_leaves(array: pa.Array, kind: pa.DataType, leaf: Callable[[pa.Array, pa.DataType], pa.Array]) -> pa.Array:
+    """The array as `kind`, which has the same structs, lists and maps. `leaf` makes the arrays of other types."""
+    t = pa.types
+    if t.is_struct(kind):
+        pairs = zip(array.flatten(), kind, strict=True)
+        children = [with_leaves(child, field.type, leaf) for child, field in pairs]
+        return pa.Array.from_buffers(kind, len(array), [valid_bits(array)], children=children)
+    if not (t.is_list(kind) or t.is_map(kind)):
+        return leaf(array, kind)
+    whole = pa.concat_arrays([array])  # from offset 0
+    if t.is_map(kind):
+        child = map_entries(whole.keys, with_leaves(whole.items, kind.item_type, leaf))
+    else:
+        child = with_leaves(whole.values, kind.value_type, leaf)
+    return pa.Array.from_buffers(kind, len(whole), [valid_bits(whole), whole.buffers()[1]], children=[child])
+
+
 def valid_bits(array: pa.Array) -> pa.Buffer | None:
     """The validity of rows as a bitmap from bit 0; None where no row is null."""
     if not array.null_count:

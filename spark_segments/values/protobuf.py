@@ -22,9 +22,9 @@ import pyarrow.compute as pc
 
 from spark_segments.errors import InvalidOptionError, MissingExtraError, reason_of
 from spark_segments.storage.scratch import scratch_directory
-from spark_segments.values.column_types import portable, recast, valid_bits
+from spark_segments.values.column_types import map_entries, portable, recast, valid_bits
 from spark_segments.values.schema_bounds import check_bounds
-from spark_segments.values.undecodable import Undecodable
+from spark_segments.values.undecodable import Undecodable, refused_by_arrow
 
 References = tuple[tuple[str, str], ...]
 _ROOT = "schema.proto"
@@ -62,10 +62,8 @@ class Message:
             raise InvalidOptionError(
                 f"The message {self.name} has no such fields", expected=schema.names, found=unknown
             )
-        try:
+        with refused_by_arrow():
             made = recast(numbered_enums(array, self.descriptor), pa.struct(list(schema)))
-        except pa.ArrowInvalid as error:
-            raise Undecodable(reason_of(error)) from None
         batch = pa.RecordBatch.from_arrays(made.flatten(), schema=schema)
         return self.writer.record_batch_to_array(batch).cast(pa.binary())
 
@@ -236,9 +234,8 @@ def _field(array: pa.Array, field: Any) -> pa.Array:
     whole = pa.concat_arrays([array])  # from offset 0
     if message is not None and message.GetOptions().map_entry and t.is_map(array.type):
         items = _field(whole.items, message.fields_by_name["value"])
-        entries = [pa.field("key", array.type.key_type, nullable=False), pa.field("value", items.type)]
-        child = pa.StructArray.from_arrays([whole.keys, items], fields=entries)
-        made = pa.map_(array.type.key_type, entries[1])
+        child = map_entries(whole.keys, items)
+        made = pa.map_(array.type.key_type, child.type.field("value"))
     elif t.is_list(array.type):
         child = _one(whole.values, field)
         made = pa.list_(pa.field("element", child.type))

@@ -31,6 +31,11 @@ def check_bounds(name: str, fields: int, depth: int) -> None:
         )
 
 
+def compact(value: object) -> str:
+    """JSON without white space."""
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+
+
 def json_of(text: str, what: str) -> Any:
     """The JSON value of a schema's text. Raises InvalidOptionError that says it is no `what`."""
     try:

@@ -14,7 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_segments.errors import InvalidOptionError
-from spark_segments.values.avro.schema import Field, Node, default_array
+from spark_segments.values.avro.schema import TYPES, Field, Node, default_array
+from spark_segments.values.column_types import map_entries
 from spark_segments.values.undecodable import Undecodable
 
 Convert = Callable[[pa.Array], pa.Array]
@@ -99,8 +100,8 @@ class _Resolver:
             raise Incompatible(
                 f"{path or 'the value'} is {_shown(writer)} in the writer's schema, {_shown(reader)} in the reader's"
             )
-        plain = replace(writer, logical=None, type=_raw(writer.kind))
-        return Resolution(plain, lambda array: _logical(_promoted(array, reader), reader))
+        plain = replace(writer, logical=None, type=TYPES[writer.kind])
+        return Resolution(plain, lambda array: _promoted(array, reader))
 
     def _same_kind(self, writer: Node, reader: Node, path: str) -> Resolution:
         if reader.kind in ("record", "enum", "fixed") and not _same_name(writer, reader):
@@ -154,8 +155,7 @@ class _Resolver:
         def convert(array: pa.Array) -> pa.Array:
             child = item.convert(array.values if reader.kind == "array" else array.items)
             if reader.kind == "map":
-                entries = [pa.field("key", pa.string(), nullable=False), pa.field("value", child.type)]
-                child = pa.StructArray.from_arrays([array.keys, child], fields=entries)
+                child = map_entries(array.keys, child)
             return pa.Array.from_buffers(reader.type, len(array), array.buffers()[:2], children=[child])
 
         return Resolution(replace(writer, children=(item.node,), type=made), convert)
@@ -253,22 +253,8 @@ def _refuse(kind: pa.DataType, reason: str) -> Convert:
     return refuse
 
 
-def _raw(kind: str) -> pa.DataType:
-    return {
-        "int": pa.int32(),
-        "long": pa.int64(),
-        "float": pa.float32(),
-        "bytes": pa.binary(),
-        "string": pa.string(),
-    }[kind]
-
-
 def _promoted(array: pa.Array, reader: Node) -> pa.Array:
-    wanted = {"long": pa.int64(), "float": pa.float32(), "double": pa.float64(), "bytes": pa.binary()}
-    return array.cast(wanted.get(reader.kind, pa.string()), safe=False)  # a long as a double: as Java widens it
-
-
-def _logical(array: pa.Array, reader: Node) -> pa.Array:
+    array = array.cast(TYPES[reader.kind], safe=False)  # a long as a double: as Java widens it
     if reader.logical is not None and reader.logical.endswith("millis"):
         array = pc.multiply_checked(array, 1000)
     return array.cast(reader.type)

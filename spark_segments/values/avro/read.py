@@ -14,15 +14,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_segments.errors import reason_of
 from spark_segments.values.avro import kernels
 from spark_segments.values.avro import operations as k
 from spark_segments.values.avro.schema import DURATION, Node
-from spark_segments.values.undecodable import Undecodable
+from spark_segments.values.column_types import map_entries
+from spark_segments.values.undecodable import Undecodable, refused_by_arrow
 
 Line = tuple[int, ...]
 _WIDTHS = {"int": 4, "long": 8, "float": 4, "double": 8, "boolean": 1, "enum": 4}
-_MOST_BYTES = 2**31 - 1
+MOST_BYTES = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,15 +83,13 @@ class AvroReader:
         if reason != k.FINE:
             raise Undecodable(k.REASONS[reason], int(row))
         widths = np.array([column.width for column in self.columns], np.int64)
-        if sizes.size and (sizes.max() > _MOST_BYTES or (counts * widths).sum() > _MOST_BYTES):
+        if sizes.size and (sizes.max() > MOST_BYTES or (counts * widths).sum() > MOST_BYTES):
             raise Undecodable("more than 2 GiB in a column of a batch")
         filled = _Filled(self.columns, counts, sizes)
         counts[:], sizes[:] = 0, 0
         kernels.read_rows(*arguments, True, counts, sizes, filled.outs, filled.bytes_outs, left)
-        try:
+        with refused_by_arrow():
             return self.assemble(filled, None)
-        except pa.ArrowInvalid as error:  # text that is not UTF-8, a decimal or a time out of its range
-            raise Undecodable(reason_of(error)) from None
 
 
 @lru_cache(maxsize=256)
@@ -99,11 +97,15 @@ def reader_of(node: Node) -> AvroReader:
     """The reader of a schema."""
     plan = _ReadPlan()
     assemble, _ = plan.node(node, 0)
-    plan.lines.append((k.END,))
-    program = np.zeros((len(plan.lines), 5), np.int64)
-    for at, line in enumerate(plan.lines):
+    return AvroReader(program_of(plan.lines), plan.columns, plan.depth, assemble)
+
+
+def program_of(lines: list[Line]) -> np.ndarray:
+    """The lines and an end, as kernels take them: int64[n, 5]."""
+    program = np.zeros((len(lines) + 1, 5), np.int64)
+    for at, line in enumerate([*lines, (k.END,)]):
         program[at, : len(line)] = line
-    return AvroReader(program, plan.columns, plan.depth, assemble)
+    return program
 
 
 class _ReadPlan:
@@ -121,7 +123,8 @@ class _ReadPlan:
         if node.kind in ("array", "map"):
             return self._list(node, level)
         if node.kind == "union":
-            return self._nullable(node, level) if _is_nullable(node) else self._union(node, level)
+            is_nullable = len(node.children) == 2 and node.null_branch >= 0 and len(node.members) == 1
+            return self._nullable(node, level) if is_nullable else self._union(node, level)
         return self._leaf(node)
 
     def _column(self, width: int, bytes_too: bool = False) -> int:
@@ -174,8 +177,7 @@ class _ReadPlan:
         def assemble(filled: _Filled, valid: pa.Buffer | None) -> pa.Array:
             child = item(filled, None)
             if key is not None:
-                entries = [pa.field("key", pa.string(), nullable=False), pa.field("value", child.type)]
-                child = pa.StructArray.from_arrays([key(filled, None), child], fields=entries)
+                child = map_entries(key(filled, None), child)
             content = [valid, filled.values(offsets)]
             return pa.Array.from_buffers(node.type, int(filled.counts[offsets]), content, children=[child])
 
@@ -237,10 +239,6 @@ class _ReadPlan:
         return assemble, all_pads
 
 
-def _is_nullable(node: Node) -> bool:
-    return len(node.children) == 2 and node.null_branch >= 0 and len(node.members) == 1
-
-
 def _least_bytes(node: Node) -> int:
     """0 for a node whose values may take no bytes, else 1."""
     if node.kind == "null" or (node.kind == "fixed" and node.size == 0):
@@ -297,7 +295,7 @@ def _fixed(filled: _Filled, column: int, node: Node, valid: pa.Buffer | None) ->
         for begin, end, at in ((0, 8, 0), (8, 12, 9), (12, 16, 14), (16, 20, 19), (20, 32, 24)):
             dashed[:, at : at + end - begin] = text[:, begin:end]
         data, size = pa.py_buffer(dashed.reshape(-1)), 36
-    if length * size > _MOST_BYTES:
+    if length * size > MOST_BYTES:
         raise Undecodable("more than 2 GiB in a column of a batch")
     offsets = pa.py_buffer(np.arange(length + 1, dtype=np.int32) * np.int32(size))
     return pa.Array.from_buffers(node.type, length, [valid, offsets, data])

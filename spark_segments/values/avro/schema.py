@@ -26,7 +26,7 @@ TIME = pa.time64("us")
 DURATION = pa.struct([("months", pa.int64()), ("days", pa.int64()), ("milliseconds", pa.int64())])
 MOST_DIGITS = 38
 
-_TYPES = {
+TYPES = {
     "null": pa.null(),
     "boolean": pa.bool_(),
     "int": pa.int32(),
@@ -136,7 +136,7 @@ class _SchemaParser:
         if isinstance(value, list):
             return self._union([self.node(one, namespace) for one in value])
         if isinstance(value, str):
-            return Node(value, type=_TYPES[value]) if value in PRIMITIVES else self._named(value, namespace)
+            return Node(value, type=TYPES[value]) if value in PRIMITIVES else self._named(value, namespace)
         if not isinstance(value, dict) or "type" not in value:
             raise _wrong("A schema is a name, an object with a type, or a list", value)
         kind = value["type"]
@@ -154,7 +154,7 @@ class _SchemaParser:
             made = pa.list_(item) if kind == "array" else pa.map_(pa.string(), item)
             return Node(kind, children=(child,), type=made, all_fields=count, depth=depth)
         if isinstance(kind, str) and kind in PRIMITIVES:
-            return _logical(value, Node(kind, type=_TYPES[kind]))
+            return _logical(value, Node(kind, type=TYPES[kind]))
         return self.node(kind, namespace)
 
     def _declare(self, value: dict[str, Any], namespace: str) -> tuple[str, str]:

@@ -12,14 +12,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_segments.errors import InvalidOptionError, reason_of
+from spark_segments.errors import InvalidOptionError
 from spark_segments.values.avro import kernels
 from spark_segments.values.avro import operations as k
+from spark_segments.values.avro.read import MOST_BYTES, Line, program_of
 from spark_segments.values.avro.schema import Node, default_array
 from spark_segments.values.column_types import times_of_text, valid_bits
-from spark_segments.values.undecodable import Undecodable
-
-_MOST_BYTES = 2**31 - 1
+from spark_segments.values.undecodable import Undecodable, refused_by_arrow
 
 
 def write(array: pa.Array, node: Node, prefix: bytes = b"") -> pa.BinaryArray:
@@ -28,22 +27,16 @@ def write(array: pa.Array, node: Node, prefix: bytes = b"") -> pa.BinaryArray:
     Raises InvalidOptionError where the column's type does not fit the schema, Undecodable for a value that does not.
     """
     plan = _WritePlan()
-    try:
+    with refused_by_arrow():
         plan.node(array, node, 0, "")
-    except pa.ArrowInvalid as error:
-        raise Undecodable(reason_of(error)) from None
-    plan.lines.append((k.END,))
-    program = np.zeros((len(plan.lines), 5), np.int64)
-    for at, line in enumerate(plan.lines):
-        program[at, : len(line)] = line
     nodes = np.array(plan.nodes, np.int64).reshape(-1, 4)
     offsets = np.zeros(len(array) + 1, np.int64)
     index, stop = np.zeros(plan.depth + 2, np.int64), np.zeros(plan.depth + 2, np.int64)
-    arguments = program, len(array), prefix, nodes
+    arguments = program_of(plan.lines), len(array), prefix, nodes
     row, reason = kernels.write_rows(*arguments, False, np.empty(0, np.uint8), offsets, index, stop)
     if reason != k.FINE:
         raise Undecodable(k.REASONS[reason], int(row))
-    if offsets[-1] > _MOST_BYTES:
+    if offsets[-1] > MOST_BYTES:
         raise Undecodable("more than 2 GiB of values in a batch")
     out = np.empty(int(offsets[-1]) + k.SLACK, np.uint8)
     kernels.write_rows(*arguments, True, out, offsets, index, stop)
@@ -55,7 +48,7 @@ class _WritePlan:
     """The lines so far, the addresses of their arrays, and the arrays, which must live as long."""
 
     def __init__(self) -> None:
-        self.lines: list[tuple[int, ...]] = []
+        self.lines: list[Line] = []
         self.nodes: list[tuple[int, int, int, int]] = []
         self.depth = 0
         self._alive: list[Any] = []
@@ -97,7 +90,7 @@ class _WritePlan:
         kind = stored.type
         if pa.types.is_binary(kind):
             number = self._add(stored if stored.buffers()[1] else pa.array([b""], pa.binary())[:0], 4)
-            line: tuple[int, ...] = (k.BYTES, number, level)
+            line: Line = (k.BYTES, number, level)
         else:
             width = kind.bit_width // 8
             number = self._add(stored, width)

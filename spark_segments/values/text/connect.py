@@ -14,16 +14,16 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_segments.errors import InvalidOptionError, reason_of
+from spark_segments.errors import InvalidOptionError
 from spark_segments.values.avro import write as avro_write
 from spark_segments.values.avro.read import reader_of
 from spark_segments.values.avro.schema import MOST_DIGITS, TIME, UTC, Node
-from spark_segments.values.column_types import recast, valid_bits
+from spark_segments.values.column_types import recast, with_leaves
 from spark_segments.values.rows import offsets_of, without
-from spark_segments.values.schema_bounds import check_bounds
+from spark_segments.values.schema_bounds import check_bounds, compact
 from spark_segments.values.text.json_read import read_json
 from spark_segments.values.text.json_write import write_json
-from spark_segments.values.undecodable import Undecodable
+from spark_segments.values.undecodable import Undecodable, refused_by_arrow
 
 _DATA = "org.apache.kafka.connect.data."
 _PLAIN = {
@@ -141,7 +141,7 @@ def write(array: pa.Array) -> pa.StringArray:
 
 def write_envelopes(array: pa.Array) -> pa.StringArray:
     """Rows with the schema of their type."""
-    head = _HEAD + json.dumps(schema_of(array.type), separators=(",", ":"), ensure_ascii=False) + _MIDDLE
+    head = _HEAD + compact(schema_of(array.type)) + _MIDDLE
     return pc.binary_join_element_wise(head, write(array), "}", "")
 
 
@@ -193,23 +193,6 @@ def _carried(kind: pa.DataType) -> pa.DataType:
     return kind if name is None else pa.int64() if name == "Timestamp" else pa.int32()
 
 
-def _walk(array: pa.Array, kind: pa.DataType, leaf: Any) -> pa.Array:
-    """The array as `kind`, with `leaf` applied to each array of plain values."""
-    t = pa.types
-    if t.is_struct(kind):
-        children = [_walk(child, one.type, leaf) for child, one in zip(array.flatten(), kind, strict=True)]
-        return pa.Array.from_buffers(kind, len(array), [valid_bits(array)], children=children)
-    if t.is_list(kind) or t.is_map(kind):
-        whole = pa.concat_arrays([array])
-        if t.is_map(kind):
-            items = _walk(whole.items, kind.item_type, leaf)
-            child = pa.StructArray.from_arrays([whole.keys, items], fields=[kind.key_field, kind.item_field])
-        else:
-            child = _walk(whole.values, kind.value_type, leaf)
-        return pa.Array.from_buffers(kind, len(whole), [valid_bits(whole), whole.buffers()[1]], children=[child])
-    return leaf(array, kind)
-
-
 def _typed(array: pa.Array, kind: pa.DataType) -> pa.Array:
     def leaf(column: pa.Array, wanted: pa.DataType) -> pa.Array:
         if pa.types.is_decimal(wanted):
@@ -220,10 +203,8 @@ def _typed(array: pa.Array, kind: pa.DataType) -> pa.Array:
             return column.cast(wanted)
         return pc.multiply_checked(column.cast(pa.int64()), 1000).cast(wanted)
 
-    try:
-        return _walk(array, kind, leaf)
-    except pa.ArrowInvalid as error:
-        raise Undecodable(reason_of(error)) from None
+    with refused_by_arrow():
+        return with_leaves(array, kind, leaf)
 
 
 def _untyped(array: pa.Array) -> pa.Array:
@@ -241,10 +222,8 @@ def _untyped(array: pa.Array) -> pa.Array:
             return column.cast(pa.time32("ms")).cast(pa.int32())
         return column.cast(pa.timestamp("ms")).cast(pa.int64())
 
-    try:
-        return _walk(array, _carried(array.type), leaf)
-    except pa.ArrowInvalid as error:  # a fraction of a millisecond
-        raise Undecodable(reason_of(error)) from None
+    with refused_by_arrow():  # a fraction of a millisecond
+        return with_leaves(array, _carried(array.type), leaf)
 
 
 def _decimal_node(kind: pa.DataType) -> Node:

@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 import pyarrow.csv
 
 from spark_segments.errors import InvalidOptionError, reason_of
+from spark_segments.format.encoding.arrow_buffers import one_array
 from spark_segments.values.text.json_read import from_text
 from spark_segments.values.text.json_write import plain_text
 from spark_segments.values.undecodable import Undecodable
@@ -57,10 +58,8 @@ def read_csv(array: pa.BinaryArray, kind: pa.DataType) -> pa.Array:
         raise Undecodable(f"not the CSV of its columns ({reason_of(error)})") from None
     if not table.column(_NUMBER).equals(pa.chunked_array([numbers])):
         raise Undecodable("not one line of CSV")
-    columns = [_one(table.column(one.name)) for one in kind]
-    children = [
-        from_text(made, one.type) if _by_text(one.type) else made for made, one in zip(columns, kind, strict=True)
-    ]
+    columns = (one_array(table.column(field.name)) for field in kind)
+    children = [from_text(column, field.type) for column, field in zip(columns, kind, strict=True)]
     return pa.StructArray.from_arrays(children, fields=list(kind))
 
 
@@ -80,7 +79,3 @@ def write_csv(array: pa.StructArray) -> pa.StringArray:
 
 def _by_text(kind: pa.DataType) -> bool:
     return bool(pa.types.is_binary(kind) or pa.types.is_temporal(kind))
-
-
-def _one(column: pa.ChunkedArray) -> pa.Array:
-    return column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)

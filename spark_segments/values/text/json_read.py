@@ -16,10 +16,10 @@ import pyarrow.compute as pc
 import pyarrow.json
 
 from spark_segments.errors import InvalidOptionError, reason_of
-from spark_segments.values.column_types import times_of_text, valid_bits
+from spark_segments.values.column_types import times_of_text, with_leaves
 from spark_segments.values.rows import offsets_of
 from spark_segments.values.text import base64 as base64_text
-from spark_segments.values.undecodable import Undecodable
+from spark_segments.values.undecodable import Undecodable, refused_by_arrow
 
 _HEAD, _TAIL = b'{"v":[', b"]}\n"
 _BYTES = pa.large_binary()  # with what is around them, rows of less than 2 GiB may be more
@@ -48,9 +48,9 @@ def read_json(array: pa.BinaryArray, kind: pa.DataType) -> pa.Array:
         return pa.array([], kind)
     on_the_way = _as_json_has_it(kind)
     if _has_map(kind):
-        return _converted(_one_by_one(array, on_the_way), kind)
+        return with_leaves(_one_by_one(array, on_the_way), kind, from_text)
     try:
-        return _converted(one_value_a_row(array, on_the_way), kind)
+        return with_leaves(one_value_a_row(array, on_the_way), kind, from_text)
     except pa.ArrowInvalid as error:
         raise Undecodable(f"not the JSON of its type ({reason_of(error)})") from None
 
@@ -154,30 +154,12 @@ def _as_json_has_it(kind: pa.DataType) -> pa.DataType:
     return kind
 
 
-def _converted(array: pa.Array, kind: pa.DataType) -> pa.Array:
-    if array.type == kind and not pa.types.is_nested(kind):
-        return array
-    t = pa.types
-    if t.is_struct(kind):
-        children = [_converted(child, one.type) for child, one in zip(array.flatten(), kind, strict=True)]
-        return pa.Array.from_buffers(kind, len(array), [valid_bits(array)], children=children)
-    if t.is_list(kind) or t.is_map(kind):
-        whole = array if array.offset == 0 else pa.concat_arrays([array])
-        item_type = kind.value_type if t.is_list(kind) else kind.item_type
-        child = _converted(whole.values if t.is_list(kind) else whole.items, item_type)
-        if t.is_map(kind):
-            fields = [pa.field("key", pa.string(), nullable=False), pa.field("value", child.type)]
-            child = pa.StructArray.from_arrays([whole.keys, child], fields=fields)
-        return pa.Array.from_buffers(kind, len(whole), whole.buffers()[:2], children=[child])
-    return from_text(array, kind)
-
-
 def from_text(array: pa.Array, kind: pa.DataType) -> pa.Array:
     """Text as bytes (base64), a date, a time of day or a timestamp (ISO 8601; UTC where no zone is named)."""
     t = pa.types
-    try:
+    if array.type == kind:
+        return array
+    with refused_by_arrow():
         if t.is_binary(kind):
             return base64_text.decode(array)
         return times_of_text(array, kind) if t.is_time(kind) or t.is_timestamp(kind) else array.cast(kind)
-    except pa.ArrowInvalid as error:
-        raise Undecodable(reason_of(error)) from None
