@@ -87,8 +87,8 @@ class IndexLook:
         used_bytes = entries * entry_bytes
         if used_bytes != len(content):
             message, expected = "The index does not end with an entry", f"entries up to byte {len(content)}"
-            found, position = "zeros, or a part of an entry", first_position + used_bytes
-            self._add(message, rule="I9", path=path, byte_position=position, expected=expected, found=found)
+            found, byte_position = "zeros, or a part of an entry", first_position + used_bytes
+            self._add(message, rule="I9", path=path, byte_position=byte_position, expected=expected, found=found)
 
     def _add(self, message: str, **finding: Any) -> None:
         self._findings.add(message, rebuilds=self._segment.place, **finding)
@@ -129,8 +129,10 @@ class IndexLook:
         path, first_position, entry_bytes = segment_index(self._segment, is_time_index)
         rule, expected = "I4" if is_time_index else "I2", "what a scan of the .log finds"
         for number in numbers:
-            position = first_position + int(number) * entry_bytes
-            self._add(message, rule=rule, path=path, byte_position=position, expected=expected, found="something else")
+            byte_position = first_position + int(number) * entry_bytes
+            self._add(
+                message, rule=rule, path=path, byte_position=byte_position, expected=expected, found="something else"
+            )
 
     def check_rebuilt(self, max_timestamp_ms: int, *, by_broker: bool, steps: Iterable[WalkStep]) -> None:
         """Compares indexes that this package wrote with a rebuild. For Kafka's indexes true entries suffice.
@@ -156,8 +158,8 @@ class IndexLook:
                 self._not_rebuilt(is_time_index, expected, f"{len(there)} other bytes")
 
     def _not_rebuilt(self, is_time_index: bool, expected: str, found: str) -> None:
-        path, position, _ = segment_index(self._segment, is_time_index)
-        at = {"path": path, "byte_position": position, "severity": Findings.WARNING}
+        path, byte_position, _ = segment_index(self._segment, is_time_index)
+        at = {"path": path, "byte_position": byte_position, "severity": Findings.WARNING}
         self._add("The index is not what its .log gives", rule="I3", **at, expected=expected, found=found)
 
     def _rebuilt_with_others(

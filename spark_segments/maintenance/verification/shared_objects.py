@@ -45,10 +45,10 @@ def check_objects(snapshot: Snapshot, files: Mapping[str, FileInfo], findings: F
         runs, add = list(group), partial(findings.add, path=path)
         for before, after in pairwise(runs):
             if after.byte_position < before.end_position:
-                message, position = "Two rows share bytes of a shared object", after.byte_position
+                message = "Two rows share bytes of a shared object"
                 expected = f"a position from {before.end_position} on"
-                at: dict[str, Any] = {"partition": after.partition, "byte_position": position}
-                add(message, rule="O2", **at, expected=expected, found=position)
+                at: dict[str, Any] = {"partition": after.partition, "byte_position": after.byte_position}
+                add(message, rule="O2", **at, expected=expected, found=after.byte_position)
         info = files.get(path)
         needed = max(row.time_index_position + row.time_index_bytes for row in runs)
         if info is None or info.size <= needed:
@@ -71,8 +71,8 @@ def _check_footer(storage: Storage, topic: str, earlier_ids: frozenset[str], sha
         return findings.found
     add, topic_id = partial(findings.add, rule="O3"), shared.rows[0].topic_id
     if footer.topic_id not in {topic_id, *earlier_ids}:
-        message, position = "A shared object is another topic's", footer.byte_position
-        add(message, byte_position=position, expected=topic_id, found=footer.topic_id)
+        message = "A shared object is another topic's"
+        add(message, byte_position=footer.byte_position, expected=topic_id, found=footer.topic_id)
     said = {(run["partition"].item(), run["position"].item()): run for run in footer.runs}
     for row, true in zip(shared.rows, footer_runs(shared.rows), strict=True):
         run = said.get((row.partition, row.byte_position))
