@@ -24,6 +24,7 @@ from spark_segments.values.registries import open_registry
 from spark_segments.values.registries.registry import AVRO, JSON, PROTOBUF, Registry
 from spark_segments.values.undecodable import Undecodable
 
+_CONTEXT = ("topic", "partition", "offset")
 OpenRegistry = Callable[[ColumnFormat], "Registry | None"]
 _KINDS = {AVRO: ("avro", "Avro"), PROTOBUF: ("protobuf", "Protobuf"), JSON: ("jsonschema", "JSON Schema")}
 
@@ -50,10 +51,7 @@ class Decoder:
         `context` has the same rows' topic, partition and offset, for errors. Raises ValueFormatError.
         """
         array = array if pa.types.is_binary(array.type) else array.cast(pa.binary())
-        valid = None
-        if array.null_count:
-            valid = np.flatnonzero(array.is_valid().to_numpy(zero_copy_only=False))
-        rows = array if valid is None else array.take(pa.array(valid))
+        rows, valid = _without_nulls(array)
         bad: list[int] = []
         try:
             made = self.codec.read(rows)
@@ -134,12 +132,9 @@ class Encoder:
 
     def encode(self, array: pa.Array) -> pa.Array:
         """The bytes of each row, as binary or text; null stays null. Raises ValueFormatError, InvalidOptionError."""
-        rows, valid = array, None
-        if array.null_count:
-            valid = np.flatnonzero(array.is_valid().to_numpy(zero_copy_only=False))
-            rows = array.take(pa.array(valid))
         if pa.types.is_null(array.type):
             return pa.nulls(len(array), pa.binary())
+        rows, valid = _without_nulls(array)
         try:
             made = self.codec.write(rows).cast(pa.binary())
         except Undecodable as error:
@@ -166,8 +161,8 @@ def first_undecodable(
             high = half
     try:
         convert(rows[low:high])
-    except Undecodable as one:
-        error = one
+    except Undecodable as error_of_row:
+        error = error_of_row
     return low, error
 
 
@@ -179,10 +174,11 @@ def decoders(
 ) -> list[Decoder]:
     """The decoders of a topic's columns. `sample` gives a value of a column, where only a value shows its type."""
     made = []
-    for one in formats:
-        first = sample(one.column) if one.format == "connect-json" and one.schema is None and one.envelope else None
-        registry = open_one(one) if one.format in REGISTERED else None
-        made.append(Decoder(one, reading_codec(one, topic, registry, first), partial(open_one, one)))
+    for chosen in formats:
+        needs_sample = chosen.format == "connect-json" and chosen.schema is None and chosen.envelope
+        first = sample(chosen.column) if needs_sample else None
+        registry = open_one(chosen) if chosen.format in REGISTERED else None
+        made.append(Decoder(chosen, reading_codec(chosen, topic, registry, first), partial(open_one, chosen)))
     return made
 
 
@@ -193,11 +189,12 @@ def encoders(
     open_one: OpenRegistry = registry_of,
 ) -> list[Encoder]:
     """The encoders of columns of these types; a column that is absent needs no encoder."""
-    there = [one for one in formats if one.column in types]
-    return [
-        Encoder(one, writing_codec(one, topic, open_one(one) if one.format in REGISTERED else None, types[one.column]))
-        for one in there
-    ]
+    made = []
+    for chosen in formats:
+        if chosen.column in types:
+            registry = open_one(chosen) if chosen.format in REGISTERED else None
+            made.append(Encoder(chosen, writing_codec(chosen, topic, registry, types[chosen.column])))
+    return made
 
 
 def decode_batch(batch: pa.RecordBatch, readers: Sequence[Decoder]) -> pa.RecordBatch:
@@ -235,6 +232,14 @@ def decoded_schema(schema: pa.Schema, readers: Sequence[Decoder]) -> pa.Schema:
     return pa.schema(list(fields.values()))
 
 
+def _without_nulls(array: pa.Array) -> tuple[pa.Array, np.ndarray | None]:
+    """(the rows that are not null, their places; None where that is all rows)."""
+    if not array.null_count:
+        return array, None
+    valid = np.flatnonzero(array.is_valid().to_numpy(zero_copy_only=False))
+    return array.take(pa.array(valid)), valid
+
+
 def _spread(made: pa.Array, places: np.ndarray, rows: int) -> pa.Array:
     """The values at their places among `rows`, nulls between."""
     indexes = np.full(rows, -1, np.int64)
@@ -247,16 +252,11 @@ def _place(context: pa.RecordBatch | None, row: int) -> str:
     if context is None:
         return f"row {row} of its batch"
     names = context.schema.names
-    topic, partition, offset = (
-        context.column(name)[row].as_py() if name in names else None for name in ("topic", "partition", "offset")
-    )
+    topic, partition, offset = (context.column(name)[row].as_py() if name in names else None for name in _CONTEXT)
     if offset is None:
         return f"row {row} of its batch"
     where = f"partition {partition}, offset {offset}"
     return where if topic is None else f"topic {topic}, {where}"
-
-
-_CONTEXT = ("topic", "partition", "offset")
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,17 +266,24 @@ class Columns:
     names: Sequence[str]
     readers: Sequence[Decoder]
 
+    @property
+    def _used(self) -> list[Decoder]:
+        return [reader for reader in self.readers if reader.chosen.column in self.names]
+
+    @property
+    def _decoded_names(self) -> list[str]:
+        """The columns, then those of undecodable bytes."""
+        return [*self.names, *(reader.chosen.raw_column for reader in self._used if reader.chosen.raw_column)]
+
     def types(self, column: str) -> bool:
         """Whether a reader decodes this column."""
-        return any(reader.chosen.column == column for reader in self.readers) and column in self.names
+        return any(reader.chosen.column == column for reader in self._used)
 
     @property
     def schema(self) -> pa.Schema:
         """The schema of the batches that `conformed` gives."""
-        used = [reader for reader in self.readers if reader.chosen.column in self.names]
-        whole = decoded_schema(RECORD_SCHEMA, used)
-        raw = [one.chosen.raw_column for one in used if one.chosen.raw_column]
-        return pa.schema([whole.field(name) for name in [*self.names, *raw]])
+        whole = decoded_schema(RECORD_SCHEMA, self._used)
+        return pa.schema([whole.field(name) for name in self._decoded_names])
 
     def conformed(self, batches: Iterable[pa.RecordBatch], schema: pa.Schema | None = None) -> Iterator[pa.RecordBatch]:
         """Batches that `decoded` gave, each in exactly the schema, or in another one of these columns."""
@@ -288,13 +295,10 @@ class Columns:
     @property
     def wanted(self) -> list[str]:
         """The columns of records to read, with the columns of a record's place, which an error names."""
-        if not any(reader.chosen.column in self.names for reader in self.readers):
-            return list(self.names)
-        return [*self.names, *(name for name in _CONTEXT if name not in self.names)]
+        return [*self.names, *(name for name in _CONTEXT if self._used and name not in self.names)]
 
     def decoded(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Batches of the `wanted` columns as the columns `names`, followed by columns of undecodable bytes."""
-        used = [reader.chosen for reader in self.readers if reader.chosen.column in self.names]
-        raw = [one.raw_column for one in used if one.raw_column]
+        names = self._decoded_names
         for batch in batches:
-            yield decode_batch(batch, self.readers).select([*self.names, *raw])
+            yield decode_batch(batch, self.readers).select(names)

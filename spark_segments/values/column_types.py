@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from itertools import accumulate
 
 import numpy as np
 import pyarrow as pa
@@ -45,7 +46,7 @@ def portable(kind: pa.DataType) -> pa.DataType:
     """
     t = pa.types
     if t.is_struct(kind):
-        return pa.struct([pa.field(one.name, portable(one.type)) for one in kind])
+        return pa.struct([pa.field(field.name, portable(field.type)) for field in kind])
     if t.is_list(kind) or t.is_large_list(kind) or t.is_fixed_size_list(kind):
         return pa.list_(pa.field("element", portable(kind.value_type)))
     if t.is_map(kind):
@@ -79,10 +80,10 @@ def recast(array: pa.Array, kind: pa.DataType) -> pa.Array:
     if t.is_null(array.type):
         return pa.nulls(len(array), kind)
     if t.is_struct(kind) and t.is_struct(array.type):
-        parts, names = array.flatten(), [one.name for one in array.type]
+        parts, names = array.flatten(), [field.name for field in array.type]
         children = [
-            recast_field(parts[names.index(one.name)], one) if one.name in names else _absent(len(array), one)
-            for one in kind
+            recast_field(parts[names.index(field.name)], field) if field.name in names else _absent(len(array), field)
+            for field in kind
         ]
         return pa.Array.from_buffers(kind, len(array), [valid_bits(array)], children=children)
     if (t.is_list(kind) and _is_list(array.type)) or (t.is_map(kind) and t.is_map(array.type)):
@@ -136,12 +137,12 @@ def conformed(array: pa.Array, kind: pa.DataType) -> pa.Array:
 def _unknown_fields(given: pa.DataType, kind: pa.DataType, path: str) -> list[str]:
     t = pa.types
     if t.is_struct(given) and t.is_struct(kind):
-        found: list[str] = []
-        for one in given:
-            at = kind.get_field_index(one.name)
-            below = _unknown_fields(one.type, kind.field(at).type, f"{path}{one.name}.") if at >= 0 else []
-            found += below if at >= 0 else [path + one.name]
-        return found
+        unknown: list[str] = []
+        for field in given:
+            at = kind.get_field_index(field.name)
+            below = _unknown_fields(field.type, kind.field(at).type, f"{path}{field.name}.") if at >= 0 else []
+            unknown += below if at >= 0 else [path + field.name]
+        return unknown
     if _is_list(given) and _is_list(kind):
         return _unknown_fields(given.value_type, kind.value_type, f"{path}[].")
     if t.is_map(given) and t.is_map(kind):
@@ -162,7 +163,7 @@ def _absent(rows: int, field: pa.Field) -> pa.Array:
         return pa.nulls(rows, field.type)
     t, kind = pa.types, field.type
     if t.is_struct(kind):
-        return pa.StructArray.from_arrays([_absent(rows, one) for one in kind], fields=list(kind))
+        return pa.StructArray.from_arrays([_absent(rows, part) for part in kind], fields=list(kind))
     zero: object = 0
     if t.is_list(kind) or t.is_map(kind):
         zero = []
@@ -214,24 +215,18 @@ def type_of_ddl(text: str) -> pa.DataType:
     """
     tokens, at = [], 0
     while at < len(text.rstrip()):
-        found = _TOKEN.match(text, at)
-        if found is None:
+        token = _TOKEN.match(text, at)
+        if token is None:
             raise _wrong(text)
-        tokens.append(found.group(1))
-        at = found.end()
-    check_bounds("the type in DDL", len(tokens), max(_depths(tokens), default=0))
+        tokens.append(token.group(1))
+        at = token.end()
+    depths = accumulate({"<": 1, ">": -1}.get(token, 0) for token in tokens)
+    check_bounds("the type in DDL", len(tokens), max(depths, default=0))
     parser = _TypeParser(tokens, text)
     whole = parser.columns(None) if len(tokens) > 1 and tokens[1] not in "<(" else parser.type()
     if parser.rest:
         raise _wrong(text)
     return whole
-
-
-def _depths(tokens: list[str]) -> Iterator[int]:
-    depth = 0
-    for token in tokens:
-        depth += {"<": 1, ">": -1}.get(token, 0)
-        yield depth
 
 
 class _TypeParser:
@@ -269,7 +264,7 @@ class _TypeParser:
             if self.rest[:1] == [":"]:
                 self._next()
             fields.append(pa.field(name, self.type()))
-            if [one.lower() for one in self.rest[:2]] == ["not", "null"]:
+            if [token.lower() for token in self.rest[:2]] == ["not", "null"]:
                 self.rest = self.rest[2:]
         return pa.struct(fields)
 

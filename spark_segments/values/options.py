@@ -84,12 +84,12 @@ def column_formats(options: Mapping[str, str], storage_options: Mapping[str, str
     Raises InvalidOptionError for a format that is none, and options that belong to none.
     """
     given = {name.lower(): value for name, value in options.items()}
-    found = [one for one in (_column(name, given, storage_options) for name in COLUMNS) if one is not None]
-    if any(one.checked for one in found) and all(one.format != JSON_SCHEMA for one in found):
-        raise InvalidOptionError(
-            f"Option {FAIL_INVALID} goes with the format {JSON_SCHEMA}", found=", ".join(one.format for one in found)
-        )
-    return found
+    columns = [_column(name, given, storage_options) for name in COLUMNS]
+    formats = [chosen for chosen in columns if chosen is not None]
+    names = [chosen.format for chosen in formats]
+    if any(chosen.checked for chosen in formats) and JSON_SCHEMA not in names:
+        raise InvalidOptionError(f"Option {FAIL_INVALID} goes with the format {JSON_SCHEMA}", found=", ".join(names))
+    return formats
 
 
 def _column(column: str, given: Mapping[str, str], storage_options: Mapping[str, str] | None) -> ColumnFormat | None:
@@ -129,7 +129,7 @@ def _column(column: str, given: Mapping[str, str], storage_options: Mapping[str,
         envelope=_flag(f"{column}.schemas.enable", values["schemas.enable"]),
         registry=given.get(REGISTRY),
         registry_options=tuple(
-            sorted((name.removeprefix(prefix), one) for name, one in given.items() if name.startswith(prefix))
+            sorted((name.removeprefix(prefix), text) for name, text in given.items() if name.startswith(prefix))
         ),
         register=_flag(AUTO_REGISTER, given.get(AUTO_REGISTER)),
         checked=_flag(FAIL_INVALID, given.get(FAIL_INVALID), default=False),
@@ -147,7 +147,7 @@ def _flag(name: str, text: str | None, default: bool = True) -> bool:
 def schema_text(value: str, storage_options: Mapping[str, str] | None = None) -> str:
     """The text of a schema, which `value` is or where it says that a file has it: a path or URI of .avsc, .proto, …"""
     stripped = value.strip()
-    is_text = any(one in stripped for one in "\n{}<>()[]\"' ,;") and not _is_file(stripped)
+    is_text = any(letter in stripped for letter in "\n{}<>()[]\"' ,;") and not _is_file(stripped)
     if is_text or not (stripped.endswith((".avsc", ".proto", ".json", ".ddl", ".txt")) or "/" in stripped):
         return value
     directory, _, name = stripped.rpartition("/")

@@ -36,9 +36,9 @@ class TypedColumns:
 
         def sample(column: str) -> bytes | None:
             for batch in Scan.of(self._log.storage, snapshot, selection=Selection((column,))).batches():
-                there = batch.column(column).drop_null()
-                if len(there):
-                    return bytes(there[0].as_py())
+                values = batch.column(column).drop_null()
+                if len(values):
+                    return bytes(values[0].as_py())
             return None
 
         return decoders(column_formats(formats, self._options), snapshot.topic, sample, self._registry)
@@ -64,9 +64,9 @@ class TypedColumns:
         """The registry that the options name; without schema.registry, the topic `_schemas`."""
         named = {name: text for name, text in formats.items() if name.lower().startswith(REGISTRY)}
         wanted = {"value.format": "avro", REGISTRY: SCHEMAS_TOPIC, **named}
-        found = self._registry(column_formats(wanted, self._options)[-1])
-        assert found is not None  # schema.registry is set
-        return found
+        registry = self._registry(column_formats(wanted, self._options)[-1])
+        assert registry is not None  # schema.registry is set
+        return registry
 
     def _registry(self, chosen: ColumnFormat) -> Registry | None:
         address = chosen.registry
@@ -82,12 +82,12 @@ class TypedColumns:
     def _schemas(self, address: str) -> Iterator[pa.RecordBatch] | None:
         """The records of `_schemas` in the log directory at an address, or None."""
         with contextlib.suppress(LogDirError):  # then the address is a directory of schemas, or will become one
-            there = self._log
+            log = self._log
             if address != SCHEMAS_TOPIC:
-                there = LogDirectory.open(address, self._options)
-            if SCHEMAS_TOPIC in there.topics():
+                log = LogDirectory.open(address, self._options)
+            if SCHEMAS_TOPIC in log.topics():
                 both = Selection(("key", "value"))
-                return Scan.of(there.storage, there.snapshot(SCHEMAS_TOPIC), selection=both).batches()
+                return Scan.of(log.storage, log.snapshot(SCHEMAS_TOPIC), selection=both).batches()
         return None
 
 

@@ -92,27 +92,24 @@ def looks_like(value: bytes) -> tuple[str, str]:
         text = value.decode()
     except UnicodeDecodeError:
         text = ""
-    if text and all(one.isprintable() or one in "\t\r\n" for one in text):
+    if text and all(character.isprintable() or character in "\t\r\n" for character in text):
         return _text(text)
     names = {2: ("short", "a short"), 4: ("int", "an int or a float"), 8: ("long", "a long or a double")}
     if len(value) in names:
         name, shown = names[len(value)]
         return name, f"{len(value)} bytes, such as {shown} has"
-    return (
-        "binary",
-        f"{len(value)} bytes of no format that tells itself" if value else "nothing",
-    )
+    return "binary", f"{len(value)} bytes of no format that tells itself" if value else "nothing"
 
 
 def _text(text: str) -> tuple[str, str]:
     if text.lstrip()[:1] in ("{", "["):
         try:
-            found = json.loads(text)
+            value = json.loads(text)
         except (ValueError, RecursionError):
             return "string", "text"
-        if isinstance(found, dict) and list(found) == ["schema", "payload"]:
+        if isinstance(value, dict) and list(value) == ["schema", "payload"]:
             return "connect-json", "Connect's JSON with a schema"
         return "json", "JSON"
-    if len(text) == 36 and [at for at, one in enumerate(text) if one == "-"] == [8, 13, 18, 23]:
+    if len(text) == 36 and [at for at, character in enumerate(text) if character == "-"] == [8, 13, 18, 23]:
         return "uuid", "a UUID"
     return "string", "text"

@@ -10,6 +10,7 @@ from __future__ import annotations
 import decimal
 import json
 import re
+import uuid
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -134,7 +135,7 @@ class _SchemaParser:
 
     def node(self, value: Any, namespace: str) -> Node:
         if isinstance(value, list):
-            return self._union([self.node(one, namespace) for one in value])
+            return self._union([self.node(branch, namespace) for branch in value])
         if isinstance(value, str):
             return Node(value, type=TYPES[value]) if value in PRIMITIVES else self._named(value, namespace)
         if not isinstance(value, dict) or "type" not in value:
@@ -194,10 +195,10 @@ class _SchemaParser:
             aliases = tuple(given.get("aliases") or ())
             fields.append(Field(given["name"], node, aliases, "default" in given, json.dumps(given.get("default"))))
         self._open.discard(name)
-        if len({one.name for one in fields}) < len(fields):
-            raise _wrong(f"The record {name} has two fields of the same name", [one.name for one in fields])
-        count, depth = _bounds(name, [one.node for one in fields])
-        made = pa.struct([pa.field(one.name, one.node.type) for one in fields])
+        if len({field.name for field in fields}) < len(fields):
+            raise _wrong(f"The record {name} has two fields of the same name", [field.name for field in fields])
+        count, depth = _bounds(name, [field.node for field in fields])
+        made = pa.struct([pa.field(field.name, field.node.type) for field in fields])
         node = Node(
             "record", name, _aliases(value, namespace), fields=tuple(fields), type=made, all_fields=count, depth=depth
         )
@@ -280,10 +281,10 @@ def schema_of(arrow_type: pa.DataType, name: str = "Value") -> Any:
     t = pa.types
     if t.is_struct(arrow_type):
         fields = [
-            {"name": one.name, "type": ["null", schema_of(one.type, f"{name}_{one.name}")], "default": None}
-            for one in arrow_type
+            {"name": field.name, "type": ["null", schema_of(field.type, f"{name}_{field.name}")], "default": None}
+            for field in arrow_type
         ]
-        if bad := [one.name for one in arrow_type if not _NAME.fullmatch(one.name)]:
+        if bad := [field.name for field in arrow_type if not _NAME.fullmatch(field.name)]:
             raise InvalidOptionError(
                 "Avro does not allow these field names", expected="letters, digits and _", found=bad
             )
@@ -323,9 +324,6 @@ _PLAIN = (
 )
 
 
-_TICKS = {"timestamp-millis": 1000, "local-timestamp-millis": 1000, "time-millis": 1000}
-
-
 def default_array(node: Node, default: Any, rows: int) -> pa.Array:
     """A default, repeated `rows` times. Raises InvalidOptionError for a default that does not fit its schema."""
     try:
@@ -343,12 +341,12 @@ def _value(node: Node, default: Any) -> Any:
     if node.kind == "union":
         return _union_value(node, default)
     if node.kind == "record":
-        given = {one.name: default.get(one.name, one.default) for one in node.fields}
-        return {one.name: _value(one.node, given[one.name]) for one in node.fields}
+        given = {field.name: default.get(field.name, field.default) for field in node.fields}
+        return {field.name: _value(field.node, given[field.name]) for field in node.fields}
     if node.kind == "array":
-        return [_value(node.children[0], one) for one in default]
+        return [_value(node.children[0], item) for item in default]
     if node.kind == "map":
-        return [(key, _value(node.children[0], one)) for key, one in default.items()]
+        return [(key, _value(node.children[0], item)) for key, item in default.items()]
     if node.kind in ("bytes", "fixed") and default is not None:
         raw = default.encode("latin-1")
         if node.logical == "decimal":
@@ -357,11 +355,10 @@ def _value(node: Node, default: Any) -> Any:
             numbers = [int.from_bytes(raw[at : at + 4], "little") for at in (0, 4, 8)]
             return dict(zip(("months", "days", "milliseconds"), numbers, strict=True))
         if node.logical == "uuid":
-            text = raw.hex()
-            return "-".join((text[:8], text[8:12], text[12:16], text[16:20], text[20:]))
+            return str(uuid.UUID(bytes=raw))
         return raw
     if node.logical is not None and node.kind in ("int", "long") and default is not None:
-        ticks = default * _TICKS.get(node.logical, 1)
+        ticks = default * (1000 if node.logical.endswith("millis") else 1)
         return pa.scalar(ticks, pa.int32() if node.logical == "date" else pa.int64()).cast(node.type).as_py()
     return default
 

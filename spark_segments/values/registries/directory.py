@@ -28,6 +28,7 @@ from spark_segments.values.registries.registry import (
     Registry,
     Schema,
     check_compatible,
+    json_of_schema,
     references_of_json,
     schema_number,
 )
@@ -45,8 +46,8 @@ class DirectoryRegistry(Registry):
         self._options = dict(storage_options or {})
 
     def subjects(self) -> dict[str, dict[int, int]]:
-        found = self._index()["subjects"]
-        return {name: {int(v): n for v, n in one["versions"].items()} for name, one in sorted(found.items())}
+        subjects = sorted(self._index()["subjects"].items())
+        return {name: {int(v): n for v, n in subject["versions"].items()} for name, subject in subjects}
 
     def version(self, subject: str, version: int = LATEST_VERSION) -> Schema | None:
         versions = self.subjects().get(subject) or {}
@@ -65,10 +66,10 @@ class DirectoryRegistry(Registry):
             level = entry.get("compatibility") or index.get("compatibility") or DEFAULT_LEVEL
             old = [self.schema(versions[version]) for version in sorted(versions)]
             check_compatible(self, subject, schema, old, level)
-            there = [int(path.stem) for path in directory.iterdir() if path.stem.isdigit()]
-            alike = (number for number in sorted(there) if self.schema(number) == schema)
-            schema_id = next(alike, None) or max(there, default=0) + 1
-            if schema_id not in there:
+            numbers = [int(path.stem) for path in directory.iterdir() if path.stem.isdigit()]
+            alike = (number for number in sorted(numbers) if self.schema(number) == schema)
+            schema_id = next(alike, None) or max(numbers, default=0) + 1
+            if schema_id not in numbers:
                 self._write(directory, f"{schema_id}.{_SUFFIXES[schema.kind]}", schema.text)
             self._add(index, subject, max(versions, default=0) + 1, schema_id, schema)
             self._write(directory, SUBJECTS, json.dumps(index, indent=2))
@@ -105,7 +106,8 @@ class DirectoryRegistry(Registry):
 
     def _known(self, subject: str, schema: Schema) -> int | None:
         """The id of a schema that the subject has."""
-        return next((one for one in self.subjects().get(subject, {}).values() if self.schema(one) == schema), None)
+        ids = self.subjects().get(subject, {}).values()
+        return next((schema_id for schema_id in ids if self.schema(schema_id) == schema), None)
 
     def _load(self, schema_id: int) -> Schema:
         storage = Storage(self.address, self._options)
@@ -122,23 +124,22 @@ class DirectoryRegistry(Registry):
         with contextlib.suppress(FileNotFoundError), self._understood(SUBJECTS):
             content = json.loads(bytes(Storage(self.address, self._options).read(SUBJECTS)))
             index |= content.items()
-            for one in index["subjects"].values():
-                for version, schema_id in one["versions"].items():
+            for subject in index["subjects"].values():
+                for version, schema_id in subject["versions"].items():
                     schema_number(int(version))
                     schema_number(schema_id)
-            for one in (index, *index["subjects"].values()):
-                if not isinstance(one.get("compatibility", ""), str):
+            for entry in (index, *index["subjects"].values()):
+                if not isinstance(entry.get("compatibility", ""), str):
                     raise ValueError("a compatibility level that is no text")
-            for one in index["references"].values():
-                references_of_json(one)
+            for references in index["references"].values():
+                references_of_json(references)
         return index
 
     @staticmethod
     def _add(index: dict[str, Any], subject: str, version: int, schema_id: int, schema: Schema) -> None:
         index["subjects"].setdefault(subject, {"versions": {}})["versions"][str(version)] = schema_id
         if schema.references:
-            entries = [{"name": r.name, "subject": r.subject, "version": r.version} for r in schema.references]
-            index["references"][str(schema_id)] = entries
+            index["references"][str(schema_id)] = json_of_schema(schema)["references"]
 
     @contextlib.contextmanager
     def _locked(self, what: str) -> Iterator[Path]:

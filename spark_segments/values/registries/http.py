@@ -72,19 +72,19 @@ class HttpRegistry(Registry):
         with self._understood("The schema registry's list of subjects"):
             for subject in sorted(_texts(self._ask("GET", "/subjects") or [])):
                 path = f"/subjects/{_quoted(subject)}/versions"
-                versions = [schema_number(one) for one in self._ask("GET", path) or []]
+                versions = [schema_number(number) for number in self._ask("GET", path) or []]
                 answers = {version: self._ask("GET", f"{path}/{version}") for version in versions}
                 # A subject or a version may be deleted between the requests.
                 subjects[subject] = {
-                    one: schema_number(each["id"]) for one, each in answers.items() if each is not None
+                    version: schema_number(answer["id"]) for version, answer in answers.items() if answer is not None
                 }
         return subjects
 
     def version(self, subject: str, version: int = LATEST_VERSION) -> Schema | None:
         name = "latest" if version == LATEST_VERSION else str(version)
         with self._understood(f"The schema registry's answer for {subject}"):
-            found = self._ask("GET", f"/subjects/{_quoted(subject)}/versions/{name}")
-            return None if found is None else schema_of_json(found, schema_number(found["id"]))
+            answer = self._ask("GET", f"/subjects/{_quoted(subject)}/versions/{name}")
+            return None if answer is None else schema_of_json(answer, schema_number(answer["id"]))
 
     def register(self, subject: str, schema: Schema) -> int:
         with self._understood(f"The schema registry's answer for {subject}"):
@@ -95,10 +95,10 @@ class HttpRegistry(Registry):
 
     def _load(self, schema_id: int) -> Schema:
         with self._understood(f"The schema registry's answer for the schema {schema_id}"):
-            found = self._ask("GET", f"/schemas/ids/{schema_id}")
-            if found is None:
+            answer = self._ask("GET", f"/schemas/ids/{schema_id}")
+            if answer is None:
                 raise self._missing(schema_id)
-            return schema_of_json(found, schema_id)
+            return schema_of_json(answer, schema_id)
 
     def _ask(self, method: str, path: str, body: Any = None) -> Any:
         """The answer's JSON, or None for 404. Tries again after failures of the network or the server."""
@@ -159,7 +159,7 @@ def _quoted(subject: str) -> str:
 
 
 def _texts(value: Any) -> list[str]:
-    if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
+    if not isinstance(value, list) or not all(isinstance(text, str) for text in value):
         raise ValueError("no list of names")
     return value
 

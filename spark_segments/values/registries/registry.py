@@ -72,9 +72,9 @@ class Registry:
 
     def references(self, schema: Schema) -> list[tuple[str, str]]:
         """(name, text) of all schemas that a schema uses, directly or not. A schema comes before its users."""
-        found: dict[str, str] = {}
-        self._collect(schema, found, 0)
-        return list(found.items())
+        texts: dict[str, str] = {}
+        self._collect(schema, texts, 0)
+        return list(texts.items())
 
     def error(self, message: str, hint: str | None = None, found: object = None) -> RegistryError:
         """The error for this registry. It never has credentials in it."""
@@ -125,7 +125,7 @@ class RecordsRegistry(Registry):
 
     def subjects(self) -> dict[str, dict[int, int]]:
         return {
-            name: {version: one.id or 0 for version, one in sorted(versions.items())}
+            name: {version: schema.id or 0 for version, schema in sorted(versions.items())}
             for name, versions in sorted(self._subjects.items())
             if versions
         }
@@ -149,7 +149,7 @@ class RecordsRegistry(Registry):
                 self.levels[subject] = value.get("compatibilityLevel", DEFAULT_LEVEL)
         elif kind in ("DELETE_SUBJECT", "CLEAR_SUBJECT") and value is not None and subject is not None:
             last = value.get("version") or max(self._subjects.get(subject, {}), default=0)
-            for version in [one for one in self._subjects.get(subject, {}) if one <= last]:
+            for version in [version for version in self._subjects.get(subject, {}) if version <= last]:
                 del self._subjects[subject][version]
         elif kind == "SCHEMA" and subject is not None:
             versions = self._subjects.setdefault(subject, {})
@@ -176,7 +176,7 @@ def schema_of_json(value: Any, schema_id: int | None) -> Schema:
 def references_of_json(values: Any) -> tuple[Reference, ...]:
     """References as registries' JSON has them. Raises as `schema_of_json`."""
     made = tuple(Reference(value["name"], value["subject"], int(value["version"])) for value in values)
-    if not all(isinstance(one.name, str) and isinstance(one.subject, str) for one in made):
+    if not all(isinstance(reference.name, str) and isinstance(reference.subject, str) for reference in made):
         raise ValueError("a reference without a name and a subject")
     return made
 
@@ -202,13 +202,13 @@ def check_compatible(registry: Registry, subject: str, new: Schema, old: list[Sc
     """Raises RegistryError where `new` may not follow `old` (newest last). Only Avro has rules here."""
     if new.kind != AVRO or level == "NONE":
         return
-    if any(one.kind != AVRO for one in old):
+    if any(schema.kind != AVRO for schema in old):
         raise registry.error(f"The schemas of {subject} are not Avro", "Register it under another subject")
 
     def node(schema: Schema) -> Any:
         return parse(schema.text, tuple(text for _, text in registry.references(schema)))
 
-    why = incompatibility(node(new), [node(one) for one in old], level)
+    why = incompatibility(node(new), [node(schema) for schema in old], level)
     if why is not None:
         raise registry.error(
             f"The schema is not compatible ({level}) with those of {subject}",
