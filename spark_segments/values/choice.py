@@ -83,7 +83,7 @@ def _newest(chosen: ColumnFormat, topic: str | None, registry: Registry, kind: s
             hint=f"Give {chosen.column}.schema or {chosen.column}.subject",
         )
     if newest.kind != kind:
-        names = {one: name for name, one in _KINDS.items()}
+        names = {kind: name for name, kind in _KINDS.items()}
         raise InvalidOptionError(
             f"The schemas of {subject} are {newest.kind}",
             found=chosen.format,

@@ -58,7 +58,7 @@ class Message:
         schema = self.writer.schema()
         if not pa.types.is_struct(array.type):
             raise InvalidOptionError(f"A message {self.name} is made from a struct column", found=array.type)
-        if unknown := [one.name for one in array.type if one.name not in schema.names]:
+        if unknown := [field.name for field in array.type if field.name not in schema.names]:
             raise InvalidOptionError(
                 f"The message {self.name} has no such fields", expected=schema.names, found=unknown
             )
@@ -75,23 +75,23 @@ def message_of(text: str, references: References = (), name: str | None = None) 
     for indexes, descriptor in _messages(file.message_types_by_name.values(), ()):
         if name is None or name in (descriptor.full_name, descriptor.name):
             return _message(descriptor, indexes)
-    names = [one.full_name for _, one in _messages(file.message_types_by_name.values(), ())]
+    names = [descriptor.full_name for _, descriptor in _messages(file.message_types_by_name.values(), ())]
     raise InvalidOptionError("The .proto has no such message", expected=", ".join(names), found=name)
 
 
 @lru_cache(maxsize=256)
 def message_at(text: str, references: References, indexes: tuple[int, ...]) -> Message:
     """The message at a place of a .proto, given as in the wire format. Raises Undecodable."""
-    for found, descriptor in _messages(_file(text, references).message_types_by_name.values(), ()):
-        if found == indexes:
+    for place, descriptor in _messages(_file(text, references).message_types_by_name.values(), ()):
+        if place == indexes:
             return _message(descriptor, indexes)
     raise Undecodable(f"the .proto has no message at {list(indexes)}")
 
 
 def _messages(descriptors: Any, above: tuple[int, ...]) -> list[tuple[tuple[int, ...], Any]]:
     """(place, descriptor) of messages, nested messages after the top-level messages."""
-    here = [((*above, at), one) for at, one in enumerate(descriptors)]
-    inside = [found for indexes, one in here for found in _messages(one.nested_types, indexes)]
+    here = [((*above, at), descriptor) for at, descriptor in enumerate(descriptors)]
+    inside = [message for indexes, descriptor in here for message in _messages(descriptor.nested_types, indexes)]
     return here + inside
 
 
@@ -149,10 +149,10 @@ def _file(text: str, references: References) -> Any:
     serialized = _serialized(text)
     if serialized is not None:
         return _linked(serialized, references)
-    found = descriptor_pb2.FileDescriptorSet.FromString(_compiled(text, references))
+    compiled = descriptor_pb2.FileDescriptorSet.FromString(_compiled(text, references))
     pool = descriptor_pool.DescriptorPool()
-    for one in found.file:
-        pool.Add(one)
+    for file in compiled.file:
+        pool.Add(file)
     return pool.FindFileByName(_ROOT)
 
 
@@ -174,8 +174,8 @@ def _linked(root: Any, references: References) -> Any:
     texts = "".join(f'import "{name}";' for name in root.dependency if name.startswith("google/protobuf/"))
     if texts:
         own = descriptor_pb2.FileDescriptorSet.FromString(_compiled(f'syntax = "proto3"; {texts}', ()))
-        for one in own.file[:-1]:
-            pool.Add(one)
+        for file in own.file[:-1]:
+            pool.Add(file)
     for name, content in references:
         used = _serialized(content)
         if used is None:
@@ -216,7 +216,7 @@ def numbered_enums(array: pa.Array, descriptor: Any) -> pa.Array:
     if not pa.types.is_struct(array.type):
         return array
     fields = descriptor.fields_by_name
-    names = [one.name for one in array.type]
+    names = [field.name for field in array.type]
     children = [
         _field(child, fields[name]) if name in fields else child
         for name, child in zip(names, array.flatten(), strict=True)
@@ -251,7 +251,7 @@ def _one(array: pa.Array, field: Any) -> pa.Array:
         return array
     values = field.enum_type.values
     numbers = pa.array(np.array([value.number for value in values], np.int32))
-    known = numbers.take(pc.index_in(array, value_set=pa.array([one.name for one in values], array.type)))
+    known = numbers.take(pc.index_in(array, value_set=pa.array([value.name for value in values], array.type)))
     if known.null_count == array.null_count:
         return known
     is_other = pc.and_(array.is_valid(), known.is_null())

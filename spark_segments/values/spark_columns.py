@@ -28,12 +28,12 @@ def decode_column(col: Column | str, value_format: str, schema: str | None, opti
     chosen, topic, _ = _chosen(value_format, schema, options)
     if not chosen:
         raise InvalidOptionError("A column of bytes is binary already", found=value_format)
-    one: Decoder = decoders(chosen, topic)[0]
-    spark_type = from_arrow_type(without_times(one.codec.type), prefer_timestamp_ntz=True)
+    decoder: Decoder = decoders(chosen, topic)[0]
+    spark_type = from_arrow_type(without_times(decoder.codec.type), prefer_timestamp_ntz=True)
     arrow_type = to_arrow_type(spark_type)
 
     def read(array: pa.Array) -> pa.Array:
-        return recast(one.decode(array)[0], arrow_type)
+        return recast(decoder.decode(array)[0], arrow_type)
 
     return _function(read, spark_type, col)
 
@@ -45,10 +45,10 @@ def encode_column(col: Column | str, value_format: str, schema: str | None, opti
     chosen, topic, ddl = _chosen(value_format, schema, options)
     if not chosen:
         raise InvalidOptionError("A column needs a format to become bytes", found=value_format)
-    one: Encoder = encoders(chosen, topic, {_COLUMN: None if ddl is None else type_of_ddl(ddl)})[0]
+    encoder: Encoder = encoders(chosen, topic, {_COLUMN: None if ddl is None else type_of_ddl(ddl)})[0]
 
     def write(array: pa.Array) -> pa.Array:
-        return one.encode(array)
+        return encoder.encode(array)
 
     return _function(write, BinaryType(), col)
 
@@ -79,7 +79,9 @@ def _chosen(
         given[f"{_COLUMN}.schema"] = schema
     for name, value in options.items():
         dotted = name.replace("_", ".")
-        full = next((one for one in (f"{_COLUMN}.{dotted}", f"schema.{dotted}", dotted) if one in OPTIONS), None)
+        full = next(
+            (option for option in (f"{_COLUMN}.{dotted}", f"schema.{dotted}", dotted) if option in OPTIONS), None
+        )
         if name == "topic":
             topic = value
         elif name == "type":

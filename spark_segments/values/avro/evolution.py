@@ -57,12 +57,12 @@ def incompatibility(new: Node, old: Sequence[Node], level: str) -> str | None:
     """Why `new` may not follow the schemas `old`, newest last, under a compatibility level of Confluent's, or None."""
     if level not in LEVELS:
         raise InvalidOptionError("Unknown compatibility level", expected=", ".join(LEVELS), found=level)
-    for one in old if level.endswith("_TRANSITIVE") else old[-1:]:
+    for schema in old if level.endswith("_TRANSITIVE") else old[-1:]:
         pairs = []
         if level.startswith(("BACKWARD", "FULL")):
-            pairs.append((one, new))
+            pairs.append((schema, new))
         if level.startswith(("FORWARD", "FULL")):
-            pairs.append((new, one))
+            pairs.append((new, schema))
         for writer, reader in pairs:
             try:
                 resolve(writer, reader, strict=True)
@@ -84,10 +84,10 @@ class _Resolver:
                 self._tried[pair] = self._node(writer, reader, path)
             except Incompatible as error:
                 self._tried[pair] = error
-        found = self._tried[pair]
-        if isinstance(found, Incompatible):
-            raise found
-        return found
+        resolved = self._tried[pair]
+        if isinstance(resolved, Incompatible):
+            raise resolved
+        return resolved
 
     def _node(self, writer: Node, reader: Node, path: str) -> Resolution:
         if writer.kind == "union":
@@ -123,7 +123,8 @@ class _Resolver:
 
     def _record(self, writer: Node, reader: Node, path: str) -> Resolution:
         names = [field.name for field in writer.fields]
-        nodes = {field.name: field.node for field in writer.fields}
+        given = {field.name: field.node for field in writer.fields}
+        nodes = dict(given)
         steps: list[tuple[Field, int, Convert]] = []
         for field in reader.fields:
             name = next((alias for alias in (field.name, *field.aliases) if alias in nodes), None)
@@ -132,9 +133,9 @@ class _Resolver:
                     raise Incompatible(f"{path}{field.name} is not in the writer's schema and has no default")
                 steps.append((field, -1, _as_it_is))
                 continue
-            one = self.node(next(f.node for f in writer.fields if f.name == name), field.node, f"{path}{field.name}.")
-            nodes[name] = one.node
-            steps.append((field, names.index(name), one.convert))
+            resolved = self.node(given[name], field.node, f"{path}{field.name}.")
+            nodes[name] = resolved.node
+            steps.append((field, names.index(name), resolved.convert))
         fields = tuple(replace(field, node=nodes[field.name]) for field in writer.fields)
         read_type = pa.struct([pa.field(field.name, field.node.type) for field in fields])
 
@@ -212,14 +213,14 @@ class _Resolver:
     def _to_union(self, writer: Node, reader: Node, path: str) -> Resolution:
         if writer.kind == "null" and reader.null_branch >= 0:
             return Resolution(writer, lambda array: pa.nulls(len(array), reader.type))
-        exact = [one for one in reader.members if one[1].kind == writer.kind and _same_name(writer, one[1])]
+        exact = [member for member in reader.members if member[1].kind == writer.kind and _same_name(writer, member[1])]
         for branch, child in [*exact, *reader.members]:
             try:
-                found = self.node(writer, child, path)
+                resolved = self.node(writer, child, path)
             except Incompatible:
                 continue
             member = next(at for at, (other, _) in enumerate(reader.members) if other == branch)
-            return Resolution(found.node, _into_union(found.convert, reader, member))
+            return Resolution(resolved.node, _into_union(resolved.convert, reader, member))
         raise Incompatible(f"{path or 'the value'} is {_shown(writer)}, which no branch of the reader's union can read")
 
 
@@ -232,7 +233,7 @@ def _into_union(convert: Convert, reader: Node, member: int) -> Convert:
     def into(array: pa.Array) -> pa.Array:
         made = convert(array)
         children = [
-            made if at == member else pa.nulls(len(array), one.type) for at, (_, one) in enumerate(reader.members)
+            made if at == member else pa.nulls(len(array), child.type) for at, (_, child) in enumerate(reader.members)
         ]
         # A row that is null here is a null of the union.
         return pa.StructArray.from_arrays(children, fields=list(reader.type), mask=made.is_null())

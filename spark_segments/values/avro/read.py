@@ -39,12 +39,12 @@ class _Filled:
     def __init__(self, columns: list[_Column], counts: np.ndarray, sizes: np.ndarray) -> None:
         self.counts = counts.copy()
         self.outs = [
-            np.empty(int(n) * one.width, np.uint8) if one.width else np.zeros((int(n) + 1) * 4, np.uint8)
-            for one, n in zip(columns, counts, strict=True)
+            np.empty(int(n) * column.width, np.uint8) if column.width else np.zeros((int(n) + 1) * 4, np.uint8)
+            for column, n in zip(columns, counts, strict=True)
         ]
         self.bytes_outs = [
-            np.empty(int(size) + k.SLACK, np.uint8) if one.bytes_too else np.empty(0, np.uint8)
-            for one, size in zip(columns, sizes, strict=True)
+            np.empty(int(size) + k.SLACK, np.uint8) if column.bytes_too else np.empty(0, np.uint8)
+            for column, size in zip(columns, sizes, strict=True)
         ]
         self._sizes = sizes.copy()
 
@@ -157,7 +157,7 @@ class _ReadPlan:
         pads: list[Line] = [(k.NULL, counter), *(line for _, lines in parts for line in lines)]
 
         def assemble(filled: _Filled, valid: pa.Buffer | None) -> pa.Array:
-            children = [one(filled, None) for one, _ in parts]
+            children = [part(filled, None) for part, _ in parts]
             return pa.Array.from_buffers(node.type, int(filled.counts[counter]), [valid], children=children)
 
         return assemble, pads
@@ -228,7 +228,7 @@ class _ReadPlan:
             all_pads += [(k.SET_VALID, marks[at], 0), *pads]
 
         def assemble(filled: _Filled, _: pa.Buffer | None) -> pa.Array:
-            members = [one(filled, filled.bits(marks[at])) for at, (one, _) in parts.items()]
+            members = [part(filled, filled.bits(marks[at])) for at, (part, _) in parts.items()]
             if not members:
                 return pa.nulls(int(filled.counts[whole]))
             if not pa.types.is_struct(node.type) or len(members) == 1:

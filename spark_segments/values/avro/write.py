@@ -75,7 +75,7 @@ class _WritePlan:
         """The number of a node for `array`, whose values (or offsets) are `width` bytes each."""
         buffers = array.buffers()
         self._alive.append(buffers)
-        address = [0 if one is None else one.address for one in [*buffers[:3], None, None][:3]]
+        address = [0 if buffer is None else buffer.address for buffer in [*buffers[:3], None, None][:3]]
         valid = address[0] if array.null_count else 0
         begin = address[1] + array.offset * width
         self.nodes.append((begin, address[2] if len(buffers) > 2 else 0, valid, array.offset))
@@ -169,8 +169,8 @@ class _WritePlan:
     def _wide_union(self, array: pa.Array, node: Node, level: int, path: str) -> None:
         """The first member of the struct that is set; of a column that is no such struct, the widest branch it fits."""
         members, choices = node.members, []
-        names = [one.name for one in array.type] if pa.types.is_struct(array.type) else []
-        if pa.types.is_struct(node.type) and names == [one.name for one in node.type]:
+        names = [field.name for field in array.type] if pa.types.is_struct(array.type) else []
+        if pa.types.is_struct(node.type) and names == [field.name for field in node.type]:
             for at, (branch, child) in enumerate(members):
                 part = array.flatten()[at]
                 choices.append((branch, child, part))

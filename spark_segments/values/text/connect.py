@@ -72,7 +72,7 @@ def _type_of(schema: Any, depth: int) -> pa.DataType:
         key, value = (_type_of(schema[part], depth + 1) for part in ("keys", "values"))
         return pa.map_(key, pa.field("value", value))
     if kind == "struct":
-        return pa.struct([pa.field(one["field"], _type_of(one, depth + 1)) for one in schema["fields"]])
+        return pa.struct([pa.field(field["field"], _type_of(field, depth + 1)) for field in schema["fields"]])
     raise InvalidOptionError(
         "Unknown type of a Connect schema", expected=", ".join((*_PLAIN, "array", "map", "struct"))
     )
@@ -82,7 +82,7 @@ def schema_of(kind: pa.DataType) -> dict[str, Any]:
     """The Connect schema of a column, all of it optional, with its entries in JsonConverter's order."""
     t = pa.types
     if t.is_struct(kind):
-        fields = [schema_of(one.type) | {"field": one.name} for one in kind]
+        fields = [schema_of(field.type) | {"field": field.name} for field in kind]
         return {"type": "struct", "fields": fields, "optional": True}
     if t.is_list(kind):
         return {"type": "array", "items": schema_of(kind.value_type), "optional": True}
@@ -95,7 +95,7 @@ def schema_of(kind: pa.DataType) -> dict[str, Any]:
     if (found := _logical_name(kind)) is not None:
         name = {"Timestamp": "int64"}.get(found, "int32")
         return {"type": name, "optional": True, "name": f"{_DATA}{found}", "version": 1}
-    names = {one: name for name, one in _PLAIN.items() if name not in ("float32", "float64")}
+    names = {plain: name for name, plain in _PLAIN.items() if name not in ("float32", "float64")}
     if kind not in names:
         raise InvalidOptionError("Connect has no such type", found=kind, hint="Cast the column before it is written")
     return {"type": names[kind], "optional": True}
@@ -182,7 +182,7 @@ def _carried(kind: pa.DataType) -> pa.DataType:
     """The type that stands for `kind` in JSON."""
     t = pa.types
     if t.is_struct(kind):
-        return pa.struct([pa.field(one.name, _carried(one.type)) for one in kind])
+        return pa.struct([pa.field(field.name, _carried(field.type)) for field in kind])
     if t.is_list(kind):
         return pa.list_(pa.field("element", _carried(kind.value_type)))
     if t.is_map(kind):

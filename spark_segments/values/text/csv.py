@@ -24,7 +24,7 @@ _MAY_BE_EMPTY = (pa.types.is_string, pa.types.is_large_string, pa.types.is_binar
 
 def check_type(kind: pa.DataType) -> None:
     """Raises InvalidOptionError unless `kind` is a struct of plain fields."""
-    if not pa.types.is_struct(kind) or any(pa.types.is_nested(one.type) for one in kind):
+    if not pa.types.is_struct(kind) or any(pa.types.is_nested(field.type) for field in kind):
         raise InvalidOptionError("CSV needs columns of plain types", expected="a bigint, b string", found=kind)
 
 
@@ -39,7 +39,7 @@ def read_csv(array: pa.BinaryArray, kind: pa.DataType) -> pa.Array:
         numbers.cast(pa.string()).cast(pa.binary()), pc.binary_join_element_wise(array, pa.scalar(b"\n"), b""), b","
     )
     text = b"".join(lines.to_pylist()) if lines.offset else lines.buffers()[2]
-    types = {one.name: pa.string() if _by_text(one.type) else one.type for one in kind}
+    types = {field.name: pa.string() if _by_text(field.type) else field.type for field in kind}
     try:
         table = pa.csv.read_csv(
             pa.BufferReader(text),

@@ -93,9 +93,9 @@ def read_objects(text: pa.Buffer, schema: pa.Schema | None, unexpected: str) -> 
 
 def check_json(text: pa.StringArray) -> pa.StringArray:
     """The same text, each checked to be a JSON value. Raises Undecodable."""
-    for row, one in enumerate(text.to_pylist()):  # each by itself, as there are no types to read them as
+    for row, value in enumerate(text.to_pylist()):  # each by itself, as there are no types to read them as
         try:
-            json.loads(one)
+            json.loads(value)
         except (ValueError, RecursionError) as error:
             raise Undecodable(f"not JSON ({reason_of(error)})", row) from None
     return text
@@ -108,9 +108,9 @@ def _has_map(kind: pa.DataType) -> bool:
 def _one_by_one(array: pa.BinaryArray, kind: pa.DataType) -> pa.Array:
     """For objects of any keys, which Arrow's reader does not make maps of."""
     rows = []
-    for row, one in enumerate(array.to_pylist()):
+    for row, value in enumerate(array.to_pylist()):
         try:
-            rows.append(_as_arrow_takes_it(json.loads(one, parse_float=decimal.Decimal), kind))
+            rows.append(_as_arrow_takes_it(json.loads(value, parse_float=decimal.Decimal), kind))
             pa.scalar(rows[-1], kind)
         except (_Misfit, ValueError, TypeError, ArithmeticError, RecursionError, pa.ArrowException) as error:
             why = str(error) if isinstance(error, _Misfit) else reason_of(error)
@@ -123,11 +123,11 @@ def _as_arrow_takes_it(value: Any, kind: pa.DataType) -> Any:
     if value is None:
         return None
     if t.is_struct(kind) and isinstance(value, dict):
-        return {one.name: _as_arrow_takes_it(value.get(one.name), one.type) for one in kind}
+        return {field.name: _as_arrow_takes_it(value.get(field.name), field.type) for field in kind}
     if t.is_map(kind) and isinstance(value, dict):
-        return [(key, _as_arrow_takes_it(one, kind.item_type)) for key, one in value.items()]
+        return [(key, _as_arrow_takes_it(item, kind.item_type)) for key, item in value.items()]
     if t.is_list(kind) and isinstance(value, list):
-        return [_as_arrow_takes_it(one, kind.value_type) for one in value]
+        return [_as_arrow_takes_it(item, kind.value_type) for item in value]
     if t.is_floating(kind) and type(value) in (int, decimal.Decimal):
         return float(value)
     if t.is_decimal(kind) and type(value) in (int, str):
@@ -142,7 +142,7 @@ def _as_json_has_it(kind: pa.DataType) -> pa.DataType:
     """The type that Arrow's reader is asked for."""
     t = pa.types
     if t.is_struct(kind):
-        return pa.struct([pa.field(one.name, _as_json_has_it(one.type)) for one in kind])
+        return pa.struct([pa.field(field.name, _as_json_has_it(field.type)) for field in kind])
     if t.is_list(kind):
         return pa.list_(pa.field("element", _as_json_has_it(kind.value_type)))
     if t.is_map(kind):

@@ -50,13 +50,13 @@ def _type(schema: Any, root: _Root, path: str, depth: int) -> pa.DataType:
     if "$ref" in schema:
         return _type(_referred(schema["$ref"], root, path), root, path, depth + 1)
     for word in ("oneOf", "anyOf", "allOf"):
-        choices = [one for one in schema.get(word) or () if one != {"type": "null"}]
+        choices = [choice for choice in schema.get(word) or () if choice != {"type": "null"}]
         if len(choices) == 1:
             return _type(choices[0], root, path, depth + 1)
         if choices:
             raise _unclear(path, f"{word} of {len(choices)} types")
     kinds = schema.get("type", "object" if "properties" in schema else None)
-    names = [one for one in (kinds if isinstance(kinds, list) else [kinds]) if one not in ("null", None)]
+    names = [name for name in (kinds if isinstance(kinds, list) else [kinds]) if name not in ("null", None)]
     if sorted(map(str, names)) == ["integer", "number"]:
         names = ["number"]
     if len(names) != 1:
@@ -85,24 +85,22 @@ def _object(schema: dict[str, Any], root: _Root, path: str, depth: int) -> pa.Da
     if properties is None:
         raise _unclear(path, "an object of any fields")
     # Confluent's converter numbers fields of a record, whose order JSON does not keep.
-    fields = sorted(properties.items(), key=lambda one: _index(one[1]))
-    return pa.struct([pa.field(name, _type(one, root, f"{path}.{name}", depth + 1)) for name, one in fields])
-
-
-def _index(schema: Any) -> int:
-    return schema.get("connect.index", 0) if isinstance(schema, dict) else 0
+    fields = sorted(
+        properties.items(), key=lambda item: item[1].get("connect.index", 0) if isinstance(item[1], dict) else 0
+    )
+    return pa.struct([pa.field(name, _type(field, root, f"{path}.{name}", depth + 1)) for name, field in fields])
 
 
 def _referred(reference: str, root: _Root, path: str) -> Any:
     if not reference.startswith("#"):
         raise _unclear(path, f"a reference to {reference}")
-    found = root.schema
+    target = root.schema
     for part in reference[1:].split("/")[1:]:
         part = part.replace("~1", "/").replace("~0", "~")
-        if not isinstance(found, dict) or part not in found:
+        if not isinstance(target, dict) or part not in target:
             raise _unclear(path, f"a reference to {reference}, which is not there")
-        found = found[part]
-    return found
+        target = target[part]
+    return target
 
 
 def _unclear(path: str, found: object) -> InvalidOptionError:
@@ -117,11 +115,11 @@ def check_fits(kind: pa.DataType, wanted: pa.DataType, path: str) -> None:
     """Raises InvalidOptionError where JSON of a column of `kind` is not of the schema whose type is `wanted`."""
     t = pa.types
     if t.is_struct(wanted) and t.is_struct(kind):
-        for one in kind:
-            at = wanted.get_field_index(one.name)
+        for field in kind:
+            at = wanted.get_field_index(field.name)
             if at < 0:
-                raise _misfit(f"{path}.{one.name}", one.type, "no such field")
-            check_fits(one.type, wanted.field(at).type, f"{path}.{one.name}")
+                raise _misfit(f"{path}.{field.name}", field.type, "no such field")
+            check_fits(field.type, wanted.field(at).type, f"{path}.{field.name}")
         return
     if t.is_list(wanted) and (t.is_list(kind) or t.is_large_list(kind)):
         check_fits(kind.value_type, wanted.value_type, f"{path}[]")
@@ -156,7 +154,7 @@ def schema_of(kind: pa.DataType, title: str) -> dict[str, Any]:
 def _schema(kind: pa.DataType) -> dict[str, Any]:
     t = pa.types
     if t.is_struct(kind):
-        properties = {one.name: {"oneOf": [{"type": "null"}, _schema(one.type)]} for one in kind}
+        properties = {field.name: {"oneOf": [{"type": "null"}, _schema(field.type)]} for field in kind}
         return {"type": "object", "properties": properties, "additionalProperties": False}
     if t.is_list(kind):
         return {"type": "array", "items": {"oneOf": [{"type": "null"}, _schema(kind.value_type)]}}
@@ -183,10 +181,10 @@ def check_values(values: pa.BinaryArray, text: str, references: References) -> N
     validator = _validator(text, references)
     for row, value in enumerate(values.to_pylist()):
         try:
-            found = json.loads(value)
+            content = json.loads(value)
         except (ValueError, RecursionError) as error:
             raise Undecodable(f"not JSON ({reason_of(error)})", row) from None
-        fault = next(validator.iter_errors(found), None)
+        fault = next(validator.iter_errors(content), None)
         if fault is not None:
             rule = "/".join(map(str, fault.schema_path))  # the place in the value and the message show keys and values
             raise Undecodable(f"not valid by its JSON Schema's {rule[:200]}", row)
@@ -199,7 +197,7 @@ def _validator(text: str, references: References) -> jsonschema_rs.Validator:
     except ImportError as error:
         raise MissingExtraError("jsonschema", "Checks against a JSON Schema", "jsonschema-rs") from error
     try:
-        schemas = [(name, json.loads(one)) for name, one in references]
+        schemas = [(name, json.loads(referred)) for name, referred in references]
         registry = jsonschema_rs.Registry(schemas, jsonschema_rs.Draft7, _refused)
         return jsonschema_rs.validator_for(
             json.loads(text), validate_formats=False, retriever=_refused, registry=registry

@@ -34,7 +34,7 @@ def _table(escapes: dict[int, str], delete_bytes: int) -> np.ndarray:
     return table
 
 
-_ESCAPES = {ord(one): one for one in '"\\'} | dict(zip(b"\b\t\n\f\r", "btnfr", strict=True))
+_ESCAPES = {ord(letter): letter for letter in '"\\'} | dict(zip(b"\b\t\n\f\r", "btnfr", strict=True))
 _STRING, _SAFE_STRING, _SAFE_JSON = _table(_ESCAPES, 1), _table(_ESCAPES, 6), _table({}, 6)
 
 
@@ -93,7 +93,7 @@ def plain_text(array: pa.Array) -> pa.StringArray:
 def _check_years(array: pa.Array) -> None:
     """Raises Undecodable unless all years have four digits: Arrow writes other years in another form."""
     days = array.cast(pa.date32(), safe=False).cast(pa.int32())
-    least, most = (one.as_py() for one in pc.min_max(days).values())
+    least, most = (day.as_py() for day in pc.min_max(days).values())
     if least is not None and not (least >= _FIRST_DAY and most <= _LAST_DAY):
         raise Undecodable("a date outside of the years 1 to 9999")
 
@@ -101,7 +101,7 @@ def _check_years(array: pa.Array) -> None:
 def _decimal_text(array: pa.Array) -> pa.StringArray:
     text = array.cast(pa.string())
     if pc.any(pc.match_substring(text, "E")).as_py():  # Arrow writes some numbers with an exponent
-        return pa.array([None if one is None else f"{one:f}" for one in array.to_pylist()], pa.string())
+        return pa.array([None if number is None else f"{number:f}" for number in array.to_pylist()], pa.string())
     return text
 
 
