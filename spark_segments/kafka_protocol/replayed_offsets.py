@@ -85,7 +85,7 @@ class ReplayedOffsets:
         return behind | offsets
 
     def _paths(self) -> list[str]:
-        return sorted(one.path for one in self._storage.list(self._directory) if one.path.endswith(".parquet"))
+        return sorted(info.path for info in self._storage.list(self._directory) if info.path.endswith(".parquet"))
 
     def _read(self, path: str) -> pa.Table:
         return pq.read_table(pa.BufferReader(self._storage.read(path)))

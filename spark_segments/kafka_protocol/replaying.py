@@ -126,39 +126,8 @@ def replay(
     OffsetOutOfRangeError where the log is not the one that was replayed. InvalidRecordError for a record that cannot be
     sent as it is. TargetError where the cluster refuses a record, or answers nothing of use for so long.
     """
-    with Replay(log, servers, topics, options or ReplayOptions(), progress) as one:
-        return one.plan() if dry_run else one.send()
-
-
-@dataclass(slots=True)
-class _Topic:
-    """A topic of a pass. `places`: {partition: next offset to be sent}, `ends`: where the pass ends. `new_ends`: the
-    log ends there, behind what is committed, where they are known.
-    """
-
-    snapshot: Snapshot
-    target: str
-    there: TargetTopic | None
-    places: Places
-    ends: Places
-    new_ends: Places
-    new: set[int]
-    created: bool
-    to_send: int
-    records: int = 0
-    sent_bytes: int = 0
-    warnings: list[str] = field(default_factory=list)
-
-    @property
-    def name(self) -> str:
-        return self.snapshot.topic
-
-    def after(self, before: _Topic | None) -> _Topic:
-        """The topic with what an earlier try did."""
-        if before is not None:
-            self.records, self.sent_bytes, self.warnings = before.records, before.sent_bytes, before.warnings
-            self.created, self.to_send = before.created, before.to_send
-        return self
+    with Replay(log, servers, topics, options or ReplayOptions(), progress) as work:
+        return work.plan() if dry_run else work.send()
 
 
 @dataclass(slots=True)
@@ -177,6 +146,40 @@ class _Transaction:
     def is_full(self) -> bool:
         is_large = self.sent_bytes >= TRANSACTION_BYTES or self.records >= TRANSACTION_RECORDS
         return is_large or time.monotonic() - self.begun >= TRANSACTION_SECONDS
+
+
+@dataclass(slots=True)
+class _Topic:
+    """A topic of a pass. `places`: {partition: next offset to be sent}, `ends`: where the pass ends. `new_ends`: the
+    log ends there, behind what is committed, where they are known. `offset_map`: None where the log is Kafka's
+    directory. `transaction`: the one under way.
+    """
+
+    snapshot: Snapshot
+    target: str
+    there: TargetTopic | None
+    places: Places
+    ends: Places
+    new_ends: Places
+    new: set[int]
+    created: bool
+    to_send: int
+    offset_map: ReplayedOffsets | None
+    transaction: _Transaction | None = None
+    records: int = 0
+    sent_bytes: int = 0
+    warnings: list[str] = field(default_factory=list)
+
+    @property
+    def name(self) -> str:
+        return self.snapshot.topic
+
+    def after(self, before: _Topic | None) -> _Topic:
+        """The topic with what an earlier try did."""
+        if before is not None:
+            self.records, self.sent_bytes, self.warnings = before.records, before.sent_bytes, before.warnings
+            self.created, self.to_send = before.created, before.to_send
+        return self
 
 
 class Replay:
@@ -208,8 +211,8 @@ class Replay:
     def plan(self) -> Report:
         """What `send` would send. Raises what it would refuse."""
         report = Report("replay", dry_run=True)
-        for one in self._planned():
-            _tell(report, one)
+        for topic in self._planned():
+            _tell(report, topic)
         return report.finish()
 
     def send(self) -> Report:
@@ -246,24 +249,23 @@ class Replay:
 
     def _planned(self) -> list[_Topic]:
         """The topics, as far as they were sent. Raises InvalidOptionError for what the cluster would not keep."""
-        names = self._names()
+        targets = self._targets()
         self._chosen_groups()
-        targets = {name: self._options.rename.get(name, name) for name in names}
         cluster_topics = self._cluster.topics(list(targets.values()))
-        sent = self._cluster.positions({name: len(one.ends) for name, one in cluster_topics.items()})
+        sent = self._cluster.positions({name: len(topic.ends) for name, topic in cluster_topics.items()})
         planned: list[_Topic] = []
         problems: list[str] = []
-        for name in names:
-            snapshot = self._log.snapshot(name)
-            one = self._topic(snapshot, targets[name], cluster_topics.get(targets[name]), sent)
-            problems += self._problems(one)
-            planned.append(one)
+        for name, target in targets.items():
+            topic = self._topic(self._log.snapshot(name), target, cluster_topics.get(target), sent)
+            problems += self._problems(topic)
+            planned.append(topic)
         if problems:
             raise InvalidOptionError("The cluster would not have the records as they are", found="; ".join(problems))
-        self._checked |= set(names)
+        self._checked |= targets.keys()
         return planned
 
-    def _names(self) -> list[str]:
+    def _targets(self) -> dict[str, str]:
+        """{topic: its name there}."""
         # Those that begin with __ are the cluster's own business.
         here = [topic for topic in self._log.topics() if not topic.startswith("__")]
         names = LogDirectory.selected(here, self._topics)
@@ -275,24 +277,27 @@ class Replay:
             )
         if not names:
             raise UnknownTopicError(f"No topic here matches {', '.join(self._topics)}", path=self._log.uri)
-        targets = [self._options.rename.get(name, name) for name in names]
-        for target in targets:
+        targets = {name: self._options.rename.get(name, name) for name in names}
+        for target in targets.values():
             validate_topic_name(target)
-        if len(set(targets)) < len(targets):
-            raise InvalidOptionError("Two topics would have one name there", found=", ".join(sorted(targets)))
-        return names
+        if len(set(targets.values())) < len(targets):
+            raise InvalidOptionError("Two topics would have one name there", found=", ".join(sorted(targets.values())))
+        return targets
 
     def _topic(self, snapshot: Snapshot, target: str, existing: TargetTopic | None, sent: Mapping[Any, Any]) -> _Topic:
         places, ends, new, new_ends = {}, {}, set(), dict[int, int]()
         after, before = self._options.from_time_ms, self._options.to_time_ms
-        firsts, lasts = (self._firsts(snapshot, ms) for ms in (after, before))
-        bounds = snapshot.offset_bounds(READ_COMMITTED)
+        bounds, storage = snapshot.offset_bounds(READ_COMMITTED), self._log.storage
+        firsts, lasts = (
+            {} if time_ms is None else offsets_for_times(storage, snapshot, dict.fromkeys(bounds, time_ms))
+            for time_ms in (after, before)
+        )
         for number, (start, end) in bounds.items():
             if before is not None and (last := lasts[number]) is not None:
                 end = min(end, last[0])
-            if (one := sent.get((target, number))) is not None:
-                place = one.offset
-                known = str(one.metadata or "").split(" ")
+            if (position := sent.get((target, number))) is not None:
+                place = position.offset
+                known = str(position.metadata or "").split(" ")
                 self._check(snapshot, number, place, known)
                 if len(known) == 3:
                     new_ends[number] = int(known[2])
@@ -303,18 +308,14 @@ class Replay:
                 place = start if after is None else bounds[number][1] if first is None else first[0]
             places[number], ends[number] = place, max(place, end)
         to_send = sum(max(0, end - places[number]) for number, end in ends.items())
-        topic = _Topic(snapshot, target, existing, places, ends, new_ends, new, existing is None, to_send)
+        offset_map = None if self._log.is_kafka else ReplayedOffsets(storage, self._name, target)
+        topic = _Topic(snapshot, target, existing, places, ends, new_ends, new, existing is None, to_send, offset_map)
         topic.warnings += [
             f"{snapshot.topic}-{number}: {hole}"
             for number in ends
             for hole in Hole.within(snapshot, number, places[number], ends[number])
         ]
         return topic
-
-    def _firsts(self, snapshot: Snapshot, time_ms: int | None) -> Mapping[int, tuple[int, int] | None]:
-        if time_ms is None:
-            return {}
-        return offsets_for_times(self._log.storage, snapshot, dict.fromkeys(snapshot.offset_bounds(), time_ms))
 
     def _check(self, snapshot: Snapshot, number: int, place: int, metadata: Sequence[str]) -> None:
         """Raises OffsetOutOfRangeError where this is not the log that was sent, or records have left it since."""
@@ -366,68 +367,64 @@ class Replay:
         if times[0] < kept:
             yield f"topic {topic.target} would remove records at once: its retention.ms is {retention_ms}"
 
-    def _span(self, one: _Topic) -> tuple[int, int] | None:
+    def _span(self, topic: _Topic) -> tuple[int, int] | None:
         """(oldest, newest) time in ms of the records to be sent; None where there are none with a time."""
-        offsets = {number: (one.places[number], end) for number, end in one.ends.items()}
+        offsets = {number: (topic.places[number], end) for number, end in topic.ends.items()}
         spans = []
-        for batch in self._scan(one, offsets, ("timestamp",)).batches():
+        for batch in self._scan(topic, offsets, ("timestamp",)).batches():
             times = batch.column("timestamp").cast(pa.int64())
             both = pc.min_max(times.filter(pc.greater_equal(times, 0))).as_py()
             if both["min"] is not None:
                 spans.append((both["min"] // 1000, both["max"] // 1000))
-        return (min(one for one, _ in spans), max(one for _, one in spans)) if spans else None
+        return (min(oldest for oldest, _ in spans), max(newest for _, newest in spans)) if spans else None
 
-    def _scan(self, one: _Topic, offsets: Offsets, columns: tuple[str, ...]) -> Scan:
+    def _scan(self, topic: _Topic, offsets: Offsets, columns: tuple[str, ...]) -> Scan:
         selection = Selection(columns, isolation=READ_COMMITTED)
-        return Scan.of(self._log.storage, one.snapshot, offsets=offsets, selection=selection)
+        return Scan.of(self._log.storage, topic.snapshot, offsets=offsets, selection=selection)
 
     def _config(self, snapshot: Snapshot) -> dict[str, str]:
         """The settings of a topic that the cluster lacks."""
         return {name: snapshot.config[name] for name in _KEPT_SETTINGS if name in snapshot.config}
 
     def _largest_record(self) -> int | None:
-        there = self._cluster.topics([self._options.rename.get(name, name) for name in self._names()])
-        sizes = [int(one.config["max.message.bytes"]) for one in there.values() if "max.message.bytes" in one.config]
+        there = self._cluster.topics(list(self._targets().values()))
+        limits = [topic.config.get("max.message.bytes") for topic in there.values()]
+        sizes = [int(limit) for limit in limits if limit is not None]
         return max(sizes) if sizes and len(sizes) == len(there) else None
 
     # Records
 
     def _send(self, topic: _Topic) -> None:
-        begun, total = dict(topic.places), sum(end - topic.places[number] for number, end in topic.ends.items())
-        offset_map = None
-        if not self._log.is_kafka:
-            offset_map = ReplayedOffsets(self._log.storage, self._name, topic.target)
-            offset_map.settle({number: place for number, place in topic.places.items() if number not in topic.new})
+        begun = sum(topic.places.values())
+        total = sum(topic.ends.values()) - begun
+        if topic.offset_map is not None:
+            topic.offset_map.settle(
+                {number: place for number, place in topic.places.items() if number not in topic.new}
+            )
         if topic.there is None:
             self._cluster.create_topic(topic.target, len(topic.ends), self._config(topic.snapshot))
-        current: _Transaction | None = None
         if topic.new:  # from now on the replay is known there
-            current = self._begun()
-            current.places |= {number: topic.places[number] for number in topic.new}
-            self._commit(topic, current, None)
+            self._under_way(topic).places |= {number: topic.places[number] for number in topic.new}
+            self._commit(topic)
             topic.new.clear()
-            current = None
-        self._pass_arrived(topic, offset_map)
+        self._pass_arrived(topic)
         offsets = {number: (topic.places[number], end) for number, end in topic.ends.items()}
-        scan = self._scan(topic, offsets, _COLUMNS)
-        for batch in scan.batches():
+        for batch in self._scan(topic, offsets, _COLUMNS).batches():
             number = batch.column("partition")[0].as_py()
             for start in range(0, batch.num_rows, _PIECE_RECORDS):
-                current = current or self._begun()
-                self._produce(topic, current, number, batch.slice(start, _PIECE_RECORDS))
-                if current.is_full:
-                    self._commit(topic, current, offset_map)
-                    current = None
+                transaction = self._under_way(topic)
+                self._produce(topic, transaction, number, batch.slice(start, _PIECE_RECORDS))
+                if transaction.is_full:
+                    self._commit(topic)
                 if self._progress is not None:
-                    self._progress(sum(topic.places.values()) - sum(begun.values()), total)
+                    self._progress(sum(topic.places.values()) - begun, total)
                 self._throttle()
         behind = {number: end for number, end in topic.ends.items() if end > topic.places[number]}
-        if behind or current:
-            current = current or self._begun()
-            current.places |= behind  # control records and aborted ones at the end are passed, too
-            self._commit(topic, current, offset_map)
+        if behind or topic.transaction is not None:
+            self._under_way(topic).places |= behind  # control records and aborted ones at the end are passed, too
+            self._commit(topic)
 
-    def _pass_arrived(self, topic: _Topic, offset_map: ReplayedOffsets | None) -> None:
+    def _pass_arrived(self, topic: _Topic) -> None:
         """Passes over records that were sent without transactions, and whose position was not committed any more."""
         cluster_ends = topic.there.ends if topic.there is not None else {}
         arrived = {
@@ -437,7 +434,7 @@ class Replay:
         }
         if not arrived:
             return
-        current = self._begun()
+        transaction = self._under_way(topic)
         for number, count in arrived.items():
             arrived_offsets: list[int] = []
             if count > 0:
@@ -446,11 +443,11 @@ class Replay:
                     arrived_offsets += batch.column("offset").to_pylist()[: count - len(arrived_offsets)]
             if len(arrived_offsets) != count:
                 raise _others(topic, number, topic.new_ends[number] + len(arrived_offsets), cluster_ends[number])
-            current.old[number] = arrived_offsets
-            current.new[number] = [*range(topic.new_ends[number], cluster_ends[number])]
-            current.places[number] = arrived_offsets[-1] + 1
-            current.records += count
-        self._commit(topic, current, offset_map)
+            transaction.old[number] = arrived_offsets
+            transaction.new[number] = [*range(topic.new_ends[number], cluster_ends[number])]
+            transaction.places[number] = arrived_offsets[-1] + 1
+            transaction.records += count
+        self._commit(topic)
 
     # Groups
 
@@ -459,12 +456,12 @@ class Replay:
 
     def _moved_groups(self) -> dict[str, list[str]]:
         """Gives groups there their positions in the topics; {topic: groups that had none there, and have some now}."""
-        targets = {name: self._options.rename.get(name, name) for name in self._names()}
+        targets = self._targets()
         moved: dict[str, list[str]] = {name: [] for name in targets}
         wanted = self._chosen_groups()
         if not wanted:
             return moved
-        counts = {name: len(one.ends) for name, one in self._cluster.topics(list(targets.values())).items()}
+        counts = {name: len(topic.ends) for name, topic in self._cluster.topics(list(targets.values())).items()}
         for group in wanted:
             known = {topic for topic, _ in self._cluster.positions(counts, group)}
             offsets: dict[tuple[str, int], tuple[int, str]] = {}
@@ -481,9 +478,14 @@ class Replay:
                 self._cluster.commit_group(group, offsets)
         return moved
 
-    def _begun(self) -> _Transaction:
-        self._cluster.begin_transaction()
-        return _Transaction()
+    # Transactions
+
+    def _under_way(self, topic: _Topic) -> _Transaction:
+        """The transaction under way, begun where none is."""
+        if topic.transaction is None:
+            self._cluster.begin_transaction()
+            topic.transaction = _Transaction()
+        return topic.transaction
 
     def _produce(self, topic: _Topic, transaction: _Transaction, number: int, batch: pa.RecordBatch) -> None:
         """Hands records of a partition to the producer."""
@@ -526,8 +528,9 @@ class Replay:
         transaction.places[number] = offsets[-1] + 1
         producer.poll(0)
 
-    def _commit(self, topic: _Topic, transaction: _Transaction, offset_map: ReplayedOffsets | None) -> None:
-        """Ends a transaction: records, then their map, then the commit."""
+    def _commit(self, topic: _Topic) -> None:
+        """Ends the transaction under way: records, then their map, then the commit."""
+        transaction = self._under_way(topic)
         self._cluster.flush()
         if transaction.problem is not None:
             raise transaction.problem
@@ -537,8 +540,8 @@ class Replay:
                 raise _others(topic, number, known, offsets[0])
             if offsets:
                 topic.new_ends[number] = offsets[-1] + 1
-        if offset_map is not None and transaction.records:
-            offset_map.add({number: (old, transaction.new[number]) for number, old in transaction.old.items()})
+        if topic.offset_map is not None and transaction.records:
+            topic.offset_map.add({number: (old, transaction.new[number]) for number, old in transaction.old.items()})
         states = {number: PartitionState.of(topic.snapshot, number) for number in transaction.places}
         positions = {}
         for number, place in transaction.places.items():
@@ -548,6 +551,7 @@ class Replay:
                 metadata += f" {new_end}"
             positions[topic.target, number] = (place, metadata)
         self._cluster.commit(positions)
+        topic.transaction = None
         topic.places |= transaction.places
         topic.records += transaction.records
         topic.sent_bytes += transaction.sent_bytes
@@ -559,9 +563,9 @@ class Replay:
                 time.sleep(ahead_seconds)
 
 
-def _others(one: _Topic, number: int, expected: int, found: int) -> TargetError:
+def _others(topic: _Topic, number: int, expected: int, found: int) -> TargetError:
     return TargetError(
-        f"{one.target}-{number} has records that this replay has not sent: expected offset {expected}, found {found}",
+        f"{topic.target}-{number} has records that this replay has not sent: expected offset {expected}, found {found}",
         hint="Without transactions a replay is the only writer of a topic: replay into another one, by --rename",
     )
 

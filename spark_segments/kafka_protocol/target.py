@@ -115,11 +115,12 @@ class TargetCluster:
                 return {}
             level = IsolationLevel.READ_UNCOMMITTED
             answers = self._admin.list_offsets(asked, isolation_level=level, request_timeout=self._timeout)
-            ends = {(one.topic, one.partition): answer.result().offset for one, answer in answers.items()}
+            ends = {(at.topic, at.partition): answer.result().offset for at, answer in answers.items()}
             resources = [admin.ConfigResource(admin.ResourceType.TOPIC, name) for name in partitions]
             told = self._admin.describe_configs(resources, request_timeout=self._timeout)
             configs = {
-                one.name: {each.name: each.value for each in answer.result().values()} for one, answer in told.items()
+                topic.name: {setting.name: setting.value for setting in answer.result().values()}
+                for topic, answer in told.items()
             }
         return {name: TargetTopic({n: ends[name, n] for n in some}, configs[name]) for name, some in partitions.items()}
 
@@ -141,11 +142,11 @@ class TargetCluster:
         asked = [TopicPartition(name, number) for name, count in partitions.items() for number in range(count)]
         try:
             with self._asking(f"the offsets of group {group or self._name} cannot be read"):
-                found = consumer.committed(asked, timeout=self._timeout)
+                positions = consumer.committed(asked, timeout=self._timeout)
         finally:
             if group is not None:
                 consumer.close()
-        return {(one.topic, one.partition): one for one in found if one.offset >= 0}
+        return {(position.topic, position.partition): position for position in positions if position.offset >= 0}
 
     def commit_group(self, group: str, offsets: Mapping[tuple[str, int], tuple[int, str]]) -> None:
         """Gives a group without members {(topic, partition): (offset, metadata)}."""
@@ -157,9 +158,9 @@ class TargetCluster:
 
     def _move(self, consumer: Consumer, group: str, offsets: Mapping[tuple[str, int], tuple[int, str]]) -> None:
         with self._asking(f"group {group} cannot be moved"):
-            for one in consumer.commit(offsets=_partitions(offsets), asynchronous=False) or ():
-                if one.error is not None:
-                    raise KafkaException(one.error)
+            for position in consumer.commit(offsets=_partitions(offsets), asynchronous=False) or ():
+                if position.error is not None:
+                    raise KafkaException(position.error)
 
     # Transactions
 
