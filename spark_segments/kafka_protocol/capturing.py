@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING
 
 from spark_segments.errors import SegmentsError, UnknownTopicError
 from spark_segments.kafka.groups import GroupOffsets, chosen_groups, keep_groups
-from spark_segments.kafka_protocol.capture_branches import branch
 from spark_segments.kafka_protocol.capture_options import CaptureOptions, Divergence
 from spark_segments.kafka_protocol.partition_capture import DivergedError
 from spark_segments.kafka_protocol.source import SourceCluster, SourceTopic, patient
-from spark_segments.kafka_protocol.topic_capture import CAPTURED, TopicCapture
+from spark_segments.kafka_protocol.topic_capture import CAPTURED, TopicCapture, branch
 from spark_segments.log import LogDirectory, Report
 from spark_segments.progress import Progress
 
@@ -88,7 +87,7 @@ def capture(
             except SegmentsError as error:
                 work.add_line(Report.FAILED, error=str(error))
         renamed = {
-            group: {(here.get(topic, topic), number): one for (topic, number), one in offsets.items()}
+            group: {(here.get(topic, topic), number): offset for (topic, number), offset in offsets.items()}
             for group, offsets in read.items()
         }
         lines = {line["topic"]: line for line in report.partitions if line["action"] == CAPTURED}
@@ -96,8 +95,8 @@ def capture(
         kept, warnings = keep_groups(log, renamed, [*lines] if renamed else [], parted)
         for text in warnings:
             report.warn(text)
-        for name, found in kept.items():
-            lines[name]["groups"] = found
+        for name, groups in kept.items():
+            lines[name]["groups"] = groups
     return report.finish()
 
 

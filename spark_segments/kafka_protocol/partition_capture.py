@@ -284,12 +284,12 @@ class PartitionsCapture:
             if not error.is_passing:
                 raise
             return False, error
-        for number, one in fetched.items():
+        for number, answer in fetched.items():
             if not due[number].is_due:
                 continue
-            self._oldest_fetch = min(self._oldest_fetch, one.version)
+            self._oldest_fetch = min(self._oldest_fetch, answer.version)
             try:
-                moved |= self._take(due[number], one)
+                moved |= self._take(due[number], answer)
             except (SourceError, CorruptBatchError) as error:
                 problem = error
                 if isinstance(error, SourceError) and not error.is_passing:
@@ -368,13 +368,13 @@ class PartitionsCapture:
         scan = scan_batches(fetched.records, path=f"{self._name}-{part.number}")
         if not len(scan.batches):
             raise scan.error or SourceError("The cluster gives no batches")
-        found = CapturedBatch(int(scan.batches.base_offset[0]), int(scan.batches.crc[0]))
-        part.is_proved = found == known or self._is_cleaned(part)
+        there = CapturedBatch(int(scan.batches.base_offset[0]), int(scan.batches.crc[0]))
+        part.is_proved = there == known or self._is_cleaned(part)
         if not part.is_proved:
             part.problem = DivergedError(
                 f"{self._name}-{part.number} is not the cluster's log: the last batch that is here is another there",
                 expected=f"CRC-32C {known.crc:08x} at offset {known.base_offset}",
-                found=f"{found.crc:08x} at offset {found.base_offset}",
+                found=f"{there.crc:08x} at offset {there.base_offset}",
                 hint=WAYS_OUT,
             )
         return part.is_proved

@@ -203,7 +203,7 @@ class SourceCluster:
         fetched = {}
         for answer in self._answers(sent):
             _check(getattr(answer, "error_code", 0))
-            for partition in (one for each in answer.responses for one in each.partitions):
+            for partition in (partition for topic in answer.responses for partition in topic.partitions):
                 if partition.partition_index not in wanted:
                     raise ValueError("a partition that was not asked for")
                 parting = getattr(partition, "diverging_epoch", None)
@@ -226,9 +226,9 @@ class SourceCluster:
             topics=[kind(name=topic.name, partitions=[asked])],
             max_version=7,
         )
-        [[one]] = [each.partitions for each in self._ask(topic.leaders[partition][0], request).topics]
-        _check(one.error_code)
-        return int(one.offset)
+        [[answer]] = [each.partitions for each in self._ask(topic.leaders[partition][0], request).topics]
+        _check(answer.error_code)
+        return int(answer.offset)
 
     @_sensible
     def end_of_epoch(self, topic: SourceTopic, partition: int, epoch: int) -> tuple[int, int]:
@@ -236,9 +236,9 @@ class SourceCluster:
         kind = OffsetForLeaderEpochRequest.OffsetForLeaderTopic
         asked = kind.OffsetForLeaderPartition(partition=partition, current_leader_epoch=-1, leader_epoch=epoch)
         request = OffsetForLeaderEpochRequest(replica_id=-1, topics=[kind(topic=topic.name, partitions=[asked])])
-        [[one]] = [each.partitions for each in self._ask(topic.leaders[partition][0], request).topics]
-        _check(one.error_code)
-        return int(one.leader_epoch), int(one.end_offset)
+        [[answer]] = [each.partitions for each in self._ask(topic.leaders[partition][0], request).topics]
+        _check(answer.error_code)
+        return int(answer.leader_epoch), int(answer.end_offset)
 
     @_sensible
     def settings(self, topic: SourceTopic, *, with_defaults: bool = False) -> dict[str, str] | None:
@@ -247,10 +247,12 @@ class SourceCluster:
             resource_type=2, resource_name=topic.name, configuration_keys=None
         )
         request = DescribeConfigsRequest(resources=[asked], include_synonyms=False, include_documentation=False)
-        [one] = self._ask(None, request).results
-        if one.error_code:
+        [answer] = self._ask(None, request).results
+        if answer.error_code:
             return None
-        return {each.name: each.value for each in one.configs if with_defaults or each.config_source == _TOPIC_SETTING}
+        return {
+            each.name: each.value for each in answer.configs if with_defaults or each.config_source == _TOPIC_SETTING
+        }
 
     @_sensible
     def groups(self) -> dict[str, int]:
@@ -276,16 +278,17 @@ class SourceCluster:
         Transactions that commit offsets have ended.
         """
         kind = OffsetFetchRequest.OffsetFetchRequestTopic
-        asked = [kind(name=one.name, partition_indexes=sorted(one.leaders)) for one in topics]
+        asked = [kind(name=topic.name, partition_indexes=sorted(topic.leaders)) for topic in topics]
         request = OffsetFetchRequest(group_id=group, topics=asked, require_stable=True, min_version=2, max_version=7)
         answer = self._ask(coordinator, request)
         _check(answer.error_code)
         committed = {}
         for topic in answer.topics:
-            for one in topic.partitions:
-                _check(one.error_code)
-                if one.committed_offset >= 0:
-                    committed[topic.name, one.partition_index] = int(one.committed_offset), one.metadata or ""
+            for partition in topic.partitions:
+                _check(partition.error_code)
+                if partition.committed_offset >= 0:
+                    position = int(partition.committed_offset), partition.metadata or ""
+                    committed[topic.name, partition.partition_index] = position
         return committed
 
     def _ask(self, node: int | None, request: Any) -> Any:
@@ -294,11 +297,11 @@ class SourceCluster:
     def _answers(self, sent: Sequence[tuple[Any, Any] | SourceError]) -> list[Any]:
         """What brokers answer that were asked at once. Of brokers that do not, SourceError where none does."""
         answers, errors_of_brokers = [], []
-        for one in sent:
+        for question in sent:
             try:
-                if isinstance(one, SourceError):
-                    raise one
-                answers.append(self._answered(one))
+                if isinstance(question, SourceError):
+                    raise question
+                answers.append(self._answered(question))
             except SourceError as error:
                 errors_of_brokers.append(error)
         if errors_of_brokers and (not answers or not errors_of_brokers[0].is_passing):

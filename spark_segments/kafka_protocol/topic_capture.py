@@ -3,6 +3,8 @@
 A partition is read as a follower reads it, up to the high watermark. What is fetched is checked (whole batches, their
 CRC, rising offsets), written as chunks, and committed with what follows from the batches: the last stable offset,
 producers, aborted transactions, leader epochs. The log end here says where the next pass goes on.
+
+Where a topic became another one, a copy goes on in the next of the topics here.
 """
 
 from __future__ import annotations
@@ -11,17 +13,17 @@ import base64
 import dataclasses
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import partial
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
-from spark_segments.config import SegmentLimits, topic_config
-from spark_segments.errors import CommitConflictError, SegmentsError
+from spark_segments.config import SegmentLimits, check_new_topic_name, topic_config
+from spark_segments.errors import CommitConflictError, SegmentsError, UnknownTopicError
 from spark_segments.execution import run_tasks, task_slots
 from spark_segments.format.sidecars.producer_state import producer_snapshot_bytes
 from spark_segments.kafka.imported_settings import kept_settings
-from spark_segments.kafka_protocol.capture_branches import CAPTURE, topic_here
 from spark_segments.kafka_protocol.capture_options import CaptureOptions, Divergence
 from spark_segments.kafka_protocol.partition_capture import (
     CapturedPartition,
@@ -50,6 +52,9 @@ from spark_segments.storage import Storage
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+CAPTURE = "capture"
+"""The operation of the commits."""
 
 CAPTURED = "captured"
 """The action of a topic's line in a report."""
@@ -164,10 +169,10 @@ class TopicCapture:
             if self._spark is None:
                 problem = here.run(COMMIT_BYTES)
             else:
-                count = min(len(due), task_slots(self._spark))
-                done = run_tasks(copy, [due[n::count] for n in range(count)], self._spark)
+                tasks = min(len(due), task_slots(self._spark))
+                done = run_tasks(copy, [due[n::tasks] for n in range(tasks)], self._spark)
                 self._parts |= {part.number: part for parts, _ in done for part in parts}
-                problem = next((one for _, one in done if one is not None), None)
+                problem = next((error for _, error in done if error is not None), None)
                 told()
             self._commit()
             if problem is not None:
@@ -213,10 +218,10 @@ class TopicCapture:
         now_ms = self._log.storage.now_ms()
         new = {number: self._note(part, now_ms) for number, part in self._parts.items()}
         due = {
-            number: one
-            for number, one in new.items()
-            if dataclasses.replace(one, at_ms=0) != dataclasses.replace(self._parts[number].noted, at_ms=0)
-            or one.at_ms - self._parts[number].noted.at_ms > longest_ms
+            number: noted
+            for number, noted in new.items()
+            if dataclasses.replace(noted, at_ms=0) != dataclasses.replace(self._parts[number].noted, at_ms=0)
+            or noted.at_ms - self._parts[number].noted.at_ms > longest_ms
             or number not in self._known
         }
         if due or self._cluster_id != self._topic.cluster_id is not None:
@@ -224,8 +229,8 @@ class TopicCapture:
             self._manifest.commit(
                 lambda current: Change(CAPTURE, topic=Captured.noted(current.topic_row, due, cluster_id=cluster_id))
             )
-        for number, one in due.items():
-            self._parts[number].noted = one
+        for number, noted in due.items():
+            self._parts[number].noted = noted
 
     def _ready(self, before: Snapshot | None) -> Snapshot:
         """The topic here, made if it is not there, with all of its partitions."""
@@ -280,7 +285,7 @@ class TopicCapture:
         new = {number: self._row(part, notes[number].stable_end) for number, part in ready.items()}
         holes = sorted(hole for part in ready.values() for hole in part.holes)
         last_batches = {number: part.last_batch for number, part in ready.items() if part.last_batch is not None}
-        undecided = sorted(one for part in ready.values() for one in part.undecided)
+        undecided = sorted(transaction for part in ready.values() for transaction in part.undecided)
 
         def plan(current: Snapshot) -> Change:
             current.role.check(current.topic, CAPTURE)
@@ -320,8 +325,8 @@ class TopicCapture:
             self._records += chunk.records
             self._bytes += chunk.log_bytes
         self._report.details["holes"] += [{"topic": self.name, **hole.to_dict()} for hole in holes]
-        self._report.details["undecided"] += [{"topic": self.name, **one.to_dict()} for one in undecided]
         for transaction in undecided:
+            self._report.details["undecided"].append({"topic": self.name, **transaction.to_dict()})
             self._report.warn(f"{self.name}-{transaction.partition}: {transaction}. --recapture makes a true copy")
         for number, part in ready.items():
             part.row, part.noted = new[number], notes[number]
@@ -344,3 +349,40 @@ class TopicCapture:
             leader_epochs=part.epochs or part.row.leader_epochs,
             producer_snapshot=producer_snapshot_bytes(entries) if entries else None,
         )
+
+
+def topic_here(log: LogDirectory, source: str) -> tuple[str, Snapshot | None]:
+    """The topic here that a topic of the cluster is captured into: its name, and what it is, None before it is made."""
+    name = source
+    while True:
+        snapshot = _snapshot(log, name)
+        following = None if snapshot is None else snapshot.states.get(Captured.GOES_ON_IN)
+        if following is None:
+            return name, snapshot
+        name = following
+
+
+def _snapshot(log: LogDirectory, name: str) -> Snapshot | None:
+    try:
+        return log.snapshot(name)
+    except UnknownTopicError:
+        return None
+
+
+def branch(log: LogDirectory, source: str, cluster_topics: Collection[str]) -> str:
+    """Lets the capture of a topic go on in another topic here, which the next pass makes, and returns its name."""
+    before, snapshot = topic_here(log, source)
+    if snapshot is None:
+        return before  # which has nothing yet
+    names = (f"{source}.branch-{number}" for number in count(1))
+    name = next(name for name in names if name not in cluster_topics and _snapshot(log, name) is None)
+    check_new_topic_name(name, [])
+
+    def plan(current: Snapshot) -> Change:
+        current.role.check(current.topic, CAPTURE)
+        return Change(
+            CAPTURE, topic=dataclasses.replace(current.topic_row, states={**current.states, Captured.GOES_ON_IN: name})
+        )
+
+    log.manifest(before).commit(plan)
+    return name

@@ -19,11 +19,11 @@ from spark_segments import LogDir, Position
 from spark_segments.errors import InvalidOptionError, SegmentsError
 from spark_segments.kafka_protocol import CaptureOptions, capture
 from spark_segments.kafka_protocol.apis import VERSIONS, fetch
-from spark_segments.kafka_protocol.capture_branches import CAPTURE, branch
 from spark_segments.kafka_protocol.capture_options import Divergence
 from spark_segments.kafka_protocol.client_settings import kafka_python_options
 from spark_segments.kafka_protocol.credentials import Users
 from spark_segments.kafka_protocol.source import SourceCluster
+from spark_segments.kafka_protocol.topic_capture import CAPTURE, branch
 from spark_segments.kafka_protocol.views import Views
 from spark_segments.log.manifest.change import Change
 from spark_segments.log.manifest.snapshot import Snapshot
