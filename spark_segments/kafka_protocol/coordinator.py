@@ -103,6 +103,11 @@ class _Group:
     pending: dict[str, tuple[float, str]] = field(default_factory=dict)  # {id that was given out: (its end, owner)}
     waiting: WeakSet[Call] = field(default_factory=WeakSet)
 
+    def static(self, instance_id: str | None) -> Member | None:
+        """The member of an instance, which keeps its place when it begins anew (KIP-345)."""
+        known = (member for member in self.members.values() if instance_id and member.instance_id == instance_id)
+        return next(known, None)
+
     def changed(self) -> None:
         waiting, self.waiting = self.waiting, WeakSet()
         for call in waiting:
@@ -152,7 +157,9 @@ class _Group:
         if self.leader == member.id:
             self.leader = member_id
         renamed = replace(member, id=member_id, waiting=0)  # whoever waits as the one before is gone
-        self.members = {one.id: one for one in (renamed if one is member else one for one in self.members.values())}
+        self.members = {
+            known.id: known for known in (renamed if known is member else known for known in self.members.values())
+        }
         self.changed()
 
     def remove(self, member_id: str) -> None:
@@ -167,9 +174,9 @@ class _Group:
     def expire(self) -> None:
         """Removes members whose session is over, and completes a rebalance that is due."""
         now = time.monotonic()
-        for one in [member for member in self.members.values() if not member.waiting]:
-            if now - one.seen_seconds > one.session_seconds:
-                self.remove(one.id)
+        for member in [member for member in self.members.values() if not member.waiting]:
+            if now - member.seen_seconds > member.session_seconds:
+                self.remove(member.id)
         for member_id in [member_id for member_id, (end, _) in self.pending.items() if end <= now]:
             self.withdraw(member_id)
         if self.state == JOINING and now >= self._complete_seconds():
@@ -192,8 +199,8 @@ class _Group:
         return min([time.monotonic() + _CHECK_SECONDS, *ends])
 
     def _complete(self) -> None:
-        for one in self._absent():
-            self.take_out(one.id)
+        for member in self._absent():
+            self.take_out(member.id)
         self.generation += 1
         if not self.members:
             self.state, self.leader = EMPTY, ""
@@ -276,10 +283,6 @@ class Coordinator:
         """Whether a group has members here, or ids were given out for some."""
         return name in self._groups
 
-    def _check_held(self) -> None:
-        if not self.holds():
-            raise RefusedError(ErrorCode.not_coordinator)
-
     @contextmanager
     def _opened(
         self, name: str, owner: str | None = None, *, missing: ErrorCode = ErrorCode.unknown_member_id
@@ -287,7 +290,8 @@ class Coordinator:
         """A group, locked, without what has expired. `owner`: who makes it where it is not there; else it is `missing`.
         Raises RefusedError.
         """
-        self._check_held()
+        if not self.holds():
+            raise RefusedError(ErrorCode.not_coordinator)
         is_open = False
         while not is_open:
             with self._lock:
@@ -350,10 +354,9 @@ class Coordinator:
             leader = group.leader
             member_id = self._id_of(group, member_id, instance_id, client[0], session_seconds, asks_twice, call.owner)
             known = group.members.get(member_id)
-            others = {one for other in group.members.values() if other is not known for one in dict(other.protocols)}
-            shared = set.intersection(
-                *({one for one, _ in other.protocols} for other in group.members.values() if other is not known),
-                {one for one, _ in protocols},
+            others = {name for other in group.members.values() if other is not known for name in dict(other.protocols)}
+            shared = {name for name, _ in protocols}.intersection(
+                *(dict(other.protocols) for other in group.members.values() if other is not known)
             )
             if (others and not shared) or (group.members and others and group.protocol_type != protocol_type):
                 raise RefusedError(ErrorCode.inconsistent_group_protocol, member_id)
@@ -419,9 +422,7 @@ class Coordinator:
         asks_twice: bool,
         owner: str,
     ) -> str:
-        static = next(
-            (member for member in group.members.values() if instance_id and member.instance_id == instance_id), None
-        )
+        static = group.static(instance_id)
         if not member_id:
             made = f"{instance_id or client_id or 'member'}-{uuid.uuid4()}"
             if static is not None:  # the instance began anew: its place is the same, the id before is fenced
@@ -438,15 +439,9 @@ class Coordinator:
 
     def _joined(self, group: _Group, member: Member) -> Joined:
         is_leader = group.leader == member.id
-        members = [(one.id, one.instance_id, one.metadata(group.protocol)) for one in group.members.values()]
-        return Joined(
-            group.generation,
-            group.protocol_type,
-            group.protocol,
-            group.leader,
-            member.id,
-            members if is_leader else [],
-        )
+        told = group.members.values() if is_leader else ()
+        members = [(member.id, member.instance_id, member.metadata(group.protocol)) for member in told]
+        return Joined(group.generation, group.protocol_type, group.protocol, group.leader, member.id, members)
 
     def sync(
         self,
@@ -498,10 +493,8 @@ class Coordinator:
     def leave(self, name: str, member_id: str, instance_id: str | None) -> None:
         """Removes a member; the others share what it had. Raises RefusedError."""
         with self._opened(name) as group:
-            if not member_id and instance_id:
-                member_id = next(
-                    (member.id for member in group.members.values() if member.instance_id == instance_id), ""
-                )
+            if not member_id and (static := group.static(instance_id)) is not None:
+                member_id = static.id
             if group.withdraw(member_id):
                 return
             if member_id not in group.members:
@@ -525,7 +518,7 @@ class Coordinator:
                 raise
 
     def _checked(self, group: _Group, generation: int, member_id: str, instance_id: str | None) -> Member:
-        static = next((one for one in group.members.values() if instance_id and one.instance_id == instance_id), None)
+        static = group.static(instance_id)
         if static is not None and static.id != member_id:
             raise RefusedError(ErrorCode.fenced_instance_id)
         member = group.members.get(member_id)

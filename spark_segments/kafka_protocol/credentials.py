@@ -80,9 +80,9 @@ class Users:
 
     def keys(self, name: str, digest: str) -> tuple[bool, _Keys]:
         """(whether there is such a user, the keys to check by)"""
-        found = self._keys[digest].get(name)
-        if found is not None:
-            return True, found
+        keys = self._keys[digest].get(name)
+        if keys is not None:
+            return True, keys
         salt = hmac.digest(self._secret, name.encode(), digest)[: len(self._nobody[digest].salt)]
         return False, replace(self._nobody[digest], salt=salt)
 
@@ -163,7 +163,7 @@ class Login:
         message = f"{bare},{server_first},{without_proof}".encode()
         signature = hmac.digest(keys.stored_key, message, digest)
         given = base64.b64decode(proof, validate=True)
-        client_key = bytes(one ^ other for one, other in zip(given, signature, strict=False))
+        client_key = bytes(byte ^ other for byte, other in zip(given, signature, strict=False))
         is_proved = len(given) == len(signature) and hmac.compare_digest(
             hashlib.new(digest, client_key).digest(), keys.stored_key
         )
@@ -175,4 +175,4 @@ class Login:
 
 
 def _fields(text: str) -> dict[str, str]:
-    return {name: value for name, _, value in (one.partition("=") for one in text.split(",")) if len(name) == 1}
+    return {name: value for name, _, value in (field.partition("=") for field in text.split(",")) if len(name) == 1}

@@ -164,7 +164,7 @@ class Lease:
                 return False
         there = self._there()
         if number % _KEPT == 0:
-            self._storage.delete(_path(one) for one in there if one <= number - _KEPT)
+            self._storage.delete(_path(old) for old in there if old <= number - _KEPT)
         return max(there, default=0) == number
 
     def _tell(self, other: str) -> None:

@@ -167,5 +167,5 @@ class StoredGroups:
 
 def _bytes_of(group: str, rows: GroupRows) -> int:
     """What the files of a group take at the most, as many as are kept."""
-    said = sum(_POSITION_BYTES + len(topic) + len(one.metadata.encode()) for (topic, _), one in rows.items())
+    said = sum(_POSITION_BYTES + len(topic) + len(row.metadata.encode()) for (topic, _), row in rows.items())
     return _FILES * (_POSITION_BYTES + len(group) + said)

@@ -53,8 +53,8 @@ def _list_groups(call: Call) -> dict[str, Any]:
     except SegmentsError as error:
         call.warnings.append(f"groups: {error}")
         code = ErrorCode.coordinator_not_available
-    states = {one.lower() for one in getattr(body, "states_filter", ())}
-    kinds = {one.lower() for one in getattr(body, "types_filter", ())}
+    states = {state.lower() for state in getattr(body, "states_filter", ())}
+    kinds = {kind.lower() for kind in getattr(body, "types_filter", ())}
     return {
         "error_code": code,
         "groups": [

@@ -69,7 +69,7 @@ def _join_group(call: Call) -> dict[str, Any] | NotYet:
 def _sync_group(call: Call) -> dict[str, Any] | NotYet:
     """SyncGroup: the leader gives each member its partitions; the answer of the others waits for that."""
     body = call.request.body
-    given = {one.member_id: one.assignment for one in body.assignments}
+    given = {member.member_id: member.assignment for member in body.assignments}
     instance_id = getattr(body, "group_instance_id", None)
     try:
         if call.state is None:
