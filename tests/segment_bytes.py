@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from spark_segments.format.batches import BatchTable, scan_batches
+from spark_segments.format.batches import BatchTable, rebase, scan_batches
 from spark_segments.format.encoding.encode import encode_records
 from spark_segments.format.layout import HEADER_STRUCT, HEADERS_TYPE, RECORD_SCHEMA
-from spark_segments.format.patch import rebase
 from spark_segments.format.sidecars.index import parse_offset_index, rebuild
 from spark_segments.format.sidecars.txn_index import AbortedTransactions, parse_txn_index, txn_index_bytes
 from spark_segments.format.window import Window

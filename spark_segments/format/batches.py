@@ -1,6 +1,7 @@
 """Walks the batches of a log: one kernel call checks the headers of a whole buffer and returns them as columns.
 
-The records inside a batch are left to decode.py (magic 2) and legacy.py (magic 0 and 1).
+New offsets are written into the headers in place (`rebase`). The records inside a batch are left to decode.py (magic 2)
+and legacy.py (magic 0 and 1).
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from spark_segments.format import batch_kernels as kernels
 from spark_segments.format.batch_problems import (
     BAD_COUNT,
     BAD_CRC,
+    BAD_LAST_OFFSET,
     BAD_LENGTH,
     BAD_MAGIC,
     BAD_OFFSET,
@@ -22,11 +24,13 @@ from spark_segments.format.batch_problems import (
 )
 from spark_segments.format.buffers import byte_view
 from spark_segments.format.layout import (
+    BATCH_OVERHEAD,
     CODEC_MASK,
     CONTROL_MASK,
     COUNT_UNKNOWN,
     DELETE_HORIZON_MASK,
     LOG_APPEND_TIME,
+    MAGIC,
     NO_TIMESTAMP_TYPE,
     TIMESTAMP_TYPE_MASK,
     TRANSACTIONAL_MASK,
@@ -174,45 +178,50 @@ def scan_batches(
         limit,
         file_position,
         check_crc,
-        columns.byte_position,
-        columns.size,
-        columns.base_offset,
-        columns.last_offset,
-        columns.leader_epoch,
-        columns.magic,
-        columns.crc,
-        columns.attributes,
-        columns.base_timestamp,
-        columns.max_timestamp,
-        columns.producer_id,
-        columns.producer_epoch,
-        columns.base_sequence,
-        columns.count,
+        *(getattr(columns, name) for name in _NAMES),
     )
     batches = columns if rows == len(columns) else columns.take(slice(0, rows))
     error = _problem(problem, expected, found, path, file_position + consumed) if problem else None
     return ScannedBatches(batches, consumed, needed, error)
 
 
+# Problem of a header -> (what the error says, what was expected); "{}" is the kernel's `expected`.
+_PROBLEMS = {
+    ZEROS: ("no record batch but zeros, as a preallocated or torn file ends", "a record batch"),
+    BAD_LENGTH: ("the length of a record batch is too small", "at least {}"),
+    BAD_MAGIC: ("a record batch has a magic byte that no Kafka wrote", "0, 1 or 2"),
+    BAD_CRC: ("the CRC-32C of a record batch does not match", "{:#010x}"),
+    BAD_COUNT: ("the record count of a batch is impossible", "0 to {}"),
+    BAD_OFFSET: ("the base offset of a record batch is impossible", "0 to {}"),
+    BAD_LAST_OFFSET: ("the last offset delta of a record batch is negative", "0 or more"),
+}
+
+
 def _problem(problem: int, expected: int, found: int, path: str, byte_position: int) -> CorruptBatchError:
-    wanted: object = expected
-    shown: object = found
-    if problem == ZEROS:
-        message, wanted, shown = (
-            "no record batch but zeros, as a preallocated or torn file ends",
-            "a record batch",
-            "zeros",
-        )
-    elif problem == BAD_LENGTH:
-        message, wanted = "the length of a record batch is too small", f"at least {expected}"
-    elif problem == BAD_MAGIC:
-        message, wanted = "a record batch has a magic byte that no Kafka wrote", "0, 1 or 2"
-    elif problem == BAD_CRC:
-        message, wanted, shown = "the CRC-32C of a record batch does not match", f"{expected:#010x}", f"{found:#010x}"
-    elif problem == BAD_COUNT:
-        message, wanted = "the record count of a batch is impossible", f"0 to {expected}"
-    elif problem == BAD_OFFSET:
-        message, wanted = "the base offset of a record batch is impossible", f"0 to {expected}"
-    else:
-        message, wanted = "the last offset delta of a record batch is negative", "0 or more"
-    return CorruptBatchError(message, path=path, byte_position=byte_position, expected=wanted, found=shown)
+    message, wanted = _PROBLEMS[problem]
+    shown: object = {ZEROS: "zeros", BAD_CRC: f"{found:#010x}"}.get(problem, found)
+    return CorruptBatchError(
+        message, path=path, byte_position=byte_position, expected=wanted.format(expected), found=shown
+    )
+
+
+def rebase(
+    buffer: Any, batches: BatchTable, shift: int, leader_epoch: int | None = None, *, file_position: int = 0
+) -> None:
+    """Adds `shift` to the base offset of each batch in a writable buffer, and sets the leader epoch if given.
+
+    The CRC covers neither. buffer[0] is byte `file_position` of the file in which the positions of `batches` count. The
+    table `batches` is not changed. Raises ValueError for entries of magic 0 and 1, whose offsets do not all lie in a
+    header.
+    """
+    out = np.frombuffer(buffer, np.uint8)
+    if not out.flags.writeable:
+        raise ValueError("rebase writes to its buffer: hand over a copy")
+    if len(batches) == 0:
+        return
+    if (batches.magic != MAGIC).any():
+        raise ValueError("only batches of magic 2 can be given new offsets")
+    starts = batches.byte_position - file_position
+    if starts.min() < 0 or starts.max() + BATCH_OVERHEAD > len(out):
+        raise ValueError("a batch lies outside the buffer")
+    kernels.rebase(out, starts, shift, leader_epoch is not None, 0 if leader_epoch is None else leader_epoch)

@@ -39,6 +39,7 @@ BASE_SEQUENCE_POSITION = 53
 RECORDS_COUNT_POSITION = 57
 RECORDS_POSITION = 61
 
+MAGIC = 2
 HEADER_UP_TO_MAGIC = 17  # bytes up to and with the magic byte, the same for every magic
 
 LOG_OVERHEAD = 12  # baseOffset and batchLength, which batchLength does not count

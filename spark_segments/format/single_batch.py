@@ -17,6 +17,7 @@ from spark_segments.errors import CorruptBatchError
 from spark_segments.format import batch_kernels as kernels
 from spark_segments.format.buffers import byte_view
 from spark_segments.format.compression import compress, decompress
+from spark_segments.format.decoding.record_sections import damaged_record
 from spark_segments.format.kernels.crc32c import crc32c
 from spark_segments.format.layout import (
     ABORT,
@@ -28,6 +29,7 @@ from spark_segments.format.layout import (
     DELETE_HORIZON_MASK,
     HEADER_STRUCT,
     LOG_OVERHEAD,
+    MAGIC,
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,
     NO_SEQUENCE,
@@ -42,8 +44,6 @@ from spark_segments.format.window import Window
 
 LARGEST_BATCH_OFFSETS = 1 << 31
 """The most offsets that a batch can span."""
-
-_MAGIC = 2
 
 
 def made_batch(
@@ -62,7 +62,7 @@ def made_batch(
 ) -> bytes:
     """A batch of `count` records, whose section `records` is compressed as the attributes say."""
     header = HEADER_STRUCT.pack(
-        base_offset, BATCH_OVERHEAD - LOG_OVERHEAD + len(records), leader_epoch, _MAGIC, 0, attributes,
+        base_offset, BATCH_OVERHEAD - LOG_OVERHEAD + len(records), leader_epoch, MAGIC, 0, attributes,
         last_offset - base_offset, base_timestamp, max_timestamp, producer_id, producer_epoch, base_sequence, count,
     )  # fmt: skip
     checked = b"".join((header[ATTRIBUTES_POSITION:], records))
@@ -104,7 +104,7 @@ def batch_from(window: Window, offset: int) -> bytes:
     """
     batches, path = window.batches, window.path
     [byte_position], [base_offset], [last_offset] = batches.byte_position, batches.base_offset, batches.last_offset
-    assert base_offset < offset <= last_offset and batches.magic[0] == _MAGIC
+    assert base_offset < offset <= last_offset and batches.magic[0] == MAGIC
     start = int(window.starts[0])
     section = byte_view(window.data)[start + RECORDS_POSITION : start + int(batches.size[0])]
     codec = int(batches.codec[0])
@@ -113,13 +113,7 @@ def batch_from(window: Window, offset: int) -> bytes:
     dropped = int(offset - base_offset)
     size, count, largest_delta = kernels.records_from(opened, int(batches.count[0]), dropped, out)
     if size < 0:
-        raise CorruptBatchError(
-            f"a record is damaged, {-1 - size} bytes into the (uncompressed) records of a batch",
-            path=path,
-            byte_position=int(byte_position),
-            expected=f"{batches.count[0]} whole records",
-            found="lengths that do not fit",
-        )
+        raise damaged_record(batches, 0, -1 - size, path)
     attributes = int(batches.attributes[0])
     base_timestamp, max_timestamp = int(batches.base_timestamp[0]), int(batches.max_timestamp[0])
     if not count:

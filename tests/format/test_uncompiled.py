@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 from spark_segments.errors import SegmentsError
-from spark_segments.format import batches, control, patch, rolling, single_batch
+from spark_segments.format import batches, control, rolling, single_batch
 from spark_segments.format.batches import BatchTable, scan_batches
 from spark_segments.format.buffers import byte_view
 from spark_segments.format.decoding import batch_groups, columns
@@ -35,7 +35,7 @@ INPUTS = int(os.environ.get("KERNEL_INPUTS", "300"))
 """How many inputs each entry point gets."""
 
 ROOMS = {
-    "format.batch_kernels": (batches, control, patch, single_batch),
+    "format.batch_kernels": (batches, control, single_batch),
     "format.decoding.kernels": (batch_groups, columns),
     "format.encoding.kernels": (encode, partitioner),
     "format.sidecars.kernels": (index, txn_index, rolling),
@@ -174,7 +174,7 @@ def test_hostile_batches_are_rebased_and_trimmed_alike(monkeypatch):
         window = window_of(data)
         window = window.take(window.batches.magic == 2)
         copy = bytearray(data)
-        patch.rebase(copy, window.batches, 2**40, 7)
+        batches.rebase(copy, window.batches, 2**40, 7)
         long = np.flatnonzero(window.batches.last_offset > window.batches.base_offset)
         parts = []
         for row in long.tolist():

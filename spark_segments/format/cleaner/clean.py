@@ -13,7 +13,7 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 import pyarrow as pa
 
-from spark_segments.format.batches import BatchTable, scan_batches
+from spark_segments.format.batches import BatchTable, rebase, scan_batches
 from spark_segments.format.buffers import COPY_SLACK, byte_view
 from spark_segments.format.cleaner import filter_kernels
 from spark_segments.format.cleaner.active_producers import ActiveProducers
@@ -29,13 +29,13 @@ from spark_segments.format.cleaner.layout import (
     Batches,
     Cleaned,
     Rules,
+    key_rows,
 )
 from spark_segments.format.cleaner.live_records import NO_LIVE_RECORDS, LiveRecords
 from spark_segments.format.cleaner.offset_map import OffsetMap
-from spark_segments.format.cleaner.record_keys import bad_record, key_rows
 from spark_segments.format.cleaner.transactions import CleanedTransactions
 from spark_segments.format.compression import compress
-from spark_segments.format.decoding.record_sections import RecordSections, address_of, record_sections
+from spark_segments.format.decoding.record_sections import RecordSections, address_of, damaged_record, record_sections
 from spark_segments.format.kernels.copies import gather
 from spark_segments.format.kernels.crc32c import crc32c
 from spark_segments.format.layout import (
@@ -146,6 +146,9 @@ def clean_batches(
         superseded = _decide_plain(
             action, plain & ~discardable, record_filter.live.counts(batches, offset_shift), count
         )
+    codec = batches.codec.astype(np.int64)
+    if record_filter.codec is not None:  # control batches are never compressed
+        codec = np.where(batches.is_control, codec, record_filter.codec)
     unread = action & READ == 0
     whole = action & KEEP_WHOLE != 0
     for part in record_sections(window, wanted=~unread):
@@ -161,18 +164,20 @@ def clean_batches(
             base_timestamp=batches.base_timestamp[rows],
             max_timestamp=batches.max_timestamp[rows],
             action=action[rows],
-            codec=_codecs(batches, record_filter)[rows],
+            codec=codec[rows],
         )
         sources: list[np.ndarray] = [byte_view(window.data)]
         address, size, cleaned = _clean(columns, record_filter, sources, batches, part, path)
         data = _joined(address, size, sources)
-        table = _scanned(data)
+        scan = scan_batches(data, check_crc=False)
+        assert scan.error is None and scan.consumed == len(data), "the cleaner wrote bytes that are no batches"
+        table = scan.batches
         if offset_shift and len(table):
             data = data.copy() if data.base is not None else data
+            rebase(data, table, offset_shift)
             table = replace(
                 table, base_offset=table.base_offset + offset_shift, last_offset=table.last_offset + offset_shift
             )
-            _write_base_offsets(data, table)
         source = batches.take(rows)
         ends = part.last == len(batches)
         dropped, control = (unread & ~superseded & ~whole)[rows], source.is_control
@@ -217,12 +222,6 @@ def _decide_plain(action: np.ndarray, plain: np.ndarray, live: np.ndarray, count
     return dead
 
 
-def _codecs(batches: BatchTable, record_filter: RecordFilter) -> np.ndarray:
-    """int64[n]: the codec that each batch has if it is rebuilt. Control batches are never compressed."""
-    codec = batches.codec.astype(np.int64)
-    return codec if record_filter.codec is None else np.where(batches.is_control, codec, record_filter.codec)
-
-
 def _clean(
     columns: Batches,
     record_filter: RecordFilter,
@@ -253,7 +252,8 @@ def _clean(
     rows, ends = key_rows(int(columns.records.max())), np.empty(GROUP, np.int64)
     cleaned = Cleaned(*filter_kernels.filter_batches(np.stack(columns, axis=1), rules, rows, ends, out, spans))
     if cleaned.bad_row >= 0:
-        raise bad_record(batches.take(slice(part.first, part.last)), part, cleaned.bad_row, cleaned.bad_at, path)
+        at = cleaned.bad_at - int(part.start[cleaned.bad_row])
+        raise damaged_record(batches, part.first + cleaned.bad_row, at, path)
     spans = spans[: cleaned.spans]
     for number in np.flatnonzero(spans[:, 2] >= 0):
         start, size, row = spans[number].tolist()
@@ -288,15 +288,3 @@ def _joined(address: np.ndarray, size: np.ndarray, sources: list[np.ndarray]) ->
     data = np.empty(total, np.uint8)
     gather(None, address, size, data)
     return data
-
-
-def _write_base_offsets(data: np.ndarray, table: BatchTable) -> None:
-    """Writes the base offsets of a table into its batches. The CRC does not cover them."""
-    places = table.byte_position[:, None] + np.arange(8)
-    data[places] = table.base_offset.astype(">i8").view(np.uint8).reshape(-1, 8)
-
-
-def _scanned(data: np.ndarray) -> BatchTable:
-    scan = scan_batches(data, check_crc=False)
-    assert scan.error is None and scan.consumed == len(data), "the cleaner wrote bytes that are no batches"
-    return scan.batches

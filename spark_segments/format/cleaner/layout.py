@@ -71,6 +71,11 @@ class Rules(NamedTuple):
     held: np.ndarray  # slots of a map, as `slots`: keys whose tombstones stay
 
 
+def key_rows(largest_batch: int) -> np.ndarray:
+    """uint8[]: the `rows` of kernels, room for GROUP records and for a batch of so many."""
+    return np.empty(KEY_ROW_BYTES * max(GROUP, largest_batch), np.uint8)
+
+
 class Cleaned(NamedTuple):
     """How many spans of output there are, the batch of a bad record and its address or -1, and counts of records."""
 

@@ -46,11 +46,11 @@ class LiveRecords:
     def counts_between(self, base_offset: np.ndarray, last_offset: np.ndarray) -> np.ndarray:
         """As `counts`, of the ranges of the log [base_offset, last_offset]; int64[n] each."""
         inside = (base_offset >= self.start_offset) & (last_offset < self.end_offset)
-        found = np.full(len(base_offset), -1, np.int64)
+        counts = np.full(len(base_offset), -1, np.int64)
         map_kernels.count_bits(
-            self.bits, inside, base_offset - self.start_offset, last_offset - self.start_offset + 1, found
+            self.bits, inside, base_offset - self.start_offset, last_offset - self.start_offset + 1, counts
         )
-        return found
+        return counts
 
     def share(self, base_offset: int, next_offset: int) -> float:
         """About which share of the offsets [base_offset, next_offset) of the log has a live record; 1 if not known."""

@@ -19,9 +19,8 @@ import numpy as np
 from spark_segments.errors import InvalidOptionError
 from spark_segments.format.batches import BatchTable
 from spark_segments.format.cleaner import map_kernels
-from spark_segments.format.cleaner.layout import BYTES_PER_SLOT
-from spark_segments.format.cleaner.record_keys import bad_record, key_rows
-from spark_segments.format.decoding.record_sections import RecordSections, record_sections
+from spark_segments.format.cleaner.layout import BYTES_PER_SLOT, key_rows
+from spark_segments.format.decoding.record_sections import RecordSections, damaged_record, record_sections
 from spark_segments.format.kernels.key_hash import seeded_secret
 from spark_segments.format.window import Window
 
@@ -163,7 +162,7 @@ class OffsetMap:
                 is_plain,
             )
             if bad_at >= 0:
-                raise bad_record(batches, part, row, bad_at, path)
+                raise damaged_record(batches, row, bad_at - int(part.start[row]), path)
             if offset != _NOT_FULL:
                 self.full = True
                 self.advance(offset)

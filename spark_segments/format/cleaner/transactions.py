@@ -59,8 +59,8 @@ class TransactionalBatches:
     @classmethod
     def join(cls, parts: Iterable[TransactionalBatches]) -> TransactionalBatches:
         """Those of neighbouring parts, in order."""
-        found = [part for part in parts if len(part)] or [_NO_BATCHES]
-        return cls(*(np.concatenate([getattr(part, name) for part in found]) for name in cls.__slots__))
+        known = [part for part in parts if len(part)] or [_NO_BATCHES]
+        return cls(*(np.concatenate([getattr(part, name) for part in known]) for name in cls.__slots__))
 
 
 _NO_BATCHES = TransactionalBatches(*(np.zeros(0, kind) for kind in (np.int64, np.int64, np.int64, np.bool_, np.int64)))

@@ -34,6 +34,17 @@ class RecordSections:
     buffers: list[Any]  # the memory behind the addresses, kept alive by this object
 
 
+def damaged_record(batches: BatchTable, row: int, at: int, path: str) -> CorruptBatchError:
+    """The error for a bad record `at` so many bytes into the uncompressed records of row `row` of a table."""
+    return CorruptBatchError(
+        f"a record is damaged, {at} bytes into the (uncompressed) records of a batch",
+        path=path,
+        byte_position=int(batches.byte_position[row]),
+        expected=f"{batches.count[row]} whole records",
+        found="lengths that do not fit",
+    )
+
+
 def address_of(buffer: Any) -> int:
     """The address of a buffer's first byte."""
     return int(byte_view(buffer).__array_interface__["data"][0])

@@ -22,6 +22,7 @@ from spark_segments.format.layout import (
     BATCH_OVERHEAD,
     CREATE_TIME,
     LOG_APPEND_TIME,
+    MAGIC,
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,
     NO_SEQUENCE,
@@ -34,7 +35,6 @@ STAGING_BYTES = 1024 * 1024
 # Batches that one kernel call writes at most.
 _TABLE_ROWS = 4096
 
-_MAGIC = 2
 _LARGEST_SIZE = 2**31 - 1
 
 
@@ -158,12 +158,12 @@ def encode_runs(
         return [Encoded(buffer, batches, int(tombstones[0]))]
     cuts = np.searchsorted(table[:, fields.FIRST], runs.starts).tolist()
     positions = [*batches.byte_position.tolist(), buffer.size]
-    found = []
+    encoded = []
     for run, (start, end) in enumerate(itertools.pairwise(cuts)):
         own = batches.take(slice(start, end))
         own.byte_position[:] -= positions[start]
-        found.append(Encoded(buffer[positions[start] : positions[end]], own, int(tombstones[run])))
-    return found
+        encoded.append(Encoded(buffer[positions[start] : positions[end]], own, int(tombstones[run])))
+    return encoded
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,7 +308,7 @@ class _Encoder:
             base_offset=first,
             last_offset=first + table[:, fields.COUNT] - 1,
             leader_epoch=np.full(rows, self.leader_epoch, np.int32),
-            magic=np.full(rows, _MAGIC, np.int8),
+            magic=np.full(rows, MAGIC, np.int8),
             crc=table[:, fields.CRC].astype(np.uint32),
             attributes=table[:, fields.ATTRIBUTES].astype(np.int16),
             base_timestamp=table[:, fields.BASE_TIMESTAMP].copy(),

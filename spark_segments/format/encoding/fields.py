@@ -12,7 +12,6 @@ NEGATIVE_TIMESTAMP = 3
 NULL_HEADER_KEY = 4
 TOO_LARGE = 5
 
-MAGIC = 2
 # Largest sizes of length, attributes, timestamp delta, offset delta, key length, value length and header count.
 RECORD_OVERHEAD = 5 + 1 + 10 + 5 + 5 + 5 + 5
 HEADER_OVERHEAD = 5 + 5

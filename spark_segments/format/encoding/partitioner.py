@@ -18,10 +18,10 @@ def murmur2_partitions(keys: pa.Array | pa.ChunkedArray, partitions: int) -> np.
     """
     if partitions < 1:
         raise InvalidOptionError("A topic has no partitions to choose from", expected="1 or more", found=partitions)
-    found = np.empty(len(keys), np.int32)
+    partition_ids = np.empty(len(keys), np.int32)
     keys = one_array(keys)
-    kernels.partitions_of(binary_view(keys, "key", len(keys)), partitions, found)
-    return found
+    kernels.partitions_of(binary_view(keys, "key", len(keys)), partitions, partition_ids)
+    return partition_ids
 
 
 def group_rows(partition_ids: np.ndarray, partitions: int) -> tuple[np.ndarray, np.ndarray]:

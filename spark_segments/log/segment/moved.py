@@ -7,8 +7,7 @@ import dataclasses
 import numpy as np
 import pyarrow as pa
 
-from spark_segments.format.batches import BatchTable, scan_batches
-from spark_segments.format.patch import rebase
+from spark_segments.format.batches import BatchTable, rebase, scan_batches
 from spark_segments.format.single_batch import batch_from
 from spark_segments.format.window import Window
 from spark_segments.log.segment.leader_epochs import LeaderEpochs

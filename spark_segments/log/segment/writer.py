@@ -12,11 +12,10 @@ import pyarrow as pa
 
 from spark_segments.config import SegmentLimits
 from spark_segments.errors import SegmentsError
-from spark_segments.format.batches import BatchTable
+from spark_segments.format.batches import BatchTable, rebase
 from spark_segments.format.decoding.decode import decode_batches
 from spark_segments.format.encoding.encode import Encoded
 from spark_segments.format.file_names import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX
-from spark_segments.format.patch import rebase
 from spark_segments.format.sidecars.txn_index import AbortedTransactions, txn_index_bytes
 from spark_segments.format.window import Window
 from spark_segments.log.manifest.rows import Segment

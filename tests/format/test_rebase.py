@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from spark_segments.format.batches import scan_batches
-from spark_segments.format.patch import rebase
+from spark_segments.format.batches import rebase, scan_batches
 from tests.format import twin_encode as twin
 from tests.format.twin_encode import Record
 from tests.golden_files import log_files
