@@ -159,11 +159,11 @@ def _zstd_reader() -> zstandard.ZstdDecompressor:
 def _compressor(codec: int, level: int | None) -> Compressor:
     """The thread's compressor, made once: a new context of zstd takes as long as compressing a small batch."""
     name = f"{codec} {level}"
-    found = getattr(_kept, name, None)
-    if found is None:
-        found = _new_compressor(codec, level)
-        setattr(_kept, name, found)
-    return found
+    compressor = getattr(_kept, name, None)
+    if compressor is None:
+        compressor = _new_compressor(codec, level)
+        setattr(_kept, name, compressor)
+    return compressor
 
 
 def _new_compressor(codec: int, level: int | None) -> Compressor:

@@ -148,11 +148,14 @@ class ProducerState:
                 self._entries[producer_id] = entry
                 continue
             self._under_way.pop(producer_id, None)
-            self._entries[producer_id] = _after_marker(
-                entry,
-                int(batches.producer_epoch[row]),
-                int(markers.coordinator_epoch[marker]),
-                int(markers.timestamp[marker]),
+            epoch = int(batches.producer_epoch[row])
+            # A fenced producer: the batches of its old epoch no longer count.
+            known = entry if epoch == entry.producer_epoch else ProducerEntry(producer_id, epoch)
+            self._entries[producer_id] = replace(
+                known,
+                timestamp=int(markers.timestamp[marker]),
+                coordinator_epoch=int(markers.coordinator_epoch[marker]),
+                current_txn_first_offset=NO_OFFSET,
             )
             if entry.current_txn_first_offset != NO_OFFSET:
                 offset = int(batches.base_offset[row]) + offset_shift
@@ -223,12 +226,6 @@ def _after_batch(entry: ProducerEntry, batches: BatchTable, row: int, offset_shi
         coordinator_epoch=entry.coordinator_epoch,
         current_txn_first_offset=first_offset + offset_shift if begins else entry.current_txn_first_offset,
     )
-
-
-def _after_marker(entry: ProducerEntry, epoch: int, coordinator_epoch: int, timestamp: int) -> ProducerEntry:
-    if epoch != entry.producer_epoch:  # a fenced producer: the batches of its old epoch no longer count
-        entry = ProducerEntry(entry.producer_id, epoch)
-    return replace(entry, timestamp=timestamp, coordinator_epoch=coordinator_epoch, current_txn_first_offset=NO_OFFSET)
 
 
 def _damaged(message: str, path: str, expected: object, found: object) -> CorruptBatchError:

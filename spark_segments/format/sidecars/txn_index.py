@@ -28,6 +28,7 @@ TXN_ENTRY = np.dtype(
     ]
 )
 TXN_ENTRY_BYTES = TXN_ENTRY.itemsize
+_NAMES = ("producer_id", "first_offset", "last_offset", "last_stable_offset")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,12 +53,7 @@ class AbortedTransactions:
     def concatenate(parts: Iterable[AbortedTransactions]) -> AbortedTransactions:
         """The rows of all parts, in their order."""
         tables = [AbortedTransactions.of(), *parts]
-        return AbortedTransactions(
-            np.concatenate([table.producer_id for table in tables]),
-            np.concatenate([table.first_offset for table in tables]),
-            np.concatenate([table.last_offset for table in tables]),
-            np.concatenate([table.last_stable_offset for table in tables]),
-        )
+        return AbortedTransactions(*(np.concatenate([getattr(table, name) for table in tables]) for name in _NAMES))
 
     def overlapping(self, start_offset: int, end_offset: int) -> AbortedTransactions:
         """The transactions that overlap [start_offset, end_offset)."""
@@ -65,9 +61,7 @@ class AbortedTransactions:
 
     def take(self, rows: np.ndarray) -> AbortedTransactions:
         """The rows of a mask or an array of indexes."""
-        return AbortedTransactions(
-            self.producer_id[rows], self.first_offset[rows], self.last_offset[rows], self.last_stable_offset[rows]
-        )
+        return AbortedTransactions(*(getattr(self, name)[rows] for name in _NAMES))
 
     def shifted(self, offset_shift: int) -> AbortedTransactions:
         """The transactions with `offset_shift` added to all offsets, which turns a file's offsets into the log's."""
@@ -107,21 +101,20 @@ def parse_txn_index(data: Any, *, path: str = "") -> AbortedTransactions:
     if len(wrong := np.flatnonzero(entries["version"] != TXN_ENTRY_VERSION)):
         byte_position = int(wrong[0]) * TXN_ENTRY_BYTES
         raise _damaged("An entry of a transaction index has a version that is not known", path, byte_position)
-    producer_id, first_offset, last_offset, last_stable_offset = (
-        entries[name].astype(np.int64) for name in TXN_ENTRY.names or () if name != "version"
-    )
+    aborted = AbortedTransactions(*(entries[name].astype(np.int64) for name in _NAMES))
+    first_offset, last_offset = aborted.first_offset, aborted.last_offset
     previous = np.concatenate(([-1], last_offset[:-1]))
-    bad = (producer_id < 0) | (first_offset < 0) | (first_offset > last_offset) | (last_offset <= previous)
+    bad = (aborted.producer_id < 0) | (first_offset < 0) | (first_offset > last_offset) | (last_offset <= previous)
     if len(wrong := np.flatnonzero(bad)):
         raise _damaged("An entry of a transaction index is impossible", path, int(wrong[0]) * TXN_ENTRY_BYTES)
-    return AbortedTransactions(producer_id, first_offset, last_offset, last_stable_offset)
+    return aborted
 
 
 def txn_index_bytes(aborted: AbortedTransactions) -> bytes:
     """The .txnindex file of these entries. Kafka writes no empty file."""
     entries = np.zeros(len(aborted), TXN_ENTRY)
     entries["version"] = TXN_ENTRY_VERSION
-    for name in ("producer_id", "first_offset", "last_offset", "last_stable_offset"):
+    for name in _NAMES:
         entries[name] = getattr(aborted, name)
     return entries.tobytes()
 
