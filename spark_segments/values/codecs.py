@@ -257,7 +257,7 @@ class Registered:
         if self.kind == AVRO:
             return avro_write.write(array, node_of(self.registry, schema), head)
         if self.kind == PROTOBUF:
-            message = protobuf.message_of(schema.text, tuple(self.registry.references(schema)), self.message)
+            message = protobuf.message_of(schema.text, self.registry.references(schema), self.message)
             return _joined(head + wire.write_indexes(message.indexes), message.write(array))
         json_schema.check_fits(array.type, self.type, "the value")
         made = write_json(array).cast(pa.binary())
@@ -287,7 +287,7 @@ class Registered:
         return resolution.convert(_read_avro(array, resolution.node, starts))
 
     def _protobuf(self, array: pa.BinaryArray, schema: Schema) -> pa.Array:
-        references = tuple(self.registry.references(schema))
+        references = self.registry.references(schema)
         rest = without(array, wire.HEADER_BYTES)
         parts: list[pa.Array] = []
         places: list[pa.Array] = []
@@ -310,8 +310,7 @@ class Registered:
     def _check_message(self, name: str) -> None:
         wanted = self.message
         if self.schema is not None:
-            references = tuple(self.registry.references(self.schema))
-            wanted = protobuf.message_of(self.schema.text, references, self.message).name
+            wanted = protobuf.message_of(self.schema.text, self.registry.references(self.schema), self.message).name
         if wanted not in (name, name.rpartition(".")[2]):
             raise Undecodable(
                 f"a message {name}, and here {wanted} is read: set value.message, or read the others apart"
@@ -325,7 +324,7 @@ class Registered:
 
     def _check_json(self, array: pa.BinaryArray, schema: Schema) -> None:
         if self.checked:
-            json_schema.check_values(array, schema.text, tuple(self.registry.references(schema)))
+            json_schema.check_values(array, schema.text, self.registry.references(schema))
 
 
 def _joined(head: bytes, values: pa.BinaryArray) -> pa.BinaryArray:
@@ -337,5 +336,5 @@ def type_of_registered(registry: Registry, schema: Schema, message: str | None) 
     if schema.kind == AVRO:
         return node_of(registry, schema).type
     if schema.kind == PROTOBUF:
-        return protobuf.message_of(schema.text, tuple(registry.references(schema)), message).type
+        return protobuf.message_of(schema.text, registry.references(schema), message).type
     return json_schema.type_of_schema(schema.text)

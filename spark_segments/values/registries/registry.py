@@ -70,11 +70,11 @@ class Registry:
         """
         raise self.error(f"Cannot register a schema for {subject}", "It is read-only")
 
-    def references(self, schema: Schema) -> list[tuple[str, str]]:
+    def references(self, schema: Schema) -> tuple[tuple[str, str], ...]:
         """(name, text) of all schemas that a schema uses, directly or not. A schema comes before its users."""
         texts: dict[str, str] = {}
         self._collect(schema, texts, 0)
-        return list(texts.items())
+        return tuple(texts.items())
 
     def error(self, message: str, hint: str | None = None, found: object = None) -> RegistryError:
         """The error for this registry. It never has credentials in it."""
