@@ -235,123 +235,119 @@ def export_topics(
     checkpoints = _Checkpoints()
     for snapshot, config in topics:
         topic_id = None if topic_ids is None else topic_ids[snapshot.topic]
-        _export(storage, target, snapshot, config, topic_id, checkpoints, report, spark, progress)
+        _Export(storage, target, snapshot, config, topic_id).run(checkpoints, report, spark, progress)
     checkpoints.write(target)
     return report.finish()
 
 
-def _export(
-    storage: Storage,
-    target: Storage,
-    snapshot: Snapshot,
-    config: TopicConfig,
-    topic_id: str | None,
-    checkpoints: _Checkpoints,
-    report: Report,
-    spark: SparkSession | None,
-    progress: Progress | None,
-) -> None:
-    """Exports a topic. `topic_id`: that of a new topic of this name in another cluster, whose leader epochs begin at 0.
+@dataclass(frozen=True, slots=True)
+class _Export:
+    """A topic that is exported. `topic_id`: that of a new topic of this name in another cluster, whose leader epochs
+    begin at 0.
 
     A leader of epoch 1 that found batches of epoch 7 would drop what it knows of epochs, and a consumer that has read
     such a batch would take the cluster's metadata for older than its own.
     """
-    partitions = Partition.of_table(snapshot.partitions)
-    if topic_id is not None:
-        partitions = [
-            dataclasses.replace(row, leader_epoch=0, leader_epochs=((0, row.log_start_offset),)) for row in partitions
-        ]
-    anew = topic_id is not None
-    outputs = {row.partition: list(_outputs(snapshot, row, config, anew=anew)) for row in partitions}
-    write = partial(_write, storage, target, snapshot.topic, SegmentLimits.of(config))
-    tasks = [output for mine in outputs.values() for output in mine]
-    at_a_time = storage.tasks_at_a_time or target.tasks_at_a_time
-    written: dict[int, list[_Written]] = defaultdict(list)
-    for segment in run_tasks(write, tasks, spark, progress=progress, at_a_time=at_a_time, size=_size):
-        written[segment.partition].append(segment)
-    for row in partitions:
-        mine, files = outputs[row.partition], written[row.partition]
-        _write_end(
-            target, snapshot.topic, row, max((file.end_offset for file in files), default=row.log_end_offset), mine
-        )
-        _write_snapshots(storage, target, snapshot.topic, row, mine, [file.has_producers for file in files])
-        directory = f"{snapshot.topic}-{row.partition}"
-        # A log that begins with its first segment has no log start checkpoint: a broker takes the file as it is.
-        epochs = leader_epochs_from(row.leader_epochs, row.log_start_offset)
-        target.write(f"{directory}/{LEADER_EPOCHS_FILE}", leader_epochs_bytes(epochs))
-        target.write(f"{directory}/{PARTITION_METADATA_FILE}", partition_metadata_bytes(topic_id or snapshot.topic_id))
-        checkpoints.add(snapshot.topic, row, config, mine[0].base_offset if mine else row.log_end_offset)
-        records, log_bytes = (sum(getattr(file, name) for file in files) for name in ("records", "bytes"))
-        report.add_copied(snapshot.topic, row.partition, "export", len(files), records, log_bytes)
+
+    storage: Storage
+    target: Storage
+    snapshot: Snapshot
+    config: TopicConfig
+    topic_id: str | None
+
+    def run(
+        self, checkpoints: _Checkpoints, report: Report, spark: SparkSession | None, progress: Progress | None
+    ) -> None:
+        """Writes the partition directories, and adds to the checkpoints and the report."""
+        storage, target, topic, topic_id = self.storage, self.target, self.snapshot.topic, self.topic_id
+        partitions = Partition.of_table(self.snapshot.partitions)
+        if topic_id is not None:
+            partitions = [
+                dataclasses.replace(row, leader_epoch=0, leader_epochs=((0, row.log_start_offset),))
+                for row in partitions
+            ]
+        outputs = {row.partition: list(self._outputs(row)) for row in partitions}
+        write = partial(_write, storage, target, topic, SegmentLimits.of(self.config))
+        tasks = [output for mine in outputs.values() for output in mine]
+        at_a_time = storage.tasks_at_a_time or target.tasks_at_a_time
+        written: dict[int, list[_Written]] = defaultdict(list)
+        for segment in run_tasks(write, tasks, spark, progress=progress, at_a_time=at_a_time, size=_size):
+            written[segment.partition].append(segment)
+        for row in partitions:
+            mine, files = outputs[row.partition], written[row.partition]
+            self._write_end(row, max((file.end_offset for file in files), default=row.log_end_offset), mine)
+            self._write_snapshots(row, mine, [file.has_producers for file in files])
+            directory = f"{topic}-{row.partition}"
+            # A log that begins with its first segment has no log start checkpoint: a broker takes the file as it is.
+            epochs = leader_epochs_from(row.leader_epochs, row.log_start_offset)
+            target.write(f"{directory}/{LEADER_EPOCHS_FILE}", leader_epochs_bytes(epochs))
+            metadata = partition_metadata_bytes(topic_id or self.snapshot.topic_id)
+            target.write(f"{directory}/{PARTITION_METADATA_FILE}", metadata)
+            checkpoints.add(topic, row, self.config, mine[0].base_offset if mine else row.log_end_offset)
+            records, log_bytes = (sum(getattr(file, name) for file in files) for name in ("records", "bytes"))
+            report.add_copied(topic, row.partition, "export", len(files), records, log_bytes)
+
+    def _outputs(self, row: Partition) -> Iterator[_ExportedSegment]:
+        """The segments to write: each sealed row by itself, chunks together up to segment.bytes.
+
+        An imported active segment may be an empty file. As in Kafka an empty segment is not rolled: whatever comes next
+        begins at the same offset.
+        """
+        leader_epochs = LeaderEpochs.of_copies(self.snapshot, row) if row.leader_epochs else None
+        if self.topic_id is not None:
+            leader_epochs = LeaderEpochs(row.leader_epochs, stamps_all=True)
+
+        def begins(rows: list[Segment], total: int, segment: Segment) -> bool:
+            is_full = total > 0 and total + segment.log_bytes > self.config.segment_bytes
+            return is_full or Segment.SEALED in (rows[-1].state, segment.state)
+
+        for rows in in_bins(self.snapshot.live_of(row.partition), lambda segment: segment.log_bytes, begins):
+            yield _ExportedSegment(tuple(rows), leader_epochs)
+
+    def _write_end(self, row: Partition, end: int, outputs: Sequence[_ExportedSegment]) -> None:
+        """Writes what keeps the log end, where no batch reaches it: a segment without batches in an empty log, else
+        segments of a batch without records, from the offset `end` behind the last batch on. A broker begins at the end
+        of its last segment, and a consumer waits at an offset until it gets a batch from there.
+        """
+        log_end = row.log_end_offset
+        if end < log_end:
+            epoch = int(LeaderEpochs.of(row).at(np.array([log_end - 1]))[0])
+            bases = range(end, log_end, LARGEST_BATCH_OFFSETS)
+            logs = dict(zip(bases, empty_batches(end, log_end, epoch), strict=True))
+        else:
+            logs = {} if outputs else {log_end: b""}
+        for base_offset, data in logs.items():
+            stem = f"{self.snapshot.topic}-{row.partition}/{base_offset:020d}"
+            for suffix, content in ((LOG_SUFFIX, data), (INDEX_SUFFIX, b""), (TIME_INDEX_SUFFIX, b"")):
+                self.target.write(stem + suffix, content)
+
+    def _write_snapshots(
+        self, row: Partition, outputs: Sequence[_ExportedSegment], have_producers: Sequence[bool]
+    ) -> None:
+        """Writes a .snapshot at each segment but the first, and at the log end: the imported or else a new snapshot.
+        `have_producers`: of each output, whether it has producers' batches, which alone change what producers are
+        known.
+        """
+        storage, target, directory = self.storage, self.target, f"{self.snapshot.topic}-{row.partition}"
+        state = ProducerState()
+        for number, output in enumerate(outputs):
+            source = output.rows[0].stem + PRODUCER_SNAPSHOT_SUFFIX
+            name = f"{directory}/{output.base_offset:020d}{PRODUCER_SNAPSHOT_SUFFIX}"
+            if output.rows[0].name_offset == output.base_offset and storage.exists(source):
+                content = storage.read(source).to_pybytes()
+                target.write(name, content)
+                state = ProducerState(parse_producer_snapshot(content, path=source))
+            elif number:
+                target.write(name, producer_snapshot_bytes(state.entries()))
+            if have_producers[number]:
+                for segment in output.rows:
+                    for window in SegmentFile(storage, segment).windows():
+                        state.add(window)
+        if row.log_end_offset > (outputs[-1].base_offset if outputs else row.log_end_offset - 1):
+            # Appends by this package have no producers: the state that came with an import still holds.
+            content = row.producer_snapshot or producer_snapshot_bytes(state.entries())
+            target.write(f"{directory}/{row.log_end_offset:020d}{PRODUCER_SNAPSHOT_SUFFIX}", content)
 
 
 def _size(output: _ExportedSegment) -> int:
     return sum(row.log_bytes for row in output.rows)
-
-
-def _outputs(snapshot: Snapshot, row: Partition, config: TopicConfig, *, anew: bool) -> Iterator[_ExportedSegment]:
-    """The segments to write: each sealed row by itself, chunks together up to segment.bytes. `anew`: all batches get
-    the epochs of the row.
-
-    An imported active segment may be an empty file. As in Kafka an empty segment is not rolled: whatever comes next
-    begins at the same offset.
-    """
-    leader_epochs = LeaderEpochs.of_copies(snapshot, row) if row.leader_epochs else None
-    if anew:
-        leader_epochs = LeaderEpochs(row.leader_epochs, stamps_all=True)
-
-    def begins(rows: list[Segment], total: int, segment: Segment) -> bool:
-        is_full = total > 0 and total + segment.log_bytes > config.segment_bytes
-        return is_full or Segment.SEALED in (rows[-1].state, segment.state)
-
-    for rows in in_bins(snapshot.live_of(row.partition), lambda segment: segment.log_bytes, begins):
-        yield _ExportedSegment(tuple(rows), leader_epochs)
-
-
-def _write_end(target: Storage, topic: str, row: Partition, end: int, outputs: Sequence[_ExportedSegment]) -> None:
-    """Writes what keeps the log end, where no batch reaches it: a segment without batches in an empty log, else
-    segments of a batch without records, from the offset `end` behind the last batch on. A broker begins at the end of
-    its last segment, and a consumer waits at an offset until it gets a batch from there.
-    """
-    log_end = row.log_end_offset
-    if end < log_end:
-        epoch = int(LeaderEpochs.of(row).at(np.array([log_end - 1]))[0])
-        logs = dict(zip(range(end, log_end, LARGEST_BATCH_OFFSETS), empty_batches(end, log_end, epoch), strict=True))
-    else:
-        logs = {} if outputs else {log_end: b""}
-    for base_offset, data in logs.items():
-        stem = f"{topic}-{row.partition}/{base_offset:020d}"
-        for suffix, content in ((LOG_SUFFIX, data), (INDEX_SUFFIX, b""), (TIME_INDEX_SUFFIX, b"")):
-            target.write(stem + suffix, content)
-
-
-def _write_snapshots(
-    storage: Storage,
-    target: Storage,
-    topic: str,
-    row: Partition,
-    outputs: Sequence[_ExportedSegment],
-    have_producers: Sequence[bool],
-) -> None:
-    """Writes a .snapshot at each segment but the first, and at the log end: the imported or else a new snapshot.
-    `have_producers`: of each output, whether it has producers' batches, which alone change what producers are known.
-    """
-    directory = f"{topic}-{row.partition}"
-    state = ProducerState()
-    for number, output in enumerate(outputs):
-        source = output.rows[0].stem + PRODUCER_SNAPSHOT_SUFFIX
-        name = f"{directory}/{output.base_offset:020d}{PRODUCER_SNAPSHOT_SUFFIX}"
-        if output.rows[0].name_offset == output.base_offset and storage.exists(source):
-            content = storage.read(source).to_pybytes()
-            target.write(name, content)
-            state = ProducerState(parse_producer_snapshot(content, path=source))
-        elif number:
-            target.write(name, producer_snapshot_bytes(state.entries()))
-        if have_producers[number]:
-            for segment in output.rows:
-                for window in SegmentFile(storage, segment).windows():
-                    state.add(window)
-    if row.log_end_offset > (outputs[-1].base_offset if outputs else row.log_end_offset - 1):
-        # Appends by this package have no producers: the state that came with an import still holds.
-        content = row.producer_snapshot or producer_snapshot_bytes(state.entries())
-        target.write(f"{directory}/{row.log_end_offset:020d}{PRODUCER_SNAPSHOT_SUFFIX}", content)
