@@ -249,7 +249,8 @@ class TopicCapture:
             self._manifest.create_by(Change(Operation.CREATE, partitions=self._empty(topic_id, 0), topic=row))
         current = self._manifest.snapshot() if before is None else before
         current.role.check(current.topic, CAPTURE)
-        self._check_id(current)
+        topic_id = current.states.get(Captured.SOURCE_TOPIC_ID, current.topic_id)
+        check_same(self.name, topic_id, current.states.get(Captured.SOURCE_CLUSTER_ID), topic)
 
         def grown(current: Snapshot) -> Change | None:
             made = self._empty(current.topic_id, current.partitions.num_rows)
@@ -267,13 +268,6 @@ class TopicCapture:
             start = patient(partial(self._source.offset, self._topic, number, EARLIEST), self._options.patience_seconds)
             rows.append(Partition(topic_id, number, start, start, start, start, leader_epochs=()))
         return rows
-
-    def _check_id(self, current: Snapshot) -> None:
-        topic_id, cluster_id = (
-            current.states.get(name, default)
-            for name, default in ((Captured.SOURCE_TOPIC_ID, current.topic_id), (Captured.SOURCE_CLUSTER_ID, None))
-        )
-        check_same(self.name, topic_id, cluster_id, self._topic)
 
     def _commit(self) -> None:
         """Makes what was copied part of the topic."""
