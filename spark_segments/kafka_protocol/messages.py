@@ -190,11 +190,11 @@ def _kinds(schema: Any) -> tuple[Sequence[tuple[str | None, Any, bool]], Mapping
         hint = hints[field.name]
         of, is_array = nested(hint), typing.get_origin(hint) is tuple or "tuple[" in str(hint)
         is_optional = of is not None and not is_array and _is_nullable(schema, field.name)
-        one = _NULLABLE if is_optional else field.metadata.get("kafka_type"), of, is_array
+        kind = _NULLABLE if is_optional else field.metadata.get("kafka_type"), of, is_array
         if "tag" in field.metadata:
-            tagged[field.metadata["tag"]] = one
+            tagged[field.metadata["tag"]] = kind
         else:
-            plain.append(one)
+            plain.append(kind)
     return plain, tagged
 
 
@@ -205,8 +205,8 @@ def _check_nulls(schema: Any, body: Any) -> None:
         if value is None and not _is_nullable(schema, name):
             raise ValueError(f"{name} is null")
         if of is not None and value is not None:
-            for one in value if isinstance(value, tuple) else (value,):
-                _check_nulls(of, one)
+            for element in value if isinstance(value, tuple) else (value,):
+                _check_nulls(of, element)
 
 
 @cache
@@ -260,7 +260,7 @@ def nested(hint: Any) -> Any:
     if dataclasses.is_dataclass(hint):
         return hint
     if typing.get_origin(hint) in (tuple, typing.Union, types.UnionType):
-        return next((found for one in typing.get_args(hint) if (found := nested(one)) is not None), None)
+        return next((entity for argument in typing.get_args(hint) if (entity := nested(argument)) is not None), None)
     return None
 
 

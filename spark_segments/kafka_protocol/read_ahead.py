@@ -117,8 +117,8 @@ class CheckedBlock:
         taken: list[np.ndarray | FileRange] = []
         begin = 0
         for piece in held:
-            if (one := piece[max(start - begin, 0) : max(end - begin, 0)]).nbytes:
-                taken.append(one)
+            if (part := piece[max(start - begin, 0) : max(end - begin, 0)]).nbytes:
+                taken.append(part)
             begin += piece.nbytes
         return taken, behind
 

@@ -70,10 +70,10 @@ class ServedTopic:
         return topic_config(self.snapshot.config, self._log.defaults)
 
     def _partition_log(self, partition: int) -> PartitionLog:
-        found = self._logs.get(partition)
-        if found is None:
-            found = self._logs[partition] = PartitionLog(self._log.storage, self.snapshot, partition)
-        return found
+        log = self._logs.get(partition)
+        if log is None:
+            log = self._logs[partition] = PartitionLog(self._log.storage, self.snapshot, partition)
+        return log
 
     def end_offset(self, partition: int, *, committed: bool) -> int:
         """The first offset that a reader does not get: the log end, or the last stable offset."""
@@ -117,11 +117,11 @@ class ServedTopic:
         left, following = max_bytes, offset
         while following < end:
             is_first = at_least_one and not taken
-            found = self._block(partition, following, left, from_files=from_files)
-            if found is None:
+            opened = self._block(partition, following, left, from_files=from_files)
+            if opened is None:
                 read = self._read(partition, following, end, left, at_least_one=is_first)
                 return [*taken, *read.data], read.next_offset
-            block, held, segment_end = found
+            block, held, segment_end = opened
             pieces, behind = block.cut(held, following, min(end, segment_end), left, at_least_one=is_first)
             if behind == following:
                 break
@@ -190,8 +190,9 @@ class ServedTopic:
 
     def aborted(self, partition: int, start: int, end: int) -> list[tuple[int, int]]:
         """(producer id, first offset) of the aborted transactions with data in [start, end), by first offset."""
-        found = self._partition_log(partition).aborted(start, end)
-        return sorted(zip(found.producer_id.tolist(), found.first_offset.tolist(), strict=True), key=lambda one: one[1])
+        aborted = self._partition_log(partition).aborted(start, end)
+        transactions = zip(aborted.producer_id.tolist(), aborted.first_offset.tolist(), strict=True)
+        return sorted(transactions, key=lambda transaction: transaction[1])
 
     def offset_for(self, partition: int, timestamp_ms: int, *, committed: bool) -> Found:
         """The answer to ListOffsets: of a time, or of one of the times that are none."""
@@ -230,8 +231,8 @@ class ServedTopic:
 
 
 def _epoch_at(epochs: LeaderEpochs, offset: int) -> int:
-    found = epochs.entry_of(offset)
-    return -1 if found is None else found
+    epoch = epochs.entry_of(offset)
+    return -1 if epoch is None else epoch
 
 
 @dataclass(slots=True)
@@ -387,6 +388,6 @@ class Views:
                     self.topic(name)
                 except SegmentsError:
                     continue
-        found = self._ids.get(topic_id)
-        view = None if found is None else self.topic(found)
-        return found if view is not None and view.topic_id == topic_id else None
+        known = self._ids.get(topic_id)
+        view = None if known is None else self.topic(known)
+        return known if view is not None and view.topic_id == topic_id else None

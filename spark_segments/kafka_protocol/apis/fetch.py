@@ -52,7 +52,7 @@ def _fetch(call: Call) -> dict[str, Any] | NotYet:
     deadline = call.state + min(max(body.max_wait.total_seconds(), 0.0), _LARGEST_WAIT_SECONDS)
     asked = _asked(call)
     if not (call.is_last or now >= deadline or _is_due(call, asked)):
-        views = [one.view for one in asked if one.view is not None]
+        views = [topic.view for topic in asked if topic.view is not None]
         is_told = all(call.views.watch(view, call) for view in views)
         return NotYet(deadline if is_told else min(deadline, now + call.views.interval_seconds))
     wanted = min(max(body.max_bytes, 0), call.limits.response_bytes)
@@ -81,17 +81,17 @@ def _responses(call: Call, asked: Sequence[_Asked], left_bytes: int | None) -> t
     """(what is said of each topic, the bytes of records that it holds in memory); None: without records."""
     responses, held_bytes, has_some = [], 0, left_bytes is None
     left_bytes = left_bytes or 0
-    for one in asked:
+    for topic in asked:
         partitions = []
-        for wanted in one.partitions:
-            done = _partition(call, one, wanted, left_bytes, at_least_one=not has_some)
+        for wanted in topic.partitions:
+            done = _partition(call, topic, wanted, left_bytes, at_least_one=not has_some)
             records = done["records"]
             has_some = has_some or len(records) > 0
             left_bytes = max(0, left_bytes - len(records))
             held_bytes += records.held_bytes
             partitions.append(done)
-        topic_id = getattr(one.topic, "topic_id", None)
-        responses.append({"topic": one.name or "", "topic_id": topic_id, "partitions": partitions})
+        topic_id = getattr(topic.topic, "topic_id", None)
+        responses.append({"topic": topic.name or "", "topic_id": topic_id, "partitions": partitions})
     return responses, held_bytes
 
 
@@ -172,7 +172,7 @@ def _partition(call: Call, topic: _Asked, asked: Any, left_bytes: int, *, at_lea
         )
         if committed:
             aborted = view.aborted(asked.partition, asked.fetch_offset, behind)
-            done["aborted_transactions"] = [{"producer_id": one, "first_offset": first} for one, first in aborted]
+            done["aborted_transactions"] = [{"producer_id": number, "first_offset": first} for number, first in aborted]
         else:  # null is said of these alone
             done["aborted_transactions"] = None
     except SegmentsError as error:

@@ -24,10 +24,10 @@ def _find_coordinator(call: Call) -> dict[str, Any]:
     """
     body = call.request.body
     is_group = getattr(body, "key_type", _GROUP) == _GROUP
-    found = _coordinator(call, is_group)
+    coordinator = _coordinator(call, is_group)
     if call.request.api_version < _MANY_KEYS:
-        return found
-    return {"coordinators": [{"key": key, **found} for key in dict.fromkeys(body.coordinator_keys)]}
+        return coordinator
+    return {"coordinators": [{"key": key, **coordinator} for key in dict.fromkeys(body.coordinator_keys)]}
 
 
 def _coordinator(call: Call, is_group: bool) -> dict[str, Any]:

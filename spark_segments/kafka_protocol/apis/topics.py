@@ -23,11 +23,11 @@ def _metadata(call: Call) -> dict[str, Any]:
     host, port = call.address
     asked = body.topics
     if asked is None or (call.request.api_version == 0 and not asked):
-        found = ((name, *call.topic(name)) for name in call.views.names())
-        named = [one for one in found if one[2] is not ErrorCode.unknown_topic_or_partition]
-        topics = Each(named, lambda one: _topic(*one))
+        views = ((name, *call.topic(name)) for name in call.views.names())
+        named = [view for view in views if view[2] is not ErrorCode.unknown_topic_or_partition]
+        topics = Each(named, lambda view: _topic(*view))
     else:
-        taken = {(one.name, getattr(one, "topic_id", None)): one for one in asked}
+        taken = {(topic.name, getattr(topic, "topic_id", None)): topic for topic in asked}
         topics = Each([*taken.values()], partial(_asked, call))
     return {
         "brokers": [{"node_id": NODE_ID, "host": host, "port": port, "rack": None}],
@@ -100,7 +100,7 @@ def _describe_topic_partitions(call: Call) -> dict[str, Any]:
         view, error_code = call.topic(name)
         existing = [] if view is None else _partitions(view)
         first = begin[1] if name == begin[0] else 0
-        shown = [one for one in existing if one["partition_index"] >= first][:left]
+        shown = [partition for partition in existing if partition["partition_index"] >= first][:left]
         left -= len(shown)
         topics.append(
             {
