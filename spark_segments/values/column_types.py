@@ -189,12 +189,12 @@ def with_leaves(array: pa.Array, kind: pa.DataType, leaf: Callable[[pa.Array, pa
         return pa.Array.from_buffers(kind, len(array), [valid_bits(array)], children=children)
     if not (t.is_list(kind) or t.is_map(kind)):
         return leaf(array, kind)
-    whole = pa.concat_arrays([array])  # from offset 0
+    whole = pa.concat_arrays([array]) if array.offset else array
     if t.is_map(kind):
         child = map_entries(whole.keys, with_leaves(whole.items, kind.item_type, leaf))
     else:
         child = with_leaves(whole.values, kind.value_type, leaf)
-    return pa.Array.from_buffers(kind, len(whole), [valid_bits(whole), whole.buffers()[1]], children=[child])
+    return pa.Array.from_buffers(kind, len(whole), whole.buffers()[:2], children=[child])
 
 
 def valid_bits(array: pa.Array) -> pa.Buffer | None:
