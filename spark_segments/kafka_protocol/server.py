@@ -388,6 +388,8 @@ class Server:
             return self._answered(connection) if connection.resume() else selectors.EVENT_WRITE
         if connection.call is not None:
             return self._answer(connection, connection.call)
+        if not connection.is_admitted and time.monotonic() > connection.deadline:
+            raise _EndError("its time for the login is over")  # however much it says, so that nobody watches it
         frame = connection.receive()
         return selectors.EVENT_READ if frame is None else self._take(connection, frame)
 
