@@ -71,7 +71,9 @@ SPARK_PAGES = [
 
 STORE_PAGE = "how-to/object-store.md"
 
-LONG_PAGES = [f"how-to/{name}.md" for name in ("erasure", "failover", "mirror", "read-streams", "sql", "table")]
+LONG_PAGES = [
+    f"how-to/{name}.md" for name in ("duckdb", "erasure", "failover", "mirror", "page", "read-streams", "sql", "table")
+]
 """Pages whose examples are proofs: what they show has tests of its own."""
 
 

@@ -390,7 +390,7 @@ def test_clients_that_send_nothing_or_take_nothing_are_ended(log: LogDir, tmp_pa
     client = ssl.create_default_context(cafile=str(certificate))
     asked = request(1, 4, {"topic": "plain", "partition_max_bytes": 1 << 20, "max_bytes": 1 << 20, "replica_id": -1})
     with serving(
-        log, tls=tls if is_encrypted else None, limits=Limits(idle_seconds=0.2, request_seconds=0.2)
+        log, tls=tls if is_encrypted else None, limits=Limits(idle_seconds=0.2, request_seconds=0.2, slow_bytes=1 << 24)
     ) as server:
 
         def connected() -> socket.socket:

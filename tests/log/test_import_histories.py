@@ -124,6 +124,7 @@ SELDOM = ("clean_here", "delete_records_there", "delete_records_here")
 STEP = st.tuples(st.sampled_from([*OFTEN, *OFTEN, *SELDOM]), st.integers(0, 59))
 
 
+@pytest.mark.proof
 @pytest.mark.slow
 @settings(max_examples=15, deadline=None)
 @given(steps=st.lists(STEP, min_size=10, max_size=30))

@@ -70,10 +70,10 @@ def test_expired_keys_leave_the_manifest_and_a_key_is_written_few_times(orders, 
     limits(TRANSACTION_ROWS_A_FILE=50)
     begin_ms = orders.storage.now_ms()
     orders.topic("orders").append(ROWS, txn=("nightly", 7))
-    for hour in range(24 * 30):
+    for hour in range(24 * 16):
         with store_clock(begin_ms + hour * 60 * 60 * 1000):
             append(orders, f"hour {hour}", ROWS.slice(0, 0))
-    assert remembered(orders)[-1] == "hour 719"
+    assert remembered(orders)[-1] == "hour 383"
     files = [file for file in orders.topic("orders").manifest.state().files if file.kind == "transaction"]
     assert 24 * 7 <= len(remembered(orders)) <= sum(file.rows for file in files) <= 24 * 14 and len(files) <= 8
     assert orders.topic("orders").append(ROWS, txn=("nightly", 7)) == {}

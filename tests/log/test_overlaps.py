@@ -269,6 +269,7 @@ def last_end(segments: Sequence[SegmentOf]) -> int:
     return max([segments[-1].base, *(one.last + 1 for one in segments[-1].batches)])
 
 
+@pytest.mark.proof
 @pytest.mark.slow
 @settings(max_examples=100, deadline=None)
 @given(segments=segments_of([2, 2, 1, 0]), log_start=st.just(0) | st.integers(0, 60), indexes=st.booleans())

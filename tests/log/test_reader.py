@@ -24,6 +24,7 @@ def as_binary(table: pa.Table) -> pa.Table:
     return table.cast(RECORD_SCHEMA)
 
 
+@pytest.mark.proof
 @pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.tuples(st.sampled_from(CODECS), st.lists(values, min_size=1, max_size=60)), max_size=4), st.data())

@@ -78,6 +78,7 @@ def every(nth: int, action: str):
     return play
 
 
+@pytest.mark.proof
 @pytest.mark.slow
 def test_a_whole_life_on_a_store_that_fails_in_every_step_shows_no_credentials(
     uri: str, proxy: StoreProxy, caplog: pytest.LogCaptureFixture

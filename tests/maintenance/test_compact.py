@@ -115,6 +115,7 @@ actions = st.lists(
 )
 
 
+@pytest.mark.proof
 @pytest.mark.slow
 @settings(max_examples=20, deadline=None)
 @given(actions=actions, tasks=st.sampled_from([1, 3]))

@@ -116,6 +116,7 @@ events = st.lists(
 )
 
 
+@pytest.mark.proof
 @pytest.mark.slow
 @settings(max_examples=8, deadline=None)
 @given(
