@@ -349,7 +349,7 @@ def away(log: LogDir, topic: str, partition: int, time_ms: int) -> None:
 def test_a_late_marker_ends_a_transaction_whose_records_the_cluster_still_has(broker: str, log: LogDir) -> None:
     admin = AdminClient({"bootstrap.servers": broker})
     admin.create_topics([NewTopic("ledger", 1, 1)])["ledger"].result(PATIENCE_SECONDS)
-    producer = Producer({"bootstrap.servers": broker, "transactional.id": "ledger"})
+    producer = Producer({"bootstrap.servers": broker, "transactional.id": "ledger", "log_level": 0})
     producer.init_transactions(PATIENCE_SECONDS)
     for value in ("first", "second"):
         producer.begin_transaction()

@@ -227,7 +227,7 @@ def test_a_cluster_that_would_not_keep_the_records_is_refused(
 def test_records_that_others_wrote_there_are_refused(
     broker: str, log: LogDir, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    producer = Producer({"bootstrap.servers": broker})
+    producer = Producer({"bootstrap.servers": broker, "log_level": 0})
     make(broker, name)
     producer.produce(name, b"another", partition=1)
     producer.flush()

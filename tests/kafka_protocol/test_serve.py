@@ -242,7 +242,7 @@ def test_the_largest_timestamp_has_an_offset(server: Server) -> None:
 
 def test_a_producer_is_refused_for_good(server: Server) -> None:
     failed: list[Any] = []
-    producer = Producer({"bootstrap.servers": f"127.0.0.1:{server.port}"})
+    producer = Producer({"bootstrap.servers": f"127.0.0.1:{server.port}", "log_level": 0})
     producer.produce("plain", b"value", callback=lambda error, _: failed.append(error))
     producer.flush(PATIENCE_SECONDS)
     assert [error.name() for error in failed] == ["TOPIC_AUTHORIZATION_FAILED"]
