@@ -124,6 +124,13 @@ def test_who_does_not_log_in_is_ended_however_much_it_says(log: LogDir) -> None:
             answer_of(talker, API_VERSIONS, 0)
 
 
+def test_the_time_for_a_login_is_over_for_who_talks_too(log: LogDir) -> None:
+    limits = Limits(login_seconds=0)
+    with serving(log, users=Users({"anna": "tea"}), limits=limits) as server, connected(server) as talker:
+        talker.sendall(request(API_VERSIONS, 0, {}))
+        assert is_ended(talker)
+
+
 def test_a_request_before_the_login_is_small(log: LogDir) -> None:
     with serving(log, users=Users({"anna": "tea"})) as server, connected(server) as stranger:
         stranger.sendall(struct.pack(">i", 65_537))
