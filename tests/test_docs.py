@@ -289,7 +289,7 @@ def test_the_python_face_fits_on_a_page_and_has_every_public_name() -> None:
     inside = {"storage", "defaults", "uri", "is_kafka", "manifest", "decoders"}
     inside |= {"of", "schema", "select", "parts", "read", "columns"}
     of_the_core = {"snapshot", "directories", "is_there", "named", "known", "check_writable"}
-    of_the_core |= {"note_follower", "known_followers", "selected", "is_at", "check_apart"}
+    of_the_core |= {"note_follower", "known_followers", "selected", "is_marked", "check_apart"}
     for cls, inherited, inner in ((LogDir, LogDirectory, of_the_core), (Topic, Topic, set()), (Scan, Scan, set())):
         fields = set(getattr(cls, "__dataclass_fields__", ()))
         names = {name for name in vars(cls) | vars(inherited) if not name.startswith("_")} - fields - inside - inner

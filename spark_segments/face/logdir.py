@@ -104,7 +104,7 @@ class LogDir(LogDirectory, Prints):
         self.check_writable()
         overrides = normal_overrides(config or {})
         source_storage = Storage(path, dict(storage_options or {}))
-        if LogDirectory.is_at(source_storage):
+        if LogDirectory.is_marked(source_storage):
             raise LogDirError(
                 "The location is a log directory of this package, and none that Kafka wrote",
                 path=path,
@@ -165,7 +165,7 @@ class LogDir(LogDirectory, Prints):
         after all the others were exported, for topics whose manifest cannot be read.
         """
         target = Storage(path, dict(storage_options or {}))
-        if LogDirectory.is_at(target):
+        if LogDirectory.is_marked(target):
             raise LogDirError(
                 "The location is a log directory, and none of Kafka's", path=path, hint="Name another one"
             )

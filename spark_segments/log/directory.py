@@ -73,7 +73,7 @@ class LogDirectory:
     simulations, as a `FileSystem` does for a storage's own.
     """
 
-    is_at = staticmethod(is_marked)
+    is_marked = staticmethod(is_marked)
     check_apart = staticmethod(check_apart)
 
     def __init__(
