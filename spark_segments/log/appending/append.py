@@ -33,9 +33,9 @@ def append(
     from spark_segments.log.appending.offset_assignment import commit_written
 
     log.check_writable()
-    is_once = hasattr(rows, "__next__")  # rows that can be read once only
+    tries_again = not hasattr(rows, "__next__")  # else the rows can be read once only
     with log.known(topic) as manifest:
-        state = manifest.state_to_commit_on(is_latest=is_once)
+        state = manifest.state_to_commit_on(is_latest=not tries_again)
         while True:
             try:
                 state.snapshot.role.check(topic, Operation.APPEND)
@@ -53,10 +53,10 @@ def append(
             except (StorageError, UnknownOutcomeError):
                 raise
             except SegmentsError:  # it rests on a state that may be an old one
-                latest = None if is_once else manifest.moved(state)
+                latest = manifest.moved(state) if tries_again else None
                 if latest is None:
                     raise
-                state, is_once = latest, True
+                state, tries_again = latest, False
 
 
 def append_target(log: LogDirectory, topic: str, txn: AnyTransaction | None = None) -> Target:
