@@ -1,12 +1,15 @@
-"""The parts of the reference that the code knows best: settings, commands and errors, written as Markdown.
+"""Writes the parts of docs/reference that the code knows best: settings, commands, errors and the Python face.
 
-MkDocs calls `on_page_markdown` (mkdocs.yml, `hooks`). A line `<!-- generated: settings -->` in a page becomes the table
-of settings, and so on for every name in GENERATED; `::: CLASS` shows the members that FACE gives. Nothing here starts
-Spark.
+    python docs/generate.py          # writes the pages
+    python docs/generate.py --check  # names the pages that differ from the code; exit code 1 if there is one
+
+A part stands between the lines `<!-- generated: settings -->` and `<!-- end -->`; its name is one of GENERATED, and
+words after the name are that function's arguments. Nothing here starts Spark.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import pkgutil
 import re
@@ -25,15 +28,34 @@ from spark_segments.cli import app
 from spark_segments.config.table import KEYS, SERVER_KEYS
 from spark_segments.config.values import DOUBLE_MAX, LONG_MAX, Setting, render_value
 
-_PLACE = re.compile(r"^<!-- generated: (?P<name>[a-z-]+) -->$", re.MULTILINE)
-_SHOWN = re.compile(r"^::: (?P<owner>[\w.]+)$", re.MULTILINE)
+PAGES = Path(__file__).parent / "reference"
+_PART = re.compile(
+    r"^<!-- generated: (?P<name>[a-z-]+)(?P<words>[^>]*) -->\n(?P<old>.*?)^<!-- end -->$", re.MULTILINE | re.DOTALL
+)
 _SENTENCE = re.compile(r"(?<=\.) (?=[A-Z`])")
 _NEVER = {str(LONG_MAX): "9223372036854775807 (no limit)", str(DOUBLE_MAX): "no limit"}
 
 
-def on_page_markdown(markdown: str, **_: Any) -> str:
-    """The page with every generated part in its place. KeyError where a page asks for a part that there is not."""
-    return _SHOWN.sub(_with_members, _PLACE.sub(lambda match: GENERATED[match["name"]](), markdown))
+def filled(page: str) -> str:
+    """The text of a page with every generated part as the code has it. KeyError for a part with an unknown name."""
+
+    def part(match: re.Match[str]) -> str:
+        head = match[0].partition("\n")[0]
+        return f"{head}\n\n{GENERATED[match['name']](*match['words'].split()).strip()}\n\n<!-- end -->"
+
+    return _PART.sub(part, page)
+
+
+def main(check: bool) -> int:
+    """Writes the pages of the reference, or names those that differ from the code. Gives the exit code."""
+    stale = {
+        page: text for page in sorted(PAGES.glob("*.md")) if (text := filled(page.read_text())) != page.read_text()
+    }
+    for page, text in stale.items():
+        print(f"{page.name} differs from the code: python docs/generate.py" if check else f"wrote {page.name}")
+        if not check:
+            page.write_text(text)
+    return int(check and bool(stale))
 
 
 def settings() -> str:
@@ -93,6 +115,12 @@ FACE: dict[str, tuple[str, ...]] = {
     "spark_segments.duckdb.TopicDatabase": ("sql",),
 }
 """The public names of the Python face, by the class or the module that has them: the only list of them."""
+_RESULTS = {
+    "spark_segments.log.groups.group.Positions": ("offsets", "starts"),
+    "spark_segments.maintenance.Report": ("ok", "errors", "failed", "to_dict"),
+    "spark_segments.duckdb.topic_database.Result": ("batches", "to_table", "to_pandas"),
+}
+"""What functions of the face give, with the members that the page of Python shows."""
 
 
 def face() -> str:
@@ -108,19 +136,73 @@ def face() -> str:
     return "\n".join(lines)
 
 
-GENERATED: dict[str, Callable[[], str]] = {
+def python(*owners: str) -> str:
+    """Signatures and docstrings of public names: of functions, and of classes with the members that FACE gives."""
+    return "\n\n".join(section for owner in owners for section in _python_sections(owner))
+
+
+def _python_sections(owner: str) -> Iterator[str]:
+    of = pkgutil.resolve_name(owner)
+    names = FACE.get(owner, ()) or _RESULTS.get(owner, ())
+    yield _python_section(of, of.__name__, "###", with_signature=not names)  # with members: users are given one
+    for name in names:
+        member = inspect.getattr_static(of, name, None) or getattr(of, name)
+        yield _python_section(getattr(member, "__func__", member), f"{of.__name__}.{name}", "####")
+
+
+def _python_section(value: Any, name: str, heading: str, with_signature: bool = True) -> str:
+    signature = f"```python\n{_signature(value, name)}\n```\n\n" if with_signature and callable(value) else ""
+    return f"{heading} {name}\n\n{signature}{inspect.getdoc(value) or ''}"
+
+
+def _signature(value: Any, name: str) -> str:
+    """How a function or class is called: on a line, or with a parameter a line where that is too long."""
+    if dataclasses.is_dataclass(value):
+        shown = [parameter for parameter in dataclasses.fields(value) if parameter.init and parameter.name[0] != "_"]
+        parameters = [f"{field.name}: {field.type}{_field_default(field)}" for field in shown]
+        result = ""
+    else:
+        called = inspect.signature(value)
+        parameters = _written(called.parameters.values())
+        result = "" if called.return_annotation is inspect.Signature.empty else f" -> {called.return_annotation}"
+    line = f"{name}({', '.join(parameters)}){result}"
+    return line if len(line) <= 100 else f"{name}(\n" + "".join(f"    {one},\n" for one in parameters) + f"){result}"
+
+
+def _written(parameters: Iterable[inspect.Parameter]) -> list[str]:
+    """Parameters as code has them, `self` left out, and `*` before those that are given by name."""
+    lines = []
+    for parameter in parameters:
+        if parameter.name in ("self", "cls"):
+            continue
+        if parameter.kind is parameter.KEYWORD_ONLY and "*" not in lines and not any(line[0] == "*" for line in lines):
+            lines.append("*")
+        stars = {parameter.VAR_POSITIONAL: "*", parameter.VAR_KEYWORD: "**"}.get(parameter.kind, "")
+        typed = "" if parameter.annotation is parameter.empty else f": {parameter.annotation}"
+        default = "" if parameter.default is parameter.empty else f" = {_value(parameter.default)}"
+        lines.append(f"{stars}{parameter.name}{typed}{default}")
+    return lines
+
+
+def _value(default: object) -> str:
+    return str(default) if isinstance(default, Enum) else repr(default)
+
+
+def _field_default(field: dataclasses.Field[Any]) -> str:
+    if field.default is not dataclasses.MISSING:
+        return f" = {_value(field.default)}"
+    return "" if field.default_factory is dataclasses.MISSING else f" = {field.default_factory.__name__}()"
+
+
+GENERATED: dict[str, Callable[..., str]] = {
     "settings": settings,
     "settings-without-effect": settings_without_effect,
     "job-settings": job_settings,
     "commands": commands,
     "errors": error_classes,
     "face": face,
+    "python": python,
 }
-
-
-def _with_members(shown: re.Match[str]) -> str:
-    names = FACE.get(shown["owner"])
-    return shown[0] if names is None else f"{shown[0]}\n    options:\n      members: [{', '.join(names)}]"
 
 
 def _setting_table(rows: Iterable[Setting]) -> str:
@@ -219,3 +301,7 @@ def _values(parameter: Any) -> str:
 
 def _cell(text: str) -> str:
     return text.replace("|", "\\|").replace("<", "&lt;").replace("*", "\\*")
+
+
+if __name__ == "__main__":
+    sys.exit(main(check="--check" in sys.argv[1:]))
