@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from spark_segments.errors import SegmentsError
 from spark_segments.quantities import Moment
 from spark_segments.storage import Storage
+from spark_segments.storage.numbered_files import Listing, NumberedFiles
 
 DIRECTORY = "_serve"
 LEASE_SECONDS = 15.0
@@ -51,6 +52,7 @@ class Lease:
 
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
+        self._files = NumberedFiles(storage, DIRECTORY)
         self._server = uuid.uuid4().hex
         self.number = 0
         """Under which this server has begun to hold the groups; 0: it never did."""
@@ -128,22 +130,15 @@ class Lease:
 
     def holder(self) -> Holder | None:
         """Who made the file of the highest number; None where there is none."""
-        for _ in range(10):
-            there = self._there()
-            if not there:
-                return None
-            number = max(there)
-            with suppress(FileNotFoundError):  # newer files have taken its place
-                return self._read(number, there[number])
-        return None
 
-    def _there(self) -> dict[int, int]:
-        """{number: modification time in ms} of the files that are there."""
-        names = ((info, info.path.rpartition("/")[2]) for info in self._storage.list(DIRECTORY))
-        return {int(name[:20]): info.mtime_ms for info, name in names if name[20:] == ".json" and name[:20].isdigit()}
+        def read(listing: Listing) -> Holder | None:
+            number = listing.newest
+            return self._read(number, listing.numbers[number].mtime_ms) if number else None
+
+        return self._files.newest(read)
 
     def _read(self, number: int, modified_ms: int) -> Holder:
-        data = self._storage.read(_path(number), 0, _MOST_BYTES).to_pybytes()
+        data = self._storage.read(self._files.path(number), 0, _MOST_BYTES).to_pybytes()
         try:
             said = json.loads(data)
             return Holder(number, said["server"], said["process"], bool(said["ended"]), modified_ms)
@@ -155,17 +150,17 @@ class Lease:
         said = {"format.version": 1, "number": number, "server": self._server, "ended": has_ended}
         said["process"] = f"{socket.gethostname()}:{os.getpid()}"
         try:
-            self._storage.create(_path(number), json.dumps(said).encode())
+            self._files.create(number, json.dumps(said).encode())
         except FileExistsError:  # another server's; or this one's, and the store lost its reply
             try:
                 if self._read(number, 0).server != self._server:
                     return False
             except FileNotFoundError:
                 return False
-        there = self._there()
+        listing = self._files.listing()
         if number % _KEPT == 0:
-            self._storage.delete(_path(old) for old in there if old <= number - _KEPT)
-        return max(there, default=0) == number
+            self._storage.delete(info.path for info in listing.before(number - _KEPT))
+        return listing.newest == number
 
     def _tell(self, other: str) -> None:
         if other and other != self._other:
@@ -179,7 +174,3 @@ class Lease:
                     return
             except SegmentsError as error:
                 _logger.warning("the groups could not be kept, and are tried again: %s", error)
-
-
-def _path(number: int) -> str:
-    return f"{DIRECTORY}/{number:020d}.json"

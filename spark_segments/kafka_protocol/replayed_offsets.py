@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 from spark_segments.errors import CommitConflictError
 from spark_segments.log import GroupCommit
 from spark_segments.storage import Storage
+from spark_segments.storage.numbered_files import NumberedFiles
 
 DIRECTORY = "_replay"
 SCHEMA = pa.schema([("partition", pa.int32()), ("old_offset", pa.int64()), ("new_offset", pa.int64())])
@@ -29,16 +30,15 @@ class ReplayedOffsets:
     """The files of a topic there. Not for many threads."""
 
     def __init__(self, storage: Storage, name: str, topic: str) -> None:
-        self._storage = storage
-        self._directory = f"{DIRECTORY}/{GroupCommit.directory_name(name)}/{topic}"
+        self._files = NumberedFiles(storage, f"{DIRECTORY}/{GroupCommit.directory_name(name)}/{topic}", ".parquet")
         self._next: int | None = None
 
     def settle(self, positions: Mapping[int, int]) -> None:
         """Deletes the files of transactions that were not committed. `positions`: {partition: next old offset}."""
-        paths = self._paths()
-        while paths and not _is_below(self._read(paths[-1]), positions):
-            self._storage.delete([paths.pop()])
-        self._next = int(paths[-1][-28:-8]) + 1 if paths else 1
+        numbers = sorted(self._files.listing().numbers)
+        while numbers and not _is_below(self._read(numbers[-1]), positions):
+            self._files.storage.delete(self._files.path(numbers.pop()))
+        self._next = numbers[-1] + 1 if numbers else 1
 
     def add(self, moved: Moved) -> None:
         """Makes the file of a transaction. Raises CommitConflictError where another replay has made it."""
@@ -56,13 +56,12 @@ class ReplayedOffsets:
             use_dictionary=False,
             column_encoding={name: "DELTA_BINARY_PACKED" for name in SCHEMA.names},
         )
-        path = f"{self._directory}/{self._next:020d}.parquet"
         try:
-            self._storage.create(path, buffer.getvalue())
+            self._files.create(self._next, buffer.getvalue())
         except FileExistsError:
             raise CommitConflictError(
                 "Another replay of this name has begun meanwhile",
-                path=self._storage.location(path),
+                path=self._files.storage.location(self._files.path(self._next)),
                 hint="One replay of a name at a time: run it again, or give this one another name",
             ) from None
         self._next += 1
@@ -73,8 +72,8 @@ class ReplayedOffsets:
         """
         offsets: dict[int, int] = {}
         behind: dict[int, int] = {}
-        for path in self._paths():
-            table = self._read(path)
+        for file in sorted(self._files.listing().numbers):
+            table = self._read(file)
             partitions, old, new = (table.column(name).to_numpy() for name in SCHEMA.names)
             for number in positions.keys() & set(partitions.tolist()):
                 here = partitions == number
@@ -84,11 +83,8 @@ class ReplayedOffsets:
                 behind[number] = int(new[here][-1]) + 1
         return behind | offsets
 
-    def _paths(self) -> list[str]:
-        return sorted(info.path for info in self._storage.list(self._directory) if info.path.endswith(".parquet"))
-
-    def _read(self, path: str) -> pa.Table:
-        return pq.read_table(pa.BufferReader(self._storage.read(path)))
+    def _read(self, number: int) -> pa.Table:
+        return pq.read_table(pa.BufferReader(self._files.storage.read(self._files.path(number))))
 
 
 def _is_below(table: pa.Table, positions: Mapping[int, int]) -> bool:

@@ -28,6 +28,7 @@ from spark_segments.lake.table_format import (
 )
 from spark_segments.storage import Storage
 from spark_segments.storage.delta import Action, commit_info, encoded, hint_after, paths_of, reason
+from spark_segments.storage.numbered_files import NumberedFiles
 
 WRITER_VERSION = 2
 """The newest version of Delta's protocol for writers that is followed here, without features."""
@@ -45,6 +46,7 @@ class TableBeside:
 
     def __init__(self, storage: Storage, table: DeltaTable) -> None:
         self.storage, self._table, self.version = storage, table, int(table.version())
+        self._commits = NumberedFiles(storage, "_delta_log", first=0)
         protocol, metadata = table.protocol(), table.metadata()
         features = sorted({*(protocol.reader_features or []), *(protocol.writer_features or [])})
         self.partitioned_by = list(metadata.partition_columns)
@@ -158,7 +160,7 @@ class TableBeside:
 
     def _actions(self, version: int) -> list[Action] | None:
         """The actions of a commit; None where its file is gone."""
-        path = f"_delta_log/{version:020d}.json"
+        path = self._commits.path(version)
         try:
             return [json.loads(line) for line in self.storage.read(path).to_pybytes().splitlines() if line.strip()]
         except FileNotFoundError:
@@ -199,7 +201,7 @@ class TableBeside:
             {"add": {**self._named(file), "modificationTime": now_ms, "stats": _statistics(file)}} for file in added
         ]
         try:
-            self.storage.create(f"_delta_log/{self.version + 1:020d}.json", encoded(actions))
+            self._commits.create(self.version + 1, encoded(actions))
         except FileExistsError:
             return False
         return True

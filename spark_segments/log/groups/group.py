@@ -38,6 +38,7 @@ from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.positions import Loss, PartitionState, Position, TopicPartition
 from spark_segments.printing import Printed, Prints
 from spark_segments.storage import FileInfo
+from spark_segments.storage.numbered_files import Listing
 
 _TRIES = 30
 _LONGEST_PAUSE_SECONDS = 0.5
@@ -86,12 +87,12 @@ class Positions(Mapping[TopicPartition, Position]):
         Raises OffsetOutOfRangeError where a reader that went on at a position would miss records, or read others than
         those that follow what the group has read.
         """
-        found = {}
+        starts = {}
         for (topic, partition), position in self.items():
             if topic == snapshot.topic and (partitions is None or partition in partitions):
                 check_position(snapshot, partition, position, self.group)
-                found[partition] = position.offset
-        return found
+                starts[partition] = position.offset
+        return starts
 
 
 def check_position(snapshot: Snapshot, partition: int, position: Position, group: str) -> None:
@@ -234,7 +235,7 @@ class Group(Prints):
                 owner = begun.made_by if begun.rows else made_by
                 made = replace(made, lease=max(begun.lease, lease), made_by=owner if rows else "")
                 sent.add(made.number)
-                files.create(made)
+                files.make(made)
                 if self._stands(files, made):
                     return Positions(self.id, made)
                 sent.discard(made.number)
@@ -262,13 +263,13 @@ class Group(Prints):
         deleted longer ago than any commit takes, all but the newest, and that once it is alone.
         """
         files = self._files()
-        found = files.there()
-        old = files.expired(found)
-        newest = found.numbers.get(found.newest)
+        listing = files.listing()
+        old = files.expired(listing)
+        newest = listing.numbers.get(listing.newest)
         if newest is not None and self.log.storage.now_ms() - newest.mtime_ms > ORPHAN_AGE_MS:
             with suppress(StorageError):  # damaged positions are no reason to delete any
-                if not files.read(found.newest).rows:
-                    old = [info for info in found.numbers.values() if info is not newest] or [newest]
+                if not files.read(listing.newest).rows:
+                    old = [info for info in listing.numbers.values() if info is not newest] or [newest]
         return old
 
     def _printed(self) -> Printed:
@@ -297,10 +298,10 @@ class Group(Prints):
 
     def _newest(self, *, skips_damage: bool = False) -> GroupCommit:
         files = self._files()
-        for _ in range(_TRIES):
-            there = files.there()
-            newest = there.newest
-            if not newest and any(info.path.endswith(".parquet") for info in there.others):
+
+        def read(listing: Listing) -> GroupCommit:
+            newest = listing.newest
+            if not newest and any(info.path.endswith(".parquet") for info in listing.others):
                 raise LogDirError(
                     f"The positions of group {self.id} are kept as a table, which no release has done",
                     path=files.location,
@@ -308,13 +309,12 @@ class Group(Prints):
                 )
             try:
                 return files.read(newest) if newest else GroupCommit(0, "", "", {})
-            except FileNotFoundError:  # a reader this slow finds that newer commits have taken its place
-                continue
             except StorageError as error:
-                if skips_damage and newest and is_damaged(error):
+                if skips_damage and is_damaged(error):
                     return GroupCommit(newest, "", "", {("", 0): Position(0)})
                 raise
-        raise StorageError(f"The positions of group {self.id} are gone as soon as found", path=files.location)
+
+        return files.newest(read)
 
     def _made(self, files: GroupFiles, commit_id: str, sent: set[int]) -> GroupCommit | None:
         """The commit of this id, with the positions that it made: others may have moved them since. Numbers that are
@@ -324,7 +324,7 @@ class Group(Prints):
         """
         if not sent:
             return None
-        newest = files.there().newest
+        newest = files.listing().newest
         for number in sorted(sent):
             try:
                 commit = files.read(number)
@@ -349,20 +349,20 @@ class Group(Prints):
 
     def _stands(self, files: GroupFiles, made: GroupCommit) -> bool:
         """Whether a file that was created is a commit, and its number not one whose file was gone."""
-        files_there = files.there()
-        if files_there.newest > made.number:
+        listing = files.listing()
+        if listing.newest > made.number:
             try:
                 return files.read(made.number + 1).after == made.commit_id
             except FileNotFoundError:
                 return False
         before = made.number - 1
-        if before > 0 and before not in files_there.numbers and not self.log.storage.exists(files.path(before)):
+        if before > 0 and before not in listing.numbers and not self.log.storage.exists(files.path(before)):
             # Vacuum has taken a group that was deleted long ago, and nobody goes on from what it was.
             self.log.storage.delete([files.path(made.number)])
             return False
         if made.number % GroupCommit.TRIM_EVERY == 0:
             with suppress(SegmentsError):  # the positions stand without it, and a later commit tries again
-                files.trim(files_there)
+                self.log.storage.delete(info.path for info in files.expired(listing))
         return True
 
     def _new_positions(self, offsets: CommittedOffsets, *, resets: bool) -> GroupRows:

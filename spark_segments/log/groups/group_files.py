@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar
 from urllib.parse import unquote_to_bytes
 
@@ -20,6 +19,7 @@ import pyarrow as pa
 from spark_segments.errors import InvalidOptionError, SegmentsError, StorageError
 from spark_segments.log.positions import Position, TopicPartition
 from spark_segments.storage import FileInfo, Storage
+from spark_segments.storage.numbered_files import Listing, NumberedFiles
 
 GROUPS_DIRECTORY = "_groups"
 FORMAT_VERSION = 1
@@ -34,7 +34,6 @@ LEFT_OVER_MS = 60 * 60 * 1000
 _LONGEST_NAME = 249
 _KEPT_OF_LONG_IDS = 160
 _PLAIN = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
-_NUMBERED = re.compile(r"(\d{20})\.json")
 _COLUMNS = ("partition", "offset", "leader_epoch", "committed_ms", "metadata")
 
 GroupRows = dict[TopicPartition, Position]
@@ -80,19 +79,6 @@ class GroupCommit:
         return name
 
 
-@dataclass(frozen=True, slots=True)
-class Files:
-    """A listing of a group's directory: the numbers that are there, and everything else."""
-
-    numbers: dict[int, FileInfo] = field(default_factory=dict)
-    others: list[FileInfo] = field(default_factory=list)
-
-    @property
-    def newest(self) -> int:
-        """The highest number, 0 where there is none."""
-        return max(self.numbers, default=0)
-
-
 def check_group_id(group: str) -> None:
     """Raises InvalidOptionError for what Kafka takes for no group's id: the empty string, and no text at all."""
     try:
@@ -130,10 +116,10 @@ def content_of(group: str, commit: GroupCommit) -> bytes:
     logs: dict[tuple[str, str], dict[str, Any]] = {}
     for (topic, partition), position in sorted(commit.rows.items()):
         key = topic, position.topic_id or ""
-        one = logs.setdefault(key, {"topic": key[0], "topic_id": key[1], **{name: [] for name in _COLUMNS}})
-        one["partition"].append(partition)
+        log = logs.setdefault(key, {"topic": key[0], "topic_id": key[1], **{name: [] for name in _COLUMNS}})
+        log["partition"].append(partition)
         for name in _COLUMNS[1:]:
-            one[name].append(getattr(position, name))
+            log[name].append(getattr(position, name))
     said = {
         "format.version": FORMAT_VERSION,
         "group": group,
@@ -154,65 +140,37 @@ def _check_line(body: bytes) -> bytes:
     return b'\n{"crc32":%d}\n' % zlib.crc32(body)
 
 
-class GroupFiles:
-    """The files of a group, whether or not it has any. Holds no state: every call looks afresh."""
+class GroupFiles(NumberedFiles):
+    """The files of a group, whether or not it has any."""
 
     def __init__(self, storage: Storage, group: str) -> None:
-        self._storage = storage
+        super().__init__(storage, directory_of(group))
         self._group = group
-        self.directory = directory_of(group)
 
-    @property
-    def location(self) -> str:
-        """The address of the group's directory, for errors."""
-        return self._storage.location(self.directory)
-
-    def path(self, number: int) -> str:
-        """The path of a commit's file."""
-        return f"{self.directory}/{number:020d}.json"
-
-    def there(self) -> Files:
-        """What is there, by one listing."""
-        files = Files()
-        for info in self._storage.list(self.directory):
-            match = _NUMBERED.fullmatch(info.path.rpartition("/")[2])
-            if match is None or not int(match[1]):
-                files.others.append(info)
-            else:
-                files.numbers[int(match[1])] = info
-        return files
-
-    def create(self, commit: GroupCommit) -> None:
-        """Makes a commit's file. FileExistsError where the number is taken; after a StorageError it may be there."""
-        self._storage.create(self.path(commit.number), content_of(self._group, commit))
+    def make(self, commit: GroupCommit) -> None:
+        """Makes a commit's file, as `create` does."""
+        self.create(commit.number, content_of(self._group, commit))
 
     def read(self, number: int) -> GroupCommit:
         """A commit. FileNotFoundError where it is not there (any more), StorageError where its file is damaged."""
         path = self.path(number)
-        data = self._storage.read(path, 0, MOST_BYTES + 1)
+        data = self.storage.read(path, 0, MOST_BYTES + 1)
         try:
             return parsed(self._group, number, data)
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise StorageError(
                 f"The positions of group {self._group} are damaged ({error})",
-                path=self._storage.location(path),
+                path=self.storage.location(path),
                 hint="Restore the file from a backup, or begin the group anew: segments groups delete",
             ) from error
 
-    def trim(self, files: Files) -> list[FileInfo]:
-        """Deletes what `expired` names, the lowest numbers first."""
-        expired = self.expired(files)
-        self._storage.delete(info.path for info in expired)
-        return expired
-
     @staticmethod
-    def expired(files: Files) -> list[FileInfo]:
-        """The commits before the last KEPT, and what commits have staged and left."""
-        newest = files.newest
-        old = [files.numbers[number] for number in sorted(files.numbers) if number <= newest - GroupCommit.KEPT]
-        if newest:
-            before_ms = files.numbers[newest].mtime_ms - LEFT_OVER_MS
-            old += [info for info in files.others if info.path.endswith(".tmp") and info.mtime_ms < before_ms]
+    def expired(listing: Listing) -> list[FileInfo]:
+        """The commits before the last KEPT, the lowest numbers first, and what commits have staged and left."""
+        old = listing.before(listing.newest - GroupCommit.KEPT)
+        if listing.newest:
+            before_ms = listing.numbers[listing.newest].mtime_ms - LEFT_OVER_MS
+            old += [info for info in listing.others if info.path.endswith(".tmp") and info.mtime_ms < before_ms]
         return old
 
 
@@ -258,10 +216,10 @@ def _text(value: Any) -> str:
 
 def offsets_of(rows: Mapping[TopicPartition, Position]) -> dict[str, dict[int, int]]:
     """{topic: {partition: offset}}, sorted."""
-    found: dict[str, dict[int, int]] = {}
+    offsets: dict[str, dict[int, int]] = {}
     for (topic, partition), position in sorted(rows.items()):
-        found.setdefault(topic, {})[partition] = position.offset
-    return found
+        offsets.setdefault(topic, {})[partition] = position.offset
+    return offsets
 
 
 def is_damaged(error: SegmentsError) -> bool:

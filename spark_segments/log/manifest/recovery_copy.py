@@ -25,6 +25,7 @@ from spark_segments.log.manifest.topic_log import TableState, TopicLog
 from spark_segments.log.manifest.topic_row import topic_of
 from spark_segments.log.manifest.transaction import Transaction, transactions_of
 from spark_segments.storage import FileInfo, Storage
+from spark_segments.storage.numbered_files import NumberedFiles
 
 COPIES_KEPT = 2
 """How many copies of a topic stay. The newest is the one to use; the other is for a crash while that was written."""
@@ -32,7 +33,6 @@ COPIES_KEPT = 2
 UNREADABLE = (FileNotFoundError, LogDirError, ValueError, KeyError, TypeError, AttributeError, pa.ArrowException)
 """The errors for rows, or an index of them, that are missing or damaged. A store that fails is a StorageError."""
 
-_INDEX_SUFFIX = ".json"
 _INDEX_VERSION = 1
 _THREADS = 8
 
@@ -76,7 +76,7 @@ def write_recovery_copy(log: TopicLog, state: TableState) -> None:
         "notes": True,
         "files": [{"path": file.path, "kind": file.kind, "rows": file.rows} for file in state.files],
     }
-    path, content = _index_path(directory, state.version), json.dumps(index).encode()
+    path, content = _indexes(storage, directory).path(state.version), json.dumps(index).encode()
     if path not in copied or storage.read(path).to_pybytes() != content:
         storage.replace(path, content)
     _drop_old_copies(storage, log.topic)
@@ -88,7 +88,7 @@ def read_recovery_copy(storage: Storage, topic: str, version: int | None = None)
     Raises LogDirError where there is none, FormatVersionError where a package of another format wrote it.
     """
     directory = recovery_directory(topic)
-    versions = sorted(_indexes(storage, directory), reverse=True)
+    versions = sorted(_indexes(storage, directory).listing().numbers, reverse=True)
     damage: Exception | None = None
     for number in versions if version is None else [version]:
         try:
@@ -152,7 +152,7 @@ def unneeded_copies(log: TopicLog, listed: list[FileInfo], state: TableState, be
     directory = recovery_directory(log.topic)
     if _is_gone(state):
         return listed
-    indexes = {_index_path(directory, version): version for version in _indexes(log.storage, directory)}
+    indexes = {info.path: version for version, info in _indexes(log.storage, directory).listing().numbers.items()}
     first = min(indexes.values(), default=-1)
     old = [
         info
@@ -179,7 +179,7 @@ def _is_gone(state: TableState) -> bool:
 
 
 def _read(storage: Storage, directory: str, version: int) -> RecoveryCopy:
-    path = _index_path(directory, version)
+    path = _indexes(storage, directory).path(version)
     index = json.loads(storage.read(path).to_pybytes())
     try:
         if index["format.version"] > _INDEX_VERSION:
@@ -189,7 +189,7 @@ def _read(storage: Storage, directory: str, version: int) -> RecoveryCopy:
                 found=index["format.version"],
                 hint="Use a newer spark-segments",
             )
-        files = [RowFile(one["path"], one["kind"], one["rows"], 0, 0, {}) for one in index["files"]]
+        files = [RowFile(file["path"], file["kind"], file["rows"], 0, 0, {}) for file in index["files"]]
         tables = RowFiles(storage, directory).read_all(files)
         snapshot, transactions = snapshot_of(index["topic"], index["version"], index["committed_ms"], files, tables)
     except FormatVersionError as error:
@@ -204,15 +204,16 @@ def _drop_old_copies(storage: Storage, topic: str) -> None:
     with the versions up to the first copy that stays.
     """
     directory = recovery_directory(topic)
-    versions = sorted(_indexes(storage, directory))
+    indexes = _indexes(storage, directory)
+    versions = sorted(indexes.listing().numbers)
     try:
         paths = {version: _paths(storage, directory, version) for version in versions}
     except UNREADABLE:  # what it names is unknown: everything stays
         return
     kept = [paths[version] for version in versions[-COPIES_KEPT:]]
     for version in versions[:-COPIES_KEPT]:
-        path, doomed = _index_path(directory, version), paths[version].difference(*kept)
-        storage.delete(path)  # first: a copy whose files are gone must not look whole
+        doomed = paths[version].difference(*kept)
+        storage.delete(indexes.path(version))  # first: a copy whose files are gone must not look whole
         storage.delete(f"{directory}/{file}" for file in sorted(doomed))
     first = versions[-COPIES_KEPT:][0]
     storage.delete(
@@ -230,17 +231,11 @@ def _is_after(path: str, version: int) -> bool:
 
 def _paths(storage: Storage, directory: str, version: int) -> set[str]:
     try:
-        index = json.loads(storage.read(_index_path(directory, version)).to_pybytes())
+        index = json.loads(storage.read(_indexes(storage, directory).path(version)).to_pybytes())
     except FileNotFoundError:  # another process has dropped the copy
         return set()
     return {file["path"] for file in index["files"]}
 
 
-def _indexes(storage: Storage, directory: str) -> list[int]:
-    names = (info.path.rpartition("/")[2] for info in storage.list(directory))
-    stems = (name.removesuffix(_INDEX_SUFFIX) for name in names if name.endswith(_INDEX_SUFFIX))
-    return [int(stem) for stem in stems if stem.isdecimal()]
-
-
-def _index_path(directory: str, version: int) -> str:
-    return f"{directory}/{version:020d}{_INDEX_SUFFIX}"
+def _indexes(storage: Storage, directory: str) -> NumberedFiles:
+    return NumberedFiles(storage, directory, first=0)

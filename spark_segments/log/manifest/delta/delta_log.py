@@ -44,6 +44,7 @@ from spark_segments.log.manifest.row_files import FileChange
 from spark_segments.quantities import Moment
 from spark_segments.storage import FileInfo, Storage
 from spark_segments.storage.delta import Action, commit_info, encoded, paths_of, reason
+from spark_segments.storage.numbered_files import NumberedFiles
 
 MANIFEST_DIRECTORY = "_manifest"
 
@@ -64,7 +65,6 @@ as lie between two recovery copies."""
 MOST_FOLLOWED = 20
 """After so many commits, a version is opened anew: a checkpoint has come meanwhile."""
 
-_COMMIT_NAME = re.compile(r"^(\d{20})\.json$")
 _CHECKPOINT_NAME = re.compile(r"^(\d{20})\.checkpoint(\..*)?\.parquet$")
 _LAST_CHECKPOINT = "_last_checkpoint"
 _LISTINGS = 5
@@ -105,6 +105,7 @@ class DeltaLog:
         self._storage = storage
         self._topic = topic
         self._directory = manifest_directory(topic)
+        self._commits = _commits_of(storage, self._directory)
         self._open_table = open_table
         self._is_forced = is_forced and storage.is_local
 
@@ -162,7 +163,7 @@ class DeltaLog:
         else:
             is_other = not added.issubset(file.path for file in base.files)
         if is_other:
-            path = self._storage.location(self._commit_file(base.version))
+            path = self._storage.location(self._commits.path(base.version))
             raise FileNotFoundError(errno.ENOENT, "the version is another", path)
         return bool(base.commit_info or added)
 
@@ -171,7 +172,7 @@ class DeltaLog:
         if not self._storage.is_local:
             return  # an object is there whole
         for number in range(min(self._last_checkpoint() + 1, version), version + 1):
-            path = self._commit_file(number)
+            path = self._commits.path(number)
             with contextlib.suppress(FileNotFoundError):  # vacuum takes commits before a checkpoint
                 if not self._storage.size(path):
                     decoded(b"", self._storage.location(path))
@@ -179,7 +180,7 @@ class DeltaLog:
     def _last_checkpoint(self) -> int:
         """The version of the last checkpoint, as its pointer says; -1 where there is none, or no good one."""
         try:
-            pointer = json.loads(self._storage.read(self._log_file(_LAST_CHECKPOINT)).to_pybytes())
+            pointer = json.loads(self._storage.read(self._pointer).to_pybytes())
             return int(pointer["version"])
         except (FileNotFoundError, ValueError, KeyError, TypeError):
             return -1
@@ -188,12 +189,12 @@ class DeltaLog:
         """The actions of a commit. Raises FileNotFoundError where the log does not have it (any more), LogDirError
         where it is damaged.
         """
-        path = self._commit_file(version)
+        path = self._commits.path(version)
         return decoded(self._storage.read(path).to_pybytes(), self._storage.location(path))
 
     def has(self, version: int) -> bool:
         """Whether the log has the commit of a version, by a look at its file."""
-        return self._storage.exists(self._commit_file(version))
+        return self._storage.exists(self._commits.path(version))
 
     def log_files(self) -> LogFiles:
         """The files of the log, with sizes and modification times."""
@@ -261,7 +262,7 @@ class DeltaLog:
 
     def _put(self, version: int, content: bytes) -> None:
         """Makes a commit's file if it is not there, whole. In a log that is forced it has reached the disk then."""
-        path = self._commit_file(version)
+        path = self._commits.path(version)
         try:
             self._storage.create(path, content, is_forced=self._is_forced)
         except FileExistsError as error:
@@ -331,9 +332,9 @@ class DeltaLog:
 
     def _put_checkpoint(self, version: int, checkpoint: bytes, pointer: bytes) -> None:
         # The pointer comes last: it never names a checkpoint that a power loss could take.
-        for name, content in ((_checkpoint_name(version), checkpoint), (_LAST_CHECKPOINT, pointer)):
-            self._storage.replace(self._log_file(name), content)
-            self._force([self._log_file(name)])
+        for path, content in ((self._checkpoint_file(version), checkpoint), (self._pointer, pointer)):
+            self._storage.replace(path, content)
+            self._force([path])
 
     def make_anew(
         self, version: int, newest: int, change: FileChange, note: CommitNote, transactions: Mapping[str, int]
@@ -350,7 +351,7 @@ class DeltaLog:
         actions += file_actions(change.added, (), data_change=True)
         commit = encoded([*actions, *transaction_actions(transactions)])
         # A checkpoint does not say of which version it is: that of a log with this commit alone serves.
-        checkpoint, pointer = made_checkpoint([(_commit_name(0), commit)])
+        checkpoint, pointer = made_checkpoint([(f"{0:020d}.json", commit)])
         listed = self.log_files()
         last_version = version - FENCED - 2
         last_listed = max([*listed.commits, *listed.checkpoints], default=last_version)
@@ -360,28 +361,29 @@ class DeltaLog:
         # A writer asks for the version after the last that it read: that of the log, or one that the log lists no more.
         numbers = sorted({one + step + 1 for one in (last_listed, last_version) for step in range(FENCED)})
         try:
-            self._storage.at_once(lambda number: self._storage.create(self._commit_file(number), fence), numbers)
+            self._storage.at_once(lambda number: self._commits.create(number, fence), numbers)
             self.prepare(NO_TABLE, [f"{self._directory}/{file.path}" for file in change.added])
             # Without its checkpoint the version cannot be opened: the checkpoint is what makes the table.
-            self._storage.create(self._commit_file(version), commit)
-            self._storage.create(self._log_file(_checkpoint_name(version)), checkpoint)
+            self._commits.create(version, commit)
+            self._storage.create(self._checkpoint_file(version), checkpoint)
         except FileExistsError as error:
             raise VersionTakenError(f"{error.filename} is there already") from error
         except StorageError as error:
             raise CommitFailedError(reason(error)) from error
         last = json.dumps({**json.loads(pointer), "version": version}).encode()
-        self._storage.replace(self._log_file(_LAST_CHECKPOINT), last)
+        self._storage.replace(self._pointer, last)
         self.force()
 
     def delete(self, files: Iterable[FileInfo]) -> None:
         """Deletes files that `log_files` gave. Missing files are no error."""
         self._storage.delete(info.path for info in files)
 
-    def _commit_file(self, version: int) -> str:
-        return self._log_file(_commit_name(version))
+    def _checkpoint_file(self, version: int) -> str:
+        return self._commits.path(version).replace(".json", ".checkpoint.parquet")
 
-    def _log_file(self, name: str) -> str:
-        return f"{self._directory}/_delta_log/{name}"
+    @property
+    def _pointer(self) -> str:
+        return f"{self._commits.directory}/{_LAST_CHECKPOINT}"
 
 
 OpenDeltaLog = Callable[[Storage, str], DeltaLog]
@@ -390,16 +392,18 @@ OpenDeltaLog = Callable[[Storage, str], DeltaLog]
 
 def log_files(storage: Storage, directory: str) -> LogFiles:
     """The files of the log of a table that lies in `directory`."""
-    files = LogFiles({}, {}, [])
-    for info in storage.list(f"{directory}/_delta_log"):
-        name = info.path.rpartition("/")[2]
-        if match := _COMMIT_NAME.match(name):
-            files.commits[int(match.group(1))] = info
-        elif match := _CHECKPOINT_NAME.match(name):
+    listing = _commits_of(storage, directory).listing()
+    files = LogFiles(listing.numbers, {}, [])
+    for info in listing.others:
+        if match := _CHECKPOINT_NAME.match(info.path.rpartition("/")[2]):
             files.checkpoints.setdefault(int(match.group(1)), []).append(info)
         else:
             files.others.append(info)
     return files
+
+
+def _commits_of(storage: Storage, directory: str) -> NumberedFiles:
+    return NumberedFiles(storage, f"{directory}/_delta_log", first=0)
 
 
 def openable(commits: Collection[int], checkpoints: Collection[int]) -> list[int]:
@@ -416,11 +420,3 @@ def unbroken(commits: Collection[int]) -> list[int]:
     versions = sorted(commits)
     gaps = [at for at in range(1, len(versions)) if versions[at] != versions[at - 1] + 1]
     return versions[gaps[-1] :] if gaps else versions
-
-
-def _commit_name(version: int) -> str:
-    return f"{version:020d}.json"
-
-
-def _checkpoint_name(version: int) -> str:
-    return f"{version:020d}.checkpoint.parquet"
