@@ -12,6 +12,7 @@ stays fenced: it is mirrored anew.
 from __future__ import annotations
 
 import dataclasses
+import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -28,69 +29,29 @@ from spark_segments.errors import (
     UnknownTopicError,
 )
 from spark_segments.execution import run_tasks
-from spark_segments.log import LogDirectory, Report, Role, Snapshot
+from spark_segments.log import Change, LogDirectory, Operation, Report, Role, Snapshot
 from spark_segments.progress import Progress
 from spark_segments.replicas.divergence import Copy, Tail, diverged, foreign_tails, has_new_role, tails_of_follower
 from spark_segments.replicas.groups import copy_positions
 from spark_segments.replicas.leader import Leader
 from spark_segments.replicas.role_changes import (
-    begun,
     check_former,
-    fenced,
     leader_epochs,
     least_epochs,
-    opened,
     partitions_in_new_epochs,
+    with_role,
 )
 from spark_segments.replicas.topic_mirror import TOPICS_AT_A_TIME, TopicMirror
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# The steps of a promotion, in order.
-STEPS = BEGIN, FENCE, COPY, OPEN = ("begin", "fence", "copy", "open")
+FENCE = "fence"
+STEPS = ("begin", FENCE, "copy", "open")
 
 _OUT_OF_REACH = (StorageError, LogDirError, UnknownTopicError, UnknownOutcomeError, CorruptBatchError, OSError)
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class Promotion:
-    """What a promotion of a topic did, or in a dry run would do.
-
-    `former_uri`: the log directory of the former leader. `steps`: those of STEPS that were done, or found done.
-    `is_fenced`: whether the former leader takes no commit any more; False where it was out of reach. `leader_epochs`:
-    {partition: (leader epoch, the offset from which on)}. `left_behind`: records of the former leader that the new
-    leader does not have, as far as it could be asked. `source_version`, `source_committed_ms`: the newest commit of the
-    former leader that a follower had when the promotion began. `warnings`: why the former leader was out of reach.
-    """
-
-    topic: str
-    dry_run: bool
-    former_uri: str
-    steps: tuple[str, ...]
-    is_fenced: bool
-    leader_epochs: Mapping[int, tuple[int, int]]
-    left_behind: tuple[Tail, ...] = ()
-    source_version: int | None = None
-    source_committed_ms: int | None = None
-    warnings: tuple[str, ...] = ()
-
-    def to_dict(self) -> dict[str, Any]:
-        """The promotion as plain values, ready for JSON: all but what the report has, too."""
-        epochs = [
-            {"partition": number, "leader_epoch": epoch, "start_offset": start}
-            for number, (epoch, start) in self.leader_epochs.items()
-        ]
-        names = ("former_uri", "steps", "is_fenced", "source_version", "source_committed_ms")
-        tails = [dataclasses.asdict(tail) for tail in self.left_behind]
-        return {name: getattr(self, name) for name in names} | {"leader_epochs": epochs, "left_behind": tails}
-
-
-def promotable_topics(log: LogDirectory) -> list[str]:
-    """The topics of a log directory that are followers."""
-    return [name for name in log.topics() if log.snapshot(name).role.is_follower]
 
 
 def promote(
@@ -116,13 +77,13 @@ def promote(
 
     def run(topic: str) -> Promotion | Exception:
         try:
-            return promote_topic(
-                log, topic, former, storage_options=storage_options, force=force, dry_run=dry_run, spark=spark
-            )
+            return Promotion(log, topic, former, storage_options or {}, force, dry_run, spark).run()
         except (SegmentsError, OSError) as error:
             return error
 
-    names = promotable_topics(log) if topics is None else LogDirectory.selected(log.topics(), topics)
+    names = LogDirectory.selected(log.topics(), topics)
+    if topics is None:
+        names = [name for name in names if log.snapshot(name).role.is_follower]
     if not names:
         raise InvalidOptionError("No topic here is a follower", expected="the names of topics", found="none")
     results = run_tasks(run, names, progress=progress, at_a_time=TOPICS_AT_A_TIME)
@@ -137,47 +98,61 @@ def promote(
     return report.finish()
 
 
-def promote_topic(
-    log: LogDirectory,
-    topic: str,
-    former: LogDirectory | str | None = None,
-    *,
-    storage_options: Mapping[str, str] | None = None,
-    force: bool = False,
-    dry_run: bool = False,
-    spark: SparkSession | None = None,
-) -> Promotion:
-    """Makes a follower the leader, with a new leader epoch, and fences the leader before it.
+@dataclass(slots=True)
+class Promotion:
+    """Makes a follower the leader, with a new leader epoch, and fences the leader before it. `run` does it.
 
-    After an error, or a kill, run it again: it goes on where it was. Appends to the former leader fail from the fence
-    on; appends here succeed from the last step on.
+    After an error, or a kill, run another one: it goes on where this was. Appends to the former leader fail from the
+    fence on; appends here succeed from the last step on.
 
     `former`: the log directory of the former leader, by default the one that the topic's states name;
     `storage_options` are for it. `force` promotes the topic though the former leader is out of reach, is fenced for
     another promotion, or has records that the topic lacks: these stay where they are. Without a fence the former leader
     may go on to take appends: promote the topic once more as soon as it can be reached, which fences it.
 
-    Raises NotLeaderError where the topic is a leader that was not promoted over `former`, or is fenced, or where
-    `former` is no leader; DivergedLogError where that lacks records that the follower has, or where the two are not
-    copies of one topic; LogDirError where the follower is no past state of `former`; where that is out of reach, the
-    error of its storage.
+    Then it says what was done, or in a dry run would be. `former_uri`: the log directory of the former leader. `steps`:
+    those of STEPS that were done, or found done. `is_fenced`: whether the former leader takes no commit any more; False
+    where it was out of reach. `leader_epochs`: {partition: (leader epoch, the offset from which on)}. `left_behind`:
+    records of the former leader that the new leader does not have, as far as it could be asked. `source_version`,
+    `source_committed_ms`: the newest commit of the former leader that a follower had when the promotion began.
+    `warnings`: why the former leader was out of reach.
     """
-    log.check_writable()
-    return _Promotion(log, topic, former, dict(storage_options or {}), force, dry_run, spark).run()
 
-
-@dataclass(slots=True)
-class _Promotion:
     log: LogDirectory
     topic: str
-    former: LogDirectory | str | None
-    storage_options: Mapping[str, str]
-    force: bool
-    dry_run: bool
-    spark: SparkSession | None
+    former: LogDirectory | str | None = None
+    storage_options: Mapping[str, str] = field(default_factory=dict)
+    force: bool = False
+    dry_run: bool = False
+    spark: SparkSession | None = None
+    former_uri: str = ""
+    steps: tuple[str, ...] = ()
+    is_fenced: bool = False
+    leader_epochs: Mapping[int, tuple[int, int]] = field(default_factory=dict)
+    left_behind: Sequence[Tail] = ()
+    source_version: int | None = None
+    source_committed_ms: int | None = None
     warnings: list[str] = field(default_factory=list)
 
+    def to_dict(self) -> dict[str, Any]:
+        """What was done as plain values, ready for JSON: all but what the report has, too."""
+        epochs = [
+            {"partition": number, "leader_epoch": epoch, "start_offset": start}
+            for number, (epoch, start) in self.leader_epochs.items()
+        ]
+        names = ("former_uri", "steps", "is_fenced", "source_version", "source_committed_ms")
+        tails = [dataclasses.asdict(tail) for tail in self.left_behind]
+        return {name: getattr(self, name) for name in names} | {"leader_epochs": epochs, "left_behind": tails}
+
     def run(self) -> Promotion:
+        """Promotes the topic.
+
+        Raises NotLeaderError where the topic is a leader that was not promoted over `former`, or is fenced, or where
+        `former` is no leader; DivergedLogError where that lacks records that the follower has, or where the two are not
+        copies of one topic; LogDirError where the follower is no past state of `former`; where that is out of reach,
+        the error of its storage.
+        """
+        self.log.check_writable()
         here = self.log.snapshot(self.topic)
         role = here.role
         if role.is_fenced:
@@ -199,12 +174,12 @@ class _Promotion:
         tails = [] if is_copied else self._left_behind(theirs)
         after = theirs if is_copied and theirs is not None else here
         rows = partitions_in_new_epochs(after, least_epochs(here, theirs, role.promotion_token))
-        return self._result(here, theirs, STEPS, {row.partition: row.leader_epochs[-1] for row in rows}, tails)
+        return self._done(here, theirs, STEPS, {row.partition: row.leader_epochs[-1] for row in rows}, tails)
 
     def _promoted_before(self, here: Snapshot, theirs: Snapshot | None) -> Promotion:
         """The result for a leader. The leader before it is fenced here, if it was out of reach when it was replaced."""
         if theirs is None or not theirs.role.is_leader:
-            return self._result(here, theirs, (), leader_epochs(here))
+            return self._done(here, theirs, (), leader_epochs(here))
         token = here.role.fence_token
         if token is None or here.role.epoch <= theirs.role.epoch:
             raise NotLeaderError(
@@ -217,12 +192,11 @@ class _Promotion:
             )
         if not self.dry_run:
             theirs = self._fence(here, token, here.role.epoch)
-        tails = foreign_tails(self._copy_of_former(theirs), Copy(here, self.log.storage), self.spark)
-        return self._result(here, theirs, (FENCE,), leader_epochs(here), tails)
+        return self._done(here, theirs, (FENCE,), leader_epochs(here), self._left_behind(theirs))
 
     def _promote(self, here: Snapshot, theirs: Snapshot | None, *, is_copied: bool) -> Promotion:
         manifest = self.log.manifest(self.topic)
-        manifest.commit(begun(here.role))
+        manifest.commit(lambda now: self._begun(here.role, now))
         token = self.log.snapshot(self.topic).role.promotion_token
         if token is None:
             return self.run()  # another run has promoted the topic since
@@ -238,9 +212,42 @@ class _Promotion:
                 tails = self._left_behind(theirs)
             self._copy_positions()
         least = least_epochs(here, theirs, token)
-        manifest.commit(opened(token, role_epoch, self._former_uri(here), least, version))
+        leader = Role(Role.LEADER, role_epoch, fence_token=token, former_uri=self._former_uri(here))
+        manifest.commit(lambda now: self._opened(leader, least, version, now))
         manifest.keep_for_rebuild()
-        return self._result(here, theirs, STEPS, leader_epochs(self.log.snapshot(self.topic)), tails)
+        return self._done(here, theirs, STEPS, leader_epochs(self.log.snapshot(self.topic)), tails)
+
+    # Its commits here. Each finds out by itself whether it was made before
+
+    @staticmethod
+    def _begun(role: Role, here: Snapshot) -> Change | None:
+        """Gives a follower a token, unless it has one, or has changed its `role` since."""
+        if here.role.promotion_token is not None or (here.role.name, here.role.epoch) != (role.name, role.epoch):
+            return None
+        return with_role(Operation.PROMOTE, here, dataclasses.replace(here.role, promotion_token=uuid.uuid4().hex))
+
+    def _opened(self, leader: Role, least: Mapping[int, int], version: int | None, here: Snapshot) -> Change | None:
+        """Makes the topic the `leader`, in new epochs, at the lowest those of `least`. `version`: that of the former
+        leader which the follower must have mirrored, None where it need not.
+        """
+        role = here.role
+        if role.is_leader and role.fence_token == leader.fence_token:
+            return None
+        if role.source is None or role.promotion_token != leader.fence_token:
+            raise NotLeaderError(
+                f"Topic {self.topic} is not the follower any more whose promotion had begun",
+                expected=f"promotion token {leader.fence_token}",
+                found=role.promotion_token or f"a {role.name} without one",
+            )
+        if version is not None and role.source.version < version:
+            raise NotLeaderError(
+                f"Topic {self.topic} does not have all that its leader committed before the fence",
+                expected=f"version {version} of the leader",
+                found=role.source.version,
+                hint="Promote it again: the rest is copied then",
+            )
+        rows = partitions_in_new_epochs(here, least)
+        return dataclasses.replace(with_role(Operation.PROMOTE, here, leader), partitions=rows)
 
     # The former leader
 
@@ -284,7 +291,7 @@ class _Promotion:
         try:
             leader = Leader(self._reached.manifest(self.topic), self._reached.uri)
             lineage = leader.check_lineage(here, theirs)
-            copies = Copy(here, self.log.storage), self._copy_of_former(theirs)
+            copies = Copy(here, self.log.storage), Copy(theirs, self._reached.storage)
             is_past = lineage.is_certain and not has_new_role(here, theirs)
             tails = self._within_reach(lambda: tails_of_follower(*copies, self.spark, is_past=is_past))
             if tails:
@@ -301,8 +308,16 @@ class _Promotion:
         return tails is not None  # where the leader is out of reach, nobody knows what would be overwritten
 
     def _fence(self, here: Snapshot, token: str, role_epoch: int) -> Snapshot:
+        def plan(former: Snapshot) -> Change | None:
+            check_former(here, former, token, force=self.force)
+            if former.role.is_fenced:
+                return None
+            version, uri = former.version + 1, self.log.uri
+            role = Role(Role.FENCED, role_epoch, fence_token=token, fence_version=version, leader_uri=uri)
+            return with_role(Operation.FENCE, former, role)
+
         manifest = self._reached.manifest(self.topic)
-        manifest.commit(fenced(here, token, role_epoch, self.log.uri, force=self.force), deleted=True)
+        manifest.commit(plan, deleted=True)
         manifest.keep_for_rebuild()
         return manifest.snapshot(deleted=True)
 
@@ -327,15 +342,13 @@ class _Promotion:
         for group, why in errors.items():
             self.warnings.append(f"The positions of group {group} were not brought from the former leader: {why}")
 
-    def _copy_of_former(self, theirs: Snapshot) -> Copy:
-        return Copy(theirs, self._reached.storage)
-
     def _left_behind(self, theirs: Snapshot | None) -> list[Tail]:
         """What the former leader has and the follower does not, as far as it is within reach."""
         if theirs is None or theirs.deleted_ms is not None:
             return []
         here = Copy(self.log.snapshot(self.topic), self.log.storage)
-        return self._within_reach(lambda: foreign_tails(self._copy_of_former(theirs), here, self.spark)) or []
+        there = Copy(theirs, self._reached.storage)
+        return self._within_reach(lambda: foreign_tails(there, here, self.spark)) or []
 
     def _within_reach(self, step: Callable[[], T]) -> T | None:
         """The result of a step that needs the former leader; None where it is out of reach and that is forced."""
@@ -362,7 +375,7 @@ class _Promotion:
         places = [uri for uri in (self.log.uri, self.former.uri) if f"{path}/".startswith(f"{uri.rstrip('/')}/")]
         return max(places, key=len, default=None) == self.log.uri
 
-    def _result(
+    def _done(
         self,
         here: Snapshot,
         theirs: Snapshot | None,
@@ -370,16 +383,9 @@ class _Promotion:
         epochs: Mapping[int, tuple[int, int]],
         tails: Sequence[Tail] = (),
     ) -> Promotion:
-        source = here.role.source
-        return Promotion(
-            topic=self.topic,
-            dry_run=self.dry_run,
-            former_uri=self._former_uri(here),
-            steps=steps,
-            is_fenced=theirs is not None and (self.dry_run or not theirs.role.is_leader),
-            leader_epochs=epochs,
-            left_behind=tuple(tails),
-            source_version=None if source is None else source.version,
-            source_committed_ms=None if source is None else source.committed_ms,
-            warnings=tuple(self.warnings),
-        )
+        self.former_uri, self.steps = self._former_uri(here), steps
+        self.leader_epochs, self.left_behind = epochs, tuple(tails)
+        self.is_fenced = theirs is not None and (self.dry_run or not theirs.role.is_leader)
+        if here.role.source is not None:
+            self.source_version, self.source_committed_ms = here.role.source.version, here.role.source.committed_ms
+        return self

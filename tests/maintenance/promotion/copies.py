@@ -12,7 +12,7 @@ from spark_segments import LogDir
 from spark_segments.log.manifest.delta.delta_log import DeltaLog
 from spark_segments.log.manifest.rows import Partition
 from spark_segments.maintenance import mirror, verify
-from spark_segments.replicas.promote import STEPS, promotable_topics, promote_topic
+from spark_segments.replicas.promote import STEPS, Promotion
 from spark_segments.replicas.topic_mirror import TopicMirror
 from tests.opened import opened
 
@@ -31,7 +31,6 @@ __all__ = [
     "mirrored_again",
     "numbers",
     "played",
-    "promotable_topics",
     "promote_topic",
     "taken_away",
 ]
@@ -94,6 +93,11 @@ def assert_equal(leader: LogDir, follower: LogDir) -> None:
 def epochs(log: LogDir, partition: int = 0) -> tuple[tuple[int, int], ...]:
     """The leader epochs of a partition, each with its first offset."""
     return log.topic(TOPIC).snapshot.partition(partition).leader_epochs
+
+
+def promote_topic(log: LogDir, topic: str, former: LogDir | str | None = None, **options: Any) -> Promotion:
+    """Promotes a topic of a log directory."""
+    return Promotion(log, topic, former, **options).run()
 
 
 def taken_away(log: LogDir) -> Path:
