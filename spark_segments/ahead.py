@@ -111,8 +111,8 @@ class _Ahead(Generic[B]):
 
     def work(self) -> None:
         """A thread: takes pieces and reads them until there are no more."""
-        while (found := self._next()) is not None:
-            taken, piece = found
+        while (taken_piece := self._next()) is not None:
+            taken, piece = taken_piece
             try:
                 for batch in piece():
                     if not self._put(taken, batch):

@@ -66,7 +66,7 @@ _UNSAFE_IN_A_LINE = re.compile(f"[\t\n]|{_UNSAFE.pattern}")
 def escaped(text: str, *, one_line: bool = False) -> str:
     """Text that others wrote as a terminal can be given it: what would be an order is shown as \\x1b or \\u202e."""
     unsafe = _UNSAFE_IN_A_LINE if one_line else _UNSAFE
-    return unsafe.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+    return unsafe.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
 
 
 def escaped_bytes(data: bytes) -> bytes:
@@ -76,7 +76,7 @@ def escaped_bytes(data: bytes) -> bytes:
 
 def escaped_json(text: str) -> str:
     """JSON text with \\u in place of what `escaped` escapes: the same JSON."""
-    return _UNSAFE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    return _UNSAFE.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
 def _rebuild(
@@ -267,8 +267,8 @@ def reason_of(error: BaseException) -> str:
     if isinstance(error, RecursionError):
         return "nested too deeply"
     text = str(error)
-    found = ((pattern.search(text), shown) for pattern, shown in _SHOWN)
-    return next((match.expand(shown).strip() for match, shown in found if match), "a value that does not fit its type")
+    tried = ((pattern.search(text), shown) for pattern, shown in _SHOWN)
+    return next((match.expand(shown).strip() for match, shown in tried if match), "a value that does not fit its type")
 
 
 def nearest(name: str, names: Collection[str]) -> str | None:

@@ -143,5 +143,5 @@ def finite(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     if isinstance(value, dict):
-        return {name: finite(one) for name, one in value.items()}
-    return [finite(one) for one in value] if isinstance(value, (list, tuple)) else value
+        return {name: finite(member) for name, member in value.items()}
+    return [finite(member) for member in value] if isinstance(value, (list, tuple)) else value

@@ -216,25 +216,25 @@ def _marker(kind: i64, epoch: i64, timestamp_delta: i64) -> Marker:
 @cython.cfunc
 @cython.nogil
 def _first_marker(start: i64, end: i64) -> Marker:
-    one: Varint = read_varint(start, end)
-    if one.at < 0 or one.value < 1 or one.value > end - one.at:
+    field: Varint = read_varint(start, end)
+    if field.at < 0 or field.value < 1 or field.value > end - field.at:
         return _marker(BAD_CONTROL, -1, 0)
-    end = one.at + one.value
-    one = read_varlong(one.at + 1, end)
-    delta: i64 = one.value
-    if one.at >= 0:
-        one = read_varint(one.at, end)
-    if one.at >= 0:
-        one = read_varint(one.at, end)
-    if one.at < 0 or one.value < 4 or one.value > end - one.at:
+    end = field.at + field.value
+    field = read_varlong(field.at + 1, end)
+    delta: i64 = field.value
+    if field.at >= 0:
+        field = read_varint(field.at, end)
+    if field.at >= 0:
+        field = read_varint(field.at, end)
+    if field.at < 0 or field.value < 4 or field.value > end - field.at:
         return _marker(BAD_CONTROL, -1, 0)
-    kind: i64 = load_i16(one.at + 2)
+    kind: i64 = load_i16(field.at + 2)
     if kind != ABORT and kind != COMMIT:
         return _marker(max(kind, 2), -1, delta)
-    one = read_varint(one.at + one.value, end)
-    if one.at < 0 or one.value < 6 or one.value > end - one.at:
+    field = read_varint(field.at + field.value, end)
+    if field.at < 0 or field.value < 6 or field.value > end - field.at:
         return _marker(BAD_CONTROL, -1, 0)
-    return _marker(kind, load_i32(one.at + 2), delta)
+    return _marker(kind, load_i32(field.at + 2), delta)
 
 
 def records_from(data, count: i64, dropped: i64, out):
@@ -256,33 +256,33 @@ def records_from(data, count: i64, dropped: i64, out):
     offset_delta: i64
     timestamp_delta: i64
     attributes: i64
-    one: Varint
+    field: Varint
     with cython.nogil:
         for _number in range(count):
-            one = read_varint(position, end)
-            if one.at < 0 or one.value < 1 or one.value > end - one.at:
+            field = read_varint(position, end)
+            if field.at < 0 or field.value < 1 or field.value > end - field.at:
                 bad = position - begin
                 break
-            record_end = one.at + one.value
-            attributes = load_u8(one.at)
-            one = read_varlong(one.at + 1, record_end)
-            timestamp_delta = one.value
-            if one.at >= 0:
-                one = read_varint(one.at, record_end)
-            if one.at < 0:
+            record_end = field.at + field.value
+            attributes = load_u8(field.at)
+            field = read_varlong(field.at + 1, record_end)
+            timestamp_delta = field.value
+            if field.at >= 0:
+                field = read_varint(field.at, record_end)
+            if field.at < 0:
                 bad = position - begin
                 break
-            if one.value >= dropped:
-                offset_delta = one.value - dropped
+            if field.value >= dropped:
+                offset_delta = field.value - dropped
                 # The record does not grow: its offset delta is smaller.
                 at = write_varlong(
-                    at, 1 + varlong_size(timestamp_delta) + varlong_size(offset_delta) + record_end - one.at
+                    at, 1 + varlong_size(timestamp_delta) + varlong_size(offset_delta) + record_end - field.at
                 )
                 store_i8(at, attributes)
                 at = write_varlong(at + 1, timestamp_delta)
                 at = write_varlong(at, offset_delta)
-                copy_bytes(at, one.at, record_end - one.at)
-                at += record_end - one.at
+                copy_bytes(at, field.at, record_end - field.at)
+                at += record_end - field.at
                 kept += 1
                 largest = max(largest, timestamp_delta)
             position = record_end

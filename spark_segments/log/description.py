@@ -47,16 +47,16 @@ def describe(snapshot: Snapshot, config: TopicConfig) -> dict[str, Any]:
             "size_bytes": int(log_bytes[is_shared.to_numpy()].sum()),
         },
         "holes": [hole.to_dict() for hole in Hole.of(snapshot.states)],
-        "undecided": [one.to_dict() for one in Undecided.of(snapshot.states)],
+        "undecided": [transaction.to_dict() for transaction in Undecided.of(snapshot.states)],
         "captured": [
             {
                 "partition": number,
-                "at_ms": one.at_ms,
-                "high_watermark": one.high_watermark,
-                "lag": one.lag(snapshot.partition(number).log_end_offset),
-                "late": one.late,
+                "at_ms": capture.at_ms,
+                "high_watermark": capture.high_watermark,
+                "lag": capture.lag(snapshot.partition(number).log_end_offset),
+                "late": capture.late,
             }
-            for number, one in sorted(Captured.of(snapshot.states).items())
+            for number, capture in sorted(Captured.of(snapshot.states).items())
         ],
         "partitions": [
             {

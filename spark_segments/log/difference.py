@@ -85,12 +85,12 @@ class History:
         """
         ours, theirs = self.partition, leader.partition
         end = min(ours.log_end_offset, theirs.log_end_offset)
-        found = [
+        offsets = [
             LeaderEpochs(ours.leader_epochs).difference(LeaderEpochs(theirs.leader_epochs), ours.log_start_offset, end),
             self.compare(leader).first_difference,
             theirs.log_end_offset if ours.log_end_offset > theirs.log_end_offset else None,
         ]
-        return min((offset for offset in found if offset is not None), default=None)
+        return min((offset for offset in offsets if offset is not None), default=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,10 +266,10 @@ def _uneven(part: _Part, partner: _Part) -> list[int]:
     return [int(max(part.first[row], partner.first[row]))]
 
 
-def _other_records(one: _Part, other: _Part) -> list[int]:
+def _other_records(part: _Part, other: _Part) -> list[int]:
     """The first offset at which both sides have a record and the records differ."""
-    mine = one.take(np.flatnonzero(_meeting(one, other)[1])).records()
-    theirs = other.take(np.flatnonzero(_meeting(other, one)[1])).records()
+    mine = part.take(np.flatnonzero(_meeting(part, other)[1])).records()
+    theirs = other.take(np.flatnonzero(_meeting(other, part)[1])).records()
     if not mine.num_rows or not theirs.num_rows:
         return []
     offsets, mine_at, theirs_at = np.intersect1d(

@@ -292,12 +292,12 @@ class LogDirectory:
         names = self.directories()
         if self.kafka is not None:
             return names[:count]
-        found: list[str] = []
+        topics: list[str] = []
         for start in range(0, len(names), count):
-            found += self._those_there(names[start : start + count])
-            if len(found) >= count:
+            topics += self._those_there(names[start : start + count])
+            if len(topics) >= count:
                 break
-        return found[:count]
+        return topics[:count]
 
     def _those_there(self, names: Sequence[str]) -> list[str]:
         with ThreadPoolExecutor(max_workers=8) as pool:
@@ -316,7 +316,7 @@ class LogDirectory:
             )
         if topics is None:
             return sorted(names)
-        matching = {name for name in names if any(fnmatchcase(name, one) for one in topics)}
+        matching = {name for name in names if any(fnmatchcase(name, pattern) for pattern in topics)}
         given = {topic for topic in topics if not is_pattern(topic)}
         for name in given:
             validate_topic_name(name)
@@ -332,5 +332,5 @@ def _read_only_topics(storage: Storage) -> ReadOnlyTopics | None:
     """The topics of a location that is no log directory, None where no opener finds any."""
     if not storage.list() and not storage.directories():
         return None
-    found = (opened(storage) for opened in extensions.provided("open_directory"))
-    return next((topics for topics in found if topics is not None), None)
+    openers = (opened(storage) for opened in extensions.provided("open_directory"))
+    return next((topics for topics in openers if topics is not None), None)

@@ -33,7 +33,7 @@ def without_times(kind: pa.DataType) -> pa.DataType:
     """`kind` with a number of microseconds for each time of day: Spark 4.2 has TIME, and refuses it in most queries."""
     t = pa.types
     if t.is_struct(kind):
-        return pa.struct([pa.field(one.name, without_times(one.type)) for one in kind])
+        return pa.struct([pa.field(member.name, without_times(member.type)) for member in kind])
     if t.is_list(kind):
         return pa.list_(pa.field("element", without_times(kind.value_type)))
     if t.is_map(kind):

@@ -95,21 +95,23 @@ def split(
     Without `min_partitions`, or with enough pieces, there is no further split. Offsets are counted as records: in a
     compacted log a piece has fewer records.
     """
-    pieces = [one for one in ranges if one.size > 0]
+    pieces = [offset_range for offset_range in ranges if offset_range.size > 0]
     if max_records_per_partition is not None:
-        pieces = [part for one in pieces for part in _divide(one, math.ceil(one.size / max_records_per_partition))]
+        pieces = [
+            part for piece in pieces for part in _divide(piece, math.ceil(piece.size / max_records_per_partition))
+        ]
     if min_partitions is None or len(pieces) >= min_partitions:
         return pieces
-    total = sum(one.size for one in pieces)
+    total = sum(piece.size for piece in pieces)
     whole = [piece for piece in pieces if _parts(piece.size, total, min_partitions) == 1]
     # A range that is not split counts as a piece: the other ranges share the rest.
-    split_total = total - sum(one.size for one in whole)
+    split_total = total - sum(piece.size for piece in whole)
     split_parts = max(min_partitions - len(whole), 1)
     undivided = set(whole)
     return [
         part
-        for one in pieces
-        for part in _divide(one, 1 if one in undivided else _parts(one.size, split_total, split_parts))
+        for piece in pieces
+        for part in _divide(piece, 1 if piece in undivided else _parts(piece.size, split_total, split_parts))
     ]
 
 
@@ -176,8 +178,8 @@ def resolve(
     if limit.timestamp_ms is not None or limit.timestamps_ms is not None:
         times = limit.timestamps_ms or {}
         targets = {number: times.get((topic, number), limit.timestamp_ms or 0) for number in numbers}
-        found = offsets_for_times(snapshot, targets)
-        return {number: None if answer is None else answer[0] for number, answer in found.items()}
+        answers = offsets_for_times(snapshot, targets)
+        return {number: None if answer is None else answer[0] for number, answer in answers.items()}
     resolved: dict[int, int | None] = {}
     for number in numbers:
         offset = limit.offset

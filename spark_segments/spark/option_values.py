@@ -119,8 +119,8 @@ class OptionValues:
 
     def by_partition(self, name: str, expected: str, *, at_least: int) -> dict[TopicPartition, int] | None:
         """{"topic": {"0": number}} as {(topic, 0): number}."""
-        found = self.by_topic(name, expected, {}, at_least=at_least)
-        return None if found is None else found[1]
+        numbers = self.by_topic(name, expected, {}, at_least=at_least)
+        return None if numbers is None else numbers[1]
 
     def by_topic(
         self, name: str, expected: str, words: Mapping[str, int], *, at_least: int

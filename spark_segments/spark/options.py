@@ -299,8 +299,8 @@ def write_options(options: Mapping[str, str]) -> WriteOptions:
 
 def _formats(given: OptionValues) -> dict[str, str]:
     """The options that say what keys and values are; values/ knows what they mean."""
-    found = {name: given.text(name) for name in VALUE_OPTIONS}
-    return {name: value for name, value in found.items() if value is not None}
+    texts = {name: given.text(name) for name in VALUE_OPTIONS}
+    return {name: value for name, value in texts.items() if value is not None}
 
 
 def ignored_by_reader(options: Mapping[str, str]) -> list[str]:
@@ -342,12 +342,12 @@ def _quantity(parse: Callable[[str], int], at_least: int = 0) -> Callable[[str],
 
     def parsed(text: str) -> int:
         try:
-            found = parse(text)
+            quantity = parse(text)
         except InvalidOptionError:
             raise ValueError(text) from None
-        if not at_least <= found < 2**63:
+        if not at_least <= quantity < 2**63:
             raise ValueError(text)
-        return found
+        return quantity
 
     return parsed
 
@@ -431,13 +431,13 @@ def _limit(given: OptionValues, side: str, default: int) -> Limit:
         'earliest, latest, or JSON such as {"topicA":{"0":23,"1":-1},"topicB":"earliest"}, where -2 is the earliest '
         "and -1 the latest offset"
     )
-    found = given.by_topic(name, expected, words, at_least=EARLIEST)
-    return Limit(name, offsets=found[1], topics=found[0]) if found else Limit(name, offset=default)
+    offsets = given.by_topic(name, expected, words, at_least=EARLIEST)
+    return Limit(name, offsets=offsets[1], topics=offsets[0]) if offsets else Limit(name, offset=default)
 
 
 def _refuse(limit: Limit, offset: int, word: str, why: str) -> None:
     wrong = [topic for topic, number in (limit.topics or {}).items() if number == offset]
-    wrong += [f"{topic}-{number}" for (topic, number), one in (limit.offsets or {}).items() if one == offset]
+    wrong += [f"{topic}-{number}" for (topic, number), at in (limit.offsets or {}).items() if at == offset]
     if limit.offset == offset or wrong:
         where = f" for {wrong[0]}" if wrong else ""
         raise InvalidOptionError(f"Option {limit.option} cannot be {word}{where}: {why}")
@@ -452,7 +452,7 @@ def _check_order(start: Limit, end: Limit) -> None:
     for low, high in ((start.offsets, end.offsets), (start.timestamps_ms, end.timestamps_ms)):
         if low is None or high is None:
             continue
-        low, high = ({one: side[one] for one in side if one[0] not in whole} for side in (low, high))
+        low, high = ({key: side[key] for key in side if key[0] not in whole} for side in (low, high))
         if low.keys() != high.keys():
             raise InvalidOptionError(
                 f"Options {start.option} and {end.option} must name the same partitions",

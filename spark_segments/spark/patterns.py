@@ -73,8 +73,8 @@ def _next(text: str, start: int, inside: bool) -> tuple[str, str, bool]:
     """(next piece of `text`, its translation, whether a character class is open behind it)"""
     if quoted := _QUOTED.match(text, start):
         return quoted.group(), re.escape(quoted.group(1)), inside
-    if found := _PROPERTY.match(text, start):
-        return found.group(), _property(found, text, inside), inside
+    if match := _PROPERTY.match(text, start):
+        return match.group(), _property(match, text, inside), inside
     if text[start] == "\\":
         piece = text[start : start + 2]
         if piece in _REFUSED_ESCAPES:
@@ -101,12 +101,12 @@ def _next(text: str, start: int, inside: bool) -> tuple[str, str, bool]:
     return text[start], text[start], inside
 
 
-def _property(found: re.Match[str], text: str, inside: bool) -> str:
-    name = found.group(2) or found.group(3)
+def _property(match: re.Match[str], text: str, inside: bool) -> str:
+    name = match.group(2) or match.group(3)
     members = _CLASSES.get(name) or _CLASSES.get(name.removeprefix("Is"))
-    negated = found.group(1) == "P"
+    negated = match.group(1) == "P"
     if members is None or (negated and inside):
-        raise _refusal(text, found.group())
+        raise _refusal(text, match.group())
     if inside:
         return members
     return f"[^{members}]" if negated else f"[{members}]"

@@ -89,7 +89,7 @@ class Reader(Versioned, DataSourceReader):
         is_whole = len(pieces) == len(wanted)
         groups = list(_groups(pieces, whole=is_whole))
         if not is_whole or options.latest:  # a topic is planned several times then, from rows that are read once
-            for topic in {one.topic for one in wanted}:
+            for topic in {offset_range.topic for offset_range in wanted}:
                 _ = self._snapshots[topic].live
         if options.min_partitions is not None and not is_whole:  # the pieces are the tasks asked for
             if options.latest:
@@ -107,8 +107,8 @@ class Reader(Versioned, DataSourceReader):
     ) -> Iterator[Any]:
         """The parts of all topics, topic by topic; those of a group are of no other group."""
         topics: dict[str, list[OffsetRange]] = {}
-        for one in wanted:
-            topics.setdefault(one.topic, []).append(one)
+        for offset_range in wanted:
+            topics.setdefault(offset_range.topic, []).append(offset_range)
         pieces: dict[str, list[dict[int, tuple[int, int]]]] = {}
         for group in groups:
             pieces.setdefault(group[0].topic, []).append(_offsets(group))
@@ -153,7 +153,7 @@ def _groups(pieces: list[OffsetRange], *, whole: bool) -> Iterator[list[OffsetRa
 
 
 def _offsets(ranges: Iterable[OffsetRange]) -> dict[int, tuple[int, int]]:
-    return {one.partition: (one.start, one.end) for one in ranges}
+    return {offset_range.partition: (offset_range.start, offset_range.end) for offset_range in ranges}
 
 
 def _conformed(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:

@@ -51,10 +51,10 @@ def typed_schema(readers: Mapping[str, Sequence[Decoder]]) -> pa.Schema:
     if not any(readers.values()):
         return RECORD_SCHEMA
     columns = extensions.provided("columns")[-1]
-    found: dict[str, pa.Schema] = {
+    schemas: dict[str, pa.Schema] = {
         topic: _for_spark(columns(RECORD_SCHEMA.names, decoders).schema) for topic, decoders in readers.items()
     }
-    (first, schema), *others = found.items()
+    (first, schema), *others = schemas.items()
     for topic, other in others:
         if other != schema:
             raise InvalidOptionError(
@@ -65,7 +65,9 @@ def typed_schema(readers: Mapping[str, Sequence[Decoder]]) -> pa.Schema:
 
 
 def _for_spark(schema: pa.Schema) -> pa.Schema:
-    return pa.schema([pa.field(one.name, without_times(one.type)) if one.name in _NULLABLE else one for one in schema])
+    return pa.schema(
+        [pa.field(field.name, without_times(field.type)) if field.name in _NULLABLE else field for field in schema]
+    )
 
 
 def _full_schema(columns: pa.Schema) -> StructType:

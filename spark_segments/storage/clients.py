@@ -213,9 +213,9 @@ class S3Client:
         uploads = []
         with self._failures():
             pages = self._client.get_paginator("list_multipart_uploads").paginate(Bucket=self._bucket, Prefix=prefix)
-            for one in (one for page in pages for one in page.get("Uploads", [])):
-                started_ms = int(one["Initiated"].timestamp() * 1000)
-                uploads.append(Upload(one["Key"].removeprefix(prefix), one["UploadId"], started_ms))
+            for upload in (upload for page in pages for upload in page.get("Uploads", [])):
+                started_ms = int(upload["Initiated"].timestamp() * 1000)
+                uploads.append(Upload(upload["Key"].removeprefix(prefix), upload["UploadId"], started_ms))
         return sorted(uploads, key=lambda upload: upload.path)
 
     def abort_uploads(self, uploads: Iterable[Upload]) -> None:

@@ -49,9 +49,9 @@ class Location:
         Azure's client names addresses in its errors, and a SAS token is a part of them. A store may repeat what came in
         the header Authorization, with keys of a file or of a machine's role.
         """
-        found = [value for name, value in self.options.items() if _SECRET.search(name)]
-        found += [value for name, value in os.environ.items() if name.lower() in KNOWN and _SECRET.search(name)]
-        for value in sorted({one for one in found if len(one) >= _SHORTEST_SECRET}, key=len, reverse=True):
+        secrets = [value for name, value in self.options.items() if _SECRET.search(name)]
+        secrets += [value for name, value in os.environ.items() if name.lower() in KNOWN and _SECRET.search(name)]
+        for value in sorted({secret for secret in secrets if len(secret) >= _SHORTEST_SECRET}, key=len, reverse=True):
             for spelling in (value, quote(value, safe=""), quote(value)):
                 text = text.replace(spelling, "***")
         return _SIGNED.sub(r"\1***", text)

@@ -96,14 +96,14 @@ class ObjectStore:
         with _errors():
             if recursive:
                 several = self.store.list(prefix or None, chunk_size=_LISTED)
-                found = [info for infos in several for info in infos]
+                infos = [info for infos in several for info in infos]
             else:
-                found = list(self.store.list_with_delimiter(prefix or None)["objects"])
+                infos = list(self.store.list_with_delimiter(prefix or None)["objects"])
         below = len(prefix) + 1 if prefix else 0
         return [
-            (one["path"][below:], one["size"], _modified_ms(one), one["e_tag"] or "")
-            for one in found
-            if one["size"] or not self._is_directory(one["path"], prefix)
+            (info["path"][below:], info["size"], _modified_ms(info), info["e_tag"] or "")
+            for info in infos
+            if info["size"] or not self._is_directory(info["path"], prefix)
         ]
 
     def _is_directory(self, path: str, prefix: str) -> bool:
@@ -121,8 +121,8 @@ class ObjectStore:
 
     def directories(self, path: str) -> Names:
         with _errors():
-            found = self.store.list_with_delimiter(_key(path) or None)["common_prefixes"]
-        return [name.rpartition("/")[2] for name in found]
+            prefixes = self.store.list_with_delimiter(_key(path) or None)["common_prefixes"]
+        return [name.rpartition("/")[2] for name in prefixes]
 
     def stream(self, path: str, *, unique: bool = False) -> _Upload:
         # The store would silently replace an object of this name.

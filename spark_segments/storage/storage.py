@@ -184,9 +184,9 @@ class Storage:
 
     def list(self, path: str = "", recursive: bool = False) -> list[FileInfo]:
         """The files of a directory (`recursive`: and below), sorted by path; none where the directory is missing."""
-        found = self._retried(path, lambda files, full: files.list(full, recursive))
+        listed = self._retried(path, lambda files, full: files.list(full, recursive))
         prefix = f"{path.strip('/')}/" if path.strip("/") else ""
-        infos = (FileInfo(prefix + name, size, mtime_ms, version) for name, size, mtime_ms, version in found)
+        infos = (FileInfo(prefix + name, size, mtime_ms, version) for name, size, mtime_ms, version in listed)
         return sorted(infos, key=lambda info: info.path)
 
     def directories(self, path: str = "") -> Names:

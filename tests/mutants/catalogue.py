@@ -9,8 +9,8 @@ MUTANTS = (
         "commit",
         "a lost reply is not looked for",
         "log/manifest/commit.py",
-        "        found = tries.found(state.version)\n",
-        "        found = None\n",
+        "            made = tries.found(state.version)\n",
+        "            made = None\n",
         "tests/log/commits/test_lost_replies.py::test_a_lost_reply_is_found_below_later_commits",
     ),
     Mutant(

@@ -254,72 +254,75 @@ def filter_batches(batches, rules, rows, ends, out, spans) -> tuple:
     bad_row: i64 = -1
     bad_at: i64 = -1
     row: i64 = 0
-    one: Batch
+    batch: Batch
     after: i64
     read: i64
     row_first: i64
     row_last: i64
     size: i64
-    found: i64
+    count: i64
+    group_row: i64
     horizon_ms: i64
     has_horizon: cython.bint
-    new_horizon: cython.bint
+    is_new: cython.bint
     with cython.nogil:
         while row < total and bad_row < 0:
-            one = _batch(batches_at, row)
-            if one.action & (KEEP_WHOLE | LIVE_KNOWN):
-                if one.action & KEEP_WHOLE:
-                    span = _add_span(span, first_span, one.address, one.size, -1)
+            batch = _batch(batches_at, row)
+            if batch.action & (KEEP_WHOLE | LIVE_KNOWN):
+                if batch.action & KEEP_WHOLE:
+                    span = _add_span(span, first_span, batch.address, batch.size, -1)
                     unchanged += 1
                 else:
-                    found = _read_live(one, live, first_row)
-                    if found < 0:
+                    count = _read_live(batch, live, first_row)
+                    if count < 0:
                         bad_row = row
-                        bad_at = -1 - found
+                        bad_at = -1 - count
                         break
-                    kept += found
-                    superseded += one.records - found
-                    horizon_ms = one.base_timestamp if one.attributes & DELETE_HORIZON_MASK else NO_TIMESTAMP
-                    size = _rebuild(one, first_row, first_row + one.records * KEY_ROW_BYTES, found, horizon_ms, to)
+                    kept += count
+                    superseded += batch.records - count
+                    horizon_ms = batch.base_timestamp if batch.attributes & DELETE_HORIZON_MASK else NO_TIMESTAMP
+                    size = _rebuild(batch, first_row, first_row + batch.records * KEY_ROW_BYTES, count, horizon_ms, to)
                     if size < 0:
                         bad_row = row
-                        bad_at = one.start
+                        bad_at = batch.start
                         break
-                    span = _add_span(span, first_span, to, size, row if one.codec != 0 else -1)
+                    span = _add_span(span, first_span, to, size, row if batch.codec != 0 else -1)
                     to += size
                 row += 1
                 continue
             read = 0
             after = row
             while after < total and after - row < GROUP:
-                one = _batch(batches_at, after)
-                if (after > row and read + one.records > GROUP) or one.action & (KEEP_WHOLE | LIVE_KNOWN):
+                batch = _batch(batches_at, after)
+                if (after > row and read + batch.records > GROUP) or batch.action & (KEEP_WHOLE | LIVE_KNOWN):
                     break
-                found = read_keys(one.start, one.end, one.base_offset, one.records, seed, secret, first_row, read)
-                if found < 0:
+                count = read_keys(
+                    batch.start, batch.end, batch.base_offset, batch.records, seed, secret, first_row, read
+                )
+                if count < 0:
                     bad_row = after
-                    bad_at = -1 - found
+                    bad_at = -1 - count
                     break
-                read = found
+                read = count
                 store_native_i64(ends_at + 8 * (after - row), read)
                 after += 1
             if bad_row >= 0:
                 break
             row_first = first_row
-            found = row
+            group_row = row
             while row < after:
-                one = _batch(batches_at, row)
-                row_last = first_row + load_native_i64(ends_at + 8 * (row - found)) * KEY_ROW_BYTES
-                has_horizon = one.attributes & DELETE_HORIZON_MASK != 0
+                batch = _batch(batches_at, row)
+                row_last = first_row + load_native_i64(ends_at + 8 * (row - group_row)) * KEY_ROW_BYTES
+                has_horizon = batch.attributes & DELETE_HORIZON_MASK != 0
                 # Control records have keys that are not the map's.
                 counts = judge(
                     table,
                     row_first,
                     row_last,
                     first_row + read * KEY_ROW_BYTES,
-                    0 if one.attributes & CONTROL_MASK else map_end_offset,
+                    0 if batch.attributes & CONTROL_MASK else map_end_offset,
                     keep_without_key,
-                    has_horizon and now_ms >= one.base_timestamp,
+                    has_horizon and now_ms >= batch.base_timestamp,
                     held,
                 )
                 kept += counts.kept
@@ -327,27 +330,27 @@ def filter_batches(batches, rules, rows, ends, out, spans) -> tuple:
                 expired += counts.expired
                 no_key += counts.no_key
                 tombstones += counts.tombstones
-                new_horizon = not has_horizon and new_horizon_ms >= 0
-                new_horizon = new_horizon and (counts.tombstones > 0 or one.action & SET_HORIZON != 0)
+                is_new = not has_horizon and new_horizon_ms >= 0
+                is_new = is_new and (counts.tombstones > 0 or batch.action & SET_HORIZON != 0)
                 if counts.kept == 0:
-                    if one.action & KEEP_EMPTY:
-                        if _empty(one, to):
-                            span = _add_span(span, first_span, one.address, one.size, -1)
+                    if batch.action & KEEP_EMPTY:
+                        if _empty(batch, to):
+                            span = _add_span(span, first_span, batch.address, batch.size, -1)
                             unchanged += 1
                         else:
                             span = _add_span(span, first_span, to, BATCH_OVERHEAD, -1)
                             to += BATCH_OVERHEAD
-                elif counts.kept * KEY_ROW_BYTES == row_last - row_first and not new_horizon:
-                    span = _add_span(span, first_span, one.address, one.size, -1)
+                elif counts.kept * KEY_ROW_BYTES == row_last - row_first and not is_new:
+                    span = _add_span(span, first_span, batch.address, batch.size, -1)
                     unchanged += 1
                 else:
-                    horizon_ms = new_horizon_ms if new_horizon else one.base_timestamp if has_horizon else NO_TIMESTAMP
-                    size = _rebuild(one, row_first, row_last, counts.kept, horizon_ms, to)
+                    horizon_ms = new_horizon_ms if is_new else batch.base_timestamp if has_horizon else NO_TIMESTAMP
+                    size = _rebuild(batch, row_first, row_last, counts.kept, horizon_ms, to)
                     if size < 0:
                         bad_row = row
-                        bad_at = one.start
+                        bad_at = batch.start
                         break
-                    span = _add_span(span, first_span, to, size, row if one.codec != 0 else -1)
+                    span = _add_span(span, first_span, to, size, row if batch.codec != 0 else -1)
                     to += size
                 row_first = row_last
                 row += 1

@@ -90,35 +90,35 @@ def read_keys(
     start: i64
     after: i64
     flags: i64
-    one: Varint
+    field: Varint
     delta: Varint
     while record < count:
         start = position
-        one = read_varint(start, end)
-        if one.at < 0 or one.value < 1 or one.value > end - one.at:
+        field = read_varint(start, end)
+        if field.at < 0 or field.value < 1 or field.value > end - field.at:
             return -1 - start
-        position = one.at + one.value
+        position = field.at + field.value
         # Where each begins, the one before says: caches get what comes next if records are of about the same size.
         prefetch_near(position + LOOK_AHEAD * (position - start))
-        one = read_varlong(one.at + 1, position)
-        if one.at < 0:
+        field = read_varlong(field.at + 1, position)
+        if field.at < 0:
             return -1 - start
-        delta = read_varint(one.at, position)
+        delta = read_varint(field.at, position)
         if delta.at < 0:
             return -1 - start
-        one = read_varint(delta.at, position)
-        after = one.at
-        if after < 0 or one.value < -1 or one.value > position - after:
+        field = read_varint(delta.at, position)
+        after = field.at
+        if after < 0 or field.value < -1 or field.value > position - after:
             return -1 - start
         flags = 0
-        if one.value >= 0:
+        if field.value >= 0:
             flags = HAS_KEY
-            store_key_hash(after, one.value, seed, secret, at + ROW_KEY)
-            after += one.value
-        one = read_varint(after, position)
-        if one.at < 0 or one.value < -1 or one.value > position - one.at:
+            store_key_hash(after, field.value, seed, secret, at + ROW_KEY)
+            after += field.value
+        field = read_varint(after, position)
+        if field.at < 0 or field.value < -1 or field.value > position - field.at:
             return -1 - start
-        if one.value < 0:
+        if field.value < 0:
             flags |= TOMBSTONE
         store_native_i64(at, start)
         store_native_i64(at + ROW_OFFSET, wrap_i64(base_offset + delta.value))
@@ -479,7 +479,7 @@ def set_bits(slots, start_offset: i64, count: i64, bits) -> None:
             at += BYTES_PER_SLOT
 
 
-def count_bits(bits, wanted, starts, ends, found) -> None:
+def count_bits(bits, wanted, starts, ends, counts) -> None:
     """Sets `found` (int64[n]) of each wanted (bool[n]) range [start, end) (int64[n] each) to how many of its bits are
     set.
     """
@@ -487,7 +487,7 @@ def count_bits(bits, wanted, starts, ends, found) -> None:
     is_wanted: i64 = address_of(wanted)
     first: i64 = address_of(starts)
     last: i64 = address_of(ends)
-    out: i64 = address_of(found)
+    out: i64 = address_of(counts)
     rows: i64 = len(starts)
     row: i64
     at: i64

@@ -105,24 +105,24 @@ def _no_start(problem: i64, expected: i64, found: i64) -> Start:
 @cython.nogil
 def _read_start(position: i64, end: i64, last_offset_delta: i64, previous: i64) -> Start:
     """A record up to its key."""
-    one: Varint = read_varint(position, end)
-    length: i64 = one.value
-    position = one.at
+    field: Varint = read_varint(position, end)
+    length: i64 = field.value
+    position = field.at
     if position < 0:
         return _no_start(CUT, 0, 0)
     if length < SMALLEST_RECORD - 1 or length > end - position:
         return _no_start(BAD_LENGTH, end - position, length)
     record_end: i64 = position + length
-    one = read_varlong(position + 1, record_end)
-    timestamp_delta: i64 = one.value
-    if one.at < 0:
+    field = read_varlong(position + 1, record_end)
+    timestamp_delta: i64 = field.value
+    if field.at < 0:
         return _no_start(CUT, 0, 0)
-    one = read_varint(one.at, record_end)
-    if one.at < 0:
+    field = read_varint(field.at, record_end)
+    if field.at < 0:
         return _no_start(CUT, 0, 0)
-    if one.value <= previous or one.value > last_offset_delta:
-        return _no_start(BAD_OFFSET, previous + 1, one.value)
-    out: Start = Start(0, 0, 0, timestamp_delta, one.value, one.at, record_end)
+    if field.value <= previous or field.value > last_offset_delta:
+        return _no_start(BAD_OFFSET, previous + 1, field.value)
+    out: Start = Start(0, 0, 0, timestamp_delta, field.value, field.at, record_end)
     return out
 
 
@@ -153,21 +153,21 @@ def _read_any(position: i64, end: i64, last_offset_delta: i64, previous: i64) ->
         if count.value < 0 or count.value > (end - first) // 2:
             return _bad(BAD_HEADER_COUNT, (end - first) // 2, count.value)
         position = first
-        one: Varint
+        field: Varint
         done: i64 = 0
         while done < count.value:
-            one = read_varint(position, end)
-            if one.at < 0:
+            field = read_varint(position, end)
+            if field.at < 0:
                 return _bad(CUT, 0, 0)
-            if one.value < 0 or one.value > end - one.at:
-                return _bad(BAD_HEADER_KEY, end - one.at, one.value)
-            position = one.at + one.value
-            one = read_varint(position, end)
-            if one.at < 0:
+            if field.value < 0 or field.value > end - field.at:
+                return _bad(BAD_HEADER_KEY, end - field.at, field.value)
+            position = field.at + field.value
+            field = read_varint(position, end)
+            if field.at < 0:
                 return _bad(CUT, 0, 0)
-            if one.value < -1 or one.value > end - one.at:
-                return _bad(BAD_HEADER_VALUE, end - one.at, one.value)
-            position = one.at + max(one.value, 0)
+            if field.value < -1 or field.value > end - field.at:
+                return _bad(BAD_HEADER_VALUE, end - field.at, field.value)
+            position = field.at + max(field.value, 0)
             done += 1
         if position != end:
             return _bad(BAD_SIZE, end - first, position - first)
@@ -189,19 +189,19 @@ def _read_usual(position: i64, end: i64, last_offset_delta: i64, previous: i64) 
     """
     if position + MOST_HEAD_BYTES > end:
         return _bad(UNUSUAL, 0, 0)
-    one: Varint = _short(position)
-    if one.at < 0 or one.value & 1 != 0:
+    field: Varint = _short(position)
+    if field.at < 0 or field.value & 1 != 0:
         return _bad(UNUSUAL, 0, 0)
-    record_end: i64 = one.at + (one.value >> 1)
-    one = _short(one.at + 1)
-    timestamp_delta: i64 = one.value
-    if one.at < 0:
+    record_end: i64 = field.at + (field.value >> 1)
+    field = _short(field.at + 1)
+    timestamp_delta: i64 = field.value
+    if field.at < 0:
         return _bad(UNUSUAL, 0, 0)
-    one = _short(one.at)
-    if one.at < 0 or one.value & 1 != 0:
+    field = _short(field.at)
+    if field.at < 0 or field.value & 1 != 0:
         return _bad(UNUSUAL, 0, 0)
-    offset_delta: i64 = one.value >> 1
-    key: Varint = _short(one.at)
+    offset_delta: i64 = field.value >> 1
+    key: Varint = _short(field.at)
     if key.at < 0:
         return _bad(UNUSUAL, 0, 0)
     at: i64 = key.at
@@ -249,8 +249,8 @@ def _begin(column: Binary) -> cython.void:
 @cython.nogil
 def _set_null(validity: i64, row: i64) -> cython.void:
     at: i64 = validity + (row >> 3)
-    one: i64 = 1
-    store_i8(at, load_u8(at) & ~(one << (row & 7)))
+    bit: i64 = 1
+    store_i8(at, load_u8(at) & ~(bit << (row & 7)))
 
 
 @cython.cfunc
@@ -507,7 +507,7 @@ def decode_headers(first_row: i64, rows: i64, first_header: i64, headers, key_co
     position: i64
     end: i64
     until: i64
-    one: Varint
+    field: Varint
     with cython.nogil:
         _begin(key)
         _begin(value)
@@ -516,20 +516,20 @@ def decode_headers(first_row: i64, rows: i64, first_header: i64, headers, key_co
             end = load_native_i64(header_ends + 8 * row)
             until = load_native_i32(header_offsets + 4 * row + 4) - first_header
             while filled < until:
-                one = read_varint(position, end)
-                if one.at < 0 or one.value < 0 or one.value > end - one.at:
+                field = read_varint(position, end)
+                if field.at < 0 or field.value < 0 or field.value > end - field.at:
                     problem = BAD_HEADER_KEY
-                    found = one.value
+                    found = field.value
                     break
-                key_bytes = _put(key, filled, key_bytes, one.at, one.value, end)
-                one = read_varint(one.at + one.value, end)
-                if one.at < 0 or one.value < -1 or one.value > end - one.at:
+                key_bytes = _put(key, filled, key_bytes, field.at, field.value, end)
+                field = read_varint(field.at + field.value, end)
+                if field.at < 0 or field.value < -1 or field.value > end - field.at:
                     problem = BAD_HEADER_VALUE
-                    found = one.value
+                    found = field.value
                     break
-                value_bytes = _put(value, filled, value_bytes, one.at, one.value, end)
-                null_values += one.value < 0
-                position = one.at + max(one.value, 0)
+                value_bytes = _put(value, filled, value_bytes, field.at, field.value, end)
+                null_values += field.value < 0
+                position = field.at + max(field.value, 0)
                 filled += 1
             if problem != GOOD:
                 break

@@ -326,17 +326,17 @@ def seal(out: cython.uchar[::1], table: cython.longlong[:, ::1], leader_epoch: i
             _seal_batch(begin, table, row, leader_epoch)
 
 
-def partitions_of(key, partitions: i64, found: cython.int[::1]):
+def partitions_of(key, partitions: i64, numbers: cython.int[::1]):
     """The partition of each row of a BinaryView, NO_PARTITION for nulls."""
     keys: Column = _column(key)
     row: i64
-    rows: i64 = found.shape[0]
+    rows: i64 = numbers.shape[0]
     with cython.nogil:
         for row in range(rows):
             if _is_null(keys.validity, keys.first_bit + row):
-                found[row] = NO_PARTITION
+                numbers[row] = NO_PARTITION
             else:
-                found[row] = (
+                numbers[row] = (
                     _murmur2(keys.data + _start(keys, row), keys.data + _start(keys, row + 1)) & LOW_31
                 ) % partitions
 

@@ -38,10 +38,10 @@ def crc32c(buffer, crc: int = 0) -> int:
     before: i64 = crc
     start: i64 = address_of(buffer)
     end: i64 = start + size_of(buffer)
-    found: i64
+    checksum: i64
     with cython.nogil:
-        found = best_crc(before, start, end)
-    return found
+        checksum = best_crc(before, start, end)
+    return checksum
 
 
 def table_crc32c(buffer, crc: int = 0) -> int:

@@ -65,8 +65,8 @@ def seeded_secret(seed: int) -> np.ndarray:
 def hash_of(key: object, seed: int = 0) -> tuple[int, int]:
     """(low, high) 64 bits of the hash of one key's bytes, a buffer: of the xxhash package's `xxh3_128_intdigest`."""
     secret = seeded_secret(seed)
-    found: KeyHash = _key_hash(address_of(key), len(key), seed, address_of(secret))
-    return found.low, found.high
+    hashed: KeyHash = _key_hash(address_of(key), len(key), seed, address_of(secret))
+    return hashed.low, hashed.high
 
 
 @cython.cfunc
@@ -288,6 +288,6 @@ def store_key_hash(position: i64, size: i64, seed: u64, secret: i64, out: i64) -
     At address `secret` lies `seeded_secret(seed)`. A caller that got the pair and stored it would be slower: gcc puts
     the two registers on the stack and loads 16 bytes at once, which the processor cannot do before both have arrived.
     """
-    found: KeyHash = _key_hash(position, size, seed, secret)
-    store_native_i64(out, found.low)
-    store_native_i64(out + 8, found.high)
+    hashed: KeyHash = _key_hash(position, size, seed, secret)
+    store_native_i64(out, hashed.low)
+    store_native_i64(out + 8, hashed.high)

@@ -53,22 +53,22 @@ def size_of(buffer: Any) -> int:
 
 
 def _load(layout: str) -> Callable[[int], int]:
-    one = struct.Struct(layout)
+    number_layout = struct.Struct(layout)
 
     def load(address: int) -> int:
-        _check(address, one.size)
-        return int(one.unpack(ctypes.string_at(address, one.size))[0])
+        _check(address, number_layout.size)
+        return int(number_layout.unpack(ctypes.string_at(address, number_layout.size))[0])
 
     return load
 
 
 def _store(layout: str) -> Callable[[int, int], None]:
-    one = struct.Struct(layout)
-    mask = (1 << 8 * one.size) - 1
+    number_layout = struct.Struct(layout)
+    mask = (1 << 8 * number_layout.size) - 1
 
     def store(address: int, number: int) -> None:
-        _check(address, one.size)
-        ctypes.memmove(address, one.pack(int(number) & mask), one.size)
+        _check(address, number_layout.size)
+        ctypes.memmove(address, number_layout.pack(int(number) & mask), number_layout.size)
 
     return store
 

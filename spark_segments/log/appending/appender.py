@@ -317,10 +317,10 @@ class Appender:
                 timestamp_type=opened.timestamp_type,
                 leader_epoch=NO_LEADER_EPOCH,
             )
-            for writer, one in zip(writers, encoded, strict=True):
-                writer.append(one)
+            for writer, batches in zip(writers, encoded, strict=True):
+                writer.append(batches)
                 if isinstance(writer, WaitingRun):
-                    self._waiting_bytes += one.buffer.size
+                    self._waiting_bytes += batches.buffer.size
             self._make_room(opened, group)
 
     @staticmethod

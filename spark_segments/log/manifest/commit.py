@@ -131,10 +131,10 @@ class _Tries:
         if not self.sent:
             return None
         versions = range(self.sent[0].state.version + 1, latest + 1)
-        found = self.log.find(self.commit_id, versions, self.followed)
-        if found is None:
+        version_and_try = self.log.find(self.commit_id, versions, self.followed)
+        if version_and_try is None:
             return None
-        version, attempt = found
+        version, attempt = version_and_try
         made = self.sent[attempt]
         made.delta.check_kept(made.state.table)
         self.log.mark_made(version, CommitNote(self.commit_id, attempt, made.change.operation))
@@ -207,9 +207,9 @@ class _Committing:
 
             _pause(attempts)
             before, state = state, _read_again(log, tries, state, failure)
-            found = tries.found(state.version)
-            if found is not None:
-                return _on_disk(log, found)
+            made = tries.found(state.version)
+            if made is not None:
+                return _on_disk(log, made)
             failures = failures + 1 if state.version == before.version else 0
             if failures >= FAILURES:
                 hint = "Nothing was committed" if not tries.sent else None
@@ -286,12 +286,12 @@ def _found_after(log: TopicLog, tries: _Tries, txn: Transaction | None, error: E
             versions = log.following(state.table)
             tries.note(versions)
             latest = versions[-1].version
-            found = tries.found(latest)
+            made = tries.found(latest)
         except (SegmentsError, OSError) as unreadable:
             failure: Exception = unreadable
             continue
-        if found is not None:
-            return _on_disk(log, found)
+        if made is not None:
+            return _on_disk(log, made)
         if not tries.may_happen(latest):
             raise error
         failure = error

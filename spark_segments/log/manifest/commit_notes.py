@@ -145,7 +145,7 @@ def notes_of(storage: Storage, topic: str, listed: Iterable[FileInfo] | None = N
                 marked.add(name)
             else:
                 notes.setdefault(name.version, []).append(name)
-    return CommitNotes({version: sorted(notes[version], key=lambda one: one.commit) for version in sorted(notes)},
+    return CommitNotes({version: sorted(notes[version], key=lambda name: name.commit) for version in sorted(notes)},
                        frozenset(marked))  # fmt: skip
 
 
@@ -174,10 +174,10 @@ def read_note(storage: Storage, topic: str, name: NoteName) -> ReadNote | None:
         if zlib.crc32(content[start:]) != said["crc32"]:
             return None
         contents, added = {}, []
-        for one in said["added"]:
-            contents[one["path"]] = data.slice(start, one["size"])
-            added.append(RowFile(one["path"], one["kind"], one["rows"], one["size"], 0, {}))
-            start += one["size"]
+        for file in said["added"]:
+            contents[file["path"]] = data.slice(start, file["size"])
+            added.append(RowFile(file["path"], file["kind"], file["rows"], file["size"], 0, {}))
+            start += file["size"]
         return ReadNote(
             name, said["operation"], said["before"], said["after"], said["removed"], added, contents,
             int(said["committed_ms"]),

@@ -227,13 +227,13 @@ def _erasures(leader: Snapshot, follower: Snapshot | None) -> tuple[list[Erasure
 
     Their versions are the follower's own. An erasure that went on after it was mirrored is a new one.
     """
-    known = {} if follower is None else {one.erasure_id: one for one in Erasure.of(follower)}
+    known = {} if follower is None else {erasure.erasure_id: erasure for erasure in Erasure.of(follower)}
     version = 0 if follower is None else follower.version + 1
     new = []
-    for one in Erasure.of(leader):
-        before = known.get(one.erasure_id)
-        if before is None or (before.committed_ms, before.history) != (one.committed_ms, one.history):
-            new.append(dataclasses.replace(one, version=version))
+    for erasure in Erasure.of(leader):
+        before = known.get(erasure.erasure_id)
+        if before is None or (before.committed_ms, before.history) != (erasure.committed_ms, erasure.history):
+            new.append(dataclasses.replace(erasure, version=version))
     return new, [*known.values(), *new]
 
 
@@ -320,7 +320,7 @@ def _changed(partitions: pa.Table, before: pa.Table) -> pa.Table:
     index = pc.index_in(partitions.column("partition"), before.column("partition").combine_chunks())
     there = before.take(index)  # a row of nulls where there was no such partition
     alike = _alike(partitions, there).to_numpy(zero_copy_only=False)
-    epochs = [one.column("leader_epochs") for one in (partitions, there)]
+    epochs = [rows.column("leader_epochs") for rows in (partitions, there)]
     if not epochs[0].equals(epochs[1]):
         alike &= [mine == theirs for mine, theirs in zip(*(epoch.to_pylist() for epoch in epochs), strict=True)]
     return partitions.filter(pa.array(~alike))

@@ -183,11 +183,11 @@ class Snapshot:
 
     def partition(self, number: int) -> Partition:
         """A partition's row. Raises UnknownTopicError where the topic has no such partition."""
-        found = self.partitions.filter(pc.equal(self.partitions.column("partition"), number))
-        if not found.num_rows:
+        row = self.partitions.filter(pc.equal(self.partitions.column("partition"), number))
+        if not row.num_rows:
             count = self.partitions.num_rows
             raise UnknownTopicError(f"Topic {self.topic} has no partition {number}", hint=f"It has {count} of them")
-        return Partition.of_table(found)[0]
+        return Partition.of_table(row)[0]
 
     def check_partition(self, partition: int) -> None:
         """Raises UnknownTopicError unless the topic has that partition."""

@@ -64,12 +64,13 @@ class Erasure:
     @staticmethod
     def noted(erasures: Iterable[Erasure]) -> dict[str, str]:
         """The entry of the topic's states for these erasures; of those with the same id the last counts."""
-        kept = sorted({erasure.erasure_id: erasure for erasure in erasures}.values(), key=lambda one: one.version)
+        by_id = {erasure.erasure_id: erasure for erasure in erasures}
+        kept = sorted(by_id.values(), key=lambda erasure: erasure.version)
         while len(kept) > MOST_ERASURES:
             first, second = kept[:2]
             keys = None if first.keys is None or second.keys is None else first.keys + second.keys
             kept[:2] = [dataclasses.replace(second, keys=keys, history=first.history or second.history)]
-        return {ERASURES: json.dumps([dataclasses.asdict(one) for one in kept])} if kept else {}
+        return {ERASURES: json.dumps([dataclasses.asdict(erasure) for erasure in kept])} if kept else {}
 
     @staticmethod
     def added(snapshot: Snapshot, erasure: Erasure) -> TopicRow:
@@ -126,14 +127,13 @@ class Hole:
         states = dict(snapshot.states)
         before = [*Hole.of(states), *Undecided.of(states)]
         for prefix, kind, new in ((_HOLES, Hole, holes), (_UNDECIDED, Undecided, undecided)):
-            for partition in {one.partition for one in new}:
+            for partition in {row.partition for row in new}:
                 start = snapshot.partition(partition).log_start_offset
-                rows = {one for one in (*before, *new) if isinstance(one, kind) and one.partition == partition}
-                kept = [dataclasses.asdict(one) for one in sorted(one for one in rows if one.end_offset > start)]
-                states[f"{prefix}{partition}"] = json.dumps(
-                    [{name: value for name, value in row.items() if name != "partition"} for row in kept],
-                    separators=(",", ":"),
-                )
+                rows = {row for row in (*before, *new) if isinstance(row, kind) and row.partition == partition}
+                kept = [dataclasses.asdict(row) for row in sorted(row for row in rows if row.end_offset > start)]
+                for fields in kept:
+                    del fields["partition"]
+                states[f"{prefix}{partition}"] = json.dumps(kept, separators=(",", ":"))
         return dataclasses.replace(snapshot.topic_row, states=states)
 
 
@@ -169,19 +169,19 @@ class Undecided:
 
 
 def _in_order(states: Mapping[str, str], prefix: str, kind: Callable[..., T]) -> list[T]:
-    found = _of_partitions(states, prefix, lambda number, rows: [kind(number, **row) for row in rows])
-    return sorted(itertools.chain.from_iterable(found.values()))  # type: ignore[type-var]
+    by_partition = _of_partitions(states, prefix, lambda number, rows: [kind(number, **row) for row in rows])
+    return sorted(itertools.chain.from_iterable(by_partition.values()))  # type: ignore[type-var]
 
 
 def _of_partitions(states: Mapping[str, str], prefix: str, made: Callable[[int, Any], T]) -> dict[int, T]:
     """{partition: what is made of its entry}. Raises LogDirError for an entry that this package does not write."""
-    found = {}
+    by_partition = {}
     for name, value in states.items():
         if name.startswith(prefix):
             with reading(name, f"{prefix}<partition>"):
                 number = int(name.removeprefix(prefix))
-                found[number] = made(number, json.loads(value))
-    return found
+                by_partition[number] = made(number, json.loads(value))
+    return by_partition
 
 
 @contextlib.contextmanager
@@ -284,9 +284,9 @@ class Captured:
     ) -> TopicRow:
         """The topic's row with these entries. `cluster_id`: None where the cluster does not say it."""
         entries = {
-            f"{prefix}{number}": json.dumps(dataclasses.asdict(one), separators=(",", ":"))
+            f"{prefix}{number}": json.dumps(dataclasses.asdict(entry), separators=(",", ":"))
             for prefix, ones in ((_CAPTURED, new), (_LAST_BATCH, batches or {}))
-            for number, one in ones.items()
+            for number, entry in ones.items()
         }
         if cluster_id is not None:
             entries[Captured.SOURCE_CLUSTER_ID] = cluster_id

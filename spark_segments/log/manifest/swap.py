@@ -28,10 +28,10 @@ class RowSwap:
 
 def live_by_identity(current: Snapshot, partitions: Iterable[int]) -> dict[int, dict[Identity, Segment]]:
     """{partition: its live rows by identity, in log order}, read from the files that can hold them alone."""
-    found: dict[int, dict[Identity, Segment]] = {number: {} for number in partitions}
-    for row in Segment.of_table(live_rows(current.load_segments(found.keys()))):
-        found[row.partition][row.identity] = row
-    return found
+    live: dict[int, dict[Identity, Segment]] = {number: {} for number in partitions}
+    for row in Segment.of_table(live_rows(current.load_segments(live.keys()))):
+        live[row.partition][row.identity] = row
+    return live
 
 
 def not_as_read(live: Mapping[Identity, Segment], rows: Iterable[Segment]) -> list[Segment]:

@@ -110,8 +110,8 @@ class TableState:
     def last_transaction(self, application: str) -> Transaction | None:
         """The application's last transaction on this topic id, None where it has none."""
         rows = self._transaction_rows()
-        found = transactions_of(rows.filter(pc.equal(rows.column("application_id"), application)))
-        return found[0] if found else None
+        transactions = transactions_of(rows.filter(pc.equal(rows.column("application_id"), application)))
+        return transactions[0] if transactions else None
 
     def last_transactions(self) -> list[Transaction]:
         """The last transactions of all applications on this topic id."""
@@ -340,16 +340,14 @@ class TopicLog:
                 path=str(error.filename),
             ) from error
         suffix = _application_id("", topic_id)
-        found = [action["txn"] for action in actions if "txn" in action]
-        mine = {
-            one["appId"].removesuffix(suffix): int(one["version"]) for one in found if one["appId"].endswith(suffix)
-        }
+        txns = [action["txn"] for action in actions if "txn" in action]
+        mine = {txn["appId"].removesuffix(suffix): int(txn["version"]) for txn in txns if txn["appId"].endswith(suffix)}
         return commit_info(actions).get("change"), mine
 
     def operation(self, version: int) -> str | None:
         """The operation of a commit. Raises FileNotFoundError where the log does not have that version (any more)."""
-        found: str | None = commit_info(self.delta.actions(version)).get("change")
-        return found
+        operation: str | None = commit_info(self.delta.actions(version)).get("change")
+        return operation
 
     def find(
         self, commit_id: str, versions: Iterable[int], read: Mapping[int, Mapping[str, Any]] = {}

@@ -105,7 +105,7 @@ def read_across(storage: Storage, part: AcrossPart, *, map_bytes: int = MAP_BYTE
         columns, beaten = list(own.parts[0].selection.columns), older.get(own.partition)
         if beaten is not None and "offset" not in columns:
             selection = replace(own.parts[0].selection, columns=(*columns, "offset"))
-            own = replace(own, parts=tuple(replace(one, selection=selection) for one in own.parts))
+            own = replace(own, parts=tuple(replace(plain, selection=selection) for plain in own.parts))
         for batch in read_latest(storage, own, map_bytes=map_bytes):
             if beaten is not None:
                 is_newest = ~_among(batch.column("offset").to_numpy(), beaten)

@@ -60,7 +60,7 @@ class LatestPart:
     @property
     def cost_bytes(self) -> int:
         """The cost of the reads as that of reading so many bytes."""
-        return sum(one.cost_bytes for one in (*self.parts, *self.head))
+        return sum(part.cost_bytes for part in (*self.parts, *self.head))
 
     @property
     def offsets(self) -> int:
@@ -86,8 +86,8 @@ class LatestPart:
         first_dirty = dict(zip(*(snapshot.partitions.column(name).to_pylist() for name in _DIRTY), strict=True))
         dirty = {number: (max(start, first_dirty[number]), end) for number, (start, end) in offsets.items()}
         heads: dict[int, list[Part]] = {}
-        for one in Part.planned(snapshot, dirty, replace(selection, columns=_OF_HEAD, value_type=Selection.BINARY)):
-            heads.setdefault(one.partition, []).append(one)
+        for head in Part.planned(snapshot, dirty, replace(selection, columns=_OF_HEAD, value_type=Selection.BINARY)):
+            heads.setdefault(head.partition, []).append(head)
 
         latest = []
         for piece in [offsets] if pieces is None else pieces:
@@ -95,14 +95,16 @@ class LatestPart:
             for number, bounds in piece.items():
                 size_bytes = max_partition_bytes
                 if size_bytes is not None:
-                    size_bytes = max(size_bytes, sum(one.size_bytes for one in heads.get(number, ())))
+                    size_bytes = max(size_bytes, sum(head.size_bytes for head in heads.get(number, ())))
                 by_size.setdefault(size_bytes, {})[number] = bounds
             for size_bytes, wanted in by_size.items():
                 planned = Part.planned(snapshot, wanted, selection, size_bytes)
-                for number, parts in groupby(planned, lambda one: one.partition):
+                for number, parts in groupby(planned, lambda part: part.partition):
                     for packed in pack(parts, _ALL_BYTES if size_bytes is None else size_bytes):
                         # Only later records supersede a record.
-                        after = tuple(one for one in heads.get(number, ()) if one.end_offset > packed[0].start_offset)
+                        after = tuple(
+                            head for head in heads.get(number, ()) if head.end_offset > packed[0].start_offset
+                        )
                         latest.append(LatestPart(tuple(packed), after))
         return iter(sorted(latest, key=lambda part: (part.partition, part.parts[0].start_offset)))
 

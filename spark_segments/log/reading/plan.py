@@ -213,17 +213,17 @@ def pack(
     `min_tasks`: a thousand partitions are not a thousand tasks. A single piece of work may be above the limits.
     """
     everything = list(work)
-    shared_bytes = sum(one.cost_bytes for one in everything) // max(PARALLEL_TASKS, min_tasks)
+    shared_bytes = sum(part.cost_bytes for part in everything) // max(PARALLEL_TASKS, min_tasks)
     shared_bytes = min(max_partition_bytes, shared_bytes)
 
-    def begins(task: list[AnyWork], total: np.ndarray, one: AnyWork) -> bool:
+    def begins(task: list[AnyWork], total: np.ndarray, part: AnyWork) -> bool:
         cost_bytes, offsets = int(total[0]), int(total[1])
-        neighbours = (task[-1].topic, task[-1].partition) == (one.topic, one.partition)
+        neighbours = (task[-1].topic, task[-1].partition) == (part.topic, part.partition)
         most_bytes = max_partition_bytes if neighbours else shared_bytes
-        too_many = max_offsets is not None and offsets + one.offsets > max_offsets
-        return too_many or cost_bytes + one.cost_bytes > most_bytes
+        too_many = max_offsets is not None and offsets + part.offsets > max_offsets
+        return too_many or cost_bytes + part.cost_bytes > most_bytes
 
-    tasks = list(in_bins(everything, lambda one: np.array([one.cost_bytes, one.offsets]), begins))
+    tasks = list(in_bins(everything, lambda part: np.array([part.cost_bytes, part.offsets]), begins))
     return _halved(tasks, min_tasks)
 
 

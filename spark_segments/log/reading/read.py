@@ -87,10 +87,10 @@ def _begin(storage: Storage, part: Part, start_offset: int) -> tuple[LookUp, int
         return look_up, window_bytes
     look_up = replace(look_up, byte_position=segment.byte_position)
     if start_offset > segment.base_offset or segment.file_base_offset > segment.name_offset:
-        found, found_bytes = SegmentFile(storage, segment).seek(start_offset)
+        byte_position, found_bytes = SegmentFile(storage, segment).seek(start_offset)
         window_bytes = max(window_bytes, found_bytes)
-        if found > segment.byte_position:
-            look_up = replace(look_up, byte_position=found, offset=start_offset)
+        if byte_position > segment.byte_position:
+            look_up = replace(look_up, byte_position=byte_position, offset=start_offset)
     if part.start_position > look_up.byte_position:  # the batches between belong to the part before
         begin = max(look_up.byte_position, SegmentFile(storage, segment).locate_position(part.start_position))
         look_up = replace(look_up, byte_position=begin, offset=None)

@@ -167,8 +167,8 @@ class SegmentFile:
         with ranges.reader(self.storage, path, self.row.end_position) as read:
             for step in walk(read, path, size, offset_shift=self.row.offset_shift, check_crc=check_crc):
                 with ranges.errors():
-                    found = list(_windows_of(step, size))
-                yield from map(ranges.in_file, found)
+                    windows = list(_windows_of(step, size))
+                yield from map(ranges.in_file, windows)
 
     def offset_index(self) -> tuple[np.ndarray, np.ndarray]:
         """The .index of a segment as `parse_offset_index` gives it. Raises CorruptBatchError, or MissingFileError."""
@@ -300,12 +300,12 @@ class LookUp:
         """
         if self.offset is None:
             return
-        found = None if first is None else int(first.batches.base_offset[0]) + first.offset_shift
-        if found is None or found > self.offset:
+        offset = None if first is None else int(first.batches.base_offset[0]) + first.offset_shift
+        if offset is None or offset > self.offset:
             raise _untrue(
                 segment,
                 f"a batch at or before offset {self.offset} at byte {self.byte_position} of the log",
-                "no batch" if found is None else f"offset {found}",
+                "no batch" if offset is None else f"offset {offset}",
             )
 
     def check_end(self, file: SegmentFile, byte_position: int) -> None:

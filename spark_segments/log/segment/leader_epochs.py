@@ -45,8 +45,8 @@ class LeaderEpochs:
     def known_at(self, offsets: np.ndarray) -> np.ndarray:
         """int64[n]: the epoch of the entry that holds each offset, -1 for an offset below all entries."""
         epochs, starts = np.array([(-1, -1), *self.entries], np.int64).T
-        found: np.ndarray = epochs[np.searchsorted(starts[1:], offsets, side="right")]
-        return found
+        known: np.ndarray = epochs[np.searchsorted(starts[1:], offsets, side="right")]
+        return known
 
     def entry_of(self, offset: int) -> int | None:
         """The same of one offset; None for an offset below all entries."""

@@ -102,10 +102,10 @@ class SharedObjectWriter:
         figures, indexes = figures_of_runs([run.batches for run in self._runs], self._limits)
         byte_position = self.log_bytes
         rows = []
-        for run, found, (index, time_index) in zip(self._runs, figures, indexes, strict=True):
-            found.tombstones = run.tombstones
+        for run, run_figures, (index, time_index) in zip(self._runs, figures, indexes, strict=True):
+            run_figures.tombstones = run.tombstones
             rows.append(
-                found.row(
+                run_figures.row(
                     topic_id=self._topic_id,
                     partition=run.partition,
                     path=self._path,

@@ -58,8 +58,8 @@ class BatchNotes:
     @classmethod
     def join(cls, parts: Iterable[BatchNotes]) -> BatchNotes:
         """The notes of neighbouring parts, in order."""
-        found = list(parts)
-        return cls(*(np.concatenate([getattr(part, name) for part in found]) for name in cls.__slots__))
+        neighbours = list(parts)
+        return cls(*(np.concatenate([getattr(part, name) for part in neighbours]) for name in cls.__slots__))
 
 
 @dataclass(slots=True)

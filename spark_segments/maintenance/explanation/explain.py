@@ -70,8 +70,8 @@ def explain(
     if timestamp_ms is not None:
         from spark_segments.log.reading.times import offsets_for_times
 
-        found = offsets_for_times(log.storage, snapshot, {partition: timestamp_ms})[partition]
-        offset, record_ms = found or (snapshot.partition(partition).log_end_offset, None)
+        answer = offsets_for_times(log.storage, snapshot, {partition: timestamp_ms})[partition]
+        offset, record_ms = answer or (snapshot.partition(partition).log_end_offset, None)
     assert offset is not None
     return explain_record(
         snapshot,

@@ -179,8 +179,8 @@ def _roll_offsets(storage: Storage, chunks: Sequence[Segment], rules: RollRules)
             offsets.append(chunk.next_offset)
             last = _LastSegment(OpenSegment(chunk.next_offset), chunk.created_ms)
         elif exact or _may_roll(_with_chunk(last, chunk), chunk, rules):
-            found, last = _scan(storage, chunk, rules, last)
-            offsets.extend(found)
+            begun, last = _scan(storage, chunk, rules, last)
+            offsets.extend(begun)
         else:
             last = _with_chunk(last, chunk)
     return offsets, last

@@ -41,7 +41,7 @@ def _of(progress: Any, name: str) -> Any:
 def _offsets(text: Any) -> dict[str, Any] | None:
     """Offsets of this package's source; None for those of another source, or none at all."""
     try:
-        found = json.loads(text) if isinstance(text, str) else text
+        offsets = json.loads(text) if isinstance(text, str) else text
     except ValueError:
         return None
-    return found if isinstance(found, dict) and ABOUT in found else None
+    return offsets if isinstance(offsets, dict) and ABOUT in offsets else None

@@ -113,8 +113,8 @@ class LimitedStreamReader(StreamReader, SupportsTriggerAvailableNow):
             check_start(self._options.read, snapshots, self._start)
         positions, states = from_json(start), self._topics.states(snapshots)
         begins = self._begins(positions, states)
-        ends = {one: max(begins[one], state.end) for one, state in states.items()}
-        self._latest = {one: states[one].position(end) for one, end in ends.items()}
+        ends = {key: max(begins[key], state.end) for key, state in states.items()}
+        self._latest = {key: states[key].position(end) for key, end in ends.items()}
         if is_first and not is_repeatable(self._options.read.start):
             return start
         if not isinstance(limit, ReadAllAvailable):
@@ -122,7 +122,7 @@ class LimitedStreamReader(StreamReader, SupportsTriggerAvailableNow):
                 return start
             if self._options.max_offsets is not None:
                 ends = split_in_proportion(begins, ends, self._options.max_offsets)
-        reached = {one: states[one].position(end) for one, end in ends.items()}
+        reached = {key: states[key].position(end) for key, end in ends.items()}
         if not reached or reached == positions:
             return start
         return to_json(reached, start if is_first else None)

@@ -43,8 +43,8 @@ def to_json(positions: Positions, begin: Mapping[str, Any] | None = None) -> dic
 
 def begin_of(end: Mapping[str, Any]) -> Mapping[str, Any] | None:
     """Where the batch with this end begins, if it is a query's first batch and says so."""
-    found = end.get(ABOUT, {}).get("begin")
-    return found if isinstance(found, Mapping) else None
+    begin = end.get(ABOUT, {}).get("begin")
+    return begin if isinstance(begin, Mapping) else None
 
 
 def from_json(offsets: Mapping[str, Any]) -> dict[TopicPartition, Position]:

@@ -65,11 +65,11 @@ class StreamTopics:
 
         names = self._options.topics.chosen(log.directories)
         if len(names) < 2:
-            found = [look(name) for name in names]
+            snapshots = [look(name) for name in names]
         else:
             with ThreadPoolExecutor(min(_THREADS, len(names))) as pool:
-                found = list(pool.map(look, names))
-        return {name: one for name, one in zip(names, found, strict=True) if one is not None}
+                snapshots = list(pool.map(look, names))
+        return {name: snapshot for name, snapshot in zip(names, snapshots, strict=True) if snapshot is not None}
 
     def states(self, snapshots: Mapping[str, Snapshot]) -> dict[TopicPartition, PartitionState]:
         """The state of every subscribed partition that is there."""
@@ -153,7 +153,7 @@ class StreamReader(DataSourceStreamReader):
         states = self._topics.states(snapshots)
         self._start = start_offsets(self._options.read, snapshots, self._offsets_for_times)
         self._initial = to_json(
-            {one: states[one].position(states[one].end if at is None else at) for one, at in self._start.items()}
+            {key: states[key].position(states[key].end if at is None else at) for key, at in self._start.items()}
         )
 
     @as_itself
@@ -161,11 +161,11 @@ class StreamReader(DataSourceStreamReader):
         """The end of the topics; where the stream is, as far as that is known, where there is nothing to read yet."""
         states = self._topics.states(self._look())
         if self._reached is None:
-            self._reached = to_json({one: state.position(state.end) for one, state in states.items()})
+            self._reached = to_json({key: state.position(state.end) for key, state in states.items()})
             return self._reached
         positions = from_json(self._reached)
         begins = self._begins(positions, states)
-        ends = {one: state.position(max(begins[one], state.end)) for one, state in states.items()}
+        ends = {key: state.position(max(begins[key], state.end)) for key, state in states.items()}
         if ends and ends != positions:
             self._reached = to_json(ends)
         return self._reached
@@ -187,12 +187,12 @@ class StreamReader(DataSourceStreamReader):
         states = self._states_for(positions)
         is_first = start == self._initial
         if not is_first:
-            for one in sorted(begins.keys() - positions.keys()):
-                self._data_loss.gone(one)
+            for key in sorted(begins.keys() - positions.keys()):
+                self._data_loss.gone(key)
         ranges = self._ranges(begins, positions, states, is_first=is_first)
         if not ranges:
             return []
-        readers = self._readers_of({one.topic for one in ranges})
+        readers = self._readers_of({wanted.topic for wanted in ranges})
         reader = Reader(self._options.read, self._snapshots, self._schema, readers)
         return [StreamPartition(task, readers) for task in reader.tasks_of(ranges)]
 
@@ -212,8 +212,8 @@ class StreamReader(DataSourceStreamReader):
         """
         states = self._topics.states(self._snapshots)
         if all(
-            one in states and not is_foreign(position, states[one]) and position.offset <= states[one].end
-            for one, position in end.items()
+            key in states and not is_foreign(position, states[key]) and position.offset <= states[key].end
+            for key, position in end.items()
         ):
             return states
         self._snapshots = self._topics.snapshots()
@@ -260,10 +260,10 @@ class StreamReader(DataSourceStreamReader):
         self, start: Mapping[TopicPartition, Position], states: Mapping[TopicPartition, PartitionState]
     ) -> dict[TopicPartition, int]:
         # First: where a topic was made anew with fewer partitions, that is what happened.
-        begins = {one: next_offset(one, start.get(one), state, self._data_loss) for one, state in states.items()}
-        for one in start:
-            if one not in states:
-                self._data_loss.gone(one)
+        begins = {key: next_offset(key, start.get(key), state, self._data_loss) for key, state in states.items()}
+        for key in start:
+            if key not in states:
+                self._data_loss.gone(key)
         return begins
 
     def _readers_of(self, topics: set[str]) -> dict[str, list[Decoder]]:

@@ -126,10 +126,10 @@ class DeltaLog:
         too new; StorageError where the store fails.
         """
         moment = Moment.now()
-        found = self._open_table(self._storage, self._directory, version)
-        check_readable(found.protocol, self._storage.location(self._directory))
-        self._check_no_empty_commit(found.version)
-        return TableVersion(found.version, found.files, found.protocol, found.metadata, moment)
+        opened = self._open_table(self._storage, self._directory, version)
+        check_readable(opened.protocol, self._storage.location(self._directory))
+        self._check_no_empty_commit(opened.version)
+        return TableVersion(opened.version, opened.files, opened.protocol, opened.metadata, moment)
 
     def following(self, base: TableVersion) -> list[TableVersion]:
         """`base`, seen again, and the versions after it, by reading their commits alone. The last one is the latest.
@@ -359,7 +359,7 @@ class DeltaLog:
             raise VersionTakenError(f"version {last_listed} came meanwhile")
         fence = encoded([fence_action(note.commit_id)])
         # A writer asks for the version after the last that it read: that of the log, or one that the log lists no more.
-        numbers = sorted({one + step + 1 for one in (last_listed, last_version) for step in range(FENCED)})
+        numbers = sorted({last + step + 1 for last in (last_listed, last_version) for step in range(FENCED)})
         try:
             self._storage.at_once(lambda number: self._commits.create(number, fence), numbers)
             self.prepare(NO_TABLE, [f"{self._directory}/{file.path}" for file in change.added])

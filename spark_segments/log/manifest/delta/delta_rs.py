@@ -139,12 +139,12 @@ def _files(table: DeltaTable) -> list[RowFile]:
 
 
 def _protocol(table: DeltaTable) -> dict[str, Any]:
-    found = table.protocol()
+    protocol = table.protocol()
     return {
-        "minReaderVersion": found.min_reader_version,
-        "minWriterVersion": found.min_writer_version,
-        "readerFeatures": found.reader_features,
-        "writerFeatures": found.writer_features,
+        "minReaderVersion": protocol.min_reader_version,
+        "minWriterVersion": protocol.min_writer_version,
+        "readerFeatures": protocol.reader_features,
+        "writerFeatures": protocol.writer_features,
     }
 
 
