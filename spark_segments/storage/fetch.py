@@ -12,7 +12,7 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from functools import cache
+from functools import cache, partial
 from typing import Protocol
 
 import pyarrow as pa
@@ -63,11 +63,7 @@ def fetch_ahead(storage: Storage, path: str, *ends: int) -> Iterator[ReadRange]:
     has fetched a few times as much as it has read, at most.
     """
     if storage.is_local:
-
-        def read(byte_position: int, length: int, *, writable: bool = False) -> pa.Buffer:
-            return read_file(storage, path, byte_position, length, writable=writable)
-
-        yield read
+        yield partial(read_file, storage, path)
         return
     ahead = _Ahead(storage, path, ends)
     try:

@@ -160,10 +160,13 @@ class Storage:
             raise InvalidOptionError(
                 "The offset or the length is negative", path=path, expected="≥ 0", found=(offset, length)
             )
-        if ranges:
-            data = self._retried(path, lambda files, full: _read_ranges(files, full, ranges))
+        files = self._files()
+        if not ranges:
+            data = self._retried(files.read, path, offset, length)
+        elif isinstance(files, LocalFiles):
+            data = self._retried(files.read_ranges, path, ranges)
         else:
-            data = self._retried(path, lambda files, full: files.read(full, offset, length))
+            data = pa.py_buffer(b"".join(self.read(path, start, end - start) for start, end in ranges))
         if writable:
             return data if data.is_mutable else pa.py_buffer(bytearray(data))
         return pa.py_buffer(memoryview(data).toreadonly()) if data.is_mutable else data
@@ -172,26 +175,26 @@ class Storage:
         """A file of this machine, to be sent by the operating system; None where files are elsewhere."""
         if not isinstance(self._files(), LocalFiles):
             return None
-        return self._retried(path, lambda _, full: OpenFile(full))
+        return self._retried(OpenFile, path)
 
     def size(self, path: str) -> int:
         """The current size of a file in bytes, never a cached value."""
-        return int(self._retried(path, lambda files, full: files.size(full)))
+        return int(self._retried(self._files().size, path))
 
     def exists(self, path: str) -> bool:
         """Whether there is a file or a directory of this name."""
-        return bool(self._retried(path, lambda files, full: files.exists(full)))
+        return bool(self._retried(self._files().exists, path))
 
     def list(self, path: str = "", recursive: bool = False) -> list[FileInfo]:
         """The files of a directory (`recursive`: and below), sorted by path; none where the directory is missing."""
-        listed = self._retried(path, lambda files, full: files.list(full, recursive))
+        listed = self._retried(self._files().list, path, recursive)
         prefix = f"{path.strip('/')}/" if path.strip("/") else ""
         infos = (FileInfo(prefix + name, size, mtime_ms, version) for name, size, mtime_ms, version in listed)
         return sorted(infos, key=lambda info: info.path)
 
     def directories(self, path: str = "") -> Names:
         """The names (not paths) of the directories directly in a directory, sorted; none where it is missing."""
-        return sorted(self._retried(path, lambda files, full: files.directories(full)))
+        return sorted(self._retried(self._files().directories, path))
 
     def leads_out(self, path: str) -> bool:
         """Whether `path` is, or lies below, a symbolic link of this machine that leads out of the root."""
@@ -234,7 +237,7 @@ class Storage:
         """
         if unique and not self.is_local:
             self._changed(path)
-            self._retried(path, lambda files, full: files.replace(full, data))
+            self._retried(self._files().replace, path, data)
             return
         with self.stream(path, unique=unique) as stream:
             stream.write(data)
@@ -245,7 +248,8 @@ class Storage:
             self.at_once(lambda file: self.write(*file, unique=unique), files)
             return
         for path, data in files:
-            self.write(path, data, unique=unique)
+            with self.stream(path, unique=unique) as stream:
+                stream.write(data)
 
     def replace(self, path: str, data: Any) -> None:
         """Writes a file whole (any buffer), in place of an existing file. A crash leaves the old or the new file.
@@ -253,7 +257,7 @@ class Storage:
         For files that other programs know by a fixed name. Files of a log are never replaced.
         """
         self._changed(path)
-        self._retried(path, lambda files, full: files.replace(full, data))
+        self._retried(self._files().replace, path, data)
 
     def create(self, path: str, data: Any, *, is_forced: bool = True) -> None:
         """Creates a file (any buffer) that is there whole or not at all; where `is_forced`, after a power loss as well.
@@ -295,7 +299,7 @@ class Storage:
         wanted = [paths] if isinstance(paths, str) else list(paths)
         full = [self._changed(path) for path in wanted]
         if full:
-            self._retried(wanted[0] if len(wanted) == 1 else "", lambda files, _: files.delete(full))
+            self._retried(lambda _: self._files().delete(full), wanted[0] if len(wanted) == 1 else "")
 
     def at_once(self, work: Callable[[S], T], items: Iterable[S]) -> Sequence[T]:
         """`[work(item) for item in items]`, by threads on an object store, where the work is mostly waiting.
@@ -331,7 +335,7 @@ class Storage:
         For local files it is this machine's clock. For an object store it is the modification time of a probe file with
         the store's resolution (S3: a second), read at most once a minute. That needs permission to write to the store.
         """
-        return int(self._retried(CLOCK_PROBE, lambda files, full: files.now_ms(full)))
+        return int(self._retried(self._files().now_ms, CLOCK_PROBE))
 
     # Paths, file systems and retries
 
@@ -359,15 +363,15 @@ class Storage:
                 self._client.append(s3_client(self._location) if is_s3 else None)
             return self._client[0]
 
-    def _retried(self, path: str, operation: Callable[[FileSystem, str], T]) -> T:
-        """Runs an idempotent operation, again where it failed for a moment, with growing pauses.
+    def _retried(self, operation: Callable[..., T], path: str, *arguments: Any) -> T:
+        """Runs an idempotent operation on the full path, again where it failed for a moment, with growing pauses.
 
         obstore tries requests of object stores again itself, save one whose reply was cut within.
         """
-        full, files = self._full(path), self._files()
+        full = self._full(path)
         for attempt in range(1, ATTEMPTS + 1):
             try:
-                return operation(files, full)
+                return operation(full, *arguments)
             except FileNotFoundError:
                 raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self.location(path)) from None
             except OSError as error:
@@ -417,12 +421,6 @@ class WriteStream:
             return
         with contextlib.suppress(OSError):  # the first error is the one to show
             getattr(self._file, "abandon", self._file.close)()
-
-
-def _read_ranges(files: FileSystem, path: str, ranges: Sequence[tuple[int, int]]) -> pa.Buffer:
-    if isinstance(files, LocalFiles):
-        return files.read_ranges(path, ranges)
-    return pa.py_buffer(b"".join(files.read(path, start, end - start) for start, end in ranges))
 
 
 def _cause(error: BaseException, hidden: Callable[[str], str]) -> BaseException | None:

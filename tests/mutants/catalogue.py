@@ -156,7 +156,7 @@ MUTANTS = (
         "commit",
         "a version that another commit has taken passes for made",
         "log/manifest/delta/delta_log.py",
-        '            raise VersionTakenError(f"version {version} is there already") from error\n',
+        '            raise VersionTakenError(f"version {base.version + 1} is there already") from error\n',
         "            pass\n",
         "tests/log/test_delta_log.py::test_of_two_commits_on_a_version_the_first_counts",
     ),

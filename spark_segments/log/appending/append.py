@@ -30,7 +30,7 @@ def append(
     """Appends rows in one commit. Takes, returns and raises what `Topic.append` says."""
     from spark_segments.log.appending.appender import Appender, Chunks
     from spark_segments.log.appending.caller_rows import record_batches
-    from spark_segments.log.appending.offset_assignment import commit_written
+    from spark_segments.log.appending.offset_assignment import commit_append
 
     log.check_writable()
     tries_again = not hasattr(rows, "__next__")  # else the rows can be read once only
@@ -49,7 +49,8 @@ def append(
                     written = appender.close()
                 # No rows are an append, too: their transaction is recorded, and a repeat with rows adds nothing.
                 written = written or [Chunks(topic, target.topic_id)]
-                return commit_written(manifest, written, txn, log.defaults, state=state)
+                chunks = [segment for chunks in written for segment in chunks.segments]
+                return commit_append(manifest, chunks, txn, written=written, defaults=log.defaults, state=state)
             except (StorageError, UnknownOutcomeError):
                 raise
             except SegmentsError:  # it rests on a state that may be an old one
@@ -88,9 +89,10 @@ def commit_chunks(
     Raises where the topic is not the one that was written to, or where it is compacted by now and a row has no key;
     CommitConflictError for chunks that were committed before and have left the log since.
     """
-    from spark_segments.log.appending.offset_assignment import commit_written
+    from spark_segments.log.appending.offset_assignment import commit_append
 
     if not chunks:
         return {}
     with log.known(topic) as manifest:
-        return commit_written(manifest, chunks, txn, log.defaults, replayed=True)
+        segments = [segment for task in chunks for segment in task.segments]
+        return commit_append(manifest, segments, txn, written=chunks, defaults=log.defaults, replayed=True)

@@ -217,7 +217,7 @@ class Appender:
         """Writes the buffered rows, finishes all chunks and returns them, an entry for each topic."""
         self._flush()
         for opened in self._topics.values():
-            self._write_object(opened)
+            self._write_runs(opened, [*opened.waiting])
             for chunks in self._storage.at_once(ChunkWriter.close, opened.writers.values()):
                 opened.finished.extend(chunks)
             opened.writers = {}
@@ -349,7 +349,7 @@ class Appender:
         for partition in partitions:
             run = opened.waiting.get(partition)
             if run is not None and run.log_bytes >= opened.target.chunk_bytes:
-                self._open_chunk(opened, partition)
+                self._write_runs(opened, [partition], may_share=False)
         if self._waiting_bytes >= WAITING_BYTES:
             self._write_waiting()
 
@@ -394,38 +394,38 @@ class Appender:
             return writer
         return opened.waiting.setdefault(partition, WaitingRun())
 
-    def _open_chunk(self, opened: _Open, partition: int) -> ChunkWriter:
-        """Opens a chunk for a partition, and puts its run that waits into the chunk."""
-        if sum(len(other.writers) for other in self._topics.values()) >= MAX_OPEN_CHUNKS:
-            fullest = max(self._topics.values(), key=lambda other: len(other.writers))
-            self._close_chunk(fullest, next(iter(fullest.writers)))
-        target = opened.target
-        limits = SegmentLimits.of(target.config)
-        writer = ChunkWriter(self._storage, target.topic, target.topic_id, partition, limits=limits)
-        opened.writers[partition] = writer
-        run = opened.waiting.pop(partition, None)
-        if run is not None:
-            self._waiting_bytes -= run.log_bytes
-            for encoded in run.parts:
-                writer.append(encoded)
-        return writer
-
     def _write_waiting(self) -> None:
         """Makes room: large runs get chunks, which stay open; where that is not enough, the others go into objects."""
         for opened in self._topics.values():
-            for partition in [number for number, run in opened.waiting.items() if run.log_bytes >= LARGE_RUN_BYTES]:
-                self._open_chunk(opened, partition)
+            large = [number for number, run in opened.waiting.items() if run.log_bytes >= LARGE_RUN_BYTES]
+            self._write_runs(opened, large, may_share=False)
         if self._waiting_bytes >= WAITING_BYTES // 2:
             for opened in self._topics.values():
-                self._write_object(opened)
+                self._write_runs(opened, [*opened.waiting])
+
+    def _write_runs(self, opened: _Open, partitions: Sequence[int], *, may_share: bool = True) -> None:
+        """Opens chunks for partitions and puts their runs that wait into these, or all into a shared object, where that
+        `may_share` many.
+        """
+        if may_share and len(partitions) >= FEWEST_RUNS:
+            self._write_object(opened)
+            return
+        target, limits = opened.target, SegmentLimits.of(opened.target.config)
+        for partition in partitions:
+            if sum(len(other.writers) for other in self._topics.values()) >= MAX_OPEN_CHUNKS:
+                fullest = max(self._topics.values(), key=lambda other: len(other.writers))
+                oldest = next(iter(fullest.writers))
+                fullest.finished.extend(fullest.writers[oldest].close())
+                del fullest.writers[oldest]  # where closing fails, leaving the context deletes the files
+            writer = ChunkWriter(self._storage, target.topic, target.topic_id, partition, limits=limits)
+            opened.writers[partition] = writer
+            run = opened.waiting.pop(partition)
+            self._waiting_bytes -= run.log_bytes
+            for encoded in run.parts:
+                writer.append(encoded)
 
     def _write_object(self, opened: _Open) -> None:
-        """Writes the runs that wait into a shared object, or into chunks where they are few."""
         target = opened.target
-        if len(opened.waiting) < FEWEST_RUNS:
-            for partition in list(opened.waiting):
-                self._open_chunk(opened, partition)
-            return
         limits, now_ms = SegmentLimits.of(target.config), self._storage.now_ms()
         with SharedObjectWriter(self._storage, target.topic, target.topic_id, limits) as writer:
             for partition, run in sorted(opened.waiting.items()):
@@ -434,8 +434,3 @@ class Appender:
         self._waiting_bytes -= sum(run.log_bytes for run in opened.waiting.values())
         opened.waiting = {}
         opened.finished.extend(rows)
-
-    @staticmethod
-    def _close_chunk(opened: _Open, partition: int) -> None:
-        opened.finished.extend(opened.writers[partition].close())
-        del opened.writers[partition]  # where closing fails, leaving the context deletes the files

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
@@ -34,18 +34,18 @@ def commit_append(
     chunks: Sequence[Segment],
     txn: AnyTransaction | None = None,
     *,
-    check: Callable[[Snapshot], None] | None = None,
-    partitions: int | None = None,
+    written: Sequence[Chunks] = (),
+    defaults: Mapping[str, str] = {},
     state: TableState | None = None,
     replayed: bool = False,
 ) -> dict[int, tuple[int, int]]:
     """Appends chunks to their partitions and returns {partition: (first offset, last offset)}, both inclusive.
 
     Chunks of a partition get the next offsets in the order given, which must be (task, row). A `txn` that was committed
-    before adds nothing and returns {}; without chunks it is recorded all the same. `check` is called with the snapshot
-    that each try appends to; an error from it ends the append. `partitions`: how many the topic had for the writer;
-    where it has more by now, the append is an era of its own. `state`: as in `Manifest.commit`. `replayed`: the same
-    chunks may have been committed before, then rolled and vacuumed, so that no row names them; so their files are
+    before adds nothing and returns {}; without chunks it is recorded all the same. `written`: what the
+    writer knows of its chunks, which the topic of each try must still take (`check_written`); where it has more
+    partitions than for the writer, the append is an era of its own. `state`: as in `Manifest.commit`. `replayed`: the
+    same chunks may have been committed before, then rolled and vacuumed, so that no row names them; so their files are
     looked for.
 
     Raises UnknownTopicError for a partition that is not there; CommitConflictError where the chunks were written for
@@ -55,9 +55,10 @@ def commit_append(
     if not chunks and txn is None:
         return {}
 
+    partitions = min((task.partitions for task in written if task.partitions is not None), default=None)
+
     def plan(snapshot: Snapshot) -> Change:
-        if check is not None:
-            check(snapshot)
+        check_written(snapshot, written, defaults)
         # Vacuum deletes files before their rows: after this snapshot, a file without a row was never committed.
         if replayed:
             check_files(manifest.storage, chunks)
@@ -76,27 +77,6 @@ def commit_append(
         first, _ = offsets.get(segment.partition, (segment.base_offset, 0))
         offsets[segment.partition] = (first, segment.next_offset - 1)
     return offsets
-
-
-def commit_written(
-    manifest: Manifest,
-    written: Sequence[Chunks],
-    txn: AnyTransaction | None,
-    defaults: Mapping[str, str],
-    *,
-    state: TableState | None = None,
-    replayed: bool = False,
-) -> dict[int, tuple[int, int]]:
-    """Appends the chunks of an appender by `commit_append`, if the topic still takes them (`check_written`)."""
-    return commit_append(
-        manifest,
-        [segment for chunks in written for segment in chunks.segments],
-        txn,
-        check=lambda snapshot: check_written(snapshot, written, defaults),
-        partitions=min((one.partitions for one in written if one.partitions is not None), default=None),
-        state=state,
-        replayed=replayed,
-    )
 
 
 def _files(chunks: Sequence[Segment]) -> list[str]:

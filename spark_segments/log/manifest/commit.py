@@ -30,7 +30,7 @@ from spark_segments.log.manifest.delta.delta_rs import CommitNotSentError, Table
 from spark_segments.log.manifest.operation import Operation
 from spark_segments.log.manifest.rows import Partition
 from spark_segments.log.manifest.snapshot import Snapshot
-from spark_segments.log.manifest.topic_log import TableState, TopicLog
+from spark_segments.log.manifest.topic_log import TableState, TopicLog, delta_transactions
 from spark_segments.log.manifest.transaction import AnyTransaction, Transaction, checked
 from spark_segments.storage.delta import reason
 
@@ -145,78 +145,68 @@ class _Tries:
         return bool(self.sent) and self.sent[-1].state.version + 1 > latest
 
 
-def commit(
-    log: TopicLog,
-    plan: Plan,
-    txn: AnyTransaction | None = None,
-    *,
-    deleted: bool = False,
-    missing: bool = False,
-    state: TableState | None = None,
-) -> Commit:
-    """See `Manifest.commit`. `missing`: the plan may see a topic that was never made, at version -1."""
-    txn = None if txn is None else checked(txn)
-    tries = _Tries(log, uuid.uuid4().hex)
-    try:
-        return _Committing(log, plan, txn, tries, deleted=deleted, missing=missing).run(state)
-    except UnknownOutcomeError:
-        raise
-    except Exception as error:
-        if not tries.sent:
-            raise
-        return _found_after(log, tries, txn, error)
+class Committing:
+    """A commit on its way: see `Manifest.commit`. `missing`: the plan may see a topic that was never made, at version
+    -1.
+    """
 
+    def __init__(
+        self, log: TopicLog, plan: Plan, txn: AnyTransaction | None = None, *, deleted: bool, missing: bool = False
+    ) -> None:
+        self.log, self.plan, self.deleted, self.missing = log, plan, deleted, missing
+        self.txn = None if txn is None else checked(txn)
+        self.tries = _Tries(log, uuid.uuid4().hex)
 
-@dataclass(slots=True)
-class _Committing:
-    """A commit on its way."""
-
-    log: TopicLog
-    plan: Plan
-    txn: Transaction | None
-    tries: _Tries
-    deleted: bool
-    missing: bool
-
-    def run(self, given: TableState | None) -> Commit:
-        """Tries until the commit is made. Whatever this raises, a try that was sent may have happened."""
+    def run(self, given: TableState | None = None) -> Commit:
+        """Tries until the commit is made. `given`: the state that the first try builds upon."""
         log, tries = self.log, self.tries
         writer = ChangeWriter(log.store)
         attempts = failures = 0
         failure: Exception | None = None
         deadline = time.monotonic() + SECONDS
-        state = given or self._first_state()
-        planned = self._planned_afresh(state) if state.is_trusted else (state, self._planned(state))
-        while True:
-            state, decided = planned
-            if isinstance(decided, Commit) and (decided.repeated or not tries.may_happen(state.version)):
-                return decided
-            attempts += 1
-            if isinstance(decided, Change):  # else an earlier try may still happen, so look again
-                try:
-                    return self._sent(state, decided, writer)
-                except SegmentsError:
-                    raise
-                except CommitNotSentError as error:
-                    tries.sent.pop()
-                    with contextlib.suppress(SegmentsError):  # the next try, of the same number, writes its own note
-                        self.log.store.storage.delete(tries.noted)
-                    failure = error
-                except Exception as error:  # no other error proves that the commit did not happen
-                    failure = error
+        try:
+            state = given or self._first_state()
+            planned = self._planned_afresh(state) if state.is_trusted else (state, self._planned(state))
+            while True:
+                state, decided = planned
+                if isinstance(decided, Commit) and (decided.repeated or not tries.may_happen(state.version)):
+                    return decided
+                attempts += 1
+                if isinstance(decided, Change):  # else an earlier try may still happen, so look again
+                    try:
+                        return self._sent(state, decided, writer)
+                    except SegmentsError:
+                        raise
+                    except CommitNotSentError as error:
+                        tries.sent.pop()
+                        with contextlib.suppress(
+                            SegmentsError
+                        ):  # the next try, of the same number, writes its own note
+                            self.log.store.storage.delete(tries.noted)
+                        failure = error
+                    except Exception as error:  # no other error proves that the commit did not happen
+                        failure = error
 
-            _pause(attempts)
-            before, state = state, _read_again(log, tries, state, failure)
-            made = tries.found(state.version)
-            if made is not None:
-                return _on_disk(log, made)
-            failures = failures + 1 if state.version == before.version else 0
-            if failures >= FAILURES:
-                hint = "Nothing was committed" if not tries.sent else None
-                raise StorageError(f"The commit failed: {reason(failure)}", path=log.location, hint=hint) from failure
-            if attempts >= TRIES or time.monotonic() > deadline:
-                raise _lost(log, attempts, failure) from failure
-            planned = state, self._planned(state)
+                _pause(attempts)
+                before, state = state, _read_again(log, tries, state, failure)
+                made = tries.found(state.version)
+                if made is not None:
+                    return _on_disk(log, made)
+                failures = failures + 1 if state.version == before.version else 0
+                if failures >= FAILURES:
+                    hint = "Nothing was committed" if not tries.sent else None
+                    raise StorageError(
+                        f"The commit failed: {reason(failure)}", path=log.location, hint=hint
+                    ) from failure
+                if attempts >= TRIES or time.monotonic() > deadline:
+                    raise _lost(log, attempts, failure) from failure
+                planned = state, self._planned(state)
+        except UnknownOutcomeError:
+            raise
+        except Exception as error:  # a try that was sent may have happened
+            if not tries.sent:
+                raise
+            return _found_after(log, tries, self.txn, error)
 
     def _first_state(self) -> TableState:
         try:
@@ -273,7 +263,9 @@ class _Committing:
         writer.write([noted])
         delta.prepare(state.table, [*map(self.log.store.path, files.added), noted[0]])
         tries.sent.append(_Try(state, change, delta))
-        table = self.log.commit_on(delta, state, files, note, change.transactions)
+        by_id = delta_transactions(change.transactions, snapshot.topic_id)
+        table = delta.commit_on(state.table, files, note, by_id)
+        self.log.mark_made(table.version, note)
         return Commit(table.version, snapshot, change, table=table)
 
 

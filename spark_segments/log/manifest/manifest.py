@@ -25,7 +25,7 @@ from spark_segments.errors import (
     UnknownTopicError,
 )
 from spark_segments.log.manifest.change import ORPHAN_AGE_MS, Change
-from spark_segments.log.manifest.commit import Commit, Plan, Turn, commit
+from spark_segments.log.manifest.commit import Commit, Committing, Plan, Turn
 from spark_segments.log.manifest.delta.delta_log import TRUSTED_SECONDS, DeltaLog, OpenDeltaLog
 from spark_segments.log.manifest.delta.delta_rs import TableVersion
 from spark_segments.log.manifest.operation import Operation
@@ -193,7 +193,7 @@ class Manifest:
             return change
 
         try:
-            self._done(commit(self.log, plan, deleted=True, missing=True))
+            self._done(Committing(self.log, plan, deleted=True, missing=True).run())
         except (LogDirError, StorageError, UnknownTopicError) as error:
             if self.log.deleted_by_force_ms() is None:
                 raise
@@ -264,7 +264,7 @@ class Manifest:
         store failed, and the commit may have happened or may happen yet. Only with a `txn` is it safe to send again.
         """
         state = state or self.state(deleted=True)
-        return self._done(commit(self.log, plan, txn, deleted=deleted, state=state))
+        return self._done(Committing(self.log, plan, txn, deleted=deleted).run(state))
 
     def _done(self, done: Commit) -> Commit:
         if done.change is not None:

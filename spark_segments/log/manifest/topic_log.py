@@ -387,24 +387,6 @@ class TopicLog:
         given = {**self._defaults, **config}
         return topic_config({name: given[name] for name in names if name in given})
 
-    def commit_on(
-        self,
-        delta: DeltaLog,
-        state: TableState,
-        change: FileChange,
-        note: CommitNote,
-        transactions: Iterable[Transaction] = (),
-        *,
-        data_change: bool = True,
-    ) -> TableVersion:
-        """Commits as the version right after `state`, or raises as `DeltaLog.commit_on` does. `delta`: `durable`'s,
-        which was prepared for it. `transactions` of applications go into Delta's log, too.
-        """
-        by_id = _delta_transactions(transactions, state.snapshot.topic_id)
-        table = delta.commit_on(state.table, change, note, by_id, data_change=data_change)
-        self.mark_made(table.version, note)
-        return table
-
     def note_of(
         self,
         state: TableState,
@@ -451,7 +433,7 @@ class TopicLog:
         """Makes the table of a lost manifest anew: see `DeltaLog.make_anew`. It is forced, whatever the topic's
         settings: it is done once, after a loss.
         """
-        by_id = _delta_transactions(transactions, topic_id)
+        by_id = delta_transactions(transactions, topic_id)
         self.delta.durable(True).make_anew(version, newest, change, note, by_id)
         self.mark_made(version, note)
 
@@ -461,7 +443,7 @@ def _application_id(application: str, topic_id: str) -> str:
     return f"{application}@{topic_id}"
 
 
-def _delta_transactions(transactions: Iterable[Transaction], topic_id: str) -> dict[str, int]:
+def delta_transactions(transactions: Iterable[Transaction], topic_id: str) -> dict[str, int]:
     """Delta's txn actions: versions by application id. Delta never forgets one, so idempotency keys have none."""
     return {
         _application_id(transaction.application, topic_id): transaction.version

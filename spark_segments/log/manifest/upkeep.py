@@ -76,7 +76,7 @@ def _merge(log: TopicLog, files: list[RowFile]) -> bool:
         log.storage.write_all([noted], unique=True)
         delta.prepare(state.table, [*map(log.store.path, change.added), noted[0]])
         try:
-            log.commit_on(delta, state, change, note, data_change=False)
+            log.mark_made(delta.commit_on(state.table, change, note, {}, data_change=False).version, note)
             return True
         except CommitFailedError:  # where only the reply was lost, the next state no longer has the files
             continue

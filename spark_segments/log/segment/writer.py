@@ -20,7 +20,7 @@ from spark_segments.format.sidecars.txn_index import AbortedTransactions, txn_in
 from spark_segments.format.window import Window
 from spark_segments.log.manifest.rows import Segment
 from spark_segments.log.segment.figures import SegmentBuilder
-from spark_segments.storage import Storage, WriteStream
+from spark_segments.storage import Storage
 
 
 class SegmentWriter:
@@ -51,7 +51,7 @@ class SegmentWriter:
         self._name_is_shared = stem is not None
         self._built = SegmentBuilder(base_offset, limits)
         self._forced = limits.forced
-        self._log: WriteStream | None = None
+        self._log = storage.stream(self._stem + LOG_SUFFIX, unique=stem is None)
         self._aborted: list[AbortedTransactions] = []
 
     @property
@@ -68,10 +68,9 @@ class SegmentWriter:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        if self._log is not None:
-            self._log.__exit__(kind, error, trace)
-            if kind is not None and not self._name_is_shared:
-                _delete(self._storage, [self._stem])
+        self._log.__exit__(kind, error, trace)
+        if kind is not None and not self._name_is_shared:
+            _delete(self._storage, [self._stem])
 
     def add_tombstones(self, count: int) -> None:
         """Counts `count` of the appended records as tombstones (null values)."""
@@ -84,17 +83,12 @@ class SegmentWriter:
 
     def append(self, data: pa.Buffer | np.ndarray, batches: BatchTable) -> None:
         """Appends whole batches. `data` holds exactly their bytes, in order; positions in `batches` are ignored."""
-        if len(batches) == 0:
-            return
-        if self._log is None:
-            self._log = self._storage.stream(self._stem + LOG_SUFFIX, unique=not self._name_is_shared)
-        self._log.write(data)
-        self._built.add(batches)
+        if len(batches):
+            self._log.write(data)
+            self._built.add(batches)
 
     def close(self, *, topic_id: str, created_ms: int, state: str = Segment.CHUNK) -> Segment:
         """Finishes the files and returns their row, at the offsets in the file's bytes."""
-        if self._log is None:
-            self._log = self._storage.stream(self._stem + LOG_SUFFIX, unique=not self._name_is_shared)
         self._log.close()
         index, time_index = self._built.finish()
         txn_index = txn_index_bytes(AbortedTransactions.concatenate(self._aborted))
@@ -179,10 +173,10 @@ class ChunkWriter:
         batches, start = encoded.batches, 0
         while start < len(batches):
             if self._writer is None:
-                self._writer = self._new_writer()
+                self._writer = SegmentWriter(self._storage, self._topic, self._partition, 0, limits=self._limits)
             fitting = self._fitting(batches, start)
             if fitting == 0 and self._writer.log_bytes:
-                self._finish()
+                self.close()
                 continue
             piece = batches.take(slice(start, start + max(1, fitting)))
             data, moved = _rebased(encoded.buffer, piece, self._writer.next_offset - int(piece.base_offset[0]))
@@ -202,24 +196,11 @@ class ChunkWriter:
         return int(np.searchsorted(ends, SegmentWriter.MAX_RELATIVE_OFFSET, side="right"))
 
     def close(self) -> list[Segment]:
-        """The rows of all chunks written, in order, each beginning at offset 0."""
+        """Ends the open chunk. The rows of all chunks written, in order, each beginning at offset 0."""
         if self._writer is not None:
-            self._finish()
+            self._finished.append(self._writer.close(topic_id=self._topic_id, created_ms=self._storage.now_ms()))
+            self._writer = None
         return self._finished
-
-    def _new_writer(self) -> SegmentWriter:
-        return SegmentWriter(
-            self._storage,
-            self._topic,
-            self._partition,
-            0,
-            limits=self._limits,
-        )
-
-    def _finish(self) -> None:
-        assert self._writer is not None
-        self._finished.append(self._writer.close(topic_id=self._topic_id, created_ms=self._storage.now_ms()))
-        self._writer = None
 
 
 def count_tombstones(data: pa.Buffer, batches: BatchTable) -> int:

@@ -12,10 +12,10 @@ import pyarrow as pa
 
 from spark_segments import LogDir
 from spark_segments.log.manifest.change import ChangeWriter
+from spark_segments.log.manifest.delta.delta_log import DeltaLog
 from spark_segments.log.manifest.operation import Operation
 from spark_segments.log.manifest.rows import Partition, Segment
 from spark_segments.log.manifest.schemas import KIND, SEGMENT_KIND
-from spark_segments.log.manifest.topic_log import TopicLog
 from spark_segments.storage.delta import commit_info, paths_of
 from tests.log.played_log import CommitNote
 from tests.manifest_rows import Change, Snapshot
@@ -50,33 +50,31 @@ class Journal:
         self.intent: dict[str, Any] = {}
         self._notes = notes
         self._planned = threading.local()
-        planned, commit_on = ChangeWriter.planned, TopicLog.commit_on
+        planned, commit_on = ChangeWriter.planned, DeltaLog.commit_on
 
         def noted_plan(writer: ChangeWriter, snapshot: Snapshot, files: Any, change: Change) -> Any:
             self._planned.value = snapshot, change
             return planned(writer, snapshot, files, change)
 
-        def noted_commit(
-            log: TopicLog, delta: Any, state: Any, files: Any, note: CommitNote, *others: Any, **options: Any
-        ) -> Any:
+        def noted_commit(delta: DeltaLog, base: Any, files: Any, note: CommitNote, *others: Any, **options: Any) -> Any:
             if note.operation != Operation.MERGE_FILES:  # it follows another commit, whose plan is not its own
-                self._note(note, *others)
-            return commit_on(log, delta, state, files, note, *others, **options)
+                self._note(note)
+            return commit_on(delta, base, files, note, *others, **options)
 
         for owner, name, method in (
             (ChangeWriter, "planned", noted_plan),
-            (TopicLog, "commit_on", noted_commit),
+            (DeltaLog, "commit_on", noted_commit),
         ):
             setattr(owner, name, method)
 
-    def _note(self, note: CommitNote, transactions: Any = None) -> None:
+    def _note(self, note: CommitNote) -> None:
         snapshot, change = self._planned.value
         self._notes.write(
             tried=note.commit_id,
             attempt=note.attempt,
             operation=note.operation,
             intent=self.intent,
-            transactions={one.application: one.version for one in transactions or ()},
+            transactions={sent.application: sent.version for sent in change.transactions},
             **_effects(snapshot, change),
         )
 

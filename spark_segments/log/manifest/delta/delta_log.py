@@ -223,7 +223,15 @@ class DeltaLog:
         actions += transaction_actions(transactions)
         self._check_base(base)
         moment = Moment.now()
-        self._put(base.version + 1, encoded(actions))
+        path = self._commits.path(base.version + 1)
+        try:
+            self._storage.create(path, encoded(actions), is_forced=self._is_forced)
+        except FileExistsError as error:
+            raise VersionTakenError(f"version {base.version + 1} is there already") from error
+        except StorageError as error:
+            is_refused = getattr(error.__cause__, "errno", None) in _REFUSED
+            raise (CommitNotSentError if is_refused else CommitFailedError)(reason(error)) from error
+        self._force([path])
         self.check_kept(base)
         return self._made(base, actions, moment)
 
@@ -259,18 +267,6 @@ class DeltaLog:
                 path=self._storage.location(self._directory),
                 hint="Look whether it is there before it is sent again",
             )
-
-    def _put(self, version: int, content: bytes) -> None:
-        """Makes a commit's file if it is not there, whole. In a log that is forced it has reached the disk then."""
-        path = self._commits.path(version)
-        try:
-            self._storage.create(path, content, is_forced=self._is_forced)
-        except FileExistsError as error:
-            raise VersionTakenError(f"version {version} is there already") from error
-        except StorageError as error:
-            is_refused = getattr(error.__cause__, "errno", None) in _REFUSED
-            raise (CommitNotSentError if is_refused else CommitFailedError)(reason(error)) from error
-        self._force([path])
 
     def prepare(self, base: TableVersion, added: Iterable[str]) -> None:
         """To be called before a commit on `base`: in a log that is forced, returns once the version, all that leads to
