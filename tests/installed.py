@@ -2,7 +2,7 @@
 as people install it, and README's first example there, outside a checkout. Then what the package alone takes: bytes
 installed, and the time of its import.
 
-PYTHON is a command; by default python3.11, 3.12 and 3.13, as far as they are there.
+PYTHON is a command; by default python3.11 to 3.14, as far as they are there.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import zipfile
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-PYTHONS = ("python3.11", "python3.12", "python3.13")
+PYTHONS = ("python3.11", "python3.12", "python3.13", "python3.14")
 IMPORTS = ("import spark_segments", "from spark_segments import LogDir", "import spark_segments.cli")
 REPEATS = 7
 

@@ -202,7 +202,7 @@ def test_an_object_that_is_not_a_line_is_an_error(run, segments, uri, lines):
 
 def test_a_line_of_any_depth_is_stored_or_an_error(run, segments, uri):
     append = ("append", uri, "orders", "--partitions", 1, "--format", "json")
-    ran = run(*append, stdin=b"[" * 10_000 + b"]" * 10_000 + b"\n")
+    ran = run(*append, stdin=b"[" * 200_000 + b"]" * 200_000 + b"\n")
     assert ran.code == 1 and "no JSON (nested too deeply)" in ran.error
     deep = b'{"id": 7, "a": ' + b"[" * 200_000 + b"]" * 200_000 + b', "value": {"x": "[{"}}'
     segments(*append, "--key-column", "id", stdin=b'{"id": 1}\n%b\n' % deep)
