@@ -25,7 +25,8 @@ LEAST_BYTES = 64 << 10
 
 _BY_ID = 13  # from this version on topics are named by their id
 _LARGEST_WAIT_SECONDS = 60.0
-_MEMORY_SECONDS = 0.05  # until memory for an answer is looked for again
+_MEMORY_SECONDS = 0.05  # until memory for an answer is looked for again, at least
+_MEMORY_PORTION = 0.25  # and this part of the time that the request has waited: a hundred of them cost next to nothing
 _FULL_EPOCHS = (-1, 0)  # session epochs of a full fetch
 
 
@@ -61,7 +62,7 @@ def _fetch(call: Call) -> dict[str, Any] | NotYet:
     responses, size = ([], 0) if is_short else _responses(call, asked, left_bytes)
     if is_short or not call.hold(size):  # others have the memory. They take their answers, or lose them
         if not call.is_last and now < call.state + call.limits.request_seconds:
-            return NotYet(now + _MEMORY_SECONDS)
+            return NotYet(now + max(_MEMORY_SECONDS, (now - call.state) * _MEMORY_PORTION))
         responses, _ = _responses(call, asked, None)
     return {"error_code": ErrorCode.none, "session_id": 0, "responses": responses, "node_endpoints": []}
 
