@@ -52,9 +52,9 @@ class Journal:
         self._planned = threading.local()
         planned, commit_on = ChangeWriter.planned, DeltaLog.commit_on
 
-        def noted_plan(writer: ChangeWriter, snapshot: Snapshot, files: Any, change: Change) -> Any:
+        def noted_plan(writer: ChangeWriter, snapshot: Snapshot, files: Any, change: Change, *others: Any) -> Any:
             self._planned.value = snapshot, change
-            return planned(writer, snapshot, files, change)
+            return planned(writer, snapshot, files, change, *others)
 
         def noted_commit(delta: DeltaLog, base: Any, files: Any, note: CommitNote, *others: Any, **options: Any) -> Any:
             if note.operation != Operation.MERGE_FILES:  # it follows another commit, whose plan is not its own
