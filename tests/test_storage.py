@@ -17,9 +17,9 @@ import pytest
 
 import spark_segments.storage.storage as storage_module
 from spark_segments import LogDir
+from spark_segments.cli.metrics import job_metrics, write_metrics
 from spark_segments.errors import InvalidOptionError, StorageError
 from spark_segments.maintenance import table
-from spark_segments.maintenance.metrics import job_metrics, write_metrics
 from spark_segments.storage import CLOCK_PROBE, FileInfo, Storage, WriteStream, objects
 from tests.s3_server import BUCKET
 from tests.store_proxy import (

@@ -194,7 +194,7 @@ def write_copied(
 ) -> None:
     """Writes the metrics of a copy, where they are wanted. `records`, `size`: figures of its report."""
     if path is not None:
-        from spark_segments.maintenance.metrics import write_copy_metrics
+        from spark_segments.cli.metrics import write_copy_metrics
 
         write_copy_metrics(path, log.uri, report.job, report.by_topic(records), report.by_topic(size), lag)
 

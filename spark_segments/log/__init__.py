@@ -10,37 +10,46 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from spark_segments.log.appending.append import append
-    from spark_segments.log.appending.appender import ProducerOptions
-    from spark_segments.log.description import describe
-    from spark_segments.log.difference import History
-    from spark_segments.log.directory import LogDirectory
-    from spark_segments.log.eras import Eras
-    from spark_segments.log.findings import Findings
-    from spark_segments.log.groups.group import Group
-    from spark_segments.log.groups.group_files import GroupCommit
-    from spark_segments.log.manifest.change import Change
-    from spark_segments.log.manifest.manifest import Manifest
-    from spark_segments.log.manifest.operation import Operation
-    from spark_segments.log.manifest.replay import FollowerVersion, TopicVersions
-    from spark_segments.log.manifest.role import Role
-    from spark_segments.log.manifest.rows import Partition, Segment
-    from spark_segments.log.manifest.snapshot import Snapshot, StandIns
-    from spark_segments.log.manifest.states import Captured, CapturedBatch, Erasure, Hole, Undecided
-    from spark_segments.log.manifest.topic_row import TopicRow
-    from spark_segments.log.manifest.transaction import Transaction
-    from spark_segments.log.positions import PartitionState, Position
-    from spark_segments.log.reading.latest import LatestPart
-    from spark_segments.log.reading.plan import Part, Selection
-    from spark_segments.log.reading.scan import Scan
-    from spark_segments.log.reading.times import offsets_for_times
-    from spark_segments.log.reading.verbatim import PartitionLog
-    from spark_segments.log.report import Report
-    from spark_segments.log.segment.copying import copy_batches
-    from spark_segments.log.segment.examination import Examination
-    from spark_segments.log.segment.file import SegmentFile
-    from spark_segments.log.segment.leader_epochs import LeaderEpochs
-    from spark_segments.log.segment.writer import SegmentWriter
+    from spark_segments.log.appending.append import append as append
+    from spark_segments.log.appending.appender import ProducerOptions as ProducerOptions
+    from spark_segments.log.description import describe as describe
+    from spark_segments.log.difference import History as History
+    from spark_segments.log.directory import LogDirectory as LogDirectory
+    from spark_segments.log.eras import Eras as Eras
+    from spark_segments.log.findings import Findings as Findings
+    from spark_segments.log.groups.group import Group as Group
+    from spark_segments.log.groups.group_files import GroupCommit as GroupCommit
+    from spark_segments.log.manifest.change import Change as Change
+    from spark_segments.log.manifest.manifest import Manifest as Manifest
+    from spark_segments.log.manifest.operation import Operation as Operation
+    from spark_segments.log.manifest.replay import FollowerVersion as FollowerVersion
+    from spark_segments.log.manifest.replay import TopicVersions as TopicVersions
+    from spark_segments.log.manifest.role import Role as Role
+    from spark_segments.log.manifest.rows import Partition as Partition
+    from spark_segments.log.manifest.rows import Segment as Segment
+    from spark_segments.log.manifest.snapshot import Snapshot as Snapshot
+    from spark_segments.log.manifest.snapshot import StandIns as StandIns
+    from spark_segments.log.manifest.states import Captured as Captured
+    from spark_segments.log.manifest.states import CapturedBatch as CapturedBatch
+    from spark_segments.log.manifest.states import Erasure as Erasure
+    from spark_segments.log.manifest.states import Hole as Hole
+    from spark_segments.log.manifest.states import Undecided as Undecided
+    from spark_segments.log.manifest.topic_row import TopicRow as TopicRow
+    from spark_segments.log.manifest.transaction import Transaction as Transaction
+    from spark_segments.log.positions import PartitionState as PartitionState
+    from spark_segments.log.positions import Position as Position
+    from spark_segments.log.reading.latest import LatestPart as LatestPart
+    from spark_segments.log.reading.plan import Part as Part
+    from spark_segments.log.reading.plan import Selection as Selection
+    from spark_segments.log.reading.scan import Scan as Scan
+    from spark_segments.log.reading.times import offsets_for_times as offsets_for_times
+    from spark_segments.log.reading.verbatim import PartitionLog as PartitionLog
+    from spark_segments.log.report import Report as Report
+    from spark_segments.log.segment.copying import copy_batches as copy_batches
+    from spark_segments.log.segment.examination import Examination as Examination
+    from spark_segments.log.segment.file import SegmentFile as SegmentFile
+    from spark_segments.log.segment.leader_epochs import LeaderEpochs as LeaderEpochs
+    from spark_segments.log.segment.writer import SegmentWriter as SegmentWriter
 
 _HOME = {
     "Captured": "manifest.states",
@@ -84,48 +93,6 @@ _HOME = {
     "describe": "description",
     "offsets_for_times": "reading.times",
 }
-__all__ = [
-    "Captured",
-    "CapturedBatch",
-    "Change",
-    "Eras",
-    "Erasure",
-    "Examination",
-    "Findings",
-    "FollowerVersion",
-    "Group",
-    "GroupCommit",
-    "History",
-    "Hole",
-    "LatestPart",
-    "LeaderEpochs",
-    "LogDirectory",
-    "Manifest",
-    "Operation",
-    "Part",
-    "Partition",
-    "PartitionLog",
-    "PartitionState",
-    "Position",
-    "ProducerOptions",
-    "Report",
-    "Role",
-    "Scan",
-    "Segment",
-    "SegmentFile",
-    "SegmentWriter",
-    "Selection",
-    "Snapshot",
-    "StandIns",
-    "TopicRow",
-    "TopicVersions",
-    "Transaction",
-    "Undecided",
-    "append",
-    "copy_batches",
-    "describe",
-    "offsets_for_times",
-]
 
 
 def __getattr__(name: str) -> Any:

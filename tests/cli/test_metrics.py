@@ -11,7 +11,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from prometheus_client.parser import text_string_to_metric_families as prometheus_families
 
 from spark_segments import LogDir
-from spark_segments.maintenance.metrics import gauge, openmetrics_text
+from spark_segments.cli.metrics import gauge, openmetrics_text
 from tests.golden_files import GOLDEN
 from tests.log.groups.readers import moved
 from tests.maintenance.upkeep import busy_log

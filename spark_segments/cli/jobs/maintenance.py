@@ -71,7 +71,7 @@ class JobOptions(ConfiguredLogOptions):
     ) -> None:
         """Writes the metrics that are wanted, those of `state` too, and exits with 1 where a partition failed."""
         if self.metrics is not None:
-            from spark_segments.maintenance.metrics import job_metrics, log_metrics, write_metrics
+            from spark_segments.cli.metrics import job_metrics, log_metrics, write_metrics
 
             write_metrics(self.metrics, [*job_metrics(log.uri, reports), *(log_metrics(log, state) if state else [])])
         if any(report.failed for report in reports):

@@ -142,6 +142,6 @@ def _print(report: Report, output: Output) -> None:
 
 
 def _write_metrics(path: Path, target: LogDir, report: Report) -> None:
-    from spark_segments.maintenance.metrics import mirror_metrics, write_metrics
+    from spark_segments.cli.metrics import mirror_metrics, write_metrics
 
     write_metrics(path, mirror_metrics(target.uri, report))

@@ -162,7 +162,7 @@ def _report(server: Server, uri: str, metrics: Path | None, ended: threading.Eve
     """Writes the state of a server until it ends: as metrics every 15 seconds, as a line every minute with work."""
     import pyarrow
 
-    from spark_segments.maintenance.metrics import serve_metrics, write_metrics
+    from spark_segments.cli.metrics import serve_metrics, write_metrics
 
     shown: dict[str, int] = {}
     for number in itertools.count(1):

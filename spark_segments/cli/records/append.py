@@ -129,7 +129,7 @@ def append(
     if not repeated and (warning := appended.warning()) is not None:
         print(f"warning: {warning}", file=sys.stderr)
     if metrics is not None:
-        from spark_segments.maintenance.metrics import write_copy_metrics
+        from spark_segments.cli.metrics import write_copy_metrics
 
         write_copy_metrics(metrics, log.uri, "append", {topic: records})
     if output is Output.JSON:

@@ -98,7 +98,7 @@ def describe(
         if output is not Output.JSON:
             print(f"Wrote {html}: {human_bytes(html.stat().st_size)}.")
     if metrics is not None:
-        from spark_segments.maintenance.metrics import log_metrics, write_metrics
+        from spark_segments.cli.metrics import log_metrics, write_metrics
 
         write_metrics(metrics, log_metrics(log, topics))
     if (html is None and metrics is None) or output is Output.JSON:

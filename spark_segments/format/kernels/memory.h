@@ -51,7 +51,6 @@ static inline unsigned long long multiply_high(unsigned long long a, unsigned lo
     return (unsigned long long)(((unsigned __int128)a * b) >> 64);
 }
 static inline unsigned long long swap_64(unsigned long long number) { return __builtin_bswap64(number); }
-static inline long long trailing_zeros(unsigned long long number) { return __builtin_ctzll(number); }
 
 static inline void prefetch(long long address) { __builtin_prefetch(SEG_AT(address), 0, 2); }
 static inline void prefetch_near(long long address) { __builtin_prefetch(SEG_AT(address), 0, 3); }
@@ -64,10 +63,6 @@ static inline void copy_chunk(long long out, long long data) {
 }
 static inline void copy_bytes(long long out, long long data, long long size) {
     memcpy(SEG_AT(out), SEG_AT(data), (size_t)size);
-}
-static inline long long find_byte(long long at, long long end, long long byte) {
-    const void *found = memchr(SEG_AT(at), (int)byte, (size_t)(end - at));
-    return found ? (long long)(uintptr_t)found : end;
 }
 static inline void fill_bytes(long long out, long long value, long long size) {
     memset(SEG_AT(out), (int)value, (size_t)size);

@@ -106,12 +106,6 @@ def swap_64(number: int) -> int:
     return int.from_bytes(number.to_bytes(8, "little"), "big")
 
 
-def trailing_zeros(number: int) -> int:
-    """The bits below the lowest one that is set, of a uint64 that is not 0."""
-    assert number
-    return (number & -number).bit_length() - 1
-
-
 def prefetch(address: int) -> None:
     """Fetches the cache line at an address, which may be any, into the second level's cache ahead of its use."""
 
@@ -126,13 +120,6 @@ def copy_bytes(out: int, data: int, size: int) -> None:
         _check(out, size)
         _check(data, size)
         ctypes.memmove(out, data, size)
-
-
-def find_byte(at: int, end: int, byte: int) -> int:
-    """The address of the first such byte from `at` on; `end` ≥ `at` where there is none before it."""
-    _check(at, end - at)
-    found = ctypes.string_at(at, end - at).find(byte)
-    return end if found < 0 else at + found
 
 
 def fill_bytes(out: int, value: int, size: int) -> None:

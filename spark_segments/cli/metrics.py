@@ -20,11 +20,7 @@ import pyarrow.compute as pc
 
 from spark_segments.config import TopicConfig
 from spark_segments.errors import MissingExtraError
-from spark_segments.log.description import describe
-from spark_segments.log.groups.group import Group
-from spark_segments.log.manifest.rows import Segment
-from spark_segments.log.manifest.snapshot import Snapshot
-from spark_segments.log.report import Report
+from spark_segments.log import Group, Report, Segment, Snapshot, describe
 
 try:
     from prometheus_client.core import GaugeMetricFamily
@@ -33,7 +29,7 @@ except ModuleNotFoundError as error:
     raise MissingExtraError("cli", "Metrics", "prometheus-client") from error
 
 if TYPE_CHECKING:
-    from spark_segments.log.directory import LogDirectory
+    from spark_segments.log import LogDirectory
 
 _Line = tuple[Mapping[str, str], Any]
 """Labels, and what has the values: a report, a topic's line in it, or a partition's line in `describe`."""
