@@ -105,7 +105,7 @@ class Decoder:
             registry = self.codec.registry if isinstance(self.codec, Registered) else self.open_registry()
             if registry is None:
                 return name, shown
-            kind = registry.schema(int.from_bytes(value[1 : wire.HEADER_BYTES], "big")).kind
+            kind = registry.schema(int.from_bytes(value[1 : wire.HEADER_BYTES], "big"), self.chosen.subject).kind
         except UnknownSchemaError:
             return name, f"{shown}, which the registry does not have"
         except (SegmentsError, OSError):  # the value's error matters more than the registry's
@@ -175,10 +175,9 @@ def decoders(
     """The decoders of a topic's columns. `sample` gives a value of a column, where only a value shows its type."""
     made = []
     for chosen in formats:
-        needs_sample = chosen.format == "connect-json" and chosen.schema is None and chosen.envelope
-        first = sample(chosen.column) if needs_sample else None
         registry = open_one(chosen) if chosen.format in REGISTERED else None
-        made.append(Decoder(chosen, reading_codec(chosen, topic, registry, first), partial(open_one, chosen)))
+        codec = reading_codec(chosen, topic, registry, partial(sample, chosen.column))
+        made.append(Decoder(chosen, codec, partial(open_one, chosen)))
     return made
 
 

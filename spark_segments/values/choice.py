@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Callable
 from dataclasses import replace
 
 import pyarrow as pa
 
-from spark_segments.errors import InvalidOptionError, ValueFormatError
-from spark_segments.values import codecs
+from spark_segments.errors import InvalidOptionError, UnknownSchemaError, ValueFormatError
+from spark_segments.values import codecs, wire
 from spark_segments.values.avro import schema as avro_schema
 from spark_segments.values.column_types import portable, type_of_ddl
 from spark_segments.values.options import ColumnFormat
@@ -19,12 +21,16 @@ from spark_segments.values.undecodable import Undecodable
 _KINDS = {"avro": AVRO, "protobuf": PROTOBUF, "jsonschema": JSON}
 
 
+Sample = Callable[[], "bytes | None"]
+
+
 def reading_codec(
-    chosen: ColumnFormat, topic: str | None, registry: Registry | None, sample: bytes | None = None
+    chosen: ColumnFormat, topic: str | None, registry: Registry | None, sample: Sample = lambda: None
 ) -> codecs.Codec:
     """The codec that reads a column. Raises InvalidOptionError where its type is not known.
 
-    `sample` is a value of the topic, which tells the type of Connect's JSON with a schema.
+    `sample` gives a value of the topic. It tells the type of Connect's JSON with a schema, and the schema of a topic
+    whose subject the registry does not have: a record names its schema by an id.
     """
     kind = _KINDS.get(chosen.format)
     if kind is None:
@@ -33,10 +39,12 @@ def reading_codec(
         return _unregistered(chosen, None)
     text = chosen.schema
     if text is not None and not _is_schema(text, kind):
-        return codecs.Registered(kind, registry, type_of_ddl(text), message=chosen.message, checked=chosen.checked)
-    schema = Schema(kind, text) if text is not None else _newest(chosen, topic, registry, kind)
-    made = codecs.type_of_registered(registry, schema, chosen.message)
-    return codecs.Registered(kind, registry, made, schema, chosen.message, checked=chosen.checked)
+        made, schema = type_of_ddl(text), None
+    else:
+        schema = Schema(kind, text) if text is not None else _newest(chosen, topic, registry, kind, sample)
+        made = codecs.type_of_registered(registry, schema, chosen.message)
+    subject = chosen.subject_of(topic)
+    return codecs.Registered(kind, registry, made, schema, chosen.message, checked=chosen.checked, subject=subject)
 
 
 def writing_codec(
@@ -48,7 +56,7 @@ def writing_codec(
     """
     kind = _KINDS.get(chosen.format)
     if kind is None:
-        return _plain(chosen, column_type, None)
+        return _plain(chosen, column_type)
     if registry is None:
         return _unregistered(chosen, column_type)
     subject = chosen.subject_of(topic)
@@ -69,12 +77,19 @@ def writing_codec(
         else:
             schema = replace(schema, id=registry.register(subject, schema))
     made = codecs.type_of_registered(registry, schema, chosen.message)
-    return codecs.Registered(kind, registry, made, schema, chosen.message, written=schema, checked=chosen.checked)
+    return codecs.Registered(
+        kind, registry, made, schema, chosen.message, written=schema, checked=chosen.checked, subject=subject
+    )
 
 
-def _newest(chosen: ColumnFormat, topic: str | None, registry: Registry, kind: str) -> Schema:
+def _newest(chosen: ColumnFormat, topic: str | None, registry: Registry, kind: str, sample: Sample) -> Schema:
+    """The newest schema of the subject; where there is none, the schema of the topic's first value."""
     subject = chosen.subject_of(topic)
     newest = None if subject is None else registry.version(subject)
+    if newest is None and (value := sample()) is not None:
+        with contextlib.suppress(Undecodable, UnknownSchemaError):
+            [schema_id] = wire.schema_ids(pa.array([value], pa.binary()))
+            newest = registry.schema(int(schema_id), subject)
     if newest is None:
         raise InvalidOptionError(
             f"No schema to read {chosen.column}s as",
@@ -106,7 +121,7 @@ def _unregistered(chosen: ColumnFormat, column_type: pa.DataType | None) -> code
     return codecs.Avro(avro_schema.parse(text or compact(avro_schema.schema_of(column_type))))
 
 
-def _plain(chosen: ColumnFormat, column_type: pa.DataType | None, sample: bytes | None) -> codecs.Codec:
+def _plain(chosen: ColumnFormat, column_type: pa.DataType | None, sample: Sample = lambda: None) -> codecs.Codec:
     name, column = chosen.format, chosen.column
     if name in codecs.NUMBERS:
         return codecs.Numbers(name)
@@ -118,9 +133,9 @@ def _plain(chosen: ColumnFormat, column_type: pa.DataType | None, sample: bytes 
     if name == "json":
         is_text = made is None or (chosen.schema is None and made in (pa.string(), pa.binary()))
         return codecs.JsonText() if is_text or made is None else codecs.Json(made)
-    if name == "connect-json" and made is None and sample is not None and chosen.envelope:
+    if name == "connect-json" and made is None and chosen.envelope and (value := sample()) is not None:
         try:
-            made = connect.read_envelopes(pa.array([sample], pa.binary()), None).type
+            made = connect.read_envelopes(pa.array([value], pa.binary()), None).type
         except Undecodable as error:
             raise ValueFormatError(
                 f"The first {column} cannot be read as {name} ({error.reason})",

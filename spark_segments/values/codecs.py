@@ -224,6 +224,7 @@ class Registered:
 
     `type` is the column's: the reader schema's or, with a type given in DDL, that one, which fields go to by name.
     `written` is the schema that rows are written with. With `checked`, JSON is checked against the schema of its id.
+    Ids are those of the context of `subject`.
     """
 
     kind: str
@@ -233,6 +234,7 @@ class Registered:
     message: str | None = None
     written: Schema | None = None
     checked: bool = False
+    subject: str | None = None
 
     def read(self, array: pa.BinaryArray) -> pa.Array:
         ids = wire.schema_ids(array)
@@ -267,7 +269,7 @@ class Registered:
     def _read_one(self, array: pa.BinaryArray, schema_id: int) -> pa.Array:
         """Rows of the same schema id."""
         try:
-            schema = self.registry.schema(schema_id)
+            schema = self.registry.schema(schema_id, self.subject)
         except UnknownSchemaError as error:
             raise Undecodable(str(error)) from error
         if schema.kind != self.kind:

@@ -189,6 +189,66 @@ def test_ids_versions_and_subjects_stay_on_import_and_export(tmp_path: Path) -> 
     assert pa.Table.from_batches(read[0]).equals(pa.Table.from_batches(read[1]))
 
 
+DEBIT, CREDIT = ({"name": name, "type": "long"} for name in ("debit", "credit"))
+
+
+def of_two_contexts() -> RegistryServer:
+    """Id 1 is one schema in the default context, and the one with its fields the other way round in `.west`."""
+    server = RegistryServer()
+    for subject, fields in (("orders-value", [DEBIT, CREDIT]), (":.west:orders-value", [CREDIT, DEBIT])):
+        assert server.register(subject, {"schema": json.dumps({"type": "record", "name": "E", "fields": fields})}) == 1
+    return server
+
+
+@pytest.mark.parametrize("kind", ["topic", "http", "directory"])
+def test_an_id_is_that_of_its_subjects_context(log: LogDir, tmp_path: Path, kind: str) -> None:
+    server = of_two_contexts()
+    log.topic("orders").append(pa.table({"value": [b"\0\0\0\0\1" + bytes([200, 1, 10])]}))  # 100, then 5
+    log.create_topic("_schemas")
+    keys, records = zip(*server.records, strict=True)
+    log.topic("_schemas").append(pa.table({"key": pa.array(keys), "value": pa.array(records)}))
+    with server.running() as address:
+        directory = DirectoryRegistry(str(tmp_path / "registry"))
+        assert directory.copy_from(log.registry({})) == 2
+        where = {"topic": "_schemas", "http": address, "directory": directory.address}[kind]
+        formats = {"value.format": "avro", "schema.registry": where}
+        for subject, expected in (("orders-value", (100, 5)), (":.west:orders-value", (5, 100))):
+            [record] = contents(log, "orders", formats=formats | {"value.subject": subject})
+            assert (record["value"]["debit"], record["value"]["credit"]) == expected
+
+
+def test_an_id_of_two_contexts_asks_for_the_context() -> None:
+    server = RegistryServer()
+    for context, kind in ((".east", '"long"'), (".west", '"string"')):
+        server.register(f":{context}:orders-value", {"schema": kind})
+    registry = RecordsRegistry(server.records)
+    with pytest.raises(RegistryError, match=r"another schema in each of the contexts \.east, \.west"):
+        registry.schema(1)
+    assert registry.schema(1, ":.west:any").text == '"string"'
+    assert RecordsRegistry(server.records[:1]).schema(1).text == '"long"'  # the only one: there is no doubt
+
+
+@pytest.mark.parametrize("kind", ["topic", "directory"])
+@pytest.mark.parametrize("subject", ["com.example.Order", "deleted"])
+def test_a_record_names_its_schema_where_the_topic_has_no_subject(
+    log: LogDir, tmp_path: Path, kind: str, subject: str
+) -> None:
+    formats = avro(tmp_path) | {"value.subject": subject}
+    log.topic("orders").append(TABLE, formats=formats)
+    directory = DirectoryRegistry(str(tmp_path / "registry"))
+    value = json.dumps({"subject": subject, "version": 1, "id": 1, "schema": directory.schema(1).text})
+    key = {"keytype": "SCHEMA", "subject": subject, "version": 1, "magic": 1}
+    rows = [{"key": json.dumps(key), "value": value}]
+    if subject == "deleted":
+        rows.append({"key": json.dumps(key), "value": json.dumps(json.loads(value) | {"deleted": True})})
+        (tmp_path / "registry" / "subjects.json").write_text('{"subjects": {}}')
+    log.create_topic("_schemas")
+    log.topic("_schemas").append(rows)
+    where = {"topic": "_schemas", "directory": directory.address}[kind]
+    formats = {"key.format": "long", "value.format": "avro", "schema.registry": where}
+    assert contents(log, "orders", formats=formats, columns=["key", "value"]) == TABLE.to_pylist()
+
+
 @pytest.mark.slow
 def test_a_registry_can_be_copied_into_a_directory(tmp_path: Path) -> None:
     log, _ = cluster(tmp_path)

@@ -7,6 +7,7 @@ import json
 import re
 import socket
 import threading
+import urllib.parse
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -18,7 +19,7 @@ class RegistryServer:
 
     def __init__(self, user_info: str | None = None) -> None:
         self.user_info = user_info
-        self.schemas: dict[int, dict[str, Any]] = {}
+        self.contexts: dict[str, dict[int, dict[str, Any]]] = {}
         self.subjects: dict[str, list[int]] = {}
         self.records: list[tuple[bytes, bytes]] = []
         self.failures = 0  # answers of 503 before the next right one
@@ -30,8 +31,9 @@ class RegistryServer:
             kept = {name: body[name] for name in ("schema", "schemaType", "references") if body.get(name)}
             if kept.get("schemaType") == "AVRO":
                 del kept["schemaType"]
-            schema_id = next((one for one, known in self.schemas.items() if known == kept), len(self.schemas) + 1)
-            self.schemas[schema_id] = kept
+            schemas = self.in_context(subject)
+            schema_id = next((number for number, known in schemas.items() if known == kept), len(schemas) + 1)
+            schemas[schema_id] = kept
             versions = self.subjects.setdefault(subject, [])
             if schema_id not in versions:
                 versions.append(schema_id)
@@ -40,15 +42,21 @@ class RegistryServer:
                 self.records.append((json.dumps(key).encode(), json.dumps(value).encode()))
             return schema_id
 
+    def in_context(self, subject: str) -> dict[int, dict[str, Any]]:
+        """The schemas by id in the context of a subject, such as `:.west:orders-value`."""
+        return self.contexts.setdefault(subject.split(":")[1] if subject.startswith(":.") else "", {})
+
     def version(self, subject: str, version: int) -> dict[str, Any]:
         schema_id = self.subjects[subject][version - 1]
-        return {"subject": subject, "version": version, "id": schema_id, **self.schemas[schema_id]}
+        return {"subject": subject, "version": version, "id": schema_id, **self.in_context(subject)[schema_id]}
 
     def answer(self, method: str, path: str, body: dict[str, Any]) -> Any:
         """The reply's JSON; KeyError and IndexError stand for 404."""
-        path = path.partition("?")[0]
+        path, _, query = path.partition("?")
+        path = urllib.parse.unquote(path)
         if found := re.fullmatch(r"/schemas/ids/(\d+)", path):
-            return self.schemas[int(found[1])]
+            subject = dict(urllib.parse.parse_qsl(query)).get("subject", "")
+            return self.in_context(subject)[int(found[1])]
         if path == "/subjects":
             return sorted(self.subjects)
         if found := re.fullmatch(r"/subjects/([^/]+)/versions/(\w+)", path):
@@ -63,7 +71,7 @@ class RegistryServer:
             if kept.get("schemaType") == "AVRO":
                 del kept["schemaType"]
             for version, schema_id in enumerate(self.subjects[found[1]], 1):
-                if self.schemas[schema_id] == kept:
+                if self.in_context(found[1])[schema_id] == kept:
                     return self.version(found[1], version)
         raise KeyError(path)
 

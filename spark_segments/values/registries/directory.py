@@ -1,6 +1,7 @@
 """A registry in a directory: a file for each schema, and `subjects.json`, which maps subjects to schemas.
 
     7.avsc          the schema with the id 7; .proto is Protobuf, .json is JSON Schema
+    contexts/.west/7.avsc   the schema with the id 7 in the context .west
     subjects.json   {"compatibility": "BACKWARD", "references": {},
                      "subjects": {"orders-value": {"versions": {"1": 7}}}}
 
@@ -28,7 +29,9 @@ from spark_segments.values.registries.registry import (
     Registry,
     Schema,
     check_compatible,
+    context_of,
     json_of_schema,
+    qualified_in,
     references_of_json,
     schema_number,
 )
@@ -52,7 +55,7 @@ class DirectoryRegistry(Registry):
     def version(self, subject: str, version: int = LATEST_VERSION) -> Schema | None:
         versions = self.subjects().get(subject) or {}
         schema_id = versions.get(max(versions, default=0) if version == LATEST_VERSION else version)
-        return None if schema_id is None else self.schema(schema_id)
+        return None if schema_id is None else self.schema(schema_id, subject)
 
     def register(self, subject: str, schema: Schema) -> int:
         if (known := self._known(subject, schema)) is not None:  # takes no lock, which object stores lack
@@ -64,13 +67,14 @@ class DirectoryRegistry(Registry):
             entry = index["subjects"].setdefault(subject, {"versions": {}})
             versions = {int(version): number for version, number in entry["versions"].items()}
             level = entry.get("compatibility") or index.get("compatibility") or DEFAULT_LEVEL
-            old = [self.schema(versions[version]) for version in sorted(versions)]
+            old = [self.schema(versions[version], subject) for version in sorted(versions)]
             check_compatible(self, subject, schema, old, level)
-            numbers = [int(path.stem) for path in directory.iterdir() if path.stem.isdigit()]
-            alike = (number for number in sorted(numbers) if self.schema(number) == schema)
+            folder = directory / _folder(context_of(subject))
+            numbers = [int(path.stem) for path in folder.glob("*.*") if path.stem.isdigit()]
+            alike = (number for number in sorted(numbers) if self.schema(number, subject) == schema)
             schema_id = next(alike, None) or max(numbers, default=0) + 1
             if schema_id not in numbers:
-                self._write(directory, f"{schema_id}.{_SUFFIXES[schema.kind]}", schema.text)
+                self._write(folder, f"{schema_id}.{_SUFFIXES[schema.kind]}", schema.text)
             self._add(index, subject, max(versions, default=0) + 1, schema_id, schema)
             self._write(directory, SUBJECTS, json.dumps(index, indent=2))
             return schema_id
@@ -86,19 +90,19 @@ class DirectoryRegistry(Registry):
     def copy_from(self, other: Registry) -> int:
         """Takes over every subject of another registry with its versions and ids; returns how many schemas came.
 
-        Raises RegistryError where an id stands for another schema here.
+        Raises RegistryError where an id stands for another schema here, in the same context.
         """
         copied = 0
         with self._locked("the schemas of another registry") as directory:
             index = self._index()
             for subject, versions in other.subjects().items():
                 for version, schema_id in versions.items():
-                    schema = other.schema(schema_id)
-                    name = f"{schema_id}.{_SUFFIXES[schema.kind]}"
-                    if not (directory / name).exists():
-                        self._write(directory, name, schema.text)
+                    schema = other.schema(schema_id, subject)
+                    folder, name = directory / _folder(context_of(subject)), f"{schema_id}.{_SUFFIXES[schema.kind]}"
+                    if not (folder / name).exists():
+                        self._write(folder, name, schema.text)
                         copied += 1
-                    elif self.schema(schema_id) != schema:
+                    elif self.schema(schema_id, subject) != schema:
                         raise self.error(f"The id {schema_id} stands for another schema here", "Use a new directory")
                     self._add(index, subject, version, schema_id, schema)
             self._write(directory, SUBJECTS, json.dumps(index, indent=2))
@@ -107,16 +111,17 @@ class DirectoryRegistry(Registry):
     def _known(self, subject: str, schema: Schema) -> int | None:
         """The id of a schema that the subject has."""
         ids = self.subjects().get(subject, {}).values()
-        return next((schema_id for schema_id in ids if self.schema(schema_id) == schema), None)
+        return next((schema_id for schema_id in ids if self.schema(schema_id, subject) == schema), None)
 
-    def _load(self, schema_id: int) -> Schema:
+    def _load(self, context: str, schema_id: int) -> Schema:
         storage = Storage(self.address, self._options)
-        references = references_of_json(self._index()["references"].get(str(schema_id), ()))
+        name = qualified_in(context, str(schema_id))
+        references = references_of_json(self._index()["references"].get(name, ()), context)
         for kind, suffix in _SUFFIXES.items():
             with contextlib.suppress(FileNotFoundError), self._understood(f"The schema {schema_id}"):
-                text = bytes(storage.read(f"{schema_id}.{suffix}")).decode()
+                text = bytes(storage.read(f"{_folder(context)}{schema_id}.{suffix}")).decode()
                 return Schema(kind, text, references, schema_id)
-        raise self._missing(schema_id)
+        raise self._missing(context, schema_id)
 
     def _index(self) -> dict[str, Any]:
         """`subjects.json`, checked: everything in it has its type."""
@@ -139,7 +144,8 @@ class DirectoryRegistry(Registry):
     def _add(index: dict[str, Any], subject: str, version: int, schema_id: int, schema: Schema) -> None:
         index["subjects"].setdefault(subject, {"versions": {}})["versions"][str(version)] = schema_id
         if schema.references:
-            index["references"][str(schema_id)] = json_of_schema(schema)["references"]
+            name = qualified_in(context_of(subject), str(schema_id))
+            index["references"][name] = json_of_schema(schema)["references"]
 
     @contextlib.contextmanager
     def _locked(self, what: str) -> Iterator[Path]:
@@ -153,15 +159,21 @@ class DirectoryRegistry(Registry):
         directory.mkdir(parents=True, exist_ok=True)
         with (directory / ".lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            for left in directory.glob(".*.new"):  # by a process that was killed
+            for left in directory.rglob(".*.new"):  # by a process that was killed
                 left.unlink()
             yield directory
 
     @staticmethod
     def _write(directory: Path, name: str, text: str) -> None:
+        directory.mkdir(parents=True, exist_ok=True)
         fresh = directory / f".{name}.new"
         with fresh.open("w") as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
         os.replace(fresh, directory / name)
+
+
+def _folder(context: str) -> str:
+    """The folder of a context's schemas in the directory, with a slash behind it."""
+    return f"contexts/{context}/" if context else ""

@@ -19,7 +19,9 @@ from spark_segments.values.registries.registry import (
     LATEST_VERSION,
     Registry,
     Schema,
+    context_of,
     json_of_schema,
+    qualified_in,
     schema_number,
     schema_of_json,
 )
@@ -84,7 +86,7 @@ class HttpRegistry(Registry):
         name = "latest" if version == LATEST_VERSION else str(version)
         with self._understood(f"The schema registry's answer for {subject}"):
             answer = self._ask("GET", f"/subjects/{_quoted(subject)}/versions/{name}")
-            return None if answer is None else schema_of_json(answer, schema_number(answer["id"]))
+            return None if answer is None else schema_of_json(answer, schema_number(answer["id"]), context_of(subject))
 
     def register(self, subject: str, schema: Schema) -> int:
         with self._understood(f"The schema registry's answer for {subject}"):
@@ -93,12 +95,13 @@ class HttpRegistry(Registry):
                 raise self.error(f"Cannot register a schema for {subject}")
             return schema_number(made["id"])
 
-    def _load(self, schema_id: int) -> Schema:
+    def _load(self, context: str, schema_id: int) -> Schema:
         with self._understood(f"The schema registry's answer for the schema {schema_id}"):
-            answer = self._ask("GET", f"/schemas/ids/{schema_id}")
+            subject = f"?subject={_quoted(qualified_in(context, ''))}" if context else ""
+            answer = self._ask("GET", f"/schemas/ids/{schema_id}{subject}")
             if answer is None:
-                raise self._missing(schema_id)
-            return schema_of_json(answer, schema_id)
+                raise self._missing(context, schema_id)
+            return schema_of_json(answer, schema_id, context)
 
     def _ask(self, method: str, path: str, body: Any = None) -> Any:
         """The answer's JSON, or None for 404. Tries again after failures of the network or the server."""

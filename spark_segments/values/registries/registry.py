@@ -2,12 +2,16 @@
 
 Three kinds: a Confluent-compatible HTTP address, a directory (`<id>.avsc`, `<id>.proto`, `<id>.json` and
 `subjects.json`), and the records of a cluster's topic `_schemas`. An id never changes its meaning, so schemas are kept.
+
+An id is unique in a context, not in a registry: the subject `:.west:orders-value` is in the context `.west`, and
+`orders-value` in the default one.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,6 +24,7 @@ AVRO, PROTOBUF, JSON = "AVRO", "PROTOBUF", "JSON"
 DEFAULT_LEVEL = "BACKWARD"
 LATEST_VERSION = -1
 _KINDS = (AVRO, PROTOBUF, JSON)
+_QUALIFIED = re.compile(r":(\.(?:[\w-][\w.-]*)?):")
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +34,17 @@ class Reference:
     name: str
     subject: str
     version: int
+
+
+def context_of(subject: str | None) -> str:
+    """The context of a subject, such as `.west`; "" is the default context."""
+    qualified = _QUALIFIED.match(subject or "")
+    return "" if qualified is None or qualified[1] == "." else qualified[1]
+
+
+def qualified_in(context: str, subject: str) -> str:
+    """The subject by its name in the default context: one that names no context is in `context`."""
+    return f":{context}:{subject}" if context and _QUALIFIED.match(subject) is None else subject
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,13 +63,14 @@ class Registry:
     address = ""
 
     def __init__(self) -> None:
-        self._schemas: dict[int, Schema] = {}
+        self._schemas: dict[tuple[str, int], Schema] = {}
 
-    def schema(self, schema_id: int) -> Schema:
-        """The schema of an id. Raises RegistryError where there is none."""
-        if schema_id not in self._schemas:
-            self._schemas[schema_id] = self._load(schema_id)
-        return self._schemas[schema_id]
+    def schema(self, schema_id: int, subject: str | None = None) -> Schema:
+        """The schema of an id in the context of a subject. Raises RegistryError where there is none."""
+        place = context_of(subject), schema_id
+        if place not in self._schemas:
+            self._schemas[place] = self._load(*place)
+        return self._schemas[place]
 
     def version(self, subject: str, version: int = LATEST_VERSION) -> Schema | None:
         """A version of a subject, by default its newest; None where there is none."""
@@ -91,7 +108,7 @@ class Registry:
             name = f"no {error}" if isinstance(error, KeyError) else str(error)
             raise self.error(f"{what} cannot be understood", "Check schema.registry", name[:200]) from error
 
-    def _load(self, schema_id: int) -> Schema:
+    def _load(self, context: str, schema_id: int) -> Schema:
         raise NotImplementedError
 
     def _collect(self, schema: Schema, texts: dict[str, str], depth: int) -> None:
@@ -104,9 +121,10 @@ class Registry:
             self._collect(used, texts, depth + 1)
             texts.setdefault(reference.name, used.text)
 
-    def _missing(self, schema_id: int) -> RegistryError:
+    def _missing(self, context: str, schema_id: int) -> RegistryError:
+        where = f" in the context {context}" if context else ""
         hint = "Is it the registry that the records were written with?"
-        return UnknownSchemaError(f"No schema has the id {schema_id}", path=self.address, hint=hint)
+        return UnknownSchemaError(f"No schema has the id {schema_id}{where}", path=self.address, hint=hint)
 
 
 class RecordsRegistry(Registry):
@@ -134,8 +152,18 @@ class RecordsRegistry(Registry):
         versions = self._subjects.get(subject) or {}
         return versions.get(max(versions, default=0) if version == LATEST_VERSION else version)
 
-    def _load(self, schema_id: int) -> Schema:
-        raise self._missing(schema_id)
+    def _load(self, context: str, schema_id: int) -> Schema:
+        alike = {schema: other for (other, number), schema in self._schemas.items() if number == schema_id}
+        if context or not alike:
+            raise self._missing(context, schema_id)
+        if len(alike) > 1:
+            names = ", ".join(sorted(alike.values()))
+            raise UnknownSchemaError(
+                f"The id {schema_id} is another schema in each of the contexts {names}",
+                path=self.address,
+                hint="Set value.subject (or key.subject) to the subject with its context, such as :.west:orders-value",
+            )
+        return next(iter(alike))
 
     def _apply(self, key: Mapping[str, Any], value: Mapping[str, Any] | None) -> None:
         """Applies a record. A deleted schema's id stays valid: records still have the id."""
@@ -157,25 +185,29 @@ class RecordsRegistry(Registry):
                 versions.pop(key["version"], None)
             if value is not None:
                 schema_id = schema_number(value["id"])
-                self._schemas[schema_id] = schema = schema_of_json(value, schema_id)
+                schema = schema_of_json(value, schema_id, context_of(subject))
+                self._schemas[context_of(subject), schema_id] = schema
                 if not value.get("deleted"):
                     versions[schema_number(key["version"])] = schema
 
 
-def schema_of_json(value: Any, schema_id: int | None) -> Schema:
-    """A schema as registries' JSON has it: schema, schemaType (AVRO where it is left out), references.
+def schema_of_json(value: Any, schema_id: int | None, context: str = "") -> Schema:
+    """A schema as registries' JSON has it: schema, schemaType (AVRO where it is left out), references, which are to
+    subjects of its context where they name none.
 
     Raises ValueError, TypeError or KeyError for any other value.
     """
     kind, text = value.get("schemaType") or AVRO, value["schema"]
     if kind not in _KINDS or not isinstance(text, str):
         raise ValueError(f"a schema of no known kind; there are {', '.join(_KINDS)}")
-    return Schema(kind, text, references_of_json(value.get("references") or ()), schema_id)
+    return Schema(kind, text, references_of_json(value.get("references") or (), context), schema_id)
 
 
-def references_of_json(values: Any) -> tuple[Reference, ...]:
+def references_of_json(values: Any, context: str = "") -> tuple[Reference, ...]:
     """References as registries' JSON has them. Raises as `schema_of_json`."""
-    made = tuple(Reference(value["name"], value["subject"], int(value["version"])) for value in values)
+    made = tuple(
+        Reference(value["name"], qualified_in(context, value["subject"]), int(value["version"])) for value in values
+    )
     if not all(isinstance(reference.name, str) and isinstance(reference.subject, str) for reference in made):
         raise ValueError("a reference without a name and a subject")
     return made
