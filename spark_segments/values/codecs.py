@@ -20,13 +20,14 @@ from spark_segments.values.avro import evolution
 from spark_segments.values.avro import schema as avro_schema
 from spark_segments.values.avro import write as avro_write
 from spark_segments.values.avro.read import reader_of
-from spark_segments.values.column_types import conformed, recast
+from spark_segments.values.column_types import conformed
 from spark_segments.values.registries.registry import AVRO, JSON, PROTOBUF, Registry, Schema
 from spark_segments.values.rows import offsets_of, without
 from spark_segments.values.text import connect, csv, json_schema
-from spark_segments.values.text.json_read import check_json, read_json
+from spark_segments.values.text.json_read import check_json, read_json, read_text
 from spark_segments.values.text.json_write import write_json
 from spark_segments.values.undecodable import Undecodable, refused_by_arrow
+from spark_segments.values.widening import widened
 
 NUMBERS = {
     "short": (pa.int16(), ">i2"),
@@ -180,14 +181,6 @@ class Avro:
         return avro_write.write(array, self.node)
 
 
-def read_text(array: pa.BinaryArray) -> pa.StringArray:
-    """Text of UTF-8. Raises Undecodable."""
-    try:
-        return array.cast(pa.string())
-    except pa.ArrowInvalid:
-        raise Undecodable("not UTF-8") from None
-
-
 def _cast(array: pa.Array, kind: pa.DataType) -> pa.Array:
     """The array as another type, without loss."""
     try:
@@ -276,7 +269,7 @@ class Registered:
             raise Undecodable(f"the schema {schema_id} is {schema.kind}, and here {self.kind} is read")
         try:
             made = {AVRO: self._avro, PROTOBUF: self._protobuf, JSON: self._json}[self.kind](array, schema)
-            return recast(made, self.type)
+            return widened(made, self.type)
         except (evolution.Incompatible, pa.ArrowInvalid) as error:
             why = str(error) if isinstance(error, evolution.Incompatible) else reason_of(error)
             raise Undecodable(f"the schema {schema_id} cannot be read as the reader's: {why}") from None
@@ -306,7 +299,7 @@ class Registered:
             left = left.filter(pc.invert(alike))
         if len(parts) == 1:
             return parts[0]
-        made = pa.concat_arrays([recast(part, self.type) for part in parts])
+        made = pa.concat_arrays([widened(part, self.type) for part in parts])
         return made.take(pc.sort_indices(pa.concat_arrays(places)))
 
     def _check_message(self, name: str) -> None:

@@ -171,8 +171,7 @@ def encoded(batches: Iterable[pa.RecordBatch], writers: Sequence[Encoder]) -> It
 def _typed(array: pa.BinaryArray, writer: Encoder) -> pa.Array:
     from spark_segments.errors import ValueFormatError
     from spark_segments.values.batches import first_undecodable
-    from spark_segments.values.codecs import read_text
-    from spark_segments.values.text.json_read import from_text, read_json
+    from spark_segments.values.text.json_read import from_text, read_json, read_text
     from spark_segments.values.undecodable import Undecodable
 
     kind, filled = writer.codec.type, array.drop_null()

@@ -255,7 +255,8 @@ def _refuse(kind: pa.DataType, reason: str) -> Convert:
 
 
 def _promoted(array: pa.Array, reader: Node) -> pa.Array:
-    array = array.cast(TYPES[reader.kind], safe=False)  # a long as a double: as Java widens it
+    # A long becomes a double as Java widens it; bytes are checked to be text.
+    array = array.cast(TYPES[reader.kind], safe=reader.kind == "string")
     if reader.logical is not None and reader.logical.endswith("millis"):
         array = pc.multiply_checked(array, 1000)
     return array.cast(reader.type)

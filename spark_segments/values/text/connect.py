@@ -18,12 +18,13 @@ from spark_segments.errors import InvalidOptionError
 from spark_segments.values.avro import write as avro_write
 from spark_segments.values.avro.read import reader_of
 from spark_segments.values.avro.schema import MOST_DIGITS, TIME, UTC, Node
-from spark_segments.values.column_types import recast, with_leaves
+from spark_segments.values.column_types import with_leaves
 from spark_segments.values.rows import offsets_of, without
 from spark_segments.values.schema_bounds import check_bounds, compact
 from spark_segments.values.text.json_read import read_json
 from spark_segments.values.text.json_write import write_json
 from spark_segments.values.undecodable import Undecodable, refused_by_arrow
+from spark_segments.values.widening import widened
 
 _DATA = "org.apache.kafka.connect.data."
 _PLAIN = {
@@ -121,7 +122,7 @@ def read_envelopes(array: pa.BinaryArray, kind: pa.DataType | None) -> pa.Array:
         here = rows.filter(alike)
         if not len(here) or pc.min(pc.binary_length(here)).as_py() <= len(head):
             raise Undecodable("not the envelope of a schema and a payload")
-        parts.append(recast(read(without(here, len(head), 1), own), kind))
+        parts.append(widened(read(without(here, len(head), 1), own), kind))
         places.append(rest.filter(alike))
         rest = rest.filter(pc.invert(alike))
     if not parts:

@@ -46,6 +46,7 @@ def read_json(array: pa.BinaryArray, kind: pa.DataType) -> pa.Array:
     """
     if not len(array):
         return pa.array([], kind)
+    array = read_text(array)  # Arrow's reader takes any bytes for text
     on_the_way = _as_json_has_it(kind)
     if _has_map(kind):
         return with_leaves(_one_by_one(array, on_the_way), kind, from_text)
@@ -53,6 +54,14 @@ def read_json(array: pa.BinaryArray, kind: pa.DataType) -> pa.Array:
         return with_leaves(one_value_a_row(array, on_the_way), kind, from_text)
     except pa.ArrowInvalid as error:
         raise Undecodable(f"not the JSON of its type ({reason_of(error)})") from None
+
+
+def read_text(array: pa.BinaryArray) -> pa.StringArray:
+    """Text of UTF-8. Raises Undecodable."""
+    try:
+        return array.cast(pa.string())
+    except pa.ArrowInvalid:
+        raise Undecodable("not UTF-8") from None
 
 
 def one_value_a_row(array: pa.Array, kind: pa.DataType | None = None, *, unexpected: str = "ignore") -> pa.Array:
@@ -105,7 +114,7 @@ def _has_map(kind: pa.DataType) -> bool:
     return pa.types.is_map(kind) or any(_has_map(kind.field(at).type) for at in range(kind.num_fields))
 
 
-def _one_by_one(array: pa.BinaryArray, kind: pa.DataType) -> pa.Array:
+def _one_by_one(array: pa.StringArray, kind: pa.DataType) -> pa.Array:
     """For objects of any keys, which Arrow's reader does not make maps of."""
     rows = []
     for row, value in enumerate(array.to_pylist()):

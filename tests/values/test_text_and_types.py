@@ -1,0 +1,123 @@
+"""What rows say of themselves and cannot be: bytes that are no text, and types that change between rows."""
+
+from __future__ import annotations
+
+import json
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from spark_segments import LogDir
+from spark_segments.errors import ValueFormatError
+from spark_segments.values.registries.directory import DirectoryRegistry
+from spark_segments.values.registries.registry import Schema
+from tests.topics import contents
+
+NO_TEXT = [b"caf\xe9", b"\xc0\xaf", b"\xed\xa0\x80", b"\xff\xfe"]
+"""Latin-1, an overlong form, a surrogate, a byte order mark of UTF-16."""
+_RECORD = '{"type": "record", "name": "R", "fields": [{"name": "a", "type": "%s"}]}'
+
+
+@pytest.fixture
+def log(tmp_path: Any) -> LogDir:
+    log = LogDir.create(f"{tmp_path}/log")
+    log.create_topic("rows")
+    return log
+
+
+@pytest.fixture
+def registry(tmp_path: Any) -> str:
+    made = DirectoryRegistry(f"{tmp_path}/registry")
+    made.register("rows-value", Schema("AVRO", _RECORD % "bytes"))
+    made.register("json", Schema("JSON", '{"type": "object", "properties": {"a": {"type": "string"}}}'))
+    return made.address
+
+
+def _envelope(kind: dict[str, Any], payload: bytes) -> bytes:
+    schema = {"type": "struct", "fields": [{"field": "a", **kind}]}
+    return b'{"schema":%b,"payload":{"a":%b}}' % (json.dumps(schema).encode(), payload)
+
+
+def _text(text: bytes) -> bytes:
+    return b'{"a": "%b"}' % text
+
+
+def _avro(text: bytes) -> bytes:
+    return b"\0\0\0\0\1" + bytes([2 * len(text)]) + text
+
+
+READS = {
+    "json": (_text, {"value.schema": "a string"}),
+    "a field of json that is not read": (lambda text: b'{"a": "x", "b": "%b"}' % text, {"value.schema": "a string"}),
+    "a list": (lambda text: b'{"a": ["%b"]}' % text, {"value.schema": "a array<string>"}),
+    "a map": (_text, {"value.schema": "map<string, string>"}),
+    "connect": (lambda text: _envelope({"type": "string"}, b'"%b"' % text), {"value.format": "connect-json"}),
+    "jsonschema": (
+        lambda text: b"\0\0\0\0\2" + _text(text),
+        {"value.format": "jsonschema", "value.subject": "json"},
+    ),
+    "avro": (_avro, {"value.format": "avro", "value.schema": _RECORD % "string"}),
+}
+
+
+@pytest.mark.parametrize("bad", NO_TEXT)
+@pytest.mark.parametrize("what", READS)
+def test_bytes_that_are_no_text_are_an_error_with_their_offset_or_null(
+    log: LogDir, registry: str, what: str, bad: bytes
+) -> None:
+    value, options = READS[what]
+    log.topic("rows").append(pa.table({"value": [value(b"x"), value(bad)]}))
+    formats = {"value.format": "json", **options}
+    formats |= {"schema.registry": registry} if formats["value.format"] in ("avro", "jsonschema") else {}
+    with pytest.raises(ValueFormatError, match="topic rows, partition 0, offset 1"):
+        contents(log, "rows", formats=formats)
+    either = {"value.errors": "null", "value.raw.column": "raw"}
+    good, null = contents(log, "rows", formats=formats | either, columns=["value"])
+    assert good["value"] is not None and good["raw"] is None
+    assert null == {"value": None, "raw": value(bad)}
+
+
+TIMESTAMP = {"type": "int64", "name": "org.apache.kafka.connect.data.Timestamp", "version": 1}
+
+
+def _decimal(scale: int) -> dict[str, Any]:
+    name = "org.apache.kafka.connect.data.Decimal"
+    return {"type": "bytes", "name": name, "version": 1, "parameters": {"scale": str(scale)}}
+
+
+@pytest.mark.parametrize(
+    ("first", "then", "types"),
+    [
+        ((TIMESTAMP, b"1700000000000"), ({"type": "int64"}, b"1700000000000"), ("timestamp", "int64")),
+        (({"type": "int64"}, b"1700000000000"), (TIMESTAMP, b"1700000000000"), ("int64", "timestamp")),
+        (({"type": "float"}, b"1.5"), ({"type": "double"}, b"1e300"), ("float", "double")),
+        (({"type": "boolean"}, b"true"), ({"type": "int32"}, b"1"), ("bool", "int32")),
+        (({"type": "int32"}, b"1"), ({"type": "boolean"}, b"true"), ("int32", "bool")),
+        (({"type": "int32"}, b"1"), ({"type": "int64"}, b"1099511627776"), ("int32", "int64")),
+        (({"type": "int32"}, b"1"), ({"type": "string"}, b'"x"'), ("int32", "string")),
+        ((_decimal(4), b'"AQ=="'), (_decimal(2), b'"AQ=="'), None),
+        ((_decimal(2), b'"AQ=="'), (_decimal(4), b'"AQ=="'), ("decimal128(38, 2)", "decimal128(38, 4)")),
+        (({"type": "int64"}, b"1"), ({"type": "int32"}, b"2"), None),
+        (({"type": "double"}, b"1.5"), ({"type": "float"}, b"2.5"), None),
+        (({"type": "double"}, b"1.5"), ({"type": "int32"}, b"2"), None),
+        (({"type": "double"}, b"1.5"), ({"type": "int64"}, b"2"), ("double", "int64")),
+    ],
+)
+def test_a_field_of_connects_json_that_gets_another_type_is_widened_or_an_error(
+    log: LogDir, first: Any, then: Any, types: Any
+) -> None:
+    log.topic("rows").append(pa.table({"value": [_envelope(*first), _envelope(*then)]}))
+    formats = {"value.format": "connect-json"}
+    if types is None:
+        before, after = (row["value"]["a"] for row in contents(log, "rows", formats=formats))
+        wanted = [json.loads(first[1]), json.loads(then[1])] if first[0]["type"] != "bytes" else None
+        assert [before, after] == (wanted or [Decimal("0.0001"), Decimal("0.01")])
+        return
+    with pytest.raises(ValueFormatError) as raised:
+        contents(log, "rows", formats=formats)
+    said = str(raised.value)
+    assert "topic rows, partition 0, offset 1" in said and "a is " in said and all(name in said for name in types)
+    values = [row["value"] for row in contents(log, "rows", formats=formats | {"value.errors": "null"})]
+    assert values[0] is not None and values[1] is None
