@@ -123,8 +123,13 @@ def test_a_condition_that_is_not_understood_bounds_nothing():
     assert bounds_of((pl.col("offset") > 5) | (pl.col("key") == b"x")) == Bounds()
 
 
-def test_rows_are_counted_without_columns(log):
-    assert scan_topic(log.uri, "t").select(pl.len()).collect().item() == 200
+def test_a_plan_that_needs_no_column_has_the_rows(log):
+    frame = scan_topic(log.uri, "t")
+    assert frame.select(pl.len()).collect().item() == 200
+    assert frame.with_row_index().select("index").collect()["index"].to_list() == list(range(200))
+    assert frame.with_row_index().select("index").head(3).collect().height == 3
+    numbered = frame.with_row_index().filter(pl.col("key") == b"3").select("index").collect()
+    assert numbered.height == whole(log).filter(pl.col("key") == b"3").height
 
 
 def test_a_frame_keeps_the_log_of_the_moment_it_was_made(tmp_path):

@@ -77,12 +77,14 @@ def _frames(
     bounds = Bounds() if predicate is None or is_whole else bounds_of(predicate)
     left = n_rows
     for batch in replace(scan.select(used), offsets=_offsets(scan, bounds)).to_reader(threads):
-        frame = _frame(batch)
+        frame = _frame(batch) if used else pl.DataFrame(height=batch.num_rows)
         if left is not None:
             frame = frame.head(left)
             left -= frame.height
         if predicate is not None:
             frame = frame.filter(predicate)
+        if not names:  # a plan that needs no column, such as that of row numbers, needs rows all the same
+            frame = pl.DataFrame(height=frame.height)
         yield frame if frame.columns == names else frame.select(names)
         if left == 0:
             return
