@@ -35,6 +35,7 @@ _NAMES = {
     "time": pa.time64("us"),
 }
 _TOKEN = re.compile(r"\s*(`(?:[^`]|``)+`|[A-Za-z_][A-Za-z0-9_.-]*|\d+|[<>(),:])")
+_NANOSECONDS = r"(:\d\d[.,]\d{6})\d{1,3}"
 _WIDER = {pa.uint8(): pa.int16(), pa.uint16(): pa.int32(), pa.uint32(): pa.int64(), pa.uint64(): pa.decimal128(20, 0)}
 
 
@@ -111,10 +112,13 @@ def recast(array: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def times_of_text(text: pa.StringArray, kind: pa.DataType) -> pa.Array:
-    """ISO 8601 as times of day or timestamps of any unit; UTC where no zone is named and `kind` has one.
+    """ISO 8601 as times of day or timestamps of any unit; UTC where no zone is named and `kind` has one. Digits behind
+    the microseconds are cut, as Spark does.
 
     Raises ArrowInvalid for other text, and where `kind` does not hold the microseconds.
     """
+    if pc.any(pc.match_substring_regex(text, _NANOSECONDS)).as_py():
+        text = pc.replace_substring_regex(text, _NANOSECONDS, r"\1")
     if pa.types.is_time(kind):
         return pc.binary_join_element_wise("1970-01-01T", text, "").cast(pa.timestamp("us")).cast(kind)
     if kind.tz is None:

@@ -402,6 +402,54 @@ def test_columns_that_no_record_has_are_an_error_unless_the_value_is_chosen(run,
     assert ran.code == 1 and "Did you mean key?" in ran.error
 
 
+@pytest.mark.parametrize(
+    ("name", "text", "options"),
+    [
+        ("a.tsv", "id\tname\n007\tAnn\n", []),
+        ("a.csv", "id\tname\n007\tAnn\n", ["sep=\t"]),
+        ("a.csv", "id\tname\n007\tAnn\n", [r"sep=\t"]),
+        ("a.csv", "id name\n007 Ann\n", ["sep= "]),
+        ("a.csv", "id,name\n007,Ann\n", []),
+    ],
+)
+def test_csv_has_any_separator_of_one_character(segments, uri, tmp_path, name, text, options):
+    (tmp_path / name).write_text(text)
+    (tmp_path / f"b{name[1:]}").write_text("\n")  # no records, and no columns
+    given = [word for option in options for word in ("--option", option)]
+    segments("append", uri, "orders", "--partitions", 1, "--input", tmp_path / f"*{name[1:]}", *given)
+    assert records(uri) == [(None, b'{"id":"007","name":"Ann"}')]
+
+
+def test_csv_without_quotes_has_them_in_its_text(segments, uri):
+    append = ("append", uri, "orders", "--partitions", 1, "--format", "csv", "--option", "quote=")
+    segments(*append, stdin=b'value\n5" pipe\n')
+    assert records(uri) == [(None, b'5" pipe')]
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "said"),
+    [
+        ("a,a\n1,2\n", [], "the same name in -: found a"),
+        ("a||b\n1||2\n", ["sep=||"], "no single character: expected such as ; or \\t, found ||"),
+        ("a,b\n1,2\n", ["sep="], "Option sep of CSV is empty"),
+        ("a,b,c\n1,2,3\n1,2,3,4\n", [], "Expected 3 columns, got 4 in -"),
+    ],
+)
+def test_csv_that_cannot_be_read_is_one_error(run, segments, uri, text, options, said):
+    segments("topic", "create", uri, "orders")
+    given = [word for option in options for word in ("--option", option)]
+    ran = run("append", uri, "orders", "--format", "csv", *given, stdin=text.encode())
+    assert ran.code == 1 and said in ran.error and ran.error.count("\n") == 1
+    assert records(uri) == []
+
+
+def test_numbers_that_are_none_are_appended_and_printed_as_text(segments, uri, tmp_path):
+    pq.write_table(pa.table({"x": [float("nan"), float("-inf"), 1.5]}), tmp_path / "a.parquet")
+    segments("append", uri, "orders", "--partitions", 1, "--input", tmp_path / "a.parquet")
+    printed = segments("consume", uri, "orders", "--value-format", "json", "--value-schema", "x double").lines
+    assert printed == ['{"x":"NaN"}', '{"x":"-Infinity"}', '{"x":1.5}']
+
+
 def test_rows_of_csv_are_text(run, segments, uri, tmp_path):
     (tmp_path / "a.csv").write_text('id;item;target\n007;"an apple;\n red";2\n08;;0\n')
     csv = ("append", uri, "orders", "--partitions", 3, "--input", tmp_path / "a.csv", "--option", "sep=;")

@@ -46,7 +46,7 @@ def rows_of(
 ) -> list[dict[str, Any]]:
     with tempfile.NamedTemporaryFile() as file:
         Path(file.name).write_bytes(content)
-        made = Input.of([file.name], form, {}, columns, Properties.of([*properties]))
+        made = Input.of([file.name], form, [], columns, Properties.of([*properties]))
         return [row for batch in made.batches() for row in batch.to_pylist()]
 
 

@@ -253,10 +253,32 @@ def test_text_that_is_not_one_line_of_csv_is_refused(pieces: list[str]) -> None:
     assert [found[0], found[2]] == [{"id": 7, "s": "x"}, {"id": 8, "s": "y"}]
 
 
-@pytest.mark.parametrize("value", [math.nan, math.inf])
-def test_json_has_no_nan(value: float) -> None:
-    with pytest.raises(Undecodable, match="NaN or an infinity"):
-        codecs.Json(pa.float64()).write(pa.array([value]))
+@pytest.mark.parametrize("codec", [codecs.Json, codecs.Csv, lambda kind: codecs.Connect(kind, envelope=True)])
+def test_a_number_that_is_none_is_text_in_json_as_jackson_writes_it(codec: Any) -> None:
+    kind = pa.struct([("x", pa.float64())])
+    rows = [{"x": 1.5}, {"x": math.inf}, {"x": -math.inf}, {"x": None}]
+    nan, *written = codec(kind).write(pa.array([{"x": math.nan}, *rows], kind)).to_pylist()
+    assert all(
+        name in text for name, text in zip(("NaN", "1.5", "Infinity", "-Infinity"), (nan, *written), strict=False)
+    )
+    first, *others = codec(kind).read(pa.array([nan, *written], pa.binary())).to_pylist()
+    assert math.isnan(first["x"]) and others == rows
+    assert codecs.Json(pa.float32()).write(pa.array([math.nan], pa.float32())).to_pylist() == ['"NaN"']
+
+
+@pytest.mark.parametrize("codec", [codecs.Json, codecs.Csv])
+@pytest.mark.parametrize("zone", [None, "UTC"])
+def test_digits_behind_microseconds_are_cut_as_spark_does(codec: Any, zone: str | None) -> None:
+    kind = pa.struct([("t", pa.timestamp("us", zone)), ("c", pa.time64("us"))])
+    texts = ["2026-01-31T12:00:00.1234569Z"[: None if zone else -1], "12:00:00.123456789"]
+    row = {codecs.Json: json.dumps(dict(zip("tc", texts, strict=True))), codecs.Csv: ",".join(texts)}[codec]
+    [found] = codec(kind).read(pa.array([row.encode()])).to_pylist()
+    assert found["t"].microsecond == found["c"].microsecond == 123456
+
+
+def test_the_columns_of_a_line_of_csv_are_counted_right() -> None:
+    with pytest.raises(Undecodable, match="Expected 2 columns, got 3"):
+        codecs.Csv(type_of_ddl("a int, b int")).read(pa.array([b"1,2,3"]))
 
 
 @pytest.mark.parametrize("kind", [pa.date32(), pa.timestamp("us"), pa.timestamp("us", "UTC")])

@@ -48,7 +48,7 @@ def append(
         "The format; by default what the file's name says, else a value per line.", "--format"
     ),
     reader_option: list[str] | None = option(
-        "Of CSV: header, sep, quote. Of a Delta table: see below.", "--option", metavar="NAME=VALUE"
+        "Of CSV: header, sep (one character), quote. Of a Delta table: see below.", "--option", metavar="NAME=VALUE"
     ),
     key_column: str | None = _column("key"),
     value_column: str | None = _column("value, in place of the row as JSON"),
@@ -102,7 +102,7 @@ def append(
     formats, texts = values.split()
     columns = {"key": key_column, "value": value_column, "timestamp": timestamp_column, "partition": partition_column}
     source = Input.of(
-        paths, file_format, parse_overrides(reader_option or []), columns, Properties.of(texts),
+        paths, file_format, reader_option, columns, Properties.of(texts),
         typed=[name for name in ("key", "value") if f"{name}.format" in formats],
         partition=partition,
     )  # fmt: skip

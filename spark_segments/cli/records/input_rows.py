@@ -47,7 +47,7 @@ from spark_segments.cli.records.json_rows import (
     with_numbers_as_text,
     wrong_object,
 )
-from spark_segments.cli.records.record_text import Properties
+from spark_segments.cli.records.record_text import Properties, unescaped
 from spark_segments.errors import InvalidOptionError, reason_of
 from spark_segments.format.layout import HEADERS_TYPE
 from spark_segments.format.record_columns import COLUMNS, is_bytes, slips
@@ -71,7 +71,7 @@ class Format(StrEnum):
 
 
 _ENDINGS = {".json": Format.JSON, ".jsonl": Format.JSON, ".ndjson": Format.JSON}
-_ENDINGS |= {f".{kind.value}": kind for kind in (Format.CSV, Format.PARQUET)}
+_ENDINGS |= {".csv": Format.CSV, ".tsv": Format.CSV, ".parquet": Format.PARQUET}
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,14 +90,20 @@ class Input:
 
     @classmethod
     def of(
-        cls, paths: Sequence[str] | None, chosen: Format | None, options: Mapping[str, str], *rest: Any, **more: Any
+        cls, paths: Sequence[str] | None, chosen: Format | None, options: Sequence[str] | None, *rest: Any, **more: Any
     ) -> Input:
-        """The input of a command: the format that was `chosen`, or that the first path's name says."""
-        paths = paths or [STANDARD_INPUT]
-        made = cls(paths, chosen or _format_of(paths[0]), options, *rest, **more)
-        if options and made.format not in (Format.CSV, Format.DELTA):
+        """The input of a command: the format that was `chosen`, or that the first path's name says. `options`:
+        NAME=VALUE texts, whose values may be white space.
+        """
+        paths, named = paths or [STANDARD_INPUT], {}
+        for text in options or ():
+            name, equals, named[name] = text.partition("=")
+            if not (name and equals):
+                raise InvalidOptionError("An option has no value", expected="NAME=VALUE", found=name or "no name")
+        made = cls(paths, chosen or _format_of(paths[0]), named, *rest, **more)
+        if named and made.format not in (Format.CSV, Format.DELTA):
             raise InvalidOptionError(
-                f"The format {made.format} has no options", expected="csv or delta", found=min(options)
+                f"The format {made.format} has no options", expected="csv or delta", found=min(named)
             )
         return made
 
@@ -173,15 +179,24 @@ class Input:
         if unknown:
             raise InvalidOptionError("Unknown option of CSV", expected="header, sep or quote", found=min(unknown))
         has_header = self.options.get("header", "true").lower() == "true"
-        parsing = pv.ParseOptions(
-            delimiter=self.options.get("sep", ","), quote_char=self.options.get("quote", '"'), newlines_in_values=True
-        )
+        quote = self._csv_character("quote", '"')
         reading = pv.ReadOptions(autogenerate_column_names=not has_header)
         for file in files:
+            sep = self._csv_character("sep", "\t" if ".tsv" in Path(file).suffixes[-2:] else ",")
+            if not sep:
+                raise InvalidOptionError("Option sep of CSV is empty", expected="one character, such as ; or \\t")
+            parsing = pv.ParseOptions(delimiter=sep, quote_char=quote or False, newlines_in_values=True)
             with opened(file) as stream:
                 try:
                     head = stream.read(CSV_HEAD_BYTES)
                     names = _csv_names(head, parsing, has_header=has_header)
+                    if not names:  # nothing but empty lines
+                        continue
+                    if len(set(names)) < len(names):
+                        twice = ", ".join(sorted({name for name in names if names.count(name) > 1}))
+                        raise InvalidOptionError(
+                            "Columns of the file have the same name", path=file, found=twice, hint="Rename them"
+                        )
                     types = None if "value" in self.typed else dict.fromkeys(names, pa.string())
                     converting = pv.ConvertOptions(
                         column_types=types, null_values=[""], strings_can_be_null=True, quoted_strings_can_be_null=False
@@ -192,6 +207,16 @@ class Input:
                         yield self._record(batch)
                 except pa.ArrowException as error:
                     raise unreadable(file, error) from None
+
+    def _csv_character(self, name: str, default: str) -> str:
+        """The character that an option of CSV says, which may be an escape such as \\t; "" for none."""
+        text = unescaped(f"Option {name} of CSV", self.options.get(name, default))
+        if len(text) > 1 or not text.isascii() or text in ("\n", "\r"):
+            hint = "Spark's CSV reader takes others: df = spark.read.csv(…), then df.write.format('segments')"
+            raise InvalidOptionError(
+                f"Option {name} of CSV is no single character", expected="such as ; or \\t", found=text, hint=hint
+            )
+        return text
 
     def _delta(self, paths: Sequence[str]) -> Iterator[pa.RecordBatch]:
         from deltalake import DeltaTable
@@ -362,7 +387,10 @@ def _split(texts: pa.BinaryArray, separator: bytes) -> tuple[pa.BinaryArray, pa.
 def _csv_names(head: bytes, parsing: pv.ParseOptions, *, has_header: bool) -> list[str]:
     """The names of a file's columns, by its first bytes; those that Arrow gives to columns without a header."""
     text = head.decode("utf-8-sig", errors="replace")
-    rows = csv.reader(io.StringIO(text, newline=""), delimiter=parsing.delimiter, quotechar=parsing.quote_char)
+    lines, quote = io.StringIO(text, newline=""), parsing.quote_char or None
+    rows = csv.reader(
+        lines, delimiter=parsing.delimiter, quotechar=quote, quoting=csv.QUOTE_MINIMAL if quote else csv.QUOTE_NONE
+    )
     row = next((row for row in rows if row), [])
     return row if has_header else [f"f{number}" for number in range(len(row))]
 

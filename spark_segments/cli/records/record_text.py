@@ -51,7 +51,7 @@ class Properties:
             name, equals, value = text.partition("=")
             if name not in values or not equals:
                 raise unknown_property(text, [*values, *OPTIONS])
-            values[name] = _unescaped(name, value) if "\\" in value else value
+            values[name] = unescaped(f"Property {name}", value)
         return cls(values)
 
     def flag(self, name: str) -> bool:
@@ -61,13 +61,17 @@ class Properties:
         return self.values[name].encode()
 
 
-def _unescaped(name: str, value: str) -> str:
-    """The value with the escapes of Python's strings, such as \\t, as the characters that they stand for."""
+def unescaped(what: str, value: str) -> str:
+    """The value with the escapes of Python's strings, such as \\t, as the characters that they stand for. `what`: whose
+    value it is, for the error.
+    """
+    if "\\" not in value:
+        return value
     try:
         return value.encode("latin-1", "backslashreplace").decode("unicode_escape")
     except UnicodeDecodeError as error:
         raise InvalidOptionError(
-            f"Property {name} has a \\ that begins no escape", expected="such as \\t, \\x1f or \\\\", found=value
+            f"{what} has a \\ that begins no escape", expected="such as \\t, \\x1f or \\\\", found=value
         ) from error
 
 

@@ -6,6 +6,7 @@ out in their order. An empty field is null; text that is empty is written as "".
 
 from __future__ import annotations
 
+import re
 import secrets
 
 import pyarrow as pa
@@ -19,6 +20,7 @@ from spark_segments.values.text.json_write import plain_text
 from spark_segments.values.undecodable import Undecodable
 
 _NUMBER = "\0row"
+_COUNTS = re.compile(r"Expected (\d+) columns, got (\d+)")
 _MAY_BE_EMPTY = (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary)
 
 
@@ -55,7 +57,9 @@ def read_csv(array: pa.BinaryArray, kind: pa.DataType) -> pa.Array:
             ),
         ).combine_chunks()
     except pa.ArrowInvalid as error:
-        raise Undecodable(f"not the CSV of its columns ({reason_of(error)})") from None
+        counts = _COUNTS.search(str(error))  # with that of the number before each line
+        why = f"Expected {int(counts[1]) - 1} columns, got {int(counts[2]) - 1}" if counts else reason_of(error)
+        raise Undecodable(f"not the CSV of its columns ({why})") from None
     if not table.column(_NUMBER).equals(pa.chunked_array([numbers])):
         raise Undecodable("not one line of CSV")
     columns = (one_array(table.column(field.name)) for field in kind)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import decimal
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pyarrow as pa
@@ -23,6 +24,8 @@ from spark_segments.values.undecodable import Undecodable, refused_by_arrow
 
 _HEAD, _TAIL = b'{"v":[', b"]}\n"
 _BYTES = pa.large_binary()  # with what is around them, rows of less than 2 GiB may be more
+_NO_NUMBERS = ("NaN", "Infinity", "-Infinity")
+_NO_NUMBER = '"(NaN|-?Infinity)"'
 _JSON_NAMES = {
     dict: "object",
     list: "list",
@@ -41,18 +44,20 @@ class _Misfit(Exception):
 def read_json(array: pa.BinaryArray, kind: pa.DataType) -> pa.Array:
     """The values of rows without nulls as `kind`. Fields that `kind` lacks are left out, missing fields are null.
 
-    Text may be an ISO date or time, base64 where bytes are wanted; numbers of a decimal may be text too. Raises
-    Undecodable.
+    Text may be an ISO date or time, base64 where bytes are wanted; numbers of a decimal may be text too, and "NaN",
+    "Infinity" and "-Infinity" are floating-point numbers. Raises Undecodable.
     """
     if not len(array):
         return pa.array([], kind)
     array = read_text(array)  # Arrow's reader takes any bytes for text
     on_the_way = _as_json_has_it(kind)
-    if _has_map(kind):
+    if _has(kind, pa.types.is_map):
         return with_leaves(_one_by_one(array, on_the_way), kind, from_text)
     try:
         return with_leaves(one_value_a_row(array, on_the_way), kind, from_text)
     except pa.ArrowInvalid as error:
+        if _has(kind, pa.types.is_floating) and pc.any(pc.match_substring_regex(array, _NO_NUMBER)).as_py():
+            return with_leaves(_one_by_one(array, on_the_way), kind, from_text)
         raise Undecodable(f"not the JSON of its type ({reason_of(error)})") from None
 
 
@@ -110,12 +115,13 @@ def check_json(text: pa.StringArray) -> pa.StringArray:
     return text
 
 
-def _has_map(kind: pa.DataType) -> bool:
-    return pa.types.is_map(kind) or any(_has_map(kind.field(at).type) for at in range(kind.num_fields))
+def _has(kind: pa.DataType, is_wanted: Callable[[pa.DataType], bool]) -> bool:
+    """Whether a type, or one within it, is one of those."""
+    return is_wanted(kind) or any(_has(kind.field(at).type, is_wanted) for at in range(kind.num_fields))
 
 
 def _one_by_one(array: pa.StringArray, kind: pa.DataType) -> pa.Array:
-    """For objects of any keys, which Arrow's reader does not make maps of."""
+    """For objects of any keys, which Arrow's reader does not make maps of, and text that stands for a number."""
     rows = []
     for row, value in enumerate(array.to_pylist()):
         try:
@@ -137,7 +143,7 @@ def _as_arrow_takes_it(value: Any, kind: pa.DataType) -> Any:
         return [(key, _as_arrow_takes_it(item, kind.item_type)) for key, item in value.items()]
     if t.is_list(kind) and isinstance(value, list):
         return [_as_arrow_takes_it(item, kind.value_type) for item in value]
-    if t.is_floating(kind) and type(value) in (int, decimal.Decimal):
+    if t.is_floating(kind) and (type(value) in (int, decimal.Decimal) or value in _NO_NUMBERS):
         return float(value)
     if t.is_decimal(kind) and type(value) in (int, str):
         return decimal.Decimal(value)

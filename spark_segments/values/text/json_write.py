@@ -1,7 +1,8 @@
 """Typed columns to JSON text, by Arrow's string kernels: each field's text is made as a column, and joined.
 
 Without white space, fields in the order of their column, nulls written as null, as Jackson does for Kafka's Java
-clients. Text is UTF-8 with only what must be escaped escaped. Bytes are base64, times ISO 8601.
+clients. Text is UTF-8 with only what must be escaped escaped. Bytes are base64, times ISO 8601. JSON has no NaN and no
+infinities: they are the text "NaN", "Infinity" and "-Infinity", as Jackson writes them, too.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ _STRING, _SAFE_STRING, _SAFE_JSON = _table(_ESCAPES, 1), _table(_ESCAPES, 6), _t
 
 
 def write_json(array: pa.Array) -> pa.StringArray:
-    """The JSON text of each row; a null row is the text null. Raises Undecodable for NaN and infinities."""
+    """The JSON text of each row; a null row is the text null."""
     return pc.coalesce(_text(array), _NULL)
 
 
@@ -72,9 +73,11 @@ def plain_text(array: pa.Array) -> pa.StringArray:
     """A column of plain values as text without quotes: what JSON and CSV write. Null stays null."""
     t, kind = pa.types, array.type
     if t.is_floating(kind):
-        if not pc.all(pc.is_finite(array), min_count=0).as_py():
-            raise Undecodable("NaN or an infinity, which JSON does not have")
-        return array.cast(pa.string())
+        text = array.cast(pa.string())
+        if _is_finite(array):
+            return text
+        named = pc.if_else(pc.is_nan(array), "NaN", pc.if_else(pc.greater(array, 0), "Infinity", "-Infinity"))
+        return pc.if_else(pc.is_finite(array), text, named)
     if t.is_date(kind) or t.is_timestamp(kind):
         _check_years(array)
     if t.is_timestamp(kind):
@@ -88,6 +91,11 @@ def plain_text(array: pa.Array) -> pa.StringArray:
         return array.cast(pa.string())
     except pa.ArrowNotImplementedError as error:
         raise InvalidOptionError("JSON has no such type", found=kind, hint="Cast the column first") from error
+
+
+def _is_finite(array: pa.Array) -> bool:
+    """Whether JSON has all these floating-point numbers."""
+    return bool(pc.all(pc.is_finite(array), min_count=0).as_py())
 
 
 def _check_years(array: pa.Array) -> None:
@@ -123,6 +131,8 @@ def _text(array: pa.Array) -> pa.StringArray:
         )
         return _bracketed("{", _joined(whole, pairs), "}")
     text = plain_text(array)
+    if t.is_floating(kind) and not _is_finite(array):
+        return pc.if_else(pc.is_finite(array), text, quoted(text).cast(pa.string()))
     bare = t.is_integer(kind) or t.is_floating(kind) or t.is_boolean(kind) or t.is_decimal(kind)
     return text if bare else quoted(text).cast(pa.string())
 

@@ -162,7 +162,7 @@ def lines() -> Run:
         place.write_bytes(mutated(b"\n".join(rows), random, _RECORDS))
         form = random.choice((Format.TEXT, Format.JSON, Format.JSON))
         properties = Properties.of([f"parse.key={random.choice(('true', 'false'))}"])
-        for batch in Input.of([str(place)], form, {}, {}, properties).batches():
+        for batch in Input.of([str(place)], form, [], {}, properties).batches():
             batch.validate(full=True)
 
     return run
