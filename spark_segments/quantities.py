@@ -39,6 +39,25 @@ def duration_ms(text: str, unit: str = "ms") -> int:
     return round(sum(Decimal(number) * UNIT_MS[name] for number, name in parts))
 
 
+def span_ms(text: str) -> int:
+    """`duration_ms` of a text on the command line, where a number needs its unit: every tool has another one."""
+    _check_unit("A duration", text, "s", "m", "d")
+    return duration_ms(text)
+
+
+def volume_bytes(text: str) -> int:
+    """`size_bytes` of a text on the command line, where a number needs its unit."""
+    _check_unit("A size", text, "B", "MiB", "GiB")
+    return size_bytes(text)
+
+
+def _check_unit(what: str, text: str, *units: str) -> None:
+    number = text.strip()
+    if re.fullmatch(_NUMBER, number) and number.strip("0."):
+        expected = ", ".join(f"{number}{unit}" for unit in units)
+        raise InvalidOptionError(f"{what} needs a unit", expected=f"such as {expected}", found=text)
+
+
 def size_bytes(text: str, kilobyte: int = 1000) -> int:
     """Bytes of 500GiB, 1.5TB or 64k, or of a plain number. KiB, MiB, … and K, M, … are powers of 1024; kB, MB, … are
     powers of `kilobyte`, which is 1024 to Spark.

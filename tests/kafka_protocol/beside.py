@@ -63,7 +63,7 @@ def main() -> int:
                 "--port",
                 "0",
                 "--interval",
-                "0.2",
+                "200ms",
             ]
             server = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=file, text=True)
         assert server.stdout is not None

@@ -81,7 +81,7 @@ class _Server:
     def __init__(self, uri: str) -> None:
         with socket.create_server(("127.0.0.1", 0)) as free:
             self.address = f"127.0.0.1:{free.getsockname()[1]}"
-        self._command = [sys.executable, "-m", "spark_segments", "serve", uri, "--interval", "0.2"]
+        self._command = [sys.executable, "-m", "spark_segments", "serve", uri, "--interval", "200ms"]
         self._process: subprocess.Popen[str] | None = None
 
     def __enter__(self) -> _Server:

@@ -33,7 +33,7 @@ from spark_segments.maintenance.explanation.record_explanation import (
     Wait,
 )
 from spark_segments.maintenance.retention.plan import BELOW_LOG_START, RETENTION_BYTES, RETENTION_MS
-from spark_segments.quantities import duration_ms, human_bytes
+from spark_segments.quantities import human_bytes, span_ms
 
 if TYPE_CHECKING:
     from spark_segments.maintenance.erasure.copies import KeyAccount, KeyCopy
@@ -48,7 +48,7 @@ def explain(
     at: str | None = option("The first record of this time or later.", "--time", metavar="TIME"),
     key: list[str] | None = KEY,
     key_base64: list[str] | None = KEY_BASE64,
-    every: str = option("How often each job runs.", default="1h", metavar="TIME"),
+    every: str = option("How often each job runs.", default="1h", metavar="DURATION"),
     output: Output = OUTPUT,
     now_ms: int | None = NOW_MS,
 ) -> None:
@@ -67,7 +67,7 @@ def explain(
     keys = key_bytes(key, key_base64)
     if (offset is not None) + (at is not None) + len(keys) != 1:
         raise typer.BadParameter("--offset, --time or --key must name the record, and only one of them")
-    log, every_ms = location.open(), duration_ms(every)
+    log, every_ms = location.open(), span_ms(every)
     explanation: Explanation | KeyAccount
     if keys:
         from spark_segments.maintenance.erasure.copies import key_account

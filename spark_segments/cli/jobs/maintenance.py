@@ -35,7 +35,7 @@ from spark_segments.cli.output import FAILED, Output, print_report
 from spark_segments.cli.records.value_text import FormatOptions
 from spark_segments.config import TopicConfig, parse_overrides, topic_config
 from spark_segments.errors import InvalidOptionError
-from spark_segments.quantities import duration_ms, plural, size_bytes
+from spark_segments.quantities import plural, span_ms, volume_bytes
 
 if TYPE_CHECKING:
     from spark_segments.face.logdir import LogDir
@@ -121,8 +121,8 @@ def retain(
     """
     from spark_segments.maintenance import retain as job
 
-    most_bytes = None if max_bytes is None else size_bytes(max_bytes)
-    options.run_and_finish(job, max_bytes=most_bytes, min_retention_ms=duration_ms(min_retention))
+    most_bytes = None if max_bytes is None else volume_bytes(max_bytes)
+    options.run_and_finish(job, max_bytes=most_bytes, min_retention_ms=span_ms(min_retention))
 
 
 @with_options

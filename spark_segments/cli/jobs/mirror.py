@@ -27,7 +27,7 @@ from spark_segments.cli.output import FAILED, Output, print_json, print_summary,
 from spark_segments.config import parse_overrides
 from spark_segments.errors import InvalidOptionError, SegmentsError
 from spark_segments.log import Report
-from spark_segments.quantities import Bytes, duration_ms, human_bytes
+from spark_segments.quantities import Bytes, human_bytes, span_ms
 
 if TYPE_CHECKING:
     from spark_segments.face.logdir import LogDir
@@ -48,7 +48,9 @@ def mirror(
     spark: SparkOptions,
     topic: list[str] | None = TOPIC_PATTERNS,
     once: bool = flag("End when the followers are in step."),
-    interval: str = option("How often to look for new commits, such as 500ms or 10s.", default="1s", metavar="TIME"),
+    interval: str = option(
+        "How often to look for new commits, such as 500ms or 10s.", default="1s", metavar="DURATION"
+    ),
     dry_run: bool = flag("Only show how far the followers are behind; mirror nothing."),
     groups: bool = flag("Mirror the positions of groups, too, over those of TARGET's groups."),
     checksums: Path | None = option(
@@ -78,7 +80,7 @@ def mirror(
     from spark_segments.replicas.mirror import check_leader
     from spark_segments.replicas.mirror import mirror as job
 
-    seconds = duration_ms(interval) / 1000
+    seconds = span_ms(interval) / 1000
     if seconds <= 0:
         raise InvalidOptionError("The interval is above 0", expected="such as 1s or 500ms", found=interval)
     leaders = LogDir.open(source, parse_overrides(source_storage or []))

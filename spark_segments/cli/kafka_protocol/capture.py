@@ -27,7 +27,7 @@ from spark_segments.cli.output import FAILED, FOUND_FAULTS, Output, print_json, 
 from spark_segments.errors import MissingExtraError
 from spark_segments.kafka_protocol.capture_options import Divergence
 from spark_segments.progress import progress_bar
-from spark_segments.quantities import duration_ms
+from spark_segments.quantities import span_ms
 
 if TYPE_CHECKING:
     from spark_segments.log import Report
@@ -42,7 +42,7 @@ def capture(
     topic: list[str] | None = TOPIC_PATTERNS,
     groups: list[str] | None = option("Groups whose positions in these topics are kept, too.", metavar="PATTERN"),
     once: bool = flag("End when all that was there at the start is here."),
-    interval: str = option("Without --once: how often to look, such as 500ms.", default="1s", metavar="TIME"),
+    interval: str = option("Without --once: how often to look, such as 500ms.", default="1s", metavar="DURATION"),
     client_config: Path | None = CLIENT_CONFIG,
     keep_retention: bool = flag("Keep retention.ms and retention.bytes of the cluster's topics."),
     on_divergence: Divergence = option(
@@ -91,7 +91,7 @@ def capture(
         on_divergence=on_divergence,
         recapture=recapture,
     )
-    pause_seconds = duration_ms(interval) / 1000
+    pause_seconds = span_ms(interval) / 1000
     code, told = 0, set[str]()
     with until_interrupted():
         while True:

@@ -27,7 +27,7 @@ from spark_segments.cli.output import Output, print_json, print_rows, tell, writ
 from spark_segments.config import parse_overrides
 from spark_segments.errors import MissingExtraError
 from spark_segments.progress import progress_bar
-from spark_segments.quantities import duration_ms
+from spark_segments.quantities import span_ms
 
 if TYPE_CHECKING:
     from spark_segments.log import Report
@@ -44,7 +44,7 @@ def replay(
     groups: list[str] | None = option("Groups whose positions go along, at the new offsets.", metavar="PATTERN"),
     name: str = option("The replay's transactional id and group in the cluster.", default="segments-replay"),
     follow: bool = flag("Go on as the topics grow, until Ctrl-C.", "-f"),
-    interval: str = option("With --follow: how often to look, such as 500ms.", default="1s", metavar="TIME"),
+    interval: str = option("With --follow: how often to look, such as 500ms.", default="1s", metavar="DURATION"),
     idempotent: bool = flag("No transactions: once, as long as nothing else writes the topics there."),
     max_rate: int | None = option("Bytes of keys and values a second.", metavar="BYTES", min=1),
     client_config: Path | None = CLIENT_CONFIG,
@@ -87,7 +87,7 @@ def replay(
         idempotent=idempotent,
         max_bytes_per_second=max_rate,
     )
-    pause_seconds = duration_ms(interval) / 1000
+    pause_seconds = span_ms(interval) / 1000
     told: set[str] = set()
     with (
         until_interrupted(),

@@ -20,12 +20,14 @@ from spark_segments.cli.interrupts import until_interrupted
 from spark_segments.cli.options import METRICS, ConfiguredLogOptions, flag, option, with_options
 from spark_segments.config import parse_overrides
 from spark_segments.errors import InvalidOptionError, MissingExtraError
+from spark_segments.quantities import span_ms
 
 if TYPE_CHECKING:
     from spark_segments.kafka_protocol.limits import Limits
     from spark_segments.kafka_protocol.server import Server
 
 _METRICS_SECONDS = 15.0
+_LEAST_INTERVAL_MS = 10
 _LINE_EVERY = 4  # of these
 _LINES_A_SECOND = 20
 _OTHER_FILES = 512
@@ -41,7 +43,7 @@ def serve(
     host: str = option("The address to listen on.", default="127.0.0.1"),
     port: int = option("The port; 0 takes any that is free.", default=9092, min=0, max=65535),
     advertised: str | None = option("Where clients are told to come to.", "--advertised-listener", metavar="HOST:PORT"),
-    interval: float = option("How often topics are read anew.", default=1.0, min=0.01, metavar="SECONDS"),
+    interval: str = option("How often topics are read anew.", default="1s", metavar="DURATION"),
     time: str | None = option("All topics as they were then: 2026-01-31T12:00Z.", metavar="WHEN"),
     version: list[str] | None = option("These topics alone, as of a version.", metavar="TOPIC=VERSION"),
     tls_cert: Path | None = option("The certificate, with its chain, as PEM.", exists=True),
@@ -90,7 +92,7 @@ def serve(
     log = location.open()
     views = Views(
         log,
-        interval_seconds=interval,
+        interval_seconds=max(span_ms(interval), _LEAST_INTERVAL_MS) / 1000,
         timestamp_ms=None if time is None else timestamp_ms(time),
         versions={topic: _version(number) for topic, number in parse_overrides(version or []).items()},
     )

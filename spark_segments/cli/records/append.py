@@ -13,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spark_segments.cli.interrupts import commits_told
 from spark_segments.cli.options import (
     CONFIG,
     METRICS,
@@ -24,11 +25,14 @@ from spark_segments.cli.options import (
 )
 from spark_segments.cli.output import Output, print_json, print_table
 from spark_segments.cli.records.input_rows import Format, Input
+from spark_segments.cli.records.live_input import LiveInput
 from spark_segments.cli.records.record_text import Properties
 from spark_segments.cli.records.value_text import ConsoleOptions, encoded
 from spark_segments.config import TopicConfig, parse_overrides
-from spark_segments.errors import InvalidOptionError, TopicExistsError
+from spark_segments.errors import InvalidOptionError, SegmentsError, TopicExistsError
+from spark_segments.face.topic import Topic
 from spark_segments.log import Operation, ProducerOptions, Transaction
+from spark_segments.quantities import plural, span_ms
 from spark_segments.values.typed import TypedColumns
 
 
@@ -63,10 +67,17 @@ def append(
     txn: str | None = option(
         "A job and its last run's number, again: appends nothing; lower: fails.", metavar="APP:VERSION"
     ),
+    linger: str = option(
+        "How long a line from a pipe or a terminal waits for its commit, at most.", default="5s", metavar="DURATION"
+    ),
     output: Output = OUTPUT,
     metrics: Path | None = METRICS,
 ) -> None:
-    """Appends lines of text or JSON, CSV, Parquet or a Delta table, all in one commit.
+    """Appends lines of text or JSON, CSV, Parquet or a Delta table.
+
+    Files are one commit. Lines from a pipe or a terminal are committed each
+    --linger, at Ctrl-C, SIGTERM and the end; with --once or --txn they are one
+    commit, at the end.
 
     text: a line is a value. With parse.key=true a line is a key, key.separator
     (a tab by default) and a value. With parse.headers=true a line begins with
@@ -104,7 +115,7 @@ def append(
     source = Input.of(
         paths, file_format, reader_option, columns, Properties.of(texts),
         typed=[name for name in ("key", "value") if f"{name}.format" in formats],
-        partition=partition,
+        partition=partition, linger_seconds=None if transaction else span_ms(linger) / 1000,
     )  # fmt: skip
     if partitions is not None and topic not in log.topics():
         with contextlib.suppress(TopicExistsError):  # another run of this job may create the topic at the same moment
@@ -118,9 +129,12 @@ def append(
         rows = encoded(rows, TypedColumns(log).writers(topic, formats, {"key": None, "value": None}))
         formats = {}
     options = ProducerOptions(compression_codec, batch_size)
-    offsets = log.topic(topic).append(
-        appended.counted(rows), given, once=once, options=options, formats=formats or None
-    )
+    more: dict[str, Any] = {"once": once, "options": options, "formats": formats or None}
+    with commits_told(log):
+        if source.live is None:
+            offsets = log.topic(topic).append(appended.counted(rows), given, **more)
+        else:
+            offsets = _append_live(log.topic(topic), source.live, rows, appended, more)
 
     repeated = appended.rows > 0 and not offsets
     records = 0 if repeated else appended.rows
@@ -141,7 +155,29 @@ def append(
     if repeated:
         print(f"Nothing appended: {topic} has {transaction} already.", file=sys.stderr)
     else:
-        print(f"Appended {records:,} records to {topic} in {seconds:.1f} s.", file=sys.stderr)
+        print(f"Appended {plural(records, 'record')} to {topic} in {seconds:.1f} s.", file=sys.stderr)
+
+
+def _append_live(
+    topic: Topic, live: LiveInput, rows: Iterator[pa.RecordBatch], appended: _Appended, more: dict[str, Any]
+) -> dict[int, tuple[int, int]]:
+    """Appends what comes, a commit after the other. The first and the last offset of each partition."""
+    if sys.stdin.isatty():
+        print("Reading standard input, a record per line. Ctrl-D or Ctrl-C ends it.", file=sys.stderr)
+    offsets: dict[int, tuple[int, int]] = {}
+    committed = 0
+    try:
+        with live.until_interrupted():
+            for part in live.parts(rows):
+                for number, (first, last) in topic.append(appended.counted(part), **more).items():
+                    offsets[number] = offsets.get(number, (first, last))[0], last
+                committed = appended.rows
+    except SegmentsError:
+        if committed:
+            told = f"{plural(committed, 'record')} of the input stay committed. The error is of what follows:"
+            print(told, file=sys.stderr)
+        raise
+    return offsets
 
 
 def _transaction(text: str) -> tuple[str, int]:

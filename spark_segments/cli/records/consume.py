@@ -29,7 +29,7 @@ from spark_segments.cli.records.follow import Follower, GroupReader, consume_rou
 from spark_segments.cli.records.record_text import LineTemplate, Properties, write_records
 from spark_segments.cli.records.value_text import ConsoleOptions, guessed
 from spark_segments.errors import InvalidOptionError
-from spark_segments.quantities import duration_ms
+from spark_segments.quantities import span_ms
 
 if TYPE_CHECKING:
     from spark_segments.face.topic import Topic
@@ -53,7 +53,7 @@ class Reading:
     to_time: str | None = TO_TIME
     max_messages: int | None = option("Stop after this number of records.", "-n", min=0)
     follow: bool = flag("Wait for more records, until Ctrl-C, SIGTERM or --max-messages.")
-    poll_interval: str = option("With --follow: how often to look, such as 500ms.", default="1s", metavar="TIME")
+    poll_interval: str = option("With --follow: how often to look, such as 500ms.", default="1s", metavar="DURATION")
     group: str | None = option(
         "Begin at this group's positions, and commit what was printed.",
         metavar="NAME",
@@ -199,7 +199,7 @@ def consume(reading: Reading, location: LogOptions, values: ConsoleOptions, topi
         log, topic, starts, read,
         all_partitions=reading.partition is None, committed=reading.isolation_level == "read_committed",
     )  # fmt: skip
-    poll_seconds = duration_ms(reading.poll_interval) / 1000 if reading.follow else None
+    poll_seconds = span_ms(reading.poll_interval) / 1000 if reading.follow else None
     consume_rounds(
         follower, partial(write, limit=None), group=group, poll_seconds=poll_seconds, most=reading.max_messages
     )

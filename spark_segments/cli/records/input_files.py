@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import glob
 import os
 import sys
@@ -13,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from spark_segments.ahead import Piece, available_cores, read_ahead
+from spark_segments.cli.records.live_input import LiveInput
 from spark_segments.errors import InvalidOptionError, reason_of
 
 BLOCK_BYTES = 8 << 20
@@ -48,10 +50,14 @@ def opened(file: str) -> Any:
     return pa.input_stream(file, compression="detect")
 
 
-def blocks(file: str) -> Iterator[pa.Buffer]:
-    """The content of a file, compressed or not, in blocks of whole lines. A line may be longer than a block."""
+def blocks(file: str, live: LiveInput | None = None) -> Iterator[pa.Buffer]:
+    """The content of a file, compressed or not, in blocks of whole lines. A line may be longer than a block.
+
+    Of `live`, which is read in place of the file, a block is empty where nothing came for a while, and a line that has
+    not ended when a signal comes is left out.
+    """
     rest, is_first = np.empty(0, np.uint8), True
-    with opened(file) as stream:
+    with contextlib.nullcontext(live) if live is not None else opened(file) as stream:
         while True:
             begun = len(rest)
             room = min(begun + max(BLOCK_BYTES, begun), _LARGEST_BLOCK)
@@ -66,12 +72,18 @@ def blocks(file: str) -> Iterator[pa.Buffer]:
                 raise unreadable(file, error) from None
             if size == 0:
                 break
+            if size is None:
+                rest = content[:begun]
+                yield block[:0]
+                continue
             end = _lines_end(content[: begun + size], begun)
             if end:
                 yield _without_mark(block[:end]) if is_first else block[:end]
                 is_first = False
             rest = content[end : begun + size]
-    if begun:
+    if begun and live is not None and live.is_interrupted:
+        print(f"The last line, of {begun} bytes, has no end: it is not appended.", file=sys.stderr)
+    elif begun:
         yield _without_mark(block[:begun]) if is_first else block[:begun]
 
 

@@ -12,7 +12,7 @@ import csv
 import io
 import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
@@ -47,6 +47,7 @@ from spark_segments.cli.records.json_rows import (
     with_numbers_as_text,
     wrong_object,
 )
+from spark_segments.cli.records.live_input import NOTHING, LiveInput
 from spark_segments.cli.records.record_text import Properties, unescaped
 from spark_segments.errors import InvalidOptionError, reason_of
 from spark_segments.format.layout import HEADERS_TYPE
@@ -77,7 +78,8 @@ _ENDINGS |= {".csv": Format.CSV, ".tsv": Format.CSV, ".parquet": Format.PARQUET}
 @dataclass(frozen=True, slots=True)
 class Input:
     """Files, their format and its options, the columns that become parts of a record, and which of key and value keep
-    their types because a format encodes them. `partition`: that of all rows.
+    their types because a format encodes them. `partition`: that of all rows. `live`: what is read in place of the
+    files, where standard input may have no end.
     """
 
     paths: Sequence[str]
@@ -87,13 +89,21 @@ class Input:
     properties: Properties
     typed: Collection[str] = ()
     partition: int | None = None
+    live: LiveInput | None = None
 
     @classmethod
     def of(
-        cls, paths: Sequence[str] | None, chosen: Format | None, options: Sequence[str] | None, *rest: Any, **more: Any
+        cls,
+        paths: Sequence[str] | None,
+        chosen: Format | None,
+        options: Sequence[str] | None,
+        *rest: Any,
+        linger_seconds: float | None = None,
+        **more: Any,
     ) -> Input:
         """The input of a command: the format that was `chosen`, or that the first path's name says. `options`:
-        NAME=VALUE texts, whose values may be white space.
+        NAME=VALUE texts, whose values may be white space. With `linger_seconds`, lines of standard input that is no
+        file are read live.
         """
         paths, named = paths or [STANDARD_INPUT], {}
         for text in options or ():
@@ -105,7 +115,10 @@ class Input:
             raise InvalidOptionError(
                 f"The format {made.format} has no options", expected="csv or delta", found=min(named)
             )
-        return made
+        is_lines = made.format in (Format.TEXT, Format.JSON) and [*paths] == [STANDARD_INPUT]
+        if linger_seconds is None or not is_lines or (descriptor := LiveInput.descriptor()) is None:
+            return made
+        return replace(made, live=LiveInput(descriptor, linger_seconds))
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """The rows of all files in the order of their names, with a writer's columns."""
@@ -123,8 +136,8 @@ class Input:
 
         def pieces(file: str) -> Iterator[Piece]:
             nonlocal number
-            for block in blocks(file):
-                yield partial(self._parsed_text, block, number)
+            for block in blocks(file, self.live):
+                yield partial(self._parsed_text, block, number) if len(block) else _nothing
                 number += count_lines(block)
 
         for file in files:
@@ -254,7 +267,10 @@ class Input:
         def pieces(file: str) -> Iterator[Piece]:
             nonlocal schema
             before = 0
-            for block in blocks(file):
+            for block in blocks(file, self.live):
+                if not len(block):
+                    yield _nothing
+                    continue
                 lines = Lines(block, file)
                 if schema is None and len(lines):
                     schema = self._schema(lines, file)
@@ -366,6 +382,10 @@ class Input:
             else:
                 columns[part] = array
         return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
+
+
+def _nothing() -> Iterator[pa.RecordBatch]:
+    yield NOTHING
 
 
 def _is_misspelt(schema: pa.Schema) -> bool:
