@@ -11,7 +11,7 @@ import logging
 import os
 import re
 import threading
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
@@ -105,14 +105,7 @@ class KafkaDirectory:
     @staticmethod
     def recognises(storage: Storage) -> bool:
         """Whether Kafka wrote this: there are segments, or `<topic>-<partition>` directories with segments."""
-        files = storage.list()
-        if _holds_segments(files):
-            return True
-        known = any(info.path in (META_PROPERTIES_FILE, LOG_START_OFFSETS_FILE) for info in files)
-        return any(
-            known or _holds_segments(listing) or any(file_name(info) == PARTITION_METADATA_FILE for info in listing)
-            for listing in (storage.list(source.path) for source in _sources(storage))
-        )
+        return _holds_segments(storage.list()) or next(_sources(storage), None) is not None
 
     @property
     def storage(self) -> Storage:
@@ -278,13 +271,22 @@ def committed_directory(storage: Storage) -> KafkaDirectory:
 
 
 def _sources(storage: Storage) -> Iterator[PartitionSource]:
-    """The partition directories of a location. Kafka's -delete, -future and -stray directories have other names."""
+    """The partition directories of a location. Kafka's -delete, -future and -stray directories have other names.
+
+    Where no file of the location is one of Kafka's log.dirs, a directory is a partition if it has a segment, or the
+    file that Kafka writes first: other programs have directories such as dbus-1, too.
+    """
+    is_known = any(info.path in (META_PROPERTIES_FILE, LOG_START_OFFSETS_FILE) for info in storage.list())
     for name in storage.directories():
         tiered = _named(_TIERED_NAME, name)
         if tiered and any(is_tiered_name(file_name(info)) for info in storage.list(name)):
             yield PartitionSource(tiered["topic"], int(tiered["partition"]), name, tiered["topic_id"])
-        elif plain := _named(_PARTITION_NAME, name):
+        elif (plain := _named(_PARTITION_NAME, name)) and (is_known or _is_partition(storage.list(name))):
             yield PartitionSource(plain["topic"], int(plain["partition"]), name)
+
+
+def _is_partition(files: Sequence[FileInfo]) -> bool:
+    return _holds_segments(files) or any(file_name(info) == PARTITION_METADATA_FILE for info in files)
 
 
 def _named(pattern: re.Pattern[str], name: str) -> re.Match[str] | None:

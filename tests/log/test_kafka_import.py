@@ -404,3 +404,16 @@ def test_positions_of_groups_are_read_in_each_version(value: str) -> None:
         groups_of_records([(key, data[:-20])])
     with pytest.raises(LogDirError, match="begins with nothing"):
         groups_of_records([(b"", data)])
+
+
+def test_a_directory_of_another_program_is_no_partition(tmp_path: Path) -> None:
+    for name in ("dbus-1", "polkit-1", "orders-0"):
+        (tmp_path / "etc" / name).mkdir(parents=True)
+        (tmp_path / "etc" / name / "system.conf").write_text("x")
+    log = LogDir.create(str(tmp_path / "log"))
+    with pytest.raises(LogDirError, match="no such topic to import"):
+        log.import_kafka(str(tmp_path / "etc"))
+    assert log.topics() == []
+    (tmp_path / "etc" / "orders-0" / "00000000000000000000.log").touch()
+    log.import_kafka(str(tmp_path / "etc"))
+    assert log.topics() == ["orders"]
