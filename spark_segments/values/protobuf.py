@@ -9,6 +9,7 @@ name that it does not know for 0. A number without a name reads as its digits, a
 from __future__ import annotations
 
 import base64
+import contextlib
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ import pyarrow.compute as pc
 from spark_segments.errors import InvalidOptionError, MissingExtraError, reason_of
 from spark_segments.storage.scratch import scratch_directory
 from spark_segments.values.column_types import map_entries, portable, recast, valid_bits
+from spark_segments.values.protobuf_rows import needs_rows, read_messages, type_of_message
 from spark_segments.values.schema_bounds import check_bounds
 from spark_segments.values.undecodable import Undecodable, refused_by_arrow
 
@@ -32,7 +34,9 @@ _ROOT = "schema.proto"
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A message type: its full name, its place in its file, its reader and its writer."""
+    """A message type: its full name, its place in its file, its reader and its writer. Without them Google's library
+    reads it, and nothing writes it.
+    """
 
     name: str
     indexes: tuple[int, ...]
@@ -43,18 +47,26 @@ class Message:
 
     def read(self, array: pa.BinaryArray) -> pa.Array:
         """The messages as a struct. Raises Undecodable."""
+        if self.reader is None:
+            return read_messages(array, self.descriptor, self.type)
         try:
             batch = self.reader.array_to_record_batch(array)
         except ValueError as error:
             raise Undecodable(f"not a message {self.name} ({reason_of(error)})") from None
         except BaseException as error:
-            if type(error).__name__ != "PanicException":  # of Rust, no Exception
+            if not _is_panic(error):
                 raise
             raise Undecodable(f"a message {self.name} that ptars cannot read") from None
         return recast(batch.to_struct_array(), self.type)
 
     def write(self, array: pa.Array) -> pa.BinaryArray:
         """Each row's message. Raises InvalidOptionError for fields that the message lacks."""
+        if self.writer is None:
+            raise InvalidOptionError(
+                f"A message {self.name} is only read",
+                expected="a message of proto2 or proto3 without groups",
+                found="groups, or a file of an edition",
+            )
         schema = self.writer.schema()
         if not pa.types.is_struct(array.type):
             raise InvalidOptionError(f"A message {self.name} is made from a struct column", found=array.type)
@@ -109,14 +121,30 @@ def _message(descriptor: Any, indexes: tuple[int, ...]) -> Message:
         "duration_unit": "us",
         "map_value_nullable": True,
     }
-    reader, writer = (
-        ptars.HandlerPool([descriptor.file], config=ptars.PtarsConfig(enum_repr=enums, **units)).get_for_message(
-            descriptor
-        )
-        for enums in ("string", "int32")
-    )
-    made = portable(pa.struct(list(reader.schema())))
-    return Message(descriptor.full_name, indexes, made, descriptor, reader, writer)
+    if not needs_rows(descriptor):
+        with contextlib.suppress(_NoHandlerError):
+            reader, writer = (_handler(ptars, descriptor, enum_repr=enums, **units) for enums in ("string", "int32"))
+            made = portable(pa.struct(list(reader.schema())))
+            return Message(descriptor.full_name, indexes, made, descriptor, reader, writer)
+    return Message(descriptor.full_name, indexes, type_of_message(descriptor), descriptor, None, None)
+
+
+class _NoHandlerError(Exception):
+    """ptars panics on a message."""
+
+
+def _handler(ptars: Any, descriptor: Any, **config: Any) -> Any:
+    try:
+        return ptars.HandlerPool([descriptor.file], config=ptars.PtarsConfig(**config)).get_for_message(descriptor)
+    except BaseException as error:
+        if not _is_panic(error):
+            raise
+        raise _NoHandlerError from None
+
+
+def _is_panic(error: BaseException) -> bool:
+    """Whether a library in Rust has given up, which is no Exception in Python."""
+    return type(error).__name__ == "PanicException"
 
 
 def _check_message(descriptor: Any, known: dict[str, int], above: tuple[str, ...]) -> int:
