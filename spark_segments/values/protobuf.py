@@ -148,15 +148,14 @@ def _is_panic(error: BaseException) -> bool:
 
 
 def _check_message(descriptor: Any, known: dict[str, int], above: tuple[str, ...]) -> int:
-    """How many fields a message is, written out. Raises InvalidOptionError for too many, or one that has no end."""
+    """How many fields a message is, written out; a message within itself is text. Raises InvalidOptionError for too
+    many.
+    """
     name = descriptor.full_name
     if name in known:
         return known[name]
     if name in above:
-        raise InvalidOptionError(
-            f"The Protobuf message {name} contains itself",
-            hint="Arrow and Spark have no type for it: read the column as binary",
-        )
+        return 1
     fields = 1 + len(descriptor.fields)
     for field in descriptor.fields:
         if field.message_type is not None:

@@ -1,11 +1,13 @@
 """Protobuf messages to Arrow by Google's own library, row by row: those that ptars cannot read.
 
 These are messages with groups (proto2's `group`, the DELIMITED encoding of editions), files of editions, and messages
-whose fields have the same name in JSON, such as Id and id. Types and values are those of protobuf.py.
+whose fields have the same name in JSON, such as Id and id. Types and values are those of protobuf.py. What has no type
+in Arrow is JSON text: a message within itself, and google.protobuf.Struct, Value, ListValue and Any.
 """
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pyarrow as pa
@@ -19,11 +21,14 @@ _MICROSECONDS = 1_000_000
 def needs_rows(descriptor: Any, above: tuple[str, ...] = ()) -> bool:
     """Whether ptars reads something of a message as null, or does not take its file."""
     fields, name = descriptor.fields, descriptor.full_name
+    if name in _OPEN:
+        return True
     has_twins = len({field.camelcase_name for field in fields}) < len(fields)
     if has_twins or _is_of_edition(descriptor.file) or any(field.type == field.TYPE_GROUP for field in fields):
         return True
     messages = [field.message_type for field in fields if field.message_type is not None]
-    return any(needs_rows(inner, (*above, name)) for inner in messages if inner.full_name not in (*above, name))
+    path = (*above, name)
+    return any(inner.full_name in path or needs_rows(inner, path) for inner in messages)
 
 
 def _is_of_edition(file: Any) -> bool:
@@ -34,20 +39,21 @@ def _is_of_edition(file: Any) -> bool:
     return bool(copied.syntax == "editions")
 
 
-def type_of_message(descriptor: Any) -> pa.DataType:
-    """The struct of a message."""
-    return pa.struct([pa.field(field.name, _type_of_field(field)) for field in descriptor.fields])
+def type_of_message(descriptor: Any, above: tuple[str, ...] = ()) -> pa.DataType:
+    """The struct of a message. `above`: the names of the messages that it is a part of."""
+    path = (*above, descriptor.full_name)
+    return pa.struct([pa.field(field.name, _type_of_field(field, path)) for field in descriptor.fields])
 
 
 def read_messages(array: pa.BinaryArray, descriptor: Any, kind: pa.DataType) -> pa.Array:
     """The messages of rows without nulls. Raises Undecodable."""
-    from google.protobuf import message, message_factory
+    from google.protobuf import json_format, message, message_factory
 
     made, rows = message_factory.GetMessageClass(descriptor), []
     for row, value in enumerate(array.to_pylist()):
         try:
-            rows.append(_values_of(made.FromString(value)))
-        except (message.DecodeError, ValueError, OverflowError):
+            rows.append(_values_of(made.FromString(value), ()))
+        except (message.DecodeError, json_format.Error, TypeError, ValueError, OverflowError, RecursionError):
             raise Undecodable(f"not a message {descriptor.full_name}", row) from None
     try:
         return pa.array(rows, kind)
@@ -55,22 +61,22 @@ def read_messages(array: pa.BinaryArray, descriptor: Any, kind: pa.DataType) -> 
         raise Undecodable(f"a message {descriptor.full_name} with a value that Arrow has no type for") from None
 
 
-def _type_of_field(field: Any) -> pa.DataType:
+def _type_of_field(field: Any, path: tuple[str, ...]) -> pa.DataType:
     if _is_map(field):
         key, value = (field.message_type.fields_by_name[name] for name in ("key", "value"))
-        return pa.map_(_type_of_one(key), pa.field("value", _type_of_one(value)))
-    kind = _type_of_one(field)
+        return pa.map_(_type_of_one(key, path), pa.field("value", _type_of_one(value, path)))
+    kind = _type_of_one(field, path)
     return pa.list_(pa.field("element", kind)) if field.is_repeated else kind
 
 
-def _type_of_one(field: Any) -> pa.DataType:
+def _type_of_one(field: Any, path: tuple[str, ...]) -> pa.DataType:
     if field.message_type is not None:
         name = field.message_type.full_name
         if name in _KNOWN:
             return _KNOWN[name][0]
         if name in _WRAPPERS:
-            return _type_of_one(field.message_type.fields_by_name["value"])
-        return type_of_message(field.message_type)
+            return _type_of_one(field.message_type.fields_by_name["value"], path)
+        return pa.string() if name in path or name in _OPEN else type_of_message(field.message_type, path)
     if field.enum_type is not None or field.type == field.TYPE_STRING:
         return pa.string()
     return {
@@ -85,26 +91,31 @@ def _type_of_one(field: Any) -> pa.DataType:
     }[field.cpp_type]
 
 
-def _values_of(message: Any) -> dict[str, Any]:
-    return {field.name: _value_of_field(message, field) for field in message.DESCRIPTOR.fields}
+def _values_of(message: Any, above: tuple[str, ...]) -> dict[str, Any]:
+    path = (*above, message.DESCRIPTOR.full_name)
+    return {field.name: _value_of_field(message, field, path) for field in message.DESCRIPTOR.fields}
 
 
-def _value_of_field(message: Any, field: Any) -> Any:
+def _value_of_field(message: Any, field: Any, path: tuple[str, ...]) -> Any:
     if field.has_presence and not message.HasField(field.name):
         return None
     value = getattr(message, field.name)
     if _is_map(field):
         of = field.message_type.fields_by_name["value"]
-        return [(key, _value_of_one(value[key], of)) for key in value]
-    return [_value_of_one(item, field) for item in value] if field.is_repeated else _value_of_one(value, field)
+        return [(key, _value_of_one(value[key], of, path)) for key in value]
+    return (
+        [_value_of_one(item, field, path) for item in value] if field.is_repeated else _value_of_one(value, field, path)
+    )
 
 
-def _value_of_one(value: Any, field: Any) -> Any:
+def _value_of_one(value: Any, field: Any, path: tuple[str, ...]) -> Any:
     if field.message_type is not None:
         name = field.message_type.full_name
         if name in _KNOWN:
             return _KNOWN[name][1](value)
-        return value.value if name in _WRAPPERS else _values_of(value)
+        if name in _WRAPPERS:
+            return value.value
+        return _json(value) if name in path or name in _OPEN else _values_of(value, path)
     if field.enum_type is not None:
         named = field.enum_type.values_by_number.get(value)
         return str(value) if named is None else named.name
@@ -113,6 +124,14 @@ def _value_of_one(value: Any, field: Any) -> Any:
 
 def _is_map(field: Any) -> bool:
     return bool(field.is_repeated and field.message_type is not None and field.message_type.GetOptions().map_entry)
+
+
+def _json(message: Any) -> str:
+    """The message in Protobuf's JSON, with the names of the .proto."""
+    from google.protobuf import json_format
+
+    value = json_format.MessageToDict(message, preserving_proto_field_name=True)
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
 def _microseconds(value: Any) -> int:
@@ -127,6 +146,7 @@ _KNOWN: dict[str, tuple[pa.DataType, Any]] = {
     "google.protobuf.Timestamp": (_UTC, _microseconds),
     "google.protobuf.Duration": (pa.int64(), _duration),
 }
+_OPEN = frozenset(f"google.protobuf.{name}" for name in ("Struct", "Value", "ListValue", "Any"))
 _WRAPPERS = frozenset(
     f"google.protobuf.{name}Value"
     for name in ("Double", "Float", "Int64", "UInt64", "Int32", "UInt32", "Bool", "String", "Bytes")

@@ -27,6 +27,9 @@ enum E { ZERO = 0; ONE = 1; }"""
 KNOWN_TYPES = """edition = "2024";
 import "google/protobuf/timestamp.proto"; import "google/protobuf/wrappers.proto";
 message M { google.protobuf.Timestamp t = 1; google.protobuf.Int32Value w = 2; uint64 u = 3; }"""
+TREE = 'syntax = "proto3"; message Tree { int32 n = 1; Tree left = 2; repeated Tree more = 3; }'
+OPEN = """syntax = "proto3"; import "google/protobuf/struct.proto";
+message M { int32 n = 1; google.protobuf.Struct s = 2; google.protobuf.Value v = 3; }"""
 NAMES = 'syntax = "proto3"; message M { int32 Id = 1; int32 id = 2; }'
 
 CASES = [
@@ -40,6 +43,9 @@ CASES = [
     (EDITION, "3007", {"a": None, "b": "", "c": None, "d": [], "m": [], "e": "7"}),
     (KNOWN_TYPES, "0a020803 12020804 18ffffffffffffffffff01", {"t": 3_000_000, "w": 4, "u": 2**64 - 1}),
     (NAMES, "0801 1002", {"Id": 1, "id": 2}),
+    (TREE, "0801 120608021202 0803", {"n": 1, "left": '{"n":2,"left":{"n":3}}', "more": []}),
+    (TREE, "1a020804 1a00", {"n": 0, "left": None, "more": ['{"n":4}', "{}"]}),
+    (OPEN, "0801 12090a070a01611202 2001 1a031a0178", {"n": 1, "s": '{"a":true}', "v": '"x"'}),
 ]
 
 

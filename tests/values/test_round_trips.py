@@ -387,12 +387,6 @@ def test_a_json_schema_of_an_open_type_asks_for_ddl(schema: dict[str, Any]) -> N
 
 
 @pytest.mark.slow
-def test_a_protobuf_message_that_contains_itself_is_refused() -> None:
-    with pytest.raises(InvalidOptionError, match="contains itself"):
-        protobuf.message_of('syntax = "proto3"; message Tree { Tree left = 1; }')
-
-
-@pytest.mark.slow
 def test_a_proto_that_does_not_compile_says_why() -> None:
     with pytest.raises(InvalidOptionError, match=r'no \.proto file.*"Missing" is not defined'):
         protobuf.message_of('syntax = "proto3"; message Row { Missing m = 1; }')

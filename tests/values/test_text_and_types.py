@@ -121,3 +121,27 @@ def test_a_field_of_connects_json_that_gets_another_type_is_widened_or_an_error(
     assert "topic rows, partition 0, offset 1" in said and "a is " in said and all(name in said for name in types)
     values = [row["value"] for row in contents(log, "rows", formats=formats | {"value.errors": "null"})]
     assert values[0] is not None and values[1] is None
+
+
+@pytest.mark.parametrize(
+    ("unscaled", "expected"),
+    [
+        (b"\x01", Decimal("0.01")),
+        (b"\xff" * 20, Decimal("-0.01")),
+        (b"\x7f" + b"\xff" * 15, None),
+        (b"\x7f" * 20, None),
+    ],
+)
+def test_a_decimal_of_more_digits_than_spark_has_is_read_where_it_fits(
+    log: LogDir, unscaled: bytes, expected: Decimal | None
+) -> None:
+    """Kafka Connect says a precision of 64 for every decimal."""
+    decimal = {"type": "bytes", "logicalType": "decimal", "precision": 64, "scale": 2}
+    schema = json.dumps({"type": "record", "name": "R", "fields": [{"name": "a", "type": decimal}]})
+    log.topic("rows").append(pa.table({"value": [bytes([2 * len(unscaled)]) + unscaled]}))
+    formats = {"value.format": "avro", "value.schema": schema}
+    if expected is None:
+        with pytest.raises(ValueFormatError, match="offset 0"):
+            contents(log, "rows", formats=formats)
+    [row] = contents(log, "rows", formats=formats | {"value.errors": "null"})
+    assert row["value"] == (None if expected is None else {"a": expected})

@@ -256,8 +256,9 @@ def _logical(value: dict[str, Any], node: Node) -> Node:
         precision, scale = value.get("precision"), value.get("scale", 0)
         if type(precision) is not int or type(scale) is not int or not 0 <= scale <= precision or precision < 1:
             return node  # the specification: an invalid logical type is ignored
-        if precision > MOST_DIGITS:
-            raise _wrong(f"A decimal of more than {MOST_DIGITS} digits has no type in Spark", value)
+        if scale > MOST_DIGITS:
+            return node  # Spark has no type for it: its bytes
+        precision = min(precision, MOST_DIGITS)  # Connect says 64, and means fewer: a larger number is an error
         made = pa.decimal128(precision, scale)
         return Node(**same, logical="decimal", precision=precision, scale=scale, type=made)
     right_size = {"duration": 12, "uuid": 16}.get(str(logical)) if node.kind == "fixed" else node.size
