@@ -313,7 +313,7 @@ class Registered:
 
     def _json(self, array: pa.BinaryArray, schema: Schema) -> pa.Array:
         rest = without(array, wire.HEADER_BYTES)
-        made = read_json(rest, self.type)
+        made = read_json(rest, self.type, whole_numbers=True)
         self._check_json(rest, schema)
         return made
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import importlib.util
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -30,6 +31,23 @@ from spark_segments.values.undecodable import Undecodable, refused_by_arrow
 
 References = tuple[tuple[str, str], ...]
 _ROOT = "schema.proto"
+_OF_CONFLUENT = {
+    "confluent/meta.proto": """syntax = "proto3";
+package confluent;
+import "google/protobuf/descriptor.proto";
+message Meta { string doc = 1; map<string, string> params = 2; repeated string tags = 3; }
+extend google.protobuf.FileOptions { Meta file_meta = 1088; }
+extend google.protobuf.MessageOptions { Meta message_meta = 1088; }
+extend google.protobuf.FieldOptions { Meta field_meta = 1088; }
+extend google.protobuf.EnumOptions { Meta enum_meta = 1088; }
+extend google.protobuf.EnumValueOptions { Meta enum_value_meta = 1088; }
+""",
+    "confluent/type/decimal.proto": """syntax = "proto3";
+package confluent.type;
+message Decimal { bytes value = 1; uint32 precision = 2; int32 scale = 3; }
+""",
+}
+"""The files that Confluent's registry has built in, with the numbers and names that it documents."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +216,8 @@ def _linked(root: Any, references: References) -> Any:
     from google.protobuf import descriptor_pb2, descriptor_pool
 
     pool = descriptor_pool.DescriptorPool()
-    texts = "".join(f'import "{name}";' for name in root.dependency if name.startswith("google/protobuf/"))
+    given = {name for name, _ in references}
+    texts = "".join(f'import "{name}";' for name in root.dependency if name not in given and _is_built_in(name))
     if texts:
         own = descriptor_pb2.FileDescriptorSet.FromString(_compiled(f'syntax = "proto3"; {texts}', ()))
         for file in own.file[:-1]:
@@ -221,7 +240,7 @@ def _compiled(text: str, references: References) -> bytes:
         raise MissingExtraError("protobuf", "Protobuf values", "grpcio-tools") from error
 
     with scratch_directory() as directory:
-        for name, content in (*references, (_ROOT, text)):
+        for name, content in (*_OF_CONFLUENT.items(), *references, (_ROOT, text)):
             file = Path(directory, name)
             if ".." in file.parts or not file.is_relative_to(directory):
                 raise InvalidOptionError(
@@ -231,11 +250,34 @@ def _compiled(text: str, references: References) -> bytes:
             file.write_text(content)
         out = Path(directory, "compiled")
         own = Path(grpc_tools.__file__).parent / "_proto"
-        command = [sys.executable, "-m", "grpc_tools.protoc", f"-I{directory}", f"-I{own}", "--include_imports"]
+        others = [f"-I{Path(path).parent.parent}" for path in _paths_of("google.type")]
+        command = [
+            sys.executable,
+            "-m",
+            "grpc_tools.protoc",
+            f"-I{directory}",
+            f"-I{own}",
+            *others,
+            "--include_imports",
+        ]
         done = subprocess.run([*command, f"--descriptor_set_out={out}", _ROOT], capture_output=True, text=True)
         if done.returncode:
             raise InvalidOptionError(f"The text is no .proto file. {done.stderr.strip()[:400]}")
         return out.read_bytes()
+
+
+def _is_built_in(name: str) -> bool:
+    """Whether registries take the import of a file for granted."""
+    return name.startswith(("google/protobuf/", "google/type/")) or name in _OF_CONFLUENT
+
+
+def _paths_of(package: str) -> list[str]:
+    """Where a package lies; none where it is not installed."""
+    try:
+        spec = importlib.util.find_spec(package)
+    except ModuleNotFoundError:
+        return []
+    return [] if spec is None else [*(spec.submodule_search_locations or ())]
 
 
 def numbered_enums(array: pa.Array, descriptor: Any) -> pa.Array:

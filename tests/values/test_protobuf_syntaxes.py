@@ -94,3 +94,17 @@ def test_google_reads_what_ptars_reads() -> None:
     ]
     rows = pa.array([bytes.fromhex(body) for body in bodies], pa.binary())
     assert message.read(rows).to_pylist() == read_messages(rows, message.descriptor, message.type).to_pylist()
+
+
+@pytest.mark.parametrize(
+    ("imported", "field", "body", "expected"),
+    [
+        ("confluent/meta.proto", 'int32 a = 1 [(confluent.field_meta).doc = "x"]', "0805", 5),
+        ("confluent/type/decimal.proto", "confluent.type.Decimal a = 1", "0a070a01011005 1802", (b"\1", 5, 2)),
+        ("google/type/money.proto", "google.type.Money a = 1", "0a070a03455552 1003", ("EUR", 3, 0)),
+    ],
+)
+def test_what_registries_have_built_in_can_be_imported(imported: str, field: str, body: str, expected: Any) -> None:
+    message = message_of(f'syntax = "proto3"; import "{imported}"; message M {{ {field}; }}')
+    [row] = message.read(pa.array([bytes.fromhex(body)])).to_pylist()
+    assert (tuple(row["a"].values()) if isinstance(row["a"], dict) else row["a"]) == expected

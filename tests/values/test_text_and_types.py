@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from spark_segments import LogDir
-from spark_segments.errors import ValueFormatError
+from spark_segments.errors import InvalidOptionError, ValueFormatError
 from spark_segments.values.registries.directory import DirectoryRegistry
 from spark_segments.values.registries.registry import Schema
 from tests.topics import contents
@@ -145,3 +145,73 @@ def test_a_decimal_of_more_digits_than_spark_has_is_read_where_it_fits(
             contents(log, "rows", formats=formats)
     [row] = contents(log, "rows", formats=formats | {"value.errors": "null"})
     assert row["value"] == (None if expected is None else {"a": expected})
+
+
+def _whole(schema: Any, payload: Any) -> bytes:
+    return json.dumps({"schema": schema, "payload": payload}).encode()
+
+
+def _struct(**field: Any) -> dict[str, Any]:
+    return {"type": "struct", "fields": [{"field": "a", **field}, {"field": "b", "type": "string", "optional": True}]}
+
+
+NUMBER = _struct(type="int32")
+CONNECTS = {
+    "the payload first": ([json.dumps({"payload": {"a": 1}, "schema": NUMBER}).encode()], None, [{"a": 1, "b": None}]),
+    "white space": (
+        [json.dumps({"schema": NUMBER, "payload": {"a": 1}}, indent=2).encode(), _whole(NUMBER, {"a": 2})],
+        None,
+        [{"a": 1, "b": None}, {"a": 2, "b": None}],
+    ),
+    "no schema, with DDL": ([_whole(None, {"a": 1}), _whole(None, None)], "a int", [{"a": 1}, None]),
+    "numbers for decimals": (
+        [_whole(_struct(**_decimal(2)), {"a": 12.34}), _whole(_struct(**_decimal(2)), {"a": 5})],
+        None,
+        [{"a": Decimal("12.34"), "b": None}, {"a": Decimal("5.00"), "b": None}],
+    ),
+    "a map of numbers": (
+        [_whole(_struct(type="map", keys={"type": "int32"}, values={"type": "string"}), {"a": [[1, "x"], [2, None]]})],
+        None,
+        [{"a": [(1, "x"), (2, None)], "b": None}],
+    ),
+    "a default": (
+        [_whole(_struct(type="int32", default=7), value) for value in ({"b": "x"}, {"a": None}, {"a": 1}, None)],
+        None,
+        [{"a": 7, "b": "x"}, {"a": 7, "b": None}, {"a": 1, "b": None}, None],
+    ),
+}
+
+
+@pytest.mark.parametrize("what", CONNECTS)
+def test_connects_json_is_read_as_converters_write_it(log: LogDir, what: str) -> None:
+    values, ddl, expected = CONNECTS[what]
+    log.topic("rows").append(pa.table({"value": values}))
+    formats = {"value.format": "connect-json"} | ({"value.schema": ddl} if ddl else {})
+    assert [row["value"] for row in contents(log, "rows", formats=formats)] == expected
+
+
+@pytest.mark.parametrize(
+    "value", [b'{"schema": 1}', b'{"payload": {}, "schema": ', b'{"payload": 1, "schema": {}} x', b"{}"]
+)
+def test_what_is_no_envelope_is_an_error(log: LogDir, value: bytes) -> None:
+    log.topic("rows").append(pa.table({"value": [value]}))
+    with pytest.raises(ValueFormatError, match="envelope"):
+        contents(log, "rows", formats={"value.format": "connect-json", "value.schema": "a int"})
+
+
+def test_an_integer_of_json_schema_may_be_written_with_a_point(log: LogDir, tmp_path: Any) -> None:
+    registry = DirectoryRegistry(f"{tmp_path}/registry")
+    registry.register("rows-value", Schema("JSON", '{"type": "object", "properties": {"a": {"type": "integer"}}}'))
+    texts = [b'{"a": 1.0}', b'{"a": 1e2}', b'{"a": 7}', b'{"a": 1.5}', b'{"a": 1e999999999}']
+    log.topic("rows").append(pa.table({"value": [b"\0\0\0\0\1" + text for text in texts]}))
+    formats = {"value.format": "jsonschema", "schema.registry": registry.address, "value.errors": "null"}
+    values = [row["value"] for row in contents(log, "rows", formats=formats)]
+    assert values == [{"a": 1}, {"a": 100}, {"a": 7}, None, None]
+
+
+@pytest.mark.parametrize("size", [2**31, 2**63, 2**64])
+def test_a_fixed_of_more_bytes_than_a_value_has_is_an_error(log: LogDir, size: int) -> None:
+    log.topic("rows").append(pa.table({"value": [b"x"]}))
+    schema = json.dumps({"type": "fixed", "name": "F", "size": size})
+    with pytest.raises(InvalidOptionError, match="less than 2 GiB"):
+        contents(log, "rows", formats={"value.format": "avro", "value.schema": schema})

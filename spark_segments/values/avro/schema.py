@@ -214,8 +214,8 @@ class _SchemaParser:
 
     def _fixed(self, value: dict[str, Any], name: str) -> Node:
         size = value.get("size")
-        if type(size) is not int or size < 0:
-            raise _wrong(f"The fixed {name} needs a size", value)
+        if type(size) is not int or not 0 <= size < 1 << 31:
+            raise _wrong(f"The fixed {name} needs a size of less than 2 GiB", value)
         return _logical(value, Node("fixed", name, _aliases(value, ""), size=size, type=pa.binary()))
 
     def _union(self, branches: list[Node]) -> Node:

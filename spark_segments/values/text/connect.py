@@ -7,7 +7,9 @@ taken by what stands before their payload. Connect's logical types are Decimal (
 
 from __future__ import annotations
 
+import contextlib
 import json
+import re
 from functools import lru_cache
 from typing import Any
 
@@ -18,7 +20,7 @@ from spark_segments.errors import InvalidOptionError
 from spark_segments.values.avro import write as avro_write
 from spark_segments.values.avro.read import reader_of
 from spark_segments.values.avro.schema import MOST_DIGITS, TIME, UTC, Node
-from spark_segments.values.column_types import with_leaves
+from spark_segments.values.column_types import valid_bits, with_leaves
 from spark_segments.values.rows import offsets_of, without
 from spark_segments.values.schema_bounds import check_bounds, compact
 from spark_segments.values.text.json_read import read_json
@@ -41,6 +43,7 @@ _PLAIN = {
     "bytes": pa.binary(),
 }
 _LOGICAL = {f"{_DATA}Date": pa.date32(), f"{_DATA}Time": TIME, f"{_DATA}Timestamp": UTC}
+_SPACE, _COLON, _COMMA = re.compile(r"\s*"), re.compile(r"\s*:\s*"), re.compile(r"\s*(?:,\s*(?=\")|(?=\}))")
 _HEAD, _MIDDLE = '{"schema":', ',"payload":'
 
 
@@ -103,26 +106,45 @@ def schema_of(kind: pa.DataType) -> dict[str, Any]:
 
 
 def read(array: pa.BinaryArray, kind: pa.DataType) -> pa.Array:
-    """Rows without an envelope as `kind`. Raises Undecodable."""
-    return _typed(read_json(array, _carried(kind)), kind)
+    """Rows without an envelope as `kind`; decimals are base64, or numbers (decimal.format=NUMERIC). Raises
+    Undecodable.
+    """
+    try:
+        return _typed(read_json(array, _carried(kind), pairs=True), kind)
+    except Undecodable:
+        if (numeric := _carried(kind, numeric=True)) == _carried(kind):
+            raise
+        with contextlib.suppress(Undecodable):
+            return _typed(read_json(array, numeric, pairs=True), kind)
+        raise
 
 
 def read_envelopes(array: pa.BinaryArray, kind: pa.DataType | None) -> pa.Array:
     """Rows with their envelopes, as `kind` or, where that is None, as the first row's schema says.
 
-    Fields go by name: those that a row's schema lacks are null. Raises Undecodable.
+    Fields go by name: those that a row's schema lacks are null. A null, or no value, in a field that has a default in
+    the row's schema is that default, as JsonConverter reads it. Raises Undecodable.
     """
     parts, places = [], []
     rest = pa.array(range(len(array)), pa.int64())
     while len(rest):
         rows = array.take(rest)
-        head, own = _head(rows[0].as_py())
+        if (first := _head(rows[0].as_py())) is None:  # members in another order, or white space
+            array = pa.array([_usual(row, text) for row, text in enumerate(array.to_pylist())], pa.binary())
+            rows = array.take(rest)
+            first = _head(rows[0].as_py())
+        if first is None:
+            raise Undecodable("not the envelope of a schema and a payload")
+        head, schema = first
+        if (own := _type_of_text(schema) or kind) is None:
+            raise Undecodable("an envelope without a schema: give value.schema")
         kind = kind or own
         alike = pc.and_(pc.starts_with(rows, head), pc.ends_with(rows, b"}"))
         here = rows.filter(alike)
         if not len(here) or pc.min(pc.binary_length(here)).as_py() <= len(head):
             raise Undecodable("not the envelope of a schema and a payload")
-        parts.append(widened(read(without(here, len(head), 1), own), kind))
+        values = read(without(here, len(head), 1), own)
+        parts.append(widened(_with_defaults(values, json.loads(schema)) if '"default"' in schema else values, kind))
         places.append(rest.filter(alike))
         rest = rest.filter(pc.invert(alike))
     if not parts:
@@ -141,25 +163,60 @@ def write_envelopes(array: pa.Array) -> pa.StringArray:
     return pc.binary_join_element_wise(head, write(array), "}", "")
 
 
-def _head(row: bytes) -> tuple[bytes, pa.DataType]:
-    """(the bytes before a row's payload, the type of its schema)."""
+def _head(row: bytes) -> tuple[bytes, str] | None:
+    """(the bytes before a row's payload, its schema); None for an envelope that is written in another way."""
     try:
         text = row.decode()
         opening = text.index(":") + 1
         if text[:opening].replace(" ", "") != _HEAD:
-            raise Undecodable("not the envelope of a schema and a payload: the schema does not come first", 0)
+            return None
         at = opening + len(text[opening:]) - len(text[opening:].lstrip())
         _, end = json.JSONDecoder().raw_decode(text, at)
         payload = text.index(":", end) + 1
-        if text[end:payload].replace(" ", "") != _MIDDLE:
-            raise Undecodable("not the envelope of a schema and a payload: no payload behind the schema", 0)
+        if text[end:payload].replace(" ", "") != _MIDDLE or not text.endswith("}"):
+            return None
     except (ValueError, RecursionError):
-        raise Undecodable("not the envelope of a schema and a payload", 0) from None
-    return text[:payload].encode(), _type_of_text(text[at:end])
+        return None
+    return text[:payload].encode(), text[at:end]
+
+
+def _usual(row: int, content: bytes) -> bytes:
+    """An envelope as JsonConverter writes it. Raises Undecodable."""
+    try:
+        text = content.decode()
+        decoder, members = json.JSONDecoder(), dict[str, str]()
+        at = _SPACE.match(text, text.index("{") + 1).end()  # type: ignore[union-attr]
+        while text[at] != "}":
+            name, at = decoder.raw_decode(text, at)
+            begin = _COLON.match(text, at).end()  # type: ignore[union-attr]
+            _, at = decoder.raw_decode(text, begin)
+            members[name] = text[begin:at]
+            at = _COMMA.match(text, at).end()  # type: ignore[union-attr]
+        if members.keys() != {"schema", "payload"} or text[: text.index("{")].strip() or text[at + 1 :].strip():
+            raise ValueError
+    except (ValueError, TypeError, AttributeError, IndexError, RecursionError):
+        raise Undecodable("not the envelope of a schema and a payload", row) from None
+    return f"{_HEAD}{members['schema']}{_MIDDLE}{members['payload']}}}".encode()
+
+
+def _with_defaults(array: pa.Array, schema: Any) -> pa.Array:
+    """A struct with the defaults of its schema's fields in place of nulls, and so within it."""
+    if not pa.types.is_struct(array.type):
+        return array
+    children = []
+    for child, field in zip(array.flatten(), schema["fields"], strict=True):
+        child = _with_defaults(child, field)
+        if field.get("default") is not None and child.null_count:
+            [default] = read(pa.array([json.dumps(field["default"]).encode()], pa.binary()), child.type)
+            child = pc.if_else(child.is_valid(), child, default)
+        children.append(child)
+    return pa.Array.from_buffers(array.type, len(array), [valid_bits(array)], children=children)
 
 
 @lru_cache(maxsize=64)
-def _type_of_text(schema: str) -> pa.DataType:
+def _type_of_text(schema: str) -> pa.DataType | None:
+    if schema == "null":
+        return None
     try:
         return type_of_schema(json.loads(schema))
     except InvalidOptionError as error:
@@ -174,17 +231,17 @@ def _logical_name(kind: pa.DataType) -> str | None:
     return "Timestamp" if pa.types.is_timestamp(kind) else None
 
 
-def _carried(kind: pa.DataType) -> pa.DataType:
-    """The type that stands for `kind` in JSON."""
+def _carried(kind: pa.DataType, numeric: bool = False) -> pa.DataType:
+    """The type that stands for `kind` in JSON. `numeric`: decimals are numbers."""
     t = pa.types
     if t.is_struct(kind):
-        return pa.struct([pa.field(field.name, _carried(field.type)) for field in kind])
+        return pa.struct([pa.field(field.name, _carried(field.type, numeric)) for field in kind])
     if t.is_list(kind):
-        return pa.list_(pa.field("element", _carried(kind.value_type)))
+        return pa.list_(pa.field("element", _carried(kind.value_type, numeric)))
     if t.is_map(kind):
-        return pa.map_(kind.key_type, pa.field("value", _carried(kind.item_type)))
+        return pa.map_(kind.key_type, pa.field("value", _carried(kind.item_type, numeric)))
     if t.is_decimal(kind):
-        return pa.binary()
+        return kind if numeric else pa.binary()
     name = _logical_name(kind)
     return kind if name is None else pa.int64() if name == "Timestamp" else pa.int32()
 
@@ -192,7 +249,7 @@ def _carried(kind: pa.DataType) -> pa.DataType:
 def _typed(array: pa.Array, kind: pa.DataType) -> pa.Array:
     def leaf(column: pa.Array, wanted: pa.DataType) -> pa.Array:
         if pa.types.is_decimal(wanted):
-            return _decimals(column, wanted)
+            return column if pa.types.is_decimal(column.type) else _decimals(column, wanted)
         if (name := _logical_name(wanted)) is None:
             return column
         if name == "Date":

@@ -24,6 +24,7 @@ from spark_segments.values.undecodable import Undecodable, refused_by_arrow
 
 _HEAD, _TAIL = b'{"v":[', b"]}\n"
 _BYTES = pa.large_binary()  # with what is around them, rows of less than 2 GiB may be more
+_MOST_INTEGER_DIGITS = 20
 _NO_NUMBERS = ("NaN", "Infinity", "-Infinity")
 _NO_NUMBER = '"(NaN|-?Infinity)"'
 _JSON_NAMES = {
@@ -41,22 +42,26 @@ class _Misfit(Exception):
     """A JSON value of another type than is wanted. Its text has no value in it."""
 
 
-def read_json(array: pa.BinaryArray, kind: pa.DataType) -> pa.Array:
+def read_json(
+    array: pa.BinaryArray, kind: pa.DataType, *, pairs: bool = False, whole_numbers: bool = False
+) -> pa.Array:
     """The values of rows without nulls as `kind`. Fields that `kind` lacks are left out, missing fields are null.
 
     Text may be an ISO date or time, base64 where bytes are wanted; numbers of a decimal may be text too, and "NaN",
-    "Infinity" and "-Infinity" are floating-point numbers. Raises Undecodable.
+    "Infinity" and "-Infinity" are floating-point numbers. `pairs`: maps whose keys are no text are lists of [key,
+    value], as Connect has them. `whole_numbers`: 1.0 is an integer, as JSON Schema has it. Raises Undecodable.
     """
     if not len(array):
         return pa.array([], kind)
     array = read_text(array)  # Arrow's reader takes any bytes for text
-    on_the_way = _as_json_has_it(kind)
+    on_the_way = _as_json_has_it(kind, pairs)
     if _has(kind, pa.types.is_map):
         return with_leaves(_one_by_one(array, on_the_way), kind, from_text)
     try:
         return with_leaves(one_value_a_row(array, on_the_way), kind, from_text)
     except pa.ArrowInvalid as error:
-        if _has(kind, pa.types.is_floating) and pc.any(pc.match_substring_regex(array, _NO_NUMBER)).as_py():
+        is_named = _has(kind, pa.types.is_floating) and pc.any(pc.match_substring_regex(array, _NO_NUMBER)).as_py()
+        if is_named or (whole_numbers and _has(kind, pa.types.is_integer)):
             return with_leaves(_one_by_one(array, on_the_way), kind, from_text)
         raise Undecodable(f"not the JSON of its type ({reason_of(error)})") from None
 
@@ -139,31 +144,41 @@ def _as_arrow_takes_it(value: Any, kind: pa.DataType) -> Any:
         return None
     if t.is_struct(kind) and isinstance(value, dict):
         return {field.name: _as_arrow_takes_it(value.get(field.name), field.type) for field in kind}
-    if t.is_map(kind) and isinstance(value, dict):
-        return [(key, _as_arrow_takes_it(item, kind.item_type)) for key, item in value.items()]
+    if t.is_map(kind) and isinstance(value, dict if t.is_string(kind.key_type) else list):
+        items = value.items() if isinstance(value, dict) else value
+        return [
+            (_as_arrow_takes_it(key, kind.key_type), _as_arrow_takes_it(item, kind.item_type)) for key, item in items
+        ]
     if t.is_list(kind) and isinstance(value, list):
         return [_as_arrow_takes_it(item, kind.value_type) for item in value]
     if t.is_floating(kind) and (type(value) in (int, decimal.Decimal) or value in _NO_NUMBERS):
         return float(value)
     if t.is_decimal(kind) and type(value) in (int, str):
         return decimal.Decimal(value)
+    if t.is_integer(kind) and type(value) is decimal.Decimal and _is_whole(value):
+        return int(value)
     wrong_number = t.is_integer(kind) and type(value) is not int
     if wrong_number or isinstance(value, bool) != t.is_boolean(kind) or isinstance(value, (dict, list)):
         raise _Misfit(f"a {_JSON_NAMES[type(value)]} where {kind} is wanted")
     return value
 
 
-def _as_json_has_it(kind: pa.DataType) -> pa.DataType:
+def _is_whole(number: decimal.Decimal) -> bool:
+    """Whether a number is an integer, of a size that a type has."""
+    return number.adjusted() < _MOST_INTEGER_DIGITS and number == number.to_integral_value()
+
+
+def _as_json_has_it(kind: pa.DataType, pairs: bool) -> pa.DataType:
     """The type that Arrow's reader is asked for."""
     t = pa.types
     if t.is_struct(kind):
-        return pa.struct([pa.field(field.name, _as_json_has_it(field.type)) for field in kind])
+        return pa.struct([pa.field(field.name, _as_json_has_it(field.type, pairs)) for field in kind])
     if t.is_list(kind):
-        return pa.list_(pa.field("element", _as_json_has_it(kind.value_type)))
+        return pa.list_(pa.field("element", _as_json_has_it(kind.value_type, pairs)))
     if t.is_map(kind):
-        if not t.is_string(kind.key_type):
+        if not (pairs or t.is_string(kind.key_type)):
             raise InvalidOptionError("The keys of a map in JSON must be text", found=kind.key_type)
-        return pa.map_(pa.string(), pa.field("value", _as_json_has_it(kind.item_type)))
+        return pa.map_(kind.key_type, pa.field("value", _as_json_has_it(kind.item_type, pairs)))
     if t.is_binary(kind) or t.is_temporal(kind):
         return pa.string()
     return kind
