@@ -9,7 +9,7 @@ from dataclasses import replace
 import pyarrow as pa
 
 from spark_segments.errors import InvalidOptionError, UnknownSchemaError, ValueFormatError
-from spark_segments.values import codecs, wire
+from spark_segments.values import codecs, protobuf, wire
 from spark_segments.values.avro import schema as avro_schema
 from spark_segments.values.column_types import portable, type_of_ddl
 from spark_segments.values.options import ColumnFormat
@@ -109,8 +109,14 @@ def _newest(chosen: ColumnFormat, topic: str | None, registry: Registry, kind: s
 
 
 def _unregistered(chosen: ColumnFormat, column_type: pa.DataType | None) -> codecs.Codec:
+    if chosen.format == "protobuf" and chosen.schema is not None and _is_schema(chosen.schema, PROTOBUF):
+        protobuf.message_of(chosen.schema, (), chosen.message)
+        return codecs.Protobuf(chosen.schema, chosen.message)
     if chosen.format != "avro" or (chosen.schema is None and column_type is None):
-        more = " or, for Avro without its wire format, value.schema" if chosen.format == "avro" else ""
+        more = {
+            "avro": " or, for Avro without its wire format, value.schema",
+            "protobuf": " or, for messages without their wire format, value.schema: a .proto or a file of descriptors",
+        }.get(chosen.format, "")
         raise InvalidOptionError(
             f"{chosen.column}.format={chosen.format} needs a schema registry",
             hint=f"Set schema.registry to an address or a directory{more}",
@@ -171,7 +177,7 @@ def _is_schema(text: str, kind: str) -> bool:
     """Whether a text is a schema of its kind, rather than a type in DDL."""
     start = text.strip()
     if kind == PROTOBUF:
-        return "message" in start and "{" in start
+        return ("message" in start and "{" in start) or protobuf.is_descriptor(start)
     return start[:1] in ("{", "[", '"') or (kind == AVRO and start in avro_schema.PRIMITIVES)
 
 

@@ -181,6 +181,28 @@ class Avro:
         return avro_write.write(array, self.node)
 
 
+@dataclass(frozen=True, slots=True)
+class Protobuf:
+    """A Protobuf message of a schema that the rows do not name. `message`: its name, by default the schema's first."""
+
+    text: str
+    message: str | None
+
+    @property
+    def type(self) -> pa.DataType:
+        return self._message.type
+
+    @property
+    def _message(self) -> protobuf.Message:
+        return protobuf.message_of(self.text, (), self.message)
+
+    def read(self, array: pa.BinaryArray) -> pa.Array:
+        return self._message.read(array)
+
+    def write(self, array: pa.Array) -> pa.Array:
+        return self._message.write(array)
+
+
 def _cast(array: pa.Array, kind: pa.DataType) -> pa.Array:
     """The array as another type, without loss."""
     try:

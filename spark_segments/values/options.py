@@ -5,6 +5,7 @@ The same names serve Spark's reader and writer, the command line's --property an
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,6 +39,7 @@ _PARTS = ("format", "schema", "errors", "raw.column", "subject", "message", "sch
 REGISTRY = "schema.registry"
 _REGISTRY_PARTS = ("basic.auth.user.info", "bearer.auth.token")
 _LONGEST_PATH = 4096
+_DESCRIPTOR_ENDINGS = (".desc", ".pb", ".binpb", ".protoset")
 AUTO_REGISTER = "auto.register.schemas"
 FAIL_INVALID = "json.fail.invalid.schema"
 OPTIONS = (
@@ -145,14 +147,19 @@ def _flag(name: str, text: str | None, default: bool = True) -> bool:
 
 
 def schema_text(value: str, storage_options: Mapping[str, str] | None = None) -> str:
-    """The text of a schema, which `value` is or where it says that a file has it: a path or URI of .avsc, .proto, …"""
+    """The text of a schema, which `value` is or where it says that a file has it: a path or URI of .avsc, .proto, …
+
+    Of a file of Protobuf's descriptors, which protoc --descriptor_set_out writes, it is the base64.
+    """
     stripped = value.strip()
     is_text = any(letter in stripped for letter in "\n{}<>()[]\"' ,;") and not _is_file(stripped)
-    if is_text or not (stripped.endswith((".avsc", ".proto", ".json", ".ddl", ".txt")) or "/" in stripped):
+    endings = (".avsc", ".proto", ".json", ".ddl", ".txt", *_DESCRIPTOR_ENDINGS)
+    if is_text or not (stripped.endswith(endings) or "/" in stripped):
         return value
     directory, _, name = stripped.rpartition("/")
     try:
-        return bytes(Storage(directory or ".", dict(storage_options or {})).read(name)).decode()
+        content = bytes(Storage(directory or ".", dict(storage_options or {})).read(name))
+        return base64.b64encode(content).decode() if name.endswith(_DESCRIPTOR_ENDINGS) else content.decode()
     except FileNotFoundError as error:
         raise InvalidOptionError(
             "The schema's file does not exist",

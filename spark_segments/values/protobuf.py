@@ -191,6 +191,8 @@ def _file(text: str, references: References) -> Any:
     except ImportError as error:
         raise MissingExtraError("protobuf", "Protobuf values", "protobuf") from error
 
+    if (files := _descriptor_set(text)) is not None:
+        return _pool_of(files).FindFileByName(files[-1].name)
     serialized = _serialized(text)
     if serialized is not None:
         return _linked(serialized, references)
@@ -199,6 +201,40 @@ def _file(text: str, references: References) -> Any:
     for file in compiled.file:
         pool.Add(file)
     return pool.FindFileByName(_ROOT)
+
+
+def is_descriptor(text: str) -> bool:
+    """Whether a text is the base64 of a descriptor, of a file or of several."""
+    return len(text) % 4 == 0 and (_descriptor_set(text) is not None or _serialized(text) is not None)
+
+
+def _descriptor_set(text: str) -> Any:
+    """The files that a text is in base64, as protoc --descriptor_set_out writes them, the imported ones first; or
+    None.
+    """
+    from google.protobuf import descriptor_pb2, message
+
+    try:
+        found = descriptor_pb2.FileDescriptorSet.FromString(base64.b64decode(text, validate=True))
+    except (ValueError, message.DecodeError):
+        return None
+    return found.file if found.file and all(file.name.endswith(".proto") for file in found.file) else None
+
+
+def _pool_of(files: Any) -> Any:
+    from google.protobuf import descriptor_pool
+
+    pool, names = descriptor_pool.DescriptorPool(), {file.name for file in files}
+    for file in files:
+        if missing := sorted({*file.dependency} - names):
+            raise InvalidOptionError(
+                "The descriptors lack an imported file",
+                path=file.name,
+                found=", ".join(missing),
+                hint="Make them by protoc --include_imports",
+            )
+        pool.Add(file)
+    return pool
 
 
 def _serialized(text: str) -> Any:

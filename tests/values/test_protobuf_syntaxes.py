@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import base64
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -108,3 +111,36 @@ def test_what_registries_have_built_in_can_be_imported(imported: str, field: str
     message = message_of(f'syntax = "proto3"; import "{imported}"; message M {{ {field}; }}')
     [row] = message.read(pa.array([bytes.fromhex(body)])).to_pylist()
     assert (tuple(row["a"].values()) if isinstance(row["a"], dict) else row["a"]) == expected
+
+
+@pytest.mark.parametrize("kind", ["text", "proto", "descriptors"])
+def test_messages_need_no_registry(tmp_path: Path, kind: str) -> None:
+    text = 'syntax = "proto3"; import "money.proto"; message Other { } message M { int32 a = 1; shop.Money m = 2; }'
+    if kind != "descriptors":
+        text = text.replace(' import "money.proto";', "").replace("shop.", "") + " message Money { string c = 1; }"
+    (tmp_path / "orders.proto").write_text(text)
+    (tmp_path / "money.proto").write_text('syntax = "proto3"; package shop; message Money { string c = 1; }')
+    schema = {"text": text, "proto": f"{tmp_path}/orders.proto", "descriptors": f"{tmp_path}/all.desc"}[kind]
+    if kind == "descriptors":
+        command = [sys.executable, "-m", "grpc_tools.protoc", f"-I{tmp_path}", "--include_imports"]
+        subprocess.run([*command, f"--descriptor_set_out={schema}", "orders.proto"], check=True)
+    log = LogDir.create(str(tmp_path / "log"))
+    log.create_topic("orders")
+    formats = {"value.format": "protobuf", "value.schema": schema, "value.message": "M"}
+    log.topic("orders").append(pa.table({"value": [bytes.fromhex("0805 12050a03455552")]}))
+    rows = [{"a": 5, "m": {"c": "EUR"}}]
+    assert [row["value"] for row in contents(log, "orders", formats=formats)] == rows
+    kind_of_value = pa.struct([("a", pa.int32()), ("m", pa.struct([("c", pa.string())]))])
+    log.topic("orders").append(pa.table({"value": pa.array(rows, kind_of_value)}), formats=formats)
+    assert [row["value"] for row in contents(log, "orders", columns=["value"])] == [
+        bytes.fromhex("0805 12050a03455552")
+    ] * 2
+
+
+def test_descriptors_without_their_imports_say_what_is_missing(tmp_path: Path) -> None:
+    (tmp_path / "a.proto").write_text('syntax = "proto3"; import "b.proto"; message M { B b = 1; }')
+    (tmp_path / "b.proto").write_text('syntax = "proto3"; message B { int32 a = 1; }')
+    command = [sys.executable, "-m", "grpc_tools.protoc", f"-I{tmp_path}", f"--descriptor_set_out={tmp_path}/a.pb"]
+    subprocess.run([*command, "a.proto"], check=True)
+    with pytest.raises(InvalidOptionError, match=r"found b.proto\. Make them by protoc --include_imports"):
+        message_of(base64.b64encode((tmp_path / "a.pb").read_bytes()).decode())
