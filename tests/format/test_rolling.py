@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import itertools
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 
@@ -150,6 +153,75 @@ def test_an_offset_that_the_index_cannot_hold_rolls():
     segment = OpenSegment(0, size_bytes=1)
     rolls = roll_points(batches.take(slice(2, 3)), open_segment=segment, offset_shift=-9, **DEFAULTS)
     assert list(rolls.rows) == [0] and rolls.open.base_offset == 1 + 2**31
+
+
+class PlainSegment:
+    """Kafka's LogSegment as far as `shouldRoll` and `append` need it."""
+
+    def __init__(self, base_offset: int) -> None:
+        self.base_offset = base_offset
+        self.size = self.since_entry = self.entries = self.time_entries = 0
+        self.first_ms = self.newest_ms = self.entry_ms = -1
+
+    def is_full_for(
+        self, size: int, last_offset: int, max_ms: int, waited_ms: int, bytes_: int, ms: int, index: int
+    ) -> bool:
+        waited_ms = max_ms - self.first_ms if self.first_ms >= 0 else waited_ms
+        return (
+            self.size > bytes_ - size
+            or waited_ms > ms
+            or self.entries >= index // 8
+            or self.time_entries >= index // 12 - 1
+            or last_offset - self.base_offset > 2**31 - 1
+        )
+
+    def append(self, size: int, max_ms: int, interval: int) -> None:
+        if self.size == 0:
+            self.first_ms = max_ms
+        self.newest_ms = max(self.newest_ms, max_ms)
+        if self.since_entry > interval:
+            self.entries += 1
+            if self.newest_ms > self.entry_ms:
+                self.time_entries += 1
+                self.entry_ms = self.newest_ms
+            self.since_entry = 0
+        self.size += size
+        self.since_entry += size
+
+
+@pytest.mark.parametrize("length", [2, *(pytest.param(length, marks=pytest.mark.proof) for length in (3, 4))])
+def test_every_small_log_rolls_where_kafkas_rule_says(length: int) -> None:
+    """Batches small and large, without a timestamp, old and new, near and far; each limit reached and just not."""
+    limits = list(itertools.product((3, 4, 6), (4, 5), (0, 2), (24, 36, 48), (0, 5)))
+    for found in itertools.product(itertools.product((1, 3), (-1, 0, 5), (1, 2**31 - 1)), repeat=length):
+        sizes, times, steps = zip(*found, strict=True)
+        offsets = list(itertools.accumulate(steps, initial=0))[:-1]
+        batches = table(sizes=list(sizes), base_offsets=offsets, last_offsets=offsets, max_timestamps=list(times))
+        for segment_bytes, segment_ms, interval, index, waited_ms in limits:
+            settings = dict(zip(DEFAULTS, (segment_bytes, segment_ms, interval, index), strict=True))
+            rolls = roll_points(batches, waited_ms=waited_ms, **settings)
+            assert rolls.rows.tolist() == plain_rolls(sizes, offsets, times, waited_ms, **settings), (found, settings)
+
+
+def plain_rolls(
+    sizes: Sequence[int],
+    offsets: Sequence[int],
+    times: Sequence[int],
+    waited_ms: int,
+    *,
+    segment_bytes: int,
+    segment_ms: int,
+    index_interval_bytes: int,
+    index_bytes: int,
+) -> list[int]:
+    rows, segment = [], PlainSegment(0)
+    for row, (size, offset, max_ms) in enumerate(zip(sizes, offsets, times, strict=True)):
+        limits = (0 if rows else waited_ms, segment_bytes, segment_ms, index_bytes)
+        if segment.size and segment.is_full_for(size, offset, max_ms, *limits):
+            rows.append(row)
+            segment = PlainSegment(offset)
+        segment.append(size, max_ms, index_interval_bytes)
+    return rows
 
 
 def test_no_batches_no_rolls():

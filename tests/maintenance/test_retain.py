@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import dataclasses
+import itertools
 from collections.abc import Sequence
 
 import numpy as np
@@ -99,19 +100,38 @@ def model(rows: list[Segment], log_start: int, config: TopicConfig, now_ms: int)
 @settings(max_examples=500, deadline=None)
 @given(found=st.lists(partitions, min_size=1, max_size=4), overrides=configs)
 def test_what_goes_is_what_kafkas_loops_take(found, overrides):
-    config = topic_config(overrides)
+    check_retention(found, [overrides])
+
+
+@pytest.mark.parametrize("most", [2, pytest.param(3, marks=pytest.mark.proof)])
+def test_every_small_partition_loses_what_kafkas_loops_take(most: int) -> None:
+    """Up to so many segments with and without bytes, offsets and timestamps, old and new, and log starts in each."""
+    times = [(-1, 0), (-1, NOW_MS), (0, NOW_MS), (NOW_MS, 0)]
+    segment = [(size, *time, offsets) for size, time, offsets in itertools.product((0, 1), times, (0, 1))]
+    sealed = [found for length in range(most + 1) for found in itertools.product(segment, repeat=length)]
+    found = list(itertools.product(sealed, ([], [(1, 0, 0, 1)]), range(most + 1)))
+    policies = itertools.product(("delete", "compact", "compact,delete"), (-1, NOW_MS - 1, NOW_MS), (-1, 0, 1))
+    names = ("cleanup.policy", "retention.ms", "retention.bytes")
+    check_retention(found, [dict(zip(names, values, strict=True)) for values in policies])
+
+
+def check_retention(found: Sequence[tuple], configs: Sequence[dict]) -> None:
+    """Whether each plan takes what the model does, of partitions of (sealed segments, chunks, log start)."""
     rows = [rows_of(number, sealed, chunks) for number, (sealed, chunks, _) in enumerate(found)]
     starts = np.array([start for _, _, start in found])
     there = table(one for part in rows for one in part)
-    expired = plan_retention(there, starts, config, NOW_MS)
     paths = there.column("path").to_pylist()
-    taken = [(paths[at], REASONS[why]) for at, why in zip(expired.rows, expired.reason, strict=True)]
-    expected = [one for part, start in zip(rows, starts, strict=True) for one in model(part, start, config, NOW_MS)]
-    assert sorted(taken) == sorted(expected)
-    for part in rows:  # a prefix, and never a chunk
-        gone = [one.path in dict(taken) for one in part]
-        assert gone == sorted(gone, reverse=True)
-        assert not any(flag and one.state != Segment.SEALED for flag, one in zip(gone, part, strict=True))
+    for overrides in configs:
+        config = topic_config(overrides)
+        expired = plan_retention(there, starts, config, NOW_MS)
+        taken = [(paths[at], REASONS[why]) for at, why in zip(expired.rows, expired.reason, strict=True)]
+        expected = [one for part, start in zip(rows, starts, strict=True) for one in model(part, start, config, NOW_MS)]
+        assert sorted(taken) == sorted(expected), overrides
+        gone_paths = {path for path, _ in taken}
+        for part in rows:  # a prefix, and never a chunk
+            gone = [one.path in gone_paths for one in part]
+            assert gone == sorted(gone, reverse=True)
+            assert not any(flag and one.state != Segment.SEALED for flag, one in zip(gone, part, strict=True))
 
 
 @pytest.mark.rule("W16")
