@@ -1,17 +1,25 @@
-"""Settings of clients by their Kafka names, and what kafka-python and librdkafka call them. No error shows a value."""
+"""Settings of clients by their Kafka names, and what kafka-python and librdkafka call them. No error shows a value.
+
+A file of another client is taken as it is: what changes nothing here is passed over with a line, as Java's clients do.
+A setting of TLS or of logins that is not known is an error, since the connection would be another one without it.
+"""
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Callable, Mapping
+from functools import cache
 from typing import Any
 
 from kafka import errors
 from kafka.net.sasl.oauth import AbstractTokenProvider
 
 from spark_segments.config.rules import read_properties, shown_setting
-from spark_segments.errors import InvalidOptionError, SegmentsError
+from spark_segments.errors import InvalidOptionError, SegmentsError, nearest
 from spark_segments.kafka_protocol.oauth_tokens import Tokens
+
+_logger = logging.getLogger(__name__)
 
 
 def _version(text: str) -> tuple[int, ...]:
@@ -32,9 +40,15 @@ _OPTIONS: Mapping[str, tuple[str, Callable[[str], Any]]] = {
     "ssl.endpoint.identification.algorithm": ("ssl_check_hostname", bool),
     "ssl.key.location": ("ssl_keyfile", str),
     "ssl.key.password": ("ssl_password", str),
+    "ssl.keystore.key.password": ("ssl_password", str),
     "ssl.truststore.location": ("ssl_cafile", str),
 }
-_LIBRDKAFKA = {"sasl.mechanism": "sasl.mechanisms", "ssl.truststore.location": "ssl.ca.location"}
+_LIBRDKAFKA = {
+    "sasl.mechanism": "sasl.mechanisms",
+    "ssl.keystore.key.password": "ssl.key.password",
+    "ssl.truststore.location": "ssl.ca.location",
+}
+_MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
 _JAAS = "sasl.jaas.config"
 _TOKENS: Mapping[str, str] = {
     "sasl.oauthbearer.client.credentials.client.id": "client_id",
@@ -45,7 +59,15 @@ _TOKENS: Mapping[str, str] = {
     "sasl.oauthbearer.token.endpoint.url": "endpoint",
 }
 _OAUTHBEARER = "OAUTHBEARER"
-_LEFT = ("bootstrap.servers", "ssl.truststore.type")
+_KEYSTORE = "ssl.keystore.location"
+_PEM_TYPES = ("ssl.truststore.type", "ssl.keystore.type")
+_LEFT = ("bootstrap.servers", *_PEM_TYPES)
+_OF_SECURITY = ("ssl.", "sasl.", "security.")
+_OF_NO_EFFECT = re.compile(
+    r"sasl\.login\.(refresh|connect|read|retry)\..*"
+    r"|ssl\.(keymanager|trustmanager)\.algorithm"
+)
+"""Settings of TLS and of logins without which a connection is no other one: times, and names of Java's parts."""
 
 
 def kafka_python_options(settings: Mapping[str, str]) -> dict[str, Any]:
@@ -113,7 +135,16 @@ def _of_jaas(text: str, name: str) -> str | None:
 
 def _checked(settings: Mapping[str, str]) -> dict[str, str]:
     """Settings of names in _OPTIONS; those of a JAAS text by librdkafka's names."""
-    checked = {}
+    if (mechanism := _mechanism(settings)) is not None and mechanism.upper() not in _MECHANISMS:
+        hint = "For MSK, use SCRAM or mutual TLS, which it has, too" if mechanism == "AWS_MSK_IAM" else None
+        raise InvalidOptionError(
+            "A login of this mechanism is not there",
+            expected=f"sasl.mechanism={', '.join(_MECHANISMS)}",
+            found=mechanism if mechanism in ("AWS_MSK_IAM", "GSSAPI") else "another",
+            hint=hint,
+        )
+    checked: dict[str, str] = {}
+    passed_over: list[str] = []
     for name, value in settings.items():
         if name == _JAAS:
             for ours in () if _mechanism(settings) == _OAUTHBEARER else ("username", "password"):
@@ -123,12 +154,36 @@ def _checked(settings: Mapping[str, str]) -> dict[str, str]:
                 checked[f"sasl.{ours}"] = said
         elif name in _OPTIONS:
             checked[name] = value
+        elif name == _KEYSTORE:
+            checked |= {"ssl.certificate.location": value, "ssl.key.location": value}
         elif name not in (*_LEFT, *_TOKENS):
-            expected = ", ".join(sorted([*_OPTIONS, *_TOKENS, _JAAS]))
+            passed_over.append(name)
+    for name in _PEM_TYPES:
+        if settings.get(name, "PEM").upper() != "PEM":
+            raise InvalidOptionError(
+                "A store of keys or certificates of this type cannot be read", expected=f"{name}=PEM"
+            )
+    for name in passed_over:
+        meant = nearest(name, [*_OPTIONS, *_TOKENS, _JAAS])
+        is_slip = shown_setting(name) != name or (meant is not None and meant.startswith(_OF_SECURITY))
+        if (name.startswith(_OF_SECURITY) and not _has_no_effect(name, settings[name])) or is_slip:
+            expected = ", ".join(sorted([*_OPTIONS, *_TOKENS, _JAAS, _KEYSTORE]))
             raise InvalidOptionError("A client setting that is not known", expected=expected, found=shown_setting(name))
-    if settings.get("ssl.truststore.type", "PEM").upper() != "PEM":
-        raise InvalidOptionError("A trust store of this type cannot be read", expected="ssl.truststore.type=PEM")
+    if passed_over:
+        _tell(tuple(sorted(map(shown_setting, passed_over))))
     return checked
+
+
+def _has_no_effect(name: str, value: str) -> bool:
+    """Whether a setting of TLS or of logins changes nothing. Java's own class that asks for tokens stands for ours."""
+    is_own = name == "sasl.login.callback.handler.class" and value.startswith("org.apache.kafka.common.security.oauth")
+    return is_own or _OF_NO_EFFECT.fullmatch(name) is not None
+
+
+@cache
+def _tell(names: tuple[str, ...]) -> None:
+    """A line on settings that are passed over, once."""
+    _logger.warning("client settings without an effect here: %s", ", ".join(names))
 
 
 def settings_of_file(path: str) -> dict[str, str]:

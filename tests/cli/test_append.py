@@ -450,6 +450,13 @@ def test_numbers_that_are_none_are_appended_and_printed_as_text(segments, uri, t
     assert printed == ['{"x":"NaN"}', '{"x":"-Infinity"}', '{"x":1.5}']
 
 
+def test_a_nested_value_beside_a_key_is_json(segments, uri, tmp_path):
+    rows = pa.table({"key": ["a", "b"], "value": [{"x": 1}, None]})
+    pq.write_table(rows, tmp_path / "a.parquet")
+    segments("append", uri, "orders", "--partitions", 1, "--input", tmp_path / "a.parquet")
+    assert records(uri) == [(b"a", b'{"x":1}'), (b"b", None)]
+
+
 def test_rows_of_csv_are_text(run, segments, uri, tmp_path):
     (tmp_path / "a.csv").write_text('id;item;target\n007;"an apple;\n red";2\n08;;0\n')
     csv = ("append", uri, "orders", "--partitions", 3, "--input", tmp_path / "a.csv", "--option", "sep=;")

@@ -20,7 +20,7 @@ from spark_segments.errors import InvalidOptionError, SegmentsError
 from spark_segments.kafka_protocol import CaptureOptions, capture
 from spark_segments.kafka_protocol.apis import VERSIONS, fetch
 from spark_segments.kafka_protocol.capture_options import Divergence
-from spark_segments.kafka_protocol.client_settings import kafka_python_options
+from spark_segments.kafka_protocol.client_settings import kafka_python_options, librdkafka_options
 from spark_segments.kafka_protocol.credentials import Users
 from spark_segments.kafka_protocol.source import SourceCluster
 from spark_segments.kafka_protocol.topic_capture import CAPTURE, branch
@@ -412,6 +412,41 @@ def test_describe_has_the_lag(source: LogDir, log: LogDir, monkeypatch: pytest.M
 def test_a_cluster_that_does_not_answer_is_one_error(log: LogDir) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent, pytest.raises(SegmentsError, match="does not answer"):
         capture(log, f"127.0.0.1:{silent.getsockname()[1]}", options=CaptureOptions(patience_seconds=0.3))
+
+
+def test_a_file_of_another_client_is_taken_and_what_changes_nothing_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    cloud = {
+        "bootstrap.servers": "broker:9092",
+        "security.protocol": "SASL_SSL",
+        "sasl.mechanism": "PLAIN",
+        "sasl.jaas.config": 'PlainLoginModule required username="anna" password="tea";',
+        "client.dns.lookup": "use_all_dns_ips",
+        "session.timeout.ms": "45000",
+        "acks": "all",
+    }
+    for options in (kafka_python_options(cloud), librdkafka_options(cloud)):
+        assert {"anna", "tea"} <= {*options.values()}
+    assert [record.message for record in caplog.records] == [
+        "client settings without an effect here: acks, client.dns.lookup, session.timeout.ms"
+    ]
+    store = {"ssl.keystore.type": "PEM", "ssl.keystore.location": "a.pem", "ssl.truststore.type": "PEM"}
+    assert kafka_python_options(store) == {"ssl_certfile": "a.pem", "ssl_keyfile": "a.pem"}
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"ssl.keystore.type": "PKCS12", "ssl.keystore.location": "a"}, "expected ssl.keystore.type=PEM"),
+        ({"ssl.cipher.suites": "TLS_AES_256_GCM_SHA384"}, "found ssl.cipher.suites"),
+        ({"sasl.passwort": "tea"}, "found sasl.passwort"),
+        ({"securty.protocol": "SSL"}, "found securty.protocol"),
+        ({"sasl.mechanism": "GSSAPI"}, "found GSSAPI"),
+        ({"sasl.mechanism": "AWS_MSK_IAM", "sasl.jaas.config": "IAMLoginModule required;"}, "For MSK, use SCRAM"),
+    ],
+)
+def test_a_setting_that_would_change_who_may_listen_is_an_error(settings: dict[str, str], said: str) -> None:
+    with pytest.raises(InvalidOptionError, match=said):
+        kafka_python_options(settings)
 
 
 def test_settings_of_clients_have_their_kafka_names_and_show_no_secret() -> None:

@@ -90,8 +90,9 @@ def append(
     record has is an error, unless --value-column names the value. Any other
     object is a value as it stands. A number as a key keeps its digits.
 
-    csv, parquet, delta: a row with a column value of text or bytes is a
-    record, as above. Any other row is a value as JSON. The options ...-column
+    csv, parquet, delta: a row with a column value of text or bytes, or with
+    columns key and value alone, is a record. Any other row is a value as JSON.
+    The options ...-column
     choose other columns. A Delta table takes --option versionAsOf=N and
     storage options in delta-rs's names. Spark's DataFrames write themselves:
     df.write.format("segments").

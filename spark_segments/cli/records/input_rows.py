@@ -348,10 +348,14 @@ class Input:
         return [name for name in names if name in schema.names and _is_text_or_number(schema.field(name).type)]
 
     def _is_record(self, schema: pa.Schema) -> bool:
-        """Whether rows are records already, with their parts as columns."""
+        """Whether rows are records already, with their parts as columns. A row of Parquet, CSV or Delta that has a key
+        beside a nested value is one: its value is written as JSON.
+        """
         if "value" not in schema.names:
             return "value_base64" in schema.names
-        return is_bytes(schema.field("value").type) or self.columns.get("value") == "value"
+        kind = schema.field("value").type
+        has_key = self.format is not Format.JSON and "key" in schema.names and {*schema.names} <= {*COLUMNS}
+        return is_bytes(kind) or self.columns.get("value") == "value" or (has_key and pa.types.is_nested(kind))
 
     def _record(
         self, rows: pa.RecordBatch, lines: Lines | None = None, keys: pa.RecordBatch | None = None
