@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from spark_segments.cli.doctor.environment import _is_within
-from spark_segments.cli.doctor.store import store
+from spark_segments.cli.doctor.store import latest_state, store
 from spark_segments.storage import Storage
 from tests.golden_files import GOLDEN
+from tests.played_files import PlayedFiles
 from tests.store_proxy import store_proxy
 
 
@@ -83,6 +84,46 @@ def test_a_location_that_can_only_be_read_keeps_its_other_checks(log):
     (Path(log.uri) / "_doctor").write_text("where the probes are to be written")
     found = {check.check: check.status for check in store(log.storage)}
     assert found == {"storage": "ok", "conditional writes": "failed", "clock": "skipped"}
+
+
+def stale(call: str, of: str):
+    """Files whose `call` for a path with `of` in it answers once more what it answered the first time."""
+    answers: list = []
+
+    def answered(path, go):
+        if of in path:
+            answers.append(None)
+            if len(answers) > 1:
+                return answers[0]
+            answers[0] = go()
+            return answers[0]
+        return go()
+
+    return PlayedFiles(**{call: answered})
+
+
+def ignores_deletions(paths, go):
+    return None
+
+
+def is_empty(path, go):
+    return []
+
+
+@pytest.mark.parametrize(
+    ("files", "found"),
+    [
+        (PlayedFiles(), "gone as soon as it was deleted"),
+        (stale("read", "/state"), "a file that was deleted is read"),
+        (stale("list", "_doctor/"), "a file that was deleted is listed"),
+        (PlayedFiles(list=is_empty), "a file that was written is not listed"),
+        (PlayedFiles(delete=ignores_deletions), "a file that was deleted is listed"),
+    ],
+    ids=["well", "old read", "old listing", "empty listing", "deleted and back"],
+)
+def test_a_store_that_shows_what_is_gone_is_found(tmp_path, files, found):
+    check = latest_state(Storage(str(tmp_path / "log"), filesystem=files), "_doctor/probes")
+    assert found in check.found and check.status == ("ok" if "gone as soon" in found else "failed")
 
 
 def test_a_location_that_is_not_there_yet_is_not_made(tmp_path):

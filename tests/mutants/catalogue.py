@@ -978,4 +978,20 @@ MUTANTS = (
         "()",
         "tests/log/test_topic_names.py::test_vacuum_keeps_a_file_that_a_row_names_however_the_path_is_spelt",
     ),
+    Mutant(
+        "doctor",
+        "a store that lists what was deleted is well",
+        "cli/doctor/store.py",
+        "            if _is_listed(storage, path):\n",
+        "            if False:\n",
+        "tests/cli/test_doctor.py::test_a_store_that_shows_what_is_gone_is_found",
+    ),
+    Mutant(
+        "doctor",
+        "a store that reads what was deleted is well",
+        "cli/doctor/store.py",
+        "                storage.read(path)\n                return Check",
+        "                storage.size(path + 'x')\n                return Check",
+        "tests/cli/test_doctor.py::test_a_store_that_shows_what_is_gone_is_found",
+    ),
 )

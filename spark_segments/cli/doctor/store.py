@@ -1,4 +1,6 @@
-"""Checks of a log directory's store: it is reachable, it honours conditional writes, its clock is right."""
+"""Checks of a log directory's store: it is reachable, it honours conditional writes, it shows what was last done, its
+clock is right.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,10 @@ def store(storage: Storage) -> Iterator[Check]:
         return
     directory, missing = f"{PROBES}/{uuid.uuid4().hex}", _missing(storage)
     try:
-        yield conditional_writes(storage, directory)
+        written = conditional_writes(storage, directory)
+        yield written
+        if written.status == OK:
+            yield latest_state(storage, directory)
         try:
             yield clock(storage, directory)
         except _FAILURES as error:  # a store where nothing can be written, say, which the check before has told of
@@ -68,6 +73,39 @@ def conditional_writes(storage: Storage, directory: str) -> Check:
         return Check("conditional writes", FAILED, f"the second creation failed otherwise: {_line(error)}")
     hint = "Two writers would overwrite each other's commits, and records would be lost: use another store"
     return Check("conditional writes", FAILED, "the store took two creations of one name", hint)
+
+
+def latest_state(storage: Storage, directory: str) -> Check:
+    """Whether reads and listings show the last write and the last deletion at once: a cache before a store may not."""
+    name = "reads after writes"
+    path = f"{directory}/state"
+    hint = "Give the address of the store itself: with a cache before it, readers and jobs go by what is gone"
+    try:
+        for turn, content in enumerate((b"first", b"second", b"third"), start=1):
+            storage.create(path, content)
+            if bytes(storage.read(path)) != content:
+                return Check(name, FAILED, f"a read gave an older file than was written (turn {turn})", hint)
+            if not _is_listed(storage, path):
+                return Check(name, FAILED, f"a file that was written is not listed (turn {turn})", hint)
+            storage.delete(path)
+            if _is_listed(storage, path):
+                return Check(name, FAILED, f"a file that was deleted is listed (turn {turn})", hint)
+            with contextlib.suppress(FileNotFoundError):
+                storage.read(path)
+                return Check(name, FAILED, f"a file that was deleted is read (turn {turn})", hint)
+    except FileNotFoundError:
+        return Check(name, FAILED, "a file that was written is not read", hint)
+    except FileExistsError:
+        return Check(name, FAILED, "a file that was deleted is in the way of a new one", hint)
+    except _FAILURES as error:
+        return Check(name, FAILED, f"the store failed: {_line(error)}")
+    return Check(
+        name, OK, "each file was read and listed as soon as it was written, and gone as soon as it was deleted"
+    )
+
+
+def _is_listed(storage: Storage, path: str) -> bool:
+    return any(info.path == path for info in storage.list(path.rpartition("/")[0]))
 
 
 def clock(storage: Storage, directory: str) -> Check:
