@@ -89,6 +89,16 @@ def comparable(batches: list[PlainBatch]) -> list[PlainBatch]:
     return [batch if batch.records else batch.without_codec() for batch in batches]
 
 
+@pytest.mark.parametrize("codec", ["none", "zstd"])
+@pytest.mark.parametrize("value", [b"v", None])
+def test_a_batch_whose_timestamps_lie_further_apart_than_an_int32_of_ms(value, codec):
+    """2**31 ms are 24.8 days; a delete horizon as the base timestamp lies as far from what is kept."""
+    years_ms = (0, 30 * 86_400_000, -START_MS, 2**42)
+    records = [Record(value, key, at) for key, at in zip((b"a", b"b", b"c", b"a"), years_ms, strict=True)]
+    data = ("data", -1, [*records, Record(b"v", b"d", -1)], 0, codec, False)
+    check_rounds([([data], 0), ([], RETENTION_MS)], max_keys=100, batches_a_call=1000, live=False, codec=None)
+
+
 @pytest.mark.slow
 @settings(deadline=None)
 @given(

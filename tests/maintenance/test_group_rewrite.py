@@ -101,3 +101,22 @@ def test_a_group_that_outgrows_a_file_becomes_several(log, limits):
     assert all(one.log_bytes <= 1500 for one in rows[:-1])
     assert contents(log, "orders", offsets=(None, 40)) == sorted(newest.values(), key=lambda one: one["offset"])
     assert verify(log, deep=True).errors == 0
+
+
+def test_a_group_that_grows_because_it_is_compressed_less_becomes_several(log, limits):
+    topic_with(log, "orders", CONFIG | {"compression.type": "zstd", "index.interval.bytes": "0"})
+    for name in "abcd":
+        values = pa.array([name.encode() * 1000] * 10, pa.binary())
+        log.topic("orders").append(with_own_keys(name).set_column(1, "value", values))
+        seal(log)
+    log.topic("orders").append(with_own_keys("e"))
+    newest = {one["key"]: one for one in contents(log, "orders", offsets=(None, 40))}
+    log.topic("orders").alter({"compression.type": "uncompressed"})
+    limits(LARGEST_FILE_BYTES=12_000)
+    assert sum(one.log_bytes for one in live(log, "orders")) < 12_000
+    compact(log, now_ms=GOLDEN_MS)
+    rows = live(log, "orders")
+    assert [(one.base_offset, one.next_offset) for one in rows] == [(0, 20), (20, 40), (40, 50)]
+    assert all(4000 < one.log_bytes <= 12_000 for one in rows[:-1])
+    assert contents(log, "orders", offsets=(None, 40)) == sorted(newest.values(), key=lambda one: one["offset"])
+    assert verify(log, deep=True).errors == 0

@@ -370,6 +370,14 @@ MUTANTS = (
     ),
     Mutant(
         "compact",
+        "a group that grows is one file whatever its size",
+        "maintenance/compaction/group_rewrite.py",
+        "        if self._writer.log_bytes + len(data) > LARGEST_FILE_BYTES and self._writer.log_bytes:\n",
+        "        if False:\n",
+        "tests/maintenance/test_group_rewrite.py::test_a_group_that_grows_because_it_is_compressed_less_becomes_several",
+    ),
+    Mutant(
+        "compact",
         "a thread is given the transactions behind its window",
         "maintenance/compaction/second_pass.py",
         "                before = self.transactions.copy()\n",
