@@ -105,7 +105,7 @@ def partitions(directory: Path, share: float) -> Figures:
         done = appends
         yield from topic_figures(name, log.uri, "wide")
     yield from command_figures("roll, merging", ["roll", log.uri])
-    yield from command_figures("vacuum", ["vacuum", log.uri, "--now-ms", later(log)])
+    yield from command_figures("vacuum", ["vacuum", log.uri, "--yes", "--now-ms", later(log)])
     yield from topic_figures("rolled", log.uri, "wide")
 
 
@@ -127,7 +127,7 @@ def segments(directory: Path, share: float) -> Figures:
         yield from command_figures(f"{count:,} segments, verify", ["verify", log.uri])
     yield from command_figures("verify --deep", ["verify", log.uri, "--deep"])
     yield from command_figures("compact", ["compact", log.uri])
-    yield from command_figures("vacuum", ["vacuum", log.uri, "--now-ms", later(log)])
+    yield from command_figures("vacuum", ["vacuum", log.uri, "--yes", "--now-ms", later(log)])
 
 
 def size(directory: Path, share: float) -> Figures:
@@ -149,12 +149,12 @@ def size(directory: Path, share: float) -> Figures:
             if there // (2 * GIB) > (there - 200_000 * 1024) // (2 * GIB):
                 yield from command_figures(f"{there / GIB:.1f} GiB, roll", ["roll", log.uri])
                 yield from command_figures(
-                    f"{there / GIB:.1f} GiB, vacuum", ["vacuum", log.uri, "--now-ms", later(log)]
+                    f"{there / GIB:.1f} GiB, vacuum", ["vacuum", log.uri, "--yes", "--now-ms", later(log)]
                 )
         made_s = milliseconds(started) / 1000
         yield f"{there / GIB:.1f} GiB, append, MB per CPU s (with making the records)", (there - before) / 1e6 / made_s
     log.topic("large").append(rows(4, np.arange(4)))
-    for command in (["roll", "--now-ms", later(log)], ["compact"], ["vacuum", "--now-ms", later(log)]):
+    for command in (["roll", "--now-ms", later(log)], ["compact"], ["vacuum", "--yes", "--now-ms", later(log)]):
         yield from command_figures(command[0], [command[0], log.uri, *command[1:]])
         yield f"after {command[0]}, GiB on disk", disk_bytes(directory) / GIB
     yield from command_figures("verify --deep", ["verify", log.uri, "--deep"])

@@ -114,7 +114,7 @@ def test_the_tail_looks_behind_gaps_between_offsets(segments, tmp_path):
     log.topic("states").append(pa.table({"key": ["a", *["b"] * 2999], "value": values}))
     for job in ("roll", "compact"):
         later = LogDir.open(log.uri).topic("states").snapshot.committed_ms + 8 * 86_400_000
-        segments(job, log.uri, "--now-ms", later)
+        segments(job, log.uri, "--now-ms", later, *(["--yes"] if job == "compact" else []))
     assert segments("consume", log.uri, "states", "--tail", 2, "-f", "%k%v ").text == "a0 b2999 "
 
 

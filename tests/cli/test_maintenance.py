@@ -123,12 +123,32 @@ def test_vacuum_deletes_the_files_that_left_the_log(segments, uri, tmp_path):
     before = len(list(files.glob("*.log")))
     segments("vacuum", uri, "prices")
     assert len(list(files.glob("*.log"))) == before
-    segments("vacuum", uri, "prices", "--now-ms", LogDir.open(uri).storage.now_ms() + 2 * DAY_MS)
+    segments("vacuum", uri, "prices", "--yes", "--now-ms", LogDir.open(uri).storage.now_ms() + 2 * DAY_MS)
     assert len(list(files.glob("*.log"))) == state(uri)[1] < before
     assert values(segments, uri) == ["a4", "b4", "c"]
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("job", ["retain", "compact", "vacuum", "maintain"])
+def test_a_time_to_come_is_taken_by_who_says_yes(segments, run, uri, job):
+    before, future_ms = state(uri), LogDir.open(uri).storage.now_ms() + 9 * DAY_MS
+    ran = run(job, uri, "--now-ms", future_ms)
+    assert ran.code == 1 and "--dry-run, or --yes to take it now, found 9.0 days from now" in ran.error
+    assert state(uri) == before
+    segments(job, uri, "--now-ms", future_ms, "--dry-run")
+
+
+def test_what_maintain_takes_at_a_time_to_come_can_be_restored(segments, uri):
+    rolled(segments, uri)
+    records = [row["key"] for row in LogDir.open(uri).topic("prices").scan().to_table().to_pylist()]
+    version = LogDir.open(uri).topic("prices").version
+    segments("topic", "alter", uri, "prices", "--config", "cleanup.policy=delete,retention.ms=1")
+    segments("maintain", uri, "--yes", "--now-ms", LogDir.open(uri).storage.now_ms() + 99 * DAY_MS)
+    assert LogDir.open(uri).topic("prices").scan().to_table().num_rows < len(records)
+    segments("topic", "restore", uri, "prices", "--version", version)
+    assert [row["key"] for row in LogDir.open(uri).topic("prices").scan().to_table().to_pylist()] == records
+
+
 def test_maintain_is_all_of_them(segments, uri):
     rolled(segments, uri)
     reports = [json.loads(line) for line in segments("maintain", uri, "--output", "json").lines]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from spark_segments.cli.confirmation import confirm, print_way_back
+from spark_segments.cli.confirmation import asks, confirm, print_way_back
 from spark_segments.cli.interrupts import commits_told
 from spark_segments.cli.options import (
     ANY_TOPICS,
@@ -40,6 +41,9 @@ from spark_segments.quantities import plural, span_ms, volume_bytes
 if TYPE_CHECKING:
     from spark_segments.face.logdir import LogDir
     from spark_segments.log import Report, Snapshot
+
+_DAY_MS = 86_400_000
+_SLIP_MS = 60_000  # by which clocks may differ
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -83,6 +87,28 @@ class JobOptions(ConfiguredLogOptions):
         self.finish(log, [self.run(job, log, **further)])
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class TakingOptions(JobOptions):
+    """The arguments and options of jobs that take records or files away."""
+
+    yes: bool = YES
+
+    def open(self) -> LogDir:
+        """The log directory. What is due only at a time to come is not taken by a slip: somebody says yes to it."""
+        log = ConfiguredLogOptions.open(self)
+        now_ms = time.time_ns() // 1_000_000
+        if self.now_ms is not None and self.now_ms > now_ms + _SLIP_MS and not self.dry_run:
+            days = (self.now_ms - now_ms) / _DAY_MS
+            if not self.yes and not asks(self.yes):
+                raise InvalidOptionError(
+                    "--now-ms is a time to come: the job would take what is not due yet",
+                    expected="--dry-run, or --yes to take it now",
+                    found=f"{days:,.1f} days from now",
+                )
+            confirm(f"Take now what is due {days:,.1f} days from now?", self.yes)
+        return log
+
+
 @with_options
 def roll(
     options: JobOptions,
@@ -98,10 +124,10 @@ def roll(
 
 @with_options
 def retain(
-    options: JobOptions,
+    options: TakingOptions,
     max_bytes: str | None = option("Limit on the bytes of all topics together, such as 500GiB.", metavar="SIZE"),
     min_retention: str = option(
-        "--max-bytes removes no younger records; such as 12h or 7d.", default="1d", metavar="TIME"
+        "--max-bytes removes no younger records; such as 12h or 7d.", default="1d", metavar="DURATION"
     ),
 ) -> None:
     """Takes whole segments out of the log by retention.ms and retention.bytes, oldest first.
@@ -127,7 +153,7 @@ def retain(
 
 @with_options
 def compact(
-    options: JobOptions,
+    options: TakingOptions,
     force: bool = flag("Compact every partition that has records to clean, due or not."),
     max_partitions: int | None = option("Compact at most this number of partitions, the dirtiest first.", min=1),
 ) -> None:
@@ -145,7 +171,7 @@ def compact(
 
 @with_options
 def vacuum(
-    options: JobOptions,
+    options: TakingOptions,
 ) -> None:
     """Deletes files that left the log long ago, files that no commit names, and old manifest files.
 
@@ -248,7 +274,7 @@ def table(
 
 @with_options
 def maintain(
-    options: JobOptions,
+    options: TakingOptions,
     table: str | None = option("Keep the table there in step; {topic} stands for the topic.", metavar="TABLE"),
 ) -> None:
     """Runs all maintenance jobs in order: roll, retain, compact, vacuum.
@@ -256,6 +282,9 @@ def maintain(
     With --table the tables that `segments table` has made there are brought
     in step first, so that an archive has what the jobs take, and once more
     before vacuum. Topics without a table are passed over.
+
+    With --now-ms in the future, vacuum still goes by the clock: what the run
+    takes out of the log can be restored.
 
     With --output json each report is a line. With --metrics the file also
     has the state of the log, as `segments describe --metrics` writes it.
@@ -266,7 +295,10 @@ def maintain(
     from spark_segments.log import LogDirectory
 
     log = options.open()  # the jobs share it: each topic is opened once, and each job looks what came since
-    reports = [options.run(job, log) for job in jobs_in_order(table)]
+    *jobs, vacuum_job = jobs_in_order(table)
+    now_ms = None if options.now_ms is None else min(options.now_ms, time.time_ns() // 1_000_000)
+    by_the_clock = options if options.dry_run else dataclasses.replace(options, now_ms=now_ms)
+    reports = [*(options.run(job, log) for job in jobs), by_the_clock.run(vacuum_job, log)]
     names = LogDirectory.selected(log.topics(), options.topic or None) if options.metrics is not None else []
     snapshots = [log.topic(name).snapshot for name in names]
     options.finish(log, reports, [(snapshot, topic_config(snapshot.config, log.defaults)) for snapshot in snapshots])
