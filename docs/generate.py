@@ -1,4 +1,5 @@
-"""Writes the parts of docs/reference that the code knows best: settings, commands, errors and the Python face.
+"""Writes the parts of docs/reference that the code knows best: settings, commands, errors and the Python face. And
+docs/llms.txt: every page of the documentation with its first sentence, for assistants that are asked about the package.
 
     python docs/generate.py          # writes the pages
     python docs/generate.py --check  # names the pages that differ from the code; exit code 1 if there is one
@@ -32,6 +33,7 @@ PAGES = Path(__file__).parent / "reference"
 _PART = re.compile(
     r"^<!-- generated: (?P<name>[a-z-]+)(?P<words>[^>]*) -->\n(?P<old>.*?)^<!-- end -->$", re.MULTILINE | re.DOTALL
 )
+_PROSE = re.compile(r"[\w*\[]|`(?!``)")
 _SENTENCE = re.compile(r"(?<=\.) (?=[A-Z`])")
 _NEVER = {str(LONG_MAX): "9223372036854775807 (no limit)", str(DOUBLE_MAX): "no limit"}
 
@@ -46,15 +48,38 @@ def filled(page: str) -> str:
     return _PART.sub(part, page)
 
 
+def index() -> str:
+    """docs/llms.txt: the pages in the order of the site, by the sections of mkdocs.yml."""
+    site = Path(__file__).parents[1] / "mkdocs.yml"
+    nav = site.read_text().partition("\nnav:\n")[2]
+    lines = ["# spark_segments", "", f"> {_first_sentence(PAGES.parent / 'index.md')}", "", "## Documentation", ""]
+    for title, page in re.findall(r"^ *- (?:(.+?): )?(\S+\.md)$", nav, re.MULTILINE):
+        path = PAGES.parent / page
+        name = title or path.read_text().partition("\n")[0].removeprefix("# ")
+        lines.append(f"- [{name}]({page}): {_first_sentence(path)}")
+    return "\n".join(lines) + "\n"
+
+
+def _first_sentence(page: Path) -> str:
+    """The first sentence of a page's first paragraph, without links."""
+    paragraphs = [text for text in page.read_text().split("\n\n") if _PROSE.match(text)]
+    text = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", " ".join(paragraphs[0].split()))
+    return _SENTENCE.split(text)[0].rstrip(":")
+
+
+def written() -> dict[Path, str]:
+    """Every file that this script writes, with its text."""
+    pages = {page: filled(page.read_text()) for page in sorted(PAGES.glob("*.md"))}
+    return pages | {PAGES.parent / "llms.txt": index()}
+
+
 def main(check: bool) -> int:
-    """Writes the pages of the reference, or names those that differ from the code. Gives the exit code."""
-    stale = {
-        page: text for page in sorted(PAGES.glob("*.md")) if (text := filled(page.read_text())) != page.read_text()
-    }
-    for page, text in stale.items():
-        print(f"{page.name} differs from the code: python docs/generate.py" if check else f"wrote {page.name}")
+    """Writes the files, or names those that differ from the code. Gives the exit code."""
+    stale = {path: text for path, text in written().items() if not path.exists() or path.read_text() != text}
+    for path, text in stale.items():
+        print(f"{path.name} differs from the code: python docs/generate.py" if check else f"wrote {path.name}")
         if not check:
-            page.write_text(text)
+            path.write_text(text)
     return int(check and bool(stale))
 
 

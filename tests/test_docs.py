@@ -314,10 +314,10 @@ def test_the_page_of_python_shows_the_face() -> None:
     )  # what TopicDatabase.sql gives
 
 
-@pytest.mark.parametrize("page", sorted((DOCS / "reference").glob("*.md")), ids=lambda page: page.name)
-def test_the_reference_says_what_the_code_says(page: Path) -> None:
-    filled = runpy.run_path(str(DOCS / "generate.py"))["filled"]
-    assert page.read_text() == filled(page.read_text()), "python docs/generate.py writes it anew"
+def test_what_is_generated_says_what_the_code_says() -> None:
+    written = runpy.run_path(str(DOCS / "generate.py"))["written"]()
+    stale = [path.name for path, text in written.items() if path.read_text() != text]
+    assert not stale, "python docs/generate.py writes them anew"
 
 
 def test_the_changelog_and_the_recipe_have_the_version() -> None:
