@@ -6,7 +6,7 @@ import pytest
 
 from spark_segments.errors import StorageError
 from spark_segments.storage import Storage
-from spark_segments.storage.numbered_files import Listing, NumberedFiles
+from spark_segments.storage.numbered_files import NumberedFiles, NumberedListing
 
 
 def _files(directory, **options) -> NumberedFiles:
@@ -15,7 +15,7 @@ def _files(directory, **options) -> NumberedFiles:
 
 def test_a_number_is_given_once_and_the_highest_counts(tmp_path):
     files = _files(tmp_path)
-    assert files.listing() == Listing(0, {}, [])
+    assert files.listing() == NumberedListing(0, {}, [])
     for number in (1, 2, 10):
         files.create(number, b"%d" % number)
     with pytest.raises(FileExistsError):
@@ -44,7 +44,7 @@ def test_the_newest_is_looked_for_again_where_it_was_tidied_away_meanwhile(tmp_p
     files = _files(tmp_path)
     files.create(1, b"old")
 
-    def read(listing: Listing) -> bytes:
+    def read(listing: NumberedListing) -> bytes:
         if listing.newest == 1:  # a slow reader: newer files have taken its place
             files.create(2, b"new")
             files.storage.delete(files.path(1))

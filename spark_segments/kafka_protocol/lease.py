@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from spark_segments.errors import SegmentsError
 from spark_segments.quantities import Moment
 from spark_segments.storage import Storage
-from spark_segments.storage.numbered_files import Listing, NumberedFiles
+from spark_segments.storage.numbered_files import NumberedFiles, NumberedListing
 
 DIRECTORY = "_serve"
 LEASE_SECONDS = 15.0
@@ -131,7 +131,7 @@ class Lease:
     def holder(self) -> Holder | None:
         """Who made the file of the highest number; None where there is none."""
 
-        def read(listing: Listing) -> Holder | None:
+        def read(listing: NumberedListing) -> Holder | None:
             number = listing.newest
             return self._read(number, listing.numbers[number].mtime_ms) if number else None
 

@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Listing:
+class NumberedListing:
     """The numbered files of a directory, and all others. `newest`: the highest number; that before the first number
     where there is none.
     """
@@ -47,7 +47,7 @@ class NumberedFiles:
         """The path of a number's file."""
         return f"{self.directory}/{number:020d}{self._suffix}"
 
-    def listing(self) -> Listing:
+    def listing(self) -> NumberedListing:
         """All files of the directory, by one request."""
         numbers: dict[int, FileInfo] = {}
         others: list[FileInfo] = []
@@ -58,13 +58,13 @@ class NumberedFiles:
                 numbers[number] = info
             else:
                 others.append(info)
-        return Listing(max(numbers, default=self._first - 1), numbers, others)
+        return NumberedListing(max(numbers, default=self._first - 1), numbers, others)
 
     def create(self, number: int, content: Any) -> None:
         """Makes a number's file. FileExistsError where it is taken; after a StorageError it may be there."""
         self.storage.create(self.path(number), content)
 
-    def newest(self, read: Callable[[Listing], T]) -> T:
+    def newest(self, read: Callable[[NumberedListing], T]) -> T:
         """What `read` makes of the newest file, or of none. It is asked again where it raises FileNotFoundError: newer
         files have taken the place of what it looked for.
         """

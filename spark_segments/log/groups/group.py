@@ -38,7 +38,7 @@ from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.positions import Loss, PartitionState, Position, TopicPartition
 from spark_segments.printing import Printed, Prints
 from spark_segments.storage import FileInfo
-from spark_segments.storage.numbered_files import Listing
+from spark_segments.storage.numbered_files import NumberedListing
 
 _TRIES = 30
 _LONGEST_PAUSE_SECONDS = 0.5
@@ -299,7 +299,7 @@ class Group(Prints):
     def _newest(self, *, skips_damage: bool = False) -> GroupCommit:
         files = self._files()
 
-        def read(listing: Listing) -> GroupCommit:
+        def read(listing: NumberedListing) -> GroupCommit:
             newest = listing.newest
             if not newest and any(info.path.endswith(".parquet") for info in listing.others):
                 raise LogDirError(

@@ -19,7 +19,7 @@ import pyarrow as pa
 from spark_segments.errors import InvalidOptionError, SegmentsError, StorageError
 from spark_segments.log.positions import Position, TopicPartition
 from spark_segments.storage import FileInfo, Storage
-from spark_segments.storage.numbered_files import Listing, NumberedFiles
+from spark_segments.storage.numbered_files import NumberedFiles, NumberedListing
 
 GROUPS_DIRECTORY = "_groups"
 FORMAT_VERSION = 1
@@ -165,7 +165,7 @@ class GroupFiles(NumberedFiles):
             ) from error
 
     @staticmethod
-    def expired(listing: Listing) -> list[FileInfo]:
+    def expired(listing: NumberedListing) -> list[FileInfo]:
         """The commits before the last KEPT, the lowest numbers first, and what commits have staged and left."""
         old = listing.before(listing.newest - GroupCommit.KEPT)
         if listing.newest:
