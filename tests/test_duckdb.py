@@ -351,3 +351,13 @@ with TopicDatabase(LogDir.open(sys.argv[1])) as database:
         killed.kill()
     subprocess.run([sys.executable, "-c", program, log.uri], **place, input=b"", check=True, stdout=subprocess.PIPE)
     assert [list((tmp_path / name).iterdir()) for name in ("cwd", "tmp")] == [[], []]
+
+
+def test_topics_that_are_left_out_of_the_tables_are_named(tmp_path, caplog):
+    log = LogDir.create(str(tmp_path / "log"))
+    for name in ("orders", "Orders", "other"):
+        log.create_topic(name)
+    with TopicDatabase(log) as database:
+        names = [row[0] for row in database.sql("SHOW TABLES").to_table().to_pydict().values()]
+    assert names == ["other"]
+    assert [record.message.partition(": ")[2] for record in caplog.records] == ["Orders, orders"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -68,6 +69,7 @@ except ImportError as error:
 _LATEST = "latest"  # the view
 _LATEST_SUFFIX = f"${_LATEST}"
 _ARROW_SCAN = "PYTHON_ARROW_SCAN"
+_logger = logging.getLogger(__name__)
 _ASKS_FOR_TABLES = re.compile(r"\b(show|information_schema|duckdb_\w+|pg_\w+)\b")
 _BATCH_ROWS = 16384
 _OF_A_VALUE = re.compile(r"(?:Conversion|Out of Range|Invalid Input) Error")
@@ -314,6 +316,8 @@ class TopicDatabase:
                     expected="the exact name of only one of them",
                     found=", ".join(group),
                 )
+            if not chosen and _ASKS_FOR_TABLES.search(text):
+                _logger.warning("not among the tables, as DuckDB does not tell them apart: %s", ", ".join(group))
             named += chosen
         return named
 
