@@ -89,7 +89,7 @@ class LogDir(LogDirectory, Prints):
         gets retention.ms=-1. `exclude_internal` leaves topics out whose names begin with __. `replicated` copies each
         log up to the high watermark that the broker noted last: what all in-sync replicas have. `groups`: names or
         patterns of groups in the directory's `__consumer_offsets`, whose positions in these topics become those of the
-        groups of the same name here.
+        groups of the same name here; a directory without that topic, as one of several log.dirs, is a warning.
 
         Run it again after it was killed, or when the directory has grown: what is here already is not copied twice.
         The report has a line for each partition, with the segments that were copied; a partition whose files a running
@@ -112,7 +112,7 @@ class LogDir(LogDirectory, Prints):
                 hint=f"segments mirror {path} {self.uri} keeps copies of its topics",
             )
         from spark_segments.kafka.directory import KafkaDirectory, committed_directory
-        from spark_segments.kafka.groups import keep_groups
+        from spark_segments.kafka.groups import TOPIC, keep_groups
         from spark_segments.kafka.transfer import import_all
 
         source = committed_directory(source_storage) if replicated else KafkaDirectory(source_storage)
@@ -127,7 +127,8 @@ class LogDir(LogDirectory, Prints):
                 expected="<topic>-<partition> directories" if topic is None else topic,
                 found=", ".join(names[:20]) or "none",
             )
-        offsets = _group_offsets(path, groups, storage_options)  # before the logs, which may grow
+        has_groups = TOPIC in names
+        offsets = _group_offsets(path, groups if has_groups else (), storage_options)  # before the logs, which may grow
         report = import_all(
             source,
             self,
@@ -138,6 +139,10 @@ class LogDir(LogDirectory, Prints):
             spark=spark,
             progress=progress,
         )
+        if groups and not has_groups:
+            report.warnings.append(
+                f"no group is imported: {path} has no partition of {TOPIC}, another log.dirs may have"
+            )
         if offsets:
             report.details["groups"], warnings = keep_groups(self, offsets, report.topics)
             report.warnings += warnings
@@ -218,7 +223,7 @@ def _figures(topic: Topic, read: Sequence[Mapping[int, int]]) -> tuple[Any, ...]
 
 
 def _group_offsets(path: str, patterns: Sequence[str], storage_options: Mapping[str, str] | None) -> GroupOffsets:
-    """The positions of groups in a Kafka directory. Raises UnknownTopicError where it has no partition of them."""
+    """The positions of groups in a Kafka directory that has partitions of __consumer_offsets."""
     if not patterns:
         return {}
     from spark_segments.kafka.groups import TOPIC, chosen_groups, groups_of_records

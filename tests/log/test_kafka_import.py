@@ -385,6 +385,18 @@ def test_groups_come_with_their_topics(tmp_path: Path) -> None:
         log.import_kafka(str(GOLDEN / "broker-data"), "orders", groups=["g3"])
 
 
+def test_a_directory_without_groups_is_imported_and_says_so(tmp_path: Path) -> None:
+    """As one of several log.dirs, of which another has the partitions of __consumer_offsets."""
+    one = tmp_path / "disk1"
+    shutil.copytree(GOLDEN / "broker-data", one, ignore=shutil.ignore_patterns("__consumer_offsets-*"))
+    log = LogDir.create(str(tmp_path / "log"))
+    report = log.import_kafka(str(one), "orders", groups=["g1"])
+    assert report.warnings == [
+        f"no group is imported: {one} has no partition of __consumer_offsets, another log.dirs may have"
+    ]
+    assert log.groups() == [] and log.topic("orders").scan().to_table().num_rows > 0
+
+
 @pytest.mark.parametrize(
     "value",
     [
