@@ -14,6 +14,7 @@ ROOMS = {
     "roll",
     "retain",
     "compact",
+    "doctor",
     "vacuum",
     "restore",
     "import",
