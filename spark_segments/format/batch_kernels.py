@@ -35,22 +35,23 @@ def scan(
     limit: i64,
     file_position: i64,
     check_crc: cython.bint,
-    positions: cython.longlong[::1],
-    sizes: cython.longlong[::1],
-    base_offsets: cython.longlong[::1],
-    last_offsets: cython.longlong[::1],
-    leader_epochs: cython.int[::1],
-    magics: cython.schar[::1],
-    crcs: cython.uint[::1],
-    attributes: cython.short[::1],
-    base_timestamps: cython.longlong[::1],
-    max_timestamps: cython.longlong[::1],
-    producer_ids: cython.longlong[::1],
-    producer_epochs: cython.short[::1],
-    base_sequences: cython.int[::1],
-    counts: cython.int[::1],
+    table,
 ):
     """Fills the columns of a BatchTable: (rows, consumed, needed, problem, expected, found)."""
+    positions: cython.longlong[::1] = table.byte_position
+    sizes: cython.longlong[::1] = table.size
+    base_offsets: cython.longlong[::1] = table.base_offset
+    last_offsets: cython.longlong[::1] = table.last_offset
+    leader_epochs: cython.int[::1] = table.leader_epoch
+    magics: cython.schar[::1] = table.magic
+    crcs: cython.uint[::1] = table.crc
+    attributes: cython.short[::1] = table.attributes
+    base_timestamps: cython.longlong[::1] = table.base_timestamp
+    max_timestamps: cython.longlong[::1] = table.max_timestamp
+    producer_ids: cython.longlong[::1] = table.producer_id
+    producer_epochs: cython.short[::1] = table.producer_epoch
+    base_sequences: cython.int[::1] = table.base_sequence
+    counts: cython.int[::1] = table.count
     begin: i64 = address_of(data)
     end: i64 = data.shape[0]
     position: i64 = 0

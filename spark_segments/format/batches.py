@@ -173,13 +173,7 @@ def scan_batches(
     view = byte_view(buffer)
     limit = len(view) if limit_bytes is None else max(0, min(limit_bytes, len(view)))
     columns = BatchTable.empty(kernels.count_batches(view, limit))
-    rows, consumed, needed, problem, expected, found = kernels.scan(
-        view,
-        limit,
-        file_position,
-        check_crc,
-        *(getattr(columns, name) for name in _NAMES),
-    )
+    rows, consumed, needed, problem, expected, found = kernels.scan(view, limit, file_position, check_crc, columns)
     batches = columns if rows == len(columns) else columns.take(slice(0, rows))
     error = _problem(problem, expected, found, path, file_position + consumed) if problem else None
     return ScannedBatches(batches, consumed, needed, error)

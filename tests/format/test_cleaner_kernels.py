@@ -35,9 +35,9 @@ def checked(monkeypatch) -> Iterator[None]:
     of_map, of_filter = uncompiled("format.cleaner.map_kernels"), uncompiled("format.cleaner.filter_kernels")
     of_transactions = uncompiled("format.cleaner.transaction_kernels")
 
-    def put_sections(starts: np.ndarray, ends: np.ndarray, *others: Any) -> Any:
-        with granted(*zip(starts.tolist(), ends.tolist(), strict=True)):
-            return of_map.put_sections(starts, ends, *others)
+    def put_sections(table: Any, sections: Any, *others: Any) -> Any:
+        with granted(*zip(sections.starts.tolist(), sections.ends.tolist(), strict=True)):
+            return of_map.put_sections(table, sections, *others)
 
     def filter_batches(lines: np.ndarray, *others: Any) -> Any:
         batches = Batches(*lines.T.tolist())
@@ -199,6 +199,6 @@ def test_a_kernel_that_is_told_a_section_too_long_is_caught():
     start = int(data.__array_interface__["data"][0])
     table = offset_map.OffsetMap(1 << 10, seed=1)
     rows, numbers = np.empty(1024 * 40, np.uint8), [np.array([number]) for number in (start, start + 99, 0, 2)]
-    arguments = (*numbers, 0, 0, 9, 1, table.secret, table.slots, 0, 9, False, rows, np.zeros(1, np.uint8))
+    sections = offset_map.SectionsToPut(*numbers, rows, np.zeros(1, np.uint8))
     with granted((start, start + len(data))), pytest.raises(MemoryError):
-        kernel.put_sections(*arguments)
+        kernel.put_sections(table, sections, 0, 9, 9, False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -52,9 +53,25 @@ class Numbers(np.ndarray):
         return found.item() if isinstance(found, np.generic) else found
 
 
+class Fields:
+    """The fields of a value, as a kernel reads them."""
+
+    def __init__(self, value: Any) -> None:
+        self._value = value
+
+    def __getattr__(self, name: str) -> Any:
+        return _as_read(getattr(self._value, name))
+
+
+def _as_read(value: Any) -> Any:
+    if isinstance(value, np.ndarray):
+        return value.view(Numbers)
+    return Fields(value) if dataclasses.is_dataclass(value) else value
+
+
 def _checked(function: Callable[..., Any]) -> Callable[..., Any]:
     def call(*arguments: Any) -> Any:
-        plain = [one.view(Numbers) if isinstance(one, np.ndarray) else one for one in arguments]
+        plain = [_as_read(argument) for argument in arguments]
         if function.__name__ in ("decode_records", "decode_offsets"):
             memory._granted.extend((int(row[ADDRESS]), int(row[END])) for row in arguments[0])
         return function(*plain)

@@ -151,36 +151,30 @@ def _put(table: Map, key: i64, offset: i64, room: i64) -> i64:
     return 1
 
 
-def put_sections(
-    section_starts,
-    section_ends,
-    base_offsets,
-    counts,
-    batch: i64,
-    start_offset: i64,
-    end_offset: i64,
-    seed: u64,
-    secret,
-    slots,
-    entries: i64,
-    limit: i64,
-    growing: cython.bint,
-    rows,
-    is_plain,
-):
+def put_sections(offsets, sections, batch: i64, end_offset: i64, limit: i64, growing: cython.bint):
     """(next batch, entries, offset that did not fit or -1, entries that there must be room for, bad address or -1)
 
-    Arrays: int64[n] of the batches; `secret` and `slots` of the map; `rows` of `key_rows`. `is_plain` (uint8[n]) is 1
-    for each batch read whose records all have a key and a value and the next offset, else 0.
+    `offsets`: an OffsetMap. `sections`: SectionsToPut, of which `is_plain` is set.
     """
+    section_starts = sections.starts
+    section_ends = sections.ends
+    base_offsets = sections.base_offsets
+    counts = sections.counts
+    key_rows = sections.rows
+    is_plain = sections.is_plain
+    secret = offsets.secret
+    slots = offsets.slots
     starts: i64 = address_of(section_starts)
     ends: i64 = address_of(section_ends)
     bases: i64 = address_of(base_offsets)
     numbers: i64 = address_of(counts)
     secret_at: i64 = address_of(secret)
-    first_row: i64 = address_of(rows)
+    first_row: i64 = address_of(key_rows)
     plain: i64 = address_of(is_plain)
     table: Map = map_at(address_of(slots), len(slots))
+    start_offset: i64 = offsets.start_offset
+    seed: u64 = offsets.seed
+    entries: i64 = offsets.entries
     batches: i64 = len(counts)
     after: i64
     read: i64

@@ -12,7 +12,7 @@ import mmap
 import secrets
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -33,6 +33,19 @@ _POPULATE_WRITE = 23  # MADV_POPULATE_WRITE, since Linux 5.14
 _GROWING_LOAD = 0.6  # while there is room to grow, probes are kept short
 _NOT_FULL = -1
 _LARGEST_INT64 = 2**63 - 1
+
+
+class SectionsToPut(NamedTuple):
+    """The records of batches, for the kernel. `rows` of `key_rows`. `is_plain` becomes 1 for each batch read whose
+    records all have a key and a value and the next offset, else 0.
+    """
+
+    starts: np.ndarray  # int64[n]: addresses
+    ends: np.ndarray  # int64[n]
+    base_offsets: np.ndarray  # int64[n], of the log
+    counts: np.ndarray  # int64[n]
+    rows: np.ndarray
+    is_plain: np.ndarray  # uint8[n]
 
 
 class OffsetMap:
@@ -137,29 +150,15 @@ class OffsetMap:
         path: str,
         is_plain: np.ndarray,
     ) -> None:
-        base_offsets = batches.base_offset + offset_shift
         counts = batches.count.astype(np.int64)
         rows = key_rows(int(counts.max()))
+        sections = SectionsToPut(part.start, part.end, batches.base_offset + offset_shift, counts, rows, is_plain)
         row = 0
         while row < len(counts):
             growing = self.capacity < self._max_slots
             limit = int(self.capacity * _GROWING_LOAD) if growing else self.max_entries
             row, self.entries, offset, needed, bad_at = map_kernels.put_sections(
-                part.start,
-                part.end,
-                base_offsets,
-                counts,
-                row,
-                self.start_offset,
-                bound,
-                self.seed,
-                self.secret,
-                self.slots,
-                self.entries,
-                limit,
-                growing,
-                rows,
-                is_plain,
+                self, sections, row, bound, limit, growing
             )
             if bad_at >= 0:
                 raise damaged_record(batches, row, bad_at - int(part.start[row]), path)

@@ -9,29 +9,22 @@ if not cython.compiled:
     from spark_segments.format.layout import *
 
 
-def walk(
-    producers,
-    base_offsets,
-    last_offsets,
-    control,
-    kinds,
-    txn_producers,
-    txn_first_offsets,
-    txn_last_offsets,
-    observed,
-    committed,
-    under_way,
-    discardable,
-    ended,
-    retained,
-) -> None:
+def walk(batches_read, producers, transactions, txn_producers, known, marks) -> None:
     """Sets which batches are `discardable`, which transactions have `ended`, and of which the marker is `retained`.
 
-    Batches: producers (numbers from 0 to len(committed) - 1), offsets and kinds of marker int64[n], control and
-    discardable bool[n]. Transactions, by first offset: the same, int64[m] and bool[m]; observed: data of it was met.
-    Producers: committed bool[p], under_way int64[p] of scratch. All bool[] but `control` are updated, or set where they
-    hold True: discardable, ended and retained begin as False.
+    `batches_read`: TransactionalBatches, `producers` int64[n] of theirs (numbers from 0 to len(committed) - 1).
+    `transactions`: AbortedTransactions by first offset, `txn_producers` int64[m] of theirs. `known`: observed bool[m]:
+    data of it was met; committed bool[p] of the producers, under_way int64[p] of scratch. `marks`: discardable bool[n],
+    ended and retained bool[m], which begin as False. What is known is updated.
     """
+    base_offsets = batches_read.base_offset
+    last_offsets = batches_read.last_offset
+    control = batches_read.control
+    kinds = batches_read.kind
+    txn_first_offsets = transactions.first_offset
+    txn_last_offsets = transactions.last_offset
+    observed, committed, under_way = known
+    discardable, ended, retained = marks
     producer_at: i64 = address_of(producers)
     base_at: i64 = address_of(base_offsets)
     last_at: i64 = address_of(last_offsets)

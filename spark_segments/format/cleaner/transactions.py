@@ -127,20 +127,12 @@ class CleanedTransactions:
         discardable = np.zeros(len(batches), np.bool_)
         ended, retained = np.zeros((2, len(self._aborted)), np.bool_)
         transaction_kernels.walk(
+            batches,
             np.searchsorted(producer_ids, batches.producer_id),
-            batches.base_offset,
-            batches.last_offset,
-            batches.control,
-            batches.kind,
+            self._aborted,
             np.searchsorted(producer_ids, self._aborted.producer_id),
-            self._aborted.first_offset,
-            self._aborted.last_offset,
-            self._observed,
-            committed,
-            np.empty(len(producer_ids), np.int64),
-            discardable,
-            ended,
-            retained,
+            (self._observed, committed, np.empty(len(producer_ids), np.int64)),
+            (discardable, ended, retained),
         )
         index = self._aborted.take(np.flatnonzero(retained))
         self._committed = producer_ids[committed]

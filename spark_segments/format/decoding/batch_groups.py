@@ -129,20 +129,9 @@ def _sections(window: Window, excluded: np.ndarray | None, wanted: WantedRecords
     rows, problem, row = kernels.select(
         view.__array_interface__["data"][0],
         len(view),
-        window.byte_position,
-        shift,
-        wanted.first_offset,
-        wanted.end_offset,
-        wanted.with_control,
+        window,
+        wanted,
         _NONE_EXCLUDED if excluded is None else excluded.view(np.uint8),
-        batches.byte_position,
-        batches.size,
-        batches.base_offset,
-        batches.last_offset,
-        batches.attributes,
-        batches.base_timestamp,
-        batches.max_timestamp,
-        batches.count,
         sections,
     )
     if problem == FOREIGN:

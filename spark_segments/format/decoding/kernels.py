@@ -542,23 +542,28 @@ def decode_headers(first_row: i64, rows: i64, first_header: i64, headers, key_co
 def select(
     address: i64,
     size: i64,
-    file_position: i64,
-    offset_shift: i64,
-    first_offset: i64,
-    end_offset: i64,
-    with_control: cython.bint,
+    window,
+    wanted,
     excluded: cython.const[cython.uchar][::1],
-    positions: cython.const[cython.longlong][::1],
-    sizes: cython.const[cython.longlong][::1],
-    base_offsets: cython.const[cython.longlong][::1],
-    last_offsets: cython.const[cython.longlong][::1],
-    attributes: cython.const[cython.short][::1],
-    base_timestamps: cython.const[cython.longlong][::1],
-    max_timestamps: cython.const[cython.longlong][::1],
-    counts: cython.const[cython.int][::1],
     sections: cython.longlong[:, ::1],
 ):
-    """Fills `sections` with the batches that may hold wanted records. (sections filled in, problem, its row)"""
+    """Fills `sections` with the batches of a Window, at `address`, that may hold WantedRecords. (sections filled in,
+    problem, its row)
+    """
+    batches = window.batches
+    file_position: i64 = window.byte_position
+    offset_shift: i64 = window.offset_shift
+    first_offset: i64 = wanted.first_offset
+    end_offset: i64 = wanted.end_offset
+    with_control: cython.bint = wanted.with_control
+    positions: cython.const[cython.longlong][::1] = batches.byte_position
+    sizes: cython.const[cython.longlong][::1] = batches.size
+    base_offsets: cython.const[cython.longlong][::1] = batches.base_offset
+    last_offsets: cython.const[cython.longlong][::1] = batches.last_offset
+    attributes: cython.const[cython.short][::1] = batches.attributes
+    base_timestamps: cython.const[cython.longlong][::1] = batches.base_timestamp
+    max_timestamps: cython.const[cython.longlong][::1] = batches.max_timestamp
+    counts: cython.const[cython.int][::1] = batches.count
     filled: i64 = 0
     row: i64 = 0
     rows: i64 = positions.shape[0]

@@ -120,18 +120,7 @@ def encode_runs(
     count = len(runs.base_offsets)
     run_ends = np.ascontiguousarray(runs.starts[1:], np.int64)
     tombstones = np.zeros(count, np.int64)
-    record_bytes = kernels.measure(
-        columns.key,
-        columns.value,
-        columns.headers,
-        columns.header_key,
-        columns.header_value,
-        selected,
-        rows is None,
-        run_ends,
-        columns.count,
-        tombstones,
-    )
+    record_bytes = kernels.measure(columns, selected, rows is None, run_ends, tombstones)
     if record_bytes < 0:
         raise IndexError(f"rows has a number that is not among the {columns.count} rows")
     cut_bytes = max(min(batch_bytes, max_message_bytes, _LARGEST_SIZE), 1)
@@ -151,7 +140,7 @@ def encode_runs(
         leader_epoch=leader_epoch,
         attributes=codec | (TIMESTAMP_TYPE_MASK if timestamp_type == LOG_APPEND_TIME else 0),
     )
-    buffer, tables = encoder.uncompressed() if codec == NONE else encoder.compressed()
+    buffer, tables = encoder.compressed() if encoder.is_compressed else encoder.uncompressed()
     table = np.concatenate([_NO_BATCHES, *tables])
     batches = encoder.batch_table(table)
     if count == 1:
@@ -187,6 +176,15 @@ class _Encoder:
     def total(self) -> int:
         """The number of records."""
         return int(self.run_ends[-1])
+
+    @property
+    def is_compressed(self) -> bool:
+        return self.codec != NONE
+
+    @property
+    def largest_bytes(self) -> int:
+        """How large a batch may be before it is compressed."""
+        return _LARGEST_SIZE if self.is_compressed else self.max_message_bytes
 
     def uncompressed(self) -> tuple[pa.Buffer, list[np.ndarray]]:
         buffer = pa.allocate_buffer(self.room_bytes)
@@ -237,28 +235,8 @@ class _Encoder:
         not even one batch has room, returns the same number, the size that the batch needs, and an empty table.
         """
         table = np.empty((_TABLE_ROWS, fields.TABLE_COLUMNS), np.int64)
-        columns = self.columns
-        is_compressed = self.codec != NONE
         number, byte_position, batches, problem, row, value = kernels.write_batches(
-            columns.key,
-            columns.value,
-            columns.timestamp,
-            columns.headers,
-            columns.header_key,
-            columns.header_value,
-            self.rows,
-            self.all_rows,
-            number,
-            self.run_ends,
-            self.shifts,
-            self.cut_bytes,
-            _LARGEST_SIZE if is_compressed else self.max_message_bytes,
-            self.attributes,
-            is_compressed,
-            out,
-            byte_position,
-            table,
-            self.leader_epoch,
+            self, number, out, byte_position, table
         )
         if problem == fields.NO_ROOM:
             return number, byte_position if batches else value, table[:batches]

@@ -85,25 +85,21 @@ def _milliseconds(ticks: i64, ticks_per_ms: i64) -> i64:
 
 
 def measure(
-    key,
-    value,
-    headers,
-    header_key,
-    header_value,
+    columns,
     rows: cython.const[cython.longlong][::1],
     all_rows: cython.bint,
     run_ends: cython.const[cython.longlong][::1],
-    count: i64,
     tombstones: cython.longlong[::1],
 ) -> int:
-    """An upper bound of all records' bytes, or -1 where `rows` has a number that is no row. Counts each run's
-    tombstones.
+    """An upper bound of the bytes of all records of RecordColumns, or -1 where `rows` has a number that is no row.
+    Counts each run's tombstones.
     """
-    keys: Column = _column(key)
-    values: Column = _column(value)
-    names: Column = _column(header_key)
-    contents: Column = _column(header_value)
-    header_offsets: i64 = _address(headers[0])
+    keys: Column = _column(columns.key)
+    values: Column = _column(columns.value)
+    names: Column = _column(columns.header_key)
+    contents: Column = _column(columns.header_value)
+    header_offsets: i64 = _address(columns.headers[0])
+    count: i64 = columns.count
     record_bytes: i64 = 0
     number: i64 = 0
     run: i64
@@ -138,43 +134,35 @@ def measure(
     return record_bytes
 
 
-def write_batches(
-    key,
-    value,
-    timestamp,
-    headers,
-    header_key,
-    header_value,
-    rows: cython.const[cython.longlong][::1],
-    all_rows: cython.bint,
-    number: i64,
-    run_ends: cython.const[cython.longlong][::1],
-    shifts: cython.const[cython.longlong][::1],
-    cut_bytes: i64,
-    largest_bytes: i64,
-    attributes: i64,
-    is_compressed: cython.bint,
-    out: cython.uchar[::1],
-    position: i64,
-    table: cython.longlong[:, ::1],
-    leader_epoch: i64,
-):
+def write_batches(task, number: i64, out: cython.uchar[::1], position: i64, table: cython.longlong[:, ::1]):
     """Writes batches from record `number` on while `out` and `table` have room, and seals them unless `is_compressed`.
+
+    `task`: the fields of the encoder that are read first.
 
     A batch ends where its run does (run_ends, int64[runs]). A record's offset is its number plus its run's shift.
     Returns (number of the next record, position after the last batch, batches, problem, its row, found value).
     """
-    keys: Column = _column(key)
-    values: Column = _column(value)
-    names: Column = _column(header_key)
-    contents: Column = _column(header_value)
-    ticks: cython.const[cython.longlong][::1] = timestamp[0]
-    tick_validity: i64 = _address(timestamp[1])
-    tick_bit: i64 = timestamp[2]
-    ticks_per_ms: i64 = timestamp[3]
-    header_offsets: i64 = _address(headers[0])
-    header_validity: i64 = _address(headers[1])
-    header_bit: i64 = headers[2]
+    columns = task.columns
+    keys: Column = _column(columns.key)
+    values: Column = _column(columns.value)
+    names: Column = _column(columns.header_key)
+    contents: Column = _column(columns.header_value)
+    ticks: cython.const[cython.longlong][::1] = columns.timestamp[0]
+    tick_validity: i64 = _address(columns.timestamp[1])
+    tick_bit: i64 = columns.timestamp[2]
+    ticks_per_ms: i64 = columns.timestamp[3]
+    header_offsets: i64 = _address(columns.headers[0])
+    header_validity: i64 = _address(columns.headers[1])
+    header_bit: i64 = columns.headers[2]
+    rows: cython.const[cython.longlong][::1] = task.rows
+    all_rows: cython.bint = task.all_rows
+    run_ends: cython.const[cython.longlong][::1] = task.run_ends
+    shifts: cython.const[cython.longlong][::1] = task.shifts
+    cut_bytes: i64 = task.cut_bytes
+    largest_bytes: i64 = task.largest_bytes
+    attributes: i64 = task.attributes
+    is_compressed: cython.bint = task.is_compressed
+    leader_epoch: i64 = task.leader_epoch
     begin: i64 = address_of(out)
     limit: i64 = begin + out.shape[0]
     batch: i64 = begin + position  # its address
