@@ -12,26 +12,33 @@ from spark_segments.format.decoding.decode import decode_batches
 from spark_segments.format.window import Window
 from tests.format.decoded import NAMES, START, batch_of, decoded
 from tests.format.twin_encode import Record, batch_bytes, record_bytes
+from tests.golden_files import CLEAN_DIRECTORIES, LARGE_DIRECTORIES, expected_records, log_files
 
-LOG = b"".join(
-    batch_bytes(
-        [
-            Record(b"value %d" % offset, b"key %d" % (offset % 7), START + offset, [("h", b"%d" % offset)], offset)
-            for offset in range(base, base + 8)
-            if offset % 3
-        ],
-        base_offset=base,
-        last_offset=base + 7,
-        codec=codec,
-        log_append_time=appended,
+
+def log_of(offsets: range) -> bytes:
+    """Ten batches of eight offsets each, which have records at those of `offsets`."""
+    return b"".join(
+        batch_bytes(
+            [
+                Record(b"value %d" % offset, b"key %d" % (offset % 7), START + offset, [("h", b"%d" % offset)], offset)
+                for offset in range(base, base + 8)
+                if offset in offsets
+            ],
+            base_offset=base,
+            last_offset=base + 7,
+            codec=codec,
+            log_append_time=appended,
+        )
+        for base, codec, appended in zip(
+            range(0, 80, 8),
+            ["none", "none", "gzip", "zstd", "none", "lz4", "snappy", "snappy", "none", "none"],
+            [False, True, True, False, False, False, False, True, True, False],
+            strict=True,
+        )
     )
-    for base, codec, appended in zip(
-        range(0, 80, 8),
-        ["none", "none", "gzip", "zstd", "none", "lz4", "snappy", "snappy", "none", "none"],
-        [False, True, True, False, False, False, False, True, True, False],
-        strict=True,
-    )
-)
+
+
+DENSE, LOG = log_of(range(80)), log_of(range(1, 80, 2))
 
 
 @pytest.mark.parametrize(
@@ -46,20 +53,27 @@ def test_columns_come_as_asked_for(columns):
         assert table.column(index) == everything[name]
 
 
+@pytest.mark.parametrize("name", [name for name in CLEAN_DIRECTORIES if name not in LARGE_DIRECTORIES])
+def test_offsets_alone_are_those_of_kafkas_reader(name):
+    found = pa.concat_tables(decoded(path.read_bytes(), columns=["offset"]) for path in log_files(name))
+    assert found["offset"].to_pylist() == [record["offset"] for record in expected_records(name)]
+
+
 def test_an_unknown_column_is_refused():
     with pytest.raises(InvalidOptionError, match="offsets"):
         decoded(LOG, columns=["offsets"])
 
 
+@pytest.mark.parametrize("log", [LOG, DENSE], ids=["with gaps", "dense"])
 @pytest.mark.parametrize("columns", [NAMES, ["offset"]])
-def test_records_are_clipped_to_the_offsets_asked_for(columns):
-    offsets = decoded(LOG)["offset"].to_pylist()
+def test_records_are_clipped_to_the_offsets_asked_for(columns, log):
+    offsets = decoded(log)["offset"].to_pylist()
     for shift in (0, 1000):
         for start in (None, -5, 0, 1, 9, 10, 40, 79, 80, 2**70):
             for end in (None, 0, 1, 8, 11, 41, 79, 80, 81, 2**70):
                 first = None if start is None else start + shift
                 last = None if end is None else end + shift
-                table = decoded(LOG, start_offset=first, end_offset=last, offset_shift=shift, columns=columns)
+                table = decoded(log, start_offset=first, end_offset=last, offset_shift=shift, columns=columns)
                 expected = [
                     offset + shift
                     for offset in offsets

@@ -20,6 +20,7 @@ from spark_segments.format.decoding import kernels
 from spark_segments.format.decoding.fields import (
     ADDRESS,
     BAD_OFFSETS,
+    BASE_OFFSET,
     BUFFER,
     BUFFER_ADDRESS,
     CODEC,
@@ -27,6 +28,7 @@ from spark_segments.format.decoding.fields import (
     END,
     FOREIGN,
     FULL,
+    LAST_OFFSET_DELTA,
     LYING,
     OPENED,
     POSITION,
@@ -41,6 +43,11 @@ from spark_segments.format.window import Window
 _MOST_TARGET_BYTES = 1 << 27
 # A group may read this many times its target where only few of the bytes become columns.
 _READ_AHEAD = 4
+
+# Offsets that are counted at a time. A compressed batch has at most so many times more records than its bytes would
+# hold, or it is decompressed to see.
+_MOST_OFFSETS = 1 << 18
+_MOST_SHRUNK = 64
 
 # Bytes and batches decompressed at a time, at most. Fewer bytes cost more calls, more do not stay in a CPU's cache.
 OPENED_BYTES = 1024 * 1024
@@ -112,6 +119,32 @@ def batch_groups(window: Window, excluded: np.ndarray | None, wanted: WantedReco
         is_last = state == FULL or filled >= target_bytes
         yield BatchGroup(sections[first:last], rows, payload_bytes, size, is_last, opener.buffers())
         first, filled = last, 0 if is_last else filled
+
+
+def offsets_of_headers(
+    window: Window, excluded: np.ndarray | None, wanted: WantedRecords
+) -> Iterator[np.ndarray] | None:
+    """The wanted offsets of a window's batches (magic 2) as their headers say, at most _MOST_OFFSETS at a time; None
+    where a header does not: compaction left out records, or there are more than bytes would hold.
+    """
+    sections = _sections(window, excluded, wanted)
+    counts, sizes = sections[:, COUNT], sections[:, END] - sections[:, ADDRESS]
+    most = sizes // SMALLEST_RECORD * np.where(sections[:, CODEC] > 0, _MOST_SHRUNK, 1)
+    if ((counts != sections[:, LAST_OFFSET_DELTA] + 1) | (counts > most)).any():
+        return None
+    starts = np.maximum(sections[:, BASE_OFFSET], wanted.first_offset)
+    counts = np.maximum(np.minimum(sections[:, BASE_OFFSET] + counts, wanted.end_offset) - starts, 0)
+    behind = np.cumsum(counts)
+    total = int(behind[-1]) if len(behind) else 0
+
+    def offsets() -> Iterator[np.ndarray]:
+        for first in range(0, total, _MOST_OFFSETS):
+            end = min(first + _MOST_OFFSETS, total)
+            run = slice(np.searchsorted(behind, first, side="right"), np.searchsorted(behind, end) + 1)
+            rows = np.diff(np.minimum(behind[run], end), prepend=first)
+            yield np.arange(first, end) + np.repeat((starts - behind + counts)[run], rows)
+
+    return offsets()
 
 
 def _arrow_size(columns: frozenset[str], topic: str) -> tuple[float, int]:

@@ -105,17 +105,18 @@ class DecodedColumns:
         timestamp_type = self._wanted.timestamp_type
         if timestamp_type is None:
             timestamp_type = CREATE_TIME if self._timestamp_step else LOG_APPEND_TIME
-        same: dict[str, str | int] = {
-            "topic": self._wanted.topic,
-            "partition": self._partition,
-            "timestampType": timestamp_type,
-        }
-        return _record_batches(self._wanted.schema, filled.rows, arrays, same)
+        return record_batches(
+            self._wanted, filled.rows, arrays, {"partition": self._partition, "timestampType": timestamp_type}
+        )
 
 
-def _record_batches(
-    schema: pa.Schema, rows: int, arrays: dict[str, pa.Array], same: dict[str, str | int]
+def record_batches(
+    wanted: WantedRecords, rows: int, arrays: dict[str, pa.Array], same: dict[str, int]
 ) -> Iterator[pa.RecordBatch]:
+    """The wanted columns of these `rows`, as RecordBatches of at most MOST_ROWS rows: arrays by name, and columns that
+    have the same value in every row.
+    """
+    schema, constants = wanted.schema, {"topic": wanted.topic, **same}
     for first in range(0, rows, MOST_ROWS):
         count = min(rows - first, MOST_ROWS)
         # A column with the same value in every row is a slice of a cached array.
@@ -126,7 +127,7 @@ def _record_batches(
                 columns.append(arrays[name] if count == rows else arrays[name].slice(first, count))
             else:
                 columns.append(
-                    (_no_headers(most) if name == "headers" else _repeated(same[name], most)).slice(0, count)
+                    (_no_headers(most) if name == "headers" else _repeated(constants[name], most)).slice(0, count)
                 )
         yield pa.RecordBatch.from_arrays(columns, schema=schema)
 

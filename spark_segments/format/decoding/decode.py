@@ -13,13 +13,14 @@ import numpy as np
 import pyarrow as pa
 
 from spark_segments.errors import InvalidOptionError
-from spark_segments.format.decoding.batch_groups import WantedRecords, batch_groups
-from spark_segments.format.decoding.columns import DecodedColumns
+from spark_segments.format.decoding.batch_groups import WantedRecords, batch_groups, offsets_of_headers
+from spark_segments.format.decoding.columns import DecodedColumns, record_batches
 from spark_segments.format.decoding.fields import POSITION
 from spark_segments.format.decoding.outcomes import corrupt
 from spark_segments.format.layout import RECORD_SCHEMA
 from spark_segments.format.window import Window
 
+_OF_BATCHES = frozenset(("topic", "partition", "offset"))
 _SMALLEST, _LARGEST = -(2**63), 2**63 - 1
 
 
@@ -41,7 +42,8 @@ def decode_batches(
     Batches where `exclude` (bool[n]) is true are left out, and so are control batches unless `include_control`.
     `start_offset` and `end_offset` (exclusive) are offsets of the log. Only the columns in `columns` are built, in that
     order and with the types of layout.RECORD_SCHEMA. Without key, value and headers, the bytes behind a record's offset
-    are neither read nor checked.
+    are neither read nor checked; of topic, partition and offset alone, no byte behind the header of a batch is that has
+    a record at each of its offsets.
 
     Timestamps are microseconds; a timestamp that does not fit becomes the nearest that does. Header names that are not
     UTF-8 are read as Java reads them, with replacement characters. Raises CorruptBatchError with the position of a bad
@@ -63,6 +65,10 @@ def decode_batches(
     )
     if (window.batches.magic < 2).any():
         raise ValueError("messages of magic 0 and 1 are decoded once they are batches of magic 2")
+    if not wanted.columns - _OF_BATCHES and (offsets := offsets_of_headers(window, exclude, wanted)) is not None:
+        for rows in offsets:
+            yield from record_batches(wanted, len(rows), {"offset": pa.array(rows)}, {"partition": partition})
+        return
     filling: DecodedColumns | None = None
     for group in batch_groups(window, exclude, wanted):
         if filling is not None and not filling.has_room(group):
