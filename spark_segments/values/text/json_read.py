@@ -112,12 +112,21 @@ def read_objects(text: pa.Buffer, schema: pa.Schema | None, unexpected: str) -> 
 
 def check_json(text: pa.StringArray) -> pa.StringArray:
     """The same text, each checked to be a JSON value. Raises Undecodable."""
-    for row, value in enumerate(text.to_pylist()):  # each by itself, as there are no types to read them as
+    if not len(text):
+        return text
+    try:
+        one_value_a_row(text, pa.struct([]))
+    except (pa.ArrowInvalid, Undecodable):  # of rows that are no objects, or no JSON
+        _check_one_by_one(text)
+    return text
+
+
+def _check_one_by_one(text: pa.StringArray) -> None:
+    for row, value in enumerate(text.to_pylist()):
         try:
             json.loads(value)
         except (ValueError, RecursionError) as error:
             raise Undecodable(f"not JSON ({reason_of(error)})", row) from None
-    return text
 
 
 def _has(kind: pa.DataType, is_wanted: Callable[[pa.DataType], bool]) -> bool:
