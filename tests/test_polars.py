@@ -14,7 +14,6 @@ from spark_segments import LogDir, ProducerOptions
 from spark_segments.errors import UnknownTopicError
 from spark_segments.log.reading.scan import Scan
 from spark_segments.polars import scan_topic
-from spark_segments.polars.scan import Bounds, bounds_of
 from tests.segment_bytes import RECORD_SCHEMA
 
 ZERO = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
@@ -102,25 +101,40 @@ def test_the_first_rows_are_cut_before_or_after_the_filter_as_the_query_says(log
     assert frame.filter(predicate).head(first).collect().equals(rows.filter(predicate).head(first))
 
 
-def test_conditions_choose_what_is_read(log, monkeypatch):
-    asked = []
+@pytest.fixture
+def reads(monkeypatch) -> list[Scan]:
+    """The scans that are read."""
+    asked: list[Scan] = []
     reader = Scan.to_reader
     monkeypatch.setattr(Scan, "to_reader", lambda scan, threads=None: asked.append(scan) or reader(scan, threads))
+    return asked
+
+
+def test_conditions_choose_what_is_read(log, reads):
     frame = scan_topic(log.uri, "t")
     frame.filter((pl.col("partition") == 1) & (pl.col("offset") >= 90) & (pl.col("key") == b"1")).select(
         "value"
     ).collect()
-    assert asked[-1].offsets == {1: (90, 100)}
-    assert set(asked[-1].schema.names) == {"value", "partition", "offset", "key"}
+    assert reads[-1].offsets == {1: (90, 100)}
+    assert set(reads[-1].schema.names) == {"value", "partition", "offset", "key"}
     frame.filter(pl.col("timestamp") >= ZERO + dt.timedelta(milliseconds=59)).collect()
     firsts = log.topic("t").offsets_for_times(59)
-    assert asked[-1].offsets == {number: (first[0], 100) for number, first in firsts.items() if first}
+    assert reads[-1].offsets == {number: (first[0], 100) for number, first in firsts.items() if first}
 
 
-def test_a_condition_that_is_not_understood_bounds_nothing():
-    assert bounds_of(pl.col("offset") % 2 == 0) == Bounds()
-    assert bounds_of((pl.col("offset") + 1 > 5) & (pl.col("partition") == 1)) == Bounds(frozenset([1]))
-    assert bounds_of((pl.col("offset") > 5) | (pl.col("key") == b"x")) == Bounds()
+@pytest.mark.parametrize(
+    ("predicate", "offsets"),
+    [
+        (pl.col("offset") % 2 == 0, {0: (0, 100), 1: (0, 100)}),
+        ((pl.col("offset") + 1 > 5) & (pl.col("partition") == 1), {1: (0, 100)}),
+        ((pl.col("offset") > 5) | (pl.col("key") == b"x"), {0: (0, 100), 1: (0, 100)}),
+        (pl.col("offset").is_between(7, 9) | (pl.col("offset") == 20), {0: (7, 21), 1: (7, 21)}),
+        (pl.col("partition").is_in([1, 5]) & (pl.col("offset") < 2**70), {1: (0, 100)}),
+    ],
+)
+def test_a_condition_reads_as_little_as_it_is_understood(log, reads, predicate, offsets):
+    scan_topic(log.uri, "t").filter(predicate).collect()
+    assert reads[-1].offsets == offsets
 
 
 def test_a_plan_that_needs_no_column_has_the_rows(log):

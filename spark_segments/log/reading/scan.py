@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     import duckdb
     import pandas as pd
     import polars as pl
+    import pyarrow.compute as pc
 
     from spark_segments.log.reading.across import ViewPart
     from spark_segments.values.batches import Columns, Decoder
@@ -102,6 +103,26 @@ class Scan(Prints):
     def select(self, names: Iterable[str]) -> Scan:
         """The same scan of these columns alone, at least of one; a column of undecodable bytes comes with its own."""
         return replace(self, selection=replace(self.selection, columns=columns_of(names, self.decoders)))
+
+    def where(self, condition: pc.Expression) -> Scan:
+        """The same scan of fewer offsets: those that have all records for which the condition may hold.
+
+        Records for which it does not hold are among them. Conditions on partition and offset and lower bounds of
+        timestamp choose what is read. Of the latest view, records that are not the newest of their keys never come.
+        """
+        from spark_segments.log.reading.pruning import offsets_of_condition
+
+        is_view = self.selection.view is not None
+        offsets = offsets_of_condition(
+            self.storage, self.snapshot, self.offsets, condition, self.schema, is_view=is_view
+        )
+        return replace(self, offsets=offsets)
+
+    def columns_of(self, condition: pc.Expression) -> frozenset[str]:
+        """The names of the columns that a condition looks at."""
+        from spark_segments.log.reading.pruning import columns_of_condition
+
+        return columns_of_condition(condition, self.schema)
 
     def parts(self, max_bytes: int | None = None, pieces: Iterable[Offsets] | None = None) -> Iterator[Part | ViewPart]:
         """The parts of the scan, by partition and offset, each of about `max_bytes` (None: as large as they come).

@@ -1,0 +1,108 @@
+"""Which offsets a condition can hold for, found by Arrow's own simplification of the condition.
+
+Arrow says whether an expression can be true where a guarantee holds, such as `offset < 100`. Whatever part of an
+expression Arrow does not understand can be true. So each end of the range is found by halving.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+from pyarrow.fs import LocalFileSystem
+
+from spark_segments.format.decoding.fields import FIRST_MS, LAST_MS
+from spark_segments.format.layout import RECORD_SCHEMA
+from spark_segments.log.eras import Eras
+from spark_segments.log.manifest.snapshot import Snapshot
+from spark_segments.log.reading.times import offsets_for_times
+from spark_segments.storage import Storage
+
+_FORMAT, _FILES = ds.IpcFileFormat(), LocalFileSystem()  # of a file that nobody opens
+_EARLIEST_US, _LATEST_US = FIRST_MS * 1000, LAST_MS * 1000
+
+
+def columns_of_condition(condition: pc.Expression, schema: pa.Schema) -> frozenset[str]:
+    """The names of the schema's columns that the condition looks at: without them Arrow refuses it."""
+
+    def is_known(names: Iterable[str]) -> bool:
+        without = pa.schema([schema.field(name) for name in names])
+        try:
+            list(ds.FileSystemDataset([], without, _FORMAT, _FILES).get_fragments(filter=condition))
+        except (pa.ArrowInvalid, KeyError):
+            return False
+        return True
+
+    return frozenset(name for name in schema.names if not is_known(set(schema.names) - {name}))
+
+
+def offsets_of_condition(
+    storage: Storage,
+    snapshot: Snapshot,
+    offsets: Mapping[int, tuple[int, int]],
+    condition: pc.Expression,
+    schema: pa.Schema,
+    *,
+    is_view: bool,
+) -> dict[int, tuple[int, int]]:
+    """{partition: (start, end exclusive)}: of these offsets those that have all records for which the condition holds.
+
+    Of a view, no end is moved: the newest record of a key below an end is not the newest of the topic. And where keys
+    may have records in several partitions, nothing is left out: the newest record may be any of them.
+    """
+    if is_view and Eras.of(snapshot) is not None:
+        return dict(offsets)
+    schema = pa.schema([*schema, *(field for field in RECORD_SCHEMA if field.name not in schema.names)])
+
+    def can_hold(name: str, guarantee: Callable[[pc.Expression], pc.Expression]) -> bool:
+        fragment = _FORMAT.make_fragment("", _FILES, partition_expression=guarantee(pc.field(name)))
+        dataset = ds.FileSystemDataset([fragment], schema, _FORMAT, _FILES)
+        return next(iter(dataset.get_fragments(filter=condition)), None) is not None
+
+    def below(name: str, value: int) -> bool:
+        return can_hold(name, lambda field: field < pa.scalar(value, RECORD_SCHEMA.field(name).type))
+
+    def from_on(name: str, value: int) -> bool:
+        return can_hold(name, lambda field: field >= pa.scalar(value, RECORD_SCHEMA.field(name).type))
+
+    ranges = {
+        number: bounds
+        for number, bounds in offsets.items()
+        if can_hold("partition", lambda field, number=number: field == pa.scalar(number, pa.int32()))
+    }
+    if not ranges:
+        return {}
+    least, most = min(start for start, _ in ranges.values()), max(end for _, end in ranges.values())
+    first = _last_where(lambda value: not below("offset", value), least, most)
+    end = most if is_view else _first_where(lambda value: not from_on("offset", value), first, most)
+    ranges = {number: (max(start, first), min(stop, end)) for number, (start, stop) in ranges.items()}
+    earliest_us = _last_where(lambda value: not below("timestamp", value), _EARLIEST_US, _LATEST_US)
+    if earliest_us > _EARLIEST_US:
+        late = offsets_for_times(storage, snapshot, dict.fromkeys(ranges, -(-earliest_us // 1000)))
+        ranges = {
+            number: (max(start, found[0]), end)
+            for number, (start, end) in ranges.items()
+            if (found := late[number]) is not None
+        }
+    return ranges
+
+
+def _last_where(holds: Callable[[int], bool], low: int, high: int) -> int:
+    """The last number of low … high where `holds`, which is true up to a number and false from there on; of `low` it is
+    taken to be true.
+    """
+    if low >= high or not holds(low + 1):
+        return low
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if holds(middle) else (low, middle)
+    return high if holds(high) else low
+
+
+def _first_where(holds: Callable[[int], bool], low: int, high: int) -> int:
+    """The first number of low … high where `holds`, which is false up to a number and true from there on; of `high` it
+    is taken to be true.
+    """
+    return -_last_where(lambda value: holds(-value), -high, -low)
