@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -19,6 +19,8 @@ class SegmentsError(Exception):
     It has, where known, the file (`path`), the `byte_position` in it, the `expected` and the `found` value there, and a
     `hint` for the caller's next step. `str()` shows all of them in one line.
     """
+
+    _one_line: ClassVar = True
 
     def __init__(
         self,
@@ -50,7 +52,7 @@ class SegmentsError(Exception):
             text += f": {said}"
         if self.hint is not None:
             text += f". {self.hint}"
-        return text if text.isprintable() else escaped(text, one_line=True)
+        return text if text.isprintable() else escaped(text, one_line=self._one_line)
 
     def __reduce__(self) -> tuple[object, ...]:
         # Errors cross from Spark's workers to the driver by pickle, which would lose the keyword-only fields.
@@ -123,6 +125,12 @@ class VersionMismatchError(SegmentsError):
 
 class InvalidOptionError(SegmentsError, ValueError):
     """An option, a configuration key, a name or an argument is wrong: the message says which values are right."""
+
+
+class QueryError(InvalidOptionError):
+    """A statement of SQL cannot be run: the message has the database's own words, which point into the statement."""
+
+    _one_line = False
 
 
 class InvalidTopicError(InvalidOptionError):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import signal
 import subprocess
 import sys
 import traceback
@@ -17,7 +18,7 @@ import pytest
 from spark_segments import LogDir
 from spark_segments.cli import main
 from spark_segments.duckdb import TopicDatabase
-from spark_segments.errors import CorruptBatchError, InvalidOptionError, SegmentsError
+from spark_segments.errors import CorruptBatchError, InvalidOptionError, QueryError, SegmentsError
 from spark_segments.log.reading.scan import Scan
 
 
@@ -56,12 +57,43 @@ def test_whole_rows_are_those_of_a_read(log):
     assert rows(log, 'SELECT * FROM orders ORDER BY partition, "offset"') == expected
 
 
-def test_only_the_columns_of_a_query_are_read(log, monkeypatch):
-    asked = []
+@pytest.fixture
+def reads(monkeypatch) -> list[Scan]:
+    """The scans that are read."""
+    asked: list[Scan] = []
     reader = Scan.to_reader
     monkeypatch.setattr(Scan, "to_reader", lambda scan, threads=None: asked.append(scan) or reader(scan, threads))
+    return asked
+
+
+def test_only_the_columns_of_a_query_are_read(log, reads):
     rows(log, "SELECT max(timestamp) FROM orders WHERE partition = 1")
-    assert [set(scan.schema.names) for scan in asked] == [{"timestamp", "partition"}]
+    rows(log, "SELECT a.value FROM orders a JOIN orders b ON a.key = b.key")
+    assert [set(scan.schema.names) for scan in reads] == [{"timestamp", "partition"}, {"key"}, {"key", "value"}]
+
+
+@pytest.mark.parametrize(
+    ("condition", "offsets"),
+    [
+        ('"offset" >= 10 AND "offset" < 13', {0: (10, 13), 1: (10, 13)}),
+        ('"offset" BETWEEN 10 AND 12 AND partition = 1', {1: (10, 13)}),
+        ('"offset" IN (7, 30) AND partition IN (1, 5)', {1: (7, 31)}),
+        ("\"offset\" = 3 OR key = '3'::BLOB", {0: (0, 50), 1: (0, 50)}),
+        ('"offset" % 2 = 0', {0: (0, 50), 1: (0, 50)}),
+        ("timestamp >= '2100-01-01'", {}),
+    ],
+)
+def test_a_condition_chooses_the_offsets_that_are_read(log, reads, condition, offsets):
+    found = rows(log, f"SELECT * FROM orders WHERE {condition} ORDER BY ALL")
+    assert reads[-1].offsets == offsets
+    assert found == rows(log, f"SELECT * FROM (SELECT * FROM orders OFFSET 0) WHERE {condition} ORDER BY ALL")
+    assert reads[-1].offsets == {0: (0, 50), 1: (0, 50)}
+
+
+def test_a_condition_on_the_latest_view_hides_no_newer_record(log, reads):
+    assert rows(log, 'SELECT count(*) FROM "orders$latest" WHERE "offset" < 40') == [(0,)]
+    assert rows(log, 'SELECT count(*) FROM "orders$latest" WHERE "offset" >= 47') == [(6,)]
+    assert [scan.offsets[0] for scan in reads] == [(0, 50), (47, 50)]
 
 
 @pytest.mark.slow
@@ -179,6 +211,54 @@ def test_avro_has_the_columns_of_its_schema_in_a_directory(log, tmp_path):
     log.topic("typed").append(pa.table({"key": [7, 8], "value": [{"id": 1, "tags": ["x"]}, None]}), formats=formats)
     query = "SELECT key, value.id, value.tags[1] FROM typed ORDER BY key"
     assert rows(log, query, formats=formats) == [(7, 1, "x"), (8, None, None)]
+
+
+def test_text_that_is_json_has_fields_whatever_it_is_read_as(log):
+    log.create_topic("json")
+    log.topic("json").append(pa.table({"value": ['{"city": "Ulm", "n": [1, 2]}', None, '{"city": "Bern"}']}))
+    for formats in (None, {"value.format": "string"}, {"value.format": "json"}):
+        found = rows(log, "SELECT value->>'city', value->>'$.n[1]' FROM json", formats=formats)
+        assert found == [("Ulm", "2"), (None, None), ("Bern", None)]
+    typed = {"formats": {"value.format": "json"}}
+    assert rows(log, "SELECT value.city, typeof(value) FROM json LIMIT 1", **typed) == [('"Ulm"', "JSON")]
+    assert rows(log, "SELECT \"offset\" FROM json WHERE value->>'city' = 'Bern'", **typed) == [(2,)]
+    with pytest.raises(QueryError, match="does not fit"):
+        rows(log, "SELECT value->>'city' FROM (SELECT '\\xFF'::BLOB AS value FROM json)")
+
+
+@pytest.mark.parametrize(
+    ("query", "formats", "words"),
+    [
+        (
+            "SELECT * FROM orders WHERE \"offset\" = 'x1'",
+            None,
+            "string 'x1' to INT64\n\nLINE 1: SELECT",
+        ),
+        ("SELECT * FROM orders WHERE timestamp > 'nonsense'", None, 'invalid timestamp field format: "nonsense"'),
+        ("SELECT offset FROM orders", None, 'write "offset" with quotes'),
+        ("SELECT * FROM orders", {"value.format": "jso"}, "Unknown value.format: expected binary, string, json"),
+        ("SELECT * FROM orders", {"value.format": "avro"}, "Set schema.registry"),
+        ("SELECT * FROM orders", {"value.format": "json", "value.schema": "a strin"}, "expected Spark's DDL"),
+    ],
+)
+def test_an_error_of_a_query_says_what_is_wrong(log, query, formats, words):
+    with pytest.raises(InvalidOptionError) as caught:
+        rows(log, query, formats=formats)
+    assert words in str(caught.value)
+
+
+def test_an_interrupt_ends_a_query(log, monkeypatch):
+    reader = Scan.to_reader
+
+    def interrupted(scan: Scan, threads: int | None = None) -> pa.RecordBatchReader:
+        os.kill(os.getpid(), signal.SIGINT)
+        return reader(scan, threads)
+
+    monkeypatch.setattr(Scan, "to_reader", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        rows(log, "SELECT count(*) FROM orders, range(100000000), range(100000)")
+    monkeypatch.undo()
+    assert rows(log, "SELECT count(*) FROM orders") == [(100,)]
 
 
 def test_a_wrong_query_is_one_clear_error(log):

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset
 
-from spark_segments.errors import InvalidOptionError, MissingExtraError, SegmentsError
+from spark_segments.errors import InvalidOptionError, MissingExtraError, QueryError, SegmentsError
 from spark_segments.face.logdir import LogDir
 from spark_segments.log import Scan
 from spark_segments.printing import MOST_ROWS, Printed, Prints, cell_of, rows_of
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
+AnyResult = TypeVar("AnyResult")
 _MOST_LETTERS = 60
 
 
@@ -68,30 +71,32 @@ except ImportError as error:
 
 _LATEST = "latest"  # the view
 _LATEST_SUFFIX = f"${_LATEST}"
-_ARROW_SCAN = "PYTHON_ARROW_SCAN"
 _logger = logging.getLogger(__name__)
 _ASKS_FOR_TABLES = re.compile(r"\b(show|information_schema|duckdb_\w+|pg_\w+)\b")
+_SECONDS_TO_SEE = 0.1
+_CHEAP = ("partition", "offset")
+_JSON = {"ARROW:extension:name": "arrow.json", "ARROW:extension:metadata": ""}
 _BATCH_ROWS = 16384
 _OF_A_VALUE = re.compile(r"(?:Conversion|Out of Range|Invalid Input) Error")
 
 
-class TopicTable:
-    """A topic, or its latest view, as DuckDB scans it: an Arrow stream that can be had again and again.
+class TopicTable(pa.dataset.Dataset):  # type: ignore[misc]
+    """A topic, or its latest view, as DuckDB scans it: again and again, each time with the columns and the condition of
+    that scan.
 
-    All streams of a statement are of one snapshot, of the moment when the first was made. A stream is read as far as
-    the query goes.
+    All scans of a statement are of one snapshot, of the moment when the first was made. Each is read as far as the
+    query goes.
     """
 
-    def __init__(self, scan: Callable[[], Scan], threads: int | None) -> None:
-        """`scan`: of all columns, as the topic is when it is asked."""
-        self._ask, self._threads = scan, threads
+    def __init__(self, scan: Callable[[], Scan], threads: int | None, json: Collection[str] = ()) -> None:
+        """`scan`: of all columns, as the topic is when it is asked. `json`: the columns whose format is JSON."""
+        self._ask, self.threads, self._json = scan, threads, json
         self.begin()
 
     def begin(self) -> None:
-        """Forgets the scan, the columns and the error of the last statement."""
+        """Forgets the scan and the error of the last statement."""
         self.error: SegmentsError | OSError | None = None
         self._scan: Scan | None = None
-        self._names: frozenset[str] | None = None
 
     @property
     def scan(self) -> Scan:
@@ -101,47 +106,49 @@ class TopicTable:
         return self._scan
 
     @property
-    def columns(self) -> list[str]:
-        return list(self.scan.schema.names)
+    def schema(self) -> pa.Schema:
+        """The columns, those first that cost least: of a row without columns, such as for count(*), DuckDB asks for the
+        first. Text that is JSON is DuckDB's type of it.
+        """
+        schema = self.scan.schema
+        fields = sorted(schema, key=lambda field: field.name not in _CHEAP)
+        return pa.schema(
+            [
+                field.with_metadata(_JSON) if field.name in self._json and pa.types.is_string(field.type) else field
+                for field in fields
+            ]
+        )
 
-    def project(self, names: frozenset[str]) -> None:
-        """Reads only these columns from now on, where it has any of them. All others are null: nobody looks at them."""
-        self._names = names
+    def scanner(self, columns: list[str] | None = None, filter: pc.Expression | None = None) -> _TableScan:
+        """What DuckDB asks of a dataset: these columns of the rows for which the condition holds."""
+        return _TableScan(self, self.schema.names if columns is None else columns, filter)
 
-    def __arrow_c_schema__(self) -> object:
-        return self.scan.schema.__arrow_c_schema__()
 
-    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
-        scan = self.scan
-        schema = scan.schema
-        if self._names is not None:
-            scan = scan.select(name for name in schema.names if name in self._names)
-        found = scan.to_reader(self._threads)
-        batches = found if found.schema.equals(schema) else _filled_up(found, schema)
-        return pa.RecordBatchReader.from_batches(schema, self._watched(batches)).__arrow_c_stream__(requested_schema)
+class _TableScan:
+    """A scan of a table. DuckDB leaves out no row for which the condition does not hold: the scan does."""
 
-    def _watched(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def __init__(self, table: TopicTable, columns: list[str], condition: pc.Expression | None) -> None:
+        self._table, self._condition = table, condition
+        self.projected_schema = pa.schema([table.schema.field(name) for name in columns])
+
+    def to_reader(self) -> pa.RecordBatchReader:
+        return pa.RecordBatchReader.from_batches(self.projected_schema, self._batches())
+
+    def _batches(self) -> Iterator[pa.RecordBatch]:
         """The batches. An error of them is kept, because DuckDB passes on its text alone."""
+        table, condition, columns = self._table, self._condition, self.projected_schema.names
         try:
-            yield from batches
+            scan, names = table.scan, set(columns)
+            if condition is not None:
+                scan = scan.where(condition)
+                names |= scan.columns_of(condition)
+            for batch in scan.select(name for name in table.schema.names if name in names).to_reader(table.threads):
+                if condition is not None:
+                    batch = batch.filter(condition)
+                yield batch.select(columns)
         except (SegmentsError, OSError) as error:
-            self.error = error
+            table.error = error
             raise
-
-
-def _filled_up(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """The batches in a schema that has further columns, which are null."""
-    nulls = {field.name: pa.nulls(0, field.type) for field in schema}
-    for batch in batches:
-        arrays = []
-        for field in schema:
-            if field.name in batch.schema.names:
-                arrays.append(batch.column(field.name))
-                continue
-            if len(nulls[field.name]) < batch.num_rows:
-                nulls[field.name] = pa.nulls(batch.num_rows, field.type)
-            arrays.append(nulls[field.name].slice(0, batch.num_rows))
-        yield pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 class TopicDatabase:
@@ -167,10 +174,12 @@ class TopicDatabase:
         """
         self._log, self._isolation, self._formats, self._threads = log, isolation, formats, threads
         self._versions, self._timestamp = dict(versions or {}), timestamp
+        self._json = [name for name in ("key", "value") if (formats or {}).get(f"{name}.format") == "json"]
         self._tables: dict[str, TopicTable] = {}
         self._running: pa.RecordBatchReader | None = None
         self._left_open = contextlib.ExitStack()
         self._connection = self._left_open.enter_context(duckdb.connect())
+        self._caller = self._left_open.enter_context(ThreadPoolExecutor(1, thread_name_prefix="duckdb"))
         # What does not fit in memory would go into the working directory, and stay there if the process is killed.
         scratch = self._left_open.enter_context(scratch_directory())
         self._connection.execute("SET temp_directory = $1", [str(scratch / "duckdb")])
@@ -180,6 +189,10 @@ class TopicDatabase:
             self._connection.execute("SET enable_progress_bar = false")
         # A name that is no topic would be looked for among the variables of this module.
         self._connection.execute("SET python_enable_replacements = false")
+        for operator, function in (("->", "json_extract"), ("->>", "json_extract_string")):
+            # Of bytes, DuckDB's own give NULL.
+            overloads = f"(json BLOB, path) AS {function}(decode(json), path), (json, path) AS {function}(json, path)"
+            self._connection.execute(f'CREATE TEMP MACRO "{operator}"{overloads}')
         if safe:
             self._connection.execute("SET enable_external_access = false")
             self._connection.execute("SET lock_configuration = true")
@@ -196,7 +209,7 @@ class TopicDatabase:
         any other statement has run when this returns.
 
         Only the columns that the statement uses are read, and no more than its LIMIT asks for. Topics are looked at
-        afresh by each run. Raises InvalidOptionError with DuckDB's own words where the statement is wrong. Errors of
+        afresh by each run. Raises QueryError with DuckDB's own words where the statement is wrong. Errors of
         the topics, as CorruptBatchError, come here or while the rows are read. Columns of the same name get numbers.
         """
         self._end_run()
@@ -204,37 +217,33 @@ class TopicDatabase:
             query.encode()
         except UnicodeEncodeError:
             raise InvalidOptionError("The statement is no UTF-8", found=query) from None
-        with self._errors():
+        with self._errors(query):
             statements = self._connection.extract_statements(query)
             if not statements:
                 raise InvalidOptionError("There is no statement", expected="such as SELECT count(*) FROM orders")
             self._register(query)
-            *before, statement = statements
-            _check_kind(statement)
-            for one in before:
-                self._connection.execute(one)
-            names = self._columns_used(statement.query)
-            relation = self._connection.sql(statement)
+        *before, statement = statements
+        _check_kind(statement)
+        with self._errors(query):
+            for earlier in before:
+                self._waited(self._connection.execute, earlier)
+            relation = self._waited(self._connection.sql, statement)
         if relation is None:  # a statement without a result, such as SET
             return Result(pa.schema([]), lambda: iter(()))
         schema = _with_unique_names(pa.schema(relation.limit(0).to_arrow_table().schema))
-        return Result(schema, lambda: self._run(relation, schema, names))
+        return Result(schema, lambda: self._run(relation, schema, query))
 
-    def _run(
-        self, relation: duckdb.DuckDBPyRelation, schema: pa.Schema, names: frozenset[str] | None
-    ) -> Iterator[pa.RecordBatch]:
+    def _run(self, relation: duckdb.DuckDBPyRelation, schema: pa.Schema, query: str) -> Iterator[pa.RecordBatch]:
         """The batches of a query. The connection has one run at a time: whatever is asked next ends it."""
         self._end_run()
         for table in self._tables.values():
             table.begin()
-            if names is not None:
-                table.project(names)
-        with self._errors():
-            self._running = reader = relation.to_arrow_reader(_BATCH_ROWS)
+        with self._errors(query):
+            self._running = reader = self._waited(relation.to_arrow_reader, _BATCH_ROWS)
             try:
                 while self._running is reader:
                     try:
-                        batch = reader.read_next_batch()
+                        batch = self._waited(reader.read_next_batch)
                     except StopIteration:
                         return
                     yield pa.RecordBatch.from_arrays(batch.columns, schema=schema)
@@ -246,27 +255,35 @@ class TopicDatabase:
             hint="Read them whole before, with to_table(), or open a TopicDatabase for each",
         )
 
+    def _waited(self, call: Callable[..., AnyResult], *arguments: Any) -> AnyResult:
+        """The result of a call of DuckDB's, which Ctrl-C ends: in the main thread, DuckDB may not look for it."""
+        result = self._caller.submit(call, *arguments)
+        try:
+            return result.result()
+        except KeyboardInterrupt:
+            while not result.done():  # a call that only begins may not have seen it
+                self._connection.interrupt()
+                wait([result], _SECONDS_TO_SEE)
+            raise
+
     def _end_run(self) -> None:
         running, self._running = self._running, None
         if running is not None:
             running.close()
 
     @contextlib.contextmanager
-    def _errors(self) -> Iterator[None]:
+    def _errors(self, query: str) -> Iterator[None]:
         """DuckDB's errors as those of this package; the topic's own where a topic made the query fail."""
         try:
             yield
-        except duckdb.CatalogException as error:
-            hint = f"The topics are: {', '.join(self._log.topics()[:MOST_ROWS]) or 'none'}"
-            raise InvalidOptionError("The query cannot be run", found=str(error), hint=hint) from error
         except (duckdb.Error, pa.ArrowException, OSError) as error:
             if isinstance(error, SegmentsError):
                 raise
             self._raise_from_topics()
-            if (refused := _refused_value(error)) is not None:
-                raise refused from None
             if isinstance(error, duckdb.Error):
-                raise InvalidOptionError("The query cannot be run", found=str(error)) from error
+                message, found = _said(error, query)
+                hidden = error if str(error).startswith(found) else None
+                raise QueryError(message, found=found, hint=_hint(error, query, self._log.topics())) from hidden
             raise SegmentsError("The query failed", found=str(error)) from error
 
     def _raise_from_topics(self) -> None:
@@ -283,16 +300,16 @@ class TopicDatabase:
             if topic in self._tables:
                 continue
             for name, view in ((topic, None), (topic + _LATEST_SUFFIX, _LATEST)):
-                table = TopicTable(partial(self._scan, topic, view), self._threads)
-                self._connection.register(name, table)
+                table = TopicTable(partial(self._scan, topic, view), self._threads, self._json)
+                names = map(duckdb.ColumnExpression, table.scan.schema.names)
+                self._connection.from_arrow(table).select(*names).create_view(name)
                 self._tables[name] = table
 
     def _scan(self, topic: str, view: str | None) -> Scan:
         found = self._log.topic(
             topic, self._versions.get(topic), self._timestamp if topic not in self._versions else None
         )
-        value_type = "binary" if self._formats else "binary_view"
-        return found.scan(view=view, isolation=self._isolation, formats=self._formats, value_type=value_type)
+        return found.scan(view=view, isolation=self._isolation, formats=self._formats)
 
     def _named(self, query: str) -> list[str]:
         """The topics whose names are in the query; all where it asks for the names of tables.
@@ -321,31 +338,6 @@ class TopicDatabase:
             named += chosen
         return named
 
-    def _columns_used(self, statement: str) -> frozenset[str] | None:
-        """The names of the columns that the plan's scans use; None where that is not known, as for all of them."""
-        try:
-            rows = self._connection.execute(f"EXPLAIN (FORMAT json) {statement}").fetchall()
-            plan = json.loads(rows[0][1])
-        except (duckdb.Error, IndexError, ValueError):
-            return None  # no query, or a wrong one, of which the statement's own error tells
-        known = {name for table in self._tables.values() for name in table.columns}
-        used: set[str] = set()
-        scans = 0
-        for leaf in _leaves(plan):
-            information = leaf.get("extra_info", {})
-            if information.get("Function", "").upper() != _ARROW_SCAN:
-                if "ARROW" in f"{leaf.get('name')} {information.get('Function')}".upper():
-                    return None
-                continue
-            names = information.get("Projections")
-            if not names:
-                return None
-            scans += 1
-            used |= {names} if isinstance(names, str) else set(names)
-        # A field of a struct is shown as its path.
-        columns = {name if name in known else name.partition(".")[0] for name in used}
-        return frozenset(columns) if scans and columns <= known else None
-
 
 def _check_kind(statement: duckdb.Statement) -> None:
     """Raises InvalidOptionError for a statement of a kind that DuckDB's Python has no name for, and cannot run."""
@@ -357,16 +349,31 @@ def _check_kind(statement: duckdb.Statement) -> None:
         ) from None
 
 
-def _refused_value(error: Exception) -> InvalidOptionError | None:
-    """The error of a query that a value stopped, whose text in DuckDB's words has the value in it; else None."""
-    kind = _OF_A_VALUE.search(str(error))
+def _said(error: Exception, query: str) -> tuple[str, str]:
+    """(what went wrong, in DuckDB's words). The value of a record is not for a log: where DuckDB's words may have one,
+    they are left out. A literal of the query is no secret.
+    """
+    text = str(error)
+    if isinstance(error, duckdb.CatalogException):  # behind it is a guess, which never is a topic
+        text = text.partition("\nDid you mean")[0]
+    kind = _OF_A_VALUE.search(text)
     if kind is None:
-        return None
-    return InvalidOptionError(
-        "The query cannot be run: a value does not fit what is done with it",
-        found=f"DuckDB's {kind[0]}",
-        hint="try_cast gives null where a value cannot be cast",
-    )
+        return "The query cannot be run", text
+    said, _, _ = text.partition("\n\nLINE ")
+    for literal in re.findall("'([^']*)'", query):
+        said = said.replace(f"'{literal}'", "").replace(f'"{literal}"', "")
+    if text.startswith(said) or re.search(r"['\"\n]|(?<!\w)\d", said):
+        return "The query cannot be run: a value does not fit what is done with it", f"DuckDB's {kind[0]}"
+    return "The query cannot be run", text
+
+
+def _hint(error: Exception, query: str, topics: list[str]) -> str | None:
+    """What to do about an error of DuckDB's, where the query shows it."""
+    if isinstance(error, duckdb.CatalogException):
+        return f"The topics are: {', '.join(topics[:MOST_ROWS]) or 'none'}"
+    if isinstance(error, duckdb.ParserException) and re.search(r"(?<![\w\"])offset\b(?!\")", query, re.IGNORECASE):
+        return 'offset is a word of SQL: write "offset" with quotes'
+    return "try_cast gives null where a value cannot be cast" if _OF_A_VALUE.search(str(error)) else None
 
 
 def _with_unique_names(schema: pa.Schema) -> pa.Schema:
@@ -381,13 +388,3 @@ def _with_unique_names(schema: pa.Schema) -> pa.Schema:
         seen.add(name)
         fields.append(field.with_name(name))
     return pa.schema(fields, schema.metadata)
-
-
-def _leaves(plan: Any) -> Iterator[dict[str, Any]]:
-    """The operators of a plan that read, and do not take from another operator. A scan of a topic is a leaf."""
-    for node in plan if isinstance(plan, list) else [plan]:
-        children = node.get("children", [])
-        if children:
-            yield from _leaves(children)
-        else:
-            yield node

@@ -7,6 +7,7 @@ expression Arrow does not understand can be true. So each end of the range is fo
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -56,29 +57,32 @@ def offsets_of_condition(
         return dict(offsets)
     schema = pa.schema([*schema, *(field for field in RECORD_SCHEMA if field.name not in schema.names)])
 
-    def can_hold(name: str, guarantee: Callable[[pc.Expression], pc.Expression]) -> bool:
-        fragment = _FORMAT.make_fragment("", _FILES, partition_expression=guarantee(pc.field(name)))
+    def can_hold(guarantee: pc.Expression) -> bool:
+        fragment = _FORMAT.make_fragment("", _FILES, partition_expression=guarantee)
         dataset = ds.FileSystemDataset([fragment], schema, _FORMAT, _FILES)
         return next(iter(dataset.get_fragments(filter=condition)), None) is not None
 
-    def below(name: str, value: int) -> bool:
-        return can_hold(name, lambda field: field < pa.scalar(value, RECORD_SCHEMA.field(name).type))
+    def value(name: str, number: int) -> pa.Scalar:
+        return pa.scalar(number, RECORD_SCHEMA.field(name).type)
 
-    def from_on(name: str, value: int) -> bool:
-        return can_hold(name, lambda field: field >= pa.scalar(value, RECORD_SCHEMA.field(name).type))
+    def none_below(name: str, number: int) -> bool:
+        return not can_hold(pc.field(name) < value(name, number))
+
+    def none_from(number: int) -> bool:
+        return not can_hold(pc.field("offset") >= value("offset", number))
 
     ranges = {
         number: bounds
         for number, bounds in offsets.items()
-        if can_hold("partition", lambda field, number=number: field == pa.scalar(number, pa.int32()))
+        if can_hold(pc.field("partition") == value("partition", number))
     }
     if not ranges:
         return {}
     least, most = min(start for start, _ in ranges.values()), max(end for _, end in ranges.values())
-    first = _last_where(lambda value: not below("offset", value), least, most)
-    end = most if is_view else _first_where(lambda value: not from_on("offset", value), first, most)
+    first = _last_where(partial(none_below, "offset"), least, most)
+    end = most if is_view else _first_where(none_from, first, most)
     ranges = {number: (max(start, first), min(stop, end)) for number, (start, stop) in ranges.items()}
-    earliest_us = _last_where(lambda value: not below("timestamp", value), _EARLIEST_US, _LATEST_US)
+    earliest_us = _last_where(partial(none_below, "timestamp"), _EARLIEST_US, _LATEST_US)
     if earliest_us > _EARLIEST_US:
         late = offsets_for_times(storage, snapshot, dict.fromkeys(ranges, -(-earliest_us // 1000)))
         ranges = {
