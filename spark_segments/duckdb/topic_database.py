@@ -257,13 +257,13 @@ class TopicDatabase:
 
     def _waited(self, call: Callable[..., AnyResult], *arguments: Any) -> AnyResult:
         """The result of a call of DuckDB's, which Ctrl-C ends: in the main thread, DuckDB may not look for it."""
-        result = self._caller.submit(call, *arguments)
         try:
-            return result.result()
+            return self._caller.submit(call, *arguments).result()
         except KeyboardInterrupt:
-            while not result.done():  # a call that only begins may not have seen it
+            behind = self._caller.submit(int)
+            while not behind.done():  # a call that only begins may not have seen it
                 self._connection.interrupt()
-                wait([result], _SECONDS_TO_SEE)
+                wait([behind], _SECONDS_TO_SEE)
             raise
 
     def _end_run(self) -> None:
