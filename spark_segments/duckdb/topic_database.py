@@ -258,7 +258,10 @@ class TopicDatabase:
     def _waited(self, call: Callable[..., AnyResult], *arguments: Any) -> AnyResult:
         """The result of a call of DuckDB's, which Ctrl-C ends: in the main thread, DuckDB may not look for it."""
         try:
-            return self._caller.submit(call, *arguments).result()
+            result = self._caller.submit(call, *arguments)
+            while not result.done():  # where another thread takes the signal, a thread that waits does not see it
+                wait([result], _SECONDS_TO_SEE)
+            return result.result()
         except KeyboardInterrupt:
             behind = self._caller.submit(int)
             while not behind.done():  # a call that only begins may not have seen it
