@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -38,8 +39,9 @@ def verify(
     topic: list[str] | None = ANY_TOPICS,
     deep: bool = flag("Read every byte: check CRCs, records, index entries and keys of clean tails."),
     repair: bool = flag("Rebuild faulty sidecars, or the lost manifest of TOPIC; no record is changed. Deep."),
+    cut: bool = flag("With --repair: take damaged batches out of the log. Their offsets become a hole."),
     dry_run: bool = DRY_RUN,
-    yes: bool = flag("Do not ask before the topic gets a new id.", "-y"),
+    yes: bool = flag("Do not ask before a topic gets a new id, or damaged batches are taken out.", "-y"),
     against: Path | None = option(
         "Compare files with a list of checksums that `segments mirror --checksums` wrote.", metavar="FILE", exists=True
     ),
@@ -64,10 +66,17 @@ def verify(
     known, the topic gets a new id, so that streams and groups stop and say
     so, and do not skip records; without a terminal that needs --yes.
 
+    A damaged .log without a copy stops whatever reads it whole. --repair --cut
+    takes the damaged batches out: their offsets, listed as lost, become a hole
+    of the topic, and every other record stays. Restore the file from a backup
+    or from a follower instead, where there is one. Without a terminal it needs
+    --yes.
+
     Exit code 0: no fault was found, or --repair has corrected all. 3: faults.
 
     Example: segments verify /data/log orders --deep
     Example: segments verify /data/log orders --repair --dry-run
+    Example: segments verify /data/log orders --repair --cut
     """
     log = location.open_damaged() if repair and topic else location.open()
     topics = topic or None
@@ -79,16 +88,24 @@ def verify(
         if len(lost) == len(names):
             return
         topics = topics if not lost else [name for name in names if name not in lost]
-    report = spark.run(
-        look_for_faults, log, topics,
-        of_bytes=deep or repair, dry_run=dry_run, deep=deep, repair=repair, against=against,
-    )  # fmt: skip
+    look = partial(spark.run, look_for_faults, log, topics, of_bytes=deep or repair, deep=deep, repair=repair)
+    if cut and not dry_run and not yes:
+        if not sys.stdin.isatty():
+            raise InvalidOptionError(
+                "Damaged batches are taken out for good", expected="--yes", hint="--dry-run lists what is lost"
+            )
+        lost = look(dry_run=True).details["lost"]
+        count = sum(line["end_offset"] - line["start_offset"] for line in lost)
+        if lost:
+            confirm(f"Take the batches of {count:,} offsets out of the log?", yes, partial(_print_lost, lost))
+    report = look(dry_run=dry_run, cut=cut, against=against)
     details = report.details
     if output is Output.JSON:
         print_json(report.to_dict())
     else:
         for finding in report.findings:
             print(finding)
+        _print_lost(details["lost"])
         for hole in details["holes"]:
             print(f"hole: {shown_hole(hole)}")
         for line in report.partitions:
@@ -103,6 +120,15 @@ def verify(
         )
     if details["uncorrected"]:
         raise typer.Exit(FOUND_FAULTS)
+
+
+def _print_lost(lost: Sequence[Mapping[str, Any]]) -> None:
+    for line in lost:
+        start, end = line["start_offset"], line["end_offset"]
+        print(
+            f"lost: {line['topic']}-{line['partition']}: offsets {start} to {end - 1}, at most {end - start:,} "
+            f"records, of damaged batches in {line['path']}"
+        )
 
 
 def is_readable(log: LogDir, topic: str) -> bool:

@@ -97,6 +97,7 @@ class Hole:
 
     REMOVED_BEFORE: ClassVar = "the source had removed them before they were copied"
     MISSING_THERE: ClassVar = "the source has no segment of them"
+    DAMAGED: ClassVar = "their batches were damaged, and a repair took them out"
 
     def __str__(self) -> str:
         return f"offsets {self.start_offset} to {self.end_offset - 1} are missing: {self.reason}"

@@ -6,7 +6,8 @@ caller says. sidecar_check.py holds the index entries against the same batches.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
@@ -51,9 +52,10 @@ class Examination:
         self.next_offset = name_offset  # after the last batch that was added
         self.figures = SegmentFigures(start_offset, start_offset)
 
-    def windows(self, goes_on: GoesOn) -> Iterator[Window]:
+    def windows(self, goes_on: GoesOn, starts: Sequence[int] = ()) -> Iterator[Window]:
         """The good batches with offsets above those that were added before, window by window. The caller adds them, or
-        the first of them, before it asks for more.
+        the first of them, before it asks for more. `starts`: positions of batches, rising, as an index has them: where
+        a bad batch does not say its size, the next of them is where to go on.
 
         Raises FileNotFoundError where there is no file.
         """
@@ -69,6 +71,9 @@ class Examination:
                 if fault is None:
                     continue
                 bad_bytes = 0 if step.error is None else _size_of_bad_batch(step)
+                if not bad_bytes and step.error is not None:
+                    following = bisect_right(starts, self.byte_position)
+                    bad_bytes = starts[following] - self.byte_position if following < len(starts) else 0
                 if not goes_on(fault, SHORT if step.is_short and step.error is None else UNREADABLE) or not bad_bytes:
                     return
                 self.byte_position += bad_bytes

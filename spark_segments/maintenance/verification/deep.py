@@ -1,13 +1,15 @@
 """The deep look of a verification, which reads every byte of a topic's segments, and the repair that follows it.
 
 A segment whose indexes are missing or untrue gets a new file set: a file never changes under its name. So the new files
-have new names, and a commit replaces the old row by theirs. Records never change, and a damaged .log is left alone.
+have new names, and a commit replaces the old row by theirs. Records never change. A damaged .log is left alone, unless
+the caller has its bad batches taken out: then their offsets are a hole of the topic.
 
 It is imported where it is asked for: a quick check needs no kernel of reading.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,22 +18,29 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pyarrow as pa
 
 from spark_segments.config import SegmentLimits, TopicConfig
+from spark_segments.errors import CorruptBatchError
 from spark_segments.execution import in_bins, run_tasks
 from spark_segments.format.file_names import PRODUCER_SNAPSHOT_SUFFIX
+from spark_segments.format.legacy import opened
 from spark_segments.format.sidecars.txn_index import AbortedTransactions
+from spark_segments.format.window import Window
 from spark_segments.log.findings import Findings
 from spark_segments.log.manifest.manifest import Manifest
 from spark_segments.log.manifest.rows import Partition, Segment
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.manifest.states import Hole
 from spark_segments.log.manifest.swap import RowSwap
+from spark_segments.log.segment.examination import Examination
 from spark_segments.log.segment.file import SegmentFile
-from spark_segments.log.segment.writer import SegmentWriter
+from spark_segments.log.segment.leader_epochs import LeaderEpochs
+from spark_segments.log.segment.moved import rebased, trimmed
+from spark_segments.log.segment.writer import SegmentWriter, count_tombstones
 from spark_segments.maintenance.verification.keys import KeysTask, verify_keys
 from spark_segments.maintenance.verification.manifest_rows import well_named
-from spark_segments.maintenance.verification.segments import SegmentFacts, SegmentTask, look_at
+from spark_segments.maintenance.verification.segments import SegmentFacts, SegmentTask, batch_starts, look_at
 from spark_segments.maintenance.verification.transactions import aborted_by, check_transactions
 from spark_segments.storage import FileInfo, Storage
 from spark_segments.storage.fetch import copy_file
@@ -66,6 +75,8 @@ class DeepLook:
     config: TopicConfig
     files: Mapping[str, FileInfo] | None
     facts: dict[int, list[SegmentFacts]] = field(default_factory=dict)
+    gone: list[Segment] = field(default_factory=list)
+    """Segments whose .log is missing."""
 
     @property
     def by_kafka(self) -> bool:
@@ -126,6 +137,16 @@ class DeepLook:
             findings.found += seen.findings
             findings.left_out += seen.left_out
             topic.bytes_read += seen.bytes_read
+            topic.lose(seen.segment, seen.lost)
+        gone = [
+            segment
+            for number in partitions
+            for segment in snapshot.live_of(number)
+            if self.files is not None and segment.path not in self.files and segment.path in named
+        ]
+        for segment in gone:
+            topic.lose(segment, [(segment.base_offset, segment.next_offset)])
+        self.gone += gone
         return facts
 
     def _check_together(self, partitions: Mapping[int, Partition], facts: Mapping[int, list[SegmentFacts]]) -> None:
@@ -179,6 +200,30 @@ class DeepLook:
             if after.path in committed
         }
 
+    def cut(self) -> None:
+        """Takes the batches that are lost out of the log, as holes: a commit for each segment."""
+        topic, limits = self.topic, SegmentLimits.of(self.config)
+        bad = [(seen.segment, seen.lost) for row in self.facts.values() for seen in row if seen.can_be_cut]
+        bad += [
+            (row, ((row.base_offset, row.next_offset),)) for row in self.gone if not topic.log.storage.exists(row.path)
+        ]
+        epochs = {
+            row.partition: LeaderEpochs(row.leader_epochs) for row in Partition.of_table(self.snapshot.partitions)
+        }
+        tasks = [CutTask(topic.name, segment, lost, epochs[segment.partition], limits) for segment, lost in bad]
+        manifest = topic.log.manifest(topic.name)
+        for task, after in zip(tasks, run_tasks(partial(cut_out, topic.log.storage), tasks, topic.spark), strict=True):
+            before, noticed_ms = task.segment, topic.log.storage.now_ms()
+            holes = [Hole(before.partition, start, end, noticed_ms, Hole.DAMAGED) for start, end in task.lost]
+            swaps = manifest.swap_rows(
+                REPAIR,
+                [RowSwap([before], [after])],
+                topic_id=before.topic_id,
+                topic=lambda current, holes=holes: Hole.noted(current, holes),  # type: ignore[misc]
+            )
+            if swaps:
+                topic.cut(before, after, holes)
+
 
 def _size(tasks: list[SegmentTask]) -> int:
     return sum(task.segment.log_bytes for task in tasks)
@@ -218,6 +263,66 @@ class Rebuild:
     segment: Segment
     aborted: AbortedTransactions
     limits: SegmentLimits
+
+
+@dataclass(frozen=True, slots=True)
+class CutTask:
+    """A task: the segment, and the offsets (start, end exclusive) of the batches that are not to be in its copy."""
+
+    topic: str
+    segment: Segment
+    lost: tuple[tuple[int, int], ...]
+    leader_epochs: LeaderEpochs
+    limits: SegmentLimits
+
+
+def cut_out(storage: Storage, task: CutTask) -> Segment:
+    """Task function: writes the segment again without the batches that are lost, and returns the new row.
+
+    Raises CorruptBatchError where another fault is in the copy, and then leaves no new file.
+    """
+    segment = task.segment
+    start, end = segment.base_offset, segment.next_offset
+    index = None
+    with contextlib.suppress(FileNotFoundError):
+        index = storage.read(segment.index_path, segment.index_position or 0, segment.index_bytes).to_pybytes()
+    examination = Examination(
+        storage,
+        segment.path,
+        segment.end_position,
+        name_offset=segment.name_offset,
+        start_offset=segment.name_offset,
+        start_position=segment.byte_position,
+        offset_shift=segment.offset_shift,
+    )
+    with SegmentWriter(storage, task.topic, segment.partition, start, limits=task.limits) as writer:
+        with contextlib.suppress(FileNotFoundError):  # of a .log that is gone, nothing is kept
+            for window in examination.windows(lambda *_: True, batch_starts(segment, index)):
+                examination.add(window.batches, lambda batches: int(batches.count.sum()))
+                kept = window.overlaps(start, end)
+                for lost in task.lost:
+                    kept &= ~window.overlaps(*lost)
+                for run in np.split(np.arange(len(kept)), np.flatnonzero(np.diff(kept)) + 1):
+                    if kept[run[0]]:
+                        _copy_run(writer, window.take(run), start, task.leader_epochs)
+        with contextlib.suppress(CorruptBatchError, FileNotFoundError):
+            writer.add_aborted(SegmentFile(storage, segment).aborted_in(start, end))
+        new = writer.close(topic_id=segment.topic_id, created_ms=segment.created_ms, state=segment.state)
+        new = dataclasses.replace(new, base_offset=start, next_offset=end)
+        look = SegmentTask(task.topic, new, start, (), task.limits, by_kafka=False, may_end_early=True)
+        if wrong := look_at(storage, look).findings:
+            raise CorruptBatchError(
+                f"A copy without its damaged batches would be wrong, too: {wrong[0]}", path=new.path
+            )
+    return new
+
+
+def _copy_run(writer: SegmentWriter, window: Window, start: int, leader_epochs: LeaderEpochs) -> None:
+    for part in opened(window):
+        for piece in trimmed(part, start):
+            data, batches = rebased(piece, leader_epochs)
+            writer.append(data, batches)
+            writer.add_tombstones(count_tombstones(pa.py_buffer(data), batches))
 
 
 def rebuild_sidecars(storage: Storage, task: Rebuild) -> Segment:

@@ -6,7 +6,7 @@ only several segments together can tell is put together from what this returns.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -17,12 +17,13 @@ from spark_segments.errors import CorruptBatchError, SegmentsError
 from spark_segments.format.batches import BatchTable
 from spark_segments.format.decoding.decode import decode_batches
 from spark_segments.format.legacy import opened
+from spark_segments.format.sidecars.index import parse_offset_index
 from spark_segments.format.sidecars.txn_index import AbortedTransactions, parse_txn_index
 from spark_segments.format.window import Window
 from spark_segments.log.appending.appender import NO_LEADER_EPOCH
 from spark_segments.log.findings import MOST_OF_A_KIND, Finding, Findings
 from spark_segments.log.manifest.rows import Segment
-from spark_segments.log.segment.examination import Examination
+from spark_segments.log.segment.examination import FALLING, Examination
 from spark_segments.log.segment.leader_epochs import LeaderEpochs
 from spark_segments.maintenance.verification.indexes import IndexLook
 from spark_segments.maintenance.verification.transactions import SegmentTransactions, TransactionEvents, events_of
@@ -63,8 +64,9 @@ class SegmentTask:
 class SegmentFacts:
     """What came out: findings, what the segment says of transactions, and whether its .log itself is damaged.
 
-    `offsets`: (the first, the one after the last) of its batches, in the log; None where it has none. `was_cleaned`:
-    whether any of them shows that a cleaner was here.
+    `lost`: the offsets of the log, (start, end exclusive), of the damaged batches. `can_be_cut`: nothing else is wrong
+    with the .log. `offsets`: (the first, the one after the last) of its batches, in the log; None where it has none.
+    `was_cleaned`: whether any of them shows that a cleaner was here.
     """
 
     segment: Segment
@@ -75,11 +77,23 @@ class SegmentFacts:
     bytes_read: int
     offsets: tuple[int, int] | None
     was_cleaned: bool
+    lost: tuple[tuple[int, int], ...] = ()
+    can_be_cut: bool = False
 
 
 def look_at(storage: Storage, task: SegmentTask) -> SegmentFacts:
     """What is wrong with one segment by itself, with what other segments need to be judged."""
     return _SegmentLook(storage, task).run()
+
+
+def batch_starts(segment: Segment, index: bytes | None) -> Sequence[int]:
+    """Positions in the .log at which batches begin, as far as the .index says."""
+    try:
+        _, positions = parse_offset_index(index or b"")
+    except CorruptBatchError:
+        return ()
+    starts: list[int] = (positions.astype(np.int64) + segment.byte_position).tolist()
+    return starts
 
 
 class _SegmentLook:
@@ -106,6 +120,9 @@ class _SegmentLook:
         self._events: list[TransactionEvents] = []
         self._offsets: tuple[int, int] | None = None
         self._was_cleaned = False
+        self._lost: list[tuple[int, int]] = []
+        self._lost_from: int | None = None
+        self._can_be_cut = True
 
     def run(self) -> SegmentFacts:
         segment = self._segment
@@ -113,12 +130,19 @@ class _SegmentLook:
         time_index = self._read(segment.time_index_path, segment.time_index_bytes, segment.time_index_position)
         indexes = IndexLook(segment, self._task.limits, index, time_index, self._findings)
         try:
-            for window in self._examination.windows(self._goes_on):
+            for window in self._examination.windows(self._goes_on, batch_starts(segment, index)):
                 self._add(window, indexes)
         except FileNotFoundError:
+            self._begin_loss()
             self._damage(
-                "The file is missing", self._examination.byte_position, f"{segment.end_position} bytes", "no file", "R6"
+                "The file is missing",
+                self._examination.byte_position,
+                f"{segment.end_position} bytes",
+                "no file",
+                "R6",
+                is_lost=True,
             )
+        self._end_loss(segment.next_offset)
         if not self._damaged:
             self._check_row()
             if indexes.check_entries() and not self._task.by_kafka and self._seen.batches:
@@ -136,27 +160,57 @@ class _SegmentLook:
             self._examination.byte_position - segment.byte_position,
             self._offsets,
             self._was_cleaned,
+            tuple(sorted(self._lost)),
+            bool(self._lost) and self._can_be_cut,
         )
 
     # Faults
 
-    def _damage(self, message: str, byte_position: int, expected: object, found: object, rule: str = "B13") -> None:
+    def _damage(
+        self,
+        message: str,
+        byte_position: int,
+        expected: object,
+        found: object,
+        rule: str = "B13",
+        *,
+        is_lost: bool = False,
+    ) -> None:
         self._damaged = True
+        self._can_be_cut &= is_lost
         self._findings.add(message, rule=rule, byte_position=byte_position, expected=expected, found=found)
 
-    def _damage_of(self, error: SegmentsError, rule: str = "B13") -> None:
+    def _damage_of(self, error: SegmentsError, rule: str = "B13", *, is_lost: bool = False) -> None:
         message = error.message[:1].upper() + error.message[1:]
         byte_position = self._examination.byte_position if error.byte_position is None else error.byte_position
-        self._damage(message, byte_position, error.expected, error.found, rule)
+        self._damage(message, byte_position, error.expected, error.found, rule, is_lost=is_lost)
 
     def _goes_on(self, fault: CorruptBatchError, rule: str) -> bool:
-        self._damage_of(fault, rule)
+        self._damage_of(fault, rule, is_lost=rule != FALLING)
+        if rule != FALLING:
+            self._begin_loss()
         return True
+
+    def _begin_loss(self) -> None:
+        """The batches behind those that were added are lost, up to the next that is added."""
+        if self._lost_from is None:
+            self._lost_from = self._examination.next_offset + self._segment.offset_shift
+
+    def _end_loss(self, offset: int) -> None:
+        if self._lost_from is not None:
+            self._lose(self._lost_from, offset)
+        self._lost_from = None
+
+    def _lose(self, start: int, end: int) -> None:
+        start, end = max(start, self._segment.base_offset), min(end, self._segment.next_offset)
+        if start < end:
+            self._lost.append((start, end))
 
     # Batches and records
 
     def _add(self, window: Window, indexes: IndexLook) -> None:
         batches = window.batches
+        self._end_loss(int(batches.base_offset[0]) + self._segment.offset_shift)
         self._check_range(batches)
         tombstones, records = self._check_records(window)
         in_log = self._examination.add(batches, lambda _: records)
@@ -225,10 +279,12 @@ class _SegmentLook:
                 counts = self._decode(part)
                 tombstones, records = tombstones + counts[0], records + counts[1]
             except CorruptBatchError as error:
-                self._damage_of(error)
+                self._damage_of(error, is_lost=True)
                 bad = max(
                     0, int(np.searchsorted(part.batches.byte_position, error.byte_position or 0, side="right")) - 1
                 )
+                shift = self._segment.offset_shift
+                self._lose(int(part.batches.base_offset[bad]) + shift, int(part.batches.last_offset[bad]) + shift + 1)
                 parts = [part.take(slice(0, bad)), part.take(slice(bad + 1, None)), *parts]
                 bad_batches += 1
         return tombstones, records

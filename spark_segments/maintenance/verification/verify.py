@@ -6,7 +6,8 @@ look-ups, row figures, leader epochs, transactions, keys. A repair rebuilds side
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+import dataclasses
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -21,6 +22,7 @@ from spark_segments.format.file_names import LOG_SUFFIX
 from spark_segments.log.directory import LogDirectory
 from spark_segments.log.findings import Findings
 from spark_segments.log.manifest.delta.delta_log import MANIFEST_DIRECTORY
+from spark_segments.log.manifest.rows import Segment
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.manifest.states import Hole
 from spark_segments.log.report import Report
@@ -56,12 +58,14 @@ class VerifiedTopic:
     timestamp_ms: int | None = None
     is_deep: bool = False
     repairs: bool = False
+    cuts: bool = False
     spark: SparkSession | None = None
     progress: Progress | None = None
     partitions: int = 0
     segments: int = 0
     bytes_read: int = 0
     holes: list[dict[str, Any]] = field(default_factory=list)
+    lost: list[dict[str, Any]] = field(default_factory=list)
     repaired: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     @cached_property
@@ -72,10 +76,26 @@ class VerifiedTopic:
     def findings(self) -> Findings:
         return Findings(self.name)
 
+    def lose(self, segment: Segment, offsets: Iterable[tuple[int, int]]) -> None:
+        """Notes offsets (start, end exclusive) of batches that cannot be read."""
+        place = {"topic": self.name, "partition": segment.partition, "path": segment.path}
+        self.lost += [{**place, "start_offset": start, "end_offset": end} for start, end in offsets]
+
+    def cut(self, before: Segment, after: Segment, holes: Sequence[Hole]) -> None:
+        """Notes that damaged batches of a segment were taken out: what was found of its files is corrected."""
+        self.repaired[before.place] = {"partition": after.partition, "path": before.path, "new_path": after.path}
+        self.holes += [{"topic": self.name, **hole.to_dict()} for hole in holes]
+        files = (before.path, before.index_path, before.time_index_path, before.txn_index_path)
+        self.findings.found = [
+            dataclasses.replace(finding, rebuilds=before.place) if finding.path in files else finding
+            for finding in self.findings.found
+        ]
+
     def add_to(self, report: Report) -> None:
         """Adds its lines and findings to the report."""
         report.count(partitions=self.partitions, segments=self.segments)
         report.details["holes"] += self.holes
+        report.details["lost"] += self.lost
         read: dict[str, Any] = {"bytes_in": self.bytes_read, "bytes_out": self.bytes_read}
         report.add(self.name, None, "verified", **read, partitions=self.partitions, segments=self.segments)
         for line in self.repaired.values():
@@ -92,6 +112,7 @@ def verify(
     progress: Progress | None = None,
     deep: bool = False,
     repair: bool = False,
+    cut: bool = False,
     against: Path | None = None,
 ) -> Report:
     """Verifies the topics that are selected, or all, in this process or, where there is a session, on Spark.
@@ -99,16 +120,19 @@ def verify(
     Faults of the log are the report's `findings`, never errors. A topic has a line, with what was read of it as
     `bytes_in`. `details`: deep, partitions, segments; findings_left_out, of which there were MOST_OF_A_KIND already;
     uncorrected, the findings that no repair has corrected; holes, those that the topics have recorded: they are known,
-    and no findings.
+    and no findings; lost, the offsets of damaged batches, which cannot be read.
 
     `repair` checks deeply, then rebuilds the wrong sidecars under new names, in a single commit for each topic; each
-    has a line, with its `new_path`. The findings stay in the report. `against`: a list of checksums (checksums.py)
-    that the files are compared with, too. Raises UnknownTopicError for a name of `topics` that is not there,
-    LogDirError for a repair of a directory that Kafka wrote, NotLeaderError for that of a follower.
+    has a line, with its `new_path`. The findings stay in the report. With `cut` it takes damaged batches out of the
+    log, too: their offsets become holes of the topic, and all other records stay. `against`: a list of checksums
+    (checksums.py) that the files are compared with, too. Raises UnknownTopicError for a name of `topics` that is not
+    there, LogDirError for a repair of a directory that Kafka wrote, NotLeaderError for that of a follower.
 
     `progress` is called with (topics done, all topics), and of a deep look with (bytes read, bytes to read), which
     begin again with each topic, and with each part of a large one.
     """
+    if cut and not repair:
+        raise InvalidOptionError("Damaged batches are taken out by a repair", expected="repair, too", found="cut alone")
     if repair and log.is_kafka:
         raise LogDirError(
             "A Kafka log directory is read-only",
@@ -125,6 +149,7 @@ def verify(
     for number, name in enumerate(names):
         try:
             topic = VerifiedTopic(log, name, is_deep=deep or repair, repairs=repair and not dry_run, spark=spark)
+            topic.cuts = cut and topic.repairs
             topic.progress = progress if topic.is_deep else None
             _verify(topic, report)
         except UnknownTopicError:
@@ -161,7 +186,7 @@ def verify_topic(
 
 def _new_report(deep: bool, dry_run: bool = False) -> Report:
     counts = dict.fromkeys(("partitions", "segments", "findings_left_out", "uncorrected"), 0)
-    return Report("verify", dry_run, details={"deep": deep, **counts, "holes": []})
+    return Report("verify", dry_run, details={"deep": deep, **counts, "holes": [], "lost": []})
 
 
 def _add(report: Report, findings: Findings, repaired: Collection[str] = ()) -> None:
@@ -221,6 +246,8 @@ def _verify_managed(topic: VerifiedTopic) -> None:
             look.run()
             if topic.repairs:
                 look.repair()
+            if topic.cuts:
+                look.cut()
         except MissingFileError as error:  # after its segment was checked
             findings.add("The file is missing", path=error.path, expected="the file", found="no file")
     _pass_over_replaced(topic)
