@@ -17,10 +17,11 @@ _DAY_MS = 86_400_000
 
 
 def timestamp_ms(text: str, now_ms: int | None = None) -> int:
-    """Milliseconds since 1970 of a time: such a number, an ISO date or time, now, today, yesterday, or `2 hours ago`.
+    """Milliseconds since 1970 of a time: such a number, an ISO date or time, now, today, yesterday, tomorrow,
+    `2 hours ago` or `in 3 days`.
 
-    Days begin in UTC, and an ISO time without a zone is in UTC. `now_ms`: the time that `ago` counts from, by default
-    this machine's clock.
+    Days begin in UTC, and an ISO time without a zone is in UTC. `now_ms`: the time that `ago` and `in` count from, by
+    default this machine's clock.
     """
     now_ms = time.time_ns() // 1_000_000 if now_ms is None else now_ms
     words = text.strip().lower()
@@ -28,13 +29,21 @@ def timestamp_ms(text: str, now_ms: int | None = None) -> int:
         return now_ms
     if words in _DAYS_AGO:
         return now_ms - now_ms % _DAY_MS - _DAYS_AGO[words] * _DAY_MS
+    if words == "tomorrow":
+        return now_ms - now_ms % _DAY_MS + _DAY_MS
+    if words.startswith("in "):
+        return now_ms + _span_ms(words.removeprefix("in "))
     if words.endswith(" ago"):
-        return now_ms - duration_ms(re.sub(r"\ban? ", "1 ", re.sub(", | and ", " ", words.removesuffix(" ago"))))
+        return now_ms - _span_ms(words.removesuffix(" ago"))
     try:
         return moment_ms(text)
     except InvalidOptionError as error:
-        error.expected = f"{error.expected}, today, yesterday, 2 hours ago"
+        error.expected = f"{error.expected}, today, yesterday, 2 hours ago, in 3 days"
         raise
+
+
+def _span_ms(words: str) -> int:
+    return duration_ms(re.sub(r"\ban? ", "1 ", re.sub(", | and ", " ", words)))
 
 
 def numbers(text: str) -> set[int]:

@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable
 
 from spark_segments.lake.table import table
-from spark_segments.log import Report
+from spark_segments.log import Report, Snapshot
 from spark_segments.maintenance.compaction.compact import compact
 from spark_segments.maintenance.removal.vacuum import vacuum
 from spark_segments.maintenance.retention.retain import retain
@@ -16,8 +16,10 @@ Job = Callable[..., Report]
 
 
 def jobs_in_order(table_uri: str | None = None) -> list[Job]:
-    """The jobs. With tables at `table_uri`, those that are there are brought in step first, so that an archive has what
-    the other jobs take, and once more before vacuum.
+    """The jobs. In a dry run each plans on what those before it would leave. With tables at `table_uri`, those that are
+    there are brought in step first, so that an archive has what the other jobs take, and once more before vacuum.
     """
     tables: list[Job] = [] if table_uri is None else [functools.partial(table, table_uri=table_uri, existing=True)]
-    return [*tables, roll, retain, compact, *tables, vacuum]
+    planned: dict[str, Snapshot] = {}
+    *jobs, last = [functools.partial(job, planned=planned) for job in (roll, retain, compact, vacuum)]
+    return [*tables, *jobs, *tables, last]

@@ -26,7 +26,8 @@ Result = TypeVar("Result")
 class Job:
     """A run of a job: where it works, on which topics, who does its tasks, and the report that it fills.
 
-    `now_ms`: the moment that it plans by.
+    `now_ms`: the moment that it plans by. `planned`: in dry runs of several jobs, one after the other, the topics as
+    the jobs before this one would leave them, by name; it adds what it would do itself.
     """
 
     log: LogDirectory
@@ -35,6 +36,7 @@ class Job:
     spark: SparkSession | None
     progress: Progress | None
     now_ms: int
+    planned: dict[str, Snapshot] | None = None
 
     @classmethod
     def of(
@@ -46,11 +48,12 @@ class Job:
         dry_run: bool,
         progress: Progress | None,
         now_ms: int | None = None,
+        planned: dict[str, Snapshot] | None = None,
     ) -> Job:
         """The job of this name, now, or at `now_ms`. Raises LogDirError for a directory of Kafka's."""
         log.check_writable()
         at_ms = log.storage.now_ms() if now_ms is None else now_ms
-        return cls(log, Report(name, dry_run), topics, spark, progress, at_ms)
+        return cls(log, Report(name, dry_run), topics, spark, progress, at_ms, planned if dry_run else None)
 
     @property
     def storage(self) -> Storage:
@@ -72,6 +75,11 @@ class Job:
         """The topics that are selected. Raises UnknownTopicError if one of `topics` is not there."""
         return LogDirectory.selected(self.log.directories(), self.topics)
 
+    def as_planned(self, snapshot: Snapshot) -> Snapshot:
+        """The topic as the jobs before this one would leave it."""
+        planned = (self.planned or {}).get(snapshot.topic)
+        return planned if planned is not None and planned.topic_id == snapshot.topic_id else snapshot
+
     def snapshots(self, policy: str | None = None, *, load: bool = True) -> Iterator[tuple[Snapshot, TopicConfig]]:
         """Yields (snapshot, configuration) of the topics that are selected. `policy`: only topics whose cleanup.policy
         has it. `load`: the live rows are read here.
@@ -81,7 +89,7 @@ class Job:
         """
         for name in self.names():
             try:
-                snapshot = self.log.snapshot(name)
+                snapshot = self.as_planned(self.log.snapshot(name))
                 config = self.config(snapshot)
                 if policy is not None and policy not in config.cleanup_policy:
                     continue

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from spark_segments.cli.arguments import timestamp_ms
 from spark_segments.cli.confirmation import asks, confirm, print_way_back
 from spark_segments.cli.interrupts import commits_told
 from spark_segments.cli.options import (
@@ -276,8 +277,14 @@ def table(
 def maintain(
     options: TakingOptions,
     table: str | None = option("Keep the table there in step; {topic} stands for the topic.", metavar="TABLE"),
+    by: str | None = option("With --dry-run: what the jobs do by this time, such as 'in 3 days'.", metavar="TIME"),
 ) -> None:
     """Runs all maintenance jobs in order: roll, retain, compact, vacuum.
+
+    In a dry run each job plans on what those before it would leave. With --by
+    it says what goes until then, if nothing is appended: which segments are
+    sealed, what retention takes, which partitions compaction picks, and which
+    files vacuum deletes, each as soon as it is due.
 
     With --table the tables that `segments table` has made there are brought
     in step first, so that an archive has what the jobs take, and once more
@@ -290,10 +297,17 @@ def maintain(
     has the state of the log, as `segments describe --metrics` writes it.
 
     Example: segments maintain /data/log --master local[4]
+    Example: segments maintain /data/log --dry-run --by "in 3 days"
     """
     from spark_segments.face.in_order import jobs_in_order
     from spark_segments.log import LogDirectory
 
+    if by is not None:
+        if not options.dry_run or options.now_ms is not None:
+            raise InvalidOptionError(
+                "--by asks for a forecast", expected="--dry-run, and no --now-ms", found=f"--by {by}"
+            )
+        options = dataclasses.replace(options, now_ms=timestamp_ms(by))
     log = options.open()  # the jobs share it: each topic is opened once, and each job looks what came since
     *jobs, vacuum_job = jobs_in_order(table)
     now_ms = None if options.now_ms is None else min(options.now_ms, time.time_ns() // 1_000_000)

@@ -49,6 +49,7 @@ def compact(
     now_ms: int | None = None,
     force: bool = False,
     max_partitions: int | None = None,
+    planned: dict[str, Snapshot] | None = None,
 ) -> Report:
     """Compacts the partitions of compacted topics that are due at `now_ms`, the dirtiest first.
 
@@ -67,7 +68,7 @@ def compact(
     decompressed size. In this process all maps together share the buffer. On Spark the driver merges the maps of a
     large partition: it holds one such map, too.
     """
-    job = Job.of("compact", log, topics, spark, dry_run, progress, now_ms)
+    job = Job.of("compact", log, topics, spark, dry_run, progress, now_ms, planned)
     server = server_config({}, log.defaults)
     candidates: list[tuple[Snapshot, CompactionCandidate]] = []
     for snapshot, config in job.snapshots("compact"):

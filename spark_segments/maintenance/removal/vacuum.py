@@ -157,6 +157,7 @@ def vacuum(
     dry_run: bool = False,
     progress: Progress | None = None,
     now_ms: int | None = None,
+    planned: dict[str, Snapshot] | None = None,
 ) -> Report:
     """Deletes files that left the log longer than file.delete.delay.ms ago, files that no row names, and old manifest
     files. Deleted topics are included, and of all topics the old files of groups.
@@ -165,7 +166,7 @@ def vacuum(
     cannot be read loses nothing. If an error ends the vacuum of a topic, the report has what was deleted before it as
     well as the error: see `Report`. Each step follows the topic's configuration at the moment when the step begins.
     """
-    job = Job.of("vacuum", log, topics, spark, dry_run, progress, now_ms)
+    job = Job.of("vacuum", log, topics, spark, dry_run, progress, now_ms, planned)
     directories = defaultdict(list)
     for directory in log.storage.directories():
         if (owner := _owner(directory)) is not None:
@@ -252,7 +253,8 @@ def _vacuum_topic(job: Job, topic: str, directories: Sequence[str], *, topic_opt
     stray: list[FileInfo] = []
     try:
         if report.dry_run:
-            expired.append(_expired(job, state.snapshot, rows))
+            snapshot = job.as_planned(state.snapshot)
+            expired.append(_expired(job, snapshot, rows if snapshot is state.snapshot else all_rows(snapshot)))
         else:
             expired.extend(_delete_expired(job, manifest, (state, rows)))
         for start in range(0, len(directories), DIRECTORIES_A_WAVE):

@@ -14,19 +14,21 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from spark_segments.config import TopicConfig
 from spark_segments.errors import InvalidOptionError, SegmentsError
 from spark_segments.log.directory import LogDirectory
 from spark_segments.log.manifest.change import Change
 from spark_segments.log.manifest.operation import Operation
-from spark_segments.log.manifest.rows import removed_rows, with_column
+from spark_segments.log.manifest.rows import Segment, removed_rows, with_column
 from spark_segments.log.manifest.snapshot import Snapshot, live_rows
 from spark_segments.log.report import Report
 from spark_segments.maintenance.job import Job
 from spark_segments.maintenance.retention.plan import (
     MAX_BYTES,
     REASONS,
+    RETENTION_MS,
     Expired,
     is_sealed,
     newest_ms,
@@ -53,6 +55,7 @@ def retain(
     now_ms: int | None = None,
     max_bytes: int | None = None,
     min_retention_ms: int = MIN_RETENTION_MS,
+    planned: dict[str, Snapshot] | None = None,
 ) -> Report:
     """Applies retention.ms, retention.bytes and the log start. Files stay until vacuum.
 
@@ -66,7 +69,7 @@ def retain(
     The job moves no data: it takes `spark` and `progress` because all jobs do, and uses neither. Raises
     InvalidOptionError for `topics` together with `max_bytes`, and for a negative `max_bytes` or `min_retention_ms`.
     """
-    job = Job.of("retain", log, topics, spark, dry_run, progress, now_ms)
+    job = Job.of("retain", log, topics, spark, dry_run, progress, now_ms, planned)
     if max_bytes is not None and topics is not None:
         found = ", ".join(topics)
         raise InvalidOptionError("max_bytes is a limit for a whole log directory", expected="no topic", found=found)
@@ -100,7 +103,22 @@ def _retain_topic(job: Job, snapshot: Snapshot, limit: MaxBytesPlan | None) -> t
         snapshot = commit.snapshot_before
         if commit.change is None:
             return snapshot, Expired(np.empty(0, np.int64), np.empty(0, np.int8))
-    return snapshot, _expired(job, snapshot, limit)
+    expired = _expired(job, snapshot, limit)
+    if job.planned is not None and len(expired.rows):
+        job.planned[snapshot.topic] = _as_retained(job, snapshot, expired)
+    return snapshot, expired
+
+
+def _as_retained(job: Job, snapshot: Snapshot, expired: Expired) -> Snapshot:
+    """The topic as retention would leave it, had it run whenever something expired."""
+    rows = snapshot.live.take(expired.rows)
+    left_ms = np.full(len(expired.rows), min(job.now_ms, job.storage.now_ms()))
+    by_age = expired.reason == REASONS.index(RETENTION_MS)
+    due_ms = np.minimum(newest_ms(rows)[by_age] + job.config(snapshot).retention_ms + 1, job.now_ms)
+    left_ms[by_age] = np.maximum(left_ms[by_age], due_ms)
+    gone = with_column(removed_rows(rows, 0), "removed_ms", pa.array(left_ms))
+    others = pc.invert(pc.is_in(Segment.keys(snapshot.segments), Segment.keys(rows).combine_chunks()))
+    return snapshot.holding(pa.concat_tables([snapshot.segments.filter(others), gone]))
 
 
 def _expired(job: Job, snapshot: Snapshot, limit: MaxBytesPlan | None) -> Expired:

@@ -6,6 +6,7 @@ import itertools
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from typing import Any
 
 from spark_segments.format.rolling import OpenSegment, roll_points
@@ -48,6 +49,23 @@ class PlannedSegment:
     def log_bytes(self) -> int:
         """About how many bytes are to be copied."""
         return sum(_bytes_within(chunk, self.base_offset, self.next_offset) for chunk in self.chunks)
+
+    @property
+    def expected(self) -> Segment:
+        """About the row that it becomes: a chunk that is only in part in it counts by its share of the offsets."""
+        first, last = self.chunks[0], self.chunks[-1]
+        shares = [_share_within(chunk, self.base_offset, self.next_offset) for chunk in self.chunks]
+        return replace(
+            first,
+            base_offset=self.base_offset,
+            next_offset=self.next_offset,
+            path=f"{first.path}.{self.base_offset}" if len(self.chunks) > 1 else first.path,
+            log_bytes=self.log_bytes,
+            records=sum(round(chunk.records * share) for chunk, share in zip(self.chunks, shares, strict=True)),
+            max_timestamp_ms=max(chunk.max_timestamp_ms for chunk in self.chunks),
+            created_ms=last.created_ms,
+            state=Segment.SEALED if self.sealed else Segment.CHUNK,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,8 +175,13 @@ def _planned(chunks: Sequence[Segment], start: int, stop: int, *, sealed: bool) 
 
 def _bytes_within(chunk: Segment, start: int, stop: int) -> int:
     """About how many bytes of a chunk have offsets in [start, stop)."""
+    return int(chunk.log_bytes * _share_within(chunk, start, stop))
+
+
+def _share_within(chunk: Segment, start: int, stop: int) -> Fraction:
+    """How much of a chunk's offsets are in [start, stop)."""
     offsets = min(chunk.next_offset, stop) - max(chunk.base_offset, start)
-    return chunk.log_bytes * offsets // max(1, chunk.next_offset - chunk.base_offset)
+    return Fraction(offsets, max(1, chunk.next_offset - chunk.base_offset))
 
 
 def _roll_offsets(storage: Storage, chunks: Sequence[Segment], rules: RollRules) -> tuple[list[int], _LastSegment]:

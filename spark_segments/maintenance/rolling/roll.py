@@ -6,10 +6,14 @@ CRC.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from spark_segments.errors import SegmentsError
 from spark_segments.execution import in_bins, task_slots, try_tasks
@@ -53,6 +57,7 @@ def roll(
     dry_run: bool = False,
     progress: Progress | None = None,
     now_ms: int | None = None,
+    planned: dict[str, Snapshot] | None = None,
 ) -> Report:
     """Rolls what is due at `now_ms`, by Kafka's rules, and merges small chunks.
 
@@ -60,18 +65,20 @@ def roll(
     waves, and each wave is one commit. A partition that another job changed meanwhile is left to the next run, and its
     new files to vacuum. A partition that fails, for a damaged file say, is left to the next run, too: see `Report`.
     Each wave follows the topic's configuration at the moment when the wave begins. A dry run says which partitions are
-    due and why, and opens no segment.
+    due and why, and opens no segment, unless `planned` wants to know what would come of it (see `Job`).
 
     A partition's line in the report has `sealed_segments`, how many segments were sealed. `sealed` has their base
     offsets: all of them, or the first and the last few where there are many (see `first_and_last`).
     """
-    job = Job.of("roll", log, topics, spark, dry_run, progress, now_ms)
+    job = Job.of("roll", log, topics, spark, dry_run, progress, now_ms, planned)
     for snapshot, config in job.snapshots():
         rules = RollRules.of(snapshot.topic_id, config)
         plan = plan_roll(snapshot.live, rules, job.now_ms)
         if dry_run:
             for partition in plan.partitions:
                 job.report.add(snapshot.topic, **partition.line())
+            if job.planned is not None and plan.partitions:
+                job.planned[snapshot.topic] = _as_rolled(job, _Wave(snapshot, rules, plan, plan.partitions))
             continue
         done, total = 0, len(plan.partitions)
         for partitions in _waves(plan.partitions, WAVE_BYTES_A_SLOT * task_slots(spark)):
@@ -163,6 +170,16 @@ def _segments_of_wave(job: Job, wave: _Wave) -> list[RolledPartition]:
         elif planned:
             rolled.append(RolledPartition(number, chunks[number], planned, {}))
     return rolled
+
+
+def _as_rolled(job: Job, wave: _Wave) -> Snapshot:
+    """The topic as a roll of the wave would leave it."""
+    rolled = _segments_of_wave(job, wave)
+    replaced = Segment.keys(Segment.table(itertools.chain.from_iterable(done.replaced_chunks for done in rolled)))
+    segments = wave.snapshot.segments
+    kept = segments.filter(pc.invert(pc.is_in(Segment.keys(segments), replaced.combine_chunks())))
+    new = Segment.table(planned.expected for done in rolled for planned in done.planned)
+    return wave.snapshot.holding(pa.concat_tables([kept, new]))
 
 
 def _copied(
