@@ -18,11 +18,13 @@ import pyarrow as pa
 from deltalake import DeltaTable, Schema
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
-from spark_segments.errors import InvalidOptionError, LogDirError, StorageError
+from spark_segments.errors import LogDirError, StorageError
+from spark_segments.lake.columns import are_retyped, check_columns, columns_of_both
 from spark_segments.lake.table_format import (
     DAY,
     PARTITION_COLUMNS,
     DataFile,
+    NewColumns,
     TablePositions,
     TableSettings,
 )
@@ -35,6 +37,9 @@ WRITER_VERSION = 2
 
 CHECKPOINT_INTERVAL = 10
 """Versions between two checkpoints: delta.checkpointInterval."""
+
+_TYPES = {pa.bool_(), pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.float32(), pa.float64()}
+_TYPES |= {pa.string(), pa.binary(), pa.date32(), pa.timestamp("us", "UTC")}  # without features of the table
 
 _POSITION = "userMetadata"  # Delta's name for what a user says of a commit
 _SETTINGS = "segments.table"
@@ -50,7 +55,8 @@ class TableBeside:
         protocol, metadata = table.protocol(), table.metadata()
         features = sorted({*(protocol.reader_features or []), *(protocol.writer_features or [])})
         self.partitioned_by = list(metadata.partition_columns)
-        self.columns = [field.name for field in table.schema().fields if field.name not in self.partitioned_by]
+        columns = pa.schema(table.schema().to_arrow())
+        self.schema = pa.schema([field for field in columns if field.name not in self.partitioned_by])
         said = metadata.configuration.get(_SETTINGS)
         self.settings = None if said is None else TableSettings(**json.loads(said))
         if protocol.min_writer_version > WRITER_VERSION or protocol.min_reader_version > 1:
@@ -83,19 +89,13 @@ class TableBeside:
         cls, storage: Storage, schema: pa.Schema, partition_by: str | None, settings: TableSettings
     ) -> TableBeside:
         uri, options = storage.delta_uri()
-        try:
-            fields = Schema.from_arrow(schema.append(pa.field(DAY, pa.date32())) if partition_by else schema)
-        except (DeltaError, ValueError, TypeError) as error:
-            raise InvalidOptionError(
-                f"Delta has no such columns ({reason(error)})", found=str(schema), hint="Choose another value.format"
-            ) from error
         with _failures(storage, "made"):
             DeltaTable.create(
                 uri,
-                fields,
+                _all_columns(schema, [partition_by] if partition_by else []),
                 mode="ignore",
                 partition_by=[partition_by] if partition_by else None,
-                configuration={_SETTINGS: json.dumps(dataclasses.asdict(settings))},
+                configuration=_said(settings),
                 storage_options=options or None,
                 raise_if_key_not_exists=False,
             )
@@ -103,18 +103,17 @@ class TableBeside:
         assert made is not None
         return made
 
-    def check_columns(self, schema: pa.Schema) -> None:
-        wanted = {field.name: str(field.type) for field in Schema.from_arrow(schema).fields}
-        types = {field.name: str(field.type) for field in self._table.schema().fields if field.name in self.columns}
-        if wanted != types:
-            differ = sorted({name for name, _ in wanted.items() ^ types.items()})
-            raise InvalidOptionError(
-                "The table has other columns than its topic has by these options",
-                path=self.storage.uri,
-                expected=", ".join(f"{name}: {types[name]}" for name in differ if name in types),
-                found=", ".join(f"{name}: {wanted[name]}" for name in differ if name in wanted),
-                hint="Give the options that the table was made with, or make another table",
-            )
+    @classmethod
+    def check_columns(cls, schema: pa.Schema) -> None:
+        check_columns(schema, "A Delta table", lambda kind: kind in _TYPES or pa.types.is_decimal128(kind))
+
+    def new_columns(self, schema: pa.Schema, settings: TableSettings) -> NewColumns | None:
+        both = columns_of_both(self.schema, schema, self.storage.uri)
+        if both == self.schema:
+            return None
+        self.check_columns(both)
+        # Delta has other types in old files by its feature typeWidening, which many readers lack.
+        return NewColumns(both, settings, needs_new_files=are_retyped(self.schema, both))
 
     def positions(self) -> Iterator[TablePositions | None]:
         # Delta's history does not say whether a commit changed rows, so that the commits' own files are read.
@@ -185,7 +184,13 @@ class TableBeside:
             for path, size, records, day, *bounds in rows
         ]
 
-    def commit(self, position: TablePositions, added: Iterable[DataFile], removed: Iterable[DataFile]) -> bool:
+    def commit(
+        self,
+        position: TablePositions,
+        added: Iterable[DataFile],
+        removed: Iterable[DataFile],
+        columns: NewColumns | None = None,
+    ) -> bool:
         now_ms = time.time_ns() // 1_000_000
         info = {
             "timestamp": now_ms,
@@ -196,6 +201,8 @@ class TableBeside:
         }
         gone = {"deletionTimestamp": now_ms, "extendedFileMetadata": True}
         actions: list[dict[str, Any]] = [{"commitInfo": info}]
+        if columns is not None:
+            actions.append({"metaData": self._metadata(columns)})
         actions += [{"remove": {**self._named(file), **gone}} for file in removed]
         actions += [
             {"add": {**self._named(file), "modificationTime": now_ms, "stats": _statistics(file)}} for file in added
@@ -212,6 +219,20 @@ class TableBeside:
             with _failures(self.storage, "given a checkpoint"):
                 self._table.create_checkpoint()
 
+    def _metadata(self, columns: NewColumns) -> dict[str, Any]:
+        there = self._table.metadata()
+        said = {
+            "id": there.id,
+            "name": there.name,
+            "description": there.description,
+            "format": {"provider": "parquet", "options": {}},
+            "schemaString": _all_columns(columns.schema, self.partitioned_by).to_json(),
+            "partitionColumns": self.partitioned_by,
+            "configuration": there.configuration | _said(columns.settings),
+            "createdTime": there.created_time,
+        }
+        return {name: value for name, value in said.items() if value is not None}
+
     def _named(self, file: DataFile) -> dict[str, Any]:
         return {
             "path": quote(file.path, "/="),
@@ -219,6 +240,14 @@ class TableBeside:
             "size": file.size,
             "dataChange": True,
         }
+
+
+def _all_columns(schema: pa.Schema, partitioned_by: Sequence[str]) -> Schema:
+    return Schema.from_arrow(schema.append(pa.field(DAY, pa.date32())) if partitioned_by else schema)
+
+
+def _said(settings: TableSettings) -> dict[str, str]:
+    return {_SETTINGS: json.dumps(dataclasses.asdict(settings))}
 
 
 def _changes_rows(action: Action) -> bool:

@@ -27,6 +27,7 @@ ERASED = "keys were erased"
 CLEANED = "compaction may have taken records out of the log"
 LOG_START = "the log start moved"
 LATE = "tombstones may be gone"
+RETYPED = "columns got wider types, so that all files are written anew"
 SPREAD = "partitions were added, so that a key may have records in several"
 
 COMPACT = "compact"
@@ -81,16 +82,18 @@ def plan_table(
     now_ms: int,
     *,
     typed_key: bool,
+    needs_new_files: bool = False,
     erased: Sequence[Rule] = (),
 ) -> TablePlan:
     """The plan for a table that has `files` and is in step with its topic up to `before`.
 
-    `typed_key`: keys are no bytes. `erased`: what keeps rows of an archive, beside that the topic has them; nothing:
-    all stay. Raises LogDirError for an archive whose topic is another one.
+    `typed_key`: keys are no bytes. `needs_new_files`: every file of the table is to be written anew. `erased`: what
+    keeps rows of an archive, beside that the topic has them; nothing: all stay. Raises LogDirError for an archive whose
+    topic is another one.
     """
     snapshot, latest = topic.snapshot, settings.view == Selection.LATEST_VIEW
     bounds = snapshot.offset_bounds(READ_COMMITTED)
-    why = what_happened(topic, before, now_ms, latest=latest)
+    why = what_happened(topic, before, now_ms, latest=latest) or (RETYPED if needs_new_files else None)
     if settings.archive and (why in (OTHER_TOPIC, OTHER_LOG) or (before is None and files)):
         raise LogDirError(
             f"The archive cannot follow topic {snapshot.topic}: {why}", hint="Make another table for what comes now"
@@ -103,18 +106,20 @@ def plan_table(
         is_whole = why is not None or (typed_key and plan.has_new)
         return TablePlan(why, bounds, is_whole=True) if is_whole else plan
     ends = {number: before.end(number) for number in before.positions}
+    every_row = [(file, [FromOffsets(dict.fromkeys(ends, 0))]) for file in files if needs_new_files]
     if settings.archive:
-        rules = [(file, [*erased, _still_there(snapshot, file, ends)]) for file in files if erased]
+        sifted = [(file, [*erased, _still_there(snapshot, file, ends)]) for file in files if erased]
+        rules: Sequence[tuple[DataFile, Sequence[Rule]]] = sifted or every_row
         missed = {number: (before.end(number), start) for number, (start, _) in bounds.items()}
         missed = {number: (end, start) for number, (end, start) in missed.items() if end < start}
         return dataclasses.replace(plan, rules=rules, missed=missed)
     if why == LOG_START:
         starts = FromOffsets({number: start for number, (start, _) in bounds.items()})
         highest = max(starts.offsets.values(), default=0)
-        below = [file for file in files if file.bounds is None or file.bounds["offset"][0] < highest]
+        below = [file for file in files if needs_new_files or file.bounds is None or file.bounds["offset"][0] < highest]
         return dataclasses.replace(plan, rules=[(file, [starts]) for file in below])
     if why not in (CLEANED, ERASED, REWRITTEN):
-        return plan
+        return dataclasses.replace(plan, rules=every_row)
     rules = [(file, [_still_there(snapshot, file, ends)]) for file in files]
     # After a restore records may have come back that had left the topic, and the table with it.
     counted = {number: (0, end) for number, end in ends.items()} if why == REWRITTEN else None

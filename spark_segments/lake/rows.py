@@ -15,12 +15,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from spark_segments.errors import LogDirError, StorageError
+from spark_segments.errors import LogDirError, StorageError, ValueFormatError
 from spark_segments.format.cleaner.latest_keys import LatestKeys
 from spark_segments.lake.table_format import DAY, DataFile
 from spark_segments.log import Eras, LatestPart, Part, Scan
 from spark_segments.storage import Storage, WriteStream
 from spark_segments.values.batches import Columns
+from spark_segments.values.column_types import recast
 
 if TYPE_CHECKING:
     from spark_segments.log.reading.across import ViewPart
@@ -31,6 +32,9 @@ ROW_GROUP_BYTES = 64 << 20
 ROW_GROUP_ROWS = 1 << 20
 NO_DAY = "__HIVE_DEFAULT_PARTITION__"
 """The directory of rows without a timestamp, as other writers of Delta name it."""
+
+_FIRST_US, _LAST_US = -62_135_596_800_000_000, 253_402_300_799_999_999
+"""The years 1 to 9999 in microseconds since 1970."""
 
 _BOUNDED = ("partition", "offset", "timestamp")
 _PLACE = ("partition", "offset")
@@ -50,9 +54,17 @@ class Written:
 
 
 def write_rows(
-    log: Storage, table: Storage, columns: Columns, by_day: bool, changes: bool, parts: Sequence[Part | ViewPart]
+    log: Storage,
+    table: Storage,
+    columns: Columns,
+    schema: pa.Schema,
+    by_day: bool,
+    changes: bool,
+    parts: Sequence[Part | ViewPart],
 ) -> Written:
-    """Task function: parts of a scan → files of the table. `changes`: tombstones are read, for their keys alone."""
+    """Task function: parts of a scan → files of the table, which have the schema. `changes`: tombstones are read, for
+    their keys alone.
+    """
     rows: Counter[int] = Counter()
     keys: list[pa.RecordBatch] = []
 
@@ -63,13 +75,33 @@ def write_rows(
                 batch = batch.filter(pc.is_valid(batch.column("value")))
             yield batch
 
-    with _Files(table, columns.schema) as files:
-        for batch in itertools.chain.from_iterable(columns.conformed(columns.decoded(records(part))) for part in parts):
+    with _Files(table, schema) as files:
+        for topic, batch in ((part.topic, batch) for part in parts for batch in columns.decoded(records(part))):
+            _check_times(topic, batch)
+            (batch,) = columns.conformed([batch], schema)
             rows.update(_by_partition(batch.column("partition").to_numpy()))
             for day, some in _days(batch) if by_day else [(None, batch)]:
                 files.write(day, some)
         written = files.ended()
     return Written(written, rows, keys=pa.Table.from_batches(keys) if keys else None)
+
+
+def _check_times(topic: str, batch: pa.RecordBatch) -> None:
+    """Raises ValueFormatError for a timestamp that readers of tables have no date for."""
+    micros = batch.column("timestamp").cast(pa.int64())
+    ends = pc.min_max(micros).as_py()
+    if ends["min"] is None or (ends["min"] >= _FIRST_US and ends["max"] <= _LAST_US):
+        return
+    bad = pc.or_(pc.less(micros, _FIRST_US), pc.greater(micros, _LAST_US))
+    row = pc.index(bad, True).as_py()
+    partition, offset = (batch.column(name)[row].as_py() for name in _PLACE)
+    raise ValueFormatError(
+        "A record's timestamp is outside the years 1 to 9999, which are all that a table's readers know",
+        path=f"topic {topic}, partition {partition}, offset {offset}",
+        expected=f"milliseconds from {_FIRST_US // 1000} to {_LAST_US // 1000}",
+        found=f"{micros[row].as_py() // 1000}",
+        hint="Its producer took another unit for milliseconds: erase the record's key, or delete the records up to it",
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +143,9 @@ class OtherKeys:
 
     def keeps(self, storage: Storage, rows: pa.Table) -> np.ndarray:
         partitions, _ = _places(rows)
-        column, keys = rows.column("key").combine_chunks(), self.keys.cast(rows.schema.field("key").type)
+        column, keys = recast(rows.column("key").combine_chunks(), self.keys.type), self.keys
+        if pa.types.is_nested(keys.type):  # of which Arrow compares no values
+            column, keys = (pa.array(map(repr, array.to_pylist()), pa.string()) for array in (column, keys))
         if self.partitions is None:
             return np.asarray(pc.invert(pc.is_in(column, keys)))
         kept = np.ones(len(partitions), np.bool_)
@@ -125,8 +159,12 @@ class OtherKeys:
 Rule = FromOffsets | StillThere | OtherKeys
 
 
-def sift_rows(log: Storage, table: Storage, schema: pa.Schema, task: tuple[DataFile, Sequence[Rule]]) -> Written:
-    """Task function: a file of the table, of which the rows go that no rule keeps → the file of those that stay."""
+def sift_rows(
+    log: Storage, table: Storage, schema: pa.Schema, anew: bool, task: tuple[DataFile, Sequence[Rule]]
+) -> Written:
+    """Task function: a file of the table, of which the rows go that no rule keeps → the file of those that stay.
+    `anew`: a file that no row leaves is written anew, too.
+    """
     file, rules = task
     needs_key = any(isinstance(rule, OtherKeys) for rule in rules)
     try:
@@ -143,13 +181,14 @@ def sift_rows(log: Storage, table: Storage, schema: pa.Schema, task: tuple[DataF
         if not kept.all():
             kept |= rule.keeps(log, places)
     rows, dropped = _by_partition(_places(places)[0][kept]), len(kept) - int(kept.sum())
-    if not dropped:
+    if not (dropped or anew):
         return Written(rows=rows)
     with _Files(table, schema) as files:
         first = 0
         for number in range(parquet.num_row_groups):
             group = parquet.read_row_group(number, schema.names)
-            for batch in group.filter(pa.array(kept[first : first + group.num_rows])).cast(schema).to_batches():
+            some = group.filter(pa.array(kept[first : first + group.num_rows])).to_batches()
+            for batch in Columns(schema.names, ()).conformed(some, schema):
                 files.write(file.day, batch)
             first += group.num_rows
         return Written(files.ended(), rows, dropped)

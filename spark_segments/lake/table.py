@@ -49,6 +49,7 @@ from spark_segments.lake.rows import (
 from spark_segments.lake.table_format import (
     PARTITION_COLUMNS,
     DataFile,
+    NewColumns,
     TableFormat,
     TablePositions,
     TableSettings,
@@ -67,6 +68,7 @@ from spark_segments.log import (
 from spark_segments.progress import Progress
 from spark_segments.storage import Storage
 from spark_segments.values.batches import Columns, decode_batch
+from spark_segments.values.column_types import recast
 from spark_segments.values.options import REGISTRY
 
 if TYPE_CHECKING:
@@ -166,9 +168,9 @@ def table(
                 raise CommitConflictError(
                     "Other commits to the table keep coming first", path=storage.uri, hint="Run the job again"
                 )
-        except InvalidOptionError:
-            raise
         except SegmentsError as error:
+            if isinstance(error, InvalidOptionError) and len(names) == 1:
+                raise
             report.fail(name, None, error)
     return report.finish()
 
@@ -183,11 +185,18 @@ class _Asked:
     partition_by: str | None
     keys: Sequence[bytes]
 
+    @property
+    def _own_formats(self) -> dict[str, str]:
+        return {name: text for name, text in self.formats.items() if not name.startswith(f"{REGISTRY}.")}
+
+    def remembered(self, settings: TableSettings) -> TableSettings:
+        """What a table of these settings remembers where its columns change."""
+        return dataclasses.replace(settings, formats={**(settings.formats or {}), **self._own_formats})
+
     def settings(self, topic: str, table: TableFormat | None, storage: Storage) -> TableSettings:
         """What the table is, or is to be made as. Raises InvalidOptionError where it is something else."""
-        formats = {name: text for name, text in self.formats.items() if not name.startswith(f"{REGISTRY}.")}
         if table is None:
-            return TableSettings(topic, self.view, bool(self.archive), formats)
+            return TableSettings(topic, self.view, bool(self.archive), self._own_formats)
         settings = table.settings
         if settings is None:
             raise LogDirError("The table is none that is beside a topic", path=storage.uri, hint="Name another place")
@@ -212,14 +221,19 @@ def _check_same(storage: Storage, there: object, wanted: object) -> None:
 
 @dataclass(slots=True)
 class _Update:
-    """An update under way: the table as it is (None: a dry run, and none is there), how it was made, all that it may
-    have of the topic, what it has, and the plan. `position`: what it has once it has reached offsets, or all. `run`
-    runs tasks.
+    """An update under way: the table as it is (None: there is none yet), how it is made, all that it may have of the
+    topic, the schema of its files, what becomes of its columns, what it has, and the plan. `position`: what it has once
+    it has reached offsets, or all. `make` makes the table. `run` runs tasks.
     """
 
+    storage: Storage
     table: TableFormat | None
+    make: Callable[[], TableFormat]
+    by_day: bool
     settings: TableSettings
     scan: Scan
+    schema: pa.Schema
+    columns: NewColumns | None
     before: TablePositions | None
     plan: TablePlan
     position: Callable[[Mapping[int, int] | None], TablePositions]
@@ -227,12 +241,6 @@ class _Update:
     report: Report
     figures: Counter[str] = field(default_factory=Counter)
     rows: Counter[int] = field(default_factory=Counter)
-
-    @property
-    def there(self) -> TableFormat:
-        """The table, which is there but in a dry run."""
-        assert self.table is not None
-        return self.table
 
     # Execution
 
@@ -243,8 +251,8 @@ class _Update:
         by_keys = latest and not plan.is_whole
         selection = dataclasses.replace(self.scan.selection, include_tombstones=by_keys or not latest)
         scan = dataclasses.replace(self.scan, offsets=plan.offsets, selection=selection)
-        place = scan.storage, self.there.storage, Columns(scan.selection.columns, scan.decoders)
-        write = partial(write_rows, *place, bool(self.there.partitioned_by), by_keys)
+        place = scan.storage, self.storage, Columns(scan.selection.columns, scan.decoders), self.schema
+        write = partial(write_rows, *place, self.by_day, by_keys)
         for tasks, ends in _waves(scan, math.inf if latest else wave_bytes):  # a part of a view is no view
             written: list[Written] = self.run(write, tasks)
             added = [file for task in written for file in task.files]
@@ -256,7 +264,7 @@ class _Update:
                 removed, made = self._without(changed)
             for task in written:
                 self.rows.update(task.rows)
-            if not (added or removed or made or plan.why or plan.has_new):
+            if not (added or removed or made or plan.why or plan.has_new or self.columns):
                 break
             if not self._committed(self.position(ends), [*made, *added], removed):
                 return False
@@ -274,7 +282,7 @@ class _Update:
                 self.plan = dataclasses.replace(self.plan, offsets=self.scan.offsets, is_whole=True)
         if not self.plan.is_whole:
             return removed, made
-        files = self.there.files()
+        files = self._files()
         self.figures["rows_removed"] = sum(file.rows or 0 for file in files)
         return files, []
 
@@ -290,22 +298,26 @@ class _Update:
             first, last = (0, 0) if file.bounds is None else file.bounds["partition"]
             return across or file.bounds is None or any(first <= number <= last for number in numbers)
 
-        return self._sifted([(file, [rule]) for file in self.there.files() if may_have(file)])[:2]
+        return self._sifted([(file, [rule]) for file in self._files() if may_have(file)])[:2]
 
     def _sifted(
         self, tasks: Sequence[tuple[DataFile, Sequence[Rule]]]
     ) -> tuple[list[DataFile], list[DataFile], Counter[int]]:
         """(files that rows leave, files of the rows that stay of them, rows that stay by partition)"""
-        schema = Columns(self.scan.selection.columns, self.scan.decoders).schema
-        sifted: list[Written] = self.run(partial(sift_rows, self.scan.storage, self.there.storage, schema), tasks)
+        anew = self.columns is not None and self.columns.needs_new_files
+        sift = partial(sift_rows, self.scan.storage, self.storage, self.schema, anew)
+        sifted: list[Written] = self.run(sift, tasks)
         if sifted:
             self.figures["rows_removed"] += sum(result.dropped for result in sifted)
-        removed = [file for (file, _), result in zip(tasks, sifted, strict=True) if result.dropped]
+        removed = [file for (file, _), result in zip(tasks, sifted, strict=True) if result.dropped or anew]
         return (
             removed,
             [file for result in sifted for file in result.files],
             sum((Counter(r.rows) for r in sifted), Counter()),
         )
+
+    def _files(self) -> list[DataFile]:
+        return [] if self.table is None else self.table.files()
 
     def _are_outdone(self, changed: pa.Table) -> bool:
         """Whether records that the table has reached are newer than some of the `changed` ones, in other partitions."""
@@ -325,9 +337,13 @@ class _Update:
         """Whether the table has the position and these files now. A commit of somebody else that leaves both the
         position and the files to remove as they are is no hindrance.
         """
-        current = self.there
+        current = self.table
+        if current is None:
+            current = self.make()
+            if next(current.positions(), None) is not None:  # another process has made it, and has filled it
+                return False
         for _ in range(TRIES):
-            has_committed = current.commit(position, added, removed)
+            has_committed = current.commit(position, added, removed, self.columns)
             latest = current.open(current.storage)
             if latest is None:
                 return False
@@ -337,12 +353,12 @@ class _Update:
                     latest.tidy()
                 except StorageError as error:  # the commit stands
                     self.report.warn(str(error))
-                self.table, self.before = latest, position
+                self.table, self.before, self.columns = latest, position, None
                 self.figures.update(files_added=len(added), files_removed=len(removed))
                 self.figures["rows_added"] = sum(self.rows.values())  # files that were made anew have others, too
                 return True
             gone = {file.path for file in removed} - {file.path for file in latest.files()}
-            if there != self.before or gone or latest.partitioned_by != current.partitioned_by:
+            if there != self.before or gone or _form(latest) != _form(current):
                 return False
             current = latest
         return False
@@ -372,18 +388,27 @@ def _planned(
     report: Report,
     run: Run,
 ) -> _Update:
-    """The update as of now. Makes the table where there is none, but in a dry run."""
+    """The update as of now."""
     there: TableFormat | None = TableBeside.open(storage)
     settings, snapshot = asked.settings(topic, there, storage), log.snapshot(topic)
     decoders = typed_columns(log).readers(snapshot, {**(settings.formats or {}), **asked.formats})
-    columns = COLUMNS if there is None else tuple(name for name in there.columns if name in RECORD_SCHEMA.names)
-    selection = Selection(columns, READ_COMMITTED, settings.view)
+    names = COLUMNS if there is None else tuple(name for name in there.schema.names if name in RECORD_SCHEMA.names)
+    selection = Selection(names, READ_COMMITTED, settings.view)
     scan = Scan(log.storage, snapshot, snapshot.offset_bounds(READ_COMMITTED), selection, decoders)
-    if there is not None:
-        there.check_columns(scan.schema)
-    elif not report.dry_run:
-        there = TableBeside.create(storage, scan.schema, asked.partition_by, settings)
-        _check_same(storage, there.settings, settings)  # another process may have made it
+    schema, columns = scan.schema, None
+    if there is None:
+        TableBeside.check_columns(schema)
+    else:
+        columns = there.new_columns(schema, asked.remembered(settings))
+        schema = there.schema if columns is None else columns.schema
+
+    def make() -> TableFormat:
+        table = TableBeside.create(storage, schema, asked.partition_by, settings)
+        made = (settings, [asked.partition_by] if asked.partition_by else [])
+        _check_same(storage, (table.settings, table.partitioned_by), made)  # another process may have made it
+        return table
+
+    by_day = bool(asked.partition_by if there is None else there.partitioned_by)
     history = iter(()) if there is None else there.positions()
     before = next(history, None)
     if asked.keys and not settings.archive:
@@ -395,10 +420,15 @@ def _planned(
         [] if there is None else there.files(),
         at_ms,
         typed_key=any(decoder.chosen.column == "key" for decoder in decoders),
-        erased=_erased(scan, before, history, asked.keys, report) if settings.archive else (),
+        needs_new_files=columns is not None and columns.needs_new_files,
+        erased=_erased(scan, schema, before, history, asked.keys, report) if settings.archive else (),
     )
     position = partial(TablePositions.of, snapshot, at_ms, None if log.is_kafka else snapshot.version)
-    return _Update(there, settings, scan, before, plan, position, run, report)
+    return _Update(storage, there, make, by_day, settings, scan, schema, columns, before, plan, position, run, report)
+
+
+def _form(table: TableFormat) -> tuple[pa.Schema, list[str]]:
+    return table.schema, table.partitioned_by
 
 
 def _operations(log: LogDirectory, snapshot: Snapshot, before: TablePositions | None) -> set[str | None] | None:
@@ -415,6 +445,7 @@ def _operations(log: LogDirectory, snapshot: Snapshot, before: TablePositions | 
 
 def _erased(
     scan: Scan,
+    schema: pa.Schema,
     before: TablePositions | None,
     earlier: Iterator[TablePositions | None],
     keys: Sequence[bytes],
@@ -446,9 +477,10 @@ def _erased(
     else:
         return []  # the archive was made after it
     batch = pa.record_batch({"key": pa.array(keys, pa.binary())})
-    typed = decode_batch(batch, [decoder for decoder in scan.decoders if decoder.chosen.column == "key"])
+    decoders = [decoder for decoder in scan.decoders if decoder.chosen.column == "key"]
+    typed = recast(decode_batch(batch, decoders).column("key"), schema.field("key").type)
     ends = {} if position is None else {number: position.end(number) for number in position.positions}
-    return [OtherKeys(typed.column("key")), FromOffsets(ends)]
+    return [OtherKeys(typed), FromOffsets(ends)]
 
 
 def _tasks(parts: Iterable[Part | ViewPart]) -> list[list[Part | ViewPart]]:

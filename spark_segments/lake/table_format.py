@@ -106,14 +106,25 @@ class TablePositions:
         return TablePositions(topic_id, positions, starts, said["at_ms"], said["version"], said.get("across", False))
 
 
+@dataclass(frozen=True, slots=True)
+class NewColumns:
+    """What the columns of a table become with a commit, beside what its settings become. `needs_new_files`: the files
+    that are there do not fit these columns, and each is to be written anew; columns that a file lacks are null.
+    """
+
+    schema: pa.Schema
+    settings: TableSettings
+    needs_new_files: bool
+
+
 class TableFormat(Protocol):
-    """A version of the table at a storage's root. `columns`: those that lie in files. `settings`: None for a table that
-    other programs made.
+    """A version of the table at a storage's root. `schema`: of the columns that lie in files. `settings`: None for a
+    table that other programs made.
     """
 
     storage: Storage
     version: int
-    columns: list[str]
+    schema: pa.Schema
     partitioned_by: list[str]
     settings: TableSettings | None
 
@@ -123,12 +134,16 @@ class TableFormat(Protocol):
 
     @classmethod
     def create(cls, storage: Storage, schema: pa.Schema, partition_by: str | None, settings: TableSettings) -> Self:
-        """Makes a table without rows. Of several processes that make it at once, only the first does. Raises
-        InvalidOptionError for columns that the format does not have.
-        """
+        """Makes a table without rows. Of several processes that make it at once, only the first does."""
 
-    def check_columns(self, schema: pa.Schema) -> None:
-        """Raises InvalidOptionError where the columns that would be written are others than the table's."""
+    @classmethod
+    def check_columns(cls, schema: pa.Schema) -> None:
+        """Raises InvalidOptionError that names a column which the format cannot have."""
+
+    def new_columns(self, schema: pa.Schema, settings: TableSettings) -> NewColumns | None:
+        """What the columns become by the format's rules where the topic has those of `schema`: fields that either has,
+        each of the wider type. None: they stay. Raises InvalidOptionError that names a column where there are none.
+        """
 
     def positions(self) -> Iterator[TablePositions | None]:
         """The positions of the commits that made what this version holds, the newest first; in the end None where
@@ -141,7 +156,13 @@ class TableFormat(Protocol):
     def files(self) -> list[DataFile]:
         """The files of this version."""
 
-    def commit(self, position: TablePositions, added: Iterable[DataFile], removed: Iterable[DataFile]) -> bool:
+    def commit(
+        self,
+        position: TablePositions,
+        added: Iterable[DataFile],
+        removed: Iterable[DataFile],
+        columns: NewColumns | None = None,
+    ) -> bool:
         """Puts the next version; False where another commit has its number, or this one whose reply was lost."""
 
     def tidy(self) -> None:

@@ -285,10 +285,15 @@ class Columns:
         return pa.schema([whole.field(name) for name in self._decoded_names])
 
     def conformed(self, batches: Iterable[pa.RecordBatch], schema: pa.Schema | None = None) -> Iterator[pa.RecordBatch]:
-        """Batches that `decoded` gave, each in exactly the schema, or in another one of these columns."""
+        """Batches that `decoded` gave, each in exactly the schema, or in another. Columns that they lack are null."""
         schema = self.schema if schema is None else schema
         for batch in batches:
-            arrays = [recast(batch.column(field.name), field.type) for field in schema]
+            arrays = [
+                recast(batch.column(field.name), field.type)
+                if field.name in batch.schema.names
+                else pa.nulls(batch.num_rows, field.type)
+                for field in schema
+            ]
             yield pa.RecordBatch.from_arrays(arrays, schema=schema)
 
     @property

@@ -34,14 +34,15 @@ def _check(given: pa.DataType, kind: pa.DataType, path: str) -> None:
     elif t.is_map(given) and t.is_map(kind):
         _check(given.key_type, kind.key_type, f"{path}{{}}")
         _check(given.item_type, kind.item_type, f"{path}{{}}")
-    elif not _is_wider(given, kind):
+    elif not is_wider(given, kind):
         raise Undecodable(f"{path or 'the value'} is {given} in the schema of the row, and {kind} is read")
 
 
-def _is_wider(given: pa.DataType, kind: pa.DataType) -> bool:
+def is_wider(given: pa.DataType, kind: pa.DataType) -> bool:
+    """Whether `kind` has all values of `given`; of decimals, as far as its digits before the point are enough."""
     t = pa.types
     if isinstance(given, pa.BaseExtensionType):
-        return _is_wider(given.storage_type, kind)
+        return is_wider(given.storage_type, kind)
     if given == kind or t.is_null(given):
         return True
     if t.is_integer(given):

@@ -487,7 +487,7 @@ def test_a_table_stays_what_it_was_made_as(orders, uri):
     for other in ({"view": "latest"}, {"archive": True}, {"partition_by": "day"}):
         with pytest.raises(InvalidOptionError, match="another one"):
             table(orders, topics=["orders"], table_uri=uri, **other)
-    with pytest.raises(InvalidOptionError, match="other columns"):
+    with pytest.raises(InvalidOptionError, match="column value cannot take what the topic has"):
         table(orders, topics=["orders"], table_uri=uri, formats={"value.format": "string"})
     orders.create_topic("prices")
     with pytest.raises(InvalidOptionError, match="another one"):

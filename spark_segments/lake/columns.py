@@ -1,0 +1,117 @@
+"""The columns of a table whose topic gets other columns: those that hold the rows of both, or the one that stands
+against it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+
+import pyarrow as pa
+
+from spark_segments.errors import InvalidOptionError
+from spark_segments.values.widening import is_wider
+
+MOST_DIGITS = 38
+"""The most digits of a decimal in Parquet's readers."""
+
+
+def check_columns(schema: pa.Schema, table_format: str, has_type: Callable[[pa.DataType], bool]) -> None:
+    """Raises InvalidOptionError that names the first column that tables of a format cannot have. `has_type`: whether
+    they have a type that is no struct, list or map.
+    """
+    for path, reason in _unfit(schema, "", has_type):
+        raise InvalidOptionError(
+            f"{table_format} cannot have the column {path}: {reason}",
+            hint=f"Leave it out or give it another type: {path.partition('.')[0]}.schema takes Spark's DDL",
+        )
+
+
+def _unfit(fields: Iterable[pa.Field], path: str, has_type: Callable[[pa.DataType], bool]) -> Iterator[tuple[str, str]]:
+    """(column, why it cannot be)"""
+    names: dict[str, str] = {}
+    for field in fields:
+        at, kind, t = path + field.name, field.type, pa.types
+        if (other := names.setdefault(field.name.lower(), field.name)) != field.name:
+            yield at, f"{path}{other} differs in case alone"
+        while t.is_list(kind):
+            at, kind = f"{at}[]", kind.value_type
+        if t.is_map(kind):
+            yield from _unfit([kind.key_field, kind.item_field], f"{at}.", has_type)
+        elif t.is_struct(kind):
+            if not kind.num_fields:
+                yield at, "it is a struct without fields"
+            yield from _unfit(kind, f"{at}.", has_type)
+        elif not has_type(kind):
+            yield at, f"its type is {kind}"
+
+
+def columns_of_both(table: pa.Schema, topic: pa.Schema, path: str) -> pa.Schema:
+    """The columns of a table that has its own rows and those of the topic: the fields of either, by name, each of the
+    wider type. `path`: the table's.
+
+    Raises InvalidOptionError that names the first column where neither type is wider.
+    """
+    return pa.schema(_both(table, topic, "", path), table.metadata)
+
+
+def _both(table: Iterable[pa.Field], topic: Iterable[pa.Field], at: str, path: str) -> list[pa.Field]:
+    fields = {field.name: field for field in table}
+    for field in topic:
+        there = fields.get(field.name)
+        kind = field.type if there is None else _wider(there.type, field.type, at + field.name, path)
+        fields[field.name] = pa.field(field.name, kind) if there is None else there.with_type(kind)
+    return list(fields.values())
+
+
+def _wider(table: pa.DataType, topic: pa.DataType, at: str, path: str) -> pa.DataType:
+    t = pa.types
+    if table == topic:
+        return table
+    if t.is_struct(table) and t.is_struct(topic):
+        return pa.struct(_both(table, topic, f"{at}.", path))
+    if t.is_list(table) and t.is_list(topic):
+        (element,) = _both([table.value_field], [topic.value_field.with_name(table.value_field.name)], f"{at}.", path)
+        return pa.list_(element)
+    if t.is_map(table) and t.is_map(topic):
+        names = table.key_field.name, table.item_field.name
+        theirs = [topic.key_field.with_name(names[0]), topic.item_field.with_name(names[1])]
+        return pa.map_(*_both([table.key_field, table.item_field], theirs, f"{at}.", path))
+    digits, others = _digits(table), _digits(topic)
+    if digits and others and (t.is_decimal(table) or t.is_decimal(topic)):
+        before, behind = max(digits[0], others[0]), max(digits[1], others[1])
+        if before + behind <= MOST_DIGITS:
+            return pa.decimal128(before + behind, behind)
+    elif is_wider(table, topic):
+        return topic
+    elif is_wider(topic, table):
+        return table
+    raise InvalidOptionError(
+        f"The table's column {at} cannot take what the topic has",
+        path=path,
+        expected=f"{table}, or a wider type",
+        found=topic,
+        hint=f"Set {at.partition('.')[0]}.schema to Spark's DDL with the type of the table, or make another table",
+    )
+
+
+def _digits(kind: pa.DataType) -> tuple[int, int] | None:
+    """(digits before the point, digits behind it) of a decimal or an integer; None for other types."""
+    if pa.types.is_decimal(kind):
+        return kind.precision - kind.scale, kind.scale
+    return ({8: 3, 16: 5, 32: 10, 64: 19}[kind.bit_width], 0) if pa.types.is_signed_integer(kind) else None
+
+
+def are_retyped(before: Iterable[pa.Field], after: Iterable[pa.Field]) -> bool:
+    """Whether a column that both have is of another type, however deep."""
+    fields = {field.name: field.type for field in after}
+    return any(_is_retyped(field.type, fields[field.name]) for field in before)
+
+
+def _is_retyped(before: pa.DataType, after: pa.DataType) -> bool:
+    if before == after or not pa.types.is_nested(before):
+        return bool(before != after)
+    return are_retyped(_fields(before), _fields(after))
+
+
+def _fields(kind: pa.DataType) -> list[pa.Field]:
+    return [kind.field(number) for number in range(kind.num_fields)]
