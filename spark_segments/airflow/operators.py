@@ -152,7 +152,7 @@ class VacuumOperator(SegmentsOperator):
 
 
 class TableOperator(SegmentsOperator):
-    """Brings the Delta table beside a topic in step, and makes it where there is none: `segments table`.
+    """Brings the Delta or Iceberg table beside a topic in step, and makes it where there is none: `segments table`.
 
     `arguments` such as ["--value-format", "json"] say what a new table is like. The table remembers them.
     """

@@ -15,11 +15,14 @@ from spark_segments.maintenance.rolling.roll import roll
 Job = Callable[..., Report]
 
 
-def jobs_in_order(table_uri: str | None = None) -> list[Job]:
+def jobs_in_order(table_uri: str | None = None, catalog: str | None = None) -> list[Job]:
     """The jobs. In a dry run each plans on what those before it would leave. With tables at `table_uri`, those that are
     there are brought in step first, so that an archive has what the other jobs take, and once more before vacuum.
+    `catalog`: that of Iceberg tables.
     """
-    tables: list[Job] = [] if table_uri is None else [functools.partial(table, table_uri=table_uri, existing=True)]
+    tables: list[Job] = []
+    if table_uri is not None:
+        tables = [functools.partial(table, table_uri=table_uri, existing=True, catalog=catalog)]
     planned: dict[str, Snapshot] = {}
     *jobs, last = [functools.partial(job, planned=planned) for job in (roll, retain, compact, vacuum)]
     return [*tables, *jobs, *tables, last]

@@ -51,16 +51,17 @@ class LogDir(LogDirectory, Prints):
         dry_run: bool = False,
         progress: Progress | None = None,
         table_uri: str | None = None,
+        catalog: str | None = None,
     ) -> list[Report]:
         """Runs the jobs that keep a log in order: roll, retain, compact, vacuum. Returns their reports, in that order.
 
         `topics`: names and patterns (`orders*`). `table_uri`: where the topics' tables are that are kept in step before
-        these jobs and before vacuum, with {topic} in it. `spark_segments.maintenance` has each job by itself, and the
-        others.
+        these jobs and before vacuum, with {topic} in it; `catalog`: that of Iceberg tables.
+        `spark_segments.maintenance` has each job by itself, and the others.
         """
         from spark_segments.face.in_order import jobs_in_order
 
-        jobs = jobs_in_order(table_uri)
+        jobs = jobs_in_order(table_uri, catalog)
         return [job(self, topics=topics, spark=spark, dry_run=dry_run, progress=progress) for job in jobs]
 
     # Kafka's directories

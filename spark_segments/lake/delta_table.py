@@ -47,7 +47,7 @@ _RESTORE = "RESTORE"
 
 
 class TableBeside:
-    """The `TableFormat` of Delta."""
+    """The `TableFormat` of Delta, and the `Tables`."""
 
     def __init__(self, storage: Storage, table: DeltaTable) -> None:
         self.storage, self._table, self.version = storage, table, int(table.version())
@@ -104,14 +104,15 @@ class TableBeside:
         return made
 
     @classmethod
-    def check_columns(cls, schema: pa.Schema) -> None:
+    def fitting(cls, schema: pa.Schema) -> pa.Schema:
         check_columns(schema, "A Delta table", lambda kind: kind in _TYPES or pa.types.is_decimal128(kind))
+        return schema
 
     def new_columns(self, schema: pa.Schema, settings: TableSettings) -> NewColumns | None:
         both = columns_of_both(self.schema, schema, self.storage.uri)
         if both == self.schema:
             return None
-        self.check_columns(both)
+        self.fitting(both)
         # Delta has other types in old files by its feature typeWidening, which many readers lack.
         return NewColumns(both, settings, needs_new_files=are_retyped(self.schema, both))
 

@@ -35,6 +35,7 @@ from spark_segments.execution import in_bins, run_tasks, task_slots
 from spark_segments.extensions import typed_columns
 from spark_segments.format.layout import RECORD_SCHEMA
 from spark_segments.lake.delta_table import TableBeside
+from spark_segments.lake.iceberg_table import IcebergTables
 from spark_segments.lake.plan import TablePlan, TopicSince, plan_table, rival_offsets
 from spark_segments.lake.rows import (
     FromOffsets,
@@ -52,6 +53,7 @@ from spark_segments.lake.table_format import (
     NewColumns,
     TableFormat,
     TablePositions,
+    Tables,
     TableSettings,
 )
 from spark_segments.log import (
@@ -77,6 +79,8 @@ if TYPE_CHECKING:
     from spark_segments.log.reading.across import ViewPart
 
 Run = Callable[[Callable[[Any], Any], Sequence[Any]], list[Any]]
+
+DELTA, ICEBERG = FORMATS = ("delta", "iceberg")
 
 TOPIC = "{topic}"
 """In a table's address: the name of the topic."""
@@ -110,8 +114,10 @@ def table(
     keys: Sequence[bytes] = (),
     table_options: Mapping[str, str] | None = None,
     existing: bool = False,
+    table_format: str | None = None,
+    catalog: str | None = None,
 ) -> Report:
-    """Brings the Delta table at `table_uri` to what may be read of the topic now, and makes it where there is none.
+    """Brings the table at `table_uri` to what may be read of the topic now, and makes it where there is none.
 
     Columns: key, value, headers, partition, offset, timestamp. `formats`, options such as value.format, make key and
     value typed. `partition_by` "day": a column `day` of the timestamp's day, by UTC. The table remembers how it was
@@ -125,6 +131,10 @@ def table(
 
     Other programs may tidy the table, and restore an earlier version of it: the next call brings what came after that.
     Any other change of its rows is an error, until the table is restored to the version before.
+
+    `table_format`: "delta" or "iceberg"; by default that of the table, and delta for a new one. Iceberg tables are in
+    the `catalog` of pyiceberg's configuration, by the last two names of their address, or in the SQLite catalog
+    iceberg.sqlite beside them. A later call needs the catalog, too.
 
     With several topics `table_uri` has {topic} in it. `existing`: topics without a table there are passed over.
     `spark`: its executors read and write. A commit holds what its partitions' lines say, and a plain table gets more
@@ -148,6 +158,9 @@ def table(
         raise InvalidOptionError("No such table", expected=expected, found=view)
     if partition_by not in (None, *PARTITION_COLUMNS):
         raise InvalidOptionError("partition_by", expected=" or ".join(PARTITION_COLUMNS), found=partition_by)
+    if table_format not in (None, *FORMATS) or (catalog and table_format == DELTA):
+        expected = f"{' or '.join(FORMATS)}, and a catalog with {ICEBERG} alone"
+        raise InvalidOptionError("table_format", expected=expected, found=table_format)
     options = dict(log.storage.storage_options if table_options is None else table_options)
     asked = _Asked(view, archive, dict(formats or {}), partition_by, keys)
     report = Report("table", dry_run)
@@ -156,11 +169,12 @@ def table(
         storage = Storage(table_uri.replace(TOPIC, name), options)
         LogDirectory.check_apart(storage)
         try:
-            if existing and TableBeside.open(storage) is None:
+            tables = _tables(storage, table_format, catalog)
+            if existing and tables.open(storage) is None:
                 continue
             for _ in range(TRIES):
                 at_ms = log.storage.now_ms() if now_ms is None else now_ms
-                update = _planned(log, name, storage, asked, at_ms, report, run)
+                update = _planned(log, name, storage, tables, asked, at_ms, report, run)
                 if dry_run or update.in_step(WAVE_BYTES_A_SLOT * task_slots(spark)):
                     update.note(name)
                     break
@@ -227,6 +241,7 @@ class _Update:
     """
 
     storage: Storage
+    tables: Tables
     table: TableFormat | None
     make: Callable[[], TableFormat]
     by_day: bool
@@ -344,7 +359,7 @@ class _Update:
                 return False
         for _ in range(TRIES):
             has_committed = current.commit(position, added, removed, self.columns)
-            latest = current.open(current.storage)
+            latest = self.tables.open(self.storage)
             if latest is None:
                 return False
             there = next(latest.positions(), None)
@@ -383,13 +398,14 @@ def _planned(
     log: LogDirectory,
     topic: str,
     storage: Storage,
+    tables: Tables,
     asked: _Asked,
     at_ms: int,
     report: Report,
     run: Run,
 ) -> _Update:
     """The update as of now."""
-    there: TableFormat | None = TableBeside.open(storage)
+    there = tables.open(storage)
     settings, snapshot = asked.settings(topic, there, storage), log.snapshot(topic)
     decoders = typed_columns(log).readers(snapshot, {**(settings.formats or {}), **asked.formats})
     names = COLUMNS if there is None else tuple(name for name in there.schema.names if name in RECORD_SCHEMA.names)
@@ -397,13 +413,13 @@ def _planned(
     scan = Scan(log.storage, snapshot, snapshot.offset_bounds(READ_COMMITTED), selection, decoders)
     schema, columns = scan.schema, None
     if there is None:
-        TableBeside.check_columns(schema)
+        schema = tables.fitting(schema)
     else:
         columns = there.new_columns(schema, asked.remembered(settings))
         schema = there.schema if columns is None else columns.schema
 
     def make() -> TableFormat:
-        table = TableBeside.create(storage, schema, asked.partition_by, settings)
+        table = tables.create(storage, schema, asked.partition_by, settings)
         made = (settings, [asked.partition_by] if asked.partition_by else [])
         _check_same(storage, (table.settings, table.partitioned_by), made)  # another process may have made it
         return table
@@ -424,7 +440,22 @@ def _planned(
         erased=_erased(scan, schema, before, history, asked.keys, report) if settings.archive else (),
     )
     position = partial(TablePositions.of, snapshot, at_ms, None if log.is_kafka else snapshot.version)
-    return _Update(storage, there, make, by_day, settings, scan, schema, columns, before, plan, position, run, report)
+    return _Update(
+        storage, tables, there, make, by_day, settings, scan, schema, columns, before, plan, position, run, report
+    )
+
+
+def _tables(storage: Storage, table_format: str | None, catalog: str | None) -> Tables:
+    """The tables among which the one at the storage is, or is to be made."""
+    iceberg = IcebergTables(catalog)
+    if catalog is None and table_format != ICEBERG:
+        if not IcebergTables.have_own(storage):
+            return TableBeside
+        if table_format is not None:
+            _check_same(storage, ICEBERG, table_format)
+    elif iceberg.open(storage) is None and TableBeside.open(storage) is not None:
+        _check_same(storage, DELTA, ICEBERG)
+    return iceberg
 
 
 def _form(table: TableFormat) -> tuple[pa.Schema, list[str]]:

@@ -1,6 +1,6 @@
 """The border between a table and its format on disk: all that an update asks of a table, and the values it asks with.
 
-Delta (delta_table.py) is the one format there is. Another one is a class of these methods.
+Delta (delta_table.py) and Iceberg (iceberg_table.py) are the formats. Another one is two classes of these methods.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol, Self
+from typing import Any, Protocol
 
 import pyarrow as pa
 
@@ -117,6 +117,21 @@ class NewColumns:
     needs_new_files: bool
 
 
+class Tables(Protocol):
+    """A format's tables."""
+
+    def open(self, storage: Storage) -> TableFormat | None:
+        """The latest version; None where there is no table. Raises LogDirError for a table that none may write to."""
+
+    def create(
+        self, storage: Storage, schema: pa.Schema, partition_by: str | None, settings: TableSettings
+    ) -> TableFormat:
+        """Makes a table without rows. Of several processes that make it at once, only the first does."""
+
+    def fitting(self, schema: pa.Schema) -> pa.Schema:
+        """The columns as the format has them. Raises InvalidOptionError that names a column which it cannot have."""
+
+
 class TableFormat(Protocol):
     """A version of the table at a storage's root. `schema`: of the columns that lie in files. `settings`: None for a
     table that other programs made.
@@ -127,18 +142,6 @@ class TableFormat(Protocol):
     schema: pa.Schema
     partitioned_by: list[str]
     settings: TableSettings | None
-
-    @classmethod
-    def open(cls, storage: Storage) -> Self | None:
-        """The latest version; None where there is no table. Raises LogDirError for a table that none may write to."""
-
-    @classmethod
-    def create(cls, storage: Storage, schema: pa.Schema, partition_by: str | None, settings: TableSettings) -> Self:
-        """Makes a table without rows. Of several processes that make it at once, only the first does."""
-
-    @classmethod
-    def check_columns(cls, schema: pa.Schema) -> None:
-        """Raises InvalidOptionError that names a column which the format cannot have."""
 
     def new_columns(self, schema: pa.Schema, settings: TableSettings) -> NewColumns | None:
         """What the columns become by the format's rules where the topic has those of `schema`: fields that either has,

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from deltalake import DeltaTable
+from pyiceberg.catalog import load_catalog
 
 from spark_segments.maintenance import table
 from tests.topics import append
@@ -15,7 +18,19 @@ def by_place(rows):
     return sorted(rows, key=lambda row: (row["partition"], row["offset"]))
 
 
+def is_iceberg(uri):
+    """Whether tests have an Iceberg table at the address: its directory has the name."""
+    return Path(uri).parent.name == "iceberg"
+
+
+def iceberg_table(uri):
+    catalog = load_catalog("segments", type="sql", uri=f"sqlite:///{Path(uri).parent}/iceberg.sqlite")
+    return catalog.load_table(Path(uri).parts[-2:])
+
+
 def content(uri):
+    if is_iceberg(uri):
+        return by_place(iceberg_table(uri).scan(selected_fields=COLUMNS).to_arrow().to_pylist())
     return by_place(DeltaTable(uri).to_pyarrow_table(columns=COLUMNS).to_pylist())
 
 
@@ -29,14 +44,18 @@ def readable(log, topic="orders", view=None):
 
 def update(log, uri, topic="orders", **options):
     """What the report says of the table, and that no part of it failed."""
-    report = table(log, topics=[topic], table_uri=uri, **options)
+    report = table(log, topics=[topic], table_uri=uri, **_of_format(uri), **options)
     assert report.failed == []
     return report.details[topic]
 
 
 def failure(log, uri, **options):
-    (line,) = table(log, topics=["orders"], table_uri=uri, **options).failed
+    (line,) = table(log, topics=["orders"], table_uri=uri, **_of_format(uri), **options).failed
     return line["error"]
+
+
+def _of_format(uri):
+    return {"table_format": "iceberg"} if is_iceberg(uri) else {}
 
 
 def with_orders(log, partitions=1):

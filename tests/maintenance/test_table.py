@@ -38,8 +38,14 @@ KINDS = (None, "latest")
 DAY_MS = 24 * 3_600_000
 
 
+@pytest.fixture(params=["delta", "iceberg"])
+def uri(tmp_path, request):
+    return str(tmp_path / request.param / "table")
+
+
 @pytest.fixture
-def uri(tmp_path):
+def delta(tmp_path):
+    """The address of a table that the test knows as one of Delta."""
     return str(tmp_path / "table")
 
 
@@ -113,22 +119,22 @@ def test_a_tombstone_takes_its_row_of_a_latest_table_and_an_unknown_one_takes_no
     assert [(row["key"], row["value"]) for row in content(uri)] == [(b"c", b"1"), (b"b", b"3")]
 
 
-def test_values_are_columns_and_days_are_partitions(log, uri):
+def test_values_are_columns_and_days_are_partitions(log, delta):
     log.create_topic("orders")
     times = pa.array([0, 1, DAY_MS], pa.timestamp("ms", "UTC"))
     append(log, (b"1", b'{"n": 1}'), (b"2", b'{"n": 2}'), (b"3", None), timestamp=times)
     formats = {"value.format": "json", "value.schema": "n int", "key.format": "string"}
-    update(log, uri, formats=formats, partition_by="day")
+    update(log, delta, formats=formats, partition_by="day")
     append(log, (b"4", b'{"n": 4}'), timestamp=times[2:])
-    update(log, uri)  # the table remembers its formats
-    rows = by_place(DeltaTable(uri).to_pyarrow_table().to_pylist())
+    update(log, delta)  # the table remembers its formats
+    rows = by_place(DeltaTable(delta).to_pyarrow_table().to_pylist())
     assert [(row["key"], row["value"], str(row["day"])) for row in rows] == [
         ("1", {"n": 1}, "1970-01-01"),
         ("2", {"n": 2}, "1970-01-01"),
         ("3", None, "1970-01-02"),
         ("4", {"n": 4}, "1970-01-02"),
     ]
-    first = DeltaTable(uri).to_pyarrow_table(filters=[("day", "=", date(1970, 1, 1))])
+    first = DeltaTable(delta).to_pyarrow_table(filters=[("day", "=", date(1970, 1, 1))])
     assert first.num_rows == 2
 
 
@@ -410,15 +416,15 @@ def test_a_latest_table_is_made_anew_where_tombstones_may_be_gone(orders, uri):
 # Other commits
 
 
-def test_a_commit_of_somebody_else_does_not_hide_the_position(orders, uri, view):
-    update(orders, uri, view=view)
+def test_a_commit_of_somebody_else_does_not_hide_the_position(orders, delta, view):
+    update(orders, delta, view=view)
     for number in range(12):
         properties = {"delta.checkpointInterval": str(10 + number)}
         tidy = CommitProperties(custom_metadata={"userMetadata": "tidy"})
-        DeltaTable(uri).alter.set_table_properties(properties, commit_properties=tidy)
+        DeltaTable(delta).alter.set_table_properties(properties, commit_properties=tidy)
     append(orders, (b"d", b"1"))
-    assert update(orders, uri)["why"] is None
-    assert content(uri) == readable(orders, view=view)
+    assert update(orders, delta)["why"] is None
+    assert content(delta) == readable(orders, view=view)
 
 
 def test_an_update_in_between_is_not_done_again(orders, uri, view):
@@ -434,18 +440,18 @@ def test_an_update_in_between_is_not_done_again(orders, uri, view):
     assert content(uri) == readable(orders, view=view)
 
 
-def test_a_tidy_commit_in_between_is_no_hindrance(orders, uri, view):
-    update(orders, uri, view=view)
+def test_a_tidy_commit_in_between_is_no_hindrance(orders, delta, view):
+    update(orders, delta, view=view)
     append(orders, (b"d", b"1"))
     read = []
 
     def progress(done, tasks):
         if not read:
-            DeltaTable(uri).alter.set_table_properties({"delta.checkpointInterval": "20"})
+            DeltaTable(delta).alter.set_table_properties({"delta.checkpointInterval": "20"})
         read.append(done)
 
-    assert update(orders, uri, progress=progress)["version"] == 3
-    assert content(uri) == readable(orders, view=view)
+    assert update(orders, delta, progress=progress)["version"] == 3
+    assert content(delta) == readable(orders, view=view)
 
 
 def test_a_table_that_others_bring_forward_all_the_time_is_an_error(orders, uri):
@@ -457,26 +463,26 @@ def test_a_table_that_others_bring_forward_all_the_time_is_an_error(orders, uri)
     assert content(uri) == readable(orders)[:-1]
 
 
-def test_a_table_that_others_have_optimized_follows_on(orders, uri, view):
+def test_a_table_that_others_have_optimized_follows_on(orders, delta, view):
     for value in (b"1", b"2", b"3"):
         append(orders, (b"a", value), (b"d", value))
-        update(orders, uri, view=view)
-    DeltaTable(uri).optimize.compact()
+        update(orders, delta, view=view)
+    DeltaTable(delta).optimize.compact()
     append(orders, (b"b", b"2"))
     cleaned(orders)
-    update(orders, uri)
-    assert content(uri) == readable(orders, view=view)
+    update(orders, delta)
+    assert content(delta) == readable(orders, view=view)
 
 
-def test_a_table_is_opened_from_its_checkpoint(orders, uri):
+def test_a_table_is_opened_from_its_checkpoint(orders, delta):
     for number in range(11):
         append(orders, (b"d", b"%d" % number))
-        update(orders, uri)
-    assert (Path(uri) / f"_delta_log/{10:020d}.checkpoint.parquet").exists()
-    (Path(uri) / f"_delta_log/{3:020d}.json").unlink()
+        update(orders, delta)
+    assert (Path(delta) / f"_delta_log/{10:020d}.checkpoint.parquet").exists()
+    (Path(delta) / f"_delta_log/{3:020d}.json").unlink()
     append(orders, (b"e", b"1"))
-    update(orders, uri)
-    assert content(uri) == readable(orders)
+    update(orders, delta)
+    assert content(delta) == readable(orders)
 
 
 # What is refused
@@ -498,15 +504,15 @@ def test_a_table_stays_what_it_was_made_as(orders, uri):
         table(orders, topics=["orders"], table_uri=uri, keys=[b"a"])
 
 
-def test_a_damaged_table_is_an_error_that_names_it(orders, uri):
-    update(orders, uri)
-    (Path(uri) / f"_delta_log/{1:020d}.json").write_text("{")
-    assert uri in failure(orders, uri)
+def test_a_damaged_table_is_an_error_that_names_it(orders, delta):
+    update(orders, delta)
+    (Path(delta) / f"_delta_log/{1:020d}.json").write_text("{")
+    assert delta in failure(orders, delta)
 
 
-def test_a_table_of_others_is_left_alone(orders, uri):
-    DeltaTable.create(uri, pa.schema([("n", pa.int32())]))
-    assert "beside a topic" in failure(orders, uri)
+def test_a_table_of_others_is_left_alone(orders, delta):
+    DeltaTable.create(delta, pa.schema([("n", pa.int32())]))
+    assert "beside a topic" in failure(orders, delta)
     with pytest.raises(LogDirError, match="inside a log directory"):
         table(orders, topics=["orders"], table_uri=f"{orders.uri}/table")
 
@@ -522,16 +528,16 @@ def test_a_position_is_the_same_after_json():
 # Other readers, and Spark
 
 
-def test_duckdb_and_polars_read_the_same(orders, uri, view):
+def test_duckdb_and_polars_read_the_same(orders, delta, view):
     append(orders, (b"a", b"2"))
-    update(orders, uri, view=view)
+    update(orders, delta, view=view)
     append(orders, (b"b", None))
-    update(orders, uri)
-    files = DeltaTable(uri).file_uris()
+    update(orders, delta)
+    files = DeltaTable(delta).file_uris()
     places = [(row["partition"], row["offset"], row["key"], row["value"]) for row in readable(orders, view=view)]
     wanted = ", ".join(("partition", '"offset"', "key", "value"))
     assert sorted(duckdb.sql(f"SELECT {wanted} FROM read_parquet({files})").fetchall()) == places
-    assert sorted(pl.read_delta(uri).select("partition", "offset", "key", "value").rows()) == places
+    assert sorted(pl.read_delta(delta).select("partition", "offset", "key", "value").rows()) == places
 
 
 def test_a_table_on_an_object_store_follows_and_is_read_there(s3_options, tmp_path):
@@ -552,13 +558,13 @@ def test_a_table_on_an_object_store_follows_and_is_read_there(s3_options, tmp_pa
 
 @pytest.mark.spark
 @pytest.mark.slow
-def test_a_session_does_the_work_and_spark_reads_the_files(spark, orders, uri, view):
+def test_a_session_does_the_work_and_spark_reads_the_files(spark, orders, delta, view):
     append(orders, (b"a", b"2"))
-    update(orders, uri, view=view, spark=spark)
+    update(orders, delta, view=view, spark=spark)
     append(orders, (b"b", None), (b"d", b"1"))
     cleaned(orders)
-    update(orders, uri, spark=spark)
-    frame = spark.read.parquet(*DeltaTable(uri).file_uris())
+    update(orders, delta, spark=spark)
+    frame = spark.read.parquet(*DeltaTable(delta).file_uris())
     assert by_place(frame.select(COLUMNS).toArrow().to_pylist()) == readable(orders, view=view)
 
 

@@ -237,25 +237,29 @@ class TableOptions(JobOptions):
     topic: list[str] | None = TOPICS
 
 
+CATALOG = option("The catalog of Iceberg tables, as pyiceberg's configuration names it.", metavar="NAME")
+
+
 @with_options
 def table(
     options: TableOptions,
     values: FormatOptions,
-    table: str = argument(
-        "TABLE", "The Delta table: a path or an s3://, gs://, abfs:// URI; {topic} stands for the topic."
-    ),
+    table: str = argument("TABLE", "The table: a path or an s3://, gs://, abfs:// URI; {topic} stands for the topic."),
     view: str | None = option("Keep the newest record of each key alone.", metavar="latest"),
     archive: bool | None = option("Keep what leaves the topic, but for erased keys.", "--archive/--no-archive"),
     partition_by: str | None = option("Partition the table by the day of timestamps.", metavar="day"),
+    table_format: str | None = option("The format of a new table; by default delta.", metavar="delta|iceberg"),
+    catalog: str | None = CATALOG,
     key: list[str] | None = KEY,
     key_base64: list[str] | None = KEY_BASE64,
     table_storage: list[str] | None = option("A storage option for TABLE, like --storage.", metavar="NAME=VALUE"),
 ) -> None:
-    """Keeps a Delta table beside a topic: its records as columns, for whatever reads Parquet.
+    """Keeps a Delta or Iceberg table beside a topic: its records as columns, for whatever reads Parquet.
 
     Makes the table where there is none, and brings it in step otherwise,
     exactly once however often it is killed or run. The table remembers how
-    it was made: later runs need LOG_DIR, TOPIC and TABLE alone.
+    it was made: later runs need LOG_DIR, TOPIC and TABLE alone, and the
+    --catalog of an Iceberg table. Without one it is in iceberg.sqlite beside it.
 
     What leaves the topic leaves the table with the next run: by retention,
     compaction, delete-records, erase or restore. --archive keeps it, but
@@ -263,6 +267,7 @@ def table(
 
     Example: segments table /data/log orders /data/tables/orders --value-format json --partition-by day
     Example: segments table /data/log customers /data/tables/customers --view latest
+    Example: segments table /data/log orders /data/lake/orders --table-format iceberg
     Example: segments table /data/log 'orders*' '/data/tables/{topic}'
     """
     from spark_segments.maintenance import table as job
@@ -270,6 +275,7 @@ def table(
     options.run_and_finish(
         job, table_uri=table, view=view, archive=archive, partition_by=partition_by, formats=values.of_values(),
         keys=key_bytes(key, key_base64), table_options=parse_overrides(table_storage) if table_storage else None,
+        table_format=table_format, catalog=catalog,
     )  # fmt: skip
 
 
@@ -277,6 +283,7 @@ def table(
 def maintain(
     options: TakingOptions,
     table: str | None = option("Keep the table there in step; {topic} stands for the topic.", metavar="TABLE"),
+    catalog: str | None = CATALOG,
     by: str | None = option("With --dry-run: what the jobs do by this time, such as 'in 3 days'.", metavar="TIME"),
 ) -> None:
     """Runs all maintenance jobs in order: roll, retain, compact, vacuum.
@@ -309,7 +316,7 @@ def maintain(
             )
         options = dataclasses.replace(options, now_ms=timestamp_ms(by))
     log = options.open()  # the jobs share it: each topic is opened once, and each job looks what came since
-    *jobs, vacuum_job = jobs_in_order(table)
+    *jobs, vacuum_job = jobs_in_order(table, catalog)
     now_ms = None if options.now_ms is None else min(options.now_ms, time.time_ns() // 1_000_000)
     by_the_clock = options if options.dry_run else dataclasses.replace(options, now_ms=now_ms)
     reports = [*(options.run(job, log) for job in jobs), by_the_clock.run(vacuum_job, log)]

@@ -1,0 +1,231 @@
+"""Iceberg tables: what is Iceberg's alone. What tables of both formats do is in test_table.py."""
+
+from __future__ import annotations
+
+import datetime as dt
+
+import duckdb
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from deltalake import DeltaTable
+from pyiceberg.catalog import load_catalog
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.exceptions import CommitStateUnknownException
+from pyiceberg.table.snapshots import Operation, Summary
+from pyiceberg.utils.config import Config
+
+from spark_segments.errors import InvalidOptionError, LogDirError
+from spark_segments.lake.iceberg_table import IcebergTable, IcebergTables
+from spark_segments.lake.plan import NO_POSITION
+from spark_segments.maintenance import erase, table
+from spark_segments.storage import Storage
+from tests.maintenance.table_rows import content, failure, iceberg_table, readable, update, with_orders
+from tests.topics import append
+
+DAY_MS = 24 * 3_600_000
+
+
+@pytest.fixture
+def uri(tmp_path):
+    return str(tmp_path / "iceberg" / "table")
+
+
+@pytest.fixture
+def orders(log):
+    return with_orders(log)
+
+
+def test_days_are_partitions_and_columns_follow_the_topic(log, uri):
+    log.create_topic("orders")
+    times = pa.array([0, DAY_MS, None], pa.timestamp("ms", "UTC"))
+    append(log, (b"1", b'{"n": 1}'), (b"2", b'{"n": 2}'), timestamp=times[:2])
+    update(log, uri, formats={"value.format": "json", "value.schema": "n int"}, partition_by="day")
+    append(log, (b"3", b'{"n": 5000000000, "m": "x"}'), timestamp=times[1:2])
+    update(log, uri, formats={"value.format": "json", "value.schema": "n bigint, m string"})
+    there = iceberg_table(uri)
+    assert [field.name for field in there.spec().fields] == ["timestamp_day"]
+    assert [file.file.partition[0] for file in there.scan("timestamp < '1970-01-02T00:00:00+00:00'").plan_files()] == [
+        0
+    ]
+    rows = there.scan().to_arrow().sort_by("offset").to_pylist()
+    assert [row["value"] for row in rows] == [
+        {"n": 1, "m": None}, {"n": 2, "m": None}, {"n": 5_000_000_000, "m": "x"},
+    ]  # fmt: skip
+    ids = {field.name: field.field_id for field in there.schema().fields}
+    for file in there.scan().plan_files():  # names are by id, in each file
+        columns = pq.read_schema(file.file.file_path)
+        assert {field.name: int(field.metadata[b"PARQUET:field_id"]) for field in columns} == ids
+
+
+def test_a_type_that_iceberg_has_no_way_to_is_an_error_that_names_the_column(log, uri):
+    log.create_topic("orders")
+    append(log, (b"1", b'{"n": 1}'))
+    update(log, uri, formats={"value.format": "json", "value.schema": "n smallint"})  # int, in Iceberg
+    with pytest.raises(InvalidOptionError, match=r"n: int -> double"):
+        table(log, topics=["orders"], table_uri=uri, formats={"value.schema": "n double"})
+    assert content(uri)[0]["value"] == {"n": 1}
+
+
+def test_readers_read_the_same(orders, uri, monkeypatch):
+    monkeypatch.setenv("POLARS_ICEBERG_PLANNER", "pyiceberg")
+    update(orders, uri)
+    erase(orders, topics=["orders"], keys=[b"a"])
+    update(orders, uri)
+    there = iceberg_table(uri)
+    places = [(row["offset"], row["key"]) for row in readable(orders)]
+    files = [task.file.file_path for task in there.scan().plan_files()]
+    assert duckdb.sql(f'SELECT "offset", key FROM read_parquet({files}) ORDER BY 1').fetchall() == places
+    assert pl.scan_iceberg(there).select("offset", "key").sort("offset").collect().rows() == places
+    rows = [row for file in files for row in pq.read_table(file).to_pylist()]
+    assert [row["value"] for row in rows if row["key"] == b"a"] == [None]  # the tombstone
+
+
+def test_a_table_is_in_the_catalog_that_is_named(orders, tmp_path, monkeypatch):
+    monkeypatch.setenv("PYICEBERG_CATALOG__HOUSE__TYPE", "sql")
+    monkeypatch.setenv("PYICEBERG_CATALOG__HOUSE__URI", f"sqlite:///{tmp_path}/house.sqlite")
+    monkeypatch.setattr("pyiceberg.catalog._ENV_CONFIG", Config())
+    uri = str(tmp_path / "sales" / "orders")
+    report = table(orders, topics=["orders"], table_uri=uri, catalog="house")
+    assert not report.failed
+    append(orders, (b"d", b"1"))
+    orders.maintain(table_uri=str(tmp_path / "sales" / "{topic}"), catalog="house")
+    assert load_catalog("house").load_table("sales.orders").scan().count() == 4
+    assert not (tmp_path / "sales" / "iceberg.sqlite").exists()
+
+
+def test_a_lost_reply_neither_doubles_nor_skips(orders, uri, monkeypatch):
+    update(orders, uri)
+    append(orders, (b"d", b"1"))
+    real = SqlCatalog.commit_table
+
+    def lost(*arguments):
+        real(*arguments)
+        monkeypatch.undo()
+        raise CommitStateUnknownException("gone")
+
+    monkeypatch.setattr(SqlCatalog, "commit_table", lost)
+    assert update(orders, uri)["version"] == 2
+    assert content(uri) == readable(orders)
+
+
+def test_a_catalog_that_fails_shows_none_of_its_configuration(orders, uri, monkeypatch):
+    update(orders, uri)
+    append(orders, (b"d", b"1"))
+
+    def fails(self, *_):
+        raise OSError(f"no way to {self.properties['uri']}")
+
+    monkeypatch.setattr(SqlCatalog, "commit_table", fails)
+    text = failure(orders, uri)
+    assert "OSError: no way to ***" in text and "sqlite:" not in text
+    monkeypatch.undo()
+    update(orders, uri)
+    assert content(uri) == readable(orders)
+
+
+def tidied(uri):
+    """Puts another program's snapshot of the same rows, for which pyiceberg has no function."""
+    there = iceberg_table(uri)
+    change = there.transaction()
+    with change.update_snapshot().overwrite() as files:
+        rewritten = [task.file for task in there.scan().plan_files()]
+        for file in rewritten:
+            files.delete_data_file(file)
+            files.append_data_file(file)
+    new, *updates = change._updates
+    summary = Summary(Operation.REPLACE, **new.snapshot.summary.additional_properties)
+    new = new.model_copy(update={"snapshot": new.snapshot.model_copy(update={"summary": summary})})
+    there.catalog.commit_table(there, change._requirements, (new, *updates))
+
+
+def test_maintenance_by_others_leaves_a_table_in_step(orders, uri):
+    update(orders, uri)
+    ours = iceberg_table(uri).current_snapshot().snapshot_id
+    tidied(uri)
+    there = IcebergTables().open(Storage(uri))
+    (position,) = there.positions()
+    metadata = there._table.metadata
+    newest = [snapshot for snapshot in metadata.snapshots if snapshot.snapshot_id != ours]
+    there._table.metadata = metadata.model_copy(update={"snapshots": newest})  # as Iceberg's own library expires
+    assert [*there.positions()] == [position, None]
+    append(orders, (b"d", b"1"))
+    assert update(orders, uri)["why"] is None
+    assert content(uri) == readable(orders)
+
+
+def test_a_table_whose_positions_are_gone_is_made_anew(orders, uri):
+    update(orders, uri)
+    ours = iceberg_table(uri).current_snapshot().snapshot_id
+    tidied(uri)
+    iceberg_table(uri).maintenance.expire_snapshots().by_id(ours).commit()  # pyiceberg takes the parent's id, too
+    append(orders, (b"d", b"1"))
+    assert update(orders, uri)["why"] == NO_POSITION
+    assert content(uri) == readable(orders)
+
+
+def test_a_table_that_was_rolled_back_gets_what_came_after(orders, uri):
+    update(orders, uri)
+    first = iceberg_table(uri).current_snapshot().snapshot_id
+    append(orders, (b"d", b"1"))
+    update(orders, uri)
+    iceberg_table(uri).manage_snapshots().rollback_to_snapshot(first).commit()
+    assert len(content(uri)) == 3
+    assert update(orders, uri)["why"] is None
+    assert content(uri) == readable(orders)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda there: there.delete("offset = 1"),
+        lambda there: there.append(there.scan().to_arrow()),
+        lambda there: there.overwrite(there.scan().to_arrow().slice(1)),
+    ],
+    ids=["delete", "append", "overwrite"],
+)
+def test_rows_that_others_changed_are_an_error_until_the_table_is_rolled_back(orders, uri, change):
+    update(orders, uri)
+    ours = iceberg_table(uri).current_snapshot().snapshot_id
+    change(iceberg_table(uri))
+    assert f"Roll the table back to snapshot {ours}" in failure(orders, uri)
+    iceberg_table(uri).manage_snapshots().rollback_to_snapshot(ours).commit()
+    append(orders, (b"d", b"1"))
+    update(orders, uri)
+    assert content(uri) == readable(orders)
+
+
+def test_a_table_of_the_other_format_is_left_alone(orders, tmp_path, uri):
+    delta = str(tmp_path / "table")
+    update(orders, delta)
+    update(orders, uri)
+    for place, other in ((delta, "iceberg"), (uri, "delta")):
+        with pytest.raises(InvalidOptionError, match="another one"):
+            table(orders, topics=["orders"], table_uri=place, table_format=other)
+    assert DeltaTable(delta).version() == 1
+    for wrong in ({"table_format": "hudi"}, {"table_format": "delta", "catalog": "house"}):
+        with pytest.raises(InvalidOptionError, match="table_format"):
+            table(orders, topics=["orders"], table_uri=uri, **wrong)
+
+
+def test_a_table_in_an_object_store_needs_a_catalog(orders):
+    with pytest.raises(InvalidOptionError, match="needs a catalog"):
+        table(orders, topics=["orders"], table_uri="s3://none/orders", table_options={}, table_format="iceberg")
+
+
+def test_a_file_outside_the_table_is_an_error_that_names_it(orders, uri, tmp_path):
+    update(orders, uri)
+    there = IcebergTables().open(Storage(uri))
+    assert isinstance(there, IcebergTable) and len(there.files()) == 1
+    with pytest.raises(LogDirError, match="outside"):
+        there._path(str(tmp_path / "other" / "file.parquet"))
+
+
+def test_bounds_and_days_of_files_are_read_as_they_were_written(log, uri):
+    log.create_topic("orders")
+    append(log, (b"1", b"x"), (b"2", b"y"), timestamp=pa.array([DAY_MS, DAY_MS + 5], pa.timestamp("ms", "UTC")))
+    update(log, uri, partition_by="day")
+    (file,) = IcebergTables().open(Storage(uri)).files()
+    assert (file.day, file.rows) == (str(dt.date(1970, 1, 2)), 2)
+    assert file.bounds == {"partition": (0, 0), "offset": (0, 1)}
