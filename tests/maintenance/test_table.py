@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import random
+import subprocess
+import sys
 from datetime import date
 from pathlib import Path
 
@@ -70,13 +74,14 @@ def cleaned(log):
 
 @pytest.mark.slow(cases=1)
 @pytest.mark.parametrize("seed", range(2))
-def test_tables_follow_random_histories(log, tmp_path, seed):
+def test_tables_follow_random_histories(log, uri, seed):
     histories = Histories(log, "orders", seed, partitions=5)
     for _ in range(6):
         histories.run(steps=2)
         for kind in KINDS:
-            update(log, str(tmp_path / str(kind)), view=kind, partition_by=None if kind else "day")
-            assert content(str(tmp_path / str(kind))) == readable(log, view=kind)
+            place = f"{Path(uri).parent}/{kind}"
+            update(log, place, view=kind, partition_by=None if kind else "day")
+            assert content(place) == readable(log, view=kind)
 
 
 def test_nothing_new_is_no_commit(orders, uri, view):
@@ -573,3 +578,38 @@ def test_updates_killed_at_random_end_with_the_records_of_the_topic(tmp_path, py
     """The short form of python -m tests.maintenance.table_kills."""
     runs, _ = killed_and_ended(tmp_path, kills=3, seed=1, environment=python_environment)
     assert runs > 3
+
+
+UPDATES = """
+import sys
+from spark_segments import LogDir
+from spark_segments.maintenance import table
+log_dir, uri, table_format = sys.argv[1:]
+while True:
+    table(LogDir.open(log_dir), topics=["orders"], table_uri=uri, table_format=table_format)
+"""
+
+
+@pytest.mark.proof
+def test_two_writers_that_are_killed_leave_the_records_of_the_topic(orders, uri, view, python_environment):
+    choose = random.Random(7)
+    update(orders, uri, view=view)
+    command = [sys.executable, "-c", UPDATES, orders.uri, uri, Path(uri).parent.name]
+    writers = [subprocess.Popen(command, env=python_environment) for _ in range(2)]
+    try:
+        for number in range(20):
+            writer = writers[number % 2]
+            for _ in range(5):
+                append(orders, (b"%d" % choose.randrange(9), b"%d" % number))
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    writer.wait(timeout=choose.uniform(0.1, 0.4))
+            assert writer.poll() is None
+            writer.kill()
+            writer.wait()
+            writers[number % 2] = subprocess.Popen(command, env=python_environment)
+    finally:
+        for writer in writers:
+            writer.kill()
+            writer.wait()
+    update(orders, uri)
+    assert content(uri) == readable(orders, view=view)

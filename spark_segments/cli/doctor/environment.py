@@ -21,7 +21,7 @@ import spark_segments
 from spark_segments.errors import SegmentsError
 
 OK, WARNING, FAILED, SKIPPED = "ok", "warning", "failed", "skipped"
-LIBRARIES = ("pyarrow", "numpy", "deltalake", "pyspark", "pandas", "delta-spark")
+LIBRARIES = ("pyarrow", "numpy", "deltalake", "pyspark", "pandas", "delta-spark", "pyiceberg")
 WORKER_SECONDS = 60
 _CHECK_VALUE = 0xE3069283  # of CRC-32C: that of "123456789"
 
