@@ -112,8 +112,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         app(args=list(arguments), prog_name="segments")
 
 
-# Spark, its check, and DuckDB.
-_ASKS_FOR_PANDAS = ("--master", "doctor", "sql")
+# Spark, its check, DuckDB, and tables of Iceberg, whose library imports dateutil.
+_ASKS_FOR_PANDAS = ("--master", "doctor", "sql", "table", "--table")
 
 
 class _NoPandas:

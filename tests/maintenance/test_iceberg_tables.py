@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import datetime as dt
+import subprocess
+import sys
+from pathlib import Path
 
 import duckdb
 import polars as pl
@@ -229,3 +232,14 @@ def test_bounds_and_days_of_files_are_read_as_they_were_written(log, uri):
     (file,) = IcebergTables().open(Storage(uri)).files()
     assert (file.day, file.rows) == (str(dt.date(1970, 1, 2)), 2)
     assert file.bounds == {"partition": (0, 0), "offset": (0, 1)}
+
+
+def test_commands_of_a_process_keep_a_table_in_step(orders, uri, python_environment):
+    def segments(*words):
+        command = [sys.executable, "-m", "spark_segments", *words]
+        subprocess.run(command, env=python_environment, check=True, capture_output=True)
+
+    segments("table", orders.uri, "orders", uri, "--table-format", "iceberg")
+    append(orders, (b"d", b"1"))
+    segments("maintain", orders.uri, "--table", f"{Path(uri).parent}/table")
+    assert content(uri) == readable(orders) and len(content(uri)) == 4
