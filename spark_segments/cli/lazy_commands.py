@@ -54,7 +54,13 @@ ANSWERS = {
 
 
 class HabitualCommand(TyperCommand):
-    """A command that answers other tools' options with what does it here."""
+    """A command that answers other tools' options with what does it here, and whose examples can be pasted."""
+
+    def format_help_text(self, ctx: Any, formatter: Any) -> None:
+        """The help, with the lines of its examples as they stand: click would fill them up like a paragraph."""
+        before, self.help = self.help, re.sub(r"(?m)(?<=\n\n)(?=Example: )", "\b\n", self.help or "")
+        super().format_help_text(ctx, formatter)
+        self.help = before
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """As the command without habits. An option of another tool ends it, with what does it here."""

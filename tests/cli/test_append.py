@@ -457,6 +457,22 @@ def test_a_nested_value_beside_a_key_is_json(segments, uri, tmp_path):
     assert records(uri) == [(b"a", b'{"x":1}'), (b"b", None)]
 
 
+def test_an_object_beside_a_key_is_its_value_whatever_further_members_come_later(segments, uri, tmp_path, monkeypatch):
+    monkeypatch.setattr("spark_segments.cli.records.input_files.BLOCK_BYTES", 256)
+    values = [{"x": number} for number in range(60)] + [{"x": 60, "later": [1]}]
+    lines = [{"key": str(value["x"]), "value": value} for value in values]
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    named = [{"id": line["key"], "payload": line["value"]} for line in lines]
+    (tmp_path / "b.jsonl").write_text("".join(json.dumps(line) + "\n" for line in named))
+    append = ("append", uri, "orders", "--partitions", 1, "--input")
+    segments(*append, tmp_path / "a.jsonl")
+    segments(*append, tmp_path / "b.jsonl", "--key-column", "id", "--value-column", "payload")
+    found = [
+        (key.decode(), {name: part for name, part in json.loads(value).items() if part}) for key, value in records(uri)
+    ]
+    assert found == [(line["key"], {name: part for name, part in line["value"].items() if part}) for line in lines * 2]
+
+
 def test_rows_of_csv_are_text(run, segments, uri, tmp_path):
     (tmp_path / "a.csv").write_text('id;item;target\n007;"an apple;\n red";2\n08;;0\n')
     csv = ("append", uri, "orders", "--partitions", 3, "--input", tmp_path / "a.csv", "--option", "sep=;")

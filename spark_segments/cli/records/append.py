@@ -87,7 +87,8 @@ def append(
     json: an object per line. One with value (text) is a record with its key,
     headers, partition and timestamp (ms): what `consume --output json` prints.
     value_base64 and key_base64 hold bytes that are not text. A member that no
-    record has is an error, unless --value-column names the value. Any other
+    record has is an error, unless --value-column names the value. A value
+    beside a key that is an object or a list is written as JSON. Any other
     object is a value as it stands. A number as a key keeps its digits.
 
     csv, parquet, delta: a row with a column value of text or bytes, or with

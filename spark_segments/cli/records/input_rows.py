@@ -1,8 +1,8 @@
 """Reads lines, JSON, CSV, Parquet and Delta tables as rows for a writer.
 
 A JSON line that is a value as a whole is appended as it stands in the file. In rows that become JSON, fields that are
-null are written as null. Columns of JSON have the types that the first block of the first file has; columns of CSV are
-text, unless a format encodes them.
+null are written as null. Columns of JSON have the types that the first block of the first file has, but for a nested
+one that becomes JSON again, which has those of its own block; columns of CSV are text, unless a format encodes them.
 """
 
 from __future__ import annotations
@@ -272,7 +272,7 @@ class Input:
                     yield _nothing
                     continue
                 lines = Lines(block, file)
-                if schema is None and len(lines):
+                if len(lines) and (schema is None or self._has_json_value(schema)):
                     schema = self._schema(lines, file)
                 if schema is not None and len(lines):
                     yield partial(self._parsed_json, lines, schema, file, before)
@@ -347,14 +347,20 @@ class Input:
         names = [self.columns.get(part) or part for part in ("key", "value") if part not in self.typed]
         return [name for name in names if name in schema.names and _is_text_or_number(schema.field(name).type)]
 
+    def _has_json_value(self, schema: pa.Schema) -> bool:
+        """Whether a member becomes JSON. Each block has its own type then: a later one may have further members."""
+        name = self.columns.get("value") or "value"
+        is_there = name in schema.names and "value" not in self.typed
+        return is_there and pa.types.is_nested(schema.field(name).type)
+
     def _is_record(self, schema: pa.Schema) -> bool:
-        """Whether rows are records already, with their parts as columns. A row of Parquet, CSV or Delta that has a key
-        beside a nested value is one: its value is written as JSON.
+        """Whether rows are records already, with their parts as columns. A row that has a key beside a nested value is
+        one: its value is written as JSON.
         """
         if "value" not in schema.names:
             return "value_base64" in schema.names
         kind = schema.field("value").type
-        has_key = self.format is not Format.JSON and "key" in schema.names and {*schema.names} <= {*COLUMNS}
+        has_key = "key" in schema.names and {*schema.names} <= {*COLUMNS, *RECORD_SCHEMA.names}
         return is_bytes(kind) or self.columns.get("value") == "value" or (has_key and pa.types.is_nested(kind))
 
     def _record(
