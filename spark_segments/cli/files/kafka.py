@@ -135,7 +135,7 @@ def export(
     there, and all batches leader epoch 0. The page "Archive a Kafka cluster"
     has the steps.
 
-    Example: segments export /data/log /restored/log.dirs --topic orders --topic 'prices*'
+    Example: segments export /data/log /restored/log.dirs --topic 'orders*'
     """
     log = location.open()
     with progress_bar("export", of_bytes=True) as progress:

@@ -265,10 +265,11 @@ def table(
     compaction, delete-records, erase or restore. --archive keeps it, but
     for erased keys: after an erasure the run needs them as --key.
 
-    Example: segments table /data/log orders /data/tables/orders --value-format json --partition-by day
-    Example: segments table /data/log customers /data/tables/customers --view latest
-    Example: segments table /data/log orders /data/lake/orders --table-format iceberg
-    Example: segments table /data/log 'orders*' '/data/tables/{topic}'
+    Example: segments table /data/log orders /lake/orders --value-format json
+    Example: segments table /data/log users /lake/users --view latest
+    Example: segments table /data/log orders /lake/by-day --partition-by day
+    Example: segments table /data/log orders /lake/iceberg --table-format iceberg
+    Example: segments table /data/log 'orders*' '/lake/{topic}'
     """
     from spark_segments.maintenance import table as job
 

@@ -167,7 +167,7 @@ def reset(
     of the group that is at work cannot commit afterwards, and says so.
 
     Example: segments groups reset /data/log billing orders --to earliest
-    Example: segments groups reset /data/log billing orders --shift-by -100 --partitions 0,3 --yes
+    Example: segments groups reset /data/log billing orders --shift-by -100 --yes
     """
     if sum(value is not None for value in (to, to_time, shift_by)) != 1:
         raise InvalidOptionError("Where does the group go on?", expected="one of --to, --to-time and --shift-by")

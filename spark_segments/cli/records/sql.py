@@ -57,7 +57,7 @@ def sql(
     and load extensions from the internet: run statements that others wrote
     with --safe.
 
-    Example: segments sql /data/log 'SELECT partition, count(*) FROM orders GROUP BY ALL'
+    Example: segments sql /data/log 'SELECT count(*) FROM orders GROUP BY partition'
     """
     from spark_segments.duckdb import TopicDatabase
 

@@ -188,7 +188,7 @@ def restore(
     restored: its files would bring them back. --including-erased lets them.
 
     Example: segments topic restore /data/log orders --version 41
-    Example: segments topic restore /data/log orders --time "2 hours ago" --dry-run
+    Example: segments topic restore /data/log orders --time yesterday --dry-run
     """
     from spark_segments.maintenance import restore as job
 
