@@ -101,6 +101,20 @@ def _digits(kind: pa.DataType) -> tuple[int, int] | None:
     return ({8: 3, 16: 5, 32: 10, 64: 19}[kind.bit_width], 0) if pa.types.is_signed_integer(kind) else None
 
 
+def lost_field(table: Iterable[pa.Field], topic: Iterable[pa.Field], at: str = "") -> str | None:
+    """The first field that a table has within a column of its topic, and the topic's column has not."""
+    fields = {field.name: field.type for field in topic}
+    for field in table:
+        if field.name not in fields:
+            if at:
+                return f"{at}{field.name}"
+        elif pa.types.is_nested(field.type) and pa.types.is_nested(fields[field.name]):
+            lost = lost_field(_fields(field.type), _fields(fields[field.name]), f"{at}{field.name}.")
+            if lost is not None:
+                return lost
+    return None
+
+
 def are_retyped(before: Iterable[pa.Field], after: Iterable[pa.Field]) -> bool:
     """Whether a column that both have is of another type, however deep."""
     fields = {field.name: field.type for field in after}

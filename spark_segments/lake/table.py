@@ -34,6 +34,7 @@ from spark_segments.errors import (
 from spark_segments.execution import in_bins, run_tasks, task_slots
 from spark_segments.extensions import typed_columns
 from spark_segments.format.layout import RECORD_SCHEMA
+from spark_segments.lake.columns import lost_field
 from spark_segments.lake.delta_table import TableBeside
 from spark_segments.lake.iceberg_table import IcebergTables
 from spark_segments.lake.plan import TablePlan, TopicSince, plan_table, rival_offsets
@@ -415,7 +416,10 @@ def _planned(
     if there is None:
         schema = tables.fitting(schema)
     else:
-        columns = there.new_columns(schema, asked.remembered(settings))
+        remembered = asked.remembered(settings)
+        if remembered != settings and (lost := lost_field(there.schema, schema)) is not None:
+            _check_same(storage, f"a table with the field {lost}", f"{dict(asked.formats)}, where it is not read")
+        columns = there.new_columns(schema, remembered)
         schema = there.schema if columns is None else columns.schema
 
     def make() -> TableFormat:

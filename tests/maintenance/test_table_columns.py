@@ -81,10 +81,17 @@ def test_a_new_field_alone_leaves_the_files_as_they_are(log, uri):
     update(log, uri, formats=formats("id int, name string"))
     assert set(files) < set(DeltaTable(uri).file_uris())
     assert values(uri) == [{"id": 1, "name": None}, {"id": 2, "name": "b"}]
-    append(log, {"id": 3, "name": "c"})
-    update(log, uri, formats=formats("id int"))  # of a reader who knows less, the table keeps what it has
-    assert values(uri)[-1] == {"id": 3, "name": None}
-    update(log, uri, formats=formats("id int, name string"))
+
+
+def test_options_under_which_a_field_of_the_table_is_not_read_are_refused(log, uri):
+    append(log, {"id": 1, "at": {"x": 1, "y": "a"}})
+    update(log, uri, formats=formats("id int, at struct<x:int,y:string>"))
+    append(log, {"id": 2, "at": {"x": 2, "y": "b"}})
+    for ddl, field in [("id int", "value.at"), ("id int, at struct<x:bigint>", "value.at.y")]:
+        with pytest.raises(InvalidOptionError, match=f"a table with the field {field}"):
+            table(log, topics=["orders"], table_uri=uri, formats=formats(ddl))
+    update(log, uri)
+    assert [value["at"]["y"] for value in values(uri)] == ["a", "b"]
 
 
 def test_a_subject_that_gains_a_field_is_followed_without_a_word(log, uri, tmp_path):

@@ -57,7 +57,7 @@ def sql(
     and load extensions from the internet: run statements that others wrote
     with --safe.
 
-    Example: segments sql /data/log 'SELECT count(*) FROM orders GROUP BY partition'
+    Example: segments sql /data/log 'SELECT max(timestamp) FROM orders'
     """
     from spark_segments.duckdb import TopicDatabase
 
