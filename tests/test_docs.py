@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyspark
 import pytest
 import typer
 
@@ -72,7 +73,8 @@ SPARK_PAGES = [
 STORE_PAGE = "how-to/object-store.md"
 
 LONG_PAGES = [
-    f"how-to/{name}.md" for name in ("duckdb", "erasure", "failover", "mirror", "page", "read-streams", "sql", "table")
+    f"how-to/{name}.md"
+    for name in ("duckdb", "erasure", "failover", "mirror", "page", "pipelines", "read-streams", "sql", "table")
 ]
 """Pages whose examples are proofs: what they show has tests of its own."""
 
@@ -92,9 +94,11 @@ def directory(tmp_path: Path) -> Iterator[Path]:
 def _run_page(page: str, directory: Path, environment: Mapping[str, str]) -> None:
     path = directory.parent / "bin"
     path.mkdir()
-    for name, arguments in (("segments", '-c "from spark_segments.cli import main; main()"'), ("python", "")):
+    python, pipelines = shlex.quote(sys.executable), Path(pyspark.__file__).parent / "bin" / "spark-pipelines"
+    segments = f'{python} -c "from spark_segments.cli import main; main()"'
+    for name, program in (("segments", segments), ("python", python), (pipelines.name, shlex.quote(str(pipelines)))):
         command = path / name
-        command.write_text(f'#!/bin/sh\nexec "{sys.executable}" {arguments} "$@"\n')
+        command.write_text(f'#!/bin/sh\nexec {program} "$@"\n')
         command.chmod(0o755)
     environment = dict(environment) | {"PATH": f"{path}{os.pathsep}{environment['PATH']}"}
     names: dict[str, object] = {}
