@@ -49,6 +49,7 @@ COMMANDS = panels(
             "explain": "jobs.explain:explain",
             "verify": "files.verify:verify",
             "dump": "files.dump:dump",
+            "mcp": "mcp.serve:mcp",
         },
         "Kafka's directories": {"import": "files.kafka:import_", "export": "files.kafka:export"},
         "Kafka's protocol": {
@@ -113,7 +114,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 # Spark, its check, DuckDB, and tables of Iceberg, whose library imports dateutil.
-_ASKS_FOR_PANDAS = ("--master", "doctor", "sql", "table", "--table")
+_ASKS_FOR_PANDAS = ("--master", "doctor", "sql", "mcp", "table", "--table")
 
 
 class _NoPandas:

@@ -301,7 +301,7 @@ def silent_without_a_reader() -> Iterator[None]:
         raise SystemExit(READER_GONE) from error
 
 
-def _words(error: Exception) -> str:
+def words_of(error: Exception) -> str:
     """An error's text; of a file that cannot be opened its name and why, without Python's number for it."""
     if isinstance(error, OSError) and not isinstance(error, SegmentsError) and error.strerror and error.filename:
         return f"{error.filename}: {error.strerror}"
@@ -314,7 +314,7 @@ def errors_in_one_line() -> Iterator[None]:
     try:
         yield
     except (SegmentsError, OSError) as error:
-        print(f"error: {escaped(_words(error), one_line=True)}", file=sys.stderr)
+        print(f"error: {escaped(words_of(error), one_line=True)}", file=sys.stderr)
         raise SystemExit(FAILED) from error
     except OverflowError as error:  # of Arrow and numpy, whose numbers have 64 bits at most
         print(f"error: A number is too large for what it stands for ({error})", file=sys.stderr)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import re
+import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
@@ -164,6 +166,7 @@ class TopicDatabase:
         versions: Mapping[str, int] | None = None,
         timestamp: datetime | int | None = None,
         safe: bool = False,
+        seconds: float | None = None,
     ) -> None:
         """`formats` are options such as value.format, for all topics that a query names. `timestamp`: the topics as
         they were then; `versions`: {topic: version}, those topics as of that version. Else a query sees them as they
@@ -171,10 +174,12 @@ class TopicDatabase:
 
         A statement may read and write any file of this machine, attach databases, and load extensions, as DuckDB does.
         With `safe` it may not: it has the topics, and tables in memory. Take it for statements that others wrote.
+        `seconds`: a statement that takes longer, with the time to read its rows, ends in a QueryError.
         """
         self._log, self._isolation, self._formats, self._threads = log, isolation, formats, threads
         self._versions, self._timestamp = dict(versions or {}), timestamp
         self._json = [name for name in ("key", "value") if (formats or {}).get(f"{name}.format") == "json"]
+        self._seconds, self._ends = seconds, math.inf
         self._tables: dict[str, TopicTable] = {}
         self._running: pa.RecordBatchReader | None = None
         self._left_open = contextlib.ExitStack()
@@ -213,6 +218,7 @@ class TopicDatabase:
         the topics, as CorruptBatchError, come here or while the rows are read. Columns of the same name get numbers.
         """
         self._end_run()
+        self._begin_clock()
         try:
             query.encode()
         except UnicodeEncodeError:
@@ -236,6 +242,7 @@ class TopicDatabase:
     def _run(self, relation: duckdb.DuckDBPyRelation, schema: pa.Schema, query: str) -> Iterator[pa.RecordBatch]:
         """The batches of a query. The connection has one run at a time: whatever is asked next ends it."""
         self._end_run()
+        self._begin_clock()
         for table in self._tables.values():
             table.begin()
         with self._errors(query):
@@ -261,13 +268,18 @@ class TopicDatabase:
             result = self._caller.submit(call, *arguments)
             while not result.done():  # where another thread takes the signal, a thread that waits does not see it
                 wait([result], _SECONDS_TO_SEE)
+                if time.monotonic() > self._ends:
+                    raise QueryError("The statement takes too long", expected=f"{self._seconds:g} seconds at most")
             return result.result()
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, QueryError):
             behind = self._caller.submit(int)
             while not behind.done():  # a call that only begins may not have seen it
                 self._connection.interrupt()
                 wait([behind], _SECONDS_TO_SEE)
             raise
+
+    def _begin_clock(self) -> None:
+        self._ends = math.inf if self._seconds is None else time.monotonic() + self._seconds
 
     def _end_run(self) -> None:
         running, self._running = self._running, None

@@ -14,7 +14,7 @@ COMMANDS = [
     *((name,) for name in ("roll", "retain", "compact", "vacuum", "erase", "table", "maintain")),
     *((name,) for name in ("mirror", "promote")),
     *((name,) for name in ("doctor", "describe", "page", "explain", "verify")),
-    *((name,) for name in ("dump", "import", "export", "serve", "capture", "replay")),
+    *((name,) for name in ("dump", "mcp", "import", "export", "serve", "capture", "replay")),
 ]
 
 

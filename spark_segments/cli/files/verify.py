@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -103,32 +103,42 @@ def verify(
     if output is Output.JSON:
         print_json(report.to_dict())
     else:
-        for finding in report.findings:
-            print(finding)
-        _print_lost(details["lost"])
-        for hole in details["holes"]:
-            print(f"hole: {shown_hole(hole)}")
-        for line in report.partitions:
-            if line["action"] == "repaired":
-                print(f"repaired: {line['topic']}-{line['partition']}: {line['path']} is {line['new_path']} now")
-        count = len(report.findings) + details["findings_left_out"]
-        print(
-            f"verify{' (deep)' if details['deep'] else ''}: {len(report.topics):,} topics, "
-            f"{details['partitions']:,} partitions, {details['segments']:,} segments, "
-            f"{human_bytes(report.bytes_in)} read, {f'{count:,} faults' if count else 'no faults'}, "
-            f"{report.seconds:.1f} s"
-        )
+        for text in report_lines(report):
+            print(text)
     if details["uncorrected"]:
         raise typer.Exit(FOUND_FAULTS)
 
 
+def report_lines(report: Report) -> Iterator[str]:
+    """The findings, what is lost, the holes, what was repaired, and the sums."""
+    details = report.details
+    yield from map(str, report.findings)
+    yield from map(_lost_line, details["lost"])
+    for hole in details["holes"]:
+        yield f"hole: {shown_hole(hole)}"
+    for line in report.partitions:
+        if line["action"] == "repaired":
+            yield f"repaired: {line['topic']}-{line['partition']}: {line['path']} is {line['new_path']} now"
+    count = len(report.findings) + details["findings_left_out"]
+    yield (
+        f"verify{' (deep)' if details['deep'] else ''}: {len(report.topics):,} topics, "
+        f"{details['partitions']:,} partitions, {details['segments']:,} segments, "
+        f"{human_bytes(report.bytes_in)} read, {f'{count:,} faults' if count else 'no faults'}, "
+        f"{report.seconds:.1f} s"
+    )
+
+
 def _print_lost(lost: Sequence[Mapping[str, Any]]) -> None:
     for line in lost:
-        start, end = line["start_offset"], line["end_offset"]
-        print(
-            f"lost: {line['topic']}-{line['partition']}: offsets {start} to {end - 1}, at most {end - start:,} "
-            f"records, of damaged batches in {line['path']}"
-        )
+        print(_lost_line(line))
+
+
+def _lost_line(line: Mapping[str, Any]) -> str:
+    start, end = line["start_offset"], line["end_offset"]
+    return (
+        f"lost: {line['topic']}-{line['partition']}: offsets {start} to {end - 1}, at most {end - start:,} "
+        f"records, of damaged batches in {line['path']}"
+    )
 
 
 def is_readable(log: LogDir, topic: str) -> bool:

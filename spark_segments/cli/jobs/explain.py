@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import typer
@@ -36,6 +36,7 @@ from spark_segments.maintenance.retention.plan import BELOW_LOG_START, RETENTION
 from spark_segments.quantities import human_bytes, span_ms
 
 if TYPE_CHECKING:
+    from spark_segments.face.topic import Topic
     from spark_segments.maintenance.erasure.copies import KeyAccount, KeyCopy
 
 
@@ -67,24 +68,35 @@ def explain(
     keys = key_bytes(key, key_base64)
     if (offset is not None) + (at is not None) + len(keys) != 1:
         raise typer.BadParameter("--offset, --time or --key must name the record, and only one of them")
-    log, every_ms = location.open(), span_ms(every)
-    explanation: Explanation | KeyAccount
-    if keys:
-        from spark_segments.maintenance.erasure.copies import key_account
-
-        explanation = key_account(log, topic, keys[0], every_ms=every_ms, now_ms=now_ms)
-        text = account_text(explanation)
-    else:
-        here = log.topic(topic)
-        number = _only_partition(here.offsets()) if partition is None else partition
-        time_ms = None if at is None else timestamp_ms(at)
-        explanation = here.explain(number, offset, time_ms, every_ms=every_ms, now_ms=now_ms)
-        text = explanation_text(explanation)
+    here = location.open().topic(topic)
+    explanation, text = explained(here, partition, offset, at, keys, every_ms=span_ms(every), now_ms=now_ms)
     if output is Output.JSON:
         print_json(explanation.to_dict())
     else:
         is_missing = isinstance(explanation, Explanation) and explanation.state == RecordState.NOT_WRITTEN
         print_text(text, sys.stderr if is_missing else sys.stdout)
+
+
+def explained(
+    topic: Topic,
+    partition: int | None,
+    offset: int | None,
+    at: str | None,
+    keys: Sequence[bytes],
+    *,
+    every_ms: int,
+    now_ms: int | None = None,
+) -> tuple[Explanation | KeyAccount, str]:
+    """What is known of a record, or of a key, as a value and as text."""
+    if keys:
+        from spark_segments.maintenance.erasure.copies import key_account
+
+        account = key_account(topic.log, topic.name, keys[0], every_ms=every_ms, now_ms=now_ms)
+        return account, account_text(account)
+    number = _only_partition(topic.offsets()) if partition is None else partition
+    time_ms = None if at is None else timestamp_ms(at)
+    explanation = topic.explain(number, offset, time_ms, every_ms=every_ms, now_ms=now_ms)
+    return explanation, explanation_text(explanation)
 
 
 def _only_partition(offsets: dict[int, tuple[int, int]]) -> int:

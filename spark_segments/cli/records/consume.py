@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -32,6 +32,7 @@ from spark_segments.errors import InvalidOptionError
 from spark_segments.quantities import span_ms
 
 if TYPE_CHECKING:
+    from spark_segments.face.logdir import LogDir
     from spark_segments.face.topic import Topic
 
 
@@ -65,10 +66,12 @@ class Reading:
     quiet: bool = flag("Say nothing of formats that were guessed.", "-q")
     output: Output = OUTPUT
 
-    def checked(self) -> Reading:
+    def checked(self, topic: Topic) -> Reading:
         """The same, whose offset is none of kcat's times: s@ is --from-time, e@ --to-time. Raises InvalidOptionError
-        for options that exclude each other.
+        for options that exclude each other, UnknownTopicError for a partition that the topic does not have.
         """
+        if self.partition is not None:
+            topic.snapshot.check_partition(self.partition)
         reading = self
         for prefix, name in (("s@", "from_time"), ("e@", "to_time")):
             if self.offset.startswith(prefix):
@@ -124,6 +127,31 @@ class Reading:
         return number if number >= 0 else max(log_start, log_end + number)
 
 
+Read = Callable[..., Iterator[pa.RecordBatch]]
+"""Reads records: takes {partition: (first offset, end offset)}, a version of the topic, names of columns."""
+
+
+def reader_of(log: LogDir, topic: Topic, reading: Reading, formats: Mapping[str, str]) -> Read:
+    """What reads records of a topic, with keys and values in these formats."""
+
+    def read(
+        offsets: Mapping[int, tuple[int, int]], version: int | None = None, columns: list[str] | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        asked = topic if version is None else log.topic(topic.name, version=version)
+        wanted_formats = formats if columns is None else None
+        isolation = reading.isolation_level
+        scan = asked.scan(offsets=dict(offsets), columns=columns, isolation=isolation, formats=wanted_formats)
+        return scan.batches(threads=reading_threads(log.storage))
+
+    return read
+
+
+def bounded(read: Read, reading: Reading, topic: Topic) -> Iterator[pa.RecordBatch]:
+    """The records of a reading that ends at the log end or before."""
+    ranges = reading.ranges(topic)
+    return read(ranges) if reading.tail is None else last_records(read, ranges, reading.tail)
+
+
 @with_options
 def consume(reading: Reading, location: LogOptions, values: ConsoleOptions, topic: str = TOPIC) -> None:
     """Prints the records in the topic, partition by partition, by offset. With --follow it waits for more.
@@ -162,9 +190,7 @@ def consume(reading: Reading, location: LogOptions, values: ConsoleOptions, topi
     """
     log = location.open()
     handle = log.topic(topic, reading.version)
-    if reading.partition is not None:
-        handle.snapshot.check_partition(reading.partition)
-    reading = reading.checked()
+    reading = reading.checked(handle)
     lines = None if reading.template is None else LineTemplate.of(reading.template)
     is_json = reading.output is Output.JSON
     if lines is not None and (values.properties or is_json):
@@ -176,21 +202,11 @@ def consume(reading: Reading, location: LogOptions, values: ConsoleOptions, topi
         for guess in () if reading.quiet else guesses:
             print(guess, file=sys.stderr)
     write = partial(write_records, sys.stdout.buffer, properties=shown, template=lines)
-
-    def read(
-        offsets: Mapping[int, tuple[int, int]], version: int | None = None, columns: list[str] | None = None
-    ) -> Iterator[pa.RecordBatch]:
-        asked = handle if version is None else log.topic(topic, version=version)
-        wanted_formats = formats if columns is None else None
-        isolation = reading.isolation_level
-        scan = asked.scan(offsets=dict(offsets), columns=columns, isolation=isolation, formats=wanted_formats)
-        return scan.batches(threads=reading_threads(log.storage))
-
-    ranges = reading.ranges(handle)
+    read = reader_of(log, handle, reading, formats)
     if not reading.follow and reading.group is None:
-        records = read(ranges) if reading.tail is None else last_records(read, ranges, reading.tail)
-        write(records, limit=reading.max_messages)
+        write(bounded(read, reading, handle), limit=reading.max_messages)
         return
+    ranges = reading.ranges(handle)
     group = None if reading.group is None else GroupReader(log, topic, reading.group)
     starts = {number: start for number, (start, _) in ranges.items()}
     if group is not None:

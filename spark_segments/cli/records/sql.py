@@ -76,7 +76,8 @@ def _text(schema: pa.Schema, batches: Iterator[pa.RecordBatch], file: BinaryIO) 
         )
 
 
-def _json(schema: pa.Schema, batches: Iterator[pa.RecordBatch], file: BinaryIO) -> None:
+def json_lines(schema: pa.Schema, batches: Iterator[pa.RecordBatch], file: BinaryIO) -> None:
+    """Writes an object a row, on a line."""
     for row in rows_of(batches):
         named = dict(zip(schema.names, row, strict=True))
         try:
@@ -127,7 +128,7 @@ class _KeptOpen(io.RawIOBase):
 
 _WRITERS: dict[TableOutput, Callable[[pa.Schema, Iterator[pa.RecordBatch], BinaryIO], None]] = {
     TableOutput.TEXT: _text,
-    TableOutput.JSON: _json,
+    TableOutput.JSON: json_lines,
     TableOutput.CSV: _csv,
     TableOutput.PARQUET: _parquet,
 }
