@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -40,12 +39,12 @@ settings.load_profile("repeatable")
 @pytest.hookimpl(tryfirst=True)  # pytest-xdist reads the groups in this hook
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Marks tests `spark` that use its fixture or have it for a parameter, and `proof` that read a large directory or
-    are beyond the `cases` of their mark `slow`.
+    are more than the `cases` of their mark: those stay that lie evenly among all.
 
     A test that is neither spark, nor network, nor slow, nor a proof is `fast`. Tests that share what a module makes
     once, or the browser, run in one process of pytest-xdist: each process would make its own.
     """
-    cases: Counter[str] = Counter()
+    functions: dict[str, list[pytest.Item]] = {}
     for item in items:
         parameters = getattr(getattr(item, "callspec", None), "params", {})
         session = "spark" in getattr(item, "fixturenames", ()) or "spark" in map(str, parameters.values())
@@ -53,18 +52,20 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("spark")
         if not LARGE_DIRECTORIES.isdisjoint(map(str, parameters.values())):
             item.add_marker("proof")
-        slow = item.get_closest_marker("slow")
-        if slow and "cases" in slow.kwargs and not item.get_closest_marker("proof"):
-            name = item.nodeid.partition("[")[0]
-            cases[name] += 1
-            if cases[name] > slow.kwargs["cases"]:
-                item.add_marker("proof")
+        if item.get_closest_marker("cases") and not item.get_closest_marker("proof"):
+            functions.setdefault(item.nodeid.partition("[")[0], []).append(item)
         if session:
             item.add_marker(pytest.mark.xdist_group("spark"))  # one process of pytest-xdist, so one session
         elif item.get_closest_marker("spark") and not item.get_closest_marker("xdist_group"):
             item.add_marker(pytest.mark.xdist_group("spark-processes"))  # one after the other
         elif not item.get_closest_marker("xdist_group") and (shared := shared_by(item)):
             item.add_marker(pytest.mark.xdist_group(shared))
+    for function in functions.values():
+        (most,) = function[0].get_closest_marker("cases").args
+        for number, item in enumerate(function):
+            if number * most // len(function) == (number - 1) * most // len(function):
+                item.add_marker("proof")
+    for item in items:
         if not any(item.get_closest_marker(name) for name in ("spark", "network", "slow", "proof")):
             item.add_marker("fast")
 

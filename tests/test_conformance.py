@@ -43,6 +43,7 @@ def test_the_reader_of_the_specification_reads_what_the_kit_asks() -> None:
     assert not failures and outcomes[PASSED] == sum(len(vector.requests) for vector in VECTORS)
 
 
+@pytest.mark.cases(25)
 @pytest.mark.parametrize("vector", WRONG, ids=lambda vector: vector.name)
 def test_the_judge_finds_what_a_writer_must_not_write(vector: Any, tmp_path: Path) -> None:
     report = verify(LogDir.open(str(vector.lay_out(tmp_path))), deep=True)
@@ -87,7 +88,8 @@ FAULTY = {
 }
 
 
-@pytest.mark.slow(cases=1)
+@pytest.mark.slow
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("alter", FAULTY)
 def test_a_program_is_judged_by_its_lines(alter: str, tmp_path: Path) -> None:
     program = [sys.executable, "-c", PROGRAM.format(root=str(ROOT), alter=alter)]

@@ -255,8 +255,8 @@ FIRST_RESULT = """new Promise((done) => {
 })"""
 
 
+@pytest.mark.proof
 @SITE
-@pytest.mark.slow
 def test_the_search_of_a_folder_finds_the_page_first(site: Path, tmp_path: Path) -> None:
     wanted = {"delete topic": "restore", "reset offsets": "groups", "kafka-consumer-groups": "groups"}
     browser = Browser(tmp_path)

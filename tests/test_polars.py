@@ -81,6 +81,7 @@ predicates = st.recursive(
 )
 
 
+@pytest.mark.cases(1)
 @pytest.mark.slow
 @settings(max_examples=50, deadline=None)
 @given(predicate=predicates, columns=st.sampled_from([None, ["offset"], ["value", "key"], ["timestamp"]]))

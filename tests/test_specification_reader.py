@@ -362,7 +362,8 @@ def test_many_small_chunks_that_were_merged_are_read(log: LogDir) -> None:
     assert _assert_agree(log, "plain") == _sorted(appended)
 
 
-@pytest.mark.slow(cases=1)
+@pytest.mark.slow
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("name", ["txn-0", "txn-compact/clean-2/txnc-0", "broker-data/payments-0"])
 def test_kafkas_transactions_stay_what_they_were_behind_appends_and_rolls(name: str, log: LogDir) -> None:
     directory = golden_dir(name)

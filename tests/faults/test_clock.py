@@ -61,6 +61,7 @@ def append(log: LogDir, first: int) -> None:
         log.topic(topic).append(records(240, first=first, time_ms=log.storage.now_ms(), partitions=partitions))
 
 
+@pytest.mark.cases(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("days", JUMPS.values(), ids=JUMPS)
 def test_appends_and_jobs_between_jumps_keep_every_record(

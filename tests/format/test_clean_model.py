@@ -116,6 +116,7 @@ def test_every_round_leaves_what_the_rules_say(rounds, max_keys, batches_a_call,
         check_rounds(rounds, max_keys=max_keys, batches_a_call=batches_a_call, live=live, codec=codec)
 
 
+@pytest.mark.cases(6)
 @pytest.mark.parametrize("seed", [*range(8), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(8, 30))])
 def test_long_logs_with_many_transactions(seed):
     rng = random.Random(seed)

@@ -67,6 +67,7 @@ def test_what_is_compressed_comes_back_and_other_clients_read_it(codec, kind):
             assert bytes(getattr(kafka.codec, f"{named(codec)}_decode")(compressed)) == data
 
 
+@pytest.mark.cases(5)
 @pytest.mark.parametrize("package", [aiokafka.codec, kafka.codec], ids=["aiokafka", "kafka-python"])
 @pytest.mark.parametrize("codec", CODECS, ids=named)
 def test_what_other_clients_compress_is_read(codec, package):
@@ -138,6 +139,7 @@ def test_lz4_frames_begin_as_kafkas_own():
     assert file.read_bytes()[61 : 61 + 7] == LZ4_FRAME_HEADER == compress(LZ4, b"abc").to_pybytes()[:7]
 
 
+@pytest.mark.cases(4)
 @pytest.mark.parametrize("size", [100, 70_000, pytest.param(2_000_000, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     "options",

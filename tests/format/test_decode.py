@@ -61,7 +61,8 @@ def test_control_records_are_given_only_when_asked_for():
 # What other clients write
 
 
-@pytest.mark.slow(cases=4)
+@pytest.mark.slow
+@pytest.mark.cases(4)
 @pytest.mark.parametrize("codec", CODECS)
 @pytest.mark.parametrize("client", [aiokafka, kafka], ids=["aiokafka", "kafka-python"])
 def test_other_clients_batches_decode(client, codec):

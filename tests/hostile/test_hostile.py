@@ -17,7 +17,8 @@ from tests.hostile.targets import TARGETS, prepared
 INPUTS = {"Delta's log": 40, "command line": 40, "values of rows": 60, "Kafka directories": 40}
 
 
-@pytest.mark.slow(cases=2)
+@pytest.mark.slow
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("target", TARGETS)
 def test_hostile_inputs_give_rows_or_one_clear_error(target, monkeypatch):
     monkeypatch.setattr(child.logging, "disable", lambda level: None)

@@ -90,6 +90,7 @@ NULL: Mapping[int, set[str]] = {
 }
 
 
+@pytest.mark.cases(40)
 @pytest.mark.parametrize("isolation_level", [0, 1])
 @pytest.mark.parametrize("name", ["plain", "unknown"])
 @pytest.mark.parametrize("key, version", [(key, version) for key, versions in VERSIONS.items() for version in versions])

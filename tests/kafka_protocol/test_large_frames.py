@@ -45,6 +45,7 @@ def answers_of(chance: random.Random) -> bytes:
     return b"".join(bytes(frame) for frame in frames)
 
 
+@pytest.mark.cases(5)
 @pytest.mark.parametrize("seed", range(20))
 def test_frames_in_pieces_of_any_size_are_those_of_the_clients_own_parser(seed: int) -> None:
     chance = random.Random(seed)

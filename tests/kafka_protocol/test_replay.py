@@ -114,6 +114,7 @@ def test_what_kafka_wrote_comes_back_by_a_capture(broker: str, tmp_path: Path) -
         assert one["records_out"] == there.num_rows
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("idempotent", [False, True])
 def test_a_replay_that_was_ended_goes_on_and_sends_nothing_twice(
     broker: str, log: LogDir, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, idempotent: bool

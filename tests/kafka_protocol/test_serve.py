@@ -72,6 +72,7 @@ def read_only_server(kafka_dir: Path) -> Iterator[Server]:
         yield made
 
 
+@pytest.mark.cases(4)
 @pytest.mark.parametrize("name", NAMES)
 def test_librdkafka_reads_what_kafka_wrote(server: Server, name: str) -> None:
     assert records(server, *_place(name)) == expected(expected_records(name))
@@ -192,6 +193,7 @@ def offsets_by_aiokafka(server: Server, isolation_level: str) -> tuple[list[int]
     return asyncio.run(read())
 
 
+@pytest.mark.cases(3)
 @pytest.mark.parametrize("isolation_level", ["read_uncommitted", "read_committed"])
 @pytest.mark.parametrize("read", [offsets_by_librdkafka, offsets_by_kafka_python, offsets_by_aiokafka])
 def test_a_reader_comes_to_a_log_end_that_is_a_hole(
@@ -384,6 +386,7 @@ def test_a_client_reads_over_tls(tmp_path: Path) -> None:
             assert [row[0] for row in records(server, "large", 0, **reader)] == list(range(100))
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("is_encrypted", [False, True])
 def test_clients_that_send_nothing_or_take_nothing_are_ended(log: LogDir, tmp_path: Path, is_encrypted: bool) -> None:
     certificate, tls = self_signed(tmp_path)

@@ -101,6 +101,7 @@ def test_an_earlier_version_stays_as_it_was_until_its_files_are_deleted(delta, f
         delta.actions(0)
 
 
+@pytest.mark.cases(1)
 @pytest.mark.slow
 def test_a_log_directory_lives_on_any_of_them(storage, open_delta_log):
     log = opened(storage, open_delta_log=open_delta_log)

@@ -44,6 +44,7 @@ def files(log: LogDir) -> list[str]:
     return [info.path for info in log.storage.list(recursive=True) if info.path.startswith("orders-")]
 
 
+@pytest.mark.cases(8)
 @pytest.mark.parametrize("partitions", [1, PARTITIONS])
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT], ids=["full", "quota"])
 @pytest.mark.parametrize("left", [0, 1, 2, 3, 7, 20])

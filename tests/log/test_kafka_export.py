@@ -113,7 +113,8 @@ def as_decoded(log: LogDir, topic: str, partition: int) -> list[Decoded]:
     return [(offset, timestamp, key, value, headers) for _, offset, timestamp, _, key, value, headers in rows]
 
 
-@pytest.mark.slow(cases=4)
+@pytest.mark.slow
+@pytest.mark.cases(4)
 @pytest.mark.parametrize("name", [*CLEAN_DIRECTORIES, "live-0"])
 def test_what_was_imported_comes_out_as_it_was(log, tmp_path, name):
     import_golden(log, name)
@@ -158,7 +159,8 @@ def test_tiered_storage_comes_out_under_kafkas_names(log, tmp_path):
         assert len(ours) >= len(theirs) - 1
 
 
-@pytest.mark.slow(cases=2)
+@pytest.mark.slow
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("client", CLIENTS.values(), ids=CLIENTS)
 @pytest.mark.parametrize("codec", CODECS)
 def test_other_clients_read_what_is_exported(log, tmp_path, codec, client):
@@ -176,7 +178,8 @@ def test_other_clients_read_what_is_exported(log, tmp_path, codec, client):
     assert sum(map(len, rows)) == 2500
 
 
-@pytest.mark.slow(cases=2)
+@pytest.mark.slow
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("client", CLIENTS.values(), ids=CLIENTS)
 @pytest.mark.parametrize("codec", CODECS)
 def test_other_clients_read_compacted_topics_with_gaps_and_empty_batches(log, tmp_path, codec, client):

@@ -202,7 +202,8 @@ def test_a_directory_without_topics_is_an_error(log, kafka):
     assert log.topics() == []
 
 
-@pytest.mark.slow(cases=2)
+@pytest.mark.slow
+@pytest.mark.cases(2)
 @pytest.mark.parametrize(
     "damage", ["torn-tail", "torn-header", "zero-tail", "missing-index", "corrupt-index", "missing-snapshot"]
 )
@@ -317,7 +318,8 @@ def steps_of(log_dir: Path, last: int, environment: dict[str, str]) -> subproces
     return subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, check=False)
 
 
-@pytest.mark.slow(cases=1)
+@pytest.mark.slow
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("step", [2, 9, 40, -1])
 def test_an_import_that_was_killed_goes_on_and_ends_equal(tmp_path, python_environment, step):
     if step < 0:  # between the last segment's file and its commit

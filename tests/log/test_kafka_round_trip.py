@@ -140,7 +140,8 @@ def test_a_flipped_bit_stops_the_import_unless_kafkas_cut_is_asked_for(log, tmp_
     assert log.topic("plain").offsets() == LogDir.open(str(directory)).topic("plain").offsets()
 
 
-@pytest.mark.slow(cases=2)
+@pytest.mark.slow
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
 def test_our_own_topics_are_read_by_another_client(log, tmp_path, codec):
     log.create_topic("t", config={"cleanup.policy": "compact", "segment.bytes": "4000", "segment.ms": "1000000000"})

@@ -122,6 +122,7 @@ def test_a_key_that_was_erased_leaves_with_its_tombstones(log):
     assert not {*KEYS[:4]} & {*rows}
 
 
+@pytest.mark.proof
 @settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     st.lists(
@@ -341,6 +342,7 @@ def test_conditions_of_polars_do_not_hide_what_is_newer(grown):
     assert rows == [row for row in wanted if row["offset"] >= 2]
 
 
+@pytest.mark.proof
 @pytest.mark.spark
 def test_engines_have_the_same_rows(spark, grown):
     append(grown, [(key, None if number % 2 else b"new") for number, key in enumerate(KEYS[:5])])

@@ -57,7 +57,8 @@ def clean_here(log: LogDir) -> None:
         assert not [one for one in report["partitions"] if one["action"] == "failed"]
 
 
-@pytest.mark.slow(cases=4)
+@pytest.mark.slow
+@pytest.mark.cases(4)
 @pytest.mark.parametrize(("name", "before", "after", "here"), list(stages()))
 def test_a_value_that_was_deleted_stays_deleted(log, name, before, after, here):
     topic = TOPICS[name]
@@ -97,7 +98,8 @@ def test_segments_give_way_to_a_log_that_was_cleaned_beyond_them(log):
     assert log.topic("latest-price").snapshot.partition(0).first_dirty_offset == 27
 
 
-@pytest.mark.slow(cases=2)
+@pytest.mark.slow
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("name", ["plain-0", "txn-0", "multiappend-0", "zstd-0"])
 def test_a_directory_that_grows_is_followed_over_rolls(log, tmp_path, name):
     (tmp_path / "kafka").mkdir()
@@ -110,7 +112,8 @@ def test_a_directory_that_grows_is_followed_over_rolls(log, tmp_path, name):
     assert verify(log, deep=True).errors == 0
 
 
-@pytest.mark.slow(cases=1)
+@pytest.mark.slow
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("rolled", [False, True])
 @pytest.mark.parametrize("name", LEGACY_DIRECTORIES)
 def test_old_magics_are_followed_over_rolls(log, tmp_path, name, rolled):

@@ -80,6 +80,7 @@ def orders(log: LogDir) -> LogDir:
     return log
 
 
+@pytest.mark.cases(7)
 @pytest.mark.parametrize("way", WAYS)
 def test_a_name_that_no_topic_can_have_is_an_error_wherever_it_comes_in(orders: LogDir, way: str) -> None:
     (Path(orders.uri).parent / "kafka" / "orders-0").mkdir(parents=True)

@@ -128,6 +128,7 @@ def test_a_table_is_the_dict_of_all_commits(tmp_path_factory, steps):
             assert values(uri) == {key: value for key, value in newest.items() if value}
 
 
+@pytest.mark.proof
 @settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     st.lists(

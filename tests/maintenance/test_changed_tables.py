@@ -41,6 +41,7 @@ def rows(orders, kind):
     return readable(orders, view=kind.get("view"))
 
 
+@pytest.mark.cases(3)
 @pytest.mark.parametrize("version", [0, 1, 3])
 def test_a_restored_table_gets_what_came_after_its_version(orders, uri, kind, version):
     followed(orders, uri, kind)
@@ -101,6 +102,7 @@ CHANGES = {
 }
 
 
+@pytest.mark.cases(5)
 @pytest.mark.parametrize("change", CHANGES)
 def test_rows_that_others_changed_stop_a_table_until_it_is_restored(orders, uri, kind, change):
     followed(orders, uri, kind)

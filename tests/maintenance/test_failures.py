@@ -221,6 +221,7 @@ def test_a_partition_that_roll_fails_with_leaves_no_files(orders, session):
     assert len(contents(orders, "orders", partition=0)) == 40
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("by_tasks", [False, True])
 def test_a_partition_that_compact_fails_with_leaves_no_files(orders, session, by_tasks, limits):
     roll(orders, now_ms=GOLDEN_MS)

@@ -58,7 +58,8 @@ def kafka_files(name: str) -> dict[int, tuple[bytes, bytes, bytes]]:
     }
 
 
-@pytest.mark.slow(cases=4)
+@pytest.mark.slow
+@pytest.mark.cases(4)
 @pytest.mark.parametrize("name", [name for name in ROLLED_BY_THE_RULE if golden_batches(name)])
 def test_segments_are_kafkas_and_no_byte_of_a_batch_changes(log, name):
     topic = golden_topic(log, name)
@@ -106,7 +107,8 @@ def test_the_canarys_known_segments_and_index_entries(log):
     assert positions.tolist() == [4162, 8334, 12506]
 
 
-@pytest.mark.slow(cases=1)
+@pytest.mark.slow
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("name", ["plain-0", "mixed-0", "zstd-0", "txn-0"])
 def test_rolled_records_are_what_they_were(log, name):
     topic = golden_topic(log, name)
@@ -120,7 +122,8 @@ def test_rolled_records_are_what_they_were(log, name):
     assert records_of(log.topic(topic).scan().batches()) == expected
 
 
-@pytest.mark.slow(cases=1)
+@pytest.mark.slow
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("name", ["mixed-0", "snappy-0", "lz4-0", "gzip-0"])
 def test_another_decoder_reads_rolled_files_alike(log, name):
     topic = golden_topic(log, name)

@@ -70,7 +70,8 @@ def clean_by(
     return clean_partition(log.storage, settings_of(log, "prices", map_bytes), 0, 1000, clean_round=clean_round)
 
 
-@pytest.mark.slow(cases=1)
+@pytest.mark.slow
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("tasks", [2, 7, 100])
 def test_many_tasks_do_what_one_does(prices, tmp_path, limits, tasks):
     limits(MIN_SLICE_BYTES=1)
@@ -87,7 +88,8 @@ def test_many_tasks_do_what_one_does(prices, tmp_path, limits, tasks):
     assert verify(prices, deep=True).ok
 
 
-@pytest.mark.slow(cases=2)
+@pytest.mark.slow
+@pytest.mark.cases(2)
 @pytest.mark.parametrize(
     ("map_entries", "slice_entries", "merged_entries", "in_one_round"),
     [
@@ -138,7 +140,8 @@ def files(log: LogDir) -> list[tuple[int, bytes, bytes | None]]:
     ]
 
 
-@pytest.mark.slow(cases=1)
+@pytest.mark.slow
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("tasks", [2, 3, 100])
 def test_many_tasks_leave_the_same_bytes_of_transactions_as_one(transactions, tmp_path, limits, tasks):
     """Also in a second cleaning, whose dirty head has none, and in which markers go whose transactions are gone."""

@@ -87,7 +87,7 @@ def described(storage: Storage, done: RoundResult) -> list[Any]:
     return [groups, done.stats, done.indexed, done.end_offset]
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 @settings(max_examples=100, deadline=None)
 @given(
     rounds=st.lists(

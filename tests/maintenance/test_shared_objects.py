@@ -79,6 +79,7 @@ def orders(log) -> LogDir:
 # Rolling
 
 
+@pytest.mark.cases(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["plain-0", "outoforder-0"])
 def test_runs_of_kafkas_batches_roll_to_kafkas_files_byte_for_byte(log, name):
@@ -205,7 +206,8 @@ def test_a_topic_has_no_more_chunks_than_the_bound_after_a_roll(orders, limits):
     assert_sound(orders)
 
 
-@pytest.mark.slow(cases=1)
+@pytest.mark.slow
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("step", [2, 9, 20, 30])
 def test_what_a_killed_task_leaves_of_an_object_is_seen_by_nobody_and_goes(orders, step):
     append(orders)

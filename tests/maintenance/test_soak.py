@@ -15,7 +15,8 @@ def test_everything_done_at_once_to_a_log_loses_and_doubles_nothing(tmp_path):
     assert figures["runs_of_jobs"].keys() == {"roll", "retain", "compact", "vacuum"}
 
 
-@pytest.mark.slow(cases=1)
+@pytest.mark.slow
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("job", [*crashes.JOBS, *crashes.ACTIONS])
 def test_the_next_run_finishes_what_a_killed_one_has_begun(tmp_path, job):
     figures = crashes.run(tmp_path, 2, jobs=(job,))

@@ -72,7 +72,8 @@ def cleaned(log):
 # In step
 
 
-@pytest.mark.slow(cases=1)
+@pytest.mark.slow
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("seed", range(2))
 def test_tables_follow_random_histories(log, uri, seed):
     histories = Histories(log, "orders", seed, partitions=5)

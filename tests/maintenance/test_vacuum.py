@@ -376,7 +376,7 @@ def test_a_directory_of_no_topic_is_nobodys_business(log, tmp_path):
     assert log.storage.exists("notes-7/readme.txt")
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 def test_another_vacuum_at_any_moment_leaves_nothing_undone(log, tmp_path):
     """A second vacuum runs from start to end between any two requests of the first."""
     for topic in ("orders", "payments"):

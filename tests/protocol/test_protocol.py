@@ -50,7 +50,8 @@ def test_a_fault_is_planted_for_every_rule():
     assert len(FAULTS) == len(Rules.__dataclass_fields__) == len(set(FAULTS.values()))
 
 
-@pytest.mark.slow(cases=1)
+@pytest.mark.slow
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=by_name)
 def test_the_real_code_goes_the_ways_of_the_model(theatre, scenario):
     scenario = scenario.with_faults(0 if scenario is SCENARIOS[-1] else 2)

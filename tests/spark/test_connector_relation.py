@@ -282,6 +282,7 @@ STARTS = {
 }
 
 
+@pytest.mark.cases(10)
 @pytest.mark.parametrize("fail_on_data_loss", ["true", pytest.param("false", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("start", STARTS)
 @pytest.mark.parametrize("strategy", STRATEGIES)

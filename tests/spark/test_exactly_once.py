@@ -55,6 +55,7 @@ def check(spark, log, jobs):
         assert len(begins) == jobs - 1 and set(falls) <= set(begins)
 
 
+@pytest.mark.proof
 def test_a_million_rows_of_four_jobs_two_of_them_at_once(spark, log):
     log.create_topic("orders", partitions=PARTITIONS)
     write(spark, log, 1)

@@ -15,6 +15,7 @@ def test_a_version_above_64_bits_is_refused_before_spark_does_anything():
     assert write_options(given | {"txnVersion": str(2**63 - 1)}).txn == ("app", 2**63 - 1)
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("tasks", [0, 3])
 def test_a_write_of_no_rows_records_its_transaction(spark, log, tasks):
     log.create_topic("orders")

@@ -100,6 +100,7 @@ def _formats(name: str, options: dict[str, str], address: str) -> dict[str, str]
     return {} if name == "binary" else {"value.format": name, "schema.registry": address, **options}
 
 
+@pytest.mark.cases(40)
 @pytest.mark.parametrize("reader", FORMATS)
 @pytest.mark.parametrize("writer", FORMATS)
 def test_a_pair_has_the_outcome_of_the_table(log: tuple[LogDir, str], writer: str, reader: str) -> None:

@@ -80,6 +80,7 @@ READ = [
 ]
 
 
+@pytest.mark.cases(27)
 @pytest.mark.parametrize(("name", "schema", "value"), READ, ids=range(len(READ)))
 @pytest.mark.parametrize("column", ["key", "value"])
 def test_an_error_of_a_read_shows_nothing_of_the_record(

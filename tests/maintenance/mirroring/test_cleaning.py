@@ -98,6 +98,7 @@ def assert_every_version_is_the_leaders(leader: LogDir, follower: LogDir, topic:
     assert_in_step(leader, follower, topic)
 
 
+@pytest.mark.cases(1)
 def test_a_value_goes_though_its_tombstone_was_gone_before_the_follower_saw_it(leader, way):
     topic_with(leader, "prices", CONFIG)
     leader.topic("prices").append(pa.table({"key": [b"a", b"b"], "value": [b"1", b"1"]}))
@@ -121,6 +122,7 @@ def golden_records(*, committed: bool) -> dict[int, tuple[bytes | None, bytes | 
     return {offset: record for offset, record in every.items() if offset in wanted}
 
 
+@pytest.mark.cases(1)
 def test_aborted_data_stays_aborted_though_its_marker_was_gone_before_the_follower_saw_it(leader, tmp_path, way):
     aborted = golden_records(committed=False)
     leader.import_kafka(golden(tmp_path), config=CONFIG)
@@ -136,6 +138,7 @@ def test_aborted_data_stays_aborted_though_its_marker_was_gone_before_the_follow
     assert_every_version_is_the_leaders(leader, follower, TRANSACTIONAL)
 
 
+@pytest.mark.cases(1)
 def test_committed_data_stays_committed_though_its_marker_was_gone_before_the_follower_saw_it(leader, tmp_path, way):
     newest: dict[bytes | None, bytes | None] = dict(golden_records(committed=True).values())
     leader.import_kafka(golden(tmp_path), config=CONFIG)
@@ -151,6 +154,7 @@ def test_committed_data_stays_committed_though_its_marker_was_gone_before_the_fo
     assert_every_version_is_the_leaders(leader, follower, TRANSACTIONAL)
 
 
+@pytest.mark.cases(1)
 def test_the_last_stable_offset_goes_on_though_the_marker_that_ended_a_transaction_was_gone(leader, tmp_path, way):
     leader.import_kafka(golden(tmp_path, segments=2), config=CONFIG)
     follower = followers_of(leader)

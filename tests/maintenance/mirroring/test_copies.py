@@ -62,6 +62,7 @@ def test_what_a_killed_run_had_copied_is_not_copied_again(leader, follower):
     assert_in_step(leader, follower)
 
 
+@pytest.mark.cases(3)
 @pytest.mark.parametrize("suffix", [".log", ".index", ".timeindex"])
 @pytest.mark.parametrize("damage", ["cut", "flipped", "gone"])
 def test_what_a_killed_run_left_unfinished_stands_in_nobodys_way(leader, follower, suffix, damage):

@@ -87,6 +87,7 @@ def test_a_promotion_is_done_once(leader, follower):
     assert follower.topic(TOPIC).snapshot.version == version
 
 
+@pytest.mark.cases(4)
 @pytest.mark.parametrize("moment", ["before", "after"])
 @pytest.mark.parametrize("commit", range(5))
 def test_a_promotion_that_was_killed_at_any_commit_goes_on(leader, follower, commit, moment):

@@ -182,6 +182,7 @@ def test_a_rebuild_at_the_limit_of_open_files_is_done_or_says_so(tmp_path):
     assert all("ulimit -n" in error for error in found), found
 
 
+@pytest.mark.proof
 def test_a_manifest_that_cannot_be_read_at_the_limit_of_open_files_is_not_lost(tmp_path):
     log = new_log(tmp_path / "log")
     append(log, 0)

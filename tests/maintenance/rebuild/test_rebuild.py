@@ -197,6 +197,7 @@ def test_a_follower_keeps_its_leaders_id(tmp_path):
     assert log.topic(TOPIC).snapshot.states == states
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("lost", ["manifest", "Delta's log"])
 def test_a_manifest_on_an_object_store_is_made_anew(tmp_path, s3_options, lost):
     log = LogDir.create(f"s3://{BUCKET}/{tmp_path.name}/log", s3_options)

@@ -19,7 +19,8 @@ from tests.manifest_rows import Partition, Segment, SegmentRows
 from tests.segment_bytes import AbortedTransactions
 
 
-@pytest.mark.slow(cases=6)
+@pytest.mark.slow
+@pytest.mark.cases(6)
 @pytest.mark.parametrize("name", FILE_FAULTS)
 def test_a_fault_in_a_file_is_found_with_its_place(name, directory):
     fault, deep = FILE_FAULTS[name]
@@ -32,6 +33,7 @@ def test_a_fault_in_a_file_is_found_with_its_place(name, directory):
     assert tree(directory) == before
 
 
+@pytest.mark.cases(12)
 @pytest.mark.parametrize("name", ROW_FAULTS)
 def test_a_row_that_lies_is_found(name, log, monkeypatch):
     topic, fault, deep = ROW_FAULTS[name]

@@ -48,7 +48,8 @@ def test_a_log_that_jobs_have_been_over_has_no_findings(log):
     assert report.ok, [str(finding) for finding in report.findings]
 
 
-@pytest.mark.slow(cases=3)
+@pytest.mark.slow
+@pytest.mark.cases(3)
 @pytest.mark.parametrize("before", [{}, {"segment.index.bytes": "96"}, {"index.interval.bytes": "0"}])
 @pytest.mark.parametrize(
     "after",

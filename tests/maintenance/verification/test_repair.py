@@ -41,6 +41,7 @@ def everything(log: LogDir, topic: str) -> tuple[list, list]:
     return tuple(records_of(log.topic(topic).scan(isolation=level).batches()) for level in levels)
 
 
+@pytest.mark.cases(5)
 @pytest.mark.parametrize(
     "name", [*SIDECAR_FAULTS[:3], *(pytest.param(name, marks=pytest.mark.slow) for name in SIDECAR_FAULTS[3:])]
 )

@@ -298,6 +298,7 @@ MATRIX = [
 ]
 
 
+@pytest.mark.cases(10)
 @pytest.mark.slow
 @pytest.mark.parametrize(("how", "start", "fails"), MATRIX)
 def test_from_each_start_by_each_strategy(log, how, start, fails):

@@ -89,6 +89,7 @@ def test_a_batch_that_was_planned_over_what_is_lost_is_not_read_from_another_log
     assert numbers(moved(stream, follower).run()) == [88, 89, 90]
 
 
+@pytest.mark.proof
 def test_a_query_of_spark_ahead_of_a_forced_failover_fails_and_goes_on_where_the_logs_part(
     spark, tmp_path, leader, follower
 ):

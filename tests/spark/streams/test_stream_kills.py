@@ -10,8 +10,8 @@ import pytest
 from tests.conftest import ROOT
 
 
+@pytest.mark.proof
 @pytest.mark.spark
-@pytest.mark.slow
 def test_killed_queries_leave_each_record_in_the_sink_once():
     command = [sys.executable, "-m", "tests.spark.stream_kills", "--kills", "1", "--seed", "1", "--modes", "plain"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)

@@ -39,7 +39,8 @@ def query(log, kind=Query, **options):
 # Starts, and kills in the first batch
 
 
-@pytest.mark.slow(cases=4)
+@pytest.mark.slow
+@pytest.mark.cases(4)
 @pytest.mark.parametrize("start", STARTS)
 @pytest.mark.parametrize(("kind", "kill"), [(Query, "planned"), (Query, "written"), (PlainQuery, "planned")])
 def test_a_kill_in_batch_0_loses_nothing_that_came_after_the_query_began(t, add, start, kind, kill):

@@ -103,6 +103,7 @@ def test_case_18_a_watermark_on_the_timestamp(spark, t, stream, sink):
     assert len(sink.rows("watermark")) >= 2
 
 
+@pytest.mark.proof
 def test_case_20_a_union_goes_on_where_one_of_its_topics_has_nothing_new(spark, t, add, stream, sink):
     t.create_topic("u")
     t.topic("u").append(rows([100], 0))
@@ -156,7 +157,8 @@ def test_case_38_a_stream_stops_and_says_what_it_read_while_it_ran(t, add, strea
     assert (seen, query.isActive) == ([1, 2, 3], False)
 
 
-@pytest.mark.slow(cases=1)
+@pytest.mark.slow
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("start", ["latest", "earliest", '{"t":{"0":1,"1":-1,"2":0}}'])
 def test_a_crash_between_plan_and_commit_of_batch_0_loses_nothing(spark, t, add, stream, sink, tmp_path, start):
     """As after a kill that Spark's checkpoint shows: batch 0 is planned, and not committed."""
@@ -185,6 +187,7 @@ def test_offsets_stand_in_the_checkpoint_as_canonical_json(t, add, stream, sink,
     assert text == json.dumps(json.loads(text), sort_keys=True)
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("options", [{"endingOffsets": "latest"}, {"startingOffsets": '{"t":{"0":9,"1":0,"2":0}}'}])
 def test_an_error_of_the_source_reaches_the_user_as_itself(t, stream, sink, options):
     with pytest.raises(StreamingQueryException) as caught:
