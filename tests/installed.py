@@ -7,6 +7,7 @@ PYTHON is a command; by default python3.11 to 3.14, as far as they are there.
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import statistics
@@ -35,6 +36,10 @@ def check_metadata(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         [name] = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]
         text = archive.read(name).decode()
+        [bill] = [name for name in archive.namelist() if ".dist-info/sboms/" in name]
+        parts = json.loads(archive.read(bill))
+    version = re.findall(r"^Version: (.+)$", text, re.MULTILINE)[0]
+    assert parts["metadata"]["component"]["purl"] == f"pkg:pypi/spark-segments@{version}", parts
     for line in ("Name: spark-segments", "License-Expression: Apache-2.0", "Requires-Python: >=3.11"):
         assert line in text, line
     assert "\nDescription-Content-Type: text/markdown" in text and 'format("segments")' in text
@@ -49,7 +54,7 @@ def environment(python: str, folder: Path, requirement: str) -> Path:
     return made
 
 
-def _runs(name: str) -> bool:
+def runs(name: str) -> bool:
     """Whether this Python is here: a shim of pyenv is found for versions that are not installed, too."""
     return shutil.which(name) is not None and subprocess.run([name, "-c", "pass"], capture_output=True).returncode == 0
 
@@ -97,7 +102,7 @@ def main(pythons: list[str]) -> None:
         wheel = built(folder)
         check_metadata(wheel)
         print(f"{wheel.name}: {wheel.stat().st_size / 1e6:.1f} MB", flush=True)
-        for python in pythons or [name for name in PYTHONS if _runs(name)]:
+        for python in pythons or [name for name in PYTHONS if runs(name)]:
             begun = time.monotonic()
             example(environment(python, folder / Path(python).name, f"{wheel}[spark]"))
             print(f"{python}: README's example runs, {time.monotonic() - begun:.0f} s", flush=True)
