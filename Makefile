@@ -4,7 +4,7 @@ PYTHON ?= python
 # A thousand processes of the tests import the package: its byte code is kept, whatever the environment says.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: all kernels wheels sanitize lint types fast test proof docs bench bench-compare
+.PHONY: all kernels wheels sanitize lint types fast test proof docs bench bench-compare release-check
 all: kernels
 	$(MAKE) -j 2 lint types docs
 	$(MAKE) test
@@ -38,6 +38,9 @@ test:  ## all tests but the proofs: those with Spark share one process and its s
 
 proof: kernels  ## before a release: tests of every case, kill, large directory, wheel and example
 	$(PYTHON) -m pytest -m proof -n 3 --dist loadgroup
+
+release-check:  ## all that a release needs on this machine, and what it could not do: needs the extra `release`
+	$(PYTHON) -m tests.release
 
 docs:  ## the site, in site/
 	$(PYTHON) -m mkdocs build --strict --quiet
