@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from spark_segments.spark.session import spark_session
     from spark_segments.spark.streams.lag import lag
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 __all__ = ["LogDir", "Position", "ProducerOptions", "__version__", "errors", "lag", "progress_bar", "spark_session"]
 
 _HOME = {
