@@ -41,7 +41,12 @@ from tests.conftest import ROOT
 from tests.golden_files import GOLDEN
 
 DOCS = ROOT / "docs"
-PAGES = ["tutorial.md", *sorted(f"how-to/{page.name}" for page in (DOCS / "how-to").glob("*.md"))]
+PAGES = [
+    "tutorial.md",
+    "how-it-works.md",
+    "capacity.md",
+    *sorted(f"how-to/{page.name}" for page in (DOCS / "how-to").glob("*.md")),
+]
 _BLOCK = re.compile(r"^```(?P<kind>\w+)(?P<title> title=\"prints\")?\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL)
 
 

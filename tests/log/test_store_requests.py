@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from spark_segments import LogDir
 from spark_segments.format import walk
 from spark_segments.maintenance import compact, retain, roll, vacuum, verify
+from tests.conftest import ROOT
 from tests.manifest_rows import forget_rows
 from tests.s3_server import BUCKET
 from tests.small_limits import Limits
@@ -146,3 +151,29 @@ def test_jobs_ask_for_what_they_change(requests: Requests) -> None:
     # The log directory, each directory in it and that of groups are listed. What rows named goes by one request, notes
     # that a copy stands for by another, files of old rows by a third.
     assert requests.log == {"LIST": PARTITIONS + 3, "LIST UPLOADS": 1, "DELETE MANY": 3}
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize("partitions", [3, PARTITIONS])
+def test_the_calculator_is_right_about_a_day(requests: Requests, partitions: int) -> None:
+    """docs/capacity.md: it counts no less than a topic asks, and no more than a half on top."""
+    [code] = re.findall(
+        r"^```python\n(.*?)^```$", (ROOT / "docs" / "capacity.md").read_text(), re.MULTILINE | re.DOTALL
+    )
+    names: dict[str, Any] = {}
+    with contextlib.redirect_stdout(io.StringIO()):
+        exec(code, names)
+    counted = names["day"](gb=1e-6, partitions=partitions, commits=24, runs=2, keep_days=1)
+    LogDir.open(requests.uri, requests.proxy.options).create_topic("day", partitions)
+    asked: Counter[str] = Counter()
+    rows = records(40, partitions=range(partitions)).drop_columns(["timestamp"])
+    for number in range(24):
+        for work in [lambda log: log.topic("day").append(rows)] + [lambda log: log.maintain(["day"])] * (
+            number % 12 == 11
+        ):
+            requests.of(work)
+            asked += requests.log + requests.manifest
+    writes = asked["PUT"] + asked["LIST"] + asked["LIST UPLOADS"]
+    assert writes <= counted["writes"] <= 1.5 * writes, asked
+    reads = asked["GET"] + asked["HEAD"]
+    assert reads <= counted["reads"] <= 1.5 * reads, asked
