@@ -483,7 +483,7 @@ def test_rows_of_csv_are_text(run, segments, uri, tmp_path):
         {"id": "007", "item": "an apple;\n red", "target": "2"}, {"id": "08", "item": None, "target": "0"},
     ]  # fmt: skip
     ran = run(*csv, "--option", "escape=x")
-    assert ran.code == 1 and "Unknown option of CSV" in ran.error
+    assert ran.code == 1 and "Unknown option of the format csv" in ran.error
 
 
 def test_a_delta_table_is_appended_at_any_version(run, segments, uri, tmp_path):

@@ -52,7 +52,9 @@ def append(
         "The format; by default what the file's name says, else a value per line.", "--format"
     ),
     reader_option: list[str] | None = option(
-        "Of CSV: header, sep (one character), quote. Of a Delta table: see below.", "--option", metavar="NAME=VALUE"
+        "Of CSV: header, sep (one character), quote, base64. Of an envelope: base64. Of a Delta table: see below.",
+        "--option",
+        metavar="NAME=VALUE",
     ),
     key_column: str | None = _column("key"),
     value_column: str | None = _column("value, in place of the row as JSON"),
@@ -82,7 +84,9 @@ def append(
     text: a line is a value. With parse.key=true a line is a key, key.separator
     (a tab by default) and a value. With parse.headers=true a line begins with
     headers (h1:v1,h2:v2) and a tab. A key or value that equals null.marker
-    is null.
+    is null. With print.timestamp, print.partition, print.offset, print.headers
+    or print.key=true a line is what Kafka's console consumer prints with these
+    properties; null.literal (null by default) is a null then.
 
     json: an object per line. One with value (text) is a record with its key,
     headers, partition and timestamp (ms): what `consume --output json` prints.
@@ -91,12 +95,17 @@ def append(
     beside a key that is an object or a list is written as JSON. Any other
     object is a value as it stands. A number as a key keeps its digits.
 
+    envelope: an object per line with all parts of a record, as kcat -J and the
+    S3 sinks of Lenses and Aiven write it. A value that is no text is the JSON
+    of the file. --option base64=key,value,headers says which are base64.
+
     csv, parquet, delta: a row with a column value of text or bytes, or with
     columns key and value alone, is a record. Any other row is a value as JSON.
-    The options ...-column
-    choose other columns. A Delta table takes --option versionAsOf=N and
-    storage options in delta-rs's names. Spark's DataFrames write themselves:
-    df.write.format("segments").
+    The options ...-column choose other columns. Aiven's S3 sink writes CSV in
+    base64 without names: --option header=false names its columns f0, f1, and
+    --option base64=f0,f1 decodes them. A Delta table takes --option
+    versionAsOf=N and storage options in delta-rs's names. Spark's DataFrames
+    write themselves: df.write.format("segments").
 
     With --value-format and --key-format the row, a column, or a text line of
     JSON is written in that format: --value-format avro takes {"id": 7}.
@@ -127,7 +136,7 @@ def append(
     log.topic(topic).snapshot.role.check(topic, Operation.APPEND)
     appended = _Appended(log.topic(topic).config, time.time_ns() // 1_000_000)
     rows = source.batches()
-    if source.format is Format.TEXT and formats:
+    if source.format in (Format.TEXT, Format.ENVELOPE) and formats:
         rows = encoded(rows, TypedColumns(log).writers(topic, formats, {"key": None, "value": None}))
         formats = {}
     options = ProducerOptions(compression_codec, batch_size)

@@ -11,27 +11,26 @@ import contextlib
 import csv
 import io
 import os
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pv
 import pyarrow.parquet as pq
 
 from spark_segments.ahead import Piece
+from spark_segments.cli.records.envelopes import BASE64_PARTS, envelope_rows
 from spark_segments.cli.records.input_files import (
     STANDARD_INPUT,
     ahead,
     blocks,
     count_lines,
     files_of,
-    line_spans,
     opened,
     unreadable,
 )
@@ -49,16 +48,16 @@ from spark_segments.cli.records.json_rows import (
 )
 from spark_segments.cli.records.live_input import NOTHING, LiveInput
 from spark_segments.cli.records.record_text import Properties, unescaped
+from spark_segments.cli.records.text_rows import text_rows
 from spark_segments.errors import InvalidOptionError, reason_of
-from spark_segments.format.layout import HEADERS_TYPE
 from spark_segments.format.record_columns import COLUMNS, is_bytes, slips
-from spark_segments.values.rows import gathered, offsets_of
-from spark_segments.values.text.json_write import quoted, write_json
+from spark_segments.values.text.base64 import decode
+from spark_segments.values.text.json_write import write_json
+from spark_segments.values.undecodable import Undecodable
 
 _PARTS = ("key", "value", "timestamp", "partition", "headers")
 _TIMESTAMP = pa.timestamp("us", tz="UTC")
 CSV_HEAD_BYTES = 1 << 20  # the names of a CSV file's columns are in its first bytes
-_SEPARATORS = {"headers": "headers.delimiter", "key": "key.separator"}
 
 
 class Format(StrEnum):
@@ -66,6 +65,7 @@ class Format(StrEnum):
 
     TEXT = "text"
     JSON = "json"
+    ENVELOPE = "envelope"
     CSV = "csv"
     PARQUET = "parquet"
     DELTA = "delta"
@@ -73,6 +73,7 @@ class Format(StrEnum):
 
 _ENDINGS = {".json": Format.JSON, ".jsonl": Format.JSON, ".ndjson": Format.JSON}
 _ENDINGS |= {".csv": Format.CSV, ".tsv": Format.CSV, ".parquet": Format.PARQUET}
+_OPTIONS = {Format.CSV: ("header", "sep", "quote", "base64"), Format.ENVELOPE: ("base64",)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,11 +112,14 @@ class Input:
             if not (name and equals):
                 raise InvalidOptionError("An option has no value", expected="NAME=VALUE", found=name or "no name")
         made = cls(paths, chosen or _format_of(paths[0]), named, *rest, **more)
-        if named and made.format not in (Format.CSV, Format.DELTA):
+        known = _OPTIONS.get(made.format, ())
+        if made.format is not Format.DELTA and not named.keys() <= {*known}:
             raise InvalidOptionError(
-                f"The format {made.format} has no options", expected="csv or delta", found=min(named)
+                f"Unknown option of the format {made.format}",
+                expected=" or ".join(known) or "no option",
+                found=min(named.keys() - {*known}),
             )
-        is_lines = made.format in (Format.TEXT, Format.JSON) and [*paths] == [STANDARD_INPUT]
+        is_lines = made.format in (Format.TEXT, Format.JSON, Format.ENVELOPE) and [*paths] == [STANDARD_INPUT]
         if linger_seconds is None or not is_lines or (descriptor := LiveInput.descriptor()) is None:
             return made
         return replace(made, live=LiveInput(descriptor, linger_seconds))
@@ -132,65 +136,50 @@ class Input:
 
     def _text(self, files: Sequence[str]) -> Iterator[pa.RecordBatch]:
         self._check(pa.schema([("value", pa.binary())]), "")
-        number = 1
+
+        def parsed(block: pa.Buffer, file: str, before: int) -> tuple[int, Piece]:
+            return count_lines(block), partial(self._text_records, block, file, before)
+
+        return self._blocks(files, parsed)
+
+    def _text_records(self, block: pa.Buffer, file: str, before: int) -> Iterator[pa.RecordBatch]:
+        yield _timed(text_rows(block, self.properties, file, before))
+
+    def _envelope(self, files: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        encoded = self._base64_columns()
+        if any(self.columns.values()) or not {*encoded} <= {*BASE64_PARTS}:
+            raise InvalidOptionError("An envelope names its parts", expected=f"base64={','.join(BASE64_PARTS)} at most")
+
+        def parsed(block: pa.Buffer, file: str, before: int) -> tuple[int, Piece]:
+            lines = Lines(block, file)
+            return len(lines), partial(self._envelope_records, lines, encoded, file, before)
+
+        return self._blocks(files, parsed)
+
+    def _envelope_records(
+        self, lines: Lines, encoded: Collection[str], file: str, before: int
+    ) -> Iterator[pa.RecordBatch]:
+        yield _timed(envelope_rows(lines.texts(), encoded, file, before))
+
+    def _blocks(
+        self, files: Sequence[str], parsed: Callable[[pa.Buffer, str, int], tuple[int, Piece]]
+    ) -> Iterator[pa.RecordBatch]:
+        """The rows of blocks of lines. `parsed`: (how many lines a block has, its rows), by the file's lines before."""
 
         def pieces(file: str) -> Iterator[Piece]:
-            nonlocal number
+            before = 0
             for block in blocks(file, self.live):
-                yield partial(self._parsed_text, block, number) if len(block) else _nothing
-                number += count_lines(block)
+                rows, piece = parsed(block, file, before) if len(block) else (0, _nothing)
+                before += rows
+                yield piece
 
         for file in files:
             yield from ahead(pieces(file), file)
 
-    def _parsed_text(self, block: pa.Buffer, number: int) -> Iterator[pa.RecordBatch]:
-        """Lines as records by the properties of Kafka's console producer. `number`: that of the first line."""
-        columns: dict[str, pa.Array] = {}
-        rest = gathered(block, *line_spans(block))
-        for name in [name for name in _SEPARATORS if self.properties.flag(f"parse.{name}")]:
-            separator, texts = _SEPARATORS[name], rest
-            columns[name], rest, is_found = _split(texts, self._separator(separator))
-            if not is_found.all():
-                row = int(is_found.argmin())
-                raise InvalidOptionError(
-                    f"Line {number + row} has no {name}",
-                    expected=f"{name}, {self.properties.values[separator]!r} and the rest",
-                    found=f"{len(texts[row].as_py())} bytes without the separator",
-                    hint=f"Set --property {separator}=…, or leave parse.{name} out",
-                )
-        columns["value"] = rest
-        if "headers" in columns:
-            columns["headers"] = self._headers(columns["headers"], number)
-        if marker := self.properties.bytes("null.marker"):
-            for name in columns.keys() & {"key", "value"}:
-                is_null = pc.equal(columns[name], pa.scalar(marker, pa.binary()))
-                columns[name] = pc.if_else(is_null, pa.scalar(None, pa.binary()), columns[name])
-        yield pa.RecordBatch.from_arrays([*columns.values()], names=[*columns])
-
-    def _separator(self, name: str) -> bytes:
-        found = self.properties.bytes(name)
-        if not found:
-            raise InvalidOptionError(f"Property {name} is empty", expected="a character or more")
-        return found
-
-    def _headers(self, texts: pa.BinaryArray, number: int) -> pa.ListArray:
-        """The headers of each line, of which the first has this number. A header without a separator is a key."""
-        separator = self._separator("headers.key.separator")
-        listed = pc.split_pattern(texts, self._separator("headers.separator"))
-        filled = pc.greater(pc.binary_length(listed.flatten()), 0)
-        pairs, rows = listed.flatten().filter(filled), pc.list_parent_indices(listed).filter(filled).to_numpy()
-        keys, values, _ = _split(pairs, separator)
-        wrong = pc.index(quoted(keys).is_null(), True).as_py()
-        if wrong >= 0:
-            raise InvalidOptionError(f"Line {number + int(rows[wrong])} has a header whose key is not UTF-8")
-        made = pa.StructArray.from_arrays([keys.cast(pa.string()), values], fields=[*HEADERS_TYPE.value_type])
-        row_ends = np.cumsum(np.bincount(rows, minlength=len(texts)), dtype=np.int32)
-        return pa.ListArray.from_arrays(np.append(np.int32(0), row_ends), made, HEADERS_TYPE)
+    def _base64_columns(self) -> list[str]:
+        return [name for name in self.options.get("base64", "").split(",") if name]
 
     def _csv(self, files: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        unknown = self.options.keys() - {"header", "sep", "quote"}
-        if unknown:
-            raise InvalidOptionError("Unknown option of CSV", expected="header, sep or quote", found=min(unknown))
         has_header = self.options.get("header", "true").lower() == "true"
         quote = self._csv_character("quote", '"')
         reading = pv.ReadOptions(autogenerate_column_names=not has_header)
@@ -210,14 +199,21 @@ class Input:
                         raise InvalidOptionError(
                             "Columns of the file have the same name", path=file, found=twice, hint="Rename them"
                         )
-                    types = None if "value" in self.typed else dict.fromkeys(names, pa.string())
+                    encoded = self._base64_columns()
+                    if unknown := {*encoded} - {*names}:
+                        raise InvalidOptionError(
+                            "Option base64 of CSV names no column",
+                            expected=f"of {', '.join(names)}",
+                            found=min(unknown),
+                        )
+                    types = dict.fromkeys(encoded if "value" in self.typed else names, pa.string())
                     converting = pv.ConvertOptions(
                         column_types=types, null_values=[""], strings_can_be_null=True, quoted_strings_can_be_null=False
                     )
                     self._check(pa.schema([(name, pa.string()) for name in names]), file)
                     whole = pa.PythonFile(_Rejoined(head, stream), mode="r")
                     for batch in pv.open_csv(whole, reading, parsing, converting):
-                        yield self._record(batch)
+                        yield self._record(_without_base64(batch, encoded, file))
                 except pa.ArrowException as error:
                     raise unreadable(file, error) from None
 
@@ -404,16 +400,6 @@ def _is_misspelt(schema: pa.Schema) -> bool:
     return "key" in schema.names and "value" in meant and is_bytes(schema.field(meant["value"]).type)
 
 
-def _split(texts: pa.BinaryArray, separator: bytes) -> tuple[pa.BinaryArray, pa.BinaryArray, np.ndarray]:
-    """(what is before, what is behind the first separator of each text, bool[n] whether it has one)"""
-    starts, ends = offsets_of(texts)[:-1], offsets_of(texts)[1:]
-    places = pc.find_substring(texts, separator).to_numpy().astype(np.int64)
-    before_ends = np.where(places < 0, ends, starts + places)
-    behind = np.minimum(before_ends + len(separator), ends)
-    data = texts.buffers()[2]
-    return gathered(data, starts, before_ends - starts), gathered(data, behind, ends - behind), places >= 0
-
-
 def _csv_names(head: bytes, parsing: pv.ParseOptions, *, has_header: bool) -> list[str]:
     """The names of a file's columns, by its first bytes; those that Arrow gives to columns without a header."""
     text = head.decode("utf-8-sig", errors="replace")
@@ -453,6 +439,23 @@ def _format_of(path: str) -> Format:
         path = files_of(path)[0]
     endings = [suffix.lower() for suffix in Path(path).suffixes]
     return next((_ENDINGS[ending] for ending in reversed(endings[-2:]) if ending in _ENDINGS), Format.TEXT)
+
+
+def _without_base64(rows: pa.RecordBatch, names: Sequence[str], file: str) -> pa.RecordBatch:
+    """The rows with the bytes that texts of these columns stand for."""
+    for name in names:
+        try:
+            content = decode(rows.column(name))
+        except Undecodable as error:
+            raise unreadable(file, f"column {name} has text that is {error.reason}") from None
+        rows = rows.set_column(rows.schema.get_field_index(name), name, content)
+    return rows
+
+
+def _timed(rows: pa.RecordBatch) -> pa.RecordBatch:
+    """The rows with their timestamps, where they have any, as a writer takes them."""
+    at = rows.schema.get_field_index("timestamp")
+    return rows if at < 0 else rows.set_column(at, "timestamp", _as_timestamp(rows.column(at), "timestamp"))
 
 
 def _without_dictionary_types(schema: pa.Schema) -> pa.Schema:

@@ -1,0 +1,133 @@
+"""Lines of text as rows: what Kafka's console producer reads, and what Kafka's console consumer prints."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_segments.cli.records.input_files import line_spans
+from spark_segments.cli.records.record_text import Properties
+from spark_segments.errors import InvalidOptionError
+from spark_segments.format.layout import HEADERS_TYPE
+from spark_segments.values.rows import gathered, offsets_of
+from spark_segments.values.text.json_write import quoted
+
+_PRINTED = ("timestamp", "partition", "offset", "headers", "key")
+_PARSED = {"headers": "headers.delimiter", "key": "key.separator"}
+_NUMBERS = {
+    "timestamp": (r"^(?:(?:CreateTime|LogAppendTime):(?P<n>-?\d{1,18})|NO_TIMESTAMP|NoTimestampType:-1)$", pa.int64()),
+    "partition": (r"^Partition:(?P<n>\d{1,9})$", pa.int32()),
+    "offset": (r"^Offset:(?P<n>\d{1,18})$", pa.int64()),
+}
+"""What the consumer prints of a number. A record without a timestamp has none here."""
+
+_NO_HEADERS = b"NO_HEADERS"
+
+
+def text_rows(block: pa.Buffer, properties: Properties, file: str, before: int) -> pa.RecordBatch:
+    """The lines of a block as records: by the consumer's properties print.*, where any is set, else by the producer's
+    parse.*. `before`: the file's lines before these. Raises InvalidOptionError with the line.
+    """
+    return _Lines(properties, file, before).rows(gathered(block, *line_spans(block)))
+
+
+class _Lines:
+    def __init__(self, properties: Properties, file: str, before: int) -> None:
+        printed = [name for name in _PRINTED if properties.flag(f"print.{name}")]
+        parsed = [name for name in _PARSED if properties.flag(f"parse.{name}")]
+        if printed and (parsed or not properties.flag("print.value")):
+            raise InvalidOptionError(
+                "The properties print.* name the parts of lines that a consumer printed",
+                expected="lines with values, and no property parse.*",
+                found=f"parse.{parsed[0]}" if parsed else "print.value=false",
+            )
+        self._properties, self._file, self._before = properties, file, before
+        self._is_printed = bool(printed)
+        self._separators = dict.fromkeys(printed, "key.separator") or {name: _PARSED[name] for name in parsed}
+        self._nulls = [properties.bytes("null.marker"), properties.bytes("null.literal") if printed else b""]
+
+    def rows(self, rest: pa.BinaryArray) -> pa.RecordBatch:
+        columns: dict[str, pa.Array] = {}
+        for name, separator in self._separators.items():
+            texts = rest
+            columns[name], rest, is_found = _split(texts, self._separator(separator))
+            if not is_found.all():
+                row = int(is_found.argmin())
+                raise self._wrong(
+                    row,
+                    f"has no {name}",
+                    expected=f"{name}, {self._properties.values[separator]!r} and the rest",
+                    found=f"{len(texts[row].as_py())} bytes without the separator",
+                    hint=f"Set --property {separator}=…, or leave {self._flag(name)} out",
+                )
+        columns["value"] = rest
+        for name in columns.keys() & _NUMBERS.keys():
+            columns[name] = self._numbers(columns[name], name)
+        columns.pop("offset", None)
+        if "headers" in columns:
+            columns["headers"] = self._headers(columns["headers"])
+        for name in columns.keys() & {"key", "value"}:
+            columns[name] = self._with_nulls(columns[name])
+        return pa.RecordBatch.from_arrays([*columns.values()], names=[*columns])
+
+    def _flag(self, name: str) -> str:
+        return f"{'print' if self._is_printed else 'parse'}.{name}"
+
+    def _wrong(self, row: int, what: str, **more: Any) -> InvalidOptionError:
+        return InvalidOptionError(f"Line {self._before + row + 1} {what}", path=self._file, **more)
+
+    def _separator(self, name: str) -> bytes:
+        found = self._properties.bytes(name)
+        if not found:
+            raise InvalidOptionError(f"Property {name} is empty", expected="a character or more")
+        return found
+
+    def _with_nulls(self, texts: pa.BinaryArray) -> pa.BinaryArray:
+        for null in filter(None, self._nulls):
+            texts = pc.if_else(pc.equal(texts, pa.scalar(null, pa.binary())), pa.scalar(None, pa.binary()), texts)
+        return texts
+
+    def _numbers(self, texts: pa.BinaryArray, name: str) -> pa.Array:
+        pattern, kind = _NUMBERS[name]
+        found = pc.extract_regex(texts, pattern)
+        wrong = pc.index(found.is_valid(), False).as_py()
+        if wrong >= 0:
+            raise self._wrong(
+                wrong,
+                f"does not begin its {name} as a consumer prints it",
+                expected={"timestamp": "CreateTime:1700000000000"}.get(name, f"{name.capitalize()}:0"),
+                hint=f"A value may have more than one line. Leave {self._flag(name)} out where lines lack it",
+            )
+        digits = found.field("n").cast(pa.string())
+        return pc.if_else(pc.equal(pc.binary_length(digits), 0), pa.scalar(None, pa.string()), digits).cast(kind)
+
+    def _headers(self, texts: pa.BinaryArray) -> pa.ListArray:
+        """The headers of each line. A header without a separator is a key."""
+        separator = self._separator("headers.key.separator")
+        if self._is_printed:
+            has_none = pc.equal(texts, pa.scalar(_NO_HEADERS, pa.binary()))
+            texts = pc.if_else(has_none, pa.scalar(b"", pa.binary()), texts)
+        listed = pc.split_pattern(texts, self._separator("headers.separator"))
+        filled = pc.greater(pc.binary_length(listed.flatten()), 0)
+        pairs, rows = listed.flatten().filter(filled), pc.list_parent_indices(listed).filter(filled).to_numpy()
+        keys, values, _ = _split(pairs, separator)
+        wrong = pc.index(quoted(keys).is_null(), True).as_py()
+        if wrong >= 0:
+            raise self._wrong(int(rows[wrong]), "has a header whose key is not UTF-8")
+        values = self._with_nulls(values) if self._is_printed else values
+        made = pa.StructArray.from_arrays([keys.cast(pa.string()), values], fields=[*HEADERS_TYPE.value_type])
+        row_ends = np.cumsum(np.bincount(rows, minlength=len(texts)), dtype=np.int32)
+        return pa.ListArray.from_arrays(np.append(np.int32(0), row_ends), made, HEADERS_TYPE)
+
+
+def _split(texts: pa.BinaryArray, separator: bytes) -> tuple[pa.BinaryArray, pa.BinaryArray, np.ndarray]:
+    """(what is before, what is behind the first separator of each text, bool[n] whether it has one)"""
+    starts, ends = offsets_of(texts)[:-1], offsets_of(texts)[1:]
+    places = pc.find_substring(texts, separator).to_numpy().astype(np.int64)
+    before_ends = np.where(places < 0, ends, starts + places)
+    behind = np.minimum(before_ends + len(separator), ends)
+    data = texts.buffers()[2]
+    return gathered(data, starts, before_ends - starts), gathered(data, behind, ends - behind), places >= 0
