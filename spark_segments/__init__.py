@@ -32,6 +32,7 @@ extensions.provide("open_directory", "spark_segments.kafka.directory:kafka_direc
 extensions.provide("typed_columns", "spark_segments.values.typed:TypedColumns")
 extensions.provide("columns", "spark_segments.values.batches:Columns")
 extensions.provide("encode_batch", "spark_segments.values.batches:encode_batch")
+extensions.provide("observe", "spark_segments.lineage:observe")
 extensions.provide("value_options", "spark_segments.values.options:OPTIONS")
 
 

@@ -8,17 +8,25 @@ or None where it knows no such directory. The first that knows it counts.
 `typed_columns`: called with a `LogDirectory`, returns the decoders and encoders of its topics' keys and values.
 `columns`: called with names of columns and decoders, returns how batches with typed columns are read.
 `encode_batch`: called with a batch and encoders, returns the batch with bytes in place of typed columns.
+`observe`: called with the name of a job and its arguments by name when a run of it begins; returns a function, which is
+called with the report or the error that the run ends with, or None where nobody observes.
 `value_options`: the names of the options of keys and values, such as value.format.
 """
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable
+from functools import wraps
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 if TYPE_CHECKING:
     from spark_segments.log.directory import LogDirectory
     from spark_segments.values.typed import TypedColumns
+
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
 
 _PROVIDERS: dict[str, list[str]] = {}
 
@@ -35,6 +43,32 @@ def provided(name: str) -> list[Any]:
         module, _, attribute = provider.partition(":")
         loaded.append(getattr(import_module(module), attribute))
     return loaded
+
+
+def observed(job: str) -> Callable[[Callable[Arguments, Result]], Callable[Arguments, Result]]:
+    """Has the runs of a job's function observed under the job's name, but for dry runs."""
+
+    def decorated(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
+        signature = inspect.signature(function)
+
+        @wraps(function)
+        def run(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
+            named = signature.bind(*args, **kwargs).arguments
+            observers = [] if named.get("dry_run") else [observe(job, named) for observe in provided("observe")]
+            ends = [end for end in observers if end is not None]
+            try:
+                result = function(*args, **kwargs)
+            except BaseException as error:
+                for end in ends:
+                    end(error)
+                raise
+            for end in ends:
+                end(result)
+            return result
+
+        return run
+
+    return decorated
 
 
 def typed_columns(log: LogDirectory) -> TypedColumns:

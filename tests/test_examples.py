@@ -219,10 +219,15 @@ further = {"append": {"topic": "t", "inputs": ["a", "b"]}, "import": {"kafka_dir
            "replay": {"bootstrap": "b:1", "topic": "t"}}
 found = [one for one in vars(operators).values() if isinstance(one, type) and hasattr(one, "job")]
 made = [one(task_id="t", log_dir="/l", storage_options={"A": "b"}, **further.get(one.job, {})) for one in found]
-print("COMMANDS", json.dumps({one.job: one.command() for one in made}))
+for one in made:
+    one._lines.append({"topic": "t"})
+lineage = {one.job: one.get_openlineage_facets_on_complete(None) for one in made}
+named = {job: [[dataset.name for dataset in side] for side in (of.inputs, of.outputs)] for job, of in lineage.items()}
+print("COMMANDS", json.dumps([{one.job: one.command() for one in made}, named]))
 """
     done = subprocess.run([AIRFLOW_PYTHON, "-c", script], env=archive, capture_output=True, text=True, check=True)
-    commands = json.loads(done.stdout.partition("COMMANDS")[2])
+    commands, lineage = json.loads(done.stdout.partition("COMMANDS")[2])
+    assert lineage["table"] == [["t"], ["/b"]] and lineage["append"] == [[], ["t"]] and lineage["import"][1] == ["t"]
     jobs = {"roll", "retain", "compact", "vacuum", "maintain", "append", "import", "export", "mirror", "table"}
     assert jobs | {"capture", "replay"} == {*commands}
     known = {command.name: command for command in COMMANDS}

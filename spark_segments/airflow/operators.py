@@ -16,6 +16,10 @@ from spark_segments.airflow.assets import topic_asset
 from spark_segments.airflow.reports import report_of, summary
 from spark_segments.cli.doctor.paths import Item, path_of
 from spark_segments.face.logdir import LogDir
+from spark_segments.lineage import datasets
+
+_BESIDE = ("table", "source", "kafka_dir", "bootstrap")
+"""What an operator has for the thing that its job works on beside the log directory."""
 
 
 class SegmentsOperator(BaseOperator):
@@ -59,6 +63,7 @@ class SegmentsOperator(BaseOperator):
         self.spark_submit = dict(spark_submit or {})
         self.python = python
         self._process: subprocess.Popen[str] | None = None
+        self._lines: list[dict[str, Any]] = []
         self._hook: Any = None
 
     def positional(self) -> list[str]:
@@ -93,6 +98,14 @@ class SegmentsOperator(BaseOperator):
         if self._hook is not None:
             self._hook.on_kill()
 
+    def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:
+        """What Airflow's OpenLineage provider asks for: the run's datasets. Of a job on Spark the job tells."""
+        from airflow.providers.openlineage.extractors import OperatorLineage
+
+        beside = next((getattr(self, name) for name in _BESIDE if hasattr(self, name)), "")
+        inputs, outputs = datasets(self.job, self.log_dir, beside, self._lines)
+        return OperatorLineage(inputs=inputs, outputs=outputs)
+
     def _run(self) -> list[dict[str, Any]]:
         command = [self.python or sys.executable, "-m", "spark_segments", self.job, *self.command()]
         self.log.info("Running segments %s %s", self.job, " ".join(self.positional()))
@@ -107,6 +120,7 @@ class SegmentsOperator(BaseOperator):
                 report = report_of(line)
                 if report is not None:
                     reports.append(summary(report))
+                    self._lines += report.get("partitions", ())
         self._process = None
         if process.returncode:
             errors = [f"{one['failed']} partitions failed" for one in reports if one.get("failed")]

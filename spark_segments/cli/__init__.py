@@ -113,13 +113,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
         app(args=list(arguments), prog_name="segments")
 
 
-# Spark, its check, DuckDB, and tables of Iceberg, whose library imports dateutil.
-_ASKS_FOR_PANDAS = ("--master", "doctor", "sql", "mcp", "table", "--table")
+# Spark, its check, and DuckDB.
+_ASKS_FOR_PANDAS = ("--master", "doctor", "sql", "mcp")
 
 
 class _NoPandas:
-    """Pandas and what comes with it, as where they are not installed."""
+    """Pandas, as where it is not installed."""
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> None:
-        if name in ("pandas", "dateutil"):
+        if name == "pandas":
             raise ModuleNotFoundError(f"commands without Spark do without {name}", name=name)

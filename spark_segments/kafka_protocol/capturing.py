@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from spark_segments.errors import SegmentsError, UnknownTopicError
+from spark_segments.extensions import observed
 from spark_segments.kafka.groups import GroupOffsets, chosen_groups, keep_groups
 from spark_segments.kafka_protocol.capture_options import CaptureOptions, Divergence
 from spark_segments.kafka_protocol.partition_capture import DivergedError
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
+@observed("capture")
 def capture(
     log: LogDirectory,
     servers: str,

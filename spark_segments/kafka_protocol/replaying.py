@@ -21,6 +21,7 @@ from confluent_kafka import KafkaError, Message
 from spark_segments.config import READ_COMMITTED, validate_topic_name
 from spark_segments.config.values import LONG_MAX
 from spark_segments.errors import InvalidOptionError, InvalidRecordError, OffsetOutOfRangeError, UnknownTopicError
+from spark_segments.extensions import observed
 from spark_segments.kafka.groups import chosen_groups
 from spark_segments.kafka_protocol.replayed_offsets import ReplayedOffsets
 from spark_segments.kafka_protocol.target import (
@@ -100,6 +101,7 @@ class ReplayOptions:
     patience_seconds: float = 60.0
 
 
+@observed("replay")
 def replay(
     log: LogDirectory,
     servers: str,

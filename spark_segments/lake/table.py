@@ -32,7 +32,7 @@ from spark_segments.errors import (
     UnknownTopicError,
 )
 from spark_segments.execution import in_bins, run_tasks, task_slots
-from spark_segments.extensions import typed_columns
+from spark_segments.extensions import observed, typed_columns
 from spark_segments.format.layout import RECORD_SCHEMA
 from spark_segments.lake.columns import lost_field
 from spark_segments.lake.delta_table import TableBeside
@@ -99,6 +99,7 @@ work of its last wave only."""
 _THREADS = 16  # a commit is a small file to read
 
 
+@observed("table")
 def table(
     log: LogDirectory,
     *,

@@ -18,7 +18,7 @@ KERNELS = ("spark_segments.format.kernels.crc32c",)
 READING = ("spark_segments.format.decoding.decode", "spark_segments.kafka.directory")
 # What takes long to import, and what a small log asks of none of these commands.
 NEVER = (
-    *("pandas", "dateutil", "pyspark", "duckdb", "polars", "rich.console", "markdown_it", "pydantic"),
+    *("pandas", "pyspark", "duckdb", "polars", "rich.console", "markdown_it", "pydantic"),
     *("numpy.ma", "pyarrow.dataset", "asyncio", "http.client"),
     "spark_segments.maintenance.verification.deep",
 )

@@ -81,6 +81,7 @@ def _target(log: LogDirectory, snapshot: Snapshot, *, repeated: bool = False) ->
     return Target(snapshot.topic, snapshot.topic_id, count, config, repeated=repeated)
 
 
+@extensions.observed("append")
 def commit_chunks(
     log: LogDirectory, topic: str, chunks: Sequence[Chunks], txn: AnyTransaction | None = None
 ) -> dict[int, tuple[int, int]]:

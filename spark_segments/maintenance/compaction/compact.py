@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from spark_segments.config import ServerConfig, server_config
 from spark_segments.execution import run_tasks, task_slots
+from spark_segments.extensions import observed
 from spark_segments.log.directory import LogDirectory
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.report import Report
@@ -39,6 +40,7 @@ def _clean_partition(storage: Storage, clean_round: RoundTasks, task: _Task) -> 
     return clean_partition(storage, settings, candidate.partition, target, clean_round=clean_round)
 
 
+@observed("compact")
 def compact(
     log: LogDirectory,
     *,

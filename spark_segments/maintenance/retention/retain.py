@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 
 from spark_segments.config import TopicConfig
 from spark_segments.errors import InvalidOptionError, SegmentsError
+from spark_segments.extensions import observed
 from spark_segments.log.directory import LogDirectory
 from spark_segments.log.manifest.change import Change
 from spark_segments.log.manifest.operation import Operation
@@ -45,6 +46,7 @@ MIN_RETENTION_MS = 86_400_000
 """The default floor: a day, as long as Redpanda keeps records on its disks by default."""
 
 
+@observed("retain")
 def retain(
     log: LogDirectory,
     *,

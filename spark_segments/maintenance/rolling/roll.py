@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 
 from spark_segments.errors import SegmentsError
 from spark_segments.execution import in_bins, task_slots, try_tasks
+from spark_segments.extensions import observed
 from spark_segments.log.directory import LogDirectory
 from spark_segments.log.manifest.rows import Partition, Segment
 from spark_segments.log.manifest.snapshot import Snapshot
@@ -49,6 +50,7 @@ class _Wave:
     partitions: list[PartitionToRoll]
 
 
+@observed("roll")
 def roll(
     log: LogDirectory,
     *,

@@ -1,0 +1,152 @@
+"""OpenLineage events of jobs, tables and Spark's writes, where openlineage-python is installed and configured.
+
+A run is a job on a log directory, or an append of Spark to a topic. Its START event comes when it begins; COMPLETE has
+its datasets: topics (namespace `segments://…`, the log directory), tables, Kafka directories and topics of clusters.
+The facet `segments_offsets` has the offsets that came, where a job says which. FAIL has the error. Spec:
+https://openlineage.io/spec/2-0-2/OpenLineage.json, names of datasets: https://openlineage.io/docs/spec/naming.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Iterable, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+if TYPE_CHECKING:
+    from openlineage.client import OpenLineageClient
+    from openlineage.client.event_v2 import InputDataset, OutputDataset
+
+_log = logging.getLogger(__name__)
+
+PRODUCER = "https://pypi.org/project/spark-segments/"
+
+_SIDES = {
+    "append": (None, "topic"),
+    "capture": ("kafka", "topic"),
+    "export": ("topic", "file"),
+    "import": ("file", "topic"),
+    "mirror": ("leader", "topic"),
+    "promote": ("leader", "topic"),
+    "replay": ("topic", "kafka"),
+    "table": ("topic", "file"),
+    "verify": ("topic", None),
+}
+"""{job: (kind of its inputs, kind of its outputs)}. All others read topics, and write them anew."""
+
+_OTHERS = ("leader", "servers", "table_uri", "source", "target")
+"""Arguments that name what a job works on beside the log directory."""
+
+
+def datasets(
+    job: str, log_dir: str, other: str, lines: Iterable[Mapping[str, Any]]
+) -> tuple[list[InputDataset], list[OutputDataset]]:
+    """The datasets of a job, from the lines of its report. `other`: the table, the leader's log directory, the Kafka
+    directory or the servers of the cluster that it works on beside the log directory.
+    """
+    from openlineage.client.event_v2 import InputDataset, OutputDataset
+    from openlineage.client.facet_v2 import (
+        DatasetFacet,
+        input_statistics_input_dataset,
+        output_statistics_output_dataset,
+    )
+
+    read = input_statistics_input_dataset.InputStatisticsInputDatasetFacet
+    written = output_statistics_output_dataset.OutputStatisticsOutputDatasetFacet
+    topics: dict[str, list[Mapping[str, Any]]] = {}
+    for line in lines:
+        topics.setdefault(line["topic"], []).append(line)
+    inputs, outputs = [], []
+    input_kind, output_kind = _SIDES.get(job, ("topic", "topic"))
+    for topic, its in sorted(topics.items()):
+        sums = [
+            sum(line.get(name, 0) for line in its) for name in ("records_in", "bytes_in", "records_out", "bytes_out")
+        ]
+        ranges = [{name: line[name] for name in ("partition", "start", "end")} for line in its if "end" in line]
+        facets: dict[str, Any] = {}
+        if ranges:
+            facets["segments_offsets"] = DatasetFacet().with_additional_properties(partitions=ranges)
+        if input_kind is not None:
+            named = _named(input_kind, topic, log_dir, other)
+            inputs.append(InputDataset(*named, {"inputStatistics": read(*sums[:2])}, facets=dict(facets)))
+        if output_kind is not None:
+            named = _named(output_kind, topic, log_dir, other)
+            outputs.append(OutputDataset(*named, {"outputStatistics": written(*sums[2:])}, facets=dict(facets)))
+    return inputs, outputs
+
+
+def _named(kind: str, topic: str, log_dir: str, other: str) -> tuple[str, str]:
+    """(namespace, name) of a dataset"""
+    if kind == "kafka":
+        return f"kafka://{other.partition(',')[0]}", topic
+    parts = urlsplit(log_dir if kind == "topic" else other.replace("{topic}", topic))
+    path = (parts.path if parts.netloc else os.path.abspath(parts.path)).rstrip("/")
+    if kind != "file":
+        return f"segments://{parts.netloc}{path}", topic
+    return (f"{parts.scheme}://{parts.netloc}", path.lstrip("/")) if parts.netloc else ("file", path)
+
+
+def observe(job: str, arguments: Mapping[str, Any]) -> Callable[[Any], None] | None:
+    """Begins a run: see `extensions`. None where OpenLineage is not installed, or not configured."""
+    client = _client()
+    if client is None:
+        return None
+    from openlineage.client.event_v2 import Job, Run, RunEvent, RunState
+    from openlineage.client.facet_v2 import error_message_run, job_type_job, parent_run
+    from openlineage.client.uuid import generate_new_uuid
+
+    topic, other = arguments.get("topic"), next((arguments[name] for name in _OTHERS if name in arguments), "")
+    log_dir, beside = map(_place, (arguments["log" if "log" in arguments else "storage"], other))
+    name = " ".join((job, _named("topic", "", log_dir, "")[0], *([topic] if isinstance(topic, str) else [])))
+    kind = job_type_job.JobTypeJobFacet("BATCH", "SPARK_SEGMENTS", job.upper())
+    its_job = Job(os.environ.get("OPENLINEAGE_NAMESPACE", "default"), name, {"jobType": kind})
+    run = Run(str(generate_new_uuid()))
+    if len(above := os.environ.get("OPENLINEAGE_PARENT_ID", "").split("/")) == 3:  # as the integrations of others
+        parent = parent_run.ParentRunFacet(parent_run.Run(above[2]), parent_run.Job(above[0], above[1]))
+        run.facets = {"parent": parent}
+
+    def emit(state: RunState, inputs: Any = (), outputs: Any = ()) -> None:
+        now = datetime.now(UTC).isoformat()
+        try:
+            event = RunEvent(eventTime=now, producer=PRODUCER, run=run, job=its_job, eventType=state)
+            event.inputs, event.outputs = list(inputs), list(outputs)
+            client.emit(event)
+            if state != RunState.START:
+                client.close()
+        except Exception as error:  # of any transport. What the job does counts
+            _log.warning("No lineage of %s: %s", job, error)
+
+    def end(result: Any) -> None:
+        if isinstance(result, BaseException):
+            why = error_message_run.ErrorMessageRunFacet(str(result), "PYTHON")
+            run.facets = {**(run.facets or {}), "errorMessage": why}
+            return emit(RunState.FAIL)
+        lines = getattr(result, "partitions", None)
+        if lines is None:  # {partition: (first, last offset)} of what was appended
+            lines = [
+                {"topic": topic, "partition": number, "start": first, "end": last + 1, "records_out": last + 1 - first}
+                for number, (first, last) in result.items()
+            ]
+        return emit(RunState.COMPLETE, *datasets(job, log_dir, beside, lines))
+
+    emit(RunState.START)
+    return end
+
+
+def _place(place: Any) -> str:
+    return place if isinstance(place, str) else str(getattr(place, "uri", None) or place.storage.uri)
+
+
+def _client() -> OpenLineageClient | None:
+    files = (Path("openlineage.yml"), Path.home() / ".openlineage" / "openlineage.yml")
+    if not any(name.startswith("OPENLINEAGE_") for name in os.environ) and not any(path.is_file() for path in files):
+        return None
+    try:
+        from openlineage.client import OpenLineageClient
+    except ImportError:
+        _log.warning("OpenLineage is configured, and openlineage-python is not installed: there is no lineage")
+        return None
+    return OpenLineageClient()
