@@ -1,4 +1,6 @@
-"""What is refused: the server is read-only. Clients expect these APIs to be there, and an error that lasts."""
+"""What is refused: the server is read-only, and has no authorizer. Clients expect these APIs to be there, and an error
+that lasts.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,7 @@ from kio.schema.errors import ErrorCode
 
 from spark_segments.kafka_protocol.call import Api, Call, once
 
-PRODUCE, INIT_PRODUCER_ID = 0, 22
+PRODUCE, INIT_PRODUCER_ID, DESCRIBE_ACLS = 0, 22, 29
 _BY_ID = 13  # from this version of Produce on topics are named by their id
 
 
@@ -41,4 +43,17 @@ def _init_producer_id(call: Call) -> dict[str, Any]:
     return {"error_code": code, "producer_id": -1, "producer_epoch": -1}
 
 
-APIS = (Api(PRODUCE, range(3, 14), _produce), Api(INIT_PRODUCER_ID, range(0, 6), _init_producer_id))
+def _describe_acls(_: Call) -> dict[str, Any]:
+    """DescribeAcls: as of a broker without an authorizer. A cluster that mirrors this one (KIP-1279) goes on then."""
+    return {
+        "error_code": ErrorCode.security_disabled,
+        "error_message": "No Authorizer is configured.",
+        "resources": [],
+    }
+
+
+APIS = (
+    Api(PRODUCE, range(3, 14), _produce),
+    Api(INIT_PRODUCER_ID, range(0, 6), _init_producer_id),
+    Api(DESCRIBE_ACLS, range(1, 4), _describe_acls),
+)
