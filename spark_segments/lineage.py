@@ -63,7 +63,7 @@ def datasets(
     input_kind, output_kind = _SIDES.get(job, ("topic", "topic"))
     for topic, its in sorted(topics.items()):
         sums = [
-            sum(line.get(name, 0) for line in its) for name in ("records_in", "bytes_in", "records_out", "bytes_out")
+            sum(line.get(f"{unit}_{way}", 0) for line in its) for way in ("in", "out") for unit in ("records", "bytes")
         ]
         ranges = [{name: line[name] for name in ("partition", "start", "end")} for line in its if "end" in line]
         facets: dict[str, Any] = {}

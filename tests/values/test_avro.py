@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import datetime
 import decimal
 import io
@@ -15,10 +16,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from spark_segments.errors import InvalidOptionError
 from spark_segments.values.avro import schema as avro_schema
 from spark_segments.values.avro.evolution import LEVELS, incompatibility, resolve
 from spark_segments.values.avro.read import reader_of
+from spark_segments.values.avro.recursive import RecursiveReader
 from spark_segments.values.avro.write import write
 from spark_segments.values.undecodable import Undecodable
 
@@ -111,11 +112,20 @@ def _fast_bytes(schema: object, rows: list[object]) -> list[bytes]:
 
 
 def _read(schema: object, rows: list[bytes]) -> pa.Array:
+    """By the kernel, which reads what plain code reads, and refuses what that refuses."""
     array = pa.array(rows, pa.binary())
     ends = np.frombuffer(array.buffers()[1], np.int32).astype(np.int64)
     node = schema if isinstance(schema, avro_schema.Node) else avro_schema.parse(json.dumps(schema))
-    made = reader_of(node).read(array.buffers()[2], ends[:-1], ends[1:])
+    arguments = array.buffers()[2], ends[:-1], ends[1:]
+    try:
+        made = reader_of(node).read(*arguments)
+    except Undecodable:
+        with pytest.raises(Undecodable):
+            RecursiveReader(node).read(*arguments)
+        raise
     made.validate(full=True)
+    plain = RecursiveReader(node).read(*arguments)
+    assert plain.equals(made) or "nan" in str(plain)
     return made
 
 
@@ -229,10 +239,67 @@ def test_bytes_that_are_not_of_the_schema_are_refused(schema: object, row: bytes
         _read(schema, [row])
 
 
-def test_a_record_that_contains_itself_is_refused() -> None:
-    schema = {"type": "record", "name": "Tree", "fields": [{"name": "left", "type": ["null", "Tree"]}]}
-    with pytest.raises(InvalidOptionError, match="contains itself"):
-        avro_schema.parse(json.dumps(schema))
+_TREE = {
+    "type": "record",
+    "name": "Tree",
+    "namespace": "x",
+    "fields": [
+        {"name": "name", "type": "string"},
+        {"name": "raw", "type": ["null", "bytes"]},
+        {"name": "cost", "type": {"type": "bytes", "logicalType": "decimal", "precision": 6, "scale": 2}},
+        {"name": "left", "type": ["null", "Tree"]},
+        {"name": "others", "type": {"type": "array", "items": "Tree"}},
+        {"name": "by_name", "type": {"type": "map", "values": ["x.Tree", "long"]}},
+    ],
+}
+
+
+def _trees(depth: int) -> st.SearchStrategy:
+    below = _trees(depth - 1) if depth else st.none()
+    return st.fixed_dictionaries(
+        {
+            "name": st.text(max_size=5),
+            "raw": st.none() | st.binary(max_size=3),
+            "cost": st.decimals(-999, 999, places=2),
+            "left": st.none() | below,
+            "others": st.lists(below, max_size=2 if depth else 0),
+            "by_name": st.dictionaries(st.text(max_size=2), below if depth else st.integers(-9, 9), max_size=2),
+        }
+    )
+
+
+def _json(value: object) -> object:
+    if isinstance(value, dict):
+        return {key: _json(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_json(item) for item in value]
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    return str(value) if isinstance(value, decimal.Decimal) else value
+
+
+@given(st.lists(_trees(2), min_size=1, max_size=3))
+def test_a_record_within_itself_is_json_text(rows: list[dict[str, object]]) -> None:
+    read = _read(_TREE, _fast_bytes(_TREE, rows)).to_pylist()
+    for row, given_row in zip(read, rows, strict=True):
+        assert (row["name"], row["raw"], row["cost"]) == (given_row["name"], given_row["raw"], given_row["cost"])
+        assert json.loads(row["left"] or "null") == _json(given_row["left"])
+        assert [json.loads(text) for text in row["others"]] == _json(given_row["others"])
+        by_name = {key: item["member1"] if item["member0"] is None else item["member0"] for key, item in row["by_name"]}
+        given_by_name = _json(given_row["by_name"])
+        assert {
+            key: json.loads(item) if isinstance(item, str) else item for key, item in by_name.items()
+        } == given_by_name
+
+
+def test_records_within_records_have_a_bound() -> None:
+    chain = {"type": "record", "name": "Link", "fields": [{"name": "next", "type": ["null", "Link"]}]}
+    assert _read(chain, [bytes([2] * 90 + [0])]).to_pylist()[0]["next"].count("next") == 90
+    with pytest.raises(Undecodable, match="more than 100 levels") as raised:
+        _read(chain, [b"\0", bytes([2] * 100_000 + [0])])
+    assert raised.value.row == 1
+    with pytest.raises(Undecodable, match="end within a value"):
+        _read(chain, [bytes([2] * 20)])
 
 
 def test_a_column_without_a_schema_gets_the_one_that_spark_would_write() -> None:

@@ -104,8 +104,10 @@ class _Resolver:
         return Resolution(plain, lambda array: _promoted(array, reader))
 
     def _same_kind(self, writer: Node, reader: Node, path: str) -> Resolution:
-        if reader.kind in ("record", "enum", "fixed") and not _same_name(writer, reader):
+        if reader.kind in ("record", "enum", "fixed", "recursive") and not _same_name(writer, reader):
             raise Incompatible(f"{path or 'the value'} is {writer.name} in the writer's schema, {reader.name} here")
+        if reader.kind == "recursive":
+            return Resolution(writer, _as_it_is)  # its text has the writer's fields
         if reader.kind == "record":
             return self._record(writer, reader, path)
         if reader.kind == "enum":

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 
 from spark_segments.values.avro import kernels
 from spark_segments.values.avro import operations as k
+from spark_segments.values.avro.recursive import RecursiveReader, contains_itself
 from spark_segments.values.avro.schema import DURATION, Node
 from spark_segments.values.column_types import map_entries
 from spark_segments.values.undecodable import Undecodable, refused_by_arrow
@@ -93,8 +94,10 @@ class AvroReader:
 
 
 @lru_cache(maxsize=256)
-def reader_of(node: Node) -> AvroReader:
+def reader_of(node: Node) -> AvroReader | RecursiveReader:
     """The reader of a schema."""
+    if contains_itself(node):
+        return RecursiveReader(node)
     plan = _ReadPlan()
     assemble, _ = plan.node(node, 0)
     return AvroReader(program_of(plan.lines), plan.columns, plan.depth, assemble)

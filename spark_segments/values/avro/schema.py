@@ -73,6 +73,8 @@ class Field:
 class Node:
     """A schema. `children` are an array's items, a map's values or a union's branches, in their order.
 
+    A `recursive` node is a record within itself: its definition is `text`, and the one node of `target`.
+
     `logical` is None where there is no logical type or the specification says that it is to be ignored.
     """
 
@@ -87,6 +89,8 @@ class Node:
     default_symbol: str | None = None
     fields: tuple[Field, ...] = ()
     children: tuple[Node, ...] = ()
+    text: str = ""
+    target: list[Node] = field(default_factory=list, compare=False, repr=False)
     type: pa.DataType = field(default_factory=pa.null)
     all_fields: int = field(default=1, compare=False)
     depth: int = field(default=1, compare=False)
@@ -106,8 +110,7 @@ class Node:
 def parse(text: str, references: tuple[str, ...] = ()) -> Node:
     """The schema that `text` says; `references` are schemas whose names it uses, in the order of their use.
 
-    Raises InvalidOptionError for a schema that is wrong, that refers to itself (Arrow has no type for it) or whose
-    decimals have more than 38 digits.
+    Raises InvalidOptionError for a schema that is wrong.
     """
     names: dict[str, Node] = {}
     for reference in references:
@@ -131,7 +134,7 @@ def _parse_text(text: str, names: dict[str, Node]) -> Node:
 class _SchemaParser:
     def __init__(self, names: dict[str, Node]) -> None:
         self._names = names
-        self._open: set[str] = set()
+        self._open: dict[str, Node] = {}
 
     def node(self, value: Any, namespace: str) -> Node:
         if isinstance(value, list):
@@ -175,17 +178,15 @@ class _SchemaParser:
         full = name if "." in name or not namespace else f"{namespace}.{name}"
         for candidate in (full, name):
             if candidate in self._open:
-                raise InvalidOptionError(
-                    f"The Avro record {candidate} contains itself",
-                    hint="Arrow and Spark have no type for it: read the column as binary",
-                )
+                return self._open[candidate]
             if candidate in self._names:
                 return self._names[candidate]
         raise _wrong(f"No schema of the name {full}", name)
 
     def _record(self, value: dict[str, Any], namespace: str) -> Node:
         name, namespace = self._declare(value, namespace)
-        self._open.add(name)
+        within = Node("recursive", name, _aliases(value, namespace), text=json.dumps(value), type=pa.string())
+        self._open[name] = within
         fields = []
         for given in value.get("fields") or ():
             if not isinstance(given, dict) or "name" not in given or "type" not in given:
@@ -194,7 +195,7 @@ class _SchemaParser:
             node = self.node({**inner} if inner is given else inner, namespace)
             aliases = tuple(given.get("aliases") or ())
             fields.append(Field(given["name"], node, aliases, "default" in given, json.dumps(given.get("default"))))
-        self._open.discard(name)
+        del self._open[name]
         if len({field.name for field in fields}) < len(fields):
             raise _wrong(f"The record {name} has two fields of the same name", [field.name for field in fields])
         count, depth = _bounds(name, [field.node for field in fields])
@@ -203,6 +204,7 @@ class _SchemaParser:
             "record", name, _aliases(value, namespace), fields=tuple(fields), type=made, all_fields=count, depth=depth
         )
         self._names[name] = node
+        within.target.append(node)
         return node
 
     def _enum(self, value: dict[str, Any], name: str) -> Node:

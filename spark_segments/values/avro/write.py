@@ -61,7 +61,7 @@ class _WritePlan:
             array = array.dictionary_decode()
         if node.kind == "union":
             self._union(array, node, level, path)
-        elif node.kind == "null":
+        elif node.kind in ("null", "recursive"):
             if array.null_count < len(array):
                 raise _misfit(array, node, path)
         elif node.kind == "record":

@@ -1,0 +1,172 @@
+"""Rows of Avro schemas with a record that contains itself, read by plain code: Arrow has no type for such a record.
+
+Within itself it is JSON text, as in Protobuf: bytes are base64, decimals and times are text as Python writes them, a
+union is its value alone. Rules: Avro specification 1.12, "Binary Encoding".
+"""
+
+from __future__ import annotations
+
+import base64
+import decimal
+import json
+import struct
+import uuid
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from spark_segments.values.avro import operations as k
+from spark_segments.values.avro.schema import Node
+from spark_segments.values.undecodable import Undecodable, refused_by_arrow
+
+MOST_LEVELS = 100
+"""Of records within records: as deep as Protobuf's messages may be."""
+
+_FLOATS = {"float": struct.Struct("<f"), "double": struct.Struct("<d")}
+
+
+def contains_itself(node: Node) -> bool:
+    """Whether a record of the schema is within itself."""
+    below = [field.node for field in node.fields] + list(node.children)
+    return node.kind == "recursive" or any(map(contains_itself, below))
+
+
+class RecursiveReader:
+    """Reads rows of a schema, a value at a time."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+
+    def read(self, data: pa.Buffer | None, starts: np.ndarray, ends: np.ndarray) -> pa.Array:
+        """The values of rows data[starts[i]:ends[i]] (int64[n] each). Raises Undecodable with the row."""
+        whole = b"" if data is None else memoryview(data)
+        values = []
+        for row, (start, end) in enumerate(zip(starts.tolist(), ends.tolist(), strict=True)):
+            bytes_of_row = _Row(bytes(whole[start:end]))
+            try:
+                values.append(bytes_of_row.value(self._node, 0))
+                if bytes_of_row.at != end - start:
+                    raise Undecodable(k.REASONS[k.TRAILING])
+            except Undecodable as error:
+                raise Undecodable(error.reason, row) from None
+            except UnicodeDecodeError:
+                raise Undecodable("text that is not UTF-8", row) from None
+        with refused_by_arrow():
+            return pa.array(values, self._node.type)
+
+
+class _Row:
+    """The bytes of a row, read from `at` on."""
+
+    def __init__(self, data: bytes) -> None:
+        self.data, self.at = data, 0
+
+    def take(self, size: int) -> bytes:
+        if not 0 <= size <= len(self.data) - self.at:
+            raise Undecodable(k.REASONS[k.CUT])
+        self.at += size
+        return self.data[self.at - size : self.at]
+
+    def varlong(self) -> int:
+        number = shift = 0
+        while True:
+            (byte,) = self.take(1)
+            number |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                number &= (1 << 64) - 1
+                return (number >> 1) ^ -(number & 1)
+            shift += 7
+            if shift > 63:
+                raise Undecodable(k.REASONS[k.CUT])
+
+    def value(self, node: Node, level: int) -> Any:
+        """A value as pyarrow takes it for the node's type."""
+        if level > MOST_LEVELS:
+            raise Undecodable(f"more than {MOST_LEVELS} levels of records within records")
+        if node.kind == "record":
+            return {field.name: self.value(field.node, level + 1) for field in node.fields}
+        if node.kind == "recursive":
+            return json.dumps(
+                self.plain(node.target[0], level), default=_text, ensure_ascii=False, separators=(",", ":")
+            )
+        if node.kind == "array":
+            return [self.value(node.children[0], level) for _ in self.items(node)]
+        if node.kind == "map":
+            return [(self.take(self.varlong()).decode(), self.value(node.children[0], level)) for _ in self.items(node)]
+        if node.kind != "union":
+            return self.leaf(node)
+        branch = self.branch(node)
+        value = self.value(node.children[branch], level)
+        if node.children[branch].kind == "null" or len(node.members) == 1 or not pa.types.is_struct(node.type):
+            return value
+        return {f"member{[at for at, _ in node.members].index(branch)}": value}
+
+    def plain(self, node: Node, level: int) -> Any:
+        """A value as JSON has it."""
+        if level > MOST_LEVELS:
+            raise Undecodable(f"more than {MOST_LEVELS} levels of records within records")
+        if node.kind == "record":
+            return {field.name: self.plain(field.node, level + 1) for field in node.fields}
+        if node.kind == "recursive":
+            return self.plain(node.target[0], level)
+        if node.kind == "array":
+            return [self.plain(node.children[0], level) for _ in self.items(node)]
+        if node.kind == "map":
+            return {self.take(self.varlong()).decode(): self.plain(node.children[0], level) for _ in self.items(node)}
+        if node.kind == "union":
+            return self.plain(node.children[self.branch(node)], level)
+        value = self.leaf(node)
+        return value if node.logical is None or value is None else pa.scalar(value, node.type).as_py()
+
+    def branch(self, node: Node) -> int:
+        branch = self.varlong()
+        if not 0 <= branch < len(node.children):
+            raise Undecodable(k.REASONS[k.BRANCH])
+        return branch
+
+    def items(self, node: Node) -> Any:
+        """Yields once for each item of an array or a map."""
+        while count := self.varlong():
+            if count < 0:
+                count = -count
+                self.varlong()
+            begin = self.at
+            for number in range(count):
+                if number >= k.MOST_EMPTY_ITEMS and self.at == begin:
+                    raise Undecodable(k.REASONS[k.BLOCK_COUNT])
+                yield number
+
+    def leaf(self, node: Node) -> Any:
+        kind, logical = node.kind, node.logical
+        if kind == "null":
+            return None
+        if kind == "boolean":
+            (byte,) = self.take(1)
+            if byte > 1:
+                raise Undecodable(k.REASONS[k.BOOLEAN_BYTE])
+            return bool(byte)
+        if kind in _FLOATS:
+            return _FLOATS[kind].unpack(self.take(_FLOATS[kind].size))[0]
+        if kind in ("int", "long", "enum"):
+            number = self.varlong()
+            if kind == "long" or k.FIRST_INT <= number <= k.LAST_INT:
+                if kind != "enum":
+                    return number * 1000 if (logical or "").endswith("millis") else number
+                if 0 <= number < len(node.symbols):
+                    return node.symbols[number]
+            raise Undecodable(k.REASONS[k.SYMBOL if kind == "enum" else k.INT_RANGE])
+        raw = self.take(node.size if kind == "fixed" else self.varlong())
+        if logical == "decimal":
+            digits = int.from_bytes(raw, "big", signed=True)
+            with decimal.localcontext(prec=max(1, len(str(digits)))):
+                return decimal.Decimal(digits).scaleb(-node.scale)
+        if logical == "duration":
+            return dict(zip(("months", "days", "milliseconds"), struct.unpack("<III", raw), strict=True))
+        if logical == "uuid" and kind == "fixed":
+            return str(uuid.UUID(bytes=raw))
+        return raw.decode() if kind == "string" else raw
+
+
+def _text(value: Any) -> str:
+    return base64.b64encode(value).decode() if isinstance(value, bytes) else str(value)
