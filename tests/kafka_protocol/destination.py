@@ -1,5 +1,5 @@
-"""A cluster that mirrors another one (KIP-1279), played: it asks as a broker of 4.5 asks a source, and appends each batch
-as it comes, at the source's offset, after its own checks. It knows nothing of the package.
+"""A cluster that mirrors another one (KIP-1279), played: it asks as a broker of 4.5 asks a source, and appends each
+batch as it comes, at the source's offset, after its own checks. It knows nothing of the package.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 from tests.clock import PATIENCE_SECONDS
 from tests.kafka_protocol.requests import answer_of, request
-from tests.specification_reader import BadBatchError, Batch, batches
+from tests.specification_reader import Batch, batches
 
 (
     FETCH, LIST_OFFSETS, METADATA, OFFSET_FETCH, FIND_COORDINATOR,
