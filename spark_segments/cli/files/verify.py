@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,6 +25,7 @@ from spark_segments.cli.options import (
 from spark_segments.cli.output import FOUND_FAULTS, Output, print_json, print_rows, print_table, shown_hole
 from spark_segments.errors import InvalidOptionError, SegmentsError, StorageError
 from spark_segments.maintenance.rebuild.rebuild import rebuild_manifest
+from spark_segments.maintenance.verification.evidence import Signing, read_signed
 from spark_segments.maintenance.verification.verify import verify as look_for_faults
 from spark_segments.quantities import Bytes, human_bytes
 
@@ -45,12 +47,25 @@ def verify(
     against: Path | None = option(
         "Compare files with a list of checksums that `segments mirror --checksums` wrote.", metavar="FILE", exists=True
     ),
+    sign: Path | None = option(
+        "With --deep and --checksums: sign the list with this Ed25519 key (PEM).", metavar="KEY", exists=True
+    ),
+    checksums: Path | None = option("The signed list that is written: what was read.", metavar="FILE"),
+    check: Path | None = option("Compare files with a list that --sign has signed.", metavar="LIST", exists=True),
+    public_key: Path | None = option("With --check: the key that must have signed (PEM).", metavar="KEY", exists=True),
     output: Output = OUTPUT,
 ) -> None:
     """Looks for faults in the manifest, the files and their sizes, and with --deep in every byte.
 
     With --against every file of the list that is still in a topic must have
     the size and checksum that the list says, and no topic may have gone back.
+
+    With --deep --sign KEY --checksums FILE a look that finds no fault writes
+    a signed list: when, by which version, the offsets and records of each
+    partition, and the SHA-256 of each file. --check FILE says later whether
+    the list is as it was signed, and whether each of its files that is still
+    in the log is the same. Without --public-key it names the key that signed:
+    compare it with the one that you know.
 
     Offsets that are known to be missing are listed as holes, and are no faults:
     whoever copied the records noted them. With --deep offsets that are missing
@@ -77,7 +92,16 @@ def verify(
     Example: segments verify /data/log orders --deep
     Example: segments verify /data/log orders --repair --dry-run
     Example: segments verify /data/log orders --repair --cut
+    Example: segments verify log --deep --sign key.pem --checksums signed.list
+    Example: segments verify log --check signed.list --public-key public.pem
     """
+    if (sign is None) != (checksums is None) or (public_key and not check) or (check and (sign or against)):
+        raise InvalidOptionError(
+            "These options do not go together",
+            expected="--sign KEY --checksums FILE, --check LIST [--public-key KEY], or --against FILE",
+        )
+    signing = Signing(sign, checksums) if sign and checksums else None
+    listed, signed = read_signed(check, public_key) if check else (against, None)
     log = location.open_damaged() if repair and topic else location.open()
     topics = topic or None
     if repair and topics is not None and not log.is_kafka:
@@ -98,13 +122,17 @@ def verify(
         count = sum(line["end_offset"] - line["start_offset"] for line in lost)
         if lost:
             confirm(f"Take the batches of {count:,} offsets out of the log?", yes, partial(_print_lost, lost))
-    report = look(dry_run=dry_run, cut=cut, against=against)
+    report = look(dry_run=dry_run, cut=cut, against=listed, sign=signing)
     details = report.details
+    if signed is not None:
+        details["signed"] = signed
     if output is Output.JSON:
         print_json(report.to_dict())
     else:
         for text in report_lines(report):
             print(text)
+    if signing is not None and "signed" not in details:
+        print("Not signed: a list is of a log without faults", file=sys.stderr)
     if details["uncorrected"]:
         raise typer.Exit(FOUND_FAULTS)
 
@@ -119,6 +147,9 @@ def report_lines(report: Report) -> Iterator[str]:
     for line in report.partitions:
         if line["action"] == "repaired":
             yield f"repaired: {line['topic']}-{line['partition']}: {line['path']} is {line['new_path']} now"
+    if (signed := details.get("signed")) is not None:
+        when = datetime.fromtimestamp(signed["verified_ms"] / 1000, UTC).isoformat(timespec="seconds")
+        yield f"signed: {signed['list']}: {signed['files']:,} files, {when}, {signed['tool']}, key {signed['key']}"
     count = len(report.findings) + details["findings_left_out"]
     yield (
         f"verify{' (deep)' if details['deep'] else ''}: {len(report.topics):,} topics, "

@@ -7,6 +7,7 @@ and must not have gone back.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from collections import defaultdict
@@ -24,6 +25,7 @@ from spark_segments.log.directory import LogDirectory
 from spark_segments.log.findings import Findings
 from spark_segments.log.manifest.rows import Segment
 from spark_segments.log.manifest.snapshot import Snapshot, live_rows
+from spark_segments.log.manifest.states import Hole
 from spark_segments.storage import Storage
 from spark_segments.storage.fetch import read_file
 
@@ -38,14 +40,18 @@ _TASK_BYTES = 256 << 20
 
 @dataclass(frozen=True, slots=True)
 class FileChecksum:
-    """A file of a log directory: its path there, its size in bytes, and the CRC-32C of all of its bytes."""
+    """A file of a log directory: its path there, its size in bytes, and the CRC-32C of all of its bytes; in a signed
+    list their SHA-256, too.
+    """
 
     path: str
     size: int
     crc32c: int
+    sha256: str = ""
 
     def __str__(self) -> str:
-        return f"{self.size} bytes, CRC-32C {self.crc32c:08x}"
+        text = f"{self.size} bytes, CRC-32C {self.crc32c:08x}"
+        return f"{text}, SHA-256 {self.sha256}" if self.sha256 else text
 
 
 @dataclass(slots=True)
@@ -58,14 +64,20 @@ class ChecksumList:
     @staticmethod
     def read(path: Path) -> ChecksumList:
         """The list in a file. Raises InvalidOptionError for a line that is none of a list."""
+        return ChecksumList.of_lines(path, path.read_text().splitlines())
+
+    @staticmethod
+    def of_lines(path: Path, lines: Iterable[str], first_number: int = 1) -> ChecksumList:
+        """The list that lines of a file say. Raises InvalidOptionError."""
         checksums = ChecksumList()
-        for number, line in enumerate(path.read_text().splitlines(), start=1):
+        for number, line in enumerate(lines, start=first_number):
             try:
                 value = json.loads(line)
                 if "topic" in value:
                     checksums.topics[value.pop("topic")] = value
                 else:
-                    file = FileChecksum(value["path"], int(value["size"]), int(value["crc32c"], 16))
+                    size, crc, sha256 = int(value["size"]), int(value["crc32c"], 16), value.get("sha256", "")
+                    file = FileChecksum(value["path"], size, crc, sha256)
                     checksums.files[file.path] = file
             except (ValueError, KeyError, TypeError) as error:
                 raise InvalidOptionError(
@@ -77,16 +89,24 @@ class ChecksumList:
                 ) from error
         return checksums
 
+    def lines(self) -> list[str]:
+        """The lines of the list: topics, then files."""
+        lines = [json.dumps({"topic": topic, **facts}) for topic, facts in sorted(self.topics.items())]
+        for _, file in sorted(self.files.items()):
+            sha256 = {"sha256": file.sha256} if file.sha256 else {}
+            lines.append(json.dumps({"path": file.path, "size": file.size, "crc32c": f"{file.crc32c:08x}", **sha256}))
+        return lines
+
     def write(self, path: Path) -> None:
         """Writes the list in place of what is there. A crash leaves the old list or the new one."""
-        lines = [json.dumps({"topic": topic, **facts}) for topic, facts in sorted(self.topics.items())]
-        lines += [
-            json.dumps({"path": file.path, "size": file.size, "crc32c": f"{file.crc32c:08x}"})
-            for _, file in sorted(self.files.items())
-        ]
-        written = path.with_name(f"{path.name}.tmp")
-        written.write_text("".join(f"{line}\n" for line in lines))
-        os.replace(written, path)
+        replace_text(path, "".join(f"{line}\n" for line in self.lines()))
+
+
+def replace_text(path: Path, text: str) -> None:
+    """Writes a file in place of what is there. A crash leaves the old one or the new one."""
+    written = path.with_name(f"{path.name}.tmp")
+    written.write_text(text)
+    os.replace(written, path)
 
 
 def list_checksums(
@@ -94,6 +114,8 @@ def list_checksums(
     snapshots: Sequence[Snapshot],
     known: Mapping[str, FileChecksum],
     spark: SparkSession | None = None,
+    *,
+    with_sha256: bool = False,
 ) -> ChecksumList:
     """The list of some topics. `known`: what need not be read, because files never change. Raises MissingFileError."""
     checksums = ChecksumList()
@@ -110,7 +132,7 @@ def list_checksums(
                 checksums.files[path] = file
             else:
                 wanted.append((path, size))
-    for read in _checksums(storage, wanted, spark):
+    for read in _checksums(storage, wanted, spark, with_sha256):
         if isinstance(read, SegmentsError):
             raise read
         checksums.files[read.path] = read
@@ -145,6 +167,23 @@ def files_of(snapshot: Snapshot) -> Iterator[tuple[str, int | None]]:
         yield path, None
 
 
+def partitions_of(snapshot: Snapshot) -> dict[str, Any]:
+    """{partition: its offsets, records, segments and holes}"""
+    described: dict[str, Any] = {}
+    for number, (start, end) in snapshot.offset_bounds().items():
+        rows = snapshot.live_table(number)
+        described[str(number)] = {
+            "log_start_offset": start,
+            "log_end_offset": end,
+            "records": sum(rows.column("records").to_pylist()),
+            "segments": rows.num_rows,
+            "holes": [
+                [hole.start_offset, hole.end_offset] for hole in Hole.of(snapshot.states) if hole.partition == number
+            ],
+        }
+    return described
+
+
 def check_against(
     log: LogDirectory, listed: ChecksumList, topics: Sequence[str] | None = None, spark: SparkSession | None = None
 ) -> tuple[list[Findings], int]:
@@ -175,7 +214,8 @@ def check_against(
         directories = sorted({stem.rpartition("/")[0] for stem in stems})
         candidates = (file for directory in directories for file in by_directory.get(directory, ()))
         wanted = [file for file in candidates if file.path.rpartition(".")[0] in stems]
-        read = _checksums(log.storage, [(file.path, None) for file in wanted], spark)
+        is_signed = any(file.sha256 for file in wanted)
+        read = _checksums(log.storage, [(file.path, None) for file in wanted], spark, is_signed)
         for expected, found in zip(wanted, read, strict=True):
             add = partial(findings.add, path=expected.path, expected=str(expected))
             if isinstance(found, MissingFileError):
@@ -198,6 +238,11 @@ def _check_topic(snapshot: Snapshot, facts: Mapping[str, Any], findings: Finding
     if snapshot.version < facts["version"]:
         message, expected = "The topic went back to a version before the list of checksums", facts["version"]
         findings.add(message, expected=f"version {expected} or later", found=snapshot.version)
+    if snapshot.version == facts["version"] and (listed := facts.get("partitions")):
+        for number, found in partitions_of(snapshot).items():
+            if found != listed.get(number):
+                message = "The partition is not that of the signed list, of the same version"
+                findings.add(message, partition=int(number), expected=listed.get(number), found=found)
     ends = {str(number): end for number, (_, end) in snapshot.offset_bounds().items()}
     for number, end in facts["log_end_offsets"].items():
         if ends.get(number, -1) < end:
@@ -205,24 +250,28 @@ def _check_topic(snapshot: Snapshot, facts: Mapping[str, Any], findings: Finding
             findings.add(message, partition=int(number), expected=f"at least {end}", found=found)
 
 
-def _checksum(storage: Storage, path: str, size: int | None) -> FileChecksum | SegmentsError:
+def _checksum(storage: Storage, path: str, size: int | None, with_sha256: bool) -> FileChecksum | SegmentsError:
     """That of a file, of its first `size` bytes (None: of all), or the error."""
     try:
         size = storage.size(path) if size is None else size
-        return FileChecksum(path, size, crc_of_file(storage, path, size))
+        sha256 = hashlib.sha256() if with_sha256 else None
+        crc = crc_of_file(storage, path, size, sha256)
+        return FileChecksum(path, size, crc, sha256.hexdigest() if sha256 else "")
     except SegmentsError as error:
         return error
     except FileNotFoundError:
         return MissingFileError.gone(storage.location(path))
 
 
-def _checksums_of(storage: Storage, files: Sequence[tuple[str, int | None]]) -> list[FileChecksum | SegmentsError]:
+def _checksums_of(
+    storage: Storage, with_sha256: bool, files: Sequence[tuple[str, int | None]]
+) -> list[FileChecksum | SegmentsError]:
     """Task function: the checksums of several files."""
-    return [_checksum(storage, path, size) for path, size in files]
+    return [_checksum(storage, path, size, with_sha256) for path, size in files]
 
 
 def _checksums(
-    storage: Storage, files: Iterable[tuple[str, int | None]], spark: SparkSession | None
+    storage: Storage, files: Iterable[tuple[str, int | None]], spark: SparkSession | None, with_sha256: bool = False
 ) -> Iterator[FileChecksum | SegmentsError]:
     """Those of all files, in their order."""
 
@@ -230,12 +279,12 @@ def _checksums(
         return total > _TASK_BYTES or len(several) >= 200
 
     tasks = list(in_bins(files, lambda file: file[1] or READ_BYTES, begins))
-    for several in run_tasks(partial(_checksums_of, storage), tasks, spark):
+    for several in run_tasks(partial(_checksums_of, storage, with_sha256), tasks, spark):
         yield from several
 
 
-def crc_of_file(storage: Storage, path: str, size: int) -> int:
-    """The CRC-32C of the first `size` bytes of a file.
+def crc_of_file(storage: Storage, path: str, size: int, also: hashlib._Hash | None = None) -> int:
+    """The CRC-32C of the first `size` bytes of a file; `also`: a hash that is updated with them, too.
 
     Raises MissingFileError where it is gone, CorruptBatchError where it is shorter.
     """
@@ -253,4 +302,6 @@ def crc_of_file(storage: Storage, path: str, size: int) -> int:
                 hint="Run segments verify",
             )
         crc = crc32c(data, crc)
+        if also is not None:
+            also.update(data)
     return crc

@@ -43,6 +43,9 @@ from spark_segments.storage import FileInfo, Storage
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from spark_segments.maintenance.verification.checksums import ChecksumList
+    from spark_segments.maintenance.verification.evidence import Signing
+
 
 @dataclass
 class VerifiedTopic:
@@ -115,7 +118,8 @@ def verify(
     deep: bool = False,
     repair: bool = False,
     cut: bool = False,
-    against: Path | None = None,
+    against: Path | ChecksumList | None = None,
+    sign: Signing | None = None,
 ) -> Report:
     """Verifies the topics that are selected, or all, in this process or, where there is a session, on Spark.
 
@@ -127,8 +131,9 @@ def verify(
     `repair` checks deeply, then rebuilds the wrong sidecars under new names, in a single commit for each topic; each
     has a line, with its `new_path`. The findings stay in the report. With `cut` it takes damaged batches out of the
     log, too: their offsets become holes of the topic, and all other records stay. `against`: a list of checksums
-    (checksums.py) that the files are compared with, too. Raises UnknownTopicError for a name of `topics` that is not
-    there, LogDirError for a repair of a directory that Kafka wrote, NotLeaderError for that of a follower.
+    (checksums.py) that the files are compared with, too. `sign`: a deep look that finds nothing writes a signed list of
+    what it has read (evidence.py), which `details` names as "signed". Raises UnknownTopicError for a name of `topics`
+    that is not there, LogDirError for a repair of a directory that Kafka wrote, NotLeaderError for that of a follower.
 
     `progress` is called with (topics done, all topics), and of a deep look with (bytes read, bytes to read), which
     begin again with each topic, and with each part of a large one.
@@ -141,19 +146,30 @@ def verify(
             path=log.uri,
             hint="Import it, or start a broker on it. Both rebuild the indexes",
         )
+    if sign is not None:
+        if repair or not deep:
+            raise InvalidOptionError(
+                "What is signed was read whole, and is not changed", expected="deep, without a repair", found="sign"
+            )
+        if log.is_kafka:
+            raise LogDirError("Nothing of a broker's own directory is signed", path=log.uri, hint="Import it first")
+        sign.check()
     listed = None
     if against is not None:
         from spark_segments.maintenance.verification.checksums import ChecksumList, check_against
 
-        listed = ChecksumList.read(against)
+        listed = ChecksumList.read(against) if isinstance(against, Path) else against
     report = _new_report(deep or repair, dry_run)
     names = LogDirectory.selected(log.directories(), topics)
+    snapshots, began_ms = [], log.storage.now_ms()
     for number, name in enumerate(names):
         try:
             topic = VerifiedTopic(log, name, is_deep=deep or repair, repairs=repair and not dry_run, spark=spark)
             topic.cuts = cut and topic.repairs
             topic.progress = progress if topic.is_deep else None
             _verify(topic, report)
+            if sign is not None and not report.findings:
+                snapshots.append(topic.snapshot)
         except UnknownTopicError:
             if topics is not None and name in topics:
                 raise
@@ -168,6 +184,8 @@ def verify(
         report.bytes_in += bytes_read
         for findings in of_topics:
             _add(report, findings)
+    if sign is not None and not report.findings:
+        report.details["signed"] = sign.write(log.storage, snapshots, began_ms, spark)
     return report.finish()
 
 

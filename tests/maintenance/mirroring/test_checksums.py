@@ -63,7 +63,7 @@ def test_the_list_has_every_file_of_the_followers_as_it_lies_there(follower, lis
 def test_the_next_list_reads_only_what_is_in_no_list_and_was_not_copied(leader, follower, listed, monkeypatch):
     appended(leader, 2, first=21)
     read: list[tuple[str, int | None]] = []
-    monkeypatch.setattr(checksums, "_checksums", lambda storage, wanted, spark: read.extend(wanted) or [])
+    monkeypatch.setattr(checksums, "_checksums", lambda storage, wanted, *_: read.extend(wanted) or [])
     mirrored(leader, follower, checksums=listed)
     assert read == []
     assert entries(listed) == as_they_lie(follower)
@@ -102,10 +102,10 @@ def test_a_file_that_cannot_be_read_is_not_called_missing(follower, listed, monk
     path = sorted(entries(listed))[0]
     crc_of_file = checksums.crc_of_file
 
-    def away(storage, file, size):
+    def away(storage, file, size, *also):
         if file == path:
             raise StorageError("The store does not answer", path=storage.location(file))
-        return crc_of_file(storage, file, size)
+        return crc_of_file(storage, file, size, *also)
 
     monkeypatch.setattr(checksums, "crc_of_file", away)
     (finding,) = verify(follower, against=listed).findings

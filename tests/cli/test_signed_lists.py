@@ -1,0 +1,134 @@
+"""Signed lists of `segments verify`: what they say is held against the files, the signature against another reader."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
+
+from spark_segments import LogDir, __version__
+
+
+def made_key(path: Path) -> Path:
+    """A private key in `path`, and its public key beside it."""
+    key = Ed25519PrivateKey.generate()
+    path.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    public = key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+    path.with_suffix(".pub").write_bytes(public)
+    return path
+
+
+@pytest.fixture
+def key(tmp_path: Path) -> Path:
+    return made_key(tmp_path / "key.pem")
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> LogDir:
+    made = LogDir.create(str(tmp_path / "log"))
+    made.create_topic("orders", partitions=2)
+    made.topic("orders").append([{"value": str(number), "partition": number % 2} for number in range(11)])
+    made.topic("orders").append([{"value": "later", "partition": 0}])
+    made.topic("orders").delete_records({1: 2})
+    made.create_topic("spread", partitions=12)
+    made.topic("spread").append([{"value": "x", "partition": number} for number in range(12)])
+    return made
+
+
+@pytest.fixture
+def signed(log: LogDir, key: Path, segments, tmp_path: Path) -> Path:
+    segments("verify", log.uri, "--deep", "--sign", key, "--checksums", tmp_path / "signed.list")
+    return tmp_path / "signed.list"
+
+
+def test_a_signed_list_has_every_file_and_what_each_partition_holds(log: LogDir, signed: Path) -> None:
+    *body, last = signed.read_bytes().splitlines(keepends=True)
+    signature = {name: base64.b64decode(text) for name, text in json.loads(last).items()}
+    Ed25519PublicKey.from_public_bytes(signature["public_key"]).verify(signature["ed25519"], b"".join(body))
+    first, *lines = map(json.loads, body)
+    assert (first["tool"], first["log_directory"]) == (f"spark-segments {__version__}", log.uri)
+    there = [path for path in Path(log.uri).rglob("*") if path.suffix in (".log", ".index", ".timeindex")]
+    assert {line["path"]: line["sha256"] for line in lines if "path" in line} == {
+        str(path.relative_to(log.uri)): hashlib.sha256(path.read_bytes()).hexdigest() for path in there
+    }
+    orders = next(line for line in lines if line.get("topic") == "orders")
+    facts = ("log_start_offset", "log_end_offset", "records", "holes")
+    assert {number: [said[fact] for fact in facts] for number, said in orders["partitions"].items()} == {
+        "0": [0, 7, 7, []],
+        "1": [2, 5, 5, []],
+    }
+
+
+def test_a_log_that_went_on_is_still_what_was_signed(log: LogDir, signed: Path, key: Path, segments) -> None:
+    log.topic("orders").append([{"value": "since"}])
+    segments("roll", log.uri)
+    ran = segments("verify", log.uri, "--check", signed, "--public-key", key.with_suffix(".pub"))
+    said = next(line for line in ran.lines if line.startswith("signed: "))
+    assert f"spark-segments {__version__}" in said and "SHA256:" in said
+
+
+@pytest.mark.parametrize("suffix", [".log", ".index"])
+def test_a_file_that_is_another_one_now_is_found(log: LogDir, signed: Path, run, suffix: str) -> None:
+    path = max(Path(log.uri).glob(f"orders-0/*{suffix}"), key=lambda file: file.stat().st_size)
+    data = bytearray(path.read_bytes() or b"0123456789ab")
+    data[-1] ^= 1
+    path.write_bytes(data)
+    ran = run("verify", log.uri, "--check", signed)
+    assert ran.code == 3 and "not that of the list of checksums" in ran.text and path.name in ran.text
+
+
+def forged(text: str) -> str:
+    """Another list, which another key has signed."""
+    other = Ed25519PrivateKey.generate()
+    body = text.replace('"records": 7', '"records": 8').rpartition("{")[0]
+    facts = {"ed25519": other.sign(body.encode()), "public_key": other.public_key().public_bytes_raw()}
+    return body + json.dumps({name: base64.b64encode(data).decode() for name, data in facts.items()})
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        (lambda text: text.replace('"records": 7', '"records": 8'), "was changed after it was signed"),
+        (lambda text: text.replace("\n", "\r\n"), "was changed after it was signed"),
+        (lambda text: text.partition("\n")[0] + "\n" + text.split("\n", 2)[2], "was changed after it was signed"),
+        (lambda text: text.rpartition("{")[0], "is no signed list"),
+        (lambda text: text.replace(', 1"', ', 2"'), "is no signed list"),
+        (lambda text: "", "is no signed list"),
+        (forged, "is signed with another key"),
+    ],
+)
+def test_a_list_that_nobody_trusts_is_refused(
+    log: LogDir, signed: Path, key: Path, run, change: Callable[[str], str], message: str
+) -> None:
+    signed.write_bytes(change(signed.read_text()).encode())
+    ran = run("verify", log.uri, "--check", signed, "--public-key", key.with_suffix(".pub"))
+    assert ran.code == 1 and message in ran.error
+
+
+def test_a_log_with_a_fault_is_not_signed(log: LogDir, key: Path, run, tmp_path: Path) -> None:
+    next(Path(log.uri).glob("orders-0/*.log")).write_bytes(b"")
+    ran = run("verify", log.uri, "--deep", "--sign", key, "--checksums", tmp_path / "signed.list")
+    assert ran.code == 3 and "Not signed" in ran.error and not (tmp_path / "signed.list").exists()
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        (["--sign", "key.pub", "--checksums", "list", "--deep"], "has no private key of Ed25519"),
+        (["--sign", "key.pem", "--checksums", "list"], "expected deep"),
+        (["--sign", "key.pem", "--deep"], "do not go together"),
+        (["--check", "key.pem", "--against", "key.pem"], "do not go together"),
+    ],
+)
+def test_options_of_a_signature_that_make_no_sense_change_nothing(
+    log: LogDir, key: Path, run, tmp_path: Path, options: list[str], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    ran = run("verify", log.uri, *options)
+    assert ran.code != 0 and message in ran.error and not (tmp_path / "list").exists()
