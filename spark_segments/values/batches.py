@@ -48,12 +48,15 @@ class Decoder:
     def decode(self, array: pa.Array, context: pa.RecordBatch | None = None) -> tuple[pa.Array, pa.Array | None]:
         """(the typed column, the bytes of values that could not be read or None unless the options ask for them).
 
-        `context` has the same rows' topic, partition and offset, for errors. Raises ValueFormatError.
+        `context` has the same rows' topic, partition and offset, for errors, and their headers where those are needed.
+        Raises ValueFormatError.
         """
         array = array if pa.types.is_binary(array.type) else array.cast(pa.binary())
         rows, valid = _without_nulls(array)
         bad: list[int] = []
         try:
+            if isinstance(self.codec, Registered):
+                rows = self.codec.framed(rows, _headers(context, valid), self.chosen.column)
             made = self.codec.read(rows)
         except Undecodable as error:
             if self.chosen.errors != NULL:
@@ -169,10 +172,12 @@ def first_undecodable(
 def decoders(
     formats: Sequence[ColumnFormat],
     topic: str | None,
-    sample: Callable[[str], bytes | None] = lambda column: None,
+    sample: Callable[[str], pa.RecordBatch | None] = lambda column: None,
     open_one: OpenRegistry = registry_of,
 ) -> list[Decoder]:
-    """The decoders of a topic's columns. `sample` gives a value of a column, where only a value shows its type."""
+    """The decoders of a topic's columns. `sample` gives a record with a value of a column, where only a value shows its
+    type.
+    """
     made = []
     for chosen in formats:
         registry = open_one(chosen) if chosen.format in REGISTERED else None
@@ -239,6 +244,14 @@ def _without_nulls(array: pa.Array) -> tuple[pa.Array, np.ndarray | None]:
     return array.take(pa.array(valid)), valid
 
 
+def _headers(context: pa.RecordBatch | None, valid: np.ndarray | None) -> pa.ListArray | None:
+    """The headers of the rows that are not null, where the batch has them."""
+    if context is None or "headers" not in context.schema.names:
+        return None
+    headers = context.column("headers")
+    return headers if valid is None else headers.take(pa.array(valid))
+
+
 def _spread(made: pa.Array, places: np.ndarray, rows: int) -> pa.Array:
     """The values at their places among `rows`, nulls between."""
     indexes = np.full(rows, -1, np.int64)
@@ -299,7 +312,10 @@ class Columns:
     @property
     def wanted(self) -> list[str]:
         """The columns of records to read, with the columns of a record's place, which an error names."""
-        return [*self.names, *(name for name in _CONTEXT if self._used and name not in self.names)]
+        further = [*_CONTEXT] if self._used else []
+        if any(isinstance(reader.codec, Registered) for reader in self._used):
+            further.append("headers")  # they may have the ids of schemas
+        return [*self.names, *(name for name in further if name not in self.names)]
 
     def decoded(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Batches of the `wanted` columns as the columns `names`, followed by columns of undecodable bytes."""

@@ -21,7 +21,8 @@ from spark_segments.values.undecodable import Undecodable
 _KINDS = {"avro": AVRO, "protobuf": PROTOBUF, "jsonschema": JSON}
 
 
-Sample = Callable[[], "bytes | None"]
+Sample = Callable[[], "pa.RecordBatch | None"]
+"""A record with a value in the column, and its headers."""
 
 
 def reading_codec(
@@ -86,9 +87,12 @@ def _newest(chosen: ColumnFormat, topic: str | None, registry: Registry, kind: s
     """The newest schema of the subject; where there is none, the schema of the topic's first value."""
     subject = chosen.subject_of(topic)
     newest = None if subject is None else registry.version(subject)
-    if newest is None and (value := sample()) is not None:
+    if newest is None and (record := sample()) is not None:
         with contextlib.suppress(Undecodable, UnknownSchemaError):
-            [schema_id] = wire.schema_ids(pa.array([value], pa.binary()))
+            framing = codecs.Registered(kind, registry, pa.null())
+            [schema_id] = wire.schema_ids(
+                framing.framed(record.column(chosen.column), record.column("headers"), chosen.column)
+            )
             newest = registry.schema(int(schema_id), subject)
     if newest is None:
         raise InvalidOptionError(
@@ -139,9 +143,9 @@ def _plain(chosen: ColumnFormat, column_type: pa.DataType | None, sample: Sample
     if name == "json":
         is_text = made is None or (chosen.schema is None and made in (pa.string(), pa.binary()))
         return codecs.JsonText() if is_text or made is None else codecs.Json(made)
-    if name == "connect-json" and made is None and chosen.envelope and (value := sample()) is not None:
+    if name == "connect-json" and made is None and chosen.envelope and (record := sample()) is not None:
         try:
-            made = connect.read_envelopes(pa.array([value], pa.binary()), None).type
+            made = connect.read_envelopes(record.column(column), None).type
         except Undecodable as error:
             raise ValueFormatError(
                 f"The first {column} cannot be read as {name} ({error.reason})",

@@ -34,11 +34,11 @@ class TypedColumns:
     def readers(self, snapshot: Snapshot, formats: Mapping[str, str]) -> list[Decoder]:
         """The decoders of a topic's columns. Raises InvalidOptionError, RegistryError."""
 
-        def sample(column: str) -> bytes | None:
-            for batch in Scan.of(self._log.storage, snapshot, selection=Selection((column,))).batches():
-                values = batch.column(column).drop_null()
+        def sample(column: str) -> pa.RecordBatch | None:
+            for batch in Scan.of(self._log.storage, snapshot, selection=Selection((column, "headers"))).batches():
+                values = batch.filter(batch.column(column).is_valid())
                 if len(values):
-                    return bytes(values[0].as_py())
+                    return values[:1]
             return None
 
         return decoders(column_formats(formats, self._options), snapshot.topic, sample, self._registry)

@@ -1,18 +1,29 @@
 """Confluent's wire format: a zero byte, the schema's id in four bytes, for Protobuf the message's place in its file.
-And a guess what bytes are, for those who do not know their format.
+Frames of other serializers, as that format. And a guess what bytes are, for those who do not know their format.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
+import uuid
+import zlib
+from collections.abc import Callable
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from spark_segments.values.rows import offsets_of
 from spark_segments.values.undecodable import Undecodable
 
 HEADER_BYTES = 5
+GUID_BYTES = 17
+"""A byte 1 and a schema's GUID: an id in a header of the record."""
+GLUE_BYTES = 18
+"""AWS Glue's: a byte 3, 0 or 5 for what zlib compressed, the GUID of a schema version."""
+MOST_PLAIN_BYTES = 64 << 20
+"""Of a value that Glue's serializer compressed."""
 _MOST_INDEXES = 32
 
 
@@ -32,9 +43,83 @@ def schema_ids(array: pa.BinaryArray) -> np.ndarray:
     heads = data[np.where(short, 0, starts)[:, None] + np.arange(HEADER_BYTES)] if not short.all() else None
     if heads is None or short.any() or heads[:, 0].any():
         wrong = short if heads is None else short | (heads[:, 0] != 0)
-        raise Undecodable("no magic byte 0 and schema id in front", int(np.flatnonzero(wrong)[0]))
+        raise Undecodable(
+            "no magic byte 0 and schema id in front, and no id in a header", int(np.flatnonzero(wrong)[0])
+        )
     ids: np.ndarray = heads[:, 1:].astype(np.int64) @ np.array([1 << 24, 1 << 16, 1 << 8, 1])
     return ids
+
+
+def framed(
+    values: pa.BinaryArray,
+    headers: pa.ListArray | None,
+    name: str,
+    number_of_guid: Callable[[str], int],
+    *,
+    is_glue: bool,
+) -> pa.BinaryArray:
+    """Values in Confluent's wire format where their schema's id is in the record's header `name`, by number or GUID, as
+    serializers of 2025 write it, or with `is_glue` in AWS Glue's frame. Other values stay. `number_of_guid`: an id that
+    stands for a GUID.
+    """
+
+    def prefix(head: bytes) -> bytes:
+        if head[:1] == b"\1" and len(head) >= GUID_BYTES:
+            return header(number_of_guid(str(uuid.UUID(bytes=head[1:GUID_BYTES])))) + head[GUID_BYTES:]
+        return head
+
+    rows = np.zeros(0, np.int64)
+    if headers is not None and len(headers) and len(entries := headers.flatten()):
+        names, counts = entries.field("key"), pc.list_value_length(headers).fill_null(0)
+        its_rows = np.repeat(np.arange(len(headers)), counts)
+        places = np.flatnonzero(pc.equal(names, pa.scalar(name, names.type)).to_numpy(zero_copy_only=False))
+        rows, last = np.unique(its_rows[places][::-1], return_index=True)  # the last header of a name counts
+        heads = entries.field("value").take(pa.array(places[::-1][last])).cast(pa.binary()).fill_null(b"")
+        values = _prefixed(values, rows, heads, prefix)
+    if not is_glue or not len(values):
+        return values
+    offsets, data = offsets_of(values), np.frombuffer(values.buffers()[2] or b"\0", np.uint8)
+    first = np.take(data, offsets[:-1], mode="clip")
+    if not first.any():
+        return values
+    glue = np.setdiff1d(np.flatnonzero((first == 3) & (np.diff(offsets) >= GLUE_BYTES)), rows)
+    if not glue.size:
+        return values
+    plain = [_plain(value) for value in values.take(pa.array(glue)).to_pylist()]
+    glue = glue[[value is not None for value in plain]]
+    taken, plain = values.take(pa.array(glue)), [value for value in plain if value is not None]
+    heads = pc.binary_join_element_wise(b"\1", pc.binary_slice(taken, 2, GLUE_BYTES), b"")
+    rest = pc.replace_with_mask(values, _mask(glue, len(values)), pa.array(plain, pa.binary()))
+    return _prefixed(rest, glue, heads, prefix)
+
+
+def _plain(value: bytes) -> bytes | None:
+    """What Glue's frame holds, or None where it is no such frame."""
+    if value[1] == 0:
+        return value[GLUE_BYTES:]
+    stream = zlib.decompressobj()
+    with contextlib.suppress(zlib.error):
+        plain = stream.decompress(value[GLUE_BYTES:], MOST_PLAIN_BYTES)
+        return plain if value[1] == 5 and stream.eof else None
+    return None
+
+
+def _prefixed(
+    values: pa.BinaryArray, rows: np.ndarray, heads: pa.BinaryArray, prefix: Callable[[bytes], bytes]
+) -> pa.BinaryArray:
+    """The values, with what `prefix` makes of a row's head before each of the rows."""
+    if not len(rows):
+        return values
+    known = heads.dictionary_encode()
+    made = pa.array([prefix(head) for head in known.dictionary.to_pylist()], pa.binary()).take(known.indices)
+    everywhere = pc.replace_with_mask(pa.repeat(pa.scalar(b""), len(values)), _mask(rows, len(values)), made)
+    return pc.binary_join_element_wise(everywhere, values, b"")
+
+
+def _mask(rows: np.ndarray, length: int) -> pa.Array:
+    mask = np.zeros(length, bool)
+    mask[rows] = True
+    return pa.array(mask)
 
 
 def message_indexes(data: bytes) -> tuple[tuple[int, ...], int]:

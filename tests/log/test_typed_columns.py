@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from spark_segments.values.registries.directory import DirectoryRegistry
 from spark_segments.values.registries.registry import RecordsRegistry
 from tests.topics import contents
 from tests.values.registry_server import RegistryServer
+from tests.values.test_confluent import message_class
 
 ORDER = pa.struct([("id", pa.int64()), ("customer", pa.string())])
 ROWS = [{"id": 1, "customer": "Ann"}, {"id": 2, "customer": None}, None]
@@ -338,3 +340,91 @@ def test_deletions_in_the_topic_of_schemas_are_followed_and_ids_stay() -> None:
     assert newest is not None and newest.id == 2
     assert [registry.schema(one).id for one in (1, 2, 3)] == [1, 2, 3]
     assert registry.levels == {"a": "FULL", None: "NONE"}
+
+
+def serialized(kind: str, address: str) -> list[tuple[bytes, list[tuple[str, bytes]]]]:
+    """(value, headers) of Confluent's own serializer, which says the GUID of the schema in a header."""
+    from confluent_kafka.schema_registry import SchemaRegistryClient, header_schema_id_serializer
+    from confluent_kafka.schema_registry.avro import AvroSerializer
+    from confluent_kafka.schema_registry.json_schema import JSONSerializer
+    from confluent_kafka.schema_registry.protobuf import ProtobufSerializer
+    from confluent_kafka.serialization import MessageField, SerializationContext
+
+    rows: list[Any] = [{"id": 7, "name": "a"}, {"id": 8, "name": "b"}]
+    settings = {"schema.id.serializer": header_schema_id_serializer}
+    with SchemaRegistryClient({"url": address}) as client:
+        if kind == "avro":
+            fields = [{"name": "id", "type": "long"}, {"name": "name", "type": "string"}]
+            schema = json.dumps({"type": "record", "name": "Order", "fields": fields})
+            serializer = AvroSerializer(client, schema, conf=settings)
+        elif kind == "jsonschema":
+            properties = {"id": {"type": "integer"}, "name": {"type": "string"}}
+            schema = json.dumps({"title": "Order", "type": "object", "properties": properties})
+            serializer = JSONSerializer(schema, client, conf=settings)
+        else:
+            text = "message Other { int32 x = 1; } message Order { int64 id = 1; string name = 2; }"
+            order = message_class(f'syntax = "proto3"; {text}', "Order")
+            serializer = ProtobufSerializer(order, client, settings | {"use.deprecated.format": False})
+            rows = [order(**row) for row in rows]
+        made = []
+        for row in rows:
+            headers: list[tuple[str, bytes]] = []
+            made.append((serializer(row, SerializationContext("orders", MessageField.VALUE, headers)), headers))
+    return made
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("where", ["http", "topic", "directory"])
+@pytest.mark.parametrize("kind", ["avro", "jsonschema", "protobuf"])
+def test_ids_in_headers_are_those_of_the_value(log: LogDir, tmp_path: Path, kind: str, where: str) -> None:
+    server = RegistryServer()
+    with server.running() as address:
+        made = serialized(kind, address)
+        assert all(headers[0][0] == "__value_schema_id" and headers[0][1][0] == 1 for _, headers in made)
+        (indexes,) = {headers[0][1][17:] for _, headers in made}
+        by_number = ("__value_schema_id", b"\0\0\0\0\1" + indexes)
+        in_front = (by_number[1] + made[0][0], [])
+        other = ("__key_schema_id", b"\1" + bytes(16))
+        later = (made[1][0], [("__value_schema_id", b"\1" + bytes(16)), other, by_number])
+        rows = [*made, (made[0][0], [("x", b"y"), by_number]), in_front, later, (None, made[0][1])]
+        log.topic("orders").append([{"value": value, "headers": headers} for value, headers in rows])
+        log.create_topic("_schemas")
+        log.topic("_schemas").append([{"key": key, "value": value} for key, value in server.records])
+        directory = DirectoryRegistry(str(tmp_path / "registry"))
+        directory.copy_from(log.registry({"schema.registry": address}))
+        address = {"http": address, "topic": "_schemas", "directory": directory.address}[where]
+        message = {"value.message": "Order"} if kind == "protobuf" else {}
+        formats = {"value.format": kind, "schema.registry": address, **message}
+        read = contents(log, "orders", formats=formats, columns=["value"])
+    first, second = {"id": 7, "name": "a"}, {"id": 8, "name": "b"}
+    assert [row["value"] for row in read] == [first, second, first, first, second, None]
+
+
+def test_a_guid_that_no_registry_has_is_an_error_or_null(log: LogDir, tmp_path: Path) -> None:
+    formats = avro(tmp_path)
+    log.topic("orders").append(TABLE, formats=formats)
+    value = {"value": b"\2", "headers": [("__value_schema_id", b"\1" + bytes(16))]}
+    log.topic("orders").append([value | {"key": None}])
+    with pytest.raises(ValueFormatError, match="No schema has the GUID 00000000-0000-0000-0000-000000000000") as raised:
+        contents(log, "orders", formats=formats)
+    assert f"offset {TABLE.num_rows}" in str(raised.value)
+    assert contents(log, "orders", formats=formats | {"value.errors": "null"})[-1]["value"] is None
+
+
+def test_values_of_glues_serializer_are_read_with_schemas_in_a_directory(log: LogDir, tmp_path: Path) -> None:
+    version = "12345678-1234-1234-1234-123456789abc"
+    (tmp_path / "registry").mkdir()
+    (tmp_path / "registry" / f"{version}.avsc").write_text(
+        json.dumps({"type": "record", "name": "E", "fields": [DEBIT]})
+    )
+    guid = bytes.fromhex(version.replace("-", ""))
+    rows = [b"\3\0" + guid + b"\x02", b"\3\5" + guid + zlib.compress(b"\x04"), None]
+    log.topic("orders").append([{"value": value} for value in rows])
+    formats = {"value.format": "avro", "schema.registry": str(tmp_path / "registry")}
+    read = contents(log, "orders", formats=formats, columns=["value"])
+    assert [row["value"] for row in read] == [{"debit": 1}, {"debit": 2}, None]
+    log.topic("orders").append([{"value": b"\3\5" + guid + b"no zlib"}])
+    with pytest.raises(ValueFormatError, match=r"no id in a header.*offset 3"):
+        contents(log, "orders", formats=formats)
+    read = contents(log, "orders", formats=formats | {"value.errors": "null"})
+    assert [row["value"] for row in read] == [{"debit": 1}, {"debit": 2}, None, None]

@@ -8,6 +8,7 @@ import re
 import socket
 import threading
 import urllib.parse
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -28,9 +29,7 @@ class RegistryServer:
 
     def register(self, subject: str, body: dict[str, Any]) -> int:
         with self._lock:
-            kept = {name: body[name] for name in ("schema", "schemaType", "references") if body.get(name)}
-            if kept.get("schemaType") == "AVRO":
-                del kept["schemaType"]
+            kept = _kept(body)
             schemas = self.in_context(subject)
             schema_id = next((number for number, known in schemas.items() if known == kept), len(schemas) + 1)
             schemas[schema_id] = kept
@@ -57,6 +56,9 @@ class RegistryServer:
         if found := re.fullmatch(r"/schemas/ids/(\d+)", path):
             subject = dict(urllib.parse.parse_qsl(query)).get("subject", "")
             return self.in_context(subject)[int(found[1])]
+        if found := re.fullmatch(r"/schemas/guids/([0-9a-f-]{36})", path):  # its answer has no id
+            schemas = (schema for schemas in self.contexts.values() for schema in schemas.values())
+            return {guid: schema for schema in schemas if (guid := schema["guid"])}[found[1]]
         if path == "/subjects":
             return sorted(self.subjects)
         if found := re.fullmatch(r"/subjects/([^/]+)/versions/(\w+)", path):
@@ -64,12 +66,11 @@ class RegistryServer:
             return self.version(found[1], last if found[2] == "latest" else int(found[2]))
         if found := re.fullmatch(r"/subjects/([^/]+)/versions", path):
             if method == "POST":
-                return {"id": self.register(found[1], body)}
+                schema_id = self.register(found[1], body)
+                return {"id": schema_id, "guid": self.in_context(found[1])[schema_id]["guid"]}
             return list(range(1, len(self.subjects[found[1]]) + 1))
         if found := re.fullmatch(r"/subjects/([^/]+)", path):  # is this schema registered?
-            kept = {name: body[name] for name in ("schema", "schemaType", "references") if body.get(name)}
-            if kept.get("schemaType") == "AVRO":
-                del kept["schemaType"]
+            kept = _kept(body)
             for version, schema_id in enumerate(self.subjects[found[1]], 1):
                 if self.in_context(found[1])[schema_id] == kept:
                     return self.version(found[1], version)
@@ -91,6 +92,13 @@ class RegistryServer:
             for one in connections:  # of clients that keep them
                 with suppress(OSError):
                     one.shutdown(socket.SHUT_RDWR)
+
+
+def _kept(body: dict[str, Any]) -> dict[str, Any]:
+    kept = {name: body[name] for name in ("schema", "schemaType", "references") if body.get(name)}
+    if kept.get("schemaType") == "AVRO":
+        del kept["schemaType"]
+    return {**kept, "guid": str(uuid.uuid5(uuid.NAMESPACE_OID, json.dumps(kept, sort_keys=True)))}
 
 
 def _handler(registry: RegistryServer, connections: list[socket.socket]) -> type[BaseHTTPRequestHandler]:

@@ -2,7 +2,8 @@
 
     7.avsc          the schema with the id 7; .proto is Protobuf, .json is JSON Schema
     contexts/.west/7.avsc   the schema with the id 7 in the context .west
-    subjects.json   {"compatibility": "BACKWARD", "references": {},
+    <GUID>.avsc     a schema by its GUID, such as the id of a schema version of AWS Glue's
+    subjects.json   {"compatibility": "BACKWARD", "references": {}, "guids": {"<GUID>": "7"},
                      "subjects": {"orders-value": {"versions": {"1": 7}}}}
 
 A new schema can be registered in a directory on this machine or a mount. A directory of an object store has no lock, so
@@ -114,18 +115,31 @@ class DirectoryRegistry(Registry):
         return next((schema_id for schema_id in ids if self.schema(schema_id, subject) == schema), None)
 
     def _load(self, context: str, schema_id: int) -> Schema:
+        guids = {name: guid for guid, name in self._index()["guids"].items()}
+        guid = guids.get(qualified_in(context, str(schema_id)))
+        schema = self._read(context, str(schema_id), schema_id, guid)
+        if schema is None:
+            raise self._missing(context, schema_id)
+        return schema
+
+    def _load_guid(self, guid: str) -> Schema:
+        name = self._index()["guids"].get(guid, guid)
+        schema = self._read(context_of(name), name.rpartition(":")[2], None, guid)
+        return super()._load_guid(guid) if schema is None else schema
+
+    def _read(self, context: str, name: str, schema_id: int | None, guid: str | None) -> Schema | None:
+        """The schema in the file of this name, without its suffix."""
         storage = Storage(self.address, self._options)
-        name = qualified_in(context, str(schema_id))
-        references = references_of_json(self._index()["references"].get(name, ()), context)
+        references = references_of_json(self._index()["references"].get(qualified_in(context, name), ()), context)
         for kind, suffix in _SUFFIXES.items():
-            with contextlib.suppress(FileNotFoundError), self._understood(f"The schema {schema_id}"):
-                text = bytes(storage.read(f"{_folder(context)}{schema_id}.{suffix}")).decode()
-                return Schema(kind, text, references, schema_id)
-        raise self._missing(context, schema_id)
+            with contextlib.suppress(FileNotFoundError), self._understood(f"The schema {name}"):
+                text = bytes(storage.read(f"{_folder(context)}{name}.{suffix}")).decode()
+                return Schema(kind, text, references, schema_id, guid)
+        return None
 
     def _index(self) -> dict[str, Any]:
         """`subjects.json`, checked: everything in it has its type."""
-        index: dict[str, Any] = {"compatibility": DEFAULT_LEVEL, "subjects": {}, "references": {}}
+        index: dict[str, Any] = {"compatibility": DEFAULT_LEVEL, "subjects": {}, "references": {}, "guids": {}}
         with contextlib.suppress(FileNotFoundError), self._understood(SUBJECTS):
             content = json.loads(bytes(Storage(self.address, self._options).read(SUBJECTS)))
             index |= content.items()
@@ -138,14 +152,18 @@ class DirectoryRegistry(Registry):
                     raise ValueError("a compatibility level that is no text")
             for references in index["references"].values():
                 references_of_json(references)
+            if not all(isinstance(text, str) for pair in index["guids"].items() for text in pair):
+                raise ValueError("a GUID of no schema")
         return index
 
     @staticmethod
     def _add(index: dict[str, Any], subject: str, version: int, schema_id: int, schema: Schema) -> None:
         index["subjects"].setdefault(subject, {"versions": {}})["versions"][str(version)] = schema_id
+        name = qualified_in(context_of(subject), str(schema_id))
         if schema.references:
-            name = qualified_in(context_of(subject), str(schema_id))
             index["references"][name] = json_of_schema(schema)["references"]
+        if schema.guid is not None:
+            index["guids"][schema.guid] = name
 
     @contextlib.contextmanager
     def _locked(self, what: str) -> Iterator[Path]:

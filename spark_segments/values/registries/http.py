@@ -103,6 +103,11 @@ class HttpRegistry(Registry):
                 raise self._missing(context, schema_id)
             return schema_of_json(answer, schema_id, context)
 
+    def _load_guid(self, guid: str) -> Schema:
+        with self._understood(f"The schema registry's answer for the schema {guid}"):
+            answer = self._ask("GET", f"/schemas/guids/{guid}")
+            return super()._load_guid(guid) if answer is None else schema_of_json({**answer, "guid": guid}, None)
+
     def _ask(self, method: str, path: str, body: Any = None) -> Any:
         """The answer's JSON, or None for 404. Tries again after failures of the network or the server."""
         try:

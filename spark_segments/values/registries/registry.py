@@ -24,6 +24,9 @@ AVRO, PROTOBUF, JSON = "AVRO", "PROTOBUF", "JSON"
 DEFAULT_LEVEL = "BACKWARD"
 LATEST_VERSION = -1
 _KINDS = (AVRO, PROTOBUF, JSON)
+_WHICH = "Is it the registry that the records were written with?"
+_FIRST_OF_GUIDS = 1 << 31
+"""No registry has an id of this size."""
 _QUALIFIED = re.compile(r":(\.(?:[\w-][\w.-]*)?):")
 
 
@@ -49,12 +52,15 @@ def qualified_in(context: str, subject: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Schema:
-    """A schema of the kind AVRO, PROTOBUF or JSON. `id` is None until it is registered."""
+    """A schema of the kind AVRO, PROTOBUF or JSON. `id` is None until it is registered; registries of 2025 and later
+    give a GUID, too, which is the same in all of them.
+    """
 
     kind: str
     text: str
     references: tuple[Reference, ...] = ()
     id: int | None = field(default=None, compare=False)
+    guid: str | None = field(default=None, compare=False)
 
 
 class Registry:
@@ -64,13 +70,21 @@ class Registry:
 
     def __init__(self) -> None:
         self._schemas: dict[tuple[str, int], Schema] = {}
+        self._guids: list[str] = []
 
     def schema(self, schema_id: int, subject: str | None = None) -> Schema:
         """The schema of an id in the context of a subject. Raises RegistryError where there is none."""
         place = context_of(subject), schema_id
         if place not in self._schemas:
-            self._schemas[place] = self._load(*place)
+            guids = self._guids[schema_id - _FIRST_OF_GUIDS :] if schema_id >= _FIRST_OF_GUIDS else []
+            self._schemas[place] = self._load_guid(guids[0]) if guids else self._load(*place)
         return self._schemas[place]
+
+    def number_of_guid(self, guid: str) -> int:
+        """An id that stands for the schema with a GUID, in this process, whether the registry has it or not."""
+        if guid not in self._guids:
+            self._guids.append(guid)
+        return _FIRST_OF_GUIDS + self._guids.index(guid)
 
     def version(self, subject: str, version: int = LATEST_VERSION) -> Schema | None:
         """A version of a subject, by default its newest; None where there is none."""
@@ -121,10 +135,12 @@ class Registry:
             self._collect(used, texts, depth + 1)
             texts.setdefault(reference.name, used.text)
 
+    def _load_guid(self, guid: str) -> Schema:
+        raise UnknownSchemaError(f"No schema has the GUID {guid}", path=self.address, hint=_WHICH)
+
     def _missing(self, context: str, schema_id: int) -> RegistryError:
         where = f" in the context {context}" if context else ""
-        hint = "Is it the registry that the records were written with?"
-        return UnknownSchemaError(f"No schema has the id {schema_id}{where}", path=self.address, hint=hint)
+        return UnknownSchemaError(f"No schema has the id {schema_id}{where}", path=self.address, hint=_WHICH)
 
 
 class RecordsRegistry(Registry):
@@ -165,6 +181,10 @@ class RecordsRegistry(Registry):
             )
         return next(iter(alike))
 
+    def _load_guid(self, guid: str) -> Schema:
+        alike = (schema for schema in self._schemas.values() if schema.guid == guid)
+        return next(alike, None) or super()._load_guid(guid)
+
     def _apply(self, key: Mapping[str, Any], value: Mapping[str, Any] | None) -> None:
         """Applies a record. A deleted schema's id stays valid: records still have the id."""
         kind, subject = key.get("keytype"), key.get("subject")
@@ -200,7 +220,10 @@ def schema_of_json(value: Any, schema_id: int | None, context: str = "") -> Sche
     kind, text = value.get("schemaType") or AVRO, value["schema"]
     if kind not in _KINDS or not isinstance(text, str):
         raise ValueError(f"a schema of no known kind; there are {', '.join(_KINDS)}")
-    return Schema(kind, text, references_of_json(value.get("references") or (), context), schema_id)
+    guid = value.get("guid")
+    if not isinstance(guid, str | None):
+        raise ValueError("a GUID that is no text")
+    return Schema(kind, text, references_of_json(value.get("references") or (), context), schema_id, guid)
 
 
 def references_of_json(values: Any, context: str = "") -> tuple[Reference, ...]:
