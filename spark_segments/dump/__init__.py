@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 from collections.abc import Callable, Iterable, Iterator
 
+from spark_segments.dump.decoders import DECODERS, decoder
 from spark_segments.dump.entry import DumpOptions, DumpSource, Entry, error_entry, plain_path
 from spark_segments.dump.index_files import (
     dump_index,
@@ -24,19 +25,22 @@ from spark_segments.dump.log_file import dump_log
 from spark_segments.errors import CorruptBatchError
 from spark_segments.format.sidecars.checkpoints import LEADER_EPOCHS_FILE, META_PROPERTIES_FILE, PARTITION_METADATA_FILE
 
-__all__ = ["DumpOptions", "DumpSource", "Entry", "dump_entries", "dump_json"]
+__all__ = ["DECODERS", "DumpOptions", "DumpSource", "Entry", "dump_entries", "dump_json"]
 
 
 def dump_entries(source: DumpSource, paths: Iterable[str], options: DumpOptions | None = None) -> Iterator[Entry]:
-    """Everything in the files, in order; keys and values are bytes. Each entry has a `kind`.
+    """Everything in the files, in order; keys and values are bytes. Each entry has a `kind`. With a decoder a record
+    has `decoded`, too: its key and payload as text, or as JSON.
 
     Raises FileNotFoundError for a path that is not there.
     """
     options = options or DumpOptions()
+    decode = decoder(options.decoder) if options.decoder else None
     for path in paths:
         yield {"kind": "file", "file": path}
         try:
-            yield from _dumper(path)(source, path, options)
+            entries = _dumper(path)(source, path, options)
+            yield from entries if decode is None else map(decode, entries)
         except CorruptBatchError as error:
             yield error_entry(error)
 

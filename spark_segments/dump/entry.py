@@ -36,6 +36,7 @@ class DumpOptions:
     verify_index_only: bool = False  # of indexes, only their faults
     max_bytes: int | None = None  # of a .log, only so much from its start
     max_message_bytes: int = 5 << 20  # the largest batch that an index entry may point to
+    decoder: str | None = None  # of records that Kafka keeps for itself: one of DECODERS
 
 
 class Complaints:

@@ -50,6 +50,8 @@ def dump_log(source: DumpSource, path: str, options: DumpOptions) -> Iterator[En
         yield {"kind": "log", "startingOffset": base_offset_of(path)}
     elif snapshot := re.fullmatch(r"(\d+)-(\d+)\.checkpoint", name):
         yield {"kind": "KRaft snapshot", "endOffset": int(snapshot[1]), "epoch": int(snapshot[2])}
+    elif name == "bootstrap.checkpoint":
+        yield {"kind": "KRaft bootstrap snapshot"}
     size = source.size(path)
     footer = None
     try:

@@ -5,8 +5,11 @@ Checkpoint files, which Kafka's tool does not know, get lines of the same style.
 
 from __future__ import annotations
 
+import json
 import re
+from base64 import b64decode
 from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 from spark_segments.dump import Entry
 
@@ -51,14 +54,85 @@ def _record(entry: Entry, print_data_log: bool, skip_record_metadata: bool) -> s
         if control:
             text += _control(entry)
     if print_data_log and not control:
-        if entry["key"] is not None:
-            text += f" key: {java_text(entry['key'])}"
-        if entry["value"] is not None:
-            text += f" payload: {java_text(entry['value'])}"
+        decoded = entry.get("decoded", {"key": entry["key"], "payload": entry["value"]})
+        text += "".join(f" {part}: {_shown(content)}" for part, content in decoded.items() if content is not None)
     return text
 
 
+def _shown(content: Any) -> str:
+    if isinstance(content, bytes):
+        return java_text(content)
+    if isinstance(content, str):
+        return content
+    if (remote := _REMOTE.get(content.get("type"))) is not None:
+        return remote(content["data"])
+    return json.dumps(content, ensure_ascii=False, separators=(",", ":"))
+
+
+def _segment(data: dict[str, Any]) -> str:
+    epochs = ", ".join(f"{epoch['leaderEpoch']}={epoch['offset']}" for epoch in data["segmentLeaderEpochs"])
+    in_snapshot = "segmentId" in data
+    known = "" if in_snapshot else f", brokerId={data['brokerId']}"
+    at = "" if in_snapshot else f", eventTimestampMs={data['eventTimestampMs']}"
+    name = f"Snapshot{{segmentId={data['segmentId']}" if in_snapshot else f"{{{_segment_id(data)}"
+    return (
+        f"RemoteLogSegmentMetadata{name}, startOffset={data['startOffset']}, endOffset={data['endOffset']}{known}"
+        f", maxTimestampMs={data['maxTimestampMs']}{at}, segmentLeaderEpochs={{{epochs}}}"
+        f", segmentSizeInBytes={data['segmentSizeInBytes']}, customMetadata={_custom(data)}"
+        f", state={_state(_SEGMENT_STATES, data['remoteLogSegmentState'])}}}"
+    )
+
+
+def _segment_update(data: dict[str, Any]) -> str:
+    return (
+        f"RemoteLogSegmentMetadataUpdate{{{_segment_id(data)}, customMetadata={_custom(data)}"
+        f", state={_state(_SEGMENT_STATES, data['remoteLogSegmentState'])}"
+        f", eventTimestampMs={data['eventTimestampMs']}, brokerId={data['brokerId']}}}"
+    )
+
+
+def _partition_delete(data: dict[str, Any]) -> str:
+    return (
+        f"RemotePartitionDeleteMetadata{{topicPartition={_topic_partition(data)}"
+        f", state={_state(_DELETE_STATES, data['remotePartitionDeleteState'])}"
+        f", eventTimestampMs={data['eventTimestampMs']}, brokerId={data['brokerId']}}}"
+    )
+
+
+def _segment_id(data: dict[str, Any]) -> str:
+    segment = data["remoteLogSegmentId"]
+    return f"remoteLogSegmentId=RemoteLogSegmentId{{topicIdPartition={_topic_partition(segment)}, id={segment['id']}}}"
+
+
+def _topic_partition(data: dict[str, Any]) -> str:
+    partition = data["topicIdPartition"]
+    return f"{partition['id']}:{partition['name']}-{partition['partition']}"
+
+
+def _custom(data: dict[str, Any]) -> str:
+    custom = data["customMetadata"]
+    return "Optional.empty" if custom is None else f"Optional[CustomMetadata{{{len(b64decode(custom))} bytes}}]"
+
+
+def _state(names: tuple[str, ...], number: int) -> str:
+    return names[number] if 0 <= number < len(names) else str(number)
+
+
+_SEGMENT_STATES = ("COPY_SEGMENT_STARTED", "COPY_SEGMENT_FINISHED", "DELETE_SEGMENT_STARTED", "DELETE_SEGMENT_FINISHED")
+_DELETE_STATES = ("DELETE_PARTITION_MARKED", "DELETE_PARTITION_STARTED", "DELETE_PARTITION_FINISHED")
+
+# Kafka's tool shows these by their classes' toString, and all others as JSON.
+_REMOTE: dict[Any, Callable[[dict[str, Any]], str]] = {
+    "REMOTE_LOG_SEGMENT_METADATA_RECORD": _segment,
+    "REMOTE_LOG_SEGMENT_METADATA_UPDATE_RECORD": _segment_update,
+    "REMOTE_PARTITION_DELETE_METADATA_RECORD": _partition_delete,
+    "REMOTE_LOG_SEGMENT_METADATA_SNAPSHOT_RECORD": _segment,
+}
+
+
 def _control(entry: Entry) -> str:
+    for name, said in entry.get("decoded", {}).items():
+        return f" {name} {_shown(said)}"
     if "coordinatorEpoch" in entry:
         return f" endTxnMarker: {entry['controlType']} coordinatorEpoch: {entry['coordinatorEpoch']}"
     return f" controlType: {entry['controlType']}({entry['controlTypeId']})"
@@ -132,6 +206,7 @@ _LINES: dict[str, Callable[[Entry], Iterator[str]]] = {
     "unknown file": _form("Ignoring unknown file {file}"),
     "error": _form("{message}"),
     "log": _form("Log starting offset: {startingOffset}"),
+    "KRaft bootstrap snapshot": _form("KRaft bootstrap snapshot"),
     "KRaft snapshot": _form("Snapshot end offset: {endOffset}, epoch: {epoch}"),
     "shared object": _form("Shared object of topic id {topicId}: {runs} runs"),
     "run": _form(

@@ -6,6 +6,7 @@ size, a header (correlation id) and a body (Kafka's protocol guide, "Protocol Pr
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import datetime
 import struct
@@ -68,19 +69,36 @@ def read_request(frame: bytes, most_entries: int) -> Request:
     key, version, correlation_id = head(frame)
     schema: Any = _request_schema(key, version)
     try:
-        header, header_bytes = entity_reader(schema.__header_schema__)(frame, 0)
-        _Passage(frame, most_entries).message(schema, header_bytes)
+        with _as_value_errors():
+            header, header_bytes = entity_reader(schema.__header_schema__)(frame, 0)
         # Bytes behind the body are passed over, as by a broker: librdkafka sends some behind Metadata of all topics.
-        body, _ = entity_reader(schema)(frame, header_bytes)
+        body, _ = read_message(schema, frame, header_bytes, most_entries)
+    except ValueError as error:
+        place = f"A request of API {key} version {version} cannot be read"
+        raise BadRequestError(place, found=str(error)) from error
+    return Request(key, version, correlation_id, header.client_id or "", body)
+
+
+def read_message(schema: Any, data: bytes, at: int, most_entries: int) -> tuple[Any, int]:
+    """The message of one of kio's classes at a position, and the position behind it.
+
+    Raises ValueError, also for more than `most_entries` in all its lists.
+    """
+    with _as_value_errors():
+        _Passage(data, most_entries).message(schema, at)
+        body, size = entity_reader(schema)(data, at)
         _check_nulls(schema, body)
+    return body, at + size
+
+
+@contextlib.contextmanager
+def _as_value_errors() -> Iterator[None]:
+    try:
+        yield
     except (KeyboardInterrupt, SystemExit):
         raise
     except BaseException as error:  # kio's native reader may panic, which is no Exception
-        raise BadRequestError(
-            f"A request of API {key} version {version} cannot be read",
-            found=str(error) if type(error) is ValueError else type(error).__name__,
-        ) from error
-    return Request(key, version, correlation_id, header.client_id or "", body)
+        raise ValueError(str(error) if type(error) is ValueError else type(error).__name__) from error
 
 
 _SIZES = {
@@ -118,11 +136,11 @@ class _Passage:
         for kind, of, is_array in kinds:
             at = self._field(at, kind, of, is_array, is_flexible)
         if is_flexible:
-            count, at = _uvarint(frame, at)
+            count, at = unsigned_varint(frame, at)
             self._count(count)
             for _ in range(count):
-                tag, at = _uvarint(frame, at)
-                size, at = _uvarint(frame, at)
+                tag, at = unsigned_varint(frame, at)
+                size, at = unsigned_varint(frame, at)
                 if tag in tagged:
                     self._field(at, *tagged[tag], is_flexible)
                 at = _within(frame, at + size)
@@ -157,13 +175,14 @@ class _Passage:
 def _length(frame: bytes, at: int, width: int, is_flexible: bool) -> tuple[int, int]:
     """A count or a size, 0 for null, and the position behind it."""
     if is_flexible:
-        value, at = _uvarint(frame, at)
+        value, at = unsigned_varint(frame, at)
         return max(value - 1, 0), at
     end = _within(frame, at + width)
     return max(int.from_bytes(frame[at:end], "big", signed=True), 0), end
 
 
-def _uvarint(frame: bytes, at: int) -> tuple[int, int]:
+def unsigned_varint(frame: bytes, at: int) -> tuple[int, int]:
+    """An unsigned varint, and the position behind it. Raises ValueError."""
     value = shift = 0
     while True:
         byte = frame[_within(frame, at + 1) - 1]

@@ -13,7 +13,7 @@ import typer
 from spark_segments.cli.options import OUTPUT, STORAGE, argument, flag, option, with_options
 from spark_segments.cli.output import FOUND_FAULTS, Output
 from spark_segments.config import parse_overrides
-from spark_segments.errors import escaped, escaped_json
+from spark_segments.errors import InvalidOptionError, escaped, escaped_json
 
 # The files that are dumped where a directory is named.
 SUFFIXES = (".log", ".index", ".timeindex", ".snapshot", ".txnindex")
@@ -27,6 +27,11 @@ def dump(
     skip_record_metadata: bool = flag("With --print-data-log: print keys and values only."),
     verify_index_only: bool = flag("Check indexes and print only their faults."),
     max_bytes: int | None = option("Read at most this number of bytes from the start of a .log.", min=1),
+    offsets_decoder: bool = flag("Decode records of __consumer_offsets: positions and groups."),
+    transaction_log_decoder: bool = flag("Decode records of __transaction_state."),
+    cluster_metadata_decoder: bool = flag("Decode records of __cluster_metadata, and snapshots of it."),
+    share_group_state_decoder: bool = flag("Decode records of __share_group_state."),
+    remote_log_metadata_decoder: bool = flag("Decode records of __remote_log_metadata."),
     max_message_size: int = option("The largest batch that an index entry may point to.", default=5 << 20, min=1),
     output: Output = OUTPUT,
     storage: list[str] | None = STORAGE,
@@ -37,13 +42,34 @@ def dump(
     is a line, with keys and values in base64. Damage is shown at its place
     and does not end the dump. With damage the exit code is 3.
 
+    A decoder prints the records that Kafka keeps in a topic of its own as
+    JSON, or as Kafka's tool prints them. It implies --print-data-log.
+
+    Example: segments dump --cluster-metadata-decoder \\
+      /var/lib/kafka/data/__cluster_metadata-0
     Example: segments dump --deep-iteration --print-data-log \\
       /var/lib/kafka/data/orders-0/00000000000000000000.log
     """
     from spark_segments.dump import DumpOptions, dump_entries, dump_json
     from spark_segments.dump.text import text_of
 
-    options = DumpOptions(deep_iteration or print_data_log, verify_index_only, max_bytes, max_message_size)
+    chosen = [
+        name
+        for name, is_chosen in {
+            "offsets": offsets_decoder,
+            "transaction-log": transaction_log_decoder,
+            "cluster-metadata": cluster_metadata_decoder,
+            "share-group-state": share_group_state_decoder,
+            "remote-log-metadata": remote_log_metadata_decoder,
+        }.items()
+        if is_chosen
+    ]
+    if len(chosen) > 1:
+        raise InvalidOptionError("A dump has one decoder", found=" and ".join(f"--{name}-decoder" for name in chosen))
+    print_data_log = print_data_log or bool(chosen)
+    options = DumpOptions(
+        deep_iteration or print_data_log, verify_index_only, max_bytes, max_message_size, next(iter(chosen), None)
+    )
     source = _Files(parse_overrides(storage or []))
     paths = [path for file in files for path in _paths(file)]
     damage = 0
