@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 PATIENCE_SECONDS = 60.0
+REACH_SECONDS = 10.0
 _ANSWER_SECONDS = 30.0
 
 
@@ -32,7 +33,10 @@ class CaptureOptions:
     cluster has into another one, TOPIC.branch-1, say, where each later capture goes on. `recapture`: as BRANCH, for
     every one of the topics, whatever its log is.
 
+    `max_rate`: bytes of batches a second, over all topics, partitions and executors; None: as many as come.
+
     `patience_seconds`: how long a cluster may give no answer, or none that can be used, before a topic is given up.
+    `reach_seconds`: how long nobody may answer before the first answer.
     """
 
     groups: Sequence[str] = ()
@@ -40,7 +44,9 @@ class CaptureOptions:
     keep_retention: bool = False
     on_divergence: Divergence = Divergence.FAIL
     recapture: bool = False
+    max_rate: int | None = None
     patience_seconds: float = PATIENCE_SECONDS
+    reach_seconds: float = REACH_SECONDS
 
     @property
     def answer_seconds(self) -> float:

@@ -11,6 +11,7 @@ from spark_segments.extensions import observed
 from spark_segments.kafka.groups import GroupOffsets, chosen_groups, keep_groups
 from spark_segments.kafka_protocol.capture_options import CaptureOptions, Divergence
 from spark_segments.kafka_protocol.partition_capture import DivergedError
+from spark_segments.kafka_protocol.rate import RateLimit
 from spark_segments.kafka_protocol.source import SourceCluster, SourceTopic, patient
 from spark_segments.kafka_protocol.topic_capture import CAPTURED, TopicCapture, branch
 from spark_segments.log import LogDirectory, Report
@@ -36,7 +37,8 @@ def capture(
     the partitions of a topic are divided among the executors, each of which is a client of the cluster. `progress(done,
     total)`: offsets of the topic under way. A new topic gets the cluster's settings and topic id, but for retention.
 
-    The report has a line a topic, with its name here, the records and bytes that were added, and "source" (its name in
+    The report has a line a topic, with its name here, the records and bytes that were added (of record batches as they
+    lie in the log, with their headers, compressed as they are), and "source" (its name in
     the cluster), "partitions", "lag" (offsets between the log ends here and the high watermarks seen last), "late",
     "kept" (partitions whose log in the cluster is another one), "branched" (whether this pass began a new copy),
     "groups" that have positions in it; and in `details` "holes" and "undecided", as plain values.
@@ -48,13 +50,14 @@ def capture(
 
     A topic that cannot be captured has a line that failed, and the others go on: its log in the cluster is another one
     (see CaptureOptions), or the cluster does not answer for `patience_seconds`. Raises UnknownTopicError where there is
-    no such topic, and SourceError where there is no such cluster.
+    no such topic, and SourceError where no broker answers within `reach_seconds`.
     """
     options, report = options or CaptureOptions(), Report("capture", dry_run=False)
+    rate = RateLimit(options.max_rate)
     report.details |= {"holes": [], "undecided": []}
     LogDirectory.selected((), topics)  # names that no topic has are no question for a cluster
     with SourceCluster(servers, options.client_config, options.answer_seconds) as source:
-        cluster_topics = patient(source.topics, options.patience_seconds)
+        cluster_topics = source.reached(min(options.reach_seconds, options.patience_seconds))
         wanted = LogDirectory.selected(cluster_topics, topics)
         names = [name for name in wanted if name in cluster_topics]
         if not names:
@@ -71,7 +74,9 @@ def capture(
             if name not in cluster_topics:
                 report.add(name, None, Report.FAILED, error=f"{servers} shows no topic {name}")
                 continue
-            work = TopicCapture(log, source, cluster_topics[name], options, report, spark=spark, progress=progress)
+            work = TopicCapture(
+                log, source, cluster_topics[name], options, report, rate, spark=spark, progress=progress
+            )
             try:
                 if options.recapture:
                     branch(log, name, cluster_topics)
@@ -99,6 +104,7 @@ def capture(
             report.warn(text)
         for name, groups in kept.items():
             lines[name]["groups"] = groups
+    rate.wait()  # the next pass finds nothing saved up
     return report.finish()
 
 

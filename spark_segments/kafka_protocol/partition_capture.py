@@ -29,12 +29,14 @@ from spark_segments.format.sidecars.producer_state import (
 from spark_segments.format.window import Window
 from spark_segments.kafka.segment_scan import UNKNOWN_TOMBSTONES
 from spark_segments.kafka_protocol.open_transactions import missing_ends, with_ends
+from spark_segments.kafka_protocol.rate import RateLimit
 from spark_segments.kafka_protocol.source import (
     EARLIEST,
     FIRST_PAUSE_SECONDS,
     LATEST,
     LONGEST_PAUSE_SECONDS,
     OFFSET_OUT_OF_RANGE,
+    RESPONSE_BYTES,
     Fetched,
     SourceCluster,
     SourceError,
@@ -168,7 +170,7 @@ def check_same(name: str, topic_id: str | None, cluster_id: str | None, topic: S
 class PartitionsCapture:
     """Partitions of a topic that are copied together, by one client.
 
-    `name`: of the topic here. `told` is called after each answer.
+    `name`: of the topic here. `rate`: of all that these and others take. `told` is called after each answer.
     """
 
     def __init__(
@@ -180,11 +182,12 @@ class PartitionsCapture:
         limits: SegmentLimits,
         parts: Iterable[CapturedPartition],
         patience_seconds: float,
+        rate: RateLimit,
         told: Callable[[], None] = lambda: None,
     ) -> None:
         self._storage, self._source, self._topic, self._name, self._limits = storage, source, topic, name, limits
         self._parts = {part.number: part for part in parts}
-        self._patience, self._told = patience_seconds, told
+        self._patience, self._rate, self._told = patience_seconds, rate, told
         self._writers: dict[int, SegmentWriter] = {}
         self._fetched: dict[int, tuple[Window, int]] = {}  # to be written, and where a segment begins that they begin
         self._asked: dict[int, tuple[dict[int, CapturedPartition], Future[dict[int, Fetched]]]] = {}
@@ -229,6 +232,8 @@ class PartitionsCapture:
     def _copy(self, most_bytes: int) -> SegmentsError | None:
         answered, pause, self._written = time.monotonic(), FIRST_PAUSE_SECONDS, 0
         while self._due() and self._written < most_bytes and not self._is_late:
+            if self._rate.wait():
+                answered = time.monotonic()
             try:
                 moved, problem = self._step()
                 if moved:
@@ -284,6 +289,7 @@ class PartitionsCapture:
             if not error.is_passing:
                 raise
             return False, error
+        self._rate.spend(sum(len(answer.records) for answer in fetched.values()))
         for number, answer in fetched.items():
             if not due[number].is_due:
                 continue
@@ -294,7 +300,7 @@ class PartitionsCapture:
                 problem = error
                 if isinstance(error, SourceError) and not error.is_passing:
                     due[number].problem, moved = error, True
-        if moved:  # what comes next comes in while this is written
+        if moved and self._rate.is_free:  # what comes next comes in while this is written
             self._ask(lane)
         self._write_fetched()
         return moved, problem
@@ -302,7 +308,8 @@ class PartitionsCapture:
     def _ask(self, lane: int) -> None:
         due = {number: part for number, part in self._due().items() if number % _LANES == lane}
         if due and lane not in self._asked:
-            asked = self._source.ask(self._topic, {number: part.place for number, part in due.items()})
+            places = {number: part.place for number, part in due.items()}
+            asked = self._source.ask(self._topic, places, self._rate.within(1 / _LANES, RESPONSE_BYTES))
             self._asked[lane] = due, asked
 
     # What brokers answer

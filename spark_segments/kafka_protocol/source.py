@@ -24,12 +24,14 @@ from spark_segments.kafka_protocol.client_settings import kafka_python_options
 from spark_segments.kafka_protocol.large_frames import take_large_frames
 
 EARLIEST, LATEST = -2, -1
+RESPONSE_BYTES = 16 << 20
+"""Of all brokers that are asked at once."""
+
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.05, 2.0
 OFFSET_OUT_OF_RANGE = 1
 
 _WAIT_MS = 500
 _POLL_MS = 5
-_RESPONSE_BYTES = 16 << 20  # of all brokers that are asked at once
 _PARTITION_BYTES = 8 << 20
 _FRAME_BYTES = (1 << 31) - 1  # a batch larger than what was asked for comes whole
 _TOPIC_SETTING = 1  # Kafka's DYNAMIC_TOPIC_CONFIG
@@ -108,7 +110,8 @@ class SourceCluster:
         own = {"reconnect_backoff_max_ms": 1000, "receive_message_max_bytes": _FRAME_BYTES}
         own["request_timeout_ms"] = max(1, int(timeout_seconds * 1000))
         options = own | kafka_python_options(settings or {})
-        self._timeout_ms = timeout_seconds * 1000
+        self._answer_ms = timeout_seconds * 1000
+        self._reach_by: float | None = None
         self._client = KafkaNetClient(bootstrap_servers=servers.split(","), **options)
         self._problem: Exception | None = None  # what the last connection ended with
         self._connect = self._client._manager.get_connection
@@ -123,6 +126,21 @@ class SourceCluster:
     def __exit__(self, *_: object) -> None:
         self._thread.shutdown(cancel_futures=True)
         self._client.close()
+
+    @property
+    def _timeout_ms(self) -> float:
+        """How long an answer may take now."""
+        if self._reach_by is None:
+            return self._answer_ms
+        return min(self._answer_ms, max(1.0, (self._reach_by - time.monotonic()) * 1000))
+
+    def reached(self, within_seconds: float) -> dict[str, SourceTopic]:
+        """`topics`, where nobody has been asked before: SourceError where no broker answers within that time."""
+        self._reach_by = time.monotonic() + within_seconds
+        try:
+            return patient(self.topics, within_seconds)
+        finally:
+            self._reach_by = None
 
     @_sensible
     def topics(self) -> dict[str, SourceTopic]:
@@ -145,9 +163,11 @@ class SourceCluster:
             source_topics[topic.name] = SourceTopic(topic.name, text, cluster_id, leaders)
         return source_topics
 
-    def ask(self, topic: SourceTopic, wanted: Wanted) -> Future[dict[int, Fetched]]:
-        """Asks for batches of partitions. Several such questions may be under way; a broker answers them in order."""
-        requests, sent = self._requests(topic, wanted), list[tuple[Any, Any] | SourceError]()
+    def ask(self, topic: SourceTopic, wanted: Wanted, most_bytes: int = RESPONSE_BYTES) -> Future[dict[int, Fetched]]:
+        """Asks for batches of partitions, of about `most_bytes` at most. Several such questions may be under way; a
+        broker answers them in order.
+        """
+        requests, sent = self._requests(topic, wanted, most_bytes), list[tuple[Any, Any] | SourceError]()
 
         def send() -> None:
             for node, request in requests:
@@ -159,7 +179,7 @@ class SourceCluster:
         self._to_send.append(send)
         return self._thread.submit(self._fetched, wanted, sent)
 
-    def _requests(self, topic: SourceTopic, wanted: Wanted) -> list[tuple[int, FetchRequest]]:
+    def _requests(self, topic: SourceTopic, wanted: Wanted, most_bytes: int) -> list[tuple[int, FetchRequest]]:
         topic_id = (
             _NO_ID if topic.topic_id is None else uuid.UUID(bytes=base64.urlsafe_b64decode(topic.topic_id + "=="))
         )
@@ -173,7 +193,7 @@ class SourceCluster:
                 fetch_offset=offset,
                 last_fetched_epoch=epoch,
                 log_start_offset=-1,
-                partition_max_bytes=_PARTITION_BYTES,
+                partition_max_bytes=min(_PARTITION_BYTES, most_bytes),
             )
             by_leader.setdefault(leader, []).append(request)
         return [
@@ -183,7 +203,7 @@ class SourceCluster:
                     replica_id=-1,
                     max_wait_ms=_WAIT_MS,
                     min_bytes=0,  # within max_wait_ms a broker looks, but it does not wait for more
-                    max_bytes=_RESPONSE_BYTES // len(by_leader),
+                    max_bytes=most_bytes // len(by_leader),
                     isolation_level=0,
                     session_id=0,
                     session_epoch=-1,

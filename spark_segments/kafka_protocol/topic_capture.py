@@ -31,6 +31,7 @@ from spark_segments.kafka_protocol.partition_capture import (
     PartitionsCapture,
     check_same,
 )
+from spark_segments.kafka_protocol.rate import RateLimit
 from spark_segments.kafka_protocol.source import EARLIEST, SourceCluster, SourceTopic, patient
 from spark_segments.log import (
     Captured,
@@ -62,6 +63,7 @@ CAPTURED = "captured"
 COMMIT_BYTES = 256 << 20
 """So much is written by a client before it is committed, unless the end is reached before."""
 
+_COMMIT_SECONDS = 60.0  # or what comes in this time, where the rate is bounded
 _NOTE_SHARE = 8  # of delete.retention.ms, within which it is not noted again that all is here
 _LATE = (
     "partitions {} were captured later than delete.retention.ms after the time before: tombstones may be "
@@ -79,14 +81,17 @@ class _Copy:
     topic: SourceTopic
     name: str
     limits: SegmentLimits
+    tasks: int
 
     def __call__(self, parts: list[CapturedPartition]) -> tuple[list[CapturedPartition], SegmentsError | None]:
         options = self.options
+        rate = RateLimit(None if options.max_rate is None else max(1, options.max_rate // self.tasks))
         with SourceCluster(self.servers, options.client_config, options.answer_seconds) as source:
             work = PartitionsCapture(
-                self.storage, source, self.topic, self.name, self.limits, parts, options.patience_seconds
+                self.storage, source, self.topic, self.name, self.limits, parts, options.patience_seconds, rate
             )
-            problem = work.run(COMMIT_BYTES)
+            problem = work.run(rate.within(_COMMIT_SECONDS, COMMIT_BYTES))
+            rate.wait()
         return parts, problem
 
 
@@ -100,12 +105,13 @@ class TopicCapture:
         topic: SourceTopic,
         options: CaptureOptions,
         report: Report,
+        rate: RateLimit,
         *,
         spark: SparkSession | None = None,
         progress: Progress | None = None,
     ) -> None:
         self._log, self._source, self._topic = log, source, topic
-        self._options, self._report, self._spark, self._progress = options, report, spark, progress
+        self._options, self._report, self._rate, self._spark, self._progress = options, report, rate, spark, progress
         self.name = topic.name
         self._parts: dict[int, CapturedPartition] = {}
         self._known: set[int] = set()  # partitions of which something is noted
@@ -160,16 +166,16 @@ class TopicCapture:
                 total = sum((part.goal or part.next_offset) - begun[number] for number, part in self._parts.items())
                 self._progress(done, max(done, total))
 
-        storage, options = self._log.storage, self._options
+        storage, options, parts = self._log.storage, self._options, self._parts.values()
         here = PartitionsCapture(
-            storage, self._source, self._topic, self.name, limits, self._parts.values(), options.patience_seconds, told
+            storage, self._source, self._topic, self.name, limits, parts, options.patience_seconds, self._rate, told
         )
-        copy = _Copy(storage, self._source.servers, options, self._topic, self.name, limits)
         while due := [part for part in self._parts.values() if part.is_due]:
             if self._spark is None:
-                problem = here.run(COMMIT_BYTES)
+                problem = here.run(self._rate.within(_COMMIT_SECONDS, COMMIT_BYTES))
             else:
                 tasks = min(len(due), task_slots(self._spark))
+                copy = _Copy(storage, self._source.servers, options, self._topic, self.name, limits, tasks)
                 done = run_tasks(copy, [due[n::tasks] for n in range(tasks)], self._spark)
                 self._parts |= {part.number: part for parts, _ in done for part in parts}
                 problem = next((error for _, error in done if error is not None), None)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import random
 import shutil
 import socket
+import time
 from collections.abc import Callable, Iterator
 from itertools import chain, count, repeat
 from pathlib import Path
@@ -22,6 +24,7 @@ from spark_segments.kafka_protocol.apis import VERSIONS, fetch
 from spark_segments.kafka_protocol.capture_options import Divergence
 from spark_segments.kafka_protocol.client_settings import kafka_python_options, librdkafka_options
 from spark_segments.kafka_protocol.credentials import Users
+from spark_segments.kafka_protocol.rate import RateLimit
 from spark_segments.kafka_protocol.source import SourceCluster
 from spark_segments.kafka_protocol.topic_capture import CAPTURE, branch
 from spark_segments.kafka_protocol.views import Views
@@ -412,6 +415,42 @@ def test_describe_has_the_lag(source: LogDir, log: LogDir, monkeypatch: pytest.M
 def test_a_cluster_that_does_not_answer_is_one_error(log: LogDir) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent, pytest.raises(SegmentsError, match="does not answer"):
         capture(log, f"127.0.0.1:{silent.getsockname()[1]}", options=CaptureOptions(patience_seconds=0.3))
+
+
+def test_a_broker_that_nobody_reaches_is_given_up_soon(log: LogDir) -> None:
+    options = CaptureOptions(reach_seconds=0.3, patience_seconds=3600)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        for servers in (f"127.0.0.1:{silent.getsockname()[1]}", "nobody.invalid:9092"):
+            with pytest.raises(SegmentsError, match=f"{servers} does not answer"):
+                capture(log, servers, options=options)
+
+
+def test_a_rate_bounds_what_comes_in_any_time_since_it_was_made() -> None:
+    now, chance = [100.0], random.Random(5)
+
+    def sleep(seconds: float) -> None:
+        assert seconds > 0
+        now[0] += seconds
+
+    rate, taken = RateLimit(1000, lambda: now[0], sleep), 0
+    for _ in range(200):
+        rate.wait()
+        assert rate.is_free and taken <= 1000 * (now[0] - 100.0) + 1e-6
+        size = chance.choice((0, 10, 500, 30_000))
+        taken += size
+        rate.spend(size)
+        now[0] += chance.choice((0.0, 0.001, 2.0))  # what was not asked for is not saved up
+    assert rate.within(0.5, 1 << 20) == 64 << 10 and RateLimit(1 << 20).within(0.5, 1 << 30) == 1 << 19
+
+
+def test_a_capture_takes_the_time_that_its_rate_asks_for(source: LogDir, log: LogDir) -> None:
+    with playing(Views(source)) as address:
+        log_bytes = capture(memory_log("/before"), address).bytes_out
+        begun = time.monotonic()
+        report = capture(log, address, options=CaptureOptions(max_rate=log_bytes * 4))
+        assert time.monotonic() - begun >= 0.25
+    assert (report.bytes_out, report.failed) == (log_bytes, [])
+    assert [batches(log, "orders", number) for number in (0, 1)] == [batches(source, "orders", n) for n in (0, 1)]
 
 
 def test_a_file_of_another_client_is_taken_and_what_changes_nothing_is_told(caplog: pytest.LogCaptureFixture) -> None:

@@ -27,7 +27,7 @@ from spark_segments.cli.output import FAILED, FOUND_FAULTS, Output, print_json, 
 from spark_segments.errors import MissingExtraError
 from spark_segments.kafka_protocol.capture_options import Divergence
 from spark_segments.progress import progress_bar
-from spark_segments.quantities import span_ms
+from spark_segments.quantities import human_bytes, span_ms, volume_bytes
 
 if TYPE_CHECKING:
     from spark_segments.log import Report
@@ -49,6 +49,7 @@ def capture(
         "Where the cluster's log is another one: an error, what is here stays, or a new copy beside it.",
         default=Divergence.FAIL,
     ),
+    max_rate: str | None = option("Bytes a second at most, over all partitions, such as 20MiB.", metavar="SIZE"),
     recapture: bool = flag("Begin a new copy of these topics, TOPIC.branch-1; the old one stays."),
     metrics: Path | None = METRICS,
     output: Output = OUTPUT,
@@ -60,6 +61,8 @@ def capture(
     again to go on; without --once it follows until Ctrl-C or SIGTERM.
     Of groups, the patterns of --groups, their positions come with them: of
     those that this user may see. Share groups have none, and are left out.
+    A line names the groups that were taken. Figures of bytes are of batches
+    as they lie in the log: with headers, compressed as they are.
 
     Where a topic was made again, or a leader lost records that are here, its
     partition ends with an error, and the others go on. --on-divergence keep
@@ -90,14 +93,16 @@ def capture(
         keep_retention=keep_retention,
         on_divergence=on_divergence,
         recapture=recapture,
+        max_rate=None if max_rate is None else volume_bytes(max_rate),
     )
     pause_seconds = span_ms(interval) / 1000
-    code, told = 0, set[str]()
+    code, told, shown = 0, set[str](), ""
     with until_interrupted():
         while True:
             with progress_bar("capture") as progress:
                 report = capture_topics(log, bootstrap, topic or ["*"], options, spark=session, progress=progress)
-            options = dataclasses.replace(options, recapture=False)
+            # Brokers that are away later are waited for.
+            options = dataclasses.replace(options, recapture=False, reach_seconds=options.patience_seconds)
             told = tell(report, told)
             for hole in report.details["holes"]:
                 print(f"hole: {shown_hole(hole)}", file=sys.stderr, flush=True)
@@ -106,6 +111,8 @@ def capture(
             write_copied(metrics, log, report, "records_out", "bytes_out", lag)
             if once or report.records_out or report.details["holes"]:
                 _print(report, output)
+            if groups and output is not Output.JSON and (line := _groups_line(report, groups)) != shown:
+                print(shown := line, flush=True)
             if once:
                 break
             time.sleep(pause_seconds)
@@ -127,4 +134,13 @@ def _print(report: Report, output: Output) -> None:
         return
     for line in report.partitions:
         lag = f", {line['lag']} behind" if "lag" in line else ""
-        print(f"{line['topic']}: {line['records_out']} records in {line['bytes_out']} bytes{lag}", flush=True)
+        size = human_bytes(line["bytes_out"])
+        print(f"{line['topic']}: {line['records_out']:,} records in {size} of batches{lag}", flush=True)
+
+
+def _groups_line(report: Report, patterns: list[str]) -> str:
+    """The groups that a pass has taken."""
+    taken = sorted({group for line in report.partitions for group in line.get("groups", ())})
+    if not taken:
+        return f"groups: none of {', '.join(patterns)} has a position in these topics"
+    return f"groups: {', '.join(taken)}"
