@@ -16,11 +16,9 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-import pyarrow.compute as pc
-
 from spark_segments.config import TopicConfig
 from spark_segments.errors import MissingExtraError
-from spark_segments.log import Group, Report, Segment, Snapshot, describe
+from spark_segments.log import Group, Report, Snapshot, describe
 
 try:
     from prometheus_client.core import GaugeMetricFamily
@@ -202,14 +200,13 @@ def log_metrics(log: LogDirectory, topics: Sequence[tuple[Snapshot, TopicConfig]
         labels = {"log_dir": log.uri, "topic": snapshot.topic}
         partitions = describe(snapshot, config)["partitions"]
         lines += [({**labels, "partition": str(line["partition"])}, line) for line in partitions]
-        removed = snapshot.segments.filter(pc.equal(snapshot.segments.column("state"), Segment.REMOVED))
-        removed_bytes.append((labels, pc.sum(removed.column("log_bytes")).as_py() or 0))
+        removed_bytes.append((labels, snapshot.removed_bytes))
     ratios = [100 * line["dirty_ratio"] for _, line in lines if line["dirty_ratio"] is not None]
     lags = [
         ({"log_dir": log.uri, "consumergroup": lag.group, "topic": lag.topic, "partition": str(lag.partition)}, lag)
         for lag in Group.lags(map(log.group, log.groups()), [snapshot for snapshot, _ in topics])
     ]
-    text = "Bytes of .log files that have left the log and wait for vacuum."
+    text = "Bytes of .log files that have left the log and wait for vacuum: on the disk beside the log's own."
     dirtiest = "The highest dirty ratio of the compacted partitions, in percent."
     groups: list[_Metric] = [
         ("kafka_consumergroup_lag", "", "Offsets that the group has not read.", lambda lag: lag.lag),

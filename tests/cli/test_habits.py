@@ -64,8 +64,8 @@ def test_sizes_are_summed_up_by_topic(segments, uri):
     ran = segments("topic", "list", uri, "--output", "wide")
     size = sum(one["log_bytes"] for one in LogDir.open(uri).topic("orders").snapshot.live.to_pylist())
     assert [line.split("\t") for line in ran.lines[1:]] == [
-        ["orders", "2", "2", "6", str(size)],
-        ["prices", "1", "0", "0", "0"],
+        ["orders", "2", "2", "6", str(size), "0"],
+        ["prices", "1", "0", "0", "0", "0"],
     ]
 
 

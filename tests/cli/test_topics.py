@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import pyarrow as pa
 import pytest
 
 from spark_segments import LogDir
+from spark_segments.maintenance import roll
 
 
 @pytest.fixture
@@ -38,7 +41,23 @@ def test_list(segments, uri):
     for name in ("orders", "prices"):
         segments("topic", "create", uri, name)
     assert segments("topic", "list", uri).lines == ["orders", "prices"]
-    assert segments("topic", "list", uri, "--output", "json").json == ["orders", "prices"]
+    listed = segments("topic", "list", uri, "--output", "json").json
+    sizes = {"partitions": 1, "segments": 0, "records": 0, "bytes": 0, "removed_bytes": 0}
+    assert listed == [{"topic": name} | sizes for name in ("orders", "prices")]
+
+
+def test_sizes_have_what_waits_for_vacuum(segments, uri):
+    """Together they are what `du` says of the .log files."""
+    segments("topic", "create", uri, "orders")
+    for _ in range(2):
+        LogDir.open(uri).topic("orders").append([{"key": "a", "value": "1" * 1000}])
+    roll(LogDir.open(uri), now_ms=2**41)
+    size = sum(file.stat().st_size for file in Path(uri).rglob("*.log"))
+    [listed] = segments("topic", "list", uri, "--output", "json").json
+    assert listed["removed_bytes"] > 100 and listed["bytes"] + listed["removed_bytes"] == size
+    wide = segments("topic", "list", uri, "--output", "wide")
+    assert wide.lines[1].split("\t")[-2:] == [str(listed["bytes"]), str(listed["removed_bytes"])]
+    assert "wait for vacuum" in wide.error
 
 
 def test_list_of_no_topics_is_empty(segments, uri):

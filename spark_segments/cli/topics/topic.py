@@ -34,26 +34,31 @@ def _topic() -> None:
     """Create, list, alter, delete and restore topics; their history."""
 
 
-COLUMNS = ["topic", "partitions", "segments", "records", "bytes"]
+COLUMNS = ["topic", "partitions", "segments", "records", "bytes", "removed_bytes"]
 
 
 @with_options
 def list_topics(location: LogOptions, output: Output = OUTPUT) -> None:
     """Lists the topics.
 
-    With --output wide it has their sizes, as kafka-log-dirs sums them up.
+    With --output wide or json it has their sizes, as kafka-log-dirs sums
+    them up, and the bytes of files that have left the log and wait for
+    vacuum: the disk holds both.
 
     Example: segments topic list /data/log
     Example: segments topic list /data/log --output wide
     """
     log = location.open()
     topics = log.topics()
-    if output is Output.WIDE:
+    if output is not Output.TEXT:
         rows = [_sizes(log.topic(name).snapshot) for name in topics]
+        if output is Output.JSON:
+            print_json([dict(zip(COLUMNS, row, strict=True)) for row in rows])
+            return
         print_table(COLUMNS, rows)
-        print_summary(f"{plural(len(rows), 'topic')}, {human_bytes(sum(int(row[-1]) for row in rows))}")
-    elif output is Output.JSON:
-        print_json(topics)
+        log_bytes, removed_bytes = (sum(int(row[place]) for row in rows) for place in (-2, -1))
+        text = f"{plural(len(rows), 'topic')}, {human_bytes(log_bytes)}"
+        print_summary(f"{text}, and {human_bytes(removed_bytes)} wait for vacuum" if removed_bytes else text)
     else:
         for topic in topics:
             print(topic)
@@ -61,7 +66,8 @@ def list_topics(location: LogOptions, output: Output = OUTPUT) -> None:
 
 def _sizes(snapshot: Snapshot) -> list[Any]:
     records, size = (sum(snapshot.live.column(name).to_pylist()) for name in ("records", "log_bytes"))
-    return [snapshot.topic, len(snapshot.partitions), len(snapshot.live), records, Bytes(size)]
+    sizes = (Bytes(size), Bytes(snapshot.removed_bytes))
+    return [snapshot.topic, len(snapshot.partitions), len(snapshot.live), records, *sizes]
 
 
 PARTITIONS_SHOWN = 4

@@ -153,6 +153,12 @@ class Snapshot:
         """The rows that are the log: all rows that are neither removed nor being deleted."""
         return live_rows(self.segments)
 
+    @property
+    def removed_bytes(self) -> int:
+        """Bytes of .log files that have left the log and wait for vacuum: on the disk beside those of `live`."""
+        total, live = (pc.sum(rows.column("log_bytes")).as_py() or 0 for rows in (self.segments, self.live))
+        return int(total - live)
+
     def load_segments(self, partitions: Collection[int] | None = None) -> pa.Table:
         """As `segments`, of these partitions only, read afresh from the files that can hold such rows."""
         rows = self.source.read(partitions)
