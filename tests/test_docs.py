@@ -90,8 +90,9 @@ def _marked(pages: Iterable[str]) -> list[Any]:
 
 @pytest.fixture
 def directory(tmp_path: Path) -> Iterator[Path]:
-    """An empty directory with a Kafka directory in it: where the examples of a page run."""
+    """A directory with a Kafka directory and Debezium's changes in it: where the examples of a page run."""
     shutil.copytree(GOLDEN / "broker-data", tmp_path / "here" / "kafka-data")
+    shutil.copytree(ROOT / "examples" / "debezium", tmp_path / "here" / "debezium")
     with contextlib.chdir(tmp_path / "here"):
         yield tmp_path / "here"
 

@@ -268,6 +268,14 @@ def test_a_wrong_query_is_one_clear_error(log):
         rows(log, "SELECT * FROM statement")  # a variable of the module
 
 
+def test_the_command_shows_the_lines_of_a_wrong_query(log, capsys):
+    with pytest.raises(SystemExit):
+        main(["sql", log.uri, "SELECT key FRM orders"])
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0].startswith("error: The query cannot be run")
+    assert lines[2].startswith("LINE 1: SELECT key FRM") and lines[3].strip(" ^") == ""
+
+
 def run(capsysbinary, *arguments: str) -> bytes:
     with pytest.raises(SystemExit) as end:
         main(["sql", *arguments])

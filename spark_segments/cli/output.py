@@ -314,7 +314,8 @@ def errors_in_one_line() -> Iterator[None]:
     try:
         yield
     except (SegmentsError, OSError) as error:
-        print(f"error: {escaped(words_of(error), one_line=True)}", file=sys.stderr)
+        words = words_of(error) if isinstance(error, SegmentsError) else escaped(words_of(error), one_line=True)
+        print(f"error: {words}", file=sys.stderr)
         raise SystemExit(FAILED) from error
     except OverflowError as error:  # of Arrow and numpy, whose numbers have 64 bits at most
         print(f"error: A number is too large for what it stands for ({error})", file=sys.stderr)
