@@ -13,12 +13,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from spark_segments.kafka_protocol.capture_options import CaptureOptions
     from spark_segments.kafka_protocol.capturing import capture
+    from spark_segments.kafka_protocol.rehashing import Partitions
     from spark_segments.kafka_protocol.replaying import ReplayOptions, replay
 
-__all__ = ["CaptureOptions", "ReplayOptions", "capture", "replay"]
+__all__ = ["CaptureOptions", "Partitions", "ReplayOptions", "capture", "replay"]
 
 _HOME = {
     "CaptureOptions": "spark_segments.kafka_protocol.capture_options",
+    "Partitions": "spark_segments.kafka_protocol.rehashing",
     "ReplayOptions": "spark_segments.kafka_protocol.replaying",
     "capture": "spark_segments.kafka_protocol.capturing",
     "replay": "spark_segments.kafka_protocol.replaying",

@@ -1,8 +1,9 @@
 """The offset map of a replay: which offset a record has in the cluster that it was sent to.
 
 A transaction's records are a Parquet file, `_replay/<name>/<topic there>/<20 digits>.parquet`, with the columns
-partition, old_offset and new_offset. It is made before the transaction is committed: so the last file alone can be of a
-transaction that was not, and `settle` deletes it then.
+partition, old_offset and new_offset, and new_partition where records went to other partitions by their keys. It is made
+before the transaction is committed: so the last file alone can be of a transaction that was not, and `settle` deletes
+it then.
 """
 
 from __future__ import annotations
@@ -22,8 +23,10 @@ from spark_segments.storage.numbered_files import NumberedFiles
 DIRECTORY = "_replay"
 SCHEMA = pa.schema([("partition", pa.int32()), ("old_offset", pa.int64()), ("new_offset", pa.int64())])
 
-Moved = Mapping[int, tuple[Sequence[int], Sequence[int]]]
-"""{partition: (old offsets, new offsets)}"""
+_NEW_PARTITION = pa.field("new_partition", pa.int32())
+
+Moved = Mapping[tuple[int, int], tuple[Sequence[int], Sequence[int]]]
+"""{(partition, partition there): (old offsets, new offsets)}"""
 
 
 class ReplayedOffsets:
@@ -43,18 +46,24 @@ class ReplayedOffsets:
     def add(self, moved: Moved) -> None:
         """Makes the file of a transaction. Raises CommitConflictError where another replay has made it."""
         assert self._next is not None, "the map is settled first"
+        schema = SCHEMA
         columns = [
-            np.concatenate([np.full(len(old), number, np.int32) for number, (old, _) in moved.items()]),
+            np.concatenate([np.full(len(old), number, np.int32) for (number, _), (old, _) in moved.items()]),
             np.concatenate([np.asarray(old, np.int64) for old, _ in moved.values()]),
             np.concatenate([np.asarray(new, np.int64) for _, new in moved.values()]),
         ]
+        if any(number != there for number, there in moved):
+            schema = SCHEMA.append(_NEW_PARTITION)
+            columns.append(
+                np.concatenate([np.full(len(old), there, np.int32) for (_, there), (old, _) in moved.items()])
+            )
         buffer = io.BytesIO()
         pq.write_table(
-            pa.table(columns, schema=SCHEMA),
+            pa.table(columns, schema=schema),
             buffer,
             compression="zstd",
             use_dictionary=False,
-            column_encoding={name: "DELTA_BINARY_PACKED" for name in SCHEMA.names},
+            column_encoding={name: "DELTA_BINARY_PACKED" for name in schema.names},
         )
         try:
             self._files.create(self._next, buffer.getvalue())
@@ -82,6 +91,25 @@ class ReplayedOffsets:
                     offsets[number] = int(new[here][at])
                 behind[number] = int(new[here][-1]) + 1
         return behind | offsets
+
+    def unread_offsets(self, positions: Mapping[int, int]) -> dict[int, int]:
+        """{partition there: offset} of the first record there that lay at or above its partition's position, or in a
+        partition without one; behind the last one where there is none. Nothing that was not read is below.
+        """
+        unread: dict[int, int] = {}
+        behind: dict[int, int] = {}
+        for file in sorted(self._files.listing().numbers):
+            table = self._read(file)
+            partitions, old, new = (table.column(name).to_numpy() for name in SCHEMA.names)
+            is_moved = _NEW_PARTITION.name in table.column_names
+            there = table.column(_NEW_PARTITION.name).to_numpy() if is_moved else partitions
+            is_unread = old >= np.array([positions.get(number, 0) for number in partitions.tolist()], np.int64)
+            for number in set(there.tolist()):
+                here = there == number
+                behind[number] = max(behind.get(number, 0), int(new[here].max()) + 1)
+                if (here & is_unread).any() and number not in unread:
+                    unread[number] = int(new[here & is_unread].min())
+        return behind | unread
 
     def _read(self, number: int) -> pa.Table:
         return pq.read_table(pa.BufferReader(self._files.storage.read(self._files.path(number))))

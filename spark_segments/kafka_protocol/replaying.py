@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from confluent_kafka import KafkaError, Message
@@ -22,7 +23,18 @@ from spark_segments.config import READ_COMMITTED, validate_topic_name
 from spark_segments.config.values import LONG_MAX
 from spark_segments.errors import InvalidOptionError, InvalidRecordError, OffsetOutOfRangeError, UnknownTopicError
 from spark_segments.extensions import observed
+from spark_segments.format.encoding.partitioner import murmur2_partitions
 from spark_segments.kafka.groups import chosen_groups
+from spark_segments.kafka_protocol.rate import RateLimit
+from spark_segments.kafka_protocol.rehashing import (
+    REHASHED,
+    Partitions,
+    largest_metadata,
+    other_way,
+    rehashed_places,
+    rehashed_positions,
+)
+from spark_segments.kafka_protocol.renaming import Renaming
 from spark_segments.kafka_protocol.replayed_offsets import ReplayedOffsets
 from spark_segments.kafka_protocol.target import (
     TRANSACTION_RECORDS,
@@ -82,9 +94,13 @@ class ReplayOptions:
 
     `name`: of the replay, which is the cluster's transactional id, and the group that has the replay's positions there;
     one process at a time has it. `client_config`: settings by the names of Kafka's clients. `rename`: {topic: its name
-    there}. `from_time_ms`, `to_time_ms`: the first replay of a partition begins at the first record of that time or
-    later, each one ends before the first record of that time or later. `groups`: names or patterns of groups here,
-    whose positions become those of the groups of the same name there, at the new offsets, where these have none.
+    there}; a name with one `*` is a pattern, and what the `*` stands for takes the place of the `*` in the name there.
+    `partitions`: KEEP sends each record to the partition that it has here, REHASH to the one that Kafka's producer
+    would choose there by its key, and a record without a key to its partition here modulo their number there.
+    `from_time_ms`, `to_time_ms`: the first replay of a partition begins at the first record of that time or later, each
+    one ends before the first record of that time or later. `groups`: names or patterns of groups here, whose positions
+    become those of the groups of the same name there, at the new offsets, where these have none; after a REHASH at the
+    first record of each partition there that the group has not read.
     `idempotent`: no transactions. Each record is there once only if this replay alone writes the topics there, and if
     what it sent before it was killed has arrived before it goes on. Offsets there have no gaps then.
     `max_bytes_per_second`: of keys and values. `patience_seconds`: how long the cluster may answer nothing of use.
@@ -93,6 +109,7 @@ class ReplayOptions:
     name: str = NAME
     client_config: Mapping[str, str] = field(default_factory=dict, repr=False)  # it has secrets
     rename: Mapping[str, str] = field(default_factory=dict)
+    partitions: Partitions = Partitions.KEEP
     from_time_ms: int | None = None
     to_time_ms: int | None = None
     groups: Sequence[str] = ()
@@ -134,12 +151,12 @@ def replay(
 
 @dataclass(slots=True)
 class _Transaction:
-    """Records under way. `old`, `new`: {partition: offsets} here and there; `places` behind them."""
+    """Records under way. `old`, `new`: {(partition, partition there): offsets} here and there; `places` behind them."""
 
     begun: float = field(default_factory=time.monotonic)
     places: Places = field(default_factory=dict)
-    old: dict[int, list[int]] = field(default_factory=dict)
-    new: dict[int, list[int]] = field(default_factory=dict)
+    old: dict[tuple[int, int], list[int]] = field(default_factory=dict)
+    new: dict[tuple[int, int], list[int]] = field(default_factory=dict)
     records: int = 0
     sent_bytes: int = 0
     problem: TargetError | None = None
@@ -176,6 +193,11 @@ class _Topic:
     def name(self) -> str:
         return self.snapshot.topic
 
+    @property
+    def target_partitions(self) -> int:
+        """How many partitions the topic there has, or is made with."""
+        return len(self.ends) if self.there is None else len(self.there.ends)
+
     def after(self, before: _Topic | None) -> _Topic:
         """The topic with what an earlier try did."""
         if before is not None:
@@ -202,7 +224,14 @@ class Replay:
         )
         self._checked: set[str] = set()
         self._is_begun = False
-        self._sent_bytes, self._started = 0, time.monotonic()
+        self._rate = RateLimit(options.max_bytes_per_second)
+        self._rehashes = options.partitions is Partitions.REHASH
+        if self._rehashes and options.idempotent:
+            raise InvalidOptionError(
+                "Without transactions records keep their partitions",
+                expected="--partitions keep, or transactions",
+                found="--idempotent --partitions rehash",
+            )
 
     def __enter__(self) -> Replay:
         return self
@@ -271,7 +300,8 @@ class Replay:
         # Those that begin with __ are the cluster's own business.
         here = [topic for topic in self._log.topics() if not topic.startswith("__")]
         names = LogDirectory.selected(here, self._topics)
-        if missing := sorted({*names, *self._options.rename} - {*here}):
+        rename = Renaming(self._options.rename)
+        if missing := sorted({*names, *rename.names} - {*here}):
             raise UnknownTopicError(
                 f"There is no topic {', '.join(missing)} to replay",
                 path=self._log.uri,
@@ -279,7 +309,8 @@ class Replay:
             )
         if not names:
             raise UnknownTopicError(f"No topic here matches {', '.join(self._topics)}", path=self._log.uri)
-        targets = {name: self._options.rename.get(name, name) for name in names}
+        targets = {name: rename.target(name) for name in names}
+        rename.check_used()
         for target in targets.values():
             validate_topic_name(target)
         if len(set(targets.values())) < len(targets):
@@ -294,30 +325,51 @@ class Replay:
             {} if time_ms is None else offsets_for_times(storage, snapshot, dict.fromkeys(bounds, time_ms))
             for time_ms in (after, before)
         )
+        rehashed = self._rehashed_places(snapshot, target, existing, sent)
         for number, (start, end) in bounds.items():
             if before is not None and (last := lasts[number]) is not None:
                 end = min(end, last[0])
-            if (position := sent.get((target, number))) is not None:
-                place = position.offset
-                known = str(position.metadata or "").split(" ")
+            position = None if self._rehashes else sent.get((target, number))
+            if number in rehashed:
+                place, known = rehashed[number]
+                self._check(snapshot, number, place, known)
+            elif position is not None:
+                place, known = position.offset, str(position.metadata or "").split(" ")
+                if REHASHED in known:
+                    raise other_way(target)
                 self._check(snapshot, number, place, known)
                 if len(known) == 3:
                     new_ends[number] = int(known[2])
             else:
                 new.add(number)
-                new_ends[number] = 0  # see `_problems`
+                if not self._rehashes:
+                    new_ends[number] = 0  # see `_problems`
                 first = firsts.get(number)
                 place = start if after is None else bounds[number][1] if first is None else first[0]
             places[number], ends[number] = place, max(place, end)
         to_send = sum(max(0, end - places[number]) for number, end in ends.items())
         offset_map = None if self._log.is_kafka else ReplayedOffsets(storage, self._name, target)
         topic = _Topic(snapshot, target, existing, places, ends, new_ends, new, existing is None, to_send, offset_map)
+        if self._rehashes:
+            topic.warnings.append(
+                f"{snapshot.topic} goes to {topic.target_partitions} partitions by its keys: the records of a key stay "
+                "in order where the key was in one partition here. The order of records of several keys is lost, and "
+                "that of records without a key of several partitions"
+            )
         topic.warnings += [
             f"{snapshot.topic}-{number}: {hole}"
             for number in ends
             for hole in Hole.within(snapshot, number, places[number], ends[number])
         ]
         return topic
+
+    def _rehashed_places(
+        self, snapshot: Snapshot, target: str, existing: TargetTopic | None, sent: Mapping[Any, Any]
+    ) -> dict[int, tuple[int, list[str]]]:
+        """{partition: (next offset to be sent, [topic id, its epoch])} of a replay by keys."""
+        if not self._rehashes or existing is None:
+            return {}
+        return rehashed_places(target, len(existing.ends), sent)
 
     def _check(self, snapshot: Snapshot, number: int, place: int, metadata: Sequence[str]) -> None:
         """Raises OffsetOutOfRangeError where this is not the log that was sent, or records have left it since."""
@@ -337,9 +389,14 @@ class Replay:
         count = len(topic.ends)
         config = topic.there.config if topic.there is not None else self._config(topic.snapshot)
         if topic.there is not None:
-            if len(topic.there.ends) < count:
-                yield f"topic {topic.target} has {len(topic.there.ends)} partitions, and {count} are needed"
-            if any(topic.there.ends.get(number, 0) for number in topic.new):
+            if len(topic.there.ends) < count and not self._rehashes:
+                yield (
+                    f"topic {topic.target} has {len(topic.there.ends)} partitions, and {count} are needed: "
+                    "--partitions rehash sends records by their keys"
+                )
+            is_new = topic.new == topic.ends.keys() if self._rehashes else bool(topic.new)
+            new = topic.there.ends if self._rehashes else topic.new
+            if is_new and any(topic.there.ends.get(number, 0) for number in new):
                 yield (
                     f"topic {topic.target} has records that no replay {self._name} has sent, or its offsets "
                     "were forgotten there (offsets.retention.minutes): delete it, or --rename"
@@ -351,6 +408,11 @@ class Replay:
             )
         if config.get("message.timestamp.type") == "LogAppendTime":
             yield f"topic {topic.target} has message.timestamp.type=LogAppendTime, which replaces the times of records"
+        if (
+            self._rehashes
+            and (size := largest_metadata(topic.ends, topic.target_partitions)) > Position.LONGEST_METADATA
+        ):
+            yield f"topic {topic.target} has too few partitions for {count}: positions of {size} bytes of metadata"
         if topic.name in self._checked:
             return
         now_ms = self._log.storage.now_ms()
@@ -420,7 +482,7 @@ class Replay:
                     self._commit(topic)
                 if self._progress is not None:
                     self._progress(sum(topic.places.values()) - begun, total)
-                self._throttle()
+                self._rate.wait()
         behind = {number: end for number, end in topic.ends.items() if end > topic.places[number]}
         if behind or topic.transaction is not None:
             self._under_way(topic).places |= behind  # control records and aborted ones at the end are passed, too
@@ -445,8 +507,8 @@ class Replay:
                     arrived_offsets += batch.column("offset").to_pylist()[: count - len(arrived_offsets)]
             if len(arrived_offsets) != count:
                 raise _others(topic, number, topic.new_ends[number] + len(arrived_offsets), cluster_ends[number])
-            transaction.old[number] = arrived_offsets
-            transaction.new[number] = [*range(topic.new_ends[number], cluster_ends[number])]
+            transaction.old[number, number] = arrived_offsets
+            transaction.new[number, number] = [*range(topic.new_ends[number], cluster_ends[number])]
             transaction.places[number] = arrived_offsets[-1] + 1
             transaction.records += count
         self._commit(topic)
@@ -472,9 +534,14 @@ class Replay:
                 starts = positions.starts(self._log.snapshot(name))
                 if not starts or target in known:
                     continue
-                there = ReplayedOffsets(self._log.storage, self._name, target).new_offsets(starts)
+                offset_map = ReplayedOffsets(self._log.storage, self._name, target)
+                there = offset_map.unread_offsets(starts) if self._rehashes else offset_map.new_offsets(starts)
                 for number in starts:
-                    offsets[target, number] = (there.get(number, 0), positions[name, number].metadata)
+                    metadata = positions[name, number].metadata
+                    if not self._rehashes:
+                        offsets[target, number] = (there.get(number, 0), metadata)
+                if self._rehashes:
+                    offsets |= {(target, number): (there.get(number, 0), "") for number in range(counts[target])}
                 moved[name].append(group)
             if offsets:
                 self._cluster.commit_group(group, offsets)
@@ -498,18 +565,26 @@ class Replay:
             for some in batch.column("headers").to_pylist()
         ]
         producer = self._cluster.producer
-        old, new = transaction.old.setdefault(number, []), transaction.new.setdefault(number, [])
+        targets = [number] * len(offsets)
+        if self._rehashes:
+            count = topic.target_partitions
+            by_key = murmur2_partitions(batch.column("key"), count)
+            targets = np.where(by_key < 0, number % count, by_key).tolist()
+        old = {there: transaction.old.setdefault((number, there), []) for there in {*targets}}
+        new = {there: transaction.new.setdefault((number, there), []) for there in {*targets}}
 
         def delivered(error: KafkaError | None, message: Message) -> None:
-            offset = message.offset()
+            offset, there = message.offset(), message.partition()
+            assert there is not None
             if error is None and offset is not None:
-                new.append(offset)
+                new[there].append(offset)
             elif error is not None and transaction.problem is None:
-                what = f"The record of {topic.name}-{number} at offset {old[min(len(new), len(old) - 1)]}"
-                transaction.problem = delivery_problem(error, what)
+                at = old[there][min(len(new[there]), len(old[there]) - 1)]
+                transaction.problem = delivery_problem(error, f"The record of {topic.name}-{number} at offset {at}")
 
         keys, values = batch.column("key").to_pylist(), batch.column("value").to_pylist()
-        for offset, time_ms, key, value, some in zip(offsets, times, keys, values, headers, strict=True):
+        rows = zip(offsets, times, keys, values, headers, targets, strict=True)
+        for offset, time_ms, key, value, some, there in rows:
             if not time_ms:
                 raise InvalidRecordError(
                     f"The record of {topic.name}-{number} at offset {offset} cannot be sent: its time is 0, which "
@@ -518,15 +593,15 @@ class Replay:
                 )
             while True:
                 try:
-                    producer.produce(topic.target, value, key, number, delivered, timestamp=time_ms, headers=some)
+                    producer.produce(topic.target, value, key, there, delivered, timestamp=time_ms, headers=some)
                     break
                 except BufferError:
                     producer.poll(0.1)
-            old.append(offset)
+            old[there].append(offset)
         sent_bytes = sum(len(data) for data in (*keys, *values) if data is not None)
         transaction.records += len(offsets)
         transaction.sent_bytes += sent_bytes
-        self._sent_bytes += sent_bytes
+        self._rate.spend(sent_bytes)
         transaction.places[number] = offsets[-1] + 1
         producer.poll(0)
 
@@ -536,17 +611,21 @@ class Replay:
         self._cluster.flush()
         if transaction.problem is not None:
             raise transaction.problem
-        for number, offsets in transaction.new.items():
+        for (number, _), offsets in transaction.new.items():
             known = topic.new_ends.get(number)
             if self._options.idempotent and offsets and known is not None and offsets[0] != known:
                 raise _others(topic, number, known, offsets[0])
             if offsets:
                 topic.new_ends[number] = offsets[-1] + 1
         if topic.offset_map is not None and transaction.records:
-            topic.offset_map.add({number: (old, transaction.new[number]) for number, old in transaction.old.items()})
-        states = {number: PartitionState.of(topic.snapshot, number) for number in transaction.places}
+            topic.offset_map.add({pair: (old, transaction.new[pair]) for pair, old in transaction.old.items()})
+        places = topic.places | transaction.places if self._rehashes else transaction.places
+        states = {number: PartitionState.of(topic.snapshot, number) for number in places}
         positions = {}
-        for number, place in transaction.places.items():
+        if self._rehashes:
+            known_places = {number: states[number].position(place) for number, place in places.items()}
+            positions = rehashed_positions(topic.target, topic.target_partitions, known_places, transaction.places)
+        for number, place in () if self._rehashes else places.items():
             position = states[number].position(place)
             metadata = f"{position.topic_id} {position.leader_epoch}"
             if self._options.idempotent and (new_end := topic.new_ends.get(number)) is not None:
@@ -557,12 +636,6 @@ class Replay:
         topic.places |= transaction.places
         topic.records += transaction.records
         topic.sent_bytes += transaction.sent_bytes
-
-    def _throttle(self) -> None:
-        if (rate := self._options.max_bytes_per_second) is not None:
-            ahead_seconds = self._sent_bytes / rate - (time.monotonic() - self._started)
-            if ahead_seconds > 0:
-                time.sleep(ahead_seconds)
 
 
 def _others(topic: _Topic, number: int, expected: int, found: int) -> TargetError:

@@ -11,6 +11,7 @@ from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException
 from confluent_kafka import admin as _admin
 
 from spark_segments.errors import InvalidOptionError, SegmentsError
+from spark_segments.kafka_protocol.capture_options import REACH_SECONDS
 from spark_segments.kafka_protocol.client_settings import librdkafka_options
 
 T = TypeVar("T")
@@ -58,6 +59,7 @@ class TargetCluster:
         self._admin = self._client(_admin.AdminClient, self._options)
         self._group = self._consumer(name)
         self._producer: Producer | None = None
+        self._is_reached = False
 
     def close(self) -> None:
         """Takes back a transaction that is open, and leaves."""
@@ -106,7 +108,9 @@ class TargetCluster:
     def topics(self, names: list[str]) -> dict[str, TargetTopic]:
         """Those of the topics that are there."""
         with self._asking("its topics cannot be read"):
-            there = self._admin.list_topics(timeout=self._timeout).topics
+            reach_seconds = self._timeout if self._is_reached else min(self._timeout, REACH_SECONDS)
+            there = self._admin.list_topics(timeout=reach_seconds).topics
+            self._is_reached = True
             partitions = {name: sorted(there[name].partitions) for name in names if name in there}
             asked = {
                 TopicPartition(name, n): admin.OffsetSpec.latest() for name, some in partitions.items() for n in some

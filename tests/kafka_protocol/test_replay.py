@@ -13,11 +13,13 @@ import pyarrow.parquet as pq
 import pytest
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
+from kafka.partitioner.default import murmur2
 
 from spark_segments import LogDir
 from spark_segments.errors import InvalidOptionError, InvalidRecordError, OffsetOutOfRangeError, UnknownTopicError
 from spark_segments.format.batches import scan_batches
-from spark_segments.kafka_protocol import CaptureOptions, ReplayOptions, capture, replay, replaying
+from spark_segments.kafka_protocol import CaptureOptions, Partitions, ReplayOptions, capture, replay, replaying
+from spark_segments.kafka_protocol.renaming import Renaming
 from spark_segments.kafka_protocol.target import TargetCluster, TargetError, TargetTopic
 from tests.clock import PATIENCE_SECONDS
 from tests.golden_files import CLEAN_DIRECTORIES, golden_dir
@@ -63,10 +65,22 @@ def sent(address: str, directory: Path, name: str, groups: Sequence[str] = ()) -
     return made
 
 
-class AsKafka(TargetCluster):
-    """The broker of these tests forgets the metadata of positions, and its log ends are those of the batch before."""
+class WithMetadata(TargetCluster):
+    """The broker of these tests forgets the metadata of positions."""
 
     known: ClassVar[dict[tuple[str, int], str]] = {}
+
+    def positions(self, partitions: Mapping[str, int], group: str | None = None) -> dict[tuple[str, int], Any]:
+        found = super().positions(partitions, group)
+        return {key: TopicPartition(*key, one.offset, self.known.get(key, "")) for key, one in found.items()}
+
+    def commit(self, positions: Mapping[tuple[str, int], tuple[int, str]]) -> None:
+        super().commit(positions)
+        self.known.update({key: metadata for key, (_, metadata) in positions.items()})
+
+
+class AsKafka(WithMetadata):
+    """And its log ends are those of the batch before."""
 
     def topics(self, names: list[str]) -> dict[str, TargetTopic]:
         found = super().topics(names)
@@ -77,14 +91,6 @@ class AsKafka(TargetCluster):
                 ends[number] = int(batches.last_offset[-1]) + 1 if len(batches) else 0
             found[name] = TargetTopic(ends, topic.config)
         return found
-
-    def positions(self, partitions: Mapping[str, int], group: str | None = None) -> dict[tuple[str, int], Any]:
-        found = super().positions(partitions, group)
-        return {key: TopicPartition(*key, one.offset, self.known.get(key, "")) for key, one in found.items()}
-
-    def commit(self, positions: Mapping[tuple[str, int], tuple[int, str]]) -> None:
-        super().commit(positions)
-        self.known.update({key: metadata for key, (_, metadata) in positions.items()})
 
 
 def make(address: str, name: str, partitions: int = 2, config: dict[str, str] | None = None) -> None:
@@ -296,3 +302,83 @@ def test_settings_that_librdkafka_refuses_are_an_error_in_its_words(
 def test_a_replay_without_a_name_is_an_error(log: LogDir, name: str) -> None:
     with pytest.raises(InvalidOptionError, match="no name"):
         replay(log, "127.0.0.1:1", [name], ReplayOptions(name=""))
+
+
+@pytest.mark.parametrize("count_there", [1, 3, 5])
+def test_records_go_by_their_keys_to_another_number_of_partitions(
+    broker: str, log: LogDir, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count_there: int
+) -> None:
+    monkeypatch.setattr(replaying, "TargetCluster", WithMetadata)
+    monkeypatch.setattr(replaying, "_PIECE_RECORDS", 7)
+    monkeypatch.setattr(replaying, "TRANSACTION_BYTES", 40)
+    make(broker, name, count_there)
+    options = ReplayOptions(name=name, partitions=Partitions.REHASH, groups=["readers"])
+
+    class EndedError(BaseException):
+        pass
+
+    def step(done: int, total: int) -> None:
+        if done > 20:
+            raise EndedError
+
+    log.group("readers").reset({name: {0: 7, 1: 12}})
+    with pytest.raises(EndedError):
+        replay(log, broker, [name], options, progress=step)
+    append(log, name, range(40, 60))
+    report = replay(log, broker, [name], options)
+    assert "by its keys" in report.warnings[0]
+    assert replay(log, broker, [name], options).records_out == 0
+    there = sent(broker, tmp_path / "there", name, ["readers"])
+    here, got = (one.topic(name).scan(isolation="read_committed").to_table().to_pylist() for one in (log, there))
+    assert sorted(map(as_sent, here)) == sorted(map(as_sent, got))
+    for row in got:  # kafka-python's partitioner is another one than ours
+        if row["key"] is not None:
+            assert row["partition"] == (murmur2(row["key"]) & 0x7FFFFFFF) % count_there
+    for key, number in {(row["key"], row["partition"]) for row in here}:
+        # A key of this log lies in both partitions: the records of each stay in order.
+        order = [as_sent(row) for row in here if (row["key"], row["partition"]) == (key, number)]
+        assert order == [as_sent(row) for row in got if as_sent(row) in order]
+    starts = there.group("readers").positions().starts(there.topic(name).snapshot)
+    unread = {as_sent(row) for row in here if row["offset"] >= {0: 7, 1: 12}[row["partition"]]}
+    assert unread <= {as_sent(row) for row in got if row["offset"] >= starts.get(row["partition"], 0)}
+    first = {number: [row for row in got if row["partition"] == number] for number in starts}
+    for number, offset in starts.items():  # and it reads no more again than it must
+        assert not first[number] or as_sent(next(r for r in first[number] if r["offset"] >= offset)) in unread
+    with pytest.raises(InvalidOptionError, match=r"of a replay by keys|partitions, and 2 are needed"):
+        replay(log, broker, [name], ReplayOptions(name=name))
+
+
+def as_sent(row: Mapping[str, Any]) -> tuple[str, ...]:
+    return tuple(repr(row[name]) for name in ("timestamp", "key", "value"))
+
+
+def test_a_replay_by_keys_goes_on_in_a_topic_of_the_same_partitions_only(
+    broker: str, log: LogDir, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replaying, "TargetCluster", WithMetadata)
+    make(broker, name, 3)
+    rehash = ReplayOptions(name=name, partitions=Partitions.REHASH)
+    replay(log, broker, [name], rehash)
+    key = (name, 0)
+    WithMetadata.known[key] = WithMetadata.known[key].replace(" rehash 3 ", " rehash 4 ")
+    with pytest.raises(InvalidOptionError, match=r"another number of partitions.*expected 4 partitions, found 3"):
+        replay(log, broker, [name], rehash)
+    WithMetadata.known[key] = ""
+    with pytest.raises(InvalidOptionError, match="not of a replay by keys"):
+        replay(log, broker, [name], rehash)
+    with pytest.raises(InvalidOptionError, match="Without transactions records keep their partitions"):
+        replay(log, broker, [name], ReplayOptions(name=name, partitions=Partitions.REHASH, idempotent=True))
+
+
+def test_topics_get_new_names_by_patterns() -> None:
+    renaming = Renaming({"orders-eu": "eu", "orders-*": "new.orders-*", "*": "old.*"})
+    names = ["orders-eu", "orders-us", "orders-", "payments"]
+    assert [renaming.target(name) for name in names] == ["eu", "new.orders-us", "new.orders-", "old.payments"]
+    renaming.check_used()
+    for wrong in ({"a*": "b"}, {"a": "b*"}, {"a**": "b**"}):
+        with pytest.raises(InvalidOptionError, match=r"both with one \*"):
+            Renaming(wrong)
+    unused = Renaming({"ordres-*": "new-*"})
+    assert unused.target("orders-eu") == "orders-eu"
+    with pytest.raises(InvalidOptionError, match=r"by a pattern: found ordres-\*"):
+        unused.check_used()

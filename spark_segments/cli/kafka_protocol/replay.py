@@ -26,8 +26,9 @@ from spark_segments.cli.options import (
 from spark_segments.cli.output import Output, print_json, print_rows, tell, write_copied
 from spark_segments.config import parse_overrides
 from spark_segments.errors import MissingExtraError
+from spark_segments.kafka_protocol.rehashing import Partitions
 from spark_segments.progress import progress_bar
-from spark_segments.quantities import span_ms
+from spark_segments.quantities import span_ms, volume_bytes
 
 if TYPE_CHECKING:
     from spark_segments.log import Report
@@ -38,7 +39,10 @@ def replay(
     location: LogOptions,
     bootstrap: str = BOOTSTRAP,
     topic: list[str] | None = TOPIC_PATTERNS,
-    rename: list[str] | None = option("The topic's name there.", metavar="TOPIC=NAME"),
+    rename: list[str] | None = option("The topic's name there; both may have a *.", metavar="TOPIC=NAME"),
+    partitions: Partitions = option(
+        "Where the topic there has another number: the same partition, or by the key.", default=Partitions.KEEP
+    ),
     from_time: str | None = FROM_TIME,
     to_time: str | None = TO_TIME,
     groups: list[str] | None = option("Groups whose positions go along, at the new offsets.", metavar="PATTERN"),
@@ -46,7 +50,7 @@ def replay(
     follow: bool = flag("Go on as the topics grow, until Ctrl-C.", "-f"),
     interval: str = option("With --follow: how often to look, such as 500ms.", default="1s", metavar="DURATION"),
     idempotent: bool = flag("No transactions: once, as long as nothing else writes the topics there."),
-    max_rate: int | None = option("Bytes of keys and values a second.", metavar="BYTES", min=1),
+    max_rate: str | None = option("Bytes of keys and values a second, such as 20MiB.", metavar="SIZE"),
     client_config: Path | None = CLIENT_CONFIG,
     dry_run: bool = DRY_RUN,
     metrics: Path | None = METRICS,
@@ -59,6 +63,14 @@ def replay(
     lacks is made. A group that has no positions in it there gets those of
     --groups, translated. Run it again to go on; --follow does until Ctrl-C or
     SIGTERM. One process at a time replays under a name.
+
+    A topic there may have another number of partitions. With more of them
+    records keep theirs; --partitions rehash sends each to the partition that
+    Kafka's producer would choose by its key. The records of a key stay in
+    order; the order of several keys is lost, and a group goes on where
+    nothing that it has not read is passed over.
+
+    --rename 'orders*=new.orders*' renames all topics of a pattern.
 
     --idempotent needs no transactions, and leaves no gaps in the offsets
     there. It is exactly once only while this replay alone writes the
@@ -81,11 +93,12 @@ def replay(
         name=name,
         client_config=settings_of_file(str(client_config)) if client_config is not None else {},
         rename=parse_overrides(rename or []),
+        partitions=partitions,
         from_time_ms=None if from_time is None else timestamp_ms(from_time),
         to_time_ms=None if to_time is None else timestamp_ms(to_time),
         groups=groups or [],
         idempotent=idempotent,
-        max_bytes_per_second=max_rate,
+        max_bytes_per_second=None if max_rate is None else volume_bytes(max_rate),
     )
     pause_seconds = span_ms(interval) / 1000
     told: set[str] = set()
