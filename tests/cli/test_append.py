@@ -429,16 +429,17 @@ def test_csv_without_quotes_has_them_in_its_text(segments, uri):
 @pytest.mark.parametrize(
     ("text", "options", "said"),
     [
-        ("a,a\n1,2\n", [], "the same name in -: found a"),
-        ("a||b\n1||2\n", ["sep=||"], "no single character: expected such as ; or \\t, found ||"),
-        ("a,b\n1,2\n", ["sep="], "Option sep of CSV is empty"),
-        ("a,b,c\n1,2,3\n1,2,3,4\n", [], "Expected 3 columns, got 4 in -"),
+        (b"a,a\n1,2\n", [], "the same name in -: found a"),
+        (b"a||b\n1||2\n", ["sep=||"], "no single character: expected such as ; or \\t, found ||"),
+        (b"a,b\n1,2\n", ["sep="], "Option sep of CSV is empty"),
+        (b"a,b,c\n1,2,3\n1,2,3,4\n", [], "Expected 3 columns, got 4 in -"),
+        (b"caf\xe9,b\n1,2\n", [], "the names of its columns are not UTF-8 in -"),
     ],
 )
 def test_csv_that_cannot_be_read_is_one_error(run, segments, uri, text, options, said):
     segments("topic", "create", uri, "orders")
     given = [word for option in options for word in ("--option", option)]
-    ran = run("append", uri, "orders", "--format", "csv", *given, stdin=text.encode())
+    ran = run("append", uri, "orders", "--format", "csv", *given, stdin=text)
     assert ran.code == 1 and said in ran.error and ran.error.count("\n") == 1
     assert records(uri) == []
 

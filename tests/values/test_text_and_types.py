@@ -215,3 +215,12 @@ def test_a_fixed_of_more_bytes_than_a_value_has_is_an_error(log: LogDir, size: i
     schema = json.dumps({"type": "fixed", "name": "F", "size": size})
     with pytest.raises(InvalidOptionError, match="less than 2 GiB"):
         contents(log, "rows", formats={"value.format": "avro", "value.schema": schema})
+
+
+@pytest.mark.parametrize("bad", [b'""', b"[]", b"7", b"true"])
+def test_what_is_no_object_among_objects_with_maps_is_an_error_with_its_offset(log: LogDir, bad: bytes) -> None:
+    """Arrow takes an empty text alone for a struct, and fails in its own words where other rows have fields."""
+    log.topic("rows").append(pa.table({"value": [b'{"s": {"m": {"k": "v"}}}', b'{"s": %b}' % bad]}))
+    formats = {"value.format": "json", "value.schema": "s struct<m: map<string, string>>"}
+    with pytest.raises(ValueFormatError, match="topic rows, partition 0, offset 1"):
+        contents(log, "rows", formats=formats)

@@ -191,7 +191,7 @@ class Input:
             with opened(file) as stream:
                 try:
                     head = stream.read(CSV_HEAD_BYTES)
-                    names = _csv_names(head, parsing, has_header=has_header)
+                    names = _csv_names(head, parsing, file, has_header=has_header)
                     if not names:  # nothing but empty lines
                         continue
                     if len(set(names)) < len(names):
@@ -400,14 +400,18 @@ def _is_misspelt(schema: pa.Schema) -> bool:
     return "key" in schema.names and "value" in meant and is_bytes(schema.field(meant["value"]).type)
 
 
-def _csv_names(head: bytes, parsing: pv.ParseOptions, *, has_header: bool) -> list[str]:
-    """The names of a file's columns, by its first bytes; those that Arrow gives to columns without a header."""
-    text = head.decode("utf-8-sig", errors="replace")
+def _csv_names(head: bytes, parsing: pv.ParseOptions, file: str, *, has_header: bool) -> list[str]:
+    """The names of a file's columns, by its first bytes; those that Arrow gives to columns without a header. Raises
+    InvalidOptionError for names that are not UTF-8, which Arrow takes.
+    """
+    text = head.decode("utf-8-sig", errors="surrogateescape")
     lines, quote = io.StringIO(text, newline=""), parsing.quote_char or None
     rows = csv.reader(
         lines, delimiter=parsing.delimiter, quotechar=quote, quoting=csv.QUOTE_MINIMAL if quote else csv.QUOTE_NONE
     )
     row = next((row for row in rows if row), [])
+    if has_header and any("\udc80" <= letter <= "\udcff" for letter in "".join(row)):
+        raise unreadable(file, "the names of its columns are not UTF-8")
     return row if has_header else [f"f{number}" for number in range(len(row))]
 
 

@@ -167,7 +167,8 @@ def _as_arrow_takes_it(value: Any, kind: pa.DataType) -> Any:
     if t.is_integer(kind) and type(value) is decimal.Decimal and _is_whole(value):
         return int(value)
     wrong_number = t.is_integer(kind) and type(value) is not int
-    if wrong_number or isinstance(value, bool) != t.is_boolean(kind) or isinstance(value, (dict, list)):
+    is_nested = t.is_nested(kind) or isinstance(value, (dict, list))  # Arrow takes "" for a struct
+    if wrong_number or isinstance(value, bool) != t.is_boolean(kind) or is_nested:
         raise _Misfit(f"a {_JSON_NAMES[type(value)]} where {kind} is wanted")
     return value
 
