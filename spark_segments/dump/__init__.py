@@ -25,7 +25,7 @@ from spark_segments.dump.log_file import dump_log
 from spark_segments.errors import CorruptBatchError
 from spark_segments.format.sidecars.checkpoints import LEADER_EPOCHS_FILE, META_PROPERTIES_FILE, PARTITION_METADATA_FILE
 
-__all__ = ["DECODERS", "DumpOptions", "DumpSource", "Entry", "dump_entries", "dump_json"]
+__all__ = ["DECODERS", "DumpOptions", "DumpSource", "Entry", "decoder", "dump_entries", "dump_json"]
 
 
 def dump_entries(source: DumpSource, paths: Iterable[str], options: DumpOptions | None = None) -> Iterator[Entry]:

@@ -10,6 +10,17 @@ _NUMBERS = [0, 1, -1, 2, 7, 127, -128, 255, 256, 32767, -32768, 65535, 2**31 - 1
 _WORDS = [b"\0", b"\xff" * 8, b"\n", b"..", b"../", b"/", b"%2e%2e%2f", b"-", b"\r\n", b"\xe2\x80\xae", b"\xd9\xa3",
           b"1_0", b"+1", b"1e400", b"NaN", b"null", b"[]", b"{}", b'"', b"\\u0000", b" ", b"9" * 40]  # fmt: skip
 
+NO_TEXT = [
+    b"caf\xe9",
+    b"\xc0\xaf",
+    b"\xed\xa0\x80",
+    b"\xff\xfe",
+    b"\xf4\x90\x80\x80",
+    b"\xe2\x82",
+    b"\xf8\x88\x80\x80\x80",
+]
+"""Latin-1, an overlong form, a surrogate, a byte order mark of UTF-16, beyond Unicode, a cut letter, five bytes."""
+
 
 def mutated(data: bytes, random: Random, others: Sequence[bytes] = (), most: int = 4) -> bytes:
     """The bytes after 1 to `most` mutations, some of which take parts of `others`."""

@@ -14,7 +14,14 @@ from tests.hostile import campaign, child, targets
 from tests.hostile.child import FIELDS, Share, random_of, run
 from tests.hostile.targets import TARGETS, prepared
 
-INPUTS = {"Delta's log": 40, "command line": 40, "values of rows": 60, "Kafka directories": 40}
+INPUTS = {
+    "Delta's log": 40,
+    "command line": 40,
+    "values of rows": 60,
+    "Kafka directories": 40,
+    "text values": 80,
+    "binary values": 80,
+}
 
 
 @pytest.mark.slow

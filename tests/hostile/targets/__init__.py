@@ -20,6 +20,7 @@ TARGETS: dict[str, tuple[float, str, str]] = {
     "look-ups": (0.03, "sidecars", "look_ups"),
     "shared objects": (0.06, "sidecars", "shared_objects"),
     "dumps": (0.01, "sidecars", "dumps"),
+    "Kafka's own topics": (0.01, "sidecars", "own_topics"),
     "Kafka directories": (0.006, "directories", "kafka_directories"),
     "commits": (0.03, "manifests", "commits"),
     "recovery copies": (0.005, "manifests", "recovery_copies"),
@@ -35,6 +36,8 @@ TARGETS: dict[str, tuple[float, str, str]] = {
     "schemas": (0.02, "contents", "schemas"),
     "page requests": (0.01, "contents", "page_requests"),
     "terminal output": (0.02, "contents", "terminal_output"),
+    "text values": (0.002, "values", "text_values"),
+    "binary values": (0.002, "values", "binary_values"),
 }
 
 

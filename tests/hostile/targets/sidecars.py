@@ -10,7 +10,7 @@ from random import Random
 import crc32c
 import numpy as np
 
-from spark_segments.dump import dump_entries, dump_json
+from spark_segments.dump import DECODERS, decoder, dump_entries, dump_json
 from spark_segments.dump.text import text_of
 from spark_segments.format.batches import scan_batches
 from spark_segments.format.shared_object import RUN_DTYPE, TRAILER_BYTES, footer_bytes
@@ -43,8 +43,10 @@ from spark_segments.log.reading.plan import Part, Selection
 from spark_segments.log.reading.read import read_part
 from spark_segments.log.segment.file import SegmentFile
 from spark_segments.log.segment.shared_object import read_footer
+from spark_segments.storage import Storage
 from tests.format.guarded import Guarded
 from tests.format.twin_encode import Record, batch_bytes
+from tests.golden_files import GOLDEN
 from tests.hostile.memory_files import storage_of
 from tests.hostile.mutations import mutated
 from tests.hostile.targets import Run
@@ -212,5 +214,47 @@ def dumps() -> Run:
         else:
             for line in text_of(dump_entries(source, [path])):
                 assert isinstance(line, str)
+
+    return run
+
+
+def own_topics() -> Run:
+    """Records of Kafka's own topics: each is shown decoded, or as what cannot be, and none ends a dump."""
+    decoders = {name: decoder(name) for name in DECODERS}
+    records: dict[str, list[tuple[bytes | None, bytes | None]]] = {name: [] for name in DECODERS}
+    source = Storage(str(GOLDEN / "broker-data"))
+    logs = {"offsets": "__consumer_offsets-0", "transaction-log": "__transaction_state-0"}
+    logs["cluster-metadata"] = "__cluster_metadata-0"
+    for name, directory in logs.items():
+        for entry in dump_entries(source, [f"{directory}/{0:020}.log"]):
+            if entry["kind"] == "record" and "controlType" not in entry:
+                records[name].append((entry["key"], entry["value"]))
+    share = bytes.fromhex("0000 0003 677331 523e709ff16a4d78ab1004af559458d7 00000000")
+    snapshot = bytes(2 + 2 + 4 + 4 + 8) + b"\x02" + bytes(19) + b"\0\0"
+    records["share-group-state"] = [
+        (share, snapshot),
+        (b"\0\1" + share[2:], snapshot[:2] + snapshot[6:]),
+        (share, None),
+    ]
+    topic = b"\x04foo" + share[7:23] + bytes(4) + b"\0"
+    segment = bytes(36) + b"\x02" + bytes(12) + b"\0" + bytes(4) + b"\x04abc\x01\0"
+    records["remote-log-metadata"] = [
+        (None, b"\x01\x00\x00" + topic + share[7:23] + b"\0" + segment),
+        (None, b"\x01\x02\x00" + topic + bytes(13) + b"\0"),
+        (None, b"\x01\x03\x00" + share[7:23] + segment),
+    ]
+    everything = [content for pairs in records.values() for pair in pairs for content in pair if content is not None]
+
+    def run(random: Random) -> None:
+        name = random.choice(DECODERS)
+        key, value = random.choice(records[name])
+        if random.random() < 0.3:
+            key = None if key is None else mutated(key, random, everything)
+        else:
+            value = mutated(value or b"", random, everything)
+        entry = {"kind": "record", "offset": 7, "key": key, "value": value, "headers": []}
+        [line] = text_of([decoders[name](entry)], skip_record_metadata=True)
+        assert line.startswith("| ")
+        json.dumps(decoders[name](entry)["decoded"])
 
     return run

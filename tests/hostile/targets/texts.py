@@ -16,7 +16,7 @@ from spark_segments.config import KEYS, normal_overrides, parse_overrides, topic
 from spark_segments.config.rules import read_properties
 from spark_segments.quantities import duration_ms, size_bytes
 from spark_segments.storage.locations import parse_location
-from tests.hostile.mutations import mutated, mutated_text
+from tests.hostile.mutations import NO_TEXT, mutated, mutated_text
 from tests.hostile.targets import Run
 
 WORDS = [
@@ -148,22 +148,64 @@ _RECORDS = [
     b"k\tv",
     b"",
 ]
+_ENVELOPES = [
+    b'{"topic":"t","partition":0,"offset":7,"tstype":"create","ts":17,"broker":1,"headers":["h",null],"key":"k","payload":"v"}',
+    b'{"key":"azE=","keyIsArray":true,"value":{"a":1.50},"headers":{"h":1},"metadata":{"timestamp":17,"partition":0}}',
+    b'{"key":"k","value":"dg==","timestamp":"2026-01-01T00:00:00Z","headers":[{"key":"h","value":"YQ=="}]}',
+]
+_PRINTED = [
+    b"CreateTime:17\tPartition:0\tOffset:7\th:1,n:null\tk\tv",
+    b"NO_TIMESTAMP\tPartition:0\tOffset:8\tNO_HEADERS\tnull\tnull",
+    b"",
+]
+_CSV = [b"key,value", b'azE=,"a ""b"""', b"YQ==,", b"", b"\xef\xbb\xbf"]
+_PRINT = [f"print.{part}=true" for part in ("timestamp", "partition", "offset", "headers", "key")]
+_INPUTS: list[tuple[str, list[bytes], list[str], list[str]]] = [
+    ("text", _RECORDS, [], []),
+    ("text", _RECORDS, [], ["parse.key=true", "parse.headers=true"]),
+    ("text", _PRINTED, [], _PRINT),
+    ("json", _RECORDS, [], []),
+    ("envelope", _ENVELOPES, [], []),
+    ("envelope", _ENVELOPES, ["base64=value,headers"], []),
+    ("csv", _CSV, [], []),
+    ("csv", _CSV, ["base64=key"], []),
+]
+_WRITTEN = [
+    {"value.format": "json", "value.schema": "a double, b string"},
+    {"value.format": "csv", "value.schema": "a double, b string"},
+    {"value.format": "avro", "value.schema": "a double, b string"},
+    {"value.format": "string"},
+    {"value.format": "long"},
+]
+"""Formats that lines of text are written in."""
 
 
 def lines() -> Run:
-    """Lines of an input: taken apart, and read as a command reads them."""
+    """Lines of an input: taken apart, read as a command reads them, and written in a format of values."""
     from spark_segments.cli.records.input_rows import Format, Input
     from spark_segments.cli.records.record_text import Properties
+    from spark_segments.cli.records.value_text import encoded
+    from spark_segments.values.batches import encoders
+    from spark_segments.values.options import column_formats
 
     place = Path(tempfile.mkdtemp()) / "lines"
+    writers = [encoders(column_formats(options), None, {"value": None}) for options in _WRITTEN]
 
     def run(random: Random) -> None:
-        rows = random.choices(_RECORDS, k=random.randint(1, 4))
-        place.write_bytes(mutated(b"\n".join(rows), random, _RECORDS))
-        form = random.choice((Format.TEXT, Format.JSON, Format.JSON))
-        properties = Properties.of([f"parse.key={random.choice(('true', 'false'))}"])
-        for batch in Input.of([str(place)], form, [], {}, properties).batches():
+        form, known, options, properties = random.choice(_INPUTS)
+        rows = random.choices(known, k=random.randint(1, 4))
+        rows = [known[0], *rows] if form == "csv" else rows
+        content = mutated(b"\n".join(rows), random, known)
+        if random.random() < 0.3:
+            at = random.randint(0, len(content))
+            content = content[:at] + random.choice(NO_TEXT) + content[at:]
+        place.write_bytes(content)
+        batches = list(Input.of([str(place)], Format(form), options, {}, Properties.of(properties)).batches())
+        for batch in batches:
             batch.validate(full=True)
+        if form in ("text", "envelope") and random.random() < 0.2:
+            for batch in encoded(batches, random.choice(writers)):
+                batch.validate(full=True)
 
     return run
 
