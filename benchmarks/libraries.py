@@ -1,14 +1,15 @@
-"""LZ4 and snappy batches to Arrow by each library that can decompress them, over several kinds of records.
+"""Batches of LZ4, snappy and zstd to Arrow by each library that can decompress them, over several kinds of records.
 
 Every library is put in the place of the package's own way, so that the whole decode is measured: headers, CRC,
-decompression, records. The package reads both with kernels, to memory that is there already. A library gets new memory
-for each batch. CPU time of the one thread counts, since neighbours of a machine do not lengthen it; a ratio is of the
-best turns. MB/s count the batches' bytes before compression.
+decompression, records. The package reads LZ4 and snappy with kernels, to memory that is there already, and zstd by
+zstandard. Another library gets new memory for each batch. CPU time of the one thread counts, since neighbours of a
+machine do not lengthen it; a ratio is of the best turns. MB/s count the batches' bytes before compression.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import random
 import struct
@@ -19,6 +20,7 @@ from typing import Any
 import cramjam
 import numpy as np
 import pyarrow as pa
+from backports import zstd
 
 from benchmarks.spark import record_batches
 from spark_segments.format import compression
@@ -26,11 +28,13 @@ from spark_segments.format.batches import scan_batches
 from spark_segments.format.decoding import batch_groups
 from spark_segments.format.decoding.decode import decode_batches
 from spark_segments.format.encoding.encode import encode_records
-from spark_segments.format.layout import CODECS, LZ4
+from spark_segments.format.layout import CODECS
 from spark_segments.format.window import Window
 from tests.golden_files import log_files
 
-BATCH_BYTES = (16 << 10, 128 << 10)
+BATCH_BYTES = (1 << 10, 16 << 10, 128 << 10)
+"""The smallest is for zstd alone, whose contexts take longer to make than such a batch to read."""
+
 TURNS = 15
 MIB = 8
 GOLDEN = ("plain-0", "mixed-0", "live-0", "zstd-0", "gzip-0")
@@ -49,8 +53,8 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
     ratios: dict[str, float] = {}
     for kind, records in CORPORA.items():
         rows = _rows(records(), arguments.mib << 20)
-        for codec in ("lz4", "snappy"):
-            for batch_bytes in BATCH_BYTES:
+        for codec, batch_bytes in itertools.product(LIBRARIES, BATCH_BYTES):
+            if codec == "zstd" or batch_bytes != BATCH_BYTES[0]:
                 what = f"{kind}, {batch_bytes >> 10} KiB batches, {codec}"
                 stored, size = _encoded(rows, codec, batch_bytes), len(_encoded(rows, "none", batch_bytes))
                 seconds = {name: _seconds(codec, library, stored) for name, library in LIBRARIES[codec].items()}
@@ -196,6 +200,11 @@ def _most_bytes_of_lz4(section: memoryview) -> int:
     return blocks * compression.LZ4_BLOCK_BYTES
 
 
+def _zstd_by_backports(buffer: pa.Buffer, limit: int) -> pa.Buffer:
+    """A frame: its decompressor is of no use after the end of one."""
+    return pa.py_buffer(zstd.ZstdDecompressor().decompress(buffer, limit))
+
+
 # None: the package's own way.
 LIBRARIES: dict[str, dict[str, Decompress | None]] = {
     "lz4": {"package": None, "cramjam": _lz4_by_cramjam, "Arrow": _stream},
@@ -204,14 +213,15 @@ LIBRARIES: dict[str, dict[str, Decompress | None]] = {
         "cramjam": _snappy_by_cramjam,
         "Arrow": _snappy_by_arrow,
     },
+    "zstd": {"package": None, "backports.zstd": _zstd_by_backports, "Arrow": _stream},
 }
 
 
 def _seconds(codec: str, library: Decompress | None, stored: pa.Buffer) -> float:
     """CPU seconds that a decode takes with a library in the package's place."""
-    kept = batch_groups.LZ4, batch_groups.SNAPPY, compression._decompress_snappy, compression._AT_ONCE[LZ4]
-    if library is not None and codec == "lz4":
-        compression._AT_ONCE[LZ4] = library
+    kept = batch_groups.LZ4, batch_groups.SNAPPY, compression._decompress_snappy, dict(compression._AT_ONCE)
+    if library is not None and codec != "snappy":
+        compression._AT_ONCE[CODECS[codec]] = library
     elif library is not None:
         compression._decompress_snappy = library
     if library is not None:
@@ -222,4 +232,4 @@ def _seconds(codec: str, library: Decompress | None, stored: pa.Buffer) -> float
             pass
         return time.thread_time() - started
     finally:
-        batch_groups.LZ4, batch_groups.SNAPPY, compression._decompress_snappy, compression._AT_ONCE[LZ4] = kept
+        batch_groups.LZ4, batch_groups.SNAPPY, compression._decompress_snappy, compression._AT_ONCE = kept
