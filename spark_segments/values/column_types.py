@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from itertools import accumulate
 
 import numpy as np
@@ -213,6 +214,14 @@ def _is_list(kind: pa.DataType) -> bool:
     return bool(t.is_list(kind) or t.is_large_list(kind) or t.is_fixed_size_list(kind))
 
 
+def struct_of(fields: Sequence[pa.Field], of: str) -> pa.StructType:
+    """A struct of fields whose names differ: those of JSON go by name. Raises InvalidOptionError."""
+    names = Counter(field.name for field in fields)
+    if len(names) < len(fields):
+        raise InvalidOptionError(f"{of} has two fields of the same name", found=names.most_common(1)[0][0])
+    return pa.struct(fields)
+
+
 def type_of_ddl(text: str) -> pa.DataType:
     """The type of a text in Spark's DDL: `struct<id: bigint, tags: array<string>>`, `decimal(10,2)`, or columns as in
     `id bigint, at timestamp`, which make a struct. Raises InvalidOptionError.
@@ -270,7 +279,7 @@ class _TypeParser:
             fields.append(pa.field(name, self.type()))
             if [token.lower() for token in self.rest[:2]] == ["not", "null"]:
                 self.rest = self.rest[2:]
-        return pa.struct(fields)
+        return struct_of(fields, "The type in DDL")
 
     def _within(self, opening: str, closing: str, inner: Callable[[], pa.DataType]) -> pa.DataType:
         self._next(opening)

@@ -224,3 +224,13 @@ def test_what_is_no_object_among_objects_with_maps_is_an_error_with_its_offset(l
     formats = {"value.format": "json", "value.schema": "s struct<m: map<string, string>>"}
     with pytest.raises(ValueFormatError, match="topic rows, partition 0, offset 1"):
         contents(log, "rows", formats=formats)
+
+
+def test_two_fields_of_one_name_are_an_error_of_the_schema_or_of_the_record_that_brings_it(log: LogDir) -> None:
+    with pytest.raises(InvalidOptionError, match="two fields of the same name: found a"):
+        contents(log, "rows", formats={"value.format": "json", "value.schema": "s struct<a: int, b: int, a: int>"})
+    fields = [{"field": "a", "type": "int32"}]
+    rows = [{"schema": {"type": "struct", "fields": fields * many}, "payload": {"a": 1}} for many in (1, 2)]
+    log.topic("rows").append(pa.table({"value": [json.dumps(row).encode() for row in rows]}))
+    with pytest.raises(ValueFormatError, match=r"two fields of the same name.*topic rows, partition 0, offset 1"):
+        contents(log, "rows", formats={"value.format": "connect-json"})

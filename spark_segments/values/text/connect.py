@@ -20,7 +20,7 @@ from spark_segments.errors import InvalidOptionError
 from spark_segments.values.avro import write as avro_write
 from spark_segments.values.avro.read import reader_of
 from spark_segments.values.avro.schema import MOST_DIGITS, TIME, UTC, Node
-from spark_segments.values.column_types import valid_bits, with_leaves
+from spark_segments.values.column_types import struct_of, valid_bits, with_leaves
 from spark_segments.values.rows import offsets_of, without
 from spark_segments.values.schema_bounds import check_bounds, compact
 from spark_segments.values.text.json_read import read_json
@@ -76,7 +76,8 @@ def _type_of(schema: Any, depth: int) -> pa.DataType:
         key, value = (_type_of(schema[part], depth + 1) for part in ("keys", "values"))
         return pa.map_(key, pa.field("value", value))
     if kind == "struct":
-        return pa.struct([pa.field(field["field"], _type_of(field, depth + 1)) for field in schema["fields"]])
+        fields = [pa.field(field["field"], _type_of(field, depth + 1)) for field in schema["fields"]]
+        return struct_of(fields, "A struct of the schema of Connect")
     raise InvalidOptionError(
         "Unknown type of a Connect schema", expected=", ".join((*_PLAIN, "array", "map", "struct"))
     )
