@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_segments import LogDir
-from spark_segments.cli.page.log_state import VERSIONS_GROWN, growth
+from spark_segments.cli.page.log_state import VERSIONS_GROWN, growth, sizes_now
 from spark_segments.cli.page.render import page
 from spark_segments.cli.page.view import BLOCKS_A_PAGE, Block, blocks, blocks_a_strip
 from spark_segments.cli.page.words import duration, iso, moment, ratio, relative
@@ -292,7 +292,7 @@ def test_ratios_are_0_and_1_only_where_they_are():
 
 
 def test_growth_is_what_the_history_adds_up_to(log):
-    grown = growth(log, [log.topic(name).snapshot for name in log.topics()])
+    grown = growth(log, sizes_now(log.topic(name).snapshot for name in log.topics()))
     assert list(grown) == ["orders", "clicks", "prices"]  # the largest first; `empty` has one version
     for topic, several in grown.items():
         assert 1 < len(several) <= VERSIONS_GROWN

@@ -132,7 +132,7 @@ def test_print_is_light(browser: Browser, small):
 
 def test_kinds_differ_without_colour(browser: Browser, small):
     """In grey, dirty and active blocks have lines, others have none, and clean is darker than sealed."""
-    with browser.open(small) as tab:
+    with browser.open(small, height=1400) as tab:
         picture, boxes = tab.picture().convert("L"), tab.ask(BOXES)
 
     def greys(name: str, share: float) -> list[int]:

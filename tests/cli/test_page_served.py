@@ -27,6 +27,8 @@ from spark_segments.cli.page.render import page as front_page
 from spark_segments.cli.page.serve import server
 from spark_segments.cli.page.view import OVERDUE_MS
 from spark_segments.log.groups.group import Group
+from spark_segments.maintenance import roll
+from spark_segments.quantities import human_bytes
 from tests.cli.page_parser import PageParser
 from tests.clock import PATIENCE_SECONDS
 from tests.golden_files import GOLDEN
@@ -333,16 +335,46 @@ def test_a_page_opens_the_manifests_of_what_it_shows(wide: LogDir) -> None:
 def test_a_part_of_a_topic_has_the_numbers_of_its_partitions(serve, wide: LogDir, monkeypatch) -> None:
     monkeypatch.setattr(serving, "read_topics", functools.partial(read_topics, most_partitions=4))
     client = serve(wide)
-    first = client.get("/").text
+    first = client.get("/topic", topic="b").text
     whole = PageParser(front_page_of(wide)).numbers
-    assert PageParser(first).numbers == {name: whole[name] for name in ALL[:4]}
-    assert "This page has a-0 to b-0. The log directory has 3 topics, deleted ones included." in first
-    further = unescape(re.search(r'<a href="(/\?[^"]*)">further</a>', first)[1])
-    second = client.get(further).text
-    assert PageParser(second).numbers == {name: whole[name] for name in ALL[4:8]}
-    assert '<a href="/">from the first</a>' in second
-    assert set(PageParser(client.get("/", topic="c").text).numbers) == {"c-0", "c-1"}
-    assert client.get("/", topic="c", partition="x").status == 400
+    assert PageParser(first).numbers == {name: whole[name] for name in ALL[3:7]}
+    assert "This page has b-0 to b-3. The log directory has 3 topics, deleted ones included." in first
+    further = unescape(re.search(r'<a href="(/topic\?[^"]*)">further</a>', first)[1])
+    assert PageParser(client.get(further).text).numbers == {"b-4": whole["b-4"]}
+    assert set(PageParser(client.get("/topic", topic="c").text).numbers) == {"c-0", "c-1"}
+    assert client.get("/topic", topic="c", partition="x").status == 400
+    assert client.get("/topic", topic="d").status == 404
+
+
+def lines_of(text: str) -> dict[str, list[str]]:
+    """{topic: the texts of its other cells} of the table of topics."""
+    table = text.partition('<section class="groups topics">')[2].partition("</table>")[0]
+    lines = [re.sub(r"<(?!t[dr])[^>]*>", "", line).split("<td>") for line in re.split("<tr[^>]*>", table)[2:]]
+    cells = [[unescape(cell).strip() for cell in re.split(r"<td[^>]*>", "<td>".join(line))] for line in lines]
+    return {row[1].split()[0]: [cell.removesuffix("</tr>").strip() for cell in row[2:]] for row in cells}
+
+
+def test_a_log_of_many_partitions_begins_with_a_table_of_topics(serve, wide: LogDir, monkeypatch) -> None:
+    """Partitions have pages of their topics. A line follows its topic, though it is remembered."""
+    monkeypatch.setattr(serving, "PARTITIONS_BESIDE_A_TABLE", 9)
+    wide.topic("b").alter({"retention.ms": "86400000", "retention.bytes": "1048576"})
+    wide.topic("a").append(rows(3, 1))
+    moved(wide, "billing", {"a": {0: 1}})
+    roll(wide, topics=["a"], now_ms=2**41)  # what was two chunks waits for vacuum
+    client = serve(wide)
+    page = client.get("/")
+    table = lines_of(page.text)
+    assert not PageParser(page.text).numbers and list(table) == ["a", "b", "c"]
+    described = wide.topic("a").describe()["partitions"]
+    size = human_bytes(sum(partition["size_bytes"] for partition in described))
+    removed = human_bytes(wide.topic("a").snapshot.removed_bytes)
+    assert wide.topic("a").snapshot.removed_bytes and table["a"][:5] == ["3", size, removed, "6", "7 d"]
+    assert table["a"][6] == str(sum(wide.topic("a").offsets()[number][1] for number in range(1)) - 1)
+    assert table["b"][4] == "1 d or 1.0 MiB a partition" and table["c"][1:4] == ["0 B", "–", "0"]
+    assert set(PageParser(client.get(page.link("b")).text).numbers) == set(ALL[3:8])
+    wide.topic("c").append(rows(7))
+    assert lines_of(client.get("/").text)["c"][3] == "7"
+    assert list(lines_of(client.get("/", topic="b").text)) == ["b", "c"]
 
 
 def test_a_page_of_all_says_nothing_of_parts(serve, wide: LogDir) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import shutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -147,15 +147,20 @@ def _of_rows(snapshot: Snapshot, start: int, end: int) -> Snapshot:
     return snapshot.holding(rows, partitions)
 
 
-def growth(log: LogDir, snapshots: Sequence[Snapshot]) -> dict[str, list[Size]]:
-    """{topic: its sizes over time, oldest first} of the largest topics that have several versions."""
+def sizes_now(snapshots: Iterable[Snapshot]) -> dict[str, int]:
+    """{topic: the bytes of its log}"""
+    return {snapshot.topic: pc.sum(snapshot.live.column("log_bytes")).as_py() or 0 for snapshot in snapshots}
+
+
+def growth(log: LogDir, log_bytes: Mapping[str, int]) -> dict[str, list[Size]]:
+    """{topic: its sizes over time, oldest first} of the largest of these topics that have several versions."""
     if log.is_kafka:
         return {}
-    by_size = sorted(snapshots, key=lambda topic: (-(pc.sum(topic.live.column("log_bytes")).as_py() or 0), topic.topic))
+    by_size = sorted(log_bytes, key=lambda topic: (-log_bytes[topic], topic))
     sizes_of: dict[str, list[Size]] = {}
-    for snapshot in by_size[:TOPICS_GROWN]:
+    for topic in by_size[:TOPICS_GROWN]:
         try:
-            sizes_of[snapshot.topic] = sizes(log.manifest(snapshot.topic), VERSIONS_GROWN)
+            sizes_of[topic] = sizes(log.manifest(topic), VERSIONS_GROWN)
         except SegmentsError:  # it was deleted, or cannot be read: what the page says of it stands
             continue
     return {topic: several for topic, several in sizes_of.items() if len(several) > 1}

@@ -21,6 +21,13 @@
     });
     return { element, place, rows, list: element.querySelector(".partitions"), policy: element.dataset.policy.split(",") };
   });
+  // The table of topics; where no partition is on the page, it is what is counted.
+  const lines = [...document.querySelectorAll(".topics tbody tr")].map((row, place) => ({
+    row, place, name: row.dataset.topic.toLowerCase(), policy: row.dataset.policy.split(","), due: "due" in row.dataset,
+    size: Number(row.dataset.size), records: Number(row.dataset.records), segments: Number(row.dataset.segments),
+    ratio: Number(row.dataset.ratio),
+    next: "due" in row.dataset ? 0 : row.dataset.next ? -Number(row.dataset.next) : -Infinity,
+  }));
   const count = topics.reduce((sum, topic) => sum + topic.rows.length, 0);
 
   function find() {
@@ -37,6 +44,19 @@
       }
       topic.element.hidden = !any;
     }
+    let linesShown = 0;
+    for (const line of lines) {
+      const fits = !form.policy.value || line.policy.includes(form.policy.value);
+      const shownBelow = topics[line.place] && !topics[line.place].element.hidden;
+      const there = topics.length ? shownBelow : fits && line.name.includes(text) && (!form.due.checked || line.due);
+      line.row.hidden = !there;
+      linesShown += there;
+    }
+    if (!topics.length) {
+      form.shown.value = `${linesShown.toLocaleString("en")} of ${lines.length.toLocaleString("en")} topics`;
+      return;
+    }
+    if (text || form.due.checked) for (const fold of document.querySelectorAll(".fold")) fold.open = true;
     form.shown.value = `${shown.toLocaleString("en")} of ${count.toLocaleString("en")} partitions`;
   }
 
@@ -51,6 +71,12 @@
     const top = (topic) => (by === "name" || !topic.rows.length ? 0 : topic.rows[0][by]);
     const sorted = [...topics].sort((one, other) => top(other) - top(one) || one.place - other.place);
     main.append(...sorted.map((topic) => topic.element));
+    const body = document.querySelector(".topics tbody");
+    const byName = (line, other) => line.place - other.place;
+    if (body) {
+      const ordered = [...lines].sort((line, other) => (by === "name" ? 0 : other[by] - line[by] || 0) || byName(line, other));
+      body.append(...ordered.map((line) => line.row));
+    }
   }
 
   const tip = document.createElement("div");
@@ -92,6 +118,13 @@
     if (block) enter(block, event.clientX, event.clientY);
     else if (marked.length) leave();
   });
+  const unfold = () => {
+    const topic = location.hash && document.getElementById(decodeURIComponent(location.hash.slice(1)));
+    const fold = topic && (topic.closest(".fold") || topic.querySelector(".fold"));
+    if (fold) fold.open = true;
+  };
+  addEventListener("hashchange", unfold);
+  unfold();
   addEventListener("scroll", leave, { passive: true });
 
   form.addEventListener("input", (event) => (event.target.name === "sort" ? sort() : find()));

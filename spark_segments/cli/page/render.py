@@ -9,11 +9,12 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.resources import files
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
 from spark_segments import __version__
 from spark_segments.cli.page.log_state import TopicsShown
+from spark_segments.cli.page.topic_table import TopicLine
 from spark_segments.cli.page.view import ACTIVE, CLEAN, DIRTY, JOBS, SEALED, BlockView, blocks_a_strip, topic_view
 from spark_segments.cli.page.words import count, duration, iso, moment, ratio, relative, when
 from spark_segments.config import TopicConfig
@@ -35,6 +36,8 @@ MOST_WARNINGS = 50
 MOST_GROUPS = 20
 MOST_DELETIONS = 20
 MOST_LINKS = 24
+FOLDED_TOPICS = 20
+"""A page of more topics has their partitions folded."""
 _NO_LIMIT = ("-1", str(2**63 - 1))
 
 
@@ -59,42 +62,94 @@ def page(
     """
     most_blocks = blocks_a_strip(sum(snapshot.partitions.num_rows for snapshot, _ in topics))
     views = [topic_view(snapshot, config, now_ms, most_blocks) for snapshot, config in topics]
-    partitions = [
-        (f"{topic.described['topic']}-{view.numbers['partition']}", view)
-        for topic in views
-        for view in topic.partitions
-    ]
-    jobs = Counter(step.job for _, view in partitions for step in view.due)
-    totals = [("topics", len(views)), ("partitions", len(partitions))]
-    for label, name in (("sealed segments", "segments"), ("chunks", "chunks"), ("records", "records")):
-        totals.append((label, sum(view.numbers[name] for _, view in partitions)))
-    size = human_bytes(sum(view.numbers["size_bytes"] for _, view in partitions))
-    deletions = [(topic.described["topic"], deletion) for topic in views for deletion in topic.deletions]
+    names = [f"{topic.described['topic']}-{view.numbers['partition']}" for topic in views for view in topic.partitions]
+    return _page(
+        uri,
+        [TopicLine.of(view) for view in views],
+        now_ms,
+        kafka=kafka,
+        served=served,
+        warnings=warnings,
+        lags=lags,
+        topics=views,
+        grown=grown,
+        part=part,
+        shown=f"This page has {names[0]} to {names[-1]}" if names else "This page has no partition",
+        topic_link=lambda topic: f"#topic:{topic}",
+        partition_link=lambda topic, partition: f"#{topic}-{partition}",
+        merged=any(shown.block.segments > 1 for topic in views for view in topic.partitions for shown in view.strip),
+    )
+
+
+def topics_page(
+    uri: str,
+    lines: Sequence[TopicLine],
+    now_ms: int,
+    *,
+    kafka: bool,
+    warnings: Sequence[str],
+    lags: Sequence[GroupLag],
+    grown: Mapping[str, Sequence[Size]],
+    part: TopicsShown | None,
+) -> str:
+    """The first page of a log directory of many partitions: the table of topics, which leads to a page for each."""
+    ends = f"{lines[0].topic} to {lines[-1].topic}" if lines else "no topic"
+    return _page(
+        uri,
+        lines,
+        now_ms,
+        kafka=kafka,
+        served=True,
+        warnings=warnings,
+        lags=lags,
+        topics=[],
+        grown=grown,
+        part=part,
+        shown=f"This page has {ends}",
+        topic_link=lambda topic: link("/topic", topic=topic),
+        partition_link=lambda topic, partition: link("/topic", topic=topic, partition=partition),
+        merged=False,
+    )
+
+
+def _page(
+    uri: str, lines: Sequence[TopicLine], now_ms: int, *, warnings: Sequence[str], lags: Sequence[GroupLag], **more: Any
+) -> str:
+    """`more`: what the template has besides."""
+    totals = [("topics", len(lines))]
+    for label, name in (("partitions", "partitions"), ("sealed segments", "sealed"), ("chunks", "chunks")):
+        totals.append((label, sum(getattr(line, name) for line in lines)))
+    totals.append(("records", sum(line.records for line in lines)))
+    sizes = [("in .log files", sum(line.size_bytes for line in lines))]
+    if removed_bytes := sum(line.removed_bytes for line in lines):
+        sizes.append(("wait for vacuum", removed_bytes))
+    due: Counter[str] = Counter()
+    for line in lines:
+        due.update(line.due)
+    groups = _groups(lags)
+    topic_lags: dict[str, int] = {}
+    for _, topic, lag, _ in groups:
+        topic_lags[topic] = max(lag, topic_lags.get(topic, 0))
+    deletions = [(line.topic, deletion) for line in lines for deletion in line.deletions]
     return (
         environment()
         .get_template("page.html")
         .render(
             uri=uri,
-            topics=views,
+            lines=lines,
             now_ms=now_ms,
-            kafka=kafka,
-            served=served,
-            part=part,
-            shown=f"This page has {partitions[0][0]} to {partitions[-1][0]}"
-            if partitions
-            else "This page has no partition",
-            totals=[*((label, count(number)) for label, number in totals), ("in .log files", size)],
-            due=" · ".join(f"{job} {count(jobs[job])}" for job in JOBS if jobs[job]),
+            totals=[*((label, count(number)) for label, number in totals), *((n, human_bytes(b)) for n, b in sizes)],
+            due=" · ".join(f"{job} {count(due[job])}" for job in JOBS if due[job]),
             warnings=[
-                *(("", text) for text in warnings),
-                *((name, text) for name, view in partitions for text in view.warnings),
+                *(("", 0, text) for text in warnings),
+                *((line.topic, partition, text) for line in lines for partition, text in line.warnings),
             ],
-            groups=_groups(lags),
-            grown=grown,
+            groups=groups,
+            topic_lags=topic_lags,
             deletions=sorted(deletions, key=lambda named: (named[1].at_ms, named[0])),
-            merged=any(shown.block.segments > 1 for _, view in partitions for shown in view.strip),
             script=page_file("page.js"),
             script_hash=script_hash(),
+            **more,
         )
     )
 
@@ -137,6 +192,7 @@ def environment() -> Environment:
         "when": when,
     }
     made.globals |= {
+        "FOLDED_TOPICS": FOLDED_TOPICS,
         "MOST_DELETIONS": MOST_DELETIONS,
         "MOST_GROUPS": MOST_GROUPS,
         "MOST_LINKS": MOST_LINKS,

@@ -7,6 +7,7 @@ own (DNS rebinding); no page may be framed, and scripts run by their hash alone.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -20,9 +21,18 @@ from spark_segments.cli.arguments import timestamp_ms
 from spark_segments.cli.interrupts import until_interrupted
 from spark_segments.cli.options import ConfiguredLogOptions, option, with_options
 from spark_segments.cli.page.browse import WHOLE_BYTES, browse, error_page, record_page, records_page
-from spark_segments.cli.page.log_state import TOPICS_A_PAGE, Begin, growth, log_warnings, read_topics
+from spark_segments.cli.page.log_state import (
+    TOPICS_A_PAGE,
+    Begin,
+    TopicsShown,
+    growth,
+    log_warnings,
+    read_topics,
+    sizes_now,
+)
 from spark_segments.cli.page.render import page as front_page
-from spark_segments.cli.page.render import script_hash
+from spark_segments.cli.page.render import script_hash, topics_page
+from spark_segments.cli.page.topic_table import TopicLines
 from spark_segments.cli.records.value_text import FormatOptions, guessed
 from spark_segments.errors import InvalidOptionError, SegmentsError, UnknownTopicError, ValueFormatError
 
@@ -35,6 +45,8 @@ MOST_FIELDS = 20
 """Of a query."""
 _NAMES = (LOOPBACK, "localhost")
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+PARTITIONS_BESIDE_A_TABLE = 100
+"""Up to so many partitions stand on the first page, below the table of topics; more have a page for each topic."""
 _GUESSES = 1000  # topics whose guessed formats are remembered
 
 
@@ -63,7 +75,7 @@ def page(
 
 def server(log: LogDir, port: int, formats: Mapping[str, str] | None = None) -> ThreadingHTTPServer:
     """The server, bound to a port of 127.0.0.1 (0: any), not serving yet. Raises OSError for a port that is taken."""
-    pages = Pages(log, dict(formats or {}))
+    pages = Pages(log, dict(formats or {}), TopicLines(log))
     pages.warm()
 
     class Bound(_Handler):
@@ -85,16 +97,22 @@ class Answer:
 
 @dataclass(slots=True)
 class Pages:
-    """The pages of a log directory, by path and query. Nothing is kept between requests but guesses of formats."""
+    """The pages of a log directory, by path and query. Between requests guesses of formats are kept, and lines of the
+    table, by their topic's version.
+    """
 
     log: LogDir
     formats: dict[str, str]
+    table: TopicLines
     _guesses: dict[str, tuple[dict[str, str], list[str]]] = field(default_factory=dict)
     _guessing: Lock = field(default_factory=Lock)
 
     def warm(self) -> None:
-        """Makes a page of a topic, so that no request waits for kernels to be loaded. An error is left to requests."""
+        """Makes the first page and a page of a topic: no request waits for kernels, or for all lines of the table. An
+        error is left to requests.
+        """
         with contextlib.suppress(SegmentsError, OSError):
+            self._front({})
             for topic in self.log.directories()[:TOPICS_A_PAGE]:
                 try:
                     offsets = self.log.topic(topic).offsets()
@@ -117,6 +135,7 @@ class Pages:
         """The page of a path, or the page of an error."""
         routes: dict[str, Callable[[Mapping[str, str]], Answer]] = {
             "/": self._front,
+            "/topic": self._topic,
             "/records": self._records,
             "/record": self._record,
         }
@@ -133,21 +152,45 @@ class Pages:
             return Answer(HTTPStatus.INTERNAL_SERVER_ERROR, error_page("This cannot be read", str(error)))
 
     def _front(self, query: Mapping[str, str]) -> Answer:
+        """The table of topics, with all their partitions where these are few."""
         now_ms = _now_ms()
-        shown = read_topics(self.log, Begin(query.get("topic", ""), _number(query, "partition", 0)))
-        warnings, lags = log_warnings(self.log, [snapshot for snapshot, _ in shown.topics], now_ms)
-        text = front_page(
-            self.log.uri,
-            shown.topics,
-            now_ms,
-            kafka=self.log.is_kafka,
-            served=True,
-            warnings=[*warnings, *shown.unreadable],
-            lags=lags,
-            grown=growth(self.log, [snapshot for snapshot, _ in shown.topics]),
-            part=None if shown.is_all else shown,
+        shown, lines = self.table.read(Begin(query.get("topic", "")), now_ms)
+        if shown.is_all and sum(line.partitions for line in lines) <= PARTITIONS_BESIDE_A_TABLE:
+            return self._strips(shown, now_ms)
+        sizes = {line.topic: line.size_bytes for line in lines}
+        return _scripted(topics_page(self.log.uri, lines, now_ms, **self._state(shown, now_ms, sizes)))
+
+    def _topic(self, query: Mapping[str, str]) -> Answer:
+        """The partitions of a topic, from a partition on."""
+        name, first = _topic(query), _number(query, "partition", 0)
+        _ = self.log.topic(name).snapshot  # raises UnknownTopicError
+        shown = read_topics(self.log, Begin(name, first), most_topics=1)
+        if shown.next is not None and shown.next.topic != name:
+            shown = dataclasses.replace(shown, next=None)
+        return self._strips(shown, _now_ms())
+
+    def _strips(self, shown: TopicsShown, now_ms: int) -> Answer:
+        return _scripted(
+            front_page(
+                self.log.uri,
+                shown.topics,
+                now_ms,
+                served=True,
+                **self._state(shown, now_ms, sizes_now(snapshot for snapshot, _ in shown.topics)),
+            )
         )
-        return Answer(HTTPStatus.OK, text, f"{_POLICY}; script-src '{script_hash()}'")
+
+    def _state(self, shown: TopicsShown, now_ms: int, log_bytes: Mapping[str, int]) -> dict[str, Any]:
+        """What a page says of the log directory besides topics."""
+        snapshots = [snapshot for snapshot, _ in shown.topics]
+        warnings, lags = log_warnings(self.log, snapshots, now_ms)
+        return {
+            "kafka": self.log.is_kafka,
+            "warnings": [*warnings, *shown.unreadable],
+            "lags": lags,
+            "grown": growth(self.log, log_bytes),
+            "part": None if shown.is_all else shown,
+        }
 
     def _records(self, query: Mapping[str, str]) -> Answer:
         topic, partition = _topic(query), _number(query, "partition", 0)
@@ -243,6 +286,10 @@ class _Handler(BaseHTTPRequestHandler):
         name, _, port = (hosts[0] if len(hosts) == 1 else "").partition(":")
         ours = self.server.server_port  # type: ignore[attr-defined]
         return name.lower() in _NAMES and port in (str(ours), "" if ours == 80 else "-")
+
+
+def _scripted(text: str) -> Answer:
+    return Answer(HTTPStatus.OK, text, f"{_POLICY}; script-src '{script_hash()}'")
 
 
 def _topic(query: Mapping[str, str]) -> str:

@@ -163,13 +163,16 @@ class PartitionView:
 class TopicView:
     """`described`: the result of `Topic.describe`. `settings`: (name, value, source) of the settings shown.
 
-    `deletions`: what retention takes next, the soonest first.
+    `deletions`: what retention takes next, the soonest first. `removed_bytes`: what waits for vacuum. `newest_ms`: the
+    largest timestamp, -1 without one.
     """
 
     described: dict[str, Any]
     settings: list[tuple[str, str, str]]
     partitions: list[PartitionView]
     deletions: list[Deletion]
+    removed_bytes: int
+    newest_ms: int
 
     @property
     def largest(self) -> int:
@@ -202,7 +205,8 @@ def topic_view(snapshot: Snapshot, config: TopicConfig, now_ms: int, most_blocks
     names = [*SETTINGS, *(name for name in sorted(snapshot.config) if name not in SETTINGS)]
     settings = [(name, effective[name], sources[name]) for name in names]
     deletions = _deletions(rows, forecast, now_ms) if snapshot.role.is_leader else []
-    return TopicView(described, settings, views, deletions)
+    newest_ms = max((segment.max_timestamp_ms for segment in rows), default=-1)
+    return TopicView(described, settings, views, deletions, snapshot.removed_bytes, newest_ms)
 
 
 def _deletions(rows: Sequence[Segment], forecast: TopicForecast, now_ms: int) -> list[Deletion]:

@@ -82,7 +82,7 @@ def describe(
             print(f"error: {name}: {error}", file=sys.stderr)
             failed = True
     if html is not None:
-        from spark_segments.cli.page.log_state import first_topics, growth, log_warnings
+        from spark_segments.cli.page.log_state import first_topics, growth, log_warnings, sizes_now
         from spark_segments.cli.page.render import page
 
         # People compare a page with their own clock. The store's clock would also need a write to Kafka's directory.
@@ -90,7 +90,7 @@ def describe(
         shown = first_topics(topics)
         warnings, lags = log_warnings(log, [snapshot for snapshot, _ in shown.topics], now_ms)
         part = None if shown.is_all else shown
-        grown = growth(log, [snapshot for snapshot, _ in shown.topics])
+        grown = growth(log, sizes_now(snapshot for snapshot, _ in shown.topics))
         text = page(
             log.uri, shown.topics, now_ms, kafka=log.is_kafka, warnings=warnings, lags=lags, grown=grown, part=part
         )
