@@ -372,3 +372,23 @@ def test_readmes_commands_install_the_checkout_in_place() -> None:
     """Workers of Spark look where they are started first: a checkout without kernels would hide the package."""
     installs = re.findall(r"pip install .*?'\.\[", (ROOT / "README.md").read_text())
     assert installs and all(" -e " in one for one in installs)
+
+
+def _anchors(page: Path) -> set[str]:
+    """The anchors of a page's headings, as code hosts and the site name them."""
+    headings = re.findall(r"^#+ (.+)$", re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.M | re.S), re.MULTILINE)
+    return {
+        re.sub(r"[^\w\- ]", "", re.sub(r"\[(.+?)\]\(.*?\)", r"\1", text).lower()).strip().replace(" ", "-")
+        for text in headings
+    }
+
+
+@pytest.mark.parametrize("page", [*sorted(ROOT.glob("*.md")), *sorted(DOCS.rglob("*.md"))], ids=lambda page: page.name)
+def test_every_link_of_a_file_leads_to_a_file(page: Path) -> None:
+    """As the files lie in the repository, with no site made of them."""
+    for target in re.findall(r"\]\(([^)\s]+)\)", re.sub(r"^ *```.*?^ *```$", "", page.read_text(), flags=re.M | re.S)):
+        path, _, anchor = target.partition("#")
+        if not path.startswith(("http:", "https:", "mailto:")):
+            linked = (page.parent / path) if path else page
+            assert linked.exists(), target
+            assert not anchor or linked.suffix != ".md" or anchor in _anchors(linked), target
