@@ -955,6 +955,22 @@ MUTANTS = (
         "tests/cli/test_append.py::test_an_object_without_a_value_is_named_by_its_place_in_the_file",
     ),
     Mutant(
+        "append",
+        "a line that no consumer printed is taken for one",
+        "cli/records/text_rows.py",
+        "        if wrong >= 0:\n            raise self._wrong(\n                wrong,\n",
+        "        if wrong >= len(texts):\n            raise self._wrong(\n                wrong,\n",
+        "tests/cli/test_dumps_of_others.py::test_a_line_that_no_consumer_printed_so_is_an_error",
+    ),
+    Mutant(
+        "append",
+        "the value of an envelope is written anew",
+        "cli/records/envelopes.py",
+        "        found = line[start:at] if name == wanted else found\n",
+        "        found = json.dumps(json.loads(line)[wanted])\n",
+        "tests/cli/test_dumps_of_others.py::test_envelopes_are_records",
+    ),
+    Mutant(
         "names",
         "a topic is named by any path that leads to its manifest",
         "log/manifest/topic_log.py",
