@@ -60,7 +60,7 @@ def _measure(log: LogDir) -> dict[str, object]:
         [(start, end)] = log.topic("large").offsets().values()
         pick = random.Random(1)
         pages = [f"/records?topic=large&partition=0&offset={pick.randrange(start, end)}" for _ in range(30)]
-        find = "/records?topic=large&partition=0&offset=0&find=not-there-at-all"
+        find = "/records?topic=large&partition=0&find=not-there-at-all"
         first = _ask(made.server_port, "/records?topic=large&partition=0")
         return {
             "bytes": sum(one["size_bytes"] for one in log.topic("large").describe()["partitions"]),

@@ -7,11 +7,14 @@ import subprocess
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from spark_segments import LogDir
+from spark_segments.cli.page import serve as serving
+from spark_segments.cli.page.browse import RecordPage, browse
 from spark_segments.cli.page.render import page
 from spark_segments.cli.page.serve import server
 from spark_segments.log.groups.group import GroupLag
@@ -30,6 +33,10 @@ ADDRESSES = {
     "front": "/",
     "records": "/records?topic=events&partition=0",
     "found": "/records?topic=events&partition=0&find=Ada",
+    "together": "/records?topic=clicks",
+    "field": "/records?topic=events&field=id=7",
+    "explain": "/explain?topic=events&partition=0&offset=1",
+    "topic": "/topic?topic=events",
     "record": "/record?topic=events&partition=0&offset=1",
     "error": "/records",
 }
@@ -51,6 +58,8 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     values = [json.dumps({"id": number, "name": f"Ada <b>{number}"}).encode() for number in range(200)]
     log.topic("events").append(pa.table({"key": [b"user-%d" % (number % 9) for number in range(200)], "value": values}))
     log.topic("events").append(pa.table({"key": [b"x"], "value": [bytes(range(256))]}))
+    log.create_topic("clicks", 2)
+    log.topic("clicks").append([{"key": "k" * 300, "value": "\u202e of the right"}, {"key": "b", "value": None}])
     made = server(log, 0)
     thread = threading.Thread(target=made.serve_forever, args=(0.01,))
     thread.start()
@@ -120,7 +129,30 @@ def test_links_and_the_form_lead_through_the_records(browser: Browser, served) -
         assert tab.ask("getComputedStyle(document.querySelector('.records')).borderCollapse") == "collapse"
         fields = "new URLSearchParams(new FormData(document.querySelector('form'))).toString()"
         query = tab.ask(f"(document.querySelector('[name=find]').value = 'Ada <b>77', {fields})")
-    with browser.open(f"{served}/records?{query}&offset=0") as tab:
+    with browser.open(f"{served}/records?{query}") as tab:
         assert tab.ask("document.querySelector('.records td:last-child code').textContent") == (
             json.dumps({"id": 77, "name": "Ada <b>77"})
         )
+
+
+def test_a_search_goes_on_by_itself_to_the_log_start(browser: Browser, served, monkeypatch) -> None:
+    """Each request looks at little. The script asks for more, until the log start or a page of records."""
+    asked = []
+
+    def browse_little(*arguments: Any, **named: Any) -> RecordPage:
+        asked.append(named)
+        return browse(*arguments, **named, most_bytes=1)
+
+    monkeypatch.setattr(serving, "browse", browse_little)
+    done = 'document.querySelector("#search").hidden'
+    with browser.open(served + "/records?topic=events&partition=0&find=user-3") as tab:
+        tab.call(
+            "Runtime.evaluate",
+            expression=f"new Promise((end) => {{ const look = () => {done} ? end() : setTimeout(look, 5); look(); }})",
+            awaitPromise=True,
+        )
+        offsets = tab.ask('[...document.querySelectorAll(".records tbody a")].map((link) => Number(link.textContent))')
+        text = tab.ask('document.querySelector(".found").textContent')
+    assert len(asked) > 1
+    assert offsets == [number for number in range(199, -1, -1) if number % 9 == 3]
+    assert text.startswith(f"{len(offsets)} records found; that is all down to the log start.")

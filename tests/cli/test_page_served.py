@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from spark_segments import LogDir
 from spark_segments.cli.page import serve as serving
-from spark_segments.cli.page.browse import MOST_BYTES, _rows_with, browse
+from spark_segments.cli.page.browse import MOST_BYTES, RowFilter, _rows_with, browse
 from spark_segments.cli.page.log_state import Begin, TopicsShown, first_topics, group_warnings, read_topics
 from spark_segments.cli.page.render import page as front_page
 from spark_segments.cli.page.serve import server
@@ -115,53 +115,110 @@ def test_the_front_page_is_current_and_leads_to_the_records(serve, orders: LogDi
     text = client.get("/").text
     assert 'class="records" value="121"' in text
     link = unescape(re.search(r'<a href="(/records[^"]*)">Look at the records of orders-0</a>', text)[1])
-    assert client.get(link).offsets == list(range(71, 121))
+    assert client.get(link).offsets == list(range(120, 70, -1))
 
 
 def test_cursors_lead_through_all_records(serve, orders: LogDir) -> None:
+    """Newest first, page by page to the oldest, and back."""
     client = serve(orders)
-    newest = client.get("/records", topic="orders")
-    assert newest.offsets == list(range(70, 120)) and newest.link("later") is None
-    page, seen = client.get(client.get(newest.link("earlier")).link("oldest")), []
-    while True:
+    page = client.get("/records", topic="orders")
+    assert page.link("newer") is None
+    seen = list(page.offsets)
+    while page.link("older"):
+        page = client.get(page.link("older"))
         seen += page.offsets
-        if page.link("later") is None:
-            break
-        page = client.get(page.link("later"))
-    assert seen == list(range(120))
+    assert seen == list(range(119, -1, -1))
+    assert client.get(page.link("newer")).offsets == list(range(69, 19, -1))
+    assert client.get(client.get("/records", topic="orders").link("oldest")).offsets == list(range(49, -1, -1))
     assert client.get("/records", topic="orders", time="2023-11-14T22:13:30Z").offsets[0] == 10
-    assert client.get("/records", topic="orders", offset="5").offsets[0] == 5
+    assert client.get("/records", topic="orders", offset="5").offsets == [5, 4, 3, 2, 1, 0]
+
+
+def test_partitions_together_are_one_list_by_time(serve, log: LogDir) -> None:
+    """Three partitions whose times interleave, and an empty one: pages are those of a sorted scan, both ways."""
+    log.create_topic("clicks", 4, {"segment.jitter.ms": "0"})
+    for first in (0, 90):
+        numbers = pa.array([(number * 7) % 3 for number in range(first, first + 90)], pa.int32())
+        log.topic("clicks").append(rows(90, first).append_column("partition", numbers))
+    roll(log, now_ms=2**41)
+    scanned = log.topic("clicks").scan(columns=("partition", "offset", "timestamp")).to_table().to_pylist()
+    scanned.sort(key=lambda record: record["timestamp"], reverse=True)
+    expected = [(record["partition"], record["offset"]) for record in scanned]
+    page, seen = browse(log, "clicks"), []
+    while True:
+        seen += [(row.partition, row.offset) for row in page.rows]
+        if page.older is None:
+            break
+        page = browse(log, "clicks", before=page.older)
+    assert seen == expected
+    back = browse(log, "clicks", after=page.newer)
+    assert [(row.partition, row.offset) for row in back.rows] == expected[100:150]
+    client = serve(log)
+    text = client.get("/records", topic="clicks").text
+    assert "4 partitions together" in text and "<option selected>" not in text
+    assert client.get("/records", topic="clicks", partition="1").offsets[0] == 59
+    assert client.get("/records", topic="clicks", before="0-1").status == 400
 
 
 def test_a_filter_finds_what_a_scan_finds(serve, orders: LogDir) -> None:
+    """It begins at the log end and goes to the log start, whatever the page before had."""
     client = serve(orders)
     page = client.get("/records", topic="orders", find="value 1")
     expected = [number for number in range(120) if f"value {number}".startswith("value 1")]
-    assert page.offsets == expected
-    assert "31 records found" in page.text and "that is all up to the log end" in page.text
+    assert page.offsets == expected[::-1]
+    assert "31 records found" in page.text and "that is all down to the log start" in page.text
+    assert 'name="offset" inputmode="numeric" size="12" value=""' in client.get("/records", topic="orders").text
+    assert client.get("/records", topic="orders", find="value 3").offsets[-1] == 3
     assert client.get("/records", topic="orders", find="key 77").offsets == [77]
     assert client.get("/records", topic="orders", find=ATTACK).offsets == []
 
 
+def test_a_field_of_json_is_a_filter(serve, log: LogDir) -> None:
+    log.create_topic("users")
+    values = [json.dumps({"user": {"city": city}, "n": number, "tags": ["x", None]}) for number, city in
+              enumerate(["Berlin", "Köln", "Berlin"])] + ["[1]", "no json", None]  # fmt: skip
+    log.topic("users").append(pa.table({"key": ["Berlin"] * 6, "value": pa.array(values)}))
+    client = serve(log)
+    for asked, offsets in (
+        ("user.city=Berlin", [2, 0]), ("user.city=Köln", [1]), ("n=1", [1]), ("tags.1=null", [2, 1, 0]), ("0=1", [3]),
+        ("city=Berlin", []),
+    ):  # fmt: skip
+        assert client.get("/records", topic="users", field=asked).offsets == offsets, asked
+    assert client.get("/records", topic="users", field="city").status == 400
+
+
 @pytest.mark.slow
 def test_a_filter_looks_at_so_many_bytes_and_gives_a_cursor(log: LogDir) -> None:
-    """The pages together find all, and none looks at more than its limit and a batch."""
+    """The pages together find all, and none looks at more than its limit and a window."""
     log.create_topic("wide")
     for first in range(0, 4000, 500):
         table = rows(500, first)
         log.topic("wide").append(
-            table.set_column(1, "value", pa.array([b"%08d" % n * 500 for n in range(first, first + 500)]))
+            table.set_column(1, "value", pa.array([b"|%08d" % n * 500 for n in range(first, first + 500)]))
         )
-    offset, found, pages = 0, [], 0
+    cursor, found, shares = None, [], []
     limit = 2 << 20
-    while offset is not None:
-        page = browse(log, "wide", 0, offset, find="00003999", most_bytes=limit)
-        assert page.looked_at_bytes <= limit + (5 << 20)
+    while cursor is not None or not shares:
+        page = browse(log, "wide", 0, before=cursor, only=RowFilter("|00000007|"), most_bytes=limit)
+        assert page.looked_at_bytes <= limit + (9 << 20)
         found += [row.offset for row in page.rows]
-        assert page.next_offset is None or page.next_offset > offset
-        offset, pages = page.next_offset, pages + 1
-    assert found == [3999] and pages > 2
+        cursor = page.older
+        shares.append(page.share)
+    assert found == [7] and len(shares) > 2 and shares == sorted(shares) and shares[-1] == 1
     assert MOST_BYTES == 64 << 20
+
+
+def test_long_keys_are_cut_and_text_that_turns_is_isolated(serve, log: LogDir) -> None:
+    log.create_topic("odd")
+    log.topic("odd").append(pa.table({"key": ["k" * 5000], "value": ["\u202eeulav drawkcab"]}))
+    client = serve(log)
+    page = client.get("/records", topic="odd").text
+    assert f"<bdi>{'k' * 100}</bdi>…" in page and "k" * 101 not in page
+    assert "<bdi>\u202eeulav drawkcab</bdi>" in page
+    record = client.get("/record", topic="odd", offset=0)
+    assert "k" * 5000 in record.text
+    explained = client.get(record.link("why it is still here, and when it goes"))
+    assert "Offset 0 of odd-0 is in the active segment." in explained.text
 
 
 def test_text_json_and_bytes_are_told_apart_and_all_is_escaped(serve, log: LogDir) -> None:
@@ -171,7 +228,7 @@ def test_text_json_and_bytes_are_told_apart_and_all_is_escaped(serve, log: LogDi
     client = serve(log)
     page = client.get("/records", topic="mixed")
     kinds = re.findall(r'<td><code class="(\w+)">', page.text)
-    assert kinds[1::2] == ["text", "json", "binary", "null", "text", "text"]
+    assert kinds[1::2] == ["text", "json", "binary", "null", "text", "text"][::-1]
     assert "<script>" not in page.text and "&lt;script&gt;" in page.text
     assert "00 ff 01" in page.text and "3 bytes, no text" in page.text and "800 B" in page.text
     record = client.get("/record", topic="mixed", offset=1)

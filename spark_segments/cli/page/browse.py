@@ -1,37 +1,49 @@
-"""Records of a partition for the page's browser: a bounded piece of the log at a time, with a cursor to the next; and
-their pages as HTML.
+"""Records of a topic for the page's browser, newest first: a bounded piece of the log at a time, with a cursor to the
+next; and their pages as HTML.
 """
 
 from __future__ import annotations
 
 import json
+import math
+from collections import deque
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 
-from spark_segments.cli.page.render import environment, link
-from spark_segments.cli.page.words import count, iso
+from spark_segments.cli.page.render import environment, link, page_file
+from spark_segments.cli.page.words import iso
 from spark_segments.cli.records.value_text import textual
+from spark_segments.errors import InvalidOptionError
 from spark_segments.log import offsets_for_times
 from spark_segments.quantities import human_bytes, plural
 from spark_segments.values.batches import Columns
 
 if TYPE_CHECKING:
     from spark_segments.face.logdir import LogDir
+    from spark_segments.face.topic import Topic
 
 RECORDS_A_PAGE = 50
 MOST_BYTES = 64 << 20
 """A filter looks at so many bytes of keys, values and headers in a request, and then gives a cursor."""
 
-SHOWN_BYTES = 600
+MOST_TOGETHER = 500
+"""Up to so many partitions are shown together: a cursor names the place in each of them."""
+
+SHOWN_BYTES, SHOWN_KEY_BYTES = 600, 100
 WHOLE_BYTES = 1 << 20
-"""So much of a value is shown in the list, and on the page of a single record."""
+"""So much of a value and of a key is shown in the list, and of both on the page of a single record."""
+
+Cursor = Mapping[int, int]
+"""{partition: an offset}: a place between records of each partition."""
 
 _COLUMNS = ("offset", "timestamp", "key", "value", "headers")
 _HEX_BYTES = 48
+_WINDOW_BYTES = 8 << 20  # a search reads about so much of a partition at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +60,7 @@ class Shown:
 class RecordRow:
     """A record. `timestamp_ms`: -1 where it has none."""
 
+    partition: int
     offset: int
     timestamp_ms: int
     key: Shown
@@ -56,95 +69,205 @@ class RecordRow:
 
 
 @dataclass(frozen=True, slots=True)
-class RecordPage:
-    """Records of a partition from `start_offset` on.
+class RowFilter:
+    """Which records a page has. `find`: a text in the bytes of key or value. `field`: `user.city=Berlin`, a field of a
+    JSON value and its text.
+    """
 
-    `next_offset`: the offset at which the next page begins; None at the log end. `looked_at_bytes`: how much was
-    looked at. `stopped`: the limit of bytes, and not the number of records or the log end, ended the page.
+    find: str = ""
+    field: str = ""
+
+    def __bool__(self) -> bool:
+        return bool(self.find or self.field)
+
+    def query(self) -> dict[str, str]:
+        """The filter as it stands in an address."""
+        return {name: text for name, text in (("find", self.find), ("field", self.field)) if text}
+
+
+@dataclass(frozen=True, slots=True)
+class RecordPage:
+    """Records of a topic, newest first: those from `lower` to `upper` that the filter lets through.
+
+    `partition`: None where the partitions are shown together. `bounds`: {partition: (log start, log end)} of what is
+    shown. `looked_at_bytes`: how much was looked at. `stopped`: the limit of bytes, and not the number of records or
+    an end of the log, ended the page.
     """
 
     topic: str
-    partition: int
+    partition: int | None
     partitions: tuple[int, ...]
-    log_start_offset: int
-    log_end_offset: int
-    start_offset: int
-    find: str
+    bounds: Mapping[int, tuple[int, int]]
+    lower: Cursor
+    upper: Cursor
+    filter: RowFilter
     rows: tuple[RecordRow, ...]
-    next_offset: int | None
     looked_at_bytes: int
     stopped: bool
 
     @property
-    def previous_offset(self) -> int | None:
-        """The offset at which the page before begins; None at the log start."""
-        if self.start_offset <= self.log_start_offset:
-            return None
-        return max(self.log_start_offset, self.start_offset - RECORDS_A_PAGE)
+    def older(self) -> Cursor | None:
+        """Before which the next page's records are; None at the log start."""
+        return self.lower if any(self.lower[number] > start for number, (start, _) in self.bounds.items()) else None
+
+    @property
+    def newer(self) -> Cursor | None:
+        """From which on the records of the page before are; None at the log end."""
+        return self.upper if any(self.upper[number] < end for number, (_, end) in self.bounds.items()) else None
+
+    @property
+    def share(self) -> float:
+        """How much of the log, by offsets, a search from the log end has passed."""
+        offsets = sum(end - start for start, end in self.bounds.values())
+        return sum(end - self.lower[number] for number, (_, end) in self.bounds.items()) / max(offsets, 1)
 
 
 def browse(
     log: LogDir,
     topic: str,
-    partition: int,
-    offset: int | None = None,
+    partition: int | None = None,
     *,
-    timestamp_ms: int | None = None,
-    find: str = "",
+    before: Cursor | None = None,
+    after: Cursor | None = None,
+    until_ms: int | None = None,
+    only: RowFilter | None = None,
     formats: Mapping[str, str] | None = None,
     most_records: int = RECORDS_A_PAGE,
     most_bytes: int = MOST_BYTES,
-    shown_bytes: int = SHOWN_BYTES,
+    shown_bytes: tuple[int, int] = (SHOWN_KEY_BYTES, SHOWN_BYTES),
 ) -> RecordPage:
-    """The records from `offset` on, or from the first record of a time or later, or the last of the partition.
+    """The newest records before a cursor, or up to a time, or of all; or the oldest from the cursor `after` on.
 
-    `find`: only records whose key or value has the UTF-8 bytes of this text. The search stops after `most_bytes`, and
-    the page then says where to go on. Raises UnknownTopicError, ValueFormatError, CorruptBatchError.
+    Partitions are merged by time, each in the order of its offsets. A search stops after `most_bytes`, and the page
+    then says where to go on. `shown_bytes`: of keys, and of values. Raises UnknownTopicError, InvalidOptionError,
+    ValueFormatError, CorruptBatchError.
     """
-    snapshot = log.topic(topic).snapshot
-    snapshot.check_partition(partition)
+    here, only = log.topic(topic), only or RowFilter()
+    snapshot = here.snapshot
     bounds = snapshot.offset_bounds()
-    log_start, log_end = bounds[partition]
-    if timestamp_ms is not None:
-        first = offsets_for_times(log.storage, snapshot, {partition: timestamp_ms})[partition]
-        offset = log_end if first is None else first[0]
-    elif offset is None:
-        offset = log_end - most_records if not find else log_start
-    start = min(max(offset, log_start), log_end)
-    kept: list[pa.RecordBatch] = []
-    left, looked_at, next_offset, stopped = most_records, 0, start, False
-    # An error of a format names the place of a record.
-    columns = (*_COLUMNS, "topic", "partition") if formats else _COLUMNS
-    for batch in log.topic(topic).scan(partition=partition, offsets=(start, log_end), columns=columns).batches():
-        taken = _matching(batch, find.encode(), left)
-        if len(taken):
-            kept.append(batch.take(pa.array(taken)))
-            left -= len(taken)
-        looked_at += batch.nbytes
-        offsets = batch.column("offset")
-        if left == 0:
-            next_offset = offsets[int(taken[-1])].as_py() + 1
-            break
-        next_offset = offsets[-1].as_py() + 1
-        if looked_at >= most_bytes:
-            stopped = True
-            break
-    else:
-        next_offset = log_end
-    rows = [row for batch in kept for row in _rows(_decoded(log, topic, batch, formats), shown_bytes)]
-    return RecordPage(
-        topic,
-        partition,
-        tuple(sorted(bounds)),
-        log_start,
-        log_end,
-        start,
-        find,
-        tuple(rows),
-        next_offset if next_offset < log_end else None,
-        looked_at,
-        stopped and next_offset < log_end,
-    )
+    numbers = tuple(sorted(bounds))
+    if partition is not None:
+        snapshot.check_partition(partition)
+        bounds = {partition: bounds[partition]}
+    ends = {number: end for number, (_, end) in bounds.items()}
+    if until_ms is not None:
+        firsts = offsets_for_times(log.storage, snapshot, dict.fromkeys(bounds, until_ms + 1))
+        ends |= {number: first[0] for number, first in firsts.items() if first is not None}
+    forward = after is not None
+    given = (after if forward else before) or {}
+    begins = {number: min(max(given.get(number, ends[number]), start), end) for number, (start, end) in bounds.items()}
+    walk = _Walk(log, here, bounds, dict(begins), forward, only, formats, most_records)
+    hits, stopped = walk.records(most_records, most_bytes)
+    rows = [row for hit in hits for row in _rows(_decoded(log, topic, hit, formats), shown_bytes)]
+    lower, upper = (begins, walk.cursor()) if forward else (walk.cursor(), begins)
+    shown = tuple(reversed(rows)) if forward else tuple(rows)
+    return RecordPage(topic, partition, numbers, bounds, lower, upper, only, shown, walk.looked_at, stopped)
+
+
+@dataclass(slots=True)
+class _Walk:
+    """A merge of partitions by time, backward or forward, that reads no more of them than it needs.
+
+    `read_to`: {partition: how far it is read}. A partition's next record is in `_loaded`, or unread. Of an unread one
+    the segment's largest timestamp is known: no record in it is newer. Forward nothing is known, so it is read first.
+    """
+
+    log: LogDir
+    topic: Topic
+    bounds: Mapping[int, tuple[int, int]]
+    read_to: dict[int, int]
+    forward: bool
+    only: RowFilter
+    formats: Mapping[str, str] | None
+    window: int
+    looked_at: int = 0
+    _loaded: dict[int, deque[tuple[int, int, pa.RecordBatch]]] = field(default_factory=dict)
+    _windows: dict[int, int] = field(default_factory=dict)
+
+    def records(self, most_records: int, most_bytes: int) -> tuple[list[pa.RecordBatch], bool]:
+        """The next records, a batch of one row each; and whether the limit of bytes ended them."""
+        heap = [place for number in self.bounds if (place := self._place(number))]
+        heapify(heap)
+        hits: list[pa.RecordBatch] = []
+        while heap and len(hits) < most_records:
+            _, number = heappop(heap)
+            loaded = self._loaded.get(number)
+            if loaded:
+                hits.append(loaded.popleft()[2])
+            elif self.looked_at >= most_bytes:
+                return hits, True
+            else:
+                self._load(number)
+            if place := self._place(number):
+                heappush(heap, place)
+        return hits, False
+
+    def cursor(self) -> dict[int, int]:
+        """Where the next page begins."""
+        beside = 0 if self.forward else 1
+        return self.read_to | {number: hits[0][1] + beside for number, hits in self._loaded.items() if hits}
+
+    def _place(self, number: int) -> tuple[float, int] | None:
+        """The partition's place in the heap: of its next record, or of what is unread; None at its end."""
+        if loaded := self._loaded.get(number):
+            return (loaded[0][0] if self.forward else -loaded[0][0]), number
+        start, end = self.bounds[number]
+        if self.read_to[number] >= end if self.forward else self.read_to[number] <= start:
+            return None
+        return (-math.inf if self.forward or len(self.bounds) == 1 else -self._newest_us(number)), number
+
+    def _newest_us(self, number: int) -> float:
+        """The largest timestamp of the segment that the next record is in."""
+        rows = self.topic.snapshot.live_table(number)
+        place = int(np.searchsorted(rows.column("base_offset").to_numpy(), self.read_to[number])) - 1
+        return -math.inf if place < 0 else 1000 * rows.column("max_timestamp_ms")[place].as_py()
+
+    def _load(self, number: int) -> None:
+        """Reads the partition's next window; windows grow while they are small."""
+        start, end = self.bounds[number]
+        at, size = self.read_to[number], self._windows.get(number, self.window)
+        first, last = (at, min(at + size, end)) if self.forward else (max(at - size, start), at)
+        hits: list[tuple[int, int, pa.RecordBatch]] = []
+        looked_at = 0
+        scan = self.topic.scan(partition=number, offsets=(first, last), columns=(*_COLUMNS, "topic", "partition"))
+        for batch in scan.batches():
+            looked_at += batch.nbytes
+            times = batch.column("timestamp").cast(pa.int64())
+            for row in self._matching(batch):
+                hits.append((times[row].as_py(), batch.column("offset")[row].as_py(), batch.slice(row, 1)))
+        self.looked_at += looked_at
+        self.read_to[number] = last if self.forward else first
+        self._loaded[number] = deque(hits if self.forward else reversed(hits))
+        if looked_at < _WINDOW_BYTES // 2:
+            self._windows[number] = 2 * size
+
+    def _matching(self, batch: pa.RecordBatch) -> list[int]:
+        """The rows that the filter lets through."""
+        rows: list[int] = _matching(batch, self.only.find.encode(), batch.num_rows).tolist()
+        if not self.only.field or not rows:
+            return rows
+        decoded, _ = _decoded(self.log, self.topic.name, batch.take(pa.array(rows)), self.formats)
+        values = decoded.column("value").to_pylist()
+        return [row for row, value in zip(rows, values, strict=True) if _has_field(value, self.only.field)]
+
+
+def _has_field(value: bytes | None, asked: str) -> bool:
+    """Whether a JSON value has a field of this text: `user.city=Berlin`, `tags.0=new`, `id=7`."""
+    path, _, wanted = asked.partition("=")
+    if value is None or value.lstrip()[:1] not in (b"{", b"["):
+        return False
+    try:
+        found = json.loads(value)
+    except (ValueError, RecursionError):
+        return False
+    for name in path.strip().split("."):
+        if isinstance(found, list) and name.isdigit() and int(name) < len(found):
+            found = found[int(name)]
+        elif isinstance(found, dict) and name in found:
+            found = found[name]
+        else:
+            return False
+    return (found if isinstance(found, str) else json.dumps(found, ensure_ascii=False)) == wanted.strip()
 
 
 def _matching(batch: pa.RecordBatch, find: bytes, most: int) -> np.ndarray:
@@ -178,24 +301,25 @@ def _decoded(
     """The batch with keys and values as bytes to show, and the names of its columns that are JSON."""
     if not formats:
         return batch, frozenset()
-    typed = Columns(_COLUMNS, log.topic(topic).decoders(formats))
+    names = (*_COLUMNS, "partition")
+    typed = Columns(names, log.topic(topic).decoders(formats))
     [done] = textual(typed.decoded([batch.select(typed.wanted)]))
     return done
 
 
-def _rows(decoded: tuple[pa.RecordBatch, frozenset[str]], shown_bytes: int) -> Iterator[RecordRow]:
+def _rows(decoded: tuple[pa.RecordBatch, frozenset[str]], shown_bytes: tuple[int, int]) -> Iterator[RecordRow]:
     batch, as_json = decoded
+    most_key, most_value = shown_bytes
     times = batch.column("timestamp").cast(pa.int64()).to_pylist()
-    columns = (batch.column(name).to_pylist() for name in ("offset", "key", "value", "headers"))
-    for time_us, offset, key, value, headers in zip(times, *columns, strict=True):
+    columns = (batch.column(name).to_pylist() for name in ("partition", "offset", "key", "value", "headers"))
+    for time_us, partition, offset, key, value, headers in zip(times, *columns, strict=True):
         yield RecordRow(
+            partition,
             offset,
             -1 if time_us < 0 else time_us // 1000,
-            _shown(key, shown_bytes, is_json="key" in as_json),
-            _shown(value, shown_bytes, is_json="value" in as_json),
-            tuple(
-                (_text(header["key"], shown_bytes), _shown(header["value"], shown_bytes)) for header in headers or []
-            ),
+            _shown(key, most_key, is_json="key" in as_json),
+            _shown(value, most_value, is_json="value" in as_json),
+            tuple((_text(header["key"], most_value), _shown(header["value"], most_value)) for header in headers or []),
         )
 
 
@@ -240,39 +364,61 @@ def _text(name: str, most: int) -> str:
 
 
 def records_page(uri: str, page: RecordPage, now_ms: int, notes: list[str]) -> str:
-    """The list of records, with links to the pages before and after."""
-    starts = {"earlier": page.previous_offset, "later": page.next_offset, "oldest": page.log_start_offset}
-    links = [("newest", _records_link(page, None, keep=False))]
-    for name, start in starts.items():
-        links.append((name, "" if start is None else _records_link(page, start, keep=name == "later")))
-    return _records(uri, page, now_ms, links=links, record=None, found=_found(page), notes=notes)
+    """The list of records, with links to the pages before and after. Its script lets a search go on."""
+    oldest = {number: start for number, (start, _) in page.bounds.items()}
+    links = [
+        ("newest", _records_link(page)),
+        ("newer", _records_link(page, after=page.newer) if page.newer else ""),
+        ("older", _records_link(page, before=page.older) if page.older else ""),
+        ("oldest", _records_link(page, after=oldest) if page.older else ""),
+    ]
+    going_on = _records_link(page, before=page.lower) if page.filter and page.stopped and page.older else ""
+    script = page_file("records.js") if going_on else ""
+    return _records(
+        uri, page, now_ms, links=links, record=None, found=_found(page), notes=notes, going_on=going_on, script=script
+    )
 
 
-def record_page(uri: str, page: RecordPage, now_ms: int) -> str:
+def record_page(uri: str, page: RecordPage, now_ms: int, *, kafka: bool) -> str:
     """A single record with all that it has, its JSON on several lines."""
-    links = [("the records from here on", _records_link(page, page.start_offset))]
-    return _records(uri, page, now_ms, links=links, record=page.rows[0])
+    [row] = page.rows
+    query: dict[str, str | int] = {"topic": page.topic, "partition": row.partition, "offset": row.offset}
+    links = [("the records up to here", link("/records", **query))]
+    if not kafka:
+        links.append(("why it is still here, and when it goes", link("/explain", **query)))
+    return _records(uri, page, now_ms, links=links, record=row)
+
+
+def explain_page(title: str, text: str) -> str:
+    """What `segments explain` says of a record."""
+    return environment().get_template("error.html").render(title=title, text="", lines=text)
 
 
 def error_page(title: str, text: str) -> str:
     """A page that says why there is no other."""
-    return environment().get_template("error.html").render(title=title, text=text)
+    return environment().get_template("error.html").render(title=title, text=text, lines="")
 
 
 def _records(uri: str, page: RecordPage, now_ms: int, **more: Any) -> str:
-    name = f"{page.topic}-{page.partition}"
-    return environment().get_template("records.html").render(uri=uri, page=page, name=name, now_ms=now_ms, **more)
+    name = page.topic if page.partition is None else f"{page.topic}-{page.partition}"
+    records = sum(end - start for start, end in page.bounds.values())
+    asked = {"notes": [], "going_on": "", "script": "", "found": ("", "")} | more
+    return (
+        environment()
+        .get_template("records.html")
+        .render(uri=uri, page=page, name=name, now_ms=now_ms, offsets=records, together=MOST_TOGETHER, **asked)
+    )
 
 
-def _found(page: RecordPage) -> str:
-    if not page.find:
-        return plural(len(page.rows), "record") + f" from offset {count(page.start_offset)}."
-    text = f"{plural(len(page.rows), 'record')} found in {human_bytes(page.looked_at_bytes)}"
-    if page.next_offset is None:
-        return f"{text}; that is all up to the log end."
-    if page.stopped:
-        return f"{text}, up to offset {count(page.next_offset)}: a request looks no further. Later goes on."
-    return f"{text}. Later goes on at offset {count(page.next_offset)}."
+def _found(page: RecordPage) -> tuple[str, str]:
+    """How many records there are, and how far the page looked."""
+    if not page.filter:
+        return plural(len(page.rows), "record"), "newest first."
+    text = f"{plural(len(page.rows), 'record')} found"
+    if page.older is None:
+        return text, "; that is all down to the log start."
+    passed = f"in the last {100 * page.share:.0f} % of the log" if page.newer is None or page.stopped else "here"
+    return text, f", {passed}, {human_bytes(page.looked_at_bytes)} in this request. Older goes on."
 
 
 def _time(row: RecordRow) -> str:
@@ -287,13 +433,21 @@ def _note(shown: Shown) -> str:
     return human_bytes(shown.size_bytes) if shown.cut else ""
 
 
-def _records_link(page: RecordPage, offset: int | None, *, keep: bool = True) -> str:
-    query: dict[str, str | int] = {"topic": page.topic, "partition": page.partition}
-    if offset is not None:
-        query["offset"] = offset
-    if page.find and keep:
-        query["find"] = page.find
-    return link("/records", **query)
+def _records_link(page: RecordPage, **cursors: Cursor) -> str:
+    query: dict[str, str | int] = {"topic": page.topic}
+    if page.partition is not None:
+        query["partition"] = page.partition
+    texts = {name: ",".join(f"{number}:{offset}" for number, offset in at.items()) for name, at in cursors.items()}
+    return link("/records", **query, **texts, **page.filter.query())
+
+
+def cursor_of(text: str) -> dict[int, int]:
+    """The cursor of an address. Raises InvalidOptionError."""
+    try:
+        places = [[int(number) for number in place.split(":")] for place in text.split(",")]
+        return {number: min(offset, 2**63 - 1) for number, offset in places}
+    except ValueError:
+        raise InvalidOptionError("This is no place in a log", expected="partition:offset", found=text[:40]) from None
 
 
 environment().filters |= {"note": _note, "pretty": pretty, "record_time": _time}

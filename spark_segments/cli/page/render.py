@@ -154,9 +154,9 @@ def _page(
     )
 
 
-def script_hash() -> str:
-    """The source of the page's only script, as a Content-Security-Policy names it."""
-    digest = hashlib.sha256(f"\n{page_file('page.js')}".encode()).digest()
+def script_hash(name: str = "page.js") -> str:
+    """The source of a page's only script, as a Content-Security-Policy names it."""
+    digest = hashlib.sha256(f"\n{page_file(name)}".encode()).digest()
     return f"sha256-{base64.b64encode(digest).decode()}"
 
 

@@ -19,8 +19,19 @@ from urllib.parse import parse_qs, urlsplit
 
 from spark_segments.cli.arguments import timestamp_ms
 from spark_segments.cli.interrupts import until_interrupted
+from spark_segments.cli.jobs.explain import explained
 from spark_segments.cli.options import ConfiguredLogOptions, option, with_options
-from spark_segments.cli.page.browse import WHOLE_BYTES, browse, error_page, record_page, records_page
+from spark_segments.cli.page.browse import (
+    MOST_TOGETHER,
+    WHOLE_BYTES,
+    RowFilter,
+    browse,
+    cursor_of,
+    error_page,
+    explain_page,
+    record_page,
+    records_page,
+)
 from spark_segments.cli.page.log_state import (
     TOPICS_A_PAGE,
     Begin,
@@ -47,6 +58,7 @@ _NAMES = (LOOPBACK, "localhost")
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 PARTITIONS_BESIDE_A_TABLE = 100
 """Up to so many partitions stand on the first page, below the table of topics; more have a page for each topic."""
+HOUR_MS = 3_600_000
 _GUESSES = 1000  # topics whose guessed formats are remembered
 
 
@@ -138,6 +150,7 @@ class Pages:
             "/topic": self._topic,
             "/records": self._records,
             "/record": self._record,
+            "/explain": self._explain,
         }
         route = routes.get(path)
         if route is None:
@@ -193,33 +206,49 @@ class Pages:
         }
 
     def _records(self, query: Mapping[str, str]) -> Answer:
-        topic, partition = _topic(query), _number(query, "partition", 0)
-        at = query.get("time", "").strip()
-        offset = None if at or not query.get("offset", "").strip() else _number(query, "offset")
+        topic = _topic(query)
+        at, offset = query.get("time", "").strip(), query.get("offset", "").strip()
+        partition = _number(query, "partition") if query.get("partition", "").strip() else None
+        numbers = self.log.topic(topic).offsets()
+        if partition is None and (offset or not 1 < len(numbers) <= MOST_TOGETHER):
+            partition = min(numbers)
+        asked: dict[str, Any] = {"until_ms": timestamp_ms(at) if at else None}
+        asked["only"] = RowFilter(query.get("find", ""), query.get("field", "").strip())
+        if asked["only"].field and "=" not in asked["only"].field:
+            found = asked["only"].field[:40]
+            raise InvalidOptionError("This is no field with its text", expected="user.city=Berlin", found=found)
+        if offset and not at and partition is not None:
+            asked["before"] = {partition: _number(query, "offset") + 1}
+        asked |= {name: cursor_of(query[name]) for name in ("before", "after") if query.get(name)}
         notes: list[str] = []
         formats = self._formats(topic, notes)
-        asked: dict[str, Any] = {
-            "timestamp_ms": timestamp_ms(at) if at else None,
-            "find": query.get("find", ""),
-        }
         try:
-            page = browse(self.log, topic, partition, offset, formats=formats, **asked)
+            page = browse(self.log, topic, partition, formats=formats, **asked)
         except ValueFormatError as error:
             notes.append(f"Shown as bytes: {error}")
-            page = browse(self.log, topic, partition, offset, **asked)
-        return Answer(HTTPStatus.OK, records_page(self.log.uri, page, _now_ms(), notes))
+            page = browse(self.log, topic, partition, **asked)
+        text = records_page(self.log.uri, page, _now_ms(), notes)
+        policy = f"{_POLICY}; connect-src 'self'; script-src '{script_hash('records.js')}'"
+        return Answer(HTTPStatus.OK, text, policy)
 
     def _record(self, query: Mapping[str, str]) -> Answer:
         topic, partition, offset = _topic(query), _number(query, "partition", 0), _number(query, "offset")
-        wanted: dict[str, Any] = {"most_records": 1, "shown_bytes": WHOLE_BYTES}
+        wanted: dict[str, Any] = {"most_records": 1, "shown_bytes": (WHOLE_BYTES, WHOLE_BYTES)}
+        wanted["after"] = {partition: offset}
         try:
-            page = browse(self.log, topic, partition, offset, formats=self._formats(topic, []), **wanted)
+            page = browse(self.log, topic, partition, formats=self._formats(topic, []), **wanted)
         except ValueFormatError:
-            page = browse(self.log, topic, partition, offset, **wanted)
+            page = browse(self.log, topic, partition, **wanted)
         if not page.rows or page.rows[0].offset != offset:
             text = f"{topic}-{partition} has no record at offset {offset} (any more)."
             return Answer(HTTPStatus.NOT_FOUND, error_page("Not found", text))
-        return Answer(HTTPStatus.OK, record_page(self.log.uri, page, _now_ms()))
+        return Answer(HTTPStatus.OK, record_page(self.log.uri, page, _now_ms(), kafka=self.log.is_kafka))
+
+    def _explain(self, query: Mapping[str, str]) -> Answer:
+        """What `segments explain` says of a record."""
+        topic, partition, offset = _topic(query), _number(query, "partition", 0), _number(query, "offset")
+        _, text = explained(self.log.topic(topic), partition, offset, None, (), every_ms=HOUR_MS)
+        return Answer(HTTPStatus.OK, explain_page(f"{topic}-{partition}, offset {offset:,}", text))
 
     def _formats(self, topic: str, notes: list[str]) -> dict[str, str]:
         """The formats that were given, with guesses for the others, which `notes` then name."""
