@@ -145,9 +145,9 @@ class _TableScan:
                 scan = scan.where(condition)
                 names |= scan.columns_of(condition)
             for batch in scan.select(name for name in table.schema.names if name in names).to_reader(table.threads):
-                if condition is not None:
-                    batch = batch.filter(condition)
-                yield batch.select(columns)
+                # Of a batch in which no row is left, pyarrow before 21 makes an IndexError; of a table, an empty one.
+                parts = [batch] if condition is None else pa.Table.from_batches([batch]).filter(condition).to_batches()
+                yield from (part.select(columns) for part in parts)
         except (SegmentsError, OSError) as error:
             table.error = error
             raise

@@ -290,7 +290,10 @@ def test_rows_of_parquet_are_json_or_records(segments, uri, tmp_path):
     ids=lambda values: str(values.type),
 )
 def test_values_of_parquet_are_text_or_bytes_in_whatever_layout(segments, uri, tmp_path, values):
-    pq.write_table(pa.table({"key": ["k", "l"], "value": values}), tmp_path / "a.parquet")
+    try:
+        pq.write_table(pa.table({"key": ["k", "l"], "value": values}), tmp_path / "a.parquet")
+    except pa.ArrowNotImplementedError as error:
+        pytest.skip(f"this pyarrow writes no such file: {error}")
     segments(
         "append", uri, "orders", "--partitions", 1, "--format", "parquet", "--input", tmp_path / "a.parquet"
     )  # fmt: skip
