@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import json
 import pkgutil
 import re
 import sys
@@ -134,7 +135,7 @@ FACE: dict[str, tuple[str, ...]] = {
         *("roll", "retain", "compact", "vacuum", "table", "erase", "restore"),
         *("mirror", "promote", "verify", "Report"),
     ),
-    "spark_segments.kafka_protocol": ("capture", "CaptureOptions", "replay", "ReplayOptions"),
+    "spark_segments.kafka_protocol": ("capture", "CaptureOptions", "replay", "ReplayOptions", "Partitions"),
     "spark_segments": ("ProducerOptions", "spark_session", "lag", "progress_bar"),
     "spark_segments.polars": ("scan_topic",),
     "spark_segments.duckdb.TopicDatabase": ("sql",),
@@ -181,7 +182,11 @@ def _python_section(value: Any, name: str, heading: str, with_signature: bool = 
 
 
 def _signature(value: Any, name: str) -> str:
-    """How a function or class is called: on a line, or with a parameter a line where that is too long."""
+    """How a function or class is called: on a line, or with a parameter a line where that is too long. The
+    members of an enumeration.
+    """
+    if isinstance(value, type) and issubclass(value, Enum):
+        return "\n".join(f"{name}.{member.name} = {json.dumps(member.value)}" for member in value)
     if dataclasses.is_dataclass(value):
         shown = [parameter for parameter in dataclasses.fields(value) if parameter.init and parameter.name[0] != "_"]
         parameters = [f"{field.name}: {field.type}{_field_default(field)}" for field in shown]
