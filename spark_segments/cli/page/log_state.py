@@ -152,13 +152,17 @@ def sizes_now(snapshots: Iterable[Snapshot]) -> dict[str, int]:
     return {snapshot.topic: pc.sum(snapshot.live.column("log_bytes")).as_py() or 0 for snapshot in snapshots}
 
 
+def largest(log_bytes: Mapping[str, int]) -> list[str]:
+    """The topics whose growth is shown, the largest first."""
+    return sorted(log_bytes, key=lambda topic: (-log_bytes[topic], topic))[:TOPICS_GROWN]
+
+
 def growth(log: LogDir, log_bytes: Mapping[str, int]) -> dict[str, list[Size]]:
     """{topic: its sizes over time, oldest first} of the largest of these topics that have several versions."""
     if log.is_kafka:
         return {}
-    by_size = sorted(log_bytes, key=lambda topic: (-log_bytes[topic], topic))
     sizes_of: dict[str, list[Size]] = {}
-    for topic in by_size[:TOPICS_GROWN]:
+    for topic in largest(log_bytes):
         try:
             sizes_of[topic] = sizes(log.manifest(topic), VERSIONS_GROWN)
         except SegmentsError:  # it was deleted, or cannot be read: what the page says of it stands

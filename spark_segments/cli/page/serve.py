@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -37,6 +37,7 @@ from spark_segments.cli.page.log_state import (
     Begin,
     TopicsShown,
     growth,
+    largest,
     log_warnings,
     read_topics,
     sizes_now,
@@ -48,7 +49,9 @@ from spark_segments.cli.records.value_text import FormatOptions, guessed
 from spark_segments.errors import InvalidOptionError, SegmentsError, UnknownTopicError, ValueFormatError
 
 if TYPE_CHECKING:
+    from spark_segments.face.history import Size
     from spark_segments.face.logdir import LogDir
+    from spark_segments.log import Snapshot
 
 LOOPBACK = "127.0.0.1"
 REQUESTS_AT_A_TIME = 4
@@ -109,14 +112,15 @@ class Answer:
 
 @dataclass(slots=True)
 class Pages:
-    """The pages of a log directory, by path and query. Between requests guesses of formats are kept, and lines of the
-    table, by their topic's version.
+    """The pages of a log directory, by path and query. Between requests guesses of formats are kept, and by the version
+    of their topics lines of the table and growth.
     """
 
     log: LogDir
     formats: dict[str, str]
     table: TopicLines
     _guesses: dict[str, tuple[dict[str, str], list[str]]] = field(default_factory=dict)
+    _grown: tuple[set[tuple[str, int]], dict[str, list[Size]]] | None = None
     _guessing: Lock = field(default_factory=Lock)
 
     def warm(self) -> None:
@@ -201,9 +205,17 @@ class Pages:
             "kafka": self.log.is_kafka,
             "warnings": [*warnings, *shown.unreadable],
             "lags": lags,
-            "grown": growth(self.log, log_bytes),
+            "grown": self._growth(snapshots, log_bytes),
             "part": None if shown.is_all else shown,
         }
+
+    def _growth(self, snapshots: Sequence[Snapshot], log_bytes: Mapping[str, int]) -> dict[str, list[Size]]:
+        """As `growth`, read once for the versions of the largest topics: earlier versions open slowly."""
+        names = set(largest(log_bytes))
+        versions = {(topic.topic_id, topic.version) for topic in snapshots if topic.topic in names}
+        if self._grown is None or self._grown[0] != versions:
+            self._grown = versions, growth(self.log, log_bytes)
+        return self._grown[1]
 
     def _records(self, query: Mapping[str, str]) -> Answer:
         topic = _topic(query)
