@@ -48,6 +48,8 @@ class CustomBuildHook(BuildHookInterface):
         return [CYTHON] if system_compiler() else [CYTHON, ZIG]
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        if self.target_name != "wheel":  # an sdist has the sources alone
+            return
         if version == "editable":
             build(ROOT)
         else:
