@@ -15,7 +15,6 @@ called with the report or the error that the run ends with, or None where nobody
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from functools import wraps
 from importlib import import_module
@@ -49,11 +48,11 @@ def observed(job: str) -> Callable[[Callable[Arguments, Result]], Callable[Argum
     """Has the runs of a job's function observed under the job's name, but for dry runs."""
 
     def decorated(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
-        signature = inspect.signature(function)
-
         @wraps(function)
         def run(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
-            named = signature.bind(*args, **kwargs).arguments
+            import inspect  # not where the package is imported alone
+
+            named = inspect.signature(function).bind(*args, **kwargs).arguments
             observers = [] if named.get("dry_run") else [observe(job, named) for observe in provided("observe")]
             ends = [end for end in observers if end is not None]
             try:

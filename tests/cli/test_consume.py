@@ -106,6 +106,24 @@ def test_the_tail_is_the_newest_records_of_all_partitions_oldest_first(segments,
     assert [json.loads(line) for line in ran.lines] == everything[len(everything) - min(count, 60) :]
 
 
+def test_the_records_of_a_key_come_from_its_partition(segments, tmp_path):
+    log = LogDir.create(str(tmp_path / "log"))
+    log.create_topic("users", 3)
+    keys = [f"user-{number % 20}" for number in range(200)]
+    log.topic("users").append(pa.table({"key": keys, "value": [str(number) for number in range(200)]}))
+    log.topic("users").append([{"key": "user-7", "value": "elsewhere", "partition": number} for number in range(3)])
+    (home,) = set(segments("consume", log.uri, "users", "--key", "user-7", "-f", "%p\n").lines)
+    read = ("consume", log.uri, "users", "--key", "user-7", "-f", "%v ")
+    assert segments(*read).text.split() == [*map(str, range(7, 200, 20)), "elsewhere"]
+    assert segments(*read, "--all-partitions").text.split().count("elsewhere") == 3
+    assert segments(*read, "-n", 3).text == "7 27 47 " and segments(*read, "--tail", 1).text == "elsewhere "
+    log.topic("users").alter(partitions=5)  # the key is in another partition now, and was in this one
+    log.topic("users").append([{"key": "user-7", "value": "after"}])
+    assert {*segments(*read[:-1], "%v%p ").text.split()} > {f"7{home}", f"187{home}"}
+    assert segments(*read).text.split()[-1] in ("after", "elsewhere") and "after" in segments(*read).text
+    assert segments("consume", log.uri, "users", "--key", "user", "--key-format", "string").text == ""
+
+
 @pytest.mark.slow
 def test_the_tail_looks_behind_gaps_between_offsets(segments, tmp_path):
     log = LogDir.create(str(tmp_path / "log"))

@@ -223,8 +223,32 @@ def test_what_a_group_missed_is_an_error_with_the_way_out(segments, run, orders)
 
 
 def test_options_that_go_together_are_checked(run, orders):
-    assert "log end" in run("consume", orders.uri, "orders", "--follow", "--tail", "3").error
-    assert "poll interval" in run("consume", orders.uri, "orders", "--follow", "--poll-interval", "0").error
+    assert "log end" in run("consume", orders.uri, "orders", "--follow", "--end-offset", "3").error
+    assert "no --tail" in run("consume", orders.uri, "orders", "--group", "audit", "--tail", "3").error
+    assert "--key" in run("consume", orders.uri, "orders", "--all-partitions").error
+
+
+@pytest.mark.slow
+def test_a_reader_follows_behind_the_tail(segments, orders, python_environment):
+    values = segments("consume", orders.uri, "orders").lines
+    assert segments("consume", orders.uri, "orders", "--tail", "2", "--follow", "-n", "2").lines == values[-2:]
+    command = [
+        sys.executable,
+        "-m",
+        "spark_segments",
+        "consume",
+        orders.uri,
+        "orders",
+        "--tail",
+        "1",
+        "--follow",
+        "-n",
+        "3",
+    ]
+    with subprocess.Popen(command, env=python_environment, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout.readline().rstrip() == values[-1]
+        append(orders, "next", "last", "more")
+        assert process.stdout.read().split() == ["next", "last"]
 
 
 @pytest.mark.slow

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import random
 from pathlib import Path
 
 import pyarrow as pa
@@ -175,3 +176,17 @@ def test_restore_names_the_transactions_that_it_takes_back_and_forgets_them_on_r
     assert log.topic("orders").append(pa.table({"value": ["a"]}), ("loader", 3)) == {0: (4, 4)}
     latest = log.topic("orders").snapshot.version
     assert "Transactions" not in segments("topic", "restore", uri, "orders", "--version", latest).text
+
+
+def test_an_alteration_says_what_retention_takes_by_it(run, segments, tmp_path):
+    log = LogDir.create(str(tmp_path / "log"))
+    log.create_topic("orders", config={"segment.bytes": "1000", "retention.ms": "-1"})
+    for _ in range(5):
+        log.topic("orders").append([{"value": random.Random(1).randbytes(900)}])
+    roll(log, now_ms=log.storage.now_ms() + 8 * 86_400_000)
+    before = log.topic("orders").snapshot
+    ran = segments("topic", "alter", log.uri, "orders", "--config", "retention.bytes=2000", "--dry-run")
+    assert "take 2 records" in ran.error and ran.text == "Would alter topic orders.\n"
+    assert log.topic("orders").snapshot == before
+    assert "take" not in segments("topic", "alter", log.uri, "orders", "--config", "retention.bytes=100000").error
+    assert "Nothing to alter" in run("topic", "alter", log.uri, "orders").error

@@ -25,7 +25,7 @@ from spark_segments.cli.options import (
 )
 from spark_segments.cli.output import FAILED, Output, print_json, print_summary, print_table, tell
 from spark_segments.config import parse_overrides
-from spark_segments.errors import InvalidOptionError, SegmentsError
+from spark_segments.errors import InvalidOptionError, LogDirError, SegmentsError
 from spark_segments.log import Report
 from spark_segments.quantities import Bytes, human_bytes, span_ms
 
@@ -114,6 +114,8 @@ def _follow(
     while True:
         try:
             report = work()
+        except (InvalidOptionError, LogDirError):  # no later pass is another
+            raise
         except SegmentsError as error:  # a store that does not answer, say
             report = Report("mirror", dry_run=False)
             report.warn(str(error))

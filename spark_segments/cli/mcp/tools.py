@@ -174,7 +174,8 @@ class Tools:
             tail=count if newest else None, isolation_level="read_committed" if committed else "read_uncommitted",
         ).checked(asked)  # fmt: skip
         formats, guesses = guessed(self.log, topic, self.formats)
-        records = bounded(reader_of(self.log, asked, reading, formats), reading, asked)
+        ranges = reading.ranges(asked, formats)
+        records = bounded(reader_of(self.log, asked, reading, formats), reading, ranges)
         shown = Properties.of(["print.json=true"])
         text = answered(lambda answer: write_records(answer, records, shown, count))
         if not text:

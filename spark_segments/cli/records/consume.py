@@ -9,6 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from spark_segments.ahead import reading_threads
 from spark_segments.cli import completion
@@ -29,6 +30,7 @@ from spark_segments.cli.records.follow import Follower, GroupReader, consume_rou
 from spark_segments.cli.records.record_text import LineTemplate, Properties, write_records
 from spark_segments.cli.records.value_text import ConsoleOptions, guessed
 from spark_segments.errors import InvalidOptionError
+from spark_segments.log import Eras
 from spark_segments.quantities import span_ms
 
 if TYPE_CHECKING:
@@ -41,6 +43,8 @@ class Reading:
     """Which records are read, in what way, and how they are printed."""
 
     partition: int | None = option("Read this partition only.")
+    key: str | None = option("Print the records of this key, from the partition that its hash gives.", metavar="KEY")
+    all_partitions: bool = flag("With --key: from every partition, where writers choose partitions themselves.")
     offset: str = option(
         "The first offset; -N counts from the log end; also earliest, latest, s@TIME, e@TIME.",
         "-o",
@@ -83,18 +87,52 @@ class Reading:
             raise InvalidOptionError(
                 "The log start is not the only beginning", expected="one", found="--from-beginning"
             )
-        past = (self.tail, self.end_offset, reading.to_time or None, self.version)
+        past = (self.end_offset, reading.to_time or None, self.version)
         if (self.follow or self.group is not None) and past != (None,) * len(past):
             raise InvalidOptionError(
                 "A reader that follows, or reads in a group, ends at the log end",
-                expected="no --tail, --end-offset, --to-time, --version or e@TIME",
+                expected="no --end-offset, --to-time, --version or e@TIME",
             )
+        if self.group is not None and (self.tail is not None or self.key is not None):
+            raise InvalidOptionError("A group has read all before its positions", expected="no --tail and no --key")
+        if self.all_partitions and self.key is None:
+            raise InvalidOptionError("All partitions are read without a key", expected="--key")
         return reading
 
-    def ranges(self, topic: Topic) -> dict[int, tuple[int, int]]:
+    def partitions(self, topic: Topic, formats: Mapping[str, str]) -> list[int]:
+        """The partitions to read. Those of a key: by Kafka's partitioner and the numbers of partitions that the topic
+        had. All, where nobody knows those numbers, where the key's bytes are not its text, and for a reader that
+        follows, since partitions may be added.
+        """
+        if self.partition is not None:
+            return [self.partition]
+        count = len(topic.offsets())
+        is_text = formats.get("key.format", "string") in ("string", "binary", "uuid")
+        if self.key is None or self.all_partitions or self.follow or not is_text:
+            return list(range(count))
+        from spark_segments.format.encoding.partitioner import murmur2_partitions
+
+        eras = Eras.of(topic.snapshot)
+        counts = {count} if eras is None else {count, *map(len, eras.ends)} if eras.ends else range(1, count + 1)
+        keys = pa.array([self.key.encode()], pa.binary())
+        return sorted({int(murmur2_partitions(keys, number)[0]) for number in counts})
+
+    def only_its_key(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """The records of the key. Raises InvalidOptionError where keys are of a type without text."""
+        for batch in batches:
+            if self.key is not None:
+                keys = batch.column("key")
+                try:
+                    wanted = pa.scalar(self.key).cast(keys.type)
+                except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+                    raise InvalidOptionError("The text is no key", expected=keys.type, found=self.key) from None
+                batch = batch.filter(pc.equal(keys, wanted))
+            yield batch
+
+    def ranges(self, topic: Topic, formats: Mapping[str, str]) -> dict[int, tuple[int, int]]:
         """{partition: (first offset, end offset)}. What is past the end is said on standard error."""
         bounds = topic.offsets()
-        wanted = sorted(bounds) if self.partition is None else [self.partition]
+        wanted = self.partitions(topic, formats)
         starts = offsets_at(topic, self.from_time) if self.from_time else {}
         ends = offsets_at(topic, self.to_time) if self.to_time else {}
         ranges, past = {}, []
@@ -138,17 +176,20 @@ def reader_of(log: LogDir, topic: Topic, reading: Reading, formats: Mapping[str,
         offsets: Mapping[int, tuple[int, int]], version: int | None = None, columns: list[str] | None = None
     ) -> Iterator[pa.RecordBatch]:
         asked = topic if version is None else log.topic(topic.name, version=version)
-        wanted_formats = formats if columns is None else None
+        decoded = reading.key is not None or columns is None
+        names = columns if columns is None or reading.key is None else [*columns, "key"]
         isolation = reading.isolation_level
-        scan = asked.scan(offsets=dict(offsets), columns=columns, isolation=isolation, formats=wanted_formats)
-        return scan.batches(threads=reading_threads(log.storage))
+        scan = asked.scan(
+            offsets=dict(offsets), columns=names, isolation=isolation, formats=formats if decoded else None
+        )
+        batches = reading.only_its_key(scan.batches(threads=reading_threads(log.storage)))
+        return batches if columns is None else (batch.select(columns) for batch in batches)
 
     return read
 
 
-def bounded(read: Read, reading: Reading, topic: Topic) -> Iterator[pa.RecordBatch]:
+def bounded(read: Read, reading: Reading, ranges: Mapping[int, tuple[int, int]]) -> Iterator[pa.RecordBatch]:
     """The records of a reading that ends at the log end or before."""
-    ranges = reading.ranges(topic)
     return read(ranges) if reading.tail is None else last_records(read, ranges, reading.tail)
 
 
@@ -187,6 +228,7 @@ def consume(reading: Reading, location: LogOptions, values: ConsoleOptions, topi
       --from-time "2 hours ago" --property print.key=true
     Example: segments consume /data/log orders -o -10 -f '%p %o %k %v\\n'
     Example: segments consume /data/log orders --follow --group audit
+    Example: segments consume /data/log orders --key ada@example.org
     """
     log = location.open()
     handle = log.topic(topic, reading.version)
@@ -203,12 +245,17 @@ def consume(reading: Reading, location: LogOptions, values: ConsoleOptions, topi
             print(guess, file=sys.stderr)
     write = partial(write_records, sys.stdout.buffer, properties=shown, template=lines)
     read = reader_of(log, handle, reading, formats)
+    ranges, most = reading.ranges(handle, formats), reading.max_messages
     if not reading.follow and reading.group is None:
-        write(bounded(read, reading, handle), limit=reading.max_messages)
+        write(bounded(read, reading, ranges), limit=most)
         return
-    ranges = reading.ranges(handle)
     group = None if reading.group is None else GroupReader(log, topic, reading.group)
     starts = {number: start for number, (start, _) in ranges.items()}
+    if reading.tail is not None:
+        stable = handle.snapshot.offset_bounds(reading.isolation_level)
+        starts = {number: max(starts[number], stable[number][1]) for number in starts}
+        written = write(bounded(read, reading, {n: (ranges[n][0], starts[n]) for n in starts}), limit=most)
+        most = None if most is None else most - written
     if group is not None:
         starts |= group.starts(log.topic(topic).snapshot, [*ranges])
     follower = Follower(
@@ -216,6 +263,4 @@ def consume(reading: Reading, location: LogOptions, values: ConsoleOptions, topi
         all_partitions=reading.partition is None, committed=reading.isolation_level == "read_committed",
     )  # fmt: skip
     poll_seconds = span_ms(reading.poll_interval) / 1000 if reading.follow else None
-    consume_rounds(
-        follower, partial(write, limit=None), group=group, poll_seconds=poll_seconds, most=reading.max_messages
-    )
+    consume_rounds(follower, partial(write, limit=None), group=group, poll_seconds=poll_seconds, most=most)

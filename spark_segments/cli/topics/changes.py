@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import sys
 from collections.abc import Sequence
@@ -33,7 +34,7 @@ from spark_segments.config import parse_overrides, topic_config
 from spark_segments.config.table import KEYS
 from spark_segments.errors import InvalidOptionError, SegmentsError, UnknownTopicError
 from spark_segments.log import Erasure, Report
-from spark_segments.quantities import human_bytes
+from spark_segments.quantities import human_bytes, plural
 
 if TYPE_CHECKING:
     from spark_segments.face.logdir import LogDir
@@ -75,17 +76,23 @@ def alter(
     delete_config: list[str] | None = option(
         "Return a setting to its default; may be given several times.", metavar="NAME", autocompletion=setting_names
     ),
+    dry_run: bool = DRY_RUN,
 ) -> None:
     """Changes the configuration of topics, or raises their number of partitions.
 
     Where records have keys, new records of a key may go to another
     partition then. The view latest finds a key's newest record in any.
 
+    It says what the next roll and retain take by the new settings, and would
+    not take by those of before.
+
     Example: segments topic alter /data/log orders \\
       --config cleanup.policy=compact --delete-config retention.ms
     """
     changes: dict[str, str | None] = dict(parse_overrides(config or []))
     changes |= dict.fromkeys(delete_config or [])
+    if not changes and partitions is None:
+        raise InvalidOptionError("Nothing to alter", expected="--config, --delete-config or --partitions")
     log = location.open()
     names = log.named(topic)
     for name in delete_config or []:
@@ -97,8 +104,34 @@ def alter(
         before = log.topic(name)
         if partitions is not None and partitions > len(before.offsets()) and _has_keys(before):
             print(f"warning: topic {name}: {KEYS_MOVE}", file=sys.stderr)
+        print_what_goes(log, name, changes)
+        if dry_run:
+            print(f"Would alter topic {name}.")
+            continue
         log.topic(name).alter(changes, partitions)
         print(f"Altered topic {name}.")
+
+
+def print_what_goes(log: LogDir, topic: str, changes: dict[str, str | None]) -> None:
+    """Says on standard error what roll and retain take by changed settings, where it is more than without them."""
+    from spark_segments.maintenance import retain, roll
+
+    snapshot = log.topic(topic).snapshot
+    config = {name: value for name, value in {**snapshot.config, **changes}.items() if value is not None}
+    topic_config(config, log.defaults)
+    taken = []
+    for its_config in (snapshot.config, config):
+        planned = {topic: dataclasses.replace(snapshot, config=its_config)}
+        for job in (roll, retain):
+            report = job(log, topics=[topic], dry_run=True, planned=planned)
+        taken.append((report.records_in - report.records_out, report.bytes_in - report.bytes_out))
+    (before, _), (records, size) = taken
+    if records > before:
+        print(
+            f"warning: topic {topic}: the next roll and retain take {plural(records, 'record')} "
+            f"({human_bytes(size)}) by these settings",
+            file=sys.stderr,
+        )
 
 
 def _has_keys(topic: Topic) -> bool:
