@@ -87,6 +87,11 @@ _PARTITION: tuple[_Metric, ...] = (
     ("kafka_log_log_logstartoffset", "", "The first offset of the log.", "log_start_offset"),
     ("kafka_log_log_logendoffset", "", "The next offset to be given out.", "log_end_offset"),
     (
+        *("kafka_cluster_partition_laststableoffsetlag", ""),
+        "Offsets that committed reads do not get, for a transaction is open.",
+        "last_stable_offset_lag",
+    ),
+    (
         *("kafka_log_log_numlogsegments", "", "Segments: sealed ones, and the active segment where it has records."),
         lambda line: line["segments"] + (line["chunks"] > 0),
     ),

@@ -357,6 +357,12 @@ class Replay:
                 "that of records without a key of several partitions"
             )
         topic.warnings += [
+            f"{snapshot.topic}-{number}: offsets {stable} to {end - 1} are left out: they wait for the end of a "
+            "transaction that is open here"
+            for number, (_, end) in snapshot.offset_bounds().items()
+            if (stable := bounds[number][1]) < end and before is None
+        ]
+        topic.warnings += [
             f"{snapshot.topic}-{number}: {hole}"
             for number in ends
             for hole in Hole.within(snapshot, number, places[number], ends[number])

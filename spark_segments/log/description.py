@@ -20,7 +20,8 @@ def describe(snapshot: Snapshot, config: TopicConfig) -> dict[str, Any]:
     `shared`: how many shared objects the log has a part of, and the .log bytes of that part. `holes`: offsets that are
     missing though no policy took them. `undecided`: transactions whose end was gone before it was captured. `captured`:
     of partitions that come from a running cluster, when all was here last, the cluster's high watermark as seen last,
-    how many offsets of it are missing here, whether one came too late.
+    how many offsets of it are missing here, whether one came too late. A partition's `last_stable_offset_lag`: offsets
+    that committed reads do not get, for a transaction is open.
     """
     partitions = snapshot.partitions.to_pylist()
     count = len(partitions)
@@ -37,6 +38,7 @@ def describe(snapshot: Snapshot, config: TopicConfig) -> dict[str, Any]:
     records, size_bytes = by_row(live.column("records").to_numpy()), by_row(log_bytes)
     compacted = "compact" in config.cleanup_policy
     ratios = dirty_ratios(snapshot) if compacted else {}
+    stable = [max(row["last_stable_offset"], row["log_start_offset"]) for row in partitions]
     return {
         "topic": snapshot.topic,
         "topic_id": snapshot.topic_id,
@@ -69,6 +71,8 @@ def describe(snapshot: Snapshot, config: TopicConfig) -> dict[str, Any]:
                 "size_bytes": size_bytes[number],
                 "dirty_ratio": ratios.get(row["partition"], 0.0) if compacted else None,
                 "first_dirty_offset": row["first_dirty_offset"],
+                "last_stable_offset": stable[number],
+                "last_stable_offset_lag": row["log_end_offset"] - stable[number],
             }
             for number, row in enumerate(partitions)
         ],

@@ -81,7 +81,7 @@ def main() -> int:
 
         command = ["replay", log.uri, address, "--topic", _TOPIC, "--rename", f"{_TOPIC}=copy"]
         size = sum(row["records"] for row in log.topic(_TOPIC).describe()["partitions"]) * _RECORD_BYTES
-        rate = str(max(1, int(size / max(1, arguments.replay))))  # a second of work a run
+        rate = f"{max(1, int(size / max(1, arguments.replay)))}B"  # a second of work a run
         killed = _killed([*command, "--max-rate", rate], arguments.replay, chance, lambda: None)
         _run(command)
         records = sent_once(log, address, _TOPIC)
@@ -107,7 +107,7 @@ def _golden(count: int, chance: random.Random) -> None:
         ):  # a topic a run: this broker forgets what is committed before a transaction that ends
             name = log.topics()[number % len(names)]  # by a kill, where that is not the first of its process
             size = log.topic(name).scan(columns=["key", "value"]).to_table().nbytes
-            rate = str(max(1, size * len(names) // count))  # a second of work a run
+            rate = f"{max(1, size * len(names) // count)}B"  # a second of work a run
             replayed = ["replay", log.uri, address, "--topic", name, "--max-rate", rate]
             killed += _killed(replayed, 1, chance, lambda: None)
         _run(["replay", log.uri, address, *topics])
@@ -180,7 +180,7 @@ def _idempotent(count: int, chance: random.Random) -> None:
         cluster.make("copy", PARTITIONS)
         command = ["replay", log.uri, cluster.addresses[0], "--topic", _TOPIC, "--rename", f"{_TOPIC}=copy"]
         command += ["--idempotent"]
-        rate = str(len(rows) * len("value ") * 5 // count)  # a second of work a run
+        rate = f"{len(rows) * len('value ') * 5 // count}B"  # a second of work a run
         killed = 0
         for _ in range(count):
             killed += _killed([*command, "--max-rate", rate], 1, chance, lambda: None, _PROGRAM_WITHOUT_SETTINGS)

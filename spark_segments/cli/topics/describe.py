@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -23,6 +23,7 @@ from spark_segments.cli.options import (
 from spark_segments.cli.output import FAILED, Output, print_json, print_table, print_text, shown_hole
 from spark_segments.config import TopicConfig, topic_config
 from spark_segments.errors import SegmentsError, UnknownTopicError, escaped
+from spark_segments.format.sidecars.producer_state import parse_producer_snapshot
 from spark_segments.log import Captured, Undecided
 from spark_segments.log import describe as describe_topic
 from spark_segments.quantities import Bytes, human_bytes
@@ -107,6 +108,21 @@ def describe(
         raise typer.Exit(FAILED)
 
 
+def _open(snapshot: Snapshot, rows: Sequence[dict[str, Any]]) -> Iterator[tuple[dict[str, Any], str]]:
+    """(a partition's line, a sentence) where a transaction that is open keeps offsets from committed reads."""
+    for row in rows:
+        if not row["last_stable_offset_lag"]:
+            continue
+        producers = snapshot.partition(row["partition"]).producer_snapshot
+        waits = [
+            f"producer {entry.producer_id} since offset {entry.current_txn_first_offset}"
+            for entry in (parse_producer_snapshot(producers) if producers else ())
+            if entry.current_txn_first_offset >= 0
+        ]
+        text = f"{row['last_stable_offset_lag']} offsets from the last stable offset {row['last_stable_offset']} on"
+        yield row, f"{text} wait for the end of a transaction: {', '.join(waits) or 'of an unknown producer'}"
+
+
 def _print(topics: Sequence[tuple[Snapshot, TopicConfig]], output: Output, *, single: bool) -> None:
     described = []
     for snapshot, config in topics:
@@ -134,6 +150,8 @@ def _print(topics: Sequence[tuple[Snapshot, TopicConfig]], output: Output, *, si
             print_table([*SHORT.values()], ([row[name] for name in SHORT] for row in rows))
         else:
             print_table(list(rows[0]), (list(row.values()) for row in rows))
+        for row, text in _open(snapshot, topic["partitions"]):
+            print(f"Open: {topic['topic']}-{row['partition']}: {text}")
         for hole in topic["holes"]:
             print(f"Hole: {shown_hole({'topic': topic['topic'], **hole})}")
         for transaction in Undecided.of(snapshot.states):
