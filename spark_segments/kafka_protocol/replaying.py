@@ -55,6 +55,7 @@ from spark_segments.log import (
     offsets_for_times,
 )
 from spark_segments.progress import Progress
+from spark_segments.quantities import plural
 
 if TYPE_CHECKING:
     from spark_segments.log.reading.scan import Offsets
@@ -397,7 +398,7 @@ class Replay:
         if topic.there is not None:
             if len(topic.there.ends) < count and not self._rehashes:
                 yield (
-                    f"topic {topic.target} has {len(topic.there.ends)} partitions, and {count} are needed: "
+                    f"topic {topic.target} has {plural(len(topic.there.ends), 'partition')}, and {count} are needed: "
                     "--partitions rehash sends records by their keys"
                 )
             is_new = topic.new == topic.ends.keys() if self._rehashes else bool(topic.new)

@@ -222,7 +222,7 @@ def test_a_dry_run_makes_nothing(broker: str, log: LogDir, name: str) -> None:
         ({"message.timestamp.type": "LogAppendTime"}, 2, "replaces the times"),
         ({"retention.ms": "1000"}, 2, "would remove records at once"),
         ({"message.timestamp.before.max.ms": "1000"}, 2, "refuses times"),
-        ({}, 1, "has 1 partitions, and 2 are needed"),
+        ({}, 1, "has 1 partition, and 2 are needed"),
     ],
 )
 def test_a_cluster_that_would_not_keep_the_records_is_refused(

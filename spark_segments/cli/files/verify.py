@@ -27,7 +27,7 @@ from spark_segments.errors import InvalidOptionError, SegmentsError, StorageErro
 from spark_segments.maintenance.rebuild.rebuild import rebuild_manifest
 from spark_segments.maintenance.verification.evidence import Signing, read_signed
 from spark_segments.maintenance.verification.verify import verify as look_for_faults
-from spark_segments.quantities import Bytes, human_bytes
+from spark_segments.quantities import Bytes, human_bytes, plural
 
 if TYPE_CHECKING:
     from spark_segments.face.logdir import LogDir
@@ -149,12 +149,13 @@ def report_lines(report: Report) -> Iterator[str]:
             yield f"repaired: {line['topic']}-{line['partition']}: {line['path']} is {line['new_path']} now"
     if (signed := details.get("signed")) is not None:
         when = datetime.fromtimestamp(signed["verified_ms"] / 1000, UTC).isoformat(timespec="seconds")
-        yield f"signed: {signed['list']}: {signed['files']:,} files, {when}, {signed['tool']}, key {signed['key']}"
+        files = plural(signed["files"], "file")
+        yield f"signed: {signed['list']}: {files}, {when}, {signed['tool']}, key {signed['key']}"
     count = len(report.findings) + details["findings_left_out"]
     yield (
-        f"verify{' (deep)' if details['deep'] else ''}: {len(report.topics):,} topics, "
-        f"{details['partitions']:,} partitions, {details['segments']:,} segments, "
-        f"{human_bytes(report.bytes_in)} read, {f'{count:,} faults' if count else 'no faults'}, "
+        f"verify{' (deep)' if details['deep'] else ''}: {plural(len(report.topics), 'topic')}, "
+        f"{plural(details['partitions'], 'partition')}, {plural(details['segments'], 'segment')}, "
+        f"{human_bytes(report.bytes_in)} read, {plural(count, 'fault') if count else 'no faults'}, "
         f"{report.seconds:.1f} s"
     )
 

@@ -27,7 +27,7 @@ from spark_segments.cli.output import FAILED, Output, print_json, print_summary,
 from spark_segments.config import parse_overrides
 from spark_segments.errors import InvalidOptionError, LogDirError, SegmentsError
 from spark_segments.log import Report
-from spark_segments.quantities import Bytes, human_bytes, span_ms
+from spark_segments.quantities import Bytes, human_bytes, plural, span_ms
 
 if TYPE_CHECKING:
     from spark_segments.face.logdir import LogDir
@@ -137,7 +137,7 @@ def _print(report: Report, output: Output) -> None:
     values = ({**line, "records": line["records_out"], "bytes": Bytes(line["bytes_out"])} for line in lines)
     if lines:
         print_table(columns, ([line.get(name) for name in columns] for line in values))
-    topics = f"{len(result['partitions']):,} topics ({result['failed']:,} failed)"
+    topics = f"{plural(len(result['partitions']), 'topic')} ({result['failed']:,} failed)"
     size = human_bytes(result["bytes_out"])
     print_summary(
         f"mirror: {topics}, {result['details'].get('commits', 0):,} commits, {result['records_out']:,} records, "

@@ -27,7 +27,7 @@ from spark_segments.cli.output import FAILED, FOUND_FAULTS, Output, print_json, 
 from spark_segments.errors import MissingExtraError
 from spark_segments.kafka_protocol.capture_options import Divergence
 from spark_segments.progress import progress_bar
-from spark_segments.quantities import human_bytes, span_ms, volume_bytes
+from spark_segments.quantities import human_bytes, plural, span_ms, volume_bytes
 
 if TYPE_CHECKING:
     from spark_segments.log import Report
@@ -135,7 +135,7 @@ def _print(report: Report, output: Output) -> None:
     for line in report.partitions:
         lag = f", {line['lag']} behind" if "lag" in line else ""
         size = human_bytes(line["bytes_out"])
-        print(f"{line['topic']}: {line['records_out']:,} records in {size} of batches{lag}", flush=True)
+        print(f"{line['topic']}: {plural(line['records_out'], 'record')} in {size} of batches{lag}", flush=True)
 
 
 def _groups_line(report: Report, patterns: list[str]) -> str:

@@ -191,7 +191,8 @@ def _content(log: LogDir, topic: str, *, force: bool) -> tuple[str, int | None, 
             raise
         return f"topic {topic}, whose content is not known ({error.message})", None, None
     records, size = (pc.sum(snapshot.live.column(name)).as_py() or 0 for name in ("records", "log_bytes"))
-    what = f"topic {topic}: {len(snapshot.partitions):,} partitions, {records:,} records, {human_bytes(size)}"
+    content = plural(len(snapshot.partitions), "partition"), plural(records, "record"), human_bytes(size)
+    what = f"topic {topic}: {', '.join(content)}"
     return what, snapshot.version, duration(topic_config(snapshot.config, log.defaults).file_delete_delay_ms)
 
 
