@@ -75,6 +75,10 @@ def test_description_is_the_same(witness: LogDir, topic: str) -> None:
     # A later release may know more settings and say more: those of then keep their values.
     expected_config = expected.pop("config")
     assert {key: found["config"][key] for key in expected_config} == expected_config
+    lines, expected_lines = found["partitions"], expected.pop("partitions")
+    assert [
+        {key: line[key] for key in known} for line, known in zip(lines, expected_lines, strict=True)
+    ] == expected_lines
     assert {key: found[key] for key in expected} == expected
 
 

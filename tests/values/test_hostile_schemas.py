@@ -16,6 +16,7 @@ import pytest
 
 from spark_segments import LogDir
 from spark_segments.cli.page.serve import Pages
+from spark_segments.cli.page.topic_table import TopicLines
 from spark_segments.cli.records.value_text import guessed
 from spark_segments.errors import InvalidOptionError, SegmentsError
 from spark_segments.values import protobuf
@@ -152,7 +153,7 @@ def test_a_value_that_is_nested_without_an_end_is_read_or_one_error(tmp_path: Pa
             assert sum(batch.num_rows for batch in log.topic("orders").scan(formats=formats).batches()) == 1
         except SegmentsError as error:
             assert "\n" not in str(error)
-        pages = Pages(log, dict(formats))
+        pages = Pages(log, dict(formats), TopicLines(log))
         for path in ("/records", "/record"):
             assert pages.answer(path, {"topic": "orders", "offset": "0"}).status < 500
     assert isinstance(guessed(log, "orders", {}), tuple)

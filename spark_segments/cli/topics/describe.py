@@ -23,7 +23,6 @@ from spark_segments.cli.options import (
 from spark_segments.cli.output import FAILED, Output, print_json, print_table, print_text, shown_hole
 from spark_segments.config import TopicConfig, topic_config
 from spark_segments.errors import SegmentsError, UnknownTopicError, escaped
-from spark_segments.format.sidecars.producer_state import parse_producer_snapshot
 from spark_segments.log import Captured, Undecided
 from spark_segments.log import describe as describe_topic
 from spark_segments.quantities import Bytes, human_bytes
@@ -113,6 +112,8 @@ def _open(snapshot: Snapshot, rows: Sequence[dict[str, Any]]) -> Iterator[tuple[
     for row in rows:
         if not row["last_stable_offset_lag"]:
             continue
+        from spark_segments.format.sidecars.producer_state import parse_producer_snapshot  # kernels, which few need
+
         producers = snapshot.partition(row["partition"]).producer_snapshot
         waits = [
             f"producer {entry.producer_id} since offset {entry.current_txn_first_offset}"

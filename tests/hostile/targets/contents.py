@@ -247,13 +247,14 @@ def schemas() -> Run:
 def page_requests() -> Run:
     from spark_segments import LogDir
     from spark_segments.cli.page.serve import Pages, server
+    from spark_segments.cli.page.topic_table import TopicLines
 
     log = LogDir.create(tempfile.mkdtemp() + "/log")
     log.create_topic("orders", 2)
     mark = "<b id=stranger>\x1b[31m\u202e"
     values = [mark, "[" * 100_000, '{"a":' * 500 + "1" + "}" * 500, mark * 100, "\0\xff", '{"x": "' + mark[:16] + '"}']
     log.topic("orders").append([{"key": one, "value": one, "headers": [(mark, one.encode())]} for one in values])
-    pages = Pages(log, {})
+    pages = Pages(log, {}, TopicLines(log))
     made = server(log, 0)
     threading.Thread(target=made.serve_forever, daemon=True).start()
     goods = [
