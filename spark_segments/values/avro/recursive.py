@@ -1,7 +1,8 @@
 """Rows of Avro schemas with a record that contains itself, read by plain code: Arrow has no type for such a record.
 
-Within itself it is JSON text, as in Protobuf: bytes are base64, decimals and times are text as Python writes them, a
-union is its value alone. Rules: Avro specification 1.12, "Binary Encoding".
+Within itself it is JSON text, as in Protobuf: bytes are base64, decimals and times are text as Python writes them, NaN
+and infinities are text as in all JSON here, a union is its value alone. A time beyond the years 1 to 9999 is refused.
+Rules: Avro specification 1.12, "Binary Encoding".
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import base64
 import decimal
 import json
+import math
 import struct
 import uuid
 from typing import Any
@@ -16,6 +18,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from spark_segments.errors import reason_of
 from spark_segments.values.avro import operations as k
 from spark_segments.values.avro.schema import Node
 from spark_segments.values.undecodable import Undecodable, refused_by_arrow
@@ -50,10 +53,13 @@ class RecursiveReader:
                     raise Undecodable(k.REASONS[k.TRAILING])
             except Undecodable as error:
                 raise Undecodable(error.reason, row) from None
-            except UnicodeDecodeError:
-                raise Undecodable("text that is not UTF-8", row) from None
-        with refused_by_arrow():
-            return pa.array(values, self._node.type)
+            except (ArithmeticError, ValueError) as error:  # no UTF-8, or a number, a date or a time out of range
+                raise Undecodable(reason_of(error), row) from None
+        try:
+            with refused_by_arrow():
+                return pa.array(values, self._node.type)
+        except OverflowError as error:
+            raise Undecodable(reason_of(error)) from None
 
 
 class _Row:
@@ -117,6 +123,8 @@ class _Row:
         if node.kind == "union":
             return self.plain(node.children[self.branch(node)], level)
         value = self.leaf(node)
+        if node.kind in _FLOATS and not math.isfinite(value):  # by the rule of all JSON here
+            return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
         return value if node.logical is None or value is None else pa.scalar(value, node.type).as_py()
 
     def branch(self, node: Node) -> int:

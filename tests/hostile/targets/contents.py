@@ -38,6 +38,19 @@ AVRO = json.dumps(
         ],
     }
 )
+AVRO_TREE = json.dumps(
+    {
+        "type": "record",
+        "name": "Tree",
+        "fields": [
+            {"name": "at", "type": {"type": "long", "logicalType": "timestamp-millis"}},
+            {"name": "price", "type": {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2}},
+            {"name": "share", "type": "double"},
+            {"name": "left", "type": ["null", "Tree"]},
+            {"name": "others", "type": {"type": "array", "items": ["string", "Tree"]}},
+        ],
+    }
+)
 JSON_SCHEMA = json.dumps(
     {
         "type": "object",

@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 from spark_segments.errors import SegmentsError
 from tests.hostile.mutations import NO_TEXT, mutated
 from tests.hostile.targets import Run
-from tests.hostile.targets.contents import AVRO, CONNECT, JSON_SCHEMA, mutated_json
+from tests.hostile.targets.contents import AVRO, AVRO_TREE, CONNECT, JSON_SCHEMA, mutated_json
 
 TABLES = 500
 """One of so many inputs becomes a table beside a topic, by the command's own way."""
@@ -97,6 +97,9 @@ def _binary_kinds(registry: str) -> list[_Kind]:
     ]
     kinds = [_Kind({"value.format": name}, numbers) for name in ("short", "int", "long", "float", "double")]
     kinds.append(_Kind({"value.format": "avro", "value.schema": AVRO}, [body]))
+    leaf = b"\x80\x80\x01\x04\x01\x02" + struct.pack("<d", 0.5) + b"\0\0"
+    tree = b"\0\2\x07" + struct.pack("<d", -1.0) + b"\2" + leaf + b"\4\0\2x\2" + leaf + b"\0"
+    kinds.append(_Kind({"value.format": "avro", "value.schema": AVRO_TREE}, [leaf, tree]))
     kinds.append(
         _Kind(
             {"value.format": "avro", "schema.registry": registry, "value.subject": "avro"},
