@@ -115,22 +115,25 @@ class DirectoryRegistry(Registry):
         return next((schema_id for schema_id in ids if self.schema(schema_id, subject) == schema), None)
 
     def _load(self, context: str, schema_id: int) -> Schema:
-        guids = {name: guid for guid, name in self._index()["guids"].items()}
-        guid = guids.get(qualified_in(context, str(schema_id)))
-        schema = self._read(context, str(schema_id), schema_id, guid)
+        index, name = self._index(), qualified_in(context, str(schema_id))
+        guid = next((guid for guid, known in index["guids"].items() if known == name), None)
+        schema = self._read(index, context, str(schema_id), schema_id, guid)
         if schema is None:
             raise self._missing(context, schema_id)
         return schema
 
     def _load_guid(self, guid: str) -> Schema:
-        name = self._index()["guids"].get(guid, guid)
-        schema = self._read(context_of(name), name.rpartition(":")[2], None, guid)
+        index = self._index()
+        name = index["guids"].get(guid, guid)
+        schema = self._read(index, context_of(name), name.rpartition(":")[2], None, guid)
         return super()._load_guid(guid) if schema is None else schema
 
-    def _read(self, context: str, name: str, schema_id: int | None, guid: str | None) -> Schema | None:
-        """The schema in the file of this name, without its suffix."""
+    def _read(
+        self, index: Mapping[str, Any], context: str, name: str, schema_id: int | None, guid: str | None
+    ) -> Schema | None:
+        """The schema in the file of this name, without its suffix; None where there is none."""
         storage = Storage(self.address, self._options)
-        references = references_of_json(self._index()["references"].get(qualified_in(context, name), ()), context)
+        references = references_of_json(index["references"].get(qualified_in(context, name), ()), context)
         for kind, suffix in _SUFFIXES.items():
             with contextlib.suppress(FileNotFoundError), self._understood(f"The schema {name}"):
                 text = bytes(storage.read(f"{_folder(context)}{name}.{suffix}")).decode()

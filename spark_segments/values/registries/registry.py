@@ -70,21 +70,19 @@ class Registry:
 
     def __init__(self) -> None:
         self._schemas: dict[tuple[str, int], Schema] = {}
-        self._guids: list[str] = []
+        self._guids: dict[str, int] = {}
 
     def schema(self, schema_id: int, subject: str | None = None) -> Schema:
         """The schema of an id in the context of a subject. Raises RegistryError where there is none."""
         place = context_of(subject), schema_id
         if place not in self._schemas:
-            guids = self._guids[schema_id - _FIRST_OF_GUIDS :] if schema_id >= _FIRST_OF_GUIDS else []
-            self._schemas[place] = self._load_guid(guids[0]) if guids else self._load(*place)
+            guid = next((guid for guid, number in self._guids.items() if number == schema_id), None)
+            self._schemas[place] = self._load(*place) if guid is None else self._load_guid(guid)
         return self._schemas[place]
 
     def number_of_guid(self, guid: str) -> int:
         """An id that stands for the schema with a GUID, in this process, whether the registry has it or not."""
-        if guid not in self._guids:
-            self._guids.append(guid)
-        return _FIRST_OF_GUIDS + self._guids.index(guid)
+        return self._guids.setdefault(guid, _FIRST_OF_GUIDS + len(self._guids))
 
     def version(self, subject: str, version: int = LATEST_VERSION) -> Schema | None:
         """A version of a subject, by default its newest; None where there is none."""
