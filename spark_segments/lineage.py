@@ -8,9 +8,10 @@ https://openlineage.io/spec/2-0-2/OpenLineage.json, names of datasets: https://o
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -37,6 +38,7 @@ _SIDES = {
 }
 """{job: (kind of its inputs, kind of its outputs)}. All others read topics, and write them anew."""
 
+_SUMS = ("records_in", "bytes_in", "records_out", "bytes_out")
 _OTHERS = ("leader", "servers", "table_uri", "source", "target")
 """Arguments that name what a job works on beside the log directory."""
 
@@ -47,34 +49,27 @@ def datasets(
     """The datasets of a job, from the lines of its report. `other`: the table, the leader's log directory, the Kafka
     directory or the servers of the cluster that it works on beside the log directory.
     """
-    from openlineage.client.event_v2 import InputDataset, OutputDataset
-    from openlineage.client.facet_v2 import (
-        DatasetFacet,
-        input_statistics_input_dataset,
-        output_statistics_output_dataset,
-    )
+    from openlineage.client import event_v2, facet_v2
 
-    read = input_statistics_input_dataset.InputStatisticsInputDatasetFacet
-    written = output_statistics_output_dataset.OutputStatisticsOutputDatasetFacet
+    read = facet_v2.input_statistics_input_dataset.InputStatisticsInputDatasetFacet
+    written = facet_v2.output_statistics_output_dataset.OutputStatisticsOutputDatasetFacet
     topics: dict[str, list[Mapping[str, Any]]] = {}
     for line in lines:
         topics.setdefault(line["topic"], []).append(line)
     inputs, outputs = [], []
     input_kind, output_kind = _SIDES.get(job, ("topic", "topic"))
     for topic, its in sorted(topics.items()):
-        sums = [
-            sum(line.get(f"{unit}_{way}", 0) for line in its) for way in ("in", "out") for unit in ("records", "bytes")
-        ]
+        sums = [sum(line.get(name, 0) for line in its) for name in _SUMS]
         ranges = [{name: line[name] for name in ("partition", "start", "end")} for line in its if "end" in line]
-        facets: dict[str, Any] = {}
+        came: dict[str, Any] = {}
         if ranges:
-            facets["segments_offsets"] = DatasetFacet().with_additional_properties(partitions=ranges)
+            came["segments_offsets"] = facet_v2.DatasetFacet().with_additional_properties(partitions=ranges)
         if input_kind is not None:
-            named = _named(input_kind, topic, log_dir, other)
-            inputs.append(InputDataset(*named, {"inputStatistics": read(*sums[:2])}, facets=dict(facets)))
+            named, figures = _named(input_kind, topic, log_dir, other), read(*sums[:2])
+            inputs.append(event_v2.InputDataset(*named, {"inputStatistics": figures}, facets={**came}))
         if output_kind is not None:
-            named = _named(output_kind, topic, log_dir, other)
-            outputs.append(OutputDataset(*named, {"outputStatistics": written(*sums[2:])}, facets=dict(facets)))
+            named, taken = _named(output_kind, topic, log_dir, other), written(*sums[2:])
+            outputs.append(event_v2.OutputDataset(*named, {"outputStatistics": taken}, facets={**came}))
     return inputs, outputs
 
 
@@ -90,19 +85,32 @@ def _named(kind: str, topic: str, log_dir: str, other: str) -> tuple[str, str]:
 
 
 def observe(job: str, arguments: Mapping[str, Any]) -> Callable[[Any], None] | None:
-    """Begins a run: see `extensions`. None where OpenLineage is not installed, or not configured."""
+    """Begins a run: see `extensions`. None where OpenLineage is not installed, not configured, or does not answer."""
+    with _as_warnings(job):
+        return _begun(job, arguments)
+    return None
+
+
+@contextlib.contextmanager
+def _as_warnings(job: str) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:  # of a configuration or of any transport. What the job does counts
+        _log.warning("No lineage of %s: %s", job, error)
+
+
+def _begun(job: str, arguments: Mapping[str, Any]) -> Callable[[Any], None] | None:
     client = _client()
     if client is None:
         return None
     from openlineage.client.event_v2 import Job, Run, RunEvent, RunState
-    from openlineage.client.facet_v2 import error_message_run, job_type_job, parent_run
+    from openlineage.client.facet_v2 import error_message_run, parent_run
     from openlineage.client.uuid import generate_new_uuid
 
     topic, other = arguments.get("topic"), next((arguments[name] for name in _OTHERS if name in arguments), "")
     log_dir, beside = map(_place, (arguments["log" if "log" in arguments else "storage"], other))
     name = " ".join((job, _named("topic", "", log_dir, "")[0], *([topic] if isinstance(topic, str) else [])))
-    kind = job_type_job.JobTypeJobFacet("BATCH", "SPARK_SEGMENTS", job.upper())
-    its_job = Job(os.environ.get("OPENLINEAGE_NAMESPACE", "default"), name, {"jobType": kind})
+    its_job = Job(os.environ.get("OPENLINEAGE_NAMESPACE", "default"), name)
     run = Run(str(generate_new_uuid()))
     if len(above := os.environ.get("OPENLINEAGE_PARENT_ID", "").split("/")) == 3:  # as the integrations of others
         parent = parent_run.ParentRunFacet(parent_run.Run(above[2]), parent_run.Job(above[0], above[1]))
@@ -110,27 +118,24 @@ def observe(job: str, arguments: Mapping[str, Any]) -> Callable[[Any], None] | N
 
     def emit(state: RunState, inputs: Any = (), outputs: Any = ()) -> None:
         now = datetime.now(UTC).isoformat()
-        try:
-            event = RunEvent(eventTime=now, producer=PRODUCER, run=run, job=its_job, eventType=state)
-            event.inputs, event.outputs = list(inputs), list(outputs)
-            client.emit(event)
-            if state != RunState.START:
-                client.close()
-        except Exception as error:  # of any transport. What the job does counts
-            _log.warning("No lineage of %s: %s", job, error)
+        event = RunEvent(eventTime=now, producer=PRODUCER, run=run, job=its_job, eventType=state)
+        event.inputs, event.outputs = list(inputs), list(outputs)
+        client.emit(event)
 
     def end(result: Any) -> None:
-        if isinstance(result, BaseException):
-            why = error_message_run.ErrorMessageRunFacet(str(result), "PYTHON")
-            run.facets = {**(run.facets or {}), "errorMessage": why}
-            return emit(RunState.FAIL)
-        lines = getattr(result, "partitions", None)
-        if lines is None:  # {partition: (first, last offset)} of what was appended
-            lines = [
-                {"topic": topic, "partition": number, "start": first, "end": last + 1, "records_out": last + 1 - first}
-                for number, (first, last) in result.items()
-            ]
-        return emit(RunState.COMPLETE, *datasets(job, log_dir, beside, lines))
+        with _as_warnings(job), contextlib.closing(client):
+            if isinstance(result, BaseException):
+                why = error_message_run.ErrorMessageRunFacet(str(result), "PYTHON")
+                run.facets = {**(run.facets or {}), "errorMessage": why}
+                return emit(RunState.FAIL)
+            lines = getattr(result, "partitions", None)
+            if lines is None:  # {partition: (first, last offset)} of what was appended
+                ranges = [(number, first, last + 1) for number, (first, last) in result.items()]
+                lines = [
+                    {"topic": topic, "partition": number, "start": start, "end": end, "records_out": end - start}
+                    for number, start, end in ranges
+                ]
+            return emit(RunState.COMPLETE, *datasets(job, log_dir, beside, lines))
 
     emit(RunState.START)
     return end
@@ -144,9 +149,6 @@ def _client() -> OpenLineageClient | None:
     files = (Path("openlineage.yml"), Path.home() / ".openlineage" / "openlineage.yml")
     if not any(name.startswith("OPENLINEAGE_") for name in os.environ) and not any(path.is_file() for path in files):
         return None
-    try:
-        from openlineage.client import OpenLineageClient
-    except ImportError:
-        _log.warning("OpenLineage is configured, and openlineage-python is not installed: there is no lineage")
-        return None
+    from openlineage.client import OpenLineageClient
+
     return OpenLineageClient()

@@ -59,8 +59,11 @@ def test_an_error_is_a_failed_run_and_a_dry_run_is_none(log, tmp_path, events):
     assert events()[1]["run"]["facets"]["errorMessage"]["message"] == str(raised.value)
 
 
-def test_a_backend_that_does_not_answer_is_a_warning(log, monkeypatch, caplog):
-    for name, value in {"TYPE": "http", "URL": "http://127.0.0.1:1", "RETRY": '{"total": 0}'}.items():
+@pytest.mark.parametrize(
+    "settings", [{"TYPE": "http", "URL": "http://127.0.0.1:1", "RETRY": '{"total": 0}'}, {"TYPE": "no such transport"}]
+)
+def test_a_backend_that_does_not_answer_and_a_wrong_configuration_are_warnings(log, monkeypatch, caplog, settings):
+    for name, value in settings.items():
         monkeypatch.setenv(f"OPENLINEAGE__TRANSPORT__{name}", value)
     (line,) = roll(log, now_ms=log.storage.now_ms() + 8 * 86_400_000).partitions
     assert line["records_out"] == 2 and "No lineage of roll" in caplog.text
