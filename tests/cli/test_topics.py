@@ -190,3 +190,6 @@ def test_an_alteration_says_what_retention_takes_by_it(run, segments, tmp_path):
     assert log.topic("orders").snapshot == before
     assert "take" not in segments("topic", "alter", log.uri, "orders", "--config", "retention.bytes=100000").error
     assert "Nothing to alter" in run("topic", "alter", log.uri, "orders").error
+    for wrong in (["--partitions", 0], ["--config", "retention.ms=soon"], ["--config", "cleanup.policy=none"]):
+        assert run("topic", "alter", log.uri, "orders", *wrong, "--dry-run").code == 1
+    assert log.topic("orders").snapshot.config == before.config | {"retention.bytes": "100000"}

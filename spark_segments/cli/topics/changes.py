@@ -33,12 +33,14 @@ from spark_segments.cli.page.words import duration
 from spark_segments.config import parse_overrides, topic_config
 from spark_segments.config.table import KEYS
 from spark_segments.errors import InvalidOptionError, SegmentsError, UnknownTopicError
+from spark_segments.face.topic import altered
 from spark_segments.log import Erasure, Report
 from spark_segments.quantities import human_bytes, plural
 
 if TYPE_CHECKING:
     from spark_segments.face.logdir import LogDir
     from spark_segments.face.topic import Topic
+    from spark_segments.log import Snapshot
 
 KEYS_MOVE = (
     "If partitions are increased for a topic that has a key, the partition logic or ordering of the messages will be "
@@ -104,22 +106,21 @@ def alter(
         before = log.topic(name)
         if partitions is not None and partitions > len(before.offsets()) and _has_keys(before):
             print(f"warning: topic {name}: {KEYS_MOVE}", file=sys.stderr)
-        print_what_goes(log, name, changes)
+        change = altered(changes, partitions, log.defaults)(before.snapshot)
+        if change is not None and change.config != before.snapshot.config:
+            print_what_goes(log, before.snapshot, dict(change.config or {}))
         if dry_run:
             print(f"Would alter topic {name}.")
             continue
-        log.topic(name).alter(changes, partitions)
+        before.alter(changes, partitions)
         print(f"Altered topic {name}.")
 
 
-def print_what_goes(log: LogDir, topic: str, changes: dict[str, str | None]) -> None:
-    """Says on standard error what roll and retain take by changed settings, where it is more than without them."""
+def print_what_goes(log: LogDir, snapshot: Snapshot, config: dict[str, str]) -> None:
+    """Says on standard error what roll and retain take of a topic by other settings, where that is more."""
     from spark_segments.maintenance import retain, roll
 
-    snapshot = log.topic(topic).snapshot
-    config = {name: value for name, value in {**snapshot.config, **changes}.items() if value is not None}
-    topic_config(config, log.defaults)
-    taken = []
+    topic, taken = snapshot.topic, []
     for its_config in (snapshot.config, config):
         planned = {topic: dataclasses.replace(snapshot, config=its_config)}
         for job in (roll, retain):
