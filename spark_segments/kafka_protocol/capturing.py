@@ -37,11 +37,11 @@ def capture(
     the partitions of a topic are divided among the executors, each of which is a client of the cluster. `progress(done,
     total)`: offsets of the topic under way. A new topic gets the cluster's settings and topic id, but for retention.
 
-    The report has a line a topic, with its name here, the records and bytes that were added (of record batches as they
-    lie in the log, with their headers, compressed as they are), and "source" (its name in
-    the cluster), "partitions", "lag" (offsets between the log ends here and the high watermarks seen last), "late",
-    "kept" (partitions whose log in the cluster is another one), "branched" (whether this pass began a new copy),
-    "groups" that have positions in it; and in `details` "holes" and "undecided", as plain values.
+    The report has a line a topic, with its name here, the records and bytes that were added (bytes of record batches,
+    compressed, with their headers), and "source" (its name in the cluster), "partitions", "lag" (offsets between the
+    log ends here and the high watermarks seen last), "late", "kept" (partitions whose log in the cluster is another
+    one), "branched" (whether this pass began a new copy), "groups" that have positions in it; and in `details` "holes"
+    and "undecided", as plain values.
 
     Call it again to go on. Offsets that the cluster removed before they were fetched are holes of the topic, recorded
     by the commit that passes them. A compacted topic is "late", and a warning says so from then on, where the cluster

@@ -280,20 +280,23 @@ def test_rows_of_parquet_are_json_or_records(segments, uri, tmp_path):
     assert third == (b"k", b"\xff")
 
 
+def views_in_parquet() -> list[pa.Array]:
+    """Text in views, where this pyarrow makes such files: the oldest that is supported makes none."""
+    values = pa.array(["a", "b"], pa.string_view())
+    try:
+        pq.write_table(pa.table({"value": values}), pa.BufferOutputStream())
+    except pa.ArrowNotImplementedError:
+        return []
+    return [values]
+
+
 @pytest.mark.parametrize(
     "values",
-    [
-        pa.array(["a", "b"]).dictionary_encode(),
-        pa.array(["a", "b"], pa.string_view()),
-        pa.array([b"a", b"b"], pa.binary(1)),
-    ],
+    [pa.array(["a", "b"]).dictionary_encode(), pa.array([b"a", b"b"], pa.binary(1)), *views_in_parquet()],
     ids=lambda values: str(values.type),
 )
 def test_values_of_parquet_are_text_or_bytes_in_whatever_layout(segments, uri, tmp_path, values):
-    try:
-        pq.write_table(pa.table({"key": ["k", "l"], "value": values}), tmp_path / "a.parquet")
-    except pa.ArrowNotImplementedError as error:
-        pytest.skip(f"this pyarrow writes no such file: {error}")
+    pq.write_table(pa.table({"key": ["k", "l"], "value": values}), tmp_path / "a.parquet")
     segments(
         "append", uri, "orders", "--partitions", 1, "--format", "parquet", "--input", tmp_path / "a.parquet"
     )  # fmt: skip

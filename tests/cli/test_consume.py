@@ -9,6 +9,7 @@ import sys
 import numpy as np
 import pyarrow as pa
 import pytest
+from kafka.partitioner.default import murmur2
 
 from spark_segments import LogDir
 
@@ -106,22 +107,40 @@ def test_the_tail_is_the_newest_records_of_all_partitions_oldest_first(segments,
     assert [json.loads(line) for line in ran.lines] == everything[len(everything) - min(count, 60) :]
 
 
-def test_the_records_of_a_key_come_from_its_partition(segments, tmp_path):
+def test_the_records_of_a_key_come_from_its_partitions(segments, tmp_path):
     log = LogDir.create(str(tmp_path / "log"))
     log.create_topic("users", 3)
     keys = [f"user-{number % 20}" for number in range(200)]
     log.topic("users").append(pa.table({"key": keys, "value": [str(number) for number in range(200)]}))
-    log.topic("users").append([{"key": "user-7", "value": "elsewhere", "partition": number} for number in range(3)])
-    (home,) = set(segments("consume", log.uri, "users", "--key", "user-7", "-f", "%p\n").lines)
-    read = ("consume", log.uri, "users", "--key", "user-7", "-f", "%v ")
-    assert segments(*read).text.split() == [*map(str, range(7, 200, 20)), "elsewhere"]
-    assert segments(*read, "--all-partitions").text.split().count("elsewhere") == 3
-    assert segments(*read, "-n", 3).text == "7 27 47 " and segments(*read, "--tail", 1).text == "elsewhere "
-    log.topic("users").alter(partitions=5)  # the key is in another partition now, and was in this one
+    log.topic("users").append([{"key": "user-7", "value": f"chosen{n}", "partition": n} for n in range(3)])
+
+    def wanted(*partitions: int) -> list[str]:
+        """A scan of all, and another client's partitioner."""
+        rows = log.topic("users").scan(columns=["key", "value", "partition"]).to_table().to_pylist()
+        its_own = [row for row in rows if row["key"] == b"user-7" and row["partition"] in partitions]
+        return [row["value"].decode() for row in sorted(its_own, key=lambda row: row["partition"])]
+
+    def read(*more: object) -> list[str]:
+        return segments("consume", log.uri, "users", "--key", "user-7", "-f", "%v ", *more).text.split()
+
+    homes = [(murmur2(b"user-7") & 0x7FFFFFFF) % count for count in (3, 5)]
+    assert read() == wanted(homes[0]) and len(read()) == 11
+    assert read("--all-partitions") == wanted(0, 1, 2) and len(read("--all-partitions")) == 13
+    assert read("-n", 3) == ["7", "27", "47"] and read("--tail", 1) == [f"chosen{homes[0]}"]
+    log.topic("users").alter(partitions=5)  # its later records may be in another partition
     log.topic("users").append([{"key": "user-7", "value": "after"}])
-    assert {*segments(*read[:-1], "%v%p ").text.split()} > {f"7{home}", f"187{home}"}
-    assert segments(*read).text.split()[-1] in ("after", "elsewhere") and "after" in segments(*read).text
+    assert read() == wanted(*homes) and "after" in read()
     assert segments("consume", log.uri, "users", "--key", "user", "--key-format", "string").text == ""
+
+
+def test_the_records_of_a_key_of_another_type_are_found_by_its_text(segments, run, tmp_path):
+    log = LogDir.create(str(tmp_path / "log"))
+    log.create_topic("numbers", 3)
+    rows = pa.table({"key": pa.array([1, 2, 12, 2]), "value": ["a", "b", "c", "d"]})
+    log.topic("numbers").append(rows, formats={"key.format": "long"})
+    read = ("consume", log.uri, "numbers", "--key-format", "long", "-f", "%v ", "--key")
+    assert segments(*read, "2").text.split() == ["b", "d"]
+    assert "The text is no key" in run(*read, "two").error
 
 
 @pytest.mark.slow
