@@ -19,14 +19,13 @@ from spark_segments.values import wire
 from spark_segments.values.choice import reading_codec, writing_codec
 from spark_segments.values.codecs import Codec, Registered
 from spark_segments.values.column_types import recast
-from spark_segments.values.options import NULL, REGISTERED, ColumnFormat
+from spark_segments.values.options import FORMAT_OF, JSON_SCHEMA, KINDS, NULL, ColumnFormat
 from spark_segments.values.registries import open_registry
-from spark_segments.values.registries.registry import AVRO, JSON, PROTOBUF, Registry
+from spark_segments.values.registries.registry import Registry
 from spark_segments.values.undecodable import Undecodable
 
 _CONTEXT = ("topic", "partition", "offset")
 OpenRegistry = Callable[[ColumnFormat], "Registry | None"]
-_KINDS = {AVRO: ("avro", "Avro"), PROTOBUF: ("protobuf", "Protobuf"), JSON: ("jsonschema", "JSON Schema")}
 
 
 def registry_of(chosen: ColumnFormat) -> Registry | None:
@@ -113,8 +112,8 @@ class Decoder:
             return name, f"{shown}, which the registry does not have"
         except (SegmentsError, OSError):  # the value's error matters more than the registry's
             return name, shown
-        name, title = _KINDS.get(kind, (name, kind))
-        return name, shown.replace("Confluent's wire format", f"Confluent {title}")
+        title = "JSON Schema" if FORMAT_OF[kind] == JSON_SCHEMA else kind.capitalize()
+        return FORMAT_OF[kind], shown.replace("Confluent's wire format", f"Confluent {title}")
 
     def _hint(self, name: str) -> str:
         column = self.chosen.column
@@ -180,7 +179,7 @@ def decoders(
     """
     made = []
     for chosen in formats:
-        registry = open_one(chosen) if chosen.format in REGISTERED else None
+        registry = open_one(chosen) if chosen.format in KINDS else None
         codec = reading_codec(chosen, topic, registry, partial(sample, chosen.column))
         made.append(Decoder(chosen, codec, partial(open_one, chosen)))
     return made
@@ -196,7 +195,7 @@ def encoders(
     made = []
     for chosen in formats:
         if chosen.column in types:
-            registry = open_one(chosen) if chosen.format in REGISTERED else None
+            registry = open_one(chosen) if chosen.format in KINDS else None
             made.append(Encoder(chosen, writing_codec(chosen, topic, registry, types[chosen.column])))
     return made
 

@@ -12,14 +12,11 @@ from spark_segments.errors import InvalidOptionError, UnknownSchemaError, ValueF
 from spark_segments.values import codecs, protobuf, wire
 from spark_segments.values.avro import schema as avro_schema
 from spark_segments.values.column_types import portable, type_of_ddl
-from spark_segments.values.options import ColumnFormat
-from spark_segments.values.registries.registry import AVRO, JSON, PROTOBUF, Registry, Schema
+from spark_segments.values.options import FORMAT_OF, KINDS, ColumnFormat
+from spark_segments.values.registries.registry import AVRO, PROTOBUF, Registry, Schema
 from spark_segments.values.schema_bounds import compact, json_of
-from spark_segments.values.text import connect, csv, json_schema
+from spark_segments.values.text import connect, json_schema
 from spark_segments.values.undecodable import Undecodable
-
-_KINDS = {"avro": AVRO, "protobuf": PROTOBUF, "jsonschema": JSON}
-
 
 Sample = Callable[[], "pa.RecordBatch | None"]
 """A record with a value in the column, and its headers."""
@@ -33,7 +30,7 @@ def reading_codec(
     `sample` gives a value of the topic. It tells the type of Connect's JSON with a schema, and the schema of a topic
     whose subject the registry does not have: a record names its schema by an id.
     """
-    kind = _KINDS.get(chosen.format)
+    kind = KINDS.get(chosen.format)
     if kind is None:
         return _plain(chosen, None, sample)
     if registry is None:
@@ -55,7 +52,7 @@ def writing_codec(
 
     The schema is value.schema, else the subject's newest, else one made of the column's type.
     """
-    kind = _KINDS.get(chosen.format)
+    kind = KINDS.get(chosen.format)
     if kind is None:
         return _plain(chosen, column_type)
     if registry is None:
@@ -102,20 +99,18 @@ def _newest(chosen: ColumnFormat, topic: str | None, registry: Registry, kind: s
             hint=f"Give {chosen.column}.schema or {chosen.column}.subject",
         )
     if newest.kind != kind:
-        names = {kind: name for name, kind in _KINDS.items()}
         raise InvalidOptionError(
             f"The schemas of {subject} are {newest.kind}",
             found=chosen.format,
-            expected=names[newest.kind],
-            hint=f"Set {chosen.column}.format={names[newest.kind]}",
+            expected=FORMAT_OF[newest.kind],
+            hint=f"Set {chosen.column}.format={FORMAT_OF[newest.kind]}",
         )
     return newest
 
 
 def _unregistered(chosen: ColumnFormat, column_type: pa.DataType | None) -> codecs.Codec:
     if chosen.format == "protobuf" and chosen.schema is not None and _is_schema(chosen.schema, PROTOBUF):
-        protobuf.message_of(chosen.schema, (), chosen.message)
-        return codecs.Protobuf(chosen.schema, chosen.message)
+        return codecs.message(chosen.schema, chosen.message)
     if chosen.format != "avro" or (chosen.schema is None and column_type is None):
         more = {
             "avro": " or, for Avro without its wire format, value.schema",
@@ -128,21 +123,21 @@ def _unregistered(chosen: ColumnFormat, column_type: pa.DataType | None) -> code
     text = chosen.schema
     if text is not None and not _is_schema(text, AVRO):
         text = compact(avro_schema.schema_of(type_of_ddl(text)))
-    return codecs.Avro(avro_schema.parse(text or compact(avro_schema.schema_of(column_type))))
+    return codecs.avro(avro_schema.parse(text or compact(avro_schema.schema_of(column_type))))
 
 
 def _plain(chosen: ColumnFormat, column_type: pa.DataType | None, sample: Sample = lambda: None) -> codecs.Codec:
     name, column = chosen.format, chosen.column
     if name in codecs.NUMBERS:
-        return codecs.Numbers(name)
+        return codecs.numbers(name)
     if name in ("string", "uuid"):
-        return codecs.Text(name == "uuid")
+        return codecs.uuids() if name == "uuid" else codecs.string()
     made = portable(column_type) if column_type is not None else None
     if chosen.schema is not None:
         made = _given_type(chosen.schema, name)
     if name == "json":
         is_text = made is None or (chosen.schema is None and made in (pa.string(), pa.binary()))
-        return codecs.JsonText() if is_text or made is None else codecs.Json(made)
+        return codecs.json_text() if is_text or made is None else codecs.json(made)
     if name == "connect-json" and made is None and chosen.envelope and (record := sample()) is not None:
         try:
             made = connect.read_envelopes(record.column(column), None).type
@@ -159,10 +154,7 @@ def _plain(chosen: ColumnFormat, column_type: pa.DataType | None, sample: Sample
             expected="Spark's DDL, such as id bigint, name string" + (", or a Connect schema" if "con" in name else ""),
             found="none",
         )
-    if name == "csv":
-        csv.check_type(made)
-        return codecs.Csv(made)
-    return codecs.Connect(made, chosen.envelope)
+    return codecs.csv(made) if name == "csv" else codecs.connect(made, chosen.envelope)
 
 
 def _given_type(text: str, name: str) -> pa.DataType:

@@ -6,9 +6,9 @@ written with and brought to the one type that the column has.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import lru_cache
-from typing import Protocol
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import lru_cache, partial
 
 import numpy as np
 import pyarrow as pa
@@ -23,7 +23,9 @@ from spark_segments.values.avro.read import reader_of
 from spark_segments.values.column_types import conformed
 from spark_segments.values.registries.registry import AVRO, JSON, PROTOBUF, Registry, Schema
 from spark_segments.values.rows import offsets_of, without
-from spark_segments.values.text import connect, csv, json_schema
+from spark_segments.values.text import connect as connect_json
+from spark_segments.values.text import json_schema
+from spark_segments.values.text.csv import check_type, read_csv, write_csv
 from spark_segments.values.text.json_read import check_json, read_json, read_text
 from spark_segments.values.text.json_write import write_json
 from spark_segments.values.undecodable import Undecodable, refused_by_arrow
@@ -39,168 +41,116 @@ NUMBERS = {
 _UUID = "^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$"
 
 
-class Codec(Protocol):
-    """Reads and writes a column. Codecs are pickled to Spark's tasks."""
-
-    @property
-    def type(self) -> pa.DataType:
-        """The type of the column read."""
-
-    def read(self, array: pa.BinaryArray) -> pa.Array:
-        """The values. Raises Undecodable."""
-
-    def write(self, array: pa.Array) -> pa.Array:
-        """The bytes, as binary or text. Raises Undecodable for a value, InvalidOptionError for a type."""
-
-
 @dataclass(frozen=True, slots=True)
-class Numbers:
+class Plain:
+    """Reads and writes a column of `type`. Codecs are pickled to Spark's tasks, and so are their functions.
+
+    `read` gives the values, and raises Undecodable. `write` gives the bytes, as binary or text, and raises Undecodable
+    for a value, InvalidOptionError for a type.
+    """
+
+    type: pa.DataType
+    read: Callable[[pa.BinaryArray], pa.Array] = field(repr=False, compare=False)
+    write: Callable[[pa.Array], pa.Array] = field(repr=False, compare=False)
+
+
+def numbers(name: str) -> Plain:
     """short, int, long, float, double, as Kafka's ShortSerializer to DoubleSerializer write them: big-endian."""
-
-    name: str
-
-    @property
-    def type(self) -> pa.DataType:
-        return NUMBERS[self.name][0]
-
-    def read(self, array: pa.BinaryArray) -> pa.Array:
-        kind, dtype = NUMBERS[self.name]
-        width = np.dtype(dtype).itemsize
-        offsets = offsets_of(array)
-        wrong = np.flatnonzero(np.diff(offsets) != width)
-        if wrong.size:
-            row = int(wrong[0])
-            raise Undecodable(f"a {self.name} has {width} bytes, and here are {offsets[row + 1] - offsets[row]}", row)
-        numbers = np.frombuffer(array.buffers()[2] or b"", dtype, len(array), int(offsets[0]))
-        return pa.array(numbers.astype(np.dtype(dtype).newbyteorder("=")), kind)
-
-    def write(self, array: pa.Array) -> pa.Array:
-        kind, dtype = NUMBERS[self.name]
-        if kind == pa.float32() and pa.types.is_float64(array.type):
-            raise InvalidOptionError("A double does not fit a float without a loss", hint="Cast the column to float")
-        numbers = _cast(array, kind).to_numpy(zero_copy_only=False).astype(dtype)
-        offsets = np.arange(len(array) + 1, dtype=np.int32) * np.int32(numbers.itemsize)
-        content = [None, pa.py_buffer(offsets), pa.py_buffer(numbers.tobytes())]
-        return pa.Array.from_buffers(pa.binary(), len(array), content)
+    return Plain(NUMBERS[name][0], partial(_read_numbers, name), partial(_write_numbers, name))
 
 
-@dataclass(frozen=True, slots=True)
-class Text:
-    """string and uuid, as Kafka's StringSerializer (UTF-8) and UUIDSerializer (text) write them."""
-
-    uuids: bool = False
-
-    @property
-    def type(self) -> pa.DataType:
-        return pa.string()
-
-    def read(self, array: pa.BinaryArray) -> pa.Array:
-        return self._checked(read_text(array))
-
-    def write(self, array: pa.Array) -> pa.Array:
-        return self._checked(_cast(array, pa.string()))
-
-    def _checked(self, text: pa.StringArray) -> pa.StringArray:
-        if self.uuids:
-            right = pc.match_substring_regex(text, _UUID)
-            if not pc.all(right, min_count=0).as_py():
-                raise Undecodable("not a UUID of 36 characters", int(pc.index(right, pa.scalar(False)).as_py()))
-        return text
+def string() -> Plain:
+    """As Kafka's StringSerializer: UTF-8."""
+    return Plain(pa.string(), read_text, partial(_cast, kind=pa.string()))
 
 
-@dataclass(frozen=True, slots=True)
-class Json:
+def uuids() -> Plain:
+    """As Kafka's UUIDSerializer: text."""
+    return Plain(pa.string(), _read_uuids, _write_uuids)
+
+
+def json(kind: pa.DataType) -> Plain:
     """JSON of a type."""
-
-    type: pa.DataType
-
-    def read(self, array: pa.BinaryArray) -> pa.Array:
-        return read_json(array, self.type)
-
-    def write(self, array: pa.Array) -> pa.Array:
-        return write_json(_conformed(array, self.type))
+    return Plain(kind, partial(read_json, kind=kind), partial(_write_conformed, write_json, kind))
 
 
-@dataclass(frozen=True, slots=True)
-class JsonText:
+def json_text() -> Plain:
     """JSON without a type: text that is checked to be JSON."""
-
-    @property
-    def type(self) -> pa.DataType:
-        return pa.string()
-
-    def read(self, array: pa.BinaryArray) -> pa.Array:
-        return check_json(read_text(array))
-
-    def write(self, array: pa.Array) -> pa.Array:
-        return check_json(read_text(_cast(array, pa.binary())))
+    return Plain(pa.string(), _read_json_text, _write_json_text)
 
 
-@dataclass(frozen=True, slots=True)
-class Csv:
+def csv(kind: pa.DataType) -> Plain:
     """A line of CSV."""
-
-    type: pa.DataType
-
-    def read(self, array: pa.BinaryArray) -> pa.Array:
-        return csv.read_csv(array, self.type)
-
-    def write(self, array: pa.Array) -> pa.Array:
-        return csv.write_csv(_conformed(array, self.type))
+    check_type(kind)
+    return Plain(kind, partial(read_csv, kind=kind), partial(_write_conformed, write_csv, kind))
 
 
-@dataclass(frozen=True, slots=True)
-class Connect:
+def connect(kind: pa.DataType, envelope: bool) -> Plain:
     """JSON as Kafka Connect has it."""
-
-    type: pa.DataType
-    envelope: bool
-
-    def read(self, array: pa.BinaryArray) -> pa.Array:
-        return connect.read_envelopes(array, self.type) if self.envelope else connect.read(array, self.type)
-
-    def write(self, array: pa.Array) -> pa.Array:
-        made = _conformed(array, self.type)
-        return connect.write_envelopes(made) if self.envelope else connect.write(made)
+    read = connect_json.read_envelopes if envelope else connect_json.read
+    write = connect_json.write_envelopes if envelope else connect_json.write
+    return Plain(kind, partial(read, kind=kind), partial(_write_conformed, write, kind))
 
 
-@dataclass(frozen=True, slots=True)
-class Avro:
+def avro(node: avro_schema.Node) -> Plain:
     """Avro of a fixed schema that the rows do not name."""
-
-    node: avro_schema.Node
-
-    @property
-    def type(self) -> pa.DataType:
-        return self.node.type
-
-    def read(self, array: pa.BinaryArray) -> pa.Array:
-        return _read_avro(array, self.node, offsets_of(array)[:-1])
-
-    def write(self, array: pa.Array) -> pa.Array:
-        return avro_write.write(array, self.node)
+    return Plain(node.type, partial(_read_avro, node=node), partial(avro_write.write, node=node))
 
 
-@dataclass(frozen=True, slots=True)
-class Protobuf:
-    """A Protobuf message of a schema that the rows do not name. `message`: its name, by default the schema's first."""
+def message(text: str, name: str | None) -> Plain:
+    """A Protobuf message of a schema that the rows do not name. `name`: by default that of the schema's first."""
+    kind = protobuf.message_of(text, (), name).type
+    return Plain(kind, partial(_read_messages, text, name), partial(_write_messages, text, name))
 
-    text: str
-    message: str | None
 
-    @property
-    def type(self) -> pa.DataType:
-        return self._message.type
+def _read_numbers(name: str, array: pa.BinaryArray) -> pa.Array:
+    kind, dtype = NUMBERS[name]
+    width = np.dtype(dtype).itemsize
+    offsets = offsets_of(array)
+    wrong = np.flatnonzero(np.diff(offsets) != width)
+    if wrong.size:
+        row = int(wrong[0])
+        raise Undecodable(f"a {name} has {width} bytes, and here are {offsets[row + 1] - offsets[row]}", row)
+    values = np.frombuffer(array.buffers()[2] or b"", dtype, len(array), int(offsets[0]))
+    return pa.array(values.astype(np.dtype(dtype).newbyteorder("=")), kind)
 
-    @property
-    def _message(self) -> protobuf.Message:
-        return protobuf.message_of(self.text, (), self.message)
 
-    def read(self, array: pa.BinaryArray) -> pa.Array:
-        return self._message.read(array)
+def _write_numbers(name: str, array: pa.Array) -> pa.Array:
+    kind, dtype = NUMBERS[name]
+    if kind == pa.float32() and pa.types.is_float64(array.type):
+        raise InvalidOptionError("A double does not fit a float without a loss", hint="Cast the column to float")
+    values = _cast(array, kind).to_numpy(zero_copy_only=False).astype(dtype)
+    offsets = np.arange(len(array) + 1, dtype=np.int32) * np.int32(values.itemsize)
+    content = [None, pa.py_buffer(offsets), pa.py_buffer(values.tobytes())]
+    return pa.Array.from_buffers(pa.binary(), len(array), content)
 
-    def write(self, array: pa.Array) -> pa.Array:
-        return self._message.write(array)
+
+def _read_uuids(array: pa.BinaryArray) -> pa.StringArray:
+    text = read_text(array)
+    right = pc.match_substring_regex(text, _UUID)
+    if not pc.all(right, min_count=0).as_py():
+        raise Undecodable("not a UUID of 36 characters", int(pc.index(right, pa.scalar(False)).as_py()))
+    return text
+
+
+def _write_uuids(array: pa.Array) -> pa.StringArray:
+    return _read_uuids(_cast(array, pa.string()))
+
+
+def _read_json_text(array: pa.BinaryArray) -> pa.StringArray:
+    return check_json(read_text(array))
+
+
+def _write_json_text(array: pa.Array) -> pa.StringArray:
+    return _read_json_text(_cast(array, pa.binary()))
+
+
+def _read_messages(text: str, name: str | None, array: pa.BinaryArray) -> pa.Array:
+    return protobuf.message_of(text, (), name).read(array)
+
+
+def _write_messages(text: str, name: str | None, array: pa.Array) -> pa.Array:
+    return protobuf.message_of(text, (), name).write(array)
 
 
 def _cast(array: pa.Array, kind: pa.DataType) -> pa.Array:
@@ -214,13 +164,16 @@ def _cast(array: pa.Array, kind: pa.DataType) -> pa.Array:
         ) from error
 
 
-def _conformed(array: pa.Array, kind: pa.DataType) -> pa.Array:
+def _write_conformed(write: Callable[[pa.Array], pa.Array], kind: pa.DataType, array: pa.Array) -> pa.Array:
     with refused_by_arrow():
-        return conformed(array, kind)
+        made = conformed(array, kind)
+    return write(made)
 
 
-def _read_avro(array: pa.BinaryArray, node: avro_schema.Node, starts: np.ndarray) -> pa.Array:
-    return reader_of(node).read(array.buffers()[2], starts, offsets_of(array)[1:])
+def _read_avro(array: pa.BinaryArray, node: avro_schema.Node, head: int = 0) -> pa.Array:
+    """Rows of a schema, each behind `head` bytes."""
+    offsets = offsets_of(array)
+    return reader_of(node).read(array.buffers()[2], offsets[:-1] + head, offsets[1:])
 
 
 @lru_cache(maxsize=256)
@@ -304,11 +257,11 @@ class Registered:
             raise Undecodable(f"the schema {schema_id} cannot be read as the reader's: {why}") from None
 
     def _avro(self, array: pa.BinaryArray, schema: Schema) -> pa.Array:
-        writer, starts = node_of(self.registry, schema), offsets_of(array)[:-1] + wire.HEADER_BYTES
+        writer = node_of(self.registry, schema)
         if self.schema is None or self.schema == schema:
-            return _read_avro(array, writer, starts)
+            return _read_avro(array, writer, wire.HEADER_BYTES)
         resolution = evolution.resolve(writer, node_of(self.registry, self.schema))
-        return resolution.convert(_read_avro(array, resolution.node, starts))
+        return resolution.convert(_read_avro(array, resolution.node, wire.HEADER_BYTES))
 
     def _protobuf(self, array: pa.BinaryArray, schema: Schema) -> pa.Array:
         references = self.registry.references(schema)
@@ -349,6 +302,9 @@ class Registered:
     def _check_json(self, array: pa.BinaryArray, schema: Schema) -> None:
         if self.checked:
             json_schema.check_values(array, schema.text, self.registry.references(schema))
+
+
+Codec = Plain | Registered
 
 
 def _joined(head: bytes, values: pa.BinaryArray) -> pa.BinaryArray:

@@ -31,8 +31,9 @@ FORMATS = (
     "connect-json",
     "csv",
 )
-REGISTERED = ("avro", "protobuf", JSON_SCHEMA)
-"""Formats of Confluent's wire format, where there is a registry."""
+KINDS = {"avro": "AVRO", "protobuf": "PROTOBUF", JSON_SCHEMA: "JSON"}
+"""{format of Confluent's wire format, where there is a registry: the kind of its schemas}"""
+FORMAT_OF = {kind: name for name, kind in KINDS.items()}
 COLUMNS = ("key", "value")
 FAIL, NULL = "fail", "null"
 _PARTS = ("format", "schema", "errors", "raw.column", "subject", "message", "schemas.enable")

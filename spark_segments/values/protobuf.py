@@ -9,7 +9,6 @@ name that it does not know for 0. A number without a name reads as its digits, a
 from __future__ import annotations
 
 import base64
-import contextlib
 import importlib.util
 import subprocess
 import sys
@@ -140,24 +139,17 @@ def _message(descriptor: Any, indexes: tuple[int, ...]) -> Message:
         "map_value_nullable": True,
     }
     if not needs_rows(descriptor):
-        with contextlib.suppress(_NoHandlerError):
-            reader, writer = (_handler(ptars, descriptor, enum_repr=enums, **units) for enums in ("string", "int32"))
+        try:
+            configs = [ptars.PtarsConfig(enum_repr=enums, **units) for enums in ("string", "int32")]
+            pools = (ptars.HandlerPool([descriptor.file], config=config) for config in configs)
+            reader, writer = (pool.get_for_message(descriptor) for pool in pools)
+        except BaseException as error:
+            if not _is_panic(error):
+                raise
+        else:
             made = portable(pa.struct(list(reader.schema())))
             return Message(descriptor.full_name, indexes, made, descriptor, reader, writer)
     return Message(descriptor.full_name, indexes, type_of_message(descriptor), descriptor, None, None)
-
-
-class _NoHandlerError(Exception):
-    """ptars panics on a message."""
-
-
-def _handler(ptars: Any, descriptor: Any, **config: Any) -> Any:
-    try:
-        return ptars.HandlerPool([descriptor.file], config=ptars.PtarsConfig(**config)).get_for_message(descriptor)
-    except BaseException as error:
-        if not _is_panic(error):
-            raise
-        raise _NoHandlerError from None
 
 
 def _is_panic(error: BaseException) -> bool:
@@ -212,13 +204,8 @@ def _descriptor_set(text: str) -> Any:
     """The files that a text is in base64, as protoc --descriptor_set_out writes them, the imported ones first; or
     None.
     """
-    from google.protobuf import descriptor_pb2, message
-
-    try:
-        found = descriptor_pb2.FileDescriptorSet.FromString(base64.b64decode(text, validate=True))
-    except (ValueError, message.DecodeError):
-        return None
-    return found.file if found.file and all(file.name.endswith(".proto") for file in found.file) else None
+    files = getattr(_of_base64("FileDescriptorSet", text), "file", ())
+    return files if files and all(file.name.endswith(".proto") for file in files) else None
 
 
 def _pool_of(files: Any) -> Any:
@@ -239,10 +226,14 @@ def _pool_of(files: Any) -> Any:
 
 def _serialized(text: str) -> Any:
     """The FileDescriptorProto that a text is in base64, as Confluent's Python client registers them, or None."""
+    return _of_base64("FileDescriptorProto", text)
+
+
+def _of_base64(name: str, text: str) -> Any:
     from google.protobuf import descriptor_pb2, message
 
     try:
-        return descriptor_pb2.FileDescriptorProto.FromString(base64.b64decode(text, validate=True))
+        return getattr(descriptor_pb2, name).FromString(base64.b64decode(text, validate=True))
     except (ValueError, message.DecodeError):
         return None
 

@@ -101,15 +101,15 @@ def back(codec: codecs.Codec, array: pa.Array) -> pa.Array:
 @CASES
 @given(columns())
 def test_json(array: pa.Array) -> None:
-    assert back(codecs.Json(array.type), array).equals(array)
-    assert back(codecs.Json(array.type), array[1:]).equals(array[1:])
+    assert back(codecs.json(array.type), array).equals(array)
+    assert back(codecs.json(array.type), array[1:]).equals(array[1:])
 
 
 @pytest.mark.slow
 @CASES
 @given(columns(depth=1, maps=False))
 def test_json_is_what_other_readers_read(array: pa.Array) -> None:
-    for text, row in zip(codecs.Json(array.type).write(array).to_pylist(), array.to_pylist(), strict=True):
+    for text, row in zip(codecs.json(array.type).write(array).to_pylist(), array.to_pylist(), strict=True):
         found = json.loads(text)
         assert list(found) == list(row)
         for field in array.type:
@@ -120,16 +120,16 @@ def test_json_is_what_other_readers_read(array: pa.Array) -> None:
     written = JsonSerializer().serialize("t", [], {"a": 1.5, "b": [True, None, "é\n"]})
     kind = type_of_ddl("a double, b array<string>")
     with pytest.raises(Undecodable):  # true is no string
-        codecs.Json(kind).read(pa.array([written]))
-    assert codecs.Json(type_of_ddl("a double")).read(pa.array([written])).to_pylist() == [{"a": 1.5}]
+        codecs.json(kind).read(pa.array([written]))
+    assert codecs.json(type_of_ddl("a double")).read(pa.array([written])).to_pylist() == [{"a": 1.5}]
 
 
 @pytest.mark.slow
 @CASES
 @given(columns(depth=0))
 def test_csv(array: pa.Array) -> None:
-    text = codecs.Csv(array.type).write(array)
-    made = codecs.Csv(array.type).read(text.cast(pa.binary()))
+    text = codecs.csv(array.type).write(array)
+    made = codecs.csv(array.type).read(text.cast(pa.binary()))
     assert made.equals(array)
     for line, row in zip(text.to_pylist(), array.to_pylist(), strict=True):
         if line and "\r" not in line.replace("\r\n", ""):
@@ -142,8 +142,8 @@ def test_csv(array: pa.Array) -> None:
 @CASES
 @given(columns(step=1000))
 def test_connects_json(array: pa.Array) -> None:
-    assert back(codecs.Connect(array.type, envelope=False), array).equals(array)
-    assert back(codecs.Connect(array.type, envelope=True), array).equals(array)
+    assert back(codecs.connect(array.type, envelope=False), array).equals(array)
+    assert back(codecs.connect(array.type, envelope=True), array).equals(array)
     found = connect.read_envelopes(connect.write_envelopes(array).cast(pa.binary()), None)
     assert found.to_pylist() == array.to_pylist()  # by its own schema; a decimal has 38 digits then
 
@@ -230,7 +230,7 @@ def test_a_map_entry_may_lack_its_value() -> None:
 @given(st.lists(st.sampled_from(["{", "}", '"id"', ":", "1", ",", "[", "]", "\n", '"', '{"id":1}', " "]), max_size=7))
 def test_text_that_is_not_one_json_value_is_refused(pieces: list[str]) -> None:
     text = "".join(pieces)
-    codec = codecs.Json(type_of_ddl("id bigint"))
+    codec = codecs.json(type_of_ddl("id bigint"))
     around = [b'{"id":7}', text.encode(), b'{"id":8}']
     try:
         found = codec.read(pa.array(around)).to_pylist()
@@ -244,7 +244,7 @@ def test_text_that_is_not_one_json_value_is_refused(pieces: list[str]) -> None:
 @CASES
 @given(st.lists(st.sampled_from(["1", ",", "\n", '"', "a", '""', "\r\n", "2,b"]), max_size=7))
 def test_text_that_is_not_one_line_of_csv_is_refused(pieces: list[str]) -> None:
-    codec = codecs.Csv(type_of_ddl("id bigint, s string"))
+    codec = codecs.csv(type_of_ddl("id bigint, s string"))
     around = [b"7,x", "".join(pieces).encode(), b"8,y"]
     try:
         found = codec.read(pa.array(around)).to_pylist()
@@ -253,7 +253,7 @@ def test_text_that_is_not_one_line_of_csv_is_refused(pieces: list[str]) -> None:
     assert [found[0], found[2]] == [{"id": 7, "s": "x"}, {"id": 8, "s": "y"}]
 
 
-@pytest.mark.parametrize("codec", [codecs.Json, codecs.Csv, lambda kind: codecs.Connect(kind, envelope=True)])
+@pytest.mark.parametrize("codec", [codecs.json, codecs.csv, lambda kind: codecs.connect(kind, envelope=True)])
 def test_a_number_that_is_none_is_text_in_json_as_jackson_writes_it(codec: Any) -> None:
     kind = pa.struct([("x", pa.float64())])
     rows = [{"x": 1.5}, {"x": math.inf}, {"x": -math.inf}, {"x": None}]
@@ -263,31 +263,31 @@ def test_a_number_that_is_none_is_text_in_json_as_jackson_writes_it(codec: Any) 
     )
     first, *others = codec(kind).read(pa.array([nan, *written], pa.binary())).to_pylist()
     assert math.isnan(first["x"]) and others == rows
-    assert codecs.Json(pa.float32()).write(pa.array([math.nan], pa.float32())).to_pylist() == ['"NaN"']
+    assert codecs.json(pa.float32()).write(pa.array([math.nan], pa.float32())).to_pylist() == ['"NaN"']
 
 
-@pytest.mark.parametrize("codec", [codecs.Json, codecs.Csv])
+@pytest.mark.parametrize("codec", [codecs.json, codecs.csv])
 @pytest.mark.parametrize("zone", [None, "UTC"])
 def test_digits_behind_microseconds_are_cut_as_spark_does(codec: Any, zone: str | None) -> None:
     kind = pa.struct([("t", pa.timestamp("us", zone)), ("c", pa.time64("us"))])
     texts = ["2026-01-31T12:00:00.1234569Z"[: None if zone else -1], "12:00:00.123456789"]
-    row = {codecs.Json: json.dumps(dict(zip("tc", texts, strict=True))), codecs.Csv: ",".join(texts)}[codec]
+    row = {codecs.json: json.dumps(dict(zip("tc", texts, strict=True))), codecs.csv: ",".join(texts)}[codec]
     [found] = codec(kind).read(pa.array([row.encode()])).to_pylist()
     assert found["t"].microsecond == found["c"].microsecond == 123456
 
 
 def test_the_columns_of_a_line_of_csv_are_counted_right() -> None:
     with pytest.raises(Undecodable, match="Expected 2 columns, got 3"):
-        codecs.Csv(type_of_ddl("a int, b int")).read(pa.array([b"1,2,3"]))
+        codecs.csv(type_of_ddl("a int, b int")).read(pa.array([b"1,2,3"]))
 
 
 @pytest.mark.parametrize("kind", [pa.date32(), pa.timestamp("us"), pa.timestamp("us", "UTC")])
 def test_json_has_years_of_four_digits(kind: pa.DataType) -> None:
     for year in (1, 9999):
         array = pa.array([datetime.datetime(year, 1, 1, tzinfo=UTC)], pa.timestamp("us", "UTC")).cast(kind)
-        assert back(codecs.Json(kind), array).equals(array)
+        assert back(codecs.json(kind), array).equals(array)
     with pytest.raises(Undecodable, match="outside of the years"):
-        codecs.Json(kind).write(
+        codecs.json(kind).write(
             pa.array([4_000_000 if kind == pa.date32() else 10**18])
             .cast(pa.int32() if kind == pa.date32() else pa.int64())
             .view(kind)
@@ -337,7 +337,7 @@ def test_an_envelope_may_have_white_space_as_pythons_json_writes_it() -> None:
     assert connect.read_envelopes(pa.array([row.encode()]), None).to_pylist() == [5]
 
 
-@pytest.mark.parametrize("codec", [codecs.Csv, codecs.Json, lambda kind: codecs.Connect(kind, envelope=False)])
+@pytest.mark.parametrize("codec", [codecs.csv, codecs.json, lambda kind: codecs.connect(kind, envelope=False)])
 def test_a_column_is_written_in_the_order_and_types_of_its_schema(codec: Any) -> None:
     one = codec(type_of_ddl("a bigint, b string, c int"))
     column = pa.array([{"b": "x", "a": 1}], pa.struct([("b", pa.string()), ("a", pa.int16())]))

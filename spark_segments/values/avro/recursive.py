@@ -86,46 +86,36 @@ class _Row:
             if shift > 63:
                 raise Undecodable(k.REASONS[k.CUT])
 
-    def value(self, node: Node, level: int) -> Any:
-        """A value as pyarrow takes it for the node's type."""
+    def value(self, node: Node, level: int, *, is_json: bool = False) -> Any:
+        """A value as pyarrow takes it for the node's type, or as JSON has it."""
         if level > MOST_LEVELS:
             raise Undecodable(f"more than {MOST_LEVELS} levels of records within records")
         if node.kind == "record":
-            return {field.name: self.value(field.node, level + 1) for field in node.fields}
+            return {field.name: self.value(field.node, level + 1, is_json=is_json) for field in node.fields}
         if node.kind == "recursive":
-            return json.dumps(
-                self.plain(node.target[0], level), default=_text, ensure_ascii=False, separators=(",", ":")
-            )
+            said = self.value(node.target[0], level, is_json=True)
+            return said if is_json else json.dumps(said, default=_text, ensure_ascii=False, separators=(",", ":"))
         if node.kind == "array":
-            return [self.value(node.children[0], level) for _ in self.items(node)]
+            return [self.value(node.children[0], level, is_json=is_json) for _ in self.items(node)]
         if node.kind == "map":
-            return [(self.take(self.varlong()).decode(), self.value(node.children[0], level)) for _ in self.items(node)]
-        if node.kind != "union":
-            return self.leaf(node)
-        branch = self.branch(node)
-        value = self.value(node.children[branch], level)
-        if node.children[branch].kind == "null" or len(node.members) == 1 or not pa.types.is_struct(node.type):
-            return value
-        return {f"member{[at for at, _ in node.members].index(branch)}": value}
-
-    def plain(self, node: Node, level: int) -> Any:
-        """A value as JSON has it."""
-        if level > MOST_LEVELS:
-            raise Undecodable(f"more than {MOST_LEVELS} levels of records within records")
-        if node.kind == "record":
-            return {field.name: self.plain(field.node, level + 1) for field in node.fields}
-        if node.kind == "recursive":
-            return self.plain(node.target[0], level)
-        if node.kind == "array":
-            return [self.plain(node.children[0], level) for _ in self.items(node)]
-        if node.kind == "map":
-            return {self.take(self.varlong()).decode(): self.plain(node.children[0], level) for _ in self.items(node)}
+            pairs = [
+                (self.take(self.varlong()).decode(), self.value(node.children[0], level, is_json=is_json))
+                for _ in self.items(node)
+            ]
+            return dict(pairs) if is_json else pairs
         if node.kind == "union":
-            return self.plain(node.children[self.branch(node)], level)
+            branch = self.branch(node)
+            value = self.value(node.children[branch], level, is_json=is_json)
+            is_plain = node.children[branch].kind == "null" or len(node.members) == 1
+            if is_json or is_plain or not pa.types.is_struct(node.type):
+                return value
+            return {f"member{[at for at, _ in node.members].index(branch)}": value}
         value = self.leaf(node)
+        if not is_json or value is None:
+            return value
         if node.kind in _FLOATS and not math.isfinite(value):  # by the rule of all JSON here
             return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
-        return value if node.logical is None or value is None else pa.scalar(value, node.type).as_py()
+        return value if node.logical is None else pa.scalar(value, node.type).as_py()
 
     def branch(self, node: Node) -> int:
         branch = self.varlong()

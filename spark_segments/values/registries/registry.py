@@ -19,11 +19,11 @@ from typing import Any
 from spark_segments.errors import RegistryError, UnknownSchemaError
 from spark_segments.values.avro.evolution import incompatibility
 from spark_segments.values.avro.schema import parse
+from spark_segments.values.options import FORMAT_OF, KINDS
 
-AVRO, PROTOBUF, JSON = "AVRO", "PROTOBUF", "JSON"
+AVRO, PROTOBUF, JSON = KINDS.values()
 DEFAULT_LEVEL = "BACKWARD"
 LATEST_VERSION = -1
-_KINDS = (AVRO, PROTOBUF, JSON)
 _WHICH = "Is it the registry that the records were written with?"
 _FIRST_OF_GUIDS = 1 << 31
 """No registry has an id of this size."""
@@ -216,8 +216,8 @@ def schema_of_json(value: Any, schema_id: int | None, context: str = "") -> Sche
     Raises ValueError, TypeError or KeyError for any other value.
     """
     kind, text = value.get("schemaType") or AVRO, value["schema"]
-    if kind not in _KINDS or not isinstance(text, str):
-        raise ValueError(f"a schema of no known kind; there are {', '.join(_KINDS)}")
+    if kind not in FORMAT_OF or not isinstance(text, str):
+        raise ValueError(f"a schema of no known kind; there are {', '.join(FORMAT_OF)}")
     guid = value.get("guid")
     if not isinstance(guid, str | None):
         raise ValueError("a GUID that is no text")
