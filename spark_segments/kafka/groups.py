@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import dataclasses
 import fnmatch
-import struct
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
 from spark_segments.errors import InvalidOptionError, LogDirError
+from spark_segments.kafka.imported_settings import MessageReader
 from spark_segments.log import Group, LogDirectory, PartitionState, Position
 
 if TYPE_CHECKING:
@@ -49,14 +49,12 @@ def groups_of_records(records: Iterable[tuple[bytes, bytes]]) -> GroupOffsets:
     groups: dict[str, dict[TopicPartition, tuple[int, str]]] = {}
     for key, value in records:
         try:
-            (version,) = struct.unpack_from(">h", key)
-            if version > _NEWEST_KEY:
+            fields = MessageReader(key)
+            if fields.number(2) > _NEWEST_KEY:
                 continue
-            group, at = _text(key, 2)
-            topic, at = _text(key, at)
-            (partition,) = struct.unpack_from(">i", key, at)
-            groups.setdefault(group, {})[topic, partition] = _offset(value)
-        except (struct.error, ValueError, IndexError) as error:
+            group, topic = (fields.bytes(fields.number(2)).decode() for _ in range(2))
+            groups.setdefault(group, {})[topic, fields.number(4)] = _offset(MessageReader(value))
+        except (ValueError, IndexError) as error:
             raise LogDirError(
                 "A record of __consumer_offsets cannot be read",
                 expected="OffsetCommitKey 0 or 1, OffsetCommitValue 0 to 4",
@@ -65,33 +63,13 @@ def groups_of_records(records: Iterable[tuple[bytes, bytes]]) -> GroupOffsets:
     return groups
 
 
-def _offset(value: bytes) -> tuple[int, str]:
+def _offset(fields: MessageReader) -> tuple[int, str]:
     """(offset, metadata) of an OffsetCommitValue."""
-    version, offset = struct.unpack_from(">hq", value)
-    at = 10 if version < _WITH_EPOCH else 14
+    version, offset = fields.number(2), fields.number(8)
     if version > _FLEXIBLE:
         raise ValueError(f"version {version}")
-    return offset, (_text(value, at) if version < _FLEXIBLE else _compact_text(value, at))[0]
-
-
-def _text(data: bytes, at: int) -> tuple[str, int]:
-    (size,) = struct.unpack_from(">h", data, at)
-    return _decoded(data, at + 2, size)
-
-
-def _compact_text(data: bytes, at: int) -> tuple[str, int]:
-    size = shift = 0
-    while True:
-        byte = data[at]
-        at, size, shift = at + 1, size | (byte & 0x7F) << shift, shift + 7
-        if byte < 0x80:
-            return _decoded(data, at, size - 1)
-
-
-def _decoded(data: bytes, at: int, size: int) -> tuple[str, int]:
-    if not 0 <= size <= len(data) - at:
-        raise ValueError(f"a text of {size} bytes")
-    return data[at : at + size].decode(), at + size
+    fields.bytes(0 if version < _WITH_EPOCH else 4)
+    return offset, fields.bytes(fields.number(2) if version < _FLEXIBLE else fields.varint() - 1).decode()
 
 
 def keep_groups(

@@ -133,7 +133,7 @@ class _Cluster:
     def apply(self, values: Iterator[tuple[str, bytes]]) -> None:
         for path, value in values:
             try:
-                self._apply(_Reader(value))
+                self._apply(MessageReader(value))
             except (IndexError, UnicodeDecodeError) as error:
                 raise CorruptBatchError(
                     "A metadata record is cut",
@@ -145,7 +145,7 @@ class _Cluster:
                 error.path = path
                 raise
 
-    def _apply(self, record: _Reader) -> None:
+    def _apply(self, record: MessageReader) -> None:
         frame, key, _ = record.varint(), record.varint(), record.varint()
         if frame != _FRAME_VERSION:
             raise CorruptBatchError("A metadata record has another frame", expected=_FRAME_VERSION, found=frame)
@@ -166,16 +166,16 @@ class _Cluster:
                     settings[name] = value
 
 
-class _Reader:
-    """A message's bytes, field by field. IndexError where they end."""
+class MessageReader:
+    """A message's bytes, field by field. IndexError where they end, or a size is below 0."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
         self._at = 0
 
     def bytes(self, count: int) -> bytes:
-        piece = self._data[self._at : self._at + count]
-        if len(piece) < count:
+        piece = self._data[self._at : self._at + max(count, 0)]
+        if len(piece) != count:
             raise IndexError
         self._at += count
         return piece
@@ -189,6 +189,10 @@ class _Reader:
             if byte < 0x80:
                 return value
             shift += 7
+
+    def number(self, size: int) -> int:
+        """A number of so many bytes."""
+        return int.from_bytes(self.bytes(size), "big", signed=True)
 
     def string(self) -> str | None:
         """A compact string, None where it is null."""

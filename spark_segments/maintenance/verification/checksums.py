@@ -153,17 +153,10 @@ def write_checksums(
 
 def files_of(snapshot: Snapshot) -> Iterator[tuple[str, int | None]]:
     """(path, size) of each file that the live rows name; None as the size of a shared object, which no row says."""
-    objects = set()
-    for row in Segment.of_table(snapshot.live):
-        if row.is_shared:
-            objects.add(row.path)
-            continue
-        yield row.path, row.log_bytes
-        yield row.index_path, row.index_bytes
-        yield row.time_index_path, row.time_index_bytes
-        if row.txn_index_bytes:
-            yield row.txn_index_path, row.txn_index_bytes
-    for path in sorted(objects):
+    rows = Segment.of_table(snapshot.live)
+    for row in rows:
+        yield from () if row.is_shared else row.files()
+    for path in sorted({row.path for row in rows if row.is_shared}):
         yield path, None
 
 

@@ -106,15 +106,22 @@ def _parted(data: bytes) -> tuple[bytes, bytes]:
     return data[:begin], data[begin:]
 
 
-def _is_signed(public: bytes, signed: bytes, body: bytes) -> bool:
+def _library() -> tuple[Any, Any, Any]:
+    """The library's modules of errors, of files with keys, and of the algorithm."""
     try:
-        from cryptography.exceptions import InvalidSignature
-        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+        from cryptography import exceptions
+        from cryptography.hazmat.primitives import serialization
+        from cryptography.hazmat.primitives.asymmetric import ed25519
     except ImportError as error:
         raise MissingExtraError("sign", "Signed lists", "cryptography") from error
+    return exceptions, serialization, ed25519
+
+
+def _is_signed(public: bytes, signed: bytes, body: bytes) -> bool:
+    exceptions, _, ed25519 = _library()
     try:
-        Ed25519PublicKey.from_public_bytes(public).verify(signed, body)
-    except InvalidSignature:
+        ed25519.Ed25519PublicKey.from_public_bytes(public).verify(signed, body)
+    except exceptions.InvalidSignature:
         return False
     return True
 
@@ -130,22 +137,16 @@ def _text(data: bytes) -> str:
 
 def _key(path: Path, wanted: str) -> Any:
     """The Ed25519 key in a PEM file; `wanted`: private or public."""
-    try:
-        from cryptography.exceptions import UnsupportedAlgorithm
-        from cryptography.hazmat.primitives import serialization
-        from cryptography.hazmat.primitives.asymmetric import ed25519
-    except ImportError as error:
-        raise MissingExtraError("sign", "Signed lists", "cryptography") from error
+    exceptions, serialization, ed25519 = _library()
     try:
         data = path.read_bytes()
-        key: Any
         if wanted == "private":
             key = serialization.load_pem_private_key(data, password=None)
         else:
             key = serialization.load_pem_public_key(data)
         if not isinstance(key, (ed25519.Ed25519PrivateKey, ed25519.Ed25519PublicKey)):
             raise ValueError(f"a key of {type(key).__name__}")
-    except (OSError, ValueError, TypeError, UnsupportedAlgorithm) as error:
+    except (OSError, ValueError, TypeError, exceptions.UnsupportedAlgorithm) as error:
         raise InvalidOptionError(
             f"The file has no {wanted} key of Ed25519",
             path=str(path),
