@@ -13,6 +13,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 
 from spark_segments import LogDir
+from spark_segments.log import Scan
 from tests.golden_files import LARGE_DIRECTORIES
 from tests.s3_server import s3_server
 from tests.small_limits import Limits, small_limits
@@ -119,6 +120,15 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 def log(tmp_path: Path) -> LogDir:
     """An empty log directory."""
     return LogDir.create(str(tmp_path / "log"))
+
+
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch) -> list[Scan]:
+    """The scans that are read."""
+    asked: list[Scan] = []
+    reader = Scan.to_reader
+    monkeypatch.setattr(Scan, "to_reader", lambda scan, threads=None: asked.append(scan) or reader(scan, threads))
+    return asked
 
 
 @pytest.fixture

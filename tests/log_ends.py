@@ -7,10 +7,14 @@ from collections.abc import Callable, Mapping
 from spark_segments import LogDir
 from spark_segments.maintenance import erase, retain, roll
 from tests.kafka_protocol.serving import with_a_hole
-from tests.topics import DAY_MS
+from tests.topics import DAY_MS, append
 
 TOPIC = "gone"
 LOG_END = 200
+
+
+def append_new(log: LogDir) -> None:
+    append(log, "new", topic=TOPIC)
 
 
 def _captured(location: str) -> LogDir:

@@ -57,15 +57,6 @@ def test_whole_rows_are_those_of_a_read(log):
     assert rows(log, 'SELECT * FROM orders ORDER BY partition, "offset"') == expected
 
 
-@pytest.fixture
-def reads(monkeypatch) -> list[Scan]:
-    """The scans that are read."""
-    asked: list[Scan] = []
-    reader = Scan.to_reader
-    monkeypatch.setattr(Scan, "to_reader", lambda scan, threads=None: asked.append(scan) or reader(scan, threads))
-    return asked
-
-
 def test_only_the_columns_of_a_query_are_read(log, reads):
     rows(log, "SELECT max(timestamp) FROM orders WHERE partition = 1")
     rows(log, "SELECT a.value FROM orders a JOIN orders b ON a.key = b.key")

@@ -17,7 +17,7 @@ from spark_segments.cli import main
 from spark_segments.duckdb import TopicDatabase
 from spark_segments.polars import scan_topic
 from tests.clock import store_clock
-from tests.log_ends import ENDS, LOG_END, TOPIC
+from tests.log_ends import ENDS, LOG_END, TOPIC, append_new
 from tests.opened import opened
 from tests.topics import DAY_MS
 
@@ -31,10 +31,6 @@ def ended(request: pytest.FixtureRequest, tmp_path: Path) -> Ended:
     log = make(str(tmp_path / "log"))
     assert log.topic(TOPIC).offsets()[0][1] == LOG_END
     return log, [*offsets]
-
-
-def append(log: LogDir) -> None:
-    log.topic(TOPIC).append([{"key": "new", "value": "new"}])
 
 
 def segments(*arguments: object) -> list[str]:
@@ -63,7 +59,7 @@ def test_a_reader_in_a_group_has_no_lag_at_the_log_end(ended: Ended) -> None:
     assert consumed(log, "--group", "audit") == offsets
     assert lag(log) == (LOG_END, LOG_END, 0)
     assert consumed(log, "--group", "audit") == []
-    append(log)
+    append_new(log)
     assert lag(log) == (LOG_END, LOG_END + 1, 1)
     assert consumed(log, "--group", "audit", "--follow", "--max-messages", 1) == [LOG_END]
     assert lag(log) == (LOG_END + 1, LOG_END + 1, 0)
@@ -79,7 +75,7 @@ def test_a_reader_to_the_log_end_stops(ended: Ended, isolation: str) -> None:
     assert consumed(log, "--tail", 5, *options) == offsets[-5:]
     for start in (LOG_END - 1, LOG_END, "end"):
         assert consumed(log, "--offset", start, *options) == []
-    append(log)
+    append_new(log)
     assert consumed(log, "--offset", LOG_END, *options) == [LOG_END]
 
 
@@ -98,7 +94,7 @@ def test_a_table_is_in_step_at_the_log_end(ended: Ended, tmp_path: Path, options
     first = updated()
     assert first[1] == offsets
     assert updated() == first
-    append(log)
+    append_new(log)
     assert updated() == (first[0] + 1, [*offsets, LOG_END])
 
 
@@ -112,10 +108,10 @@ def test_a_follower_is_in_step_at_the_log_end(ended: Ended, tmp_path: Path) -> N
 
     for _ in range(2):
         assert mirrored() == (log.topic(TOPIC).offsets(), offsets)
-    append(log)
+    append_new(log)
     assert mirrored() == (log.topic(TOPIC).offsets(), [*offsets, LOG_END])
     maintenance.promote(copy, topics=[TOPIC])
-    append(copy)
+    append_new(copy)
     assert read(copy) == [*offsets, LOG_END, LOG_END + 1]
 
 
@@ -123,7 +119,7 @@ def test_a_query_to_the_log_end_has_what_is_there(ended: Ended) -> None:
     log, offsets = ended
     for added in ([], [LOG_END]):
         if added:
-            append(log)
+            append_new(log)
         frame = scan_topic(log.uri, TOPIC).select("offset")
         for where, last in ((0, [*offsets, *added]), (LOG_END - 1, added)):
             assert frame.filter(pl.col("offset") >= where).collect()["offset"].to_list() == last
@@ -150,7 +146,7 @@ def test_jobs_leave_the_log_end_where_it_is(ended: Ended) -> None:
             for job in (maintenance.roll, maintenance.retain, maintenance.compact, maintenance.vacuum):
                 assert job(log, now_ms=now_ms).failed == [], day
         assert (log.topic(TOPIC).offsets()[0][1], read(log)) == (LOG_END, offsets)
-    append(log)
+    append_new(log)
     assert read(log) == [*offsets, LOG_END]
 
 
@@ -161,7 +157,7 @@ def test_a_manifest_that_is_made_anew_has_the_log_end(ended: Ended) -> None:
     segments("verify", log.uri, TOPIC, "--repair", "--yes")
     again = opened(log)
     assert (again.topic(TOPIC).offsets(), read(again)) == (bounds, offsets)
-    append(again)
+    append_new(again)
     assert read(again) == [*offsets, LOG_END]
 
 

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from spark_segments import LogDir, ProducerOptions
 from spark_segments.errors import UnknownTopicError
-from spark_segments.log.reading.scan import Scan
 from spark_segments.polars import scan_topic
 from tests.segment_bytes import RECORD_SCHEMA
 
@@ -100,15 +99,6 @@ def test_the_first_rows_are_cut_before_or_after_the_filter_as_the_query_says(log
     frame, rows = scan_topic(log.uri, "t"), whole(log)
     assert frame.head(first).filter(predicate).collect().equals(rows.head(first).filter(predicate))
     assert frame.filter(predicate).head(first).collect().equals(rows.filter(predicate).head(first))
-
-
-@pytest.fixture
-def reads(monkeypatch) -> list[Scan]:
-    """The scans that are read."""
-    asked: list[Scan] = []
-    reader = Scan.to_reader
-    monkeypatch.setattr(Scan, "to_reader", lambda scan, threads=None: asked.append(scan) or reader(scan, threads))
-    return asked
 
 
 def test_conditions_choose_what_is_read(log, reads):

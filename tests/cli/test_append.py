@@ -13,6 +13,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from spark_segments import LogDir
+from tests.topics import contents
 
 DAY_MS = 86_400_000
 MOMENT = datetime.datetime(2026, 3, 1, 12, tzinfo=datetime.UTC)
@@ -25,11 +26,7 @@ def uri(tmp_path, monkeypatch) -> str:
 
 
 def records(uri: str) -> list[tuple]:
-    columns = ["key", "value", "timestamp"]
-    rows = [
-        row for batch in LogDir.open(uri).topic("orders").scan(columns=columns).batches() for row in batch.to_pylist()
-    ]
-    return [(row["key"], row["value"]) for row in rows]
+    return [(row["key"], row["value"]) for row in contents(LogDir.open(uri), "orders")]
 
 
 @pytest.mark.slow
@@ -97,7 +94,7 @@ def test_columns_of_json_become_parts_of_a_record(segments, uri, tmp_path):
         "--partition-column",
         "p",
     )
-    read = [row for batch in LogDir.open(uri).topic("orders").scan().batches() for row in batch.to_pylist()]
+    read = contents(LogDir.open(uri), "orders")
     assert [(row["partition"], row["key"], row["value"], row["timestamp"]) for row in read] == [
         (0, b"k", None, MOMENT),
         (2, b"k", b"v", MOMENT),
@@ -265,7 +262,7 @@ def test_a_null_among_objects_is_an_error(run, segments, uri, tmp_path):
 def test_a_time_may_be_text(segments, uri, tmp_path, at):
     (tmp_path / "a.json").write_text(json.dumps({"at": at}) + "\n")
     segments("append", uri, "orders", "--partitions", 1, "--input", tmp_path / "a.json", "--timestamp-column", "at")
-    [row] = [row for batch in LogDir.open(uri).topic("orders").scan().batches() for row in batch.to_pylist()]
+    [row] = contents(LogDir.open(uri), "orders")
     assert row["timestamp"] == MOMENT
 
 
@@ -512,7 +509,7 @@ def test_a_delta_table_is_appended_at_any_version(run, segments, uri, tmp_path):
     rows = pa.table({"key": [b"k\xff"], "value": [b"\x00v"], "timestamp": pa.array([at], pa.timestamp("us", tz="UTC"))})
     write_deltalake(str(tmp_path / "records"), rows)
     segments("append", uri, "records", "--partitions", 1, "--input", tmp_path / "records")
-    [row] = [row for batch in LogDir.open(uri).topic("records").scan().batches() for row in batch.to_pylist()]
+    [row] = contents(LogDir.open(uri), "records")
     assert (row["key"], row["value"], row["timestamp"]) == (b"k\xff", b"\x00v", at)
 
 

@@ -6,6 +6,7 @@ import pytest
 
 from spark_segments import LogDir
 from tests.golden_files import GOLDEN, expected_records
+from tests.topics import contents
 
 START_MS = 1_700_000_000_000
 
@@ -71,7 +72,7 @@ def test_headers_of_text_lines_are_split_at_their_first_separator(run, segments,
     properties = ["--property", "parse.headers=true", "--property", "headers.key.separator==>"]
     text = b"a=>b=>c,,=>x,key=,d=>\xff\tv\n\tw\n,\tx\n"
     segments("append", uri, "orders", *properties, stdin=text)
-    read = [row["headers"] for batch in LogDir.open(uri).topic("orders").scan().batches() for row in batch.to_pylist()]
+    read = [row["headers"] for row in contents(LogDir.open(uri), "orders")]
     headers = [("a", b"b=>c"), ("", b"x"), ("key=", b""), ("d", b"\xff")]
     assert read == [[{"key": key, "value": value} for key, value in headers], [], []]
     ran = run("append", uri, "orders", *properties, stdin=b"\tv\na=>b,\xff=>c\tv\n")

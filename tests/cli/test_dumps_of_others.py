@@ -7,6 +7,7 @@ import json
 import pytest
 
 from spark_segments import LogDir
+from tests.topics import contents
 
 START_MS = 1_700_000_000_000
 RECORDS = [
@@ -25,7 +26,7 @@ def uri(tmp_path, segments) -> str:
 
 def records(uri: str) -> list[tuple]:
     """(partition, timestamp in ms, key, value, headers) of each record."""
-    rows = [row for batch in LogDir.open(uri).topic("orders").scan().batches() for row in batch.to_pylist()]
+    rows = contents(LogDir.open(uri), "orders")
     return [
         (
             row["partition"],

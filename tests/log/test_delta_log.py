@@ -22,6 +22,7 @@ from tests.manifest_rows import TopicRow, topic_table
 from tests.opened import DeltaLog, OpenDeltaLog, opened
 from tests.s3_server import BUCKET
 from tests.store_proxy import Request, store_proxy
+from tests.topics import contents
 
 NOTE = CommitNote("id-0", 0, "create")
 DAY_MS = 86_400_000
@@ -114,7 +115,7 @@ def test_a_log_directory_lives_on_any_of_them(storage, open_delta_log):
     now_ms = storage.now_ms() + 8 * DAY_MS
     for job in (roll, retain, compact, vacuum):
         assert not job(log, now_ms=now_ms).failed
-    rows = [row for batch in log.topic("orders").scan().batches() for row in batch.to_pylist()]
+    rows = contents(log, "orders")
     assert {row["key"]: row["value"] for row in rows} == {b"a": b"119", b"b": b"119"}
     assert len(rows) < 240
     assert log.topic("orders").offsets() == {0: (0, 240)}

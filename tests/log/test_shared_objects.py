@@ -29,7 +29,7 @@ from tests.opened import opened
 from tests.played_files import PlayedFiles
 from tests.small_limits import small_limits
 from tests.specification_reader import ManagedLog
-from tests.topics import Appender
+from tests.topics import Appender, contents
 
 PARTITIONS = 12
 TIME_MS = 1_700_000_000_000
@@ -63,10 +63,6 @@ def append(log: LogDir, records: list[tuple[int, int]], **options: int) -> None:
 
 def live(log: LogDir) -> list[Segment]:
     return live_rows(log, "orders")
-
-
-def contents(log: LogDir, **where: object) -> list[dict]:
-    return [row for batch in log.topic("orders").scan(**where).batches() for row in batch.to_pylist()]
 
 
 def data_files(log: LogDir) -> list[str]:
@@ -124,7 +120,7 @@ def test_many_objects_of_one_task_keep_the_order_of_its_rows(log):
     assert len({row.path for row in chunks.segments}) > 2
     commit_append(log.topic("orders").manifest, chunks.segments)
     for number in range(PARTITIONS):
-        values = [int(row["value"].split()[0]) for row in contents(log, partition=number)]
+        values = [int(row["value"].split()[0]) for row in contents(log, "orders", partition=number)]
         assert values == list(range(number, 600, PARTITIONS))
     assert_sound(log)
 
@@ -226,7 +222,7 @@ def test_a_partition_is_read_by_two_range_reads_an_object_at_most(tmp_path, star
     where = {} if start is None else {"offsets": (start, None)}
     counted = opened(storage)
     storage.reads.clear()
-    rows = contents(counted, partition=3, **where)
+    rows = contents(counted, "orders", partition=3, **where)
     assert len(rows) == 5000 - (start or 0)
     assert len([read for read in storage.reads if "shared" in read[0]]) <= 2
 
@@ -253,7 +249,7 @@ def test_any_offset_and_any_time_is_found_as_in_a_list(appends, start, count, ta
                 append(log, rows)
                 model += [time_ms for number, time_ms in rows if number == partition]
             assert all(row.is_shared for row in live(log))
-            read = contents(log, partition=partition, offsets=(start, start + count))
+            read = contents(log, "orders", partition=partition, offsets=(start, start + count))
             assert [row["offset"] for row in read] == list(range(len(model)))[start : start + count]
             found = next(((offset, time_ms) for offset, time_ms in enumerate(model) if time_ms >= target), None)
             assert log.topic("orders").offsets_for_times(target)[partition] == found
@@ -272,16 +268,16 @@ def test_a_damaged_run_is_named_by_its_position_in_the_file_and_stops_no_other(l
     row = live(log)[5]
     overwrite(log, row.path, row.byte_position + 70, b"\xff\xff\xff")
     with pytest.raises(CorruptBatchError) as error:
-        contents(log, partition=5)
+        contents(log, "orders", partition=5)
     assert (error.value.byte_position, row.path in str(error.value)) == (row.byte_position, True)
-    assert len(contents(log, partition=4)) == len(contents(log, partition=6)) == 10
+    assert len(contents(log, "orders", partition=4)) == len(contents(log, "orders", partition=6)) == 10
     (finding,) = verify(log, deep=True).findings
     assert (finding.partition, finding.path, finding.byte_position) == (5, row.path, row.byte_position)
 
 
 def test_index_entries_of_a_run_that_are_not_true_are_found_and_the_run_is_copied_out(log):
     append(log, spread(600))
-    before, row = contents(log), live(log)[5]
+    before, row = contents(log, "orders"), live(log)[5]
     assert row.index_bytes > 8
     overwrite(log, row.path, row.index_position + 8, b"\0\0\0\1\0\0\0\1")
     report = verify(log, deep=True)
@@ -290,7 +286,7 @@ def test_index_entries_of_a_run_that_are_not_true_are_found_and_the_run_is_copie
     assert all(row.index_position <= finding.byte_position < row.time_index_position for finding in report.findings)
     (fixed,) = repaired(verify(log, repair=True))
     assert fixed["partition"] == 5 and fixed["new_path"].startswith("orders-5/")
-    assert contents(log) == before
+    assert contents(log, "orders") == before
     assert sum(one.is_shared for one in live(log)) == PARTITIONS - 1
     assert_sound(log)
 

@@ -17,7 +17,7 @@ from spark_segments.maintenance import compact, retain, roll
 from tests.maintenance.rounds import CleanerSettings, RoundTasks, clean_partition, groups, plan_compaction
 from tests.manifest_rows import Partition, Segment
 from tests.small_limits import small_limits
-from tests.topics import under_policy
+from tests.topics import contents, under_policy
 
 START_MS = 1_700_000_000_000
 RETENTION_MS = 1000
@@ -38,9 +38,7 @@ def append(log: LogDir, rows: list[tuple[str | None, str | None]], time_ms: int)
 
 
 def records(log: LogDir) -> dict[int, tuple[bytes | None, bytes | None]]:
-    rows = [
-        row for batch in log.topic("t").scan(columns=["offset", "key", "value"]).batches() for row in batch.to_pylist()
-    ]
+    rows = contents(log, "t", columns=["offset", "key", "value"])
     found = {row["offset"]: (row["key"], row["value"]) for row in rows}
     assert len(found) == len(rows)
     return found

@@ -13,6 +13,7 @@ from spark_segments.maintenance import compact, roll
 from spark_segments.maintenance.compaction.noted_batches import LEAST_STORE_GAP_BYTES
 from tests.opened import opened
 from tests.played_files import PlayedFiles
+from tests.topics import contents
 
 NOW_MS = 1_700_000_000_000
 LATER_MS = 10 * 24 * 3_600_000
@@ -56,7 +57,7 @@ def test_bytes_without_a_live_record_are_read_once(log):
     assert (report["records_in"], report["records_out"]) == (ROWS + 201, 201)
     assert report["dropped"] == {"superseded": ROWS}
     assert report["bytes_in"] == segment.log_bytes
-    kept = [row["key"] for batch in log.topic("t").scan(columns=["key"]).batches() for row in batch.to_pylist()]
+    kept = [row["key"] for row in contents(log, "t", columns=["key"])]
     assert kept[:100] == [b"first %d" % number for number in range(100)]
     assert kept[-2:] == [b"busy", b"active"]
 
@@ -103,7 +104,5 @@ def test_a_byte_that_a_single_read_gets_wrong_is_never_written(log, tmp_path):
 
 
 def _kept(log: LogDir) -> dict[int, tuple[bytes, bytes]]:
-    rows = [
-        row for batch in log.topic("t").scan(columns=["offset", "key", "value"]).batches() for row in batch.to_pylist()
-    ]
+    rows = contents(log, "t", columns=["offset", "key", "value"])
     return {row["offset"]: (row["key"], row["value"]) for row in rows}

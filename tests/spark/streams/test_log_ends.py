@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 from spark_segments import LogDir, lag
 from spark_segments.errors import OffsetOutOfRangeError
-from tests.log_ends import ENDS, LOG_END, TOPIC
+from tests.log_ends import ENDS, LOG_END, TOPIC, append_new
 from tests.spark.in_process import load
 from tests.spark.streams.in_process_query import PlainQuery, Query
 from tests.spark.streams.test_streams_in_spark import Sink
@@ -27,10 +27,6 @@ def ended(request: pytest.FixtureRequest, tmp_path: Path) -> Ended:
     """A log that ends with a hole, and the offsets that its topic has."""
     make, offsets = ENDS[request.param]
     return make(str(tmp_path / "log")), [*offsets]
-
-
-def append(log: LogDir) -> None:
-    log.topic(TOPIC).append([{"key": "new", "value": "new"}])
 
 
 def reached(query: Query) -> int:
@@ -54,7 +50,7 @@ def test_a_stream_comes_to_the_log_end_and_goes_on_there(ended: Ended, kind: typ
     query.run()
     assert ([row["offset"] for row in query.rows], reached(query)) == (offsets, LOG_END)
     assert query.start(available_now=True).run() == []
-    append(log)
+    append_new(log)
     query.start(available_now=True).run()
     assert ([row["offset"] for row in query.rows], reached(query)) == ([*offsets, LOG_END], LOG_END + 1)
 
@@ -66,7 +62,7 @@ def test_a_read_to_the_log_end_ends_there(ended: Ended) -> None:
             assert [row["offset"] for row in load(log.uri, OPTIONS | {"endingOffsets": end} | more)] == offsets
     behind = {"startingOffsets": json.dumps({TOPIC: {"0": LOG_END}})}
     assert load(log.uri, OPTIONS | behind) == []
-    append(log)
+    append_new(log)
     assert [row["offset"] for row in load(log.uri, OPTIONS | behind)] == [LOG_END]
 
 
@@ -88,6 +84,6 @@ def test_spark_comes_to_the_log_end(spark: SparkSession, ended: Ended, tmp_path:
     sink, frame = Sink(tmp_path), spark.readStream.format("segments").options(**OPTIONS).load(log.uri)
     query = sink.run(frame)
     assert ([row.offset for row in sink.rows()], lag(query)) == (offsets, {TOPIC: {0: 0}})
-    append(log)
+    append_new(log)
     sink.run(frame)
     assert [row.offset for row in sink.rows()] == [*offsets, LOG_END]
