@@ -1,7 +1,8 @@
 """python -m tests.release [STEP ...]: all that a release needs on one machine, step by step, each to its end.
 
 A step passes, fails, or cannot be done here, with the reason: a program or a Python that this machine does not have.
-The last lines name what no single machine can do. Exit code 1: a step failed. `--list` names the steps.
+The last lines name the steps that were not run, and what no single machine can do. Exit code 1: a step failed. `--list`
+names the steps.
 """
 
 from __future__ import annotations
@@ -156,7 +157,7 @@ def main(asked: list[str]) -> int:
         for name, step in STEPS.items():
             print(f"{name}: {step.__doc__ or f'make {name}'}")
         return 0
-    failed, left = [], dict(ELSEWHERE)
+    failed, left = [], {name: "not asked for" for name in STEPS if asked and name not in asked} | ELSEWHERE
     for name in asked or STEPS:
         begun = time.monotonic()
         try:
@@ -169,7 +170,7 @@ def main(asked: list[str]) -> int:
             failed.append(name)
             said = f"FAILED: {error}"
         print(f"{name}: {said} ({time.monotonic() - begun:.0f} s)", flush=True)
-    print(f"\n{spark_segments.__version__}: {', '.join(failed) or 'no step'} failed. Not done here:")
+    print(f"\n{spark_segments.__version__}: {', '.join(failed) or 'no step'} failed. Not done:")
     for name, why in left.items():
         print(f"* {name}: {why}")
     return int(bool(failed))
