@@ -129,9 +129,10 @@ def test_aiokafka_reads_what_kafka_wrote(server: Server) -> None:
             await reader.seek_to_beginning(place)
             end = (await reader.end_offsets([place]))[place]
             found: list[Any] = []
-            while await reader.position(place) < end:
-                for batch in (await reader.getmany(timeout_ms=5000)).values():
-                    found += [(one.offset, text(one.key), text(one.value)) for one in batch]
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                while await reader.position(place) < end:
+                    for batch in (await reader.getmany(timeout_ms=5000)).values():
+                        found += [(one.offset, text(one.key), text(one.value)) for one in batch]
             return found
         finally:
             await reader.stop()
