@@ -64,7 +64,7 @@ def main() -> None:
     )
     hour.groupBy("partition").agg({"offset": "count", "timestamp": "min"}).orderBy("partition").show(truncate=False)
 
-    console.rule("5. A log directory that Kafka wrote opens as it is")
+    console.rule("5. A log directory that Kafka wrote, opened without a copy")
     kafka = LogDir.open(str(KAFKA_DIRECTORY))
     console.print(f"topics {kafka.topics()}")
     console.print(_partitions(kafka, "orders"))
