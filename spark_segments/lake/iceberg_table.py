@@ -1,7 +1,7 @@
 """The Iceberg table: a version of it, and the next snapshot, which a catalog puts where nobody came first.
 
 The summary of a snapshot says which offsets the table has. pyiceberg would try a commit again on top of those of
-others, and so append records twice: a commit is handed to the catalog once, with the snapshot that it was made for.
+others, and so append records twice: `_OneTry` hands it to the catalog once, with the snapshot that it was made for.
 """
 
 from __future__ import annotations
@@ -10,9 +10,10 @@ import contextlib
 import dataclasses
 import datetime as dt
 import importlib.util
+import itertools
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -122,6 +123,7 @@ class IcebergTable:
 
     def __init__(self, storage: Storage, table: Table) -> None:
         self.storage, self._table = storage, table
+        table.catalog = _OneTry(table.catalog)  # type: ignore[assignment]
         self._snapshot = table.current_snapshot()
         self.version = 0 if self._snapshot is None else int(self._snapshot.sequence_number or 0)
         self.schema = _to_arrow(table.schema())
@@ -146,7 +148,9 @@ class IcebergTable:
         if both == self.schema:
             return None
         try:
-            columns = self._table.transaction().update_schema().union_by_name(_with_ids(both))._apply()
+            change = self._table.transaction()
+            with change.update_schema() as update:
+                update.union_by_name(_with_ids(both))
         except ValidationError as error:
             raise InvalidOptionError(
                 f"The table's columns cannot become those of the topic: {error}",
@@ -154,7 +158,8 @@ class IcebergTable:
                 expected="int to long, float to double, a decimal of more digits, or new fields",
                 hint="Set key.schema or value.schema to Spark's DDL with the types of the table, or make another table",
             ) from error
-        return NewColumns(_to_arrow(columns), settings, needs_new_files=False)  # readers widen what old files have
+        # Readers widen what old files have.
+        return NewColumns(_to_arrow(change.table_metadata.schema()), settings, needs_new_files=False)
 
     def positions(self) -> Iterator[TablePositions | None]:
         snapshot, has_position = self._snapshot, False
@@ -232,9 +237,6 @@ class IcebergTable:
         removed: Iterable[DataFile],
         columns: NewColumns | None = None,
     ) -> bool:
-        from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException
-        from pyiceberg.table.update import AssertTableUUID
-
         with _failures(self.storage, "written", self._table.catalog.properties):
             change = self._table.transaction()
             said = {} if columns is None else _said(columns.settings)
@@ -249,10 +251,9 @@ class IcebergTable:
                     files.append_data_file(self._of_iceberg(file, change.table_metadata.schema()))
             # The position outlives its snapshot, where files are replaced and snapshots expire.
             change.set_properties({**said, _POSITION: json.dumps({"snapshot": files.snapshot_id, "position": text})})
-            whole = (*change._requirements, AssertTableUUID(uuid=self._table.metadata.table_uuid))
             try:
-                self._table.catalog.commit_table(self._table, whole, change._updates)
-            except (CommitFailedException, CommitStateUnknownException):
+                change.commit_transaction()
+            except _NotAcknowledged:
                 return False
         return True
 
@@ -281,6 +282,28 @@ class IcebergTable:
 
     def tidy(self) -> None:
         """Nothing: the catalog deletes old metadata by the table's properties."""
+
+
+class _NotAcknowledged(Exception):
+    """Another commit came first, or the reply to this one was lost."""
+
+
+class _OneTry:
+    """A catalog whose commits pyiceberg neither tries again nor takes back, where their reply may have been lost."""
+
+    def __init__(self, catalog: Catalog) -> None:
+        self._catalog = catalog
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._catalog, name)
+
+    def commit_table(self, *change: Any) -> Any:
+        from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException
+
+        try:
+            return self._catalog.commit_table(*change)
+        except (CommitFailedException, CommitStateUnknownException) as error:
+            raise _NotAcknowledged from error
 
 
 def _check_installed() -> None:
@@ -322,28 +345,37 @@ def _number(value: Any) -> int:
 
 def _with_ids(schema: pa.Schema) -> Schema:
     """The columns as a new table has them: field ids rise from 1."""
-    from pyiceberg.catalog import Catalog
+    from pyiceberg.io.pyarrow import pyarrow_to_schema
     from pyiceberg.schema import assign_fresh_schema_ids
 
-    return assign_fresh_schema_ids(Catalog._convert_schema_if_needed(schema))
+    ids = itertools.count(1)
+
+    def numbered(field: pa.Field) -> pa.Field:
+        return field.with_metadata({"PARQUET:field_id": str(next(ids))})
+
+    return assign_fresh_schema_ids(pyarrow_to_schema(pa.schema([_changed(field, numbered) for field in schema])))
 
 
 def _to_arrow(schema: Schema) -> pa.Schema:
     """The columns as files have them, with field ids."""
     from pyiceberg.io.pyarrow import schema_to_pyarrow
 
-    return pa.schema([_plain(field) for field in schema_to_pyarrow(schema)])
+    def plain(field: pa.Field) -> pa.Field:
+        return field.with_type(_PLAIN.get(field.type, field.type))
+
+    return pa.schema([_changed(field, plain) for field in schema_to_pyarrow(schema)])
 
 
-def _plain(field: pa.Field) -> pa.Field:
+def _changed(field: pa.Field, change: Callable[[pa.Field], pa.Field]) -> pa.Field:
+    """The field, after a change to each field within it and to itself."""
     kind, t = field.type, pa.types
     if t.is_struct(kind):
-        return field.with_type(pa.struct([_plain(child) for child in kind]))
-    if t.is_list(kind) or t.is_large_list(kind):
-        return field.with_type(pa.list_(_plain(kind.value_field)))
-    if t.is_map(kind):
-        return field.with_type(pa.map_(_plain(kind.key_field), _plain(kind.item_field)))
-    return field.with_type(_PLAIN.get(kind, kind))
+        kind = pa.struct([_changed(child, change) for child in kind])
+    elif t.is_list(kind) or t.is_large_list(kind):
+        kind = pa.list_(_changed(kind.value_field, change))
+    elif t.is_map(kind):
+        kind = pa.map_(_changed(kind.key_field, change), _changed(kind.item_field, change))
+    return change(field.with_type(kind))
 
 
 @contextlib.contextmanager
