@@ -92,6 +92,9 @@ COLUMNS = ("key", "value", "headers", "partition", "offset", "timestamp")
 TRIES = 5
 """How often an update is tried when another commit comes first."""
 
+PART_BYTES = Part.DEFAULT_BYTES
+"""What a task reads of the log."""
+
 WAVE_BYTES_A_SLOT = 1 << 30
 """Records are committed once so many bytes of the log are written for each task slot. A job that is killed loses the
 work of its last wave only."""
@@ -294,7 +297,7 @@ class _Update:
         if self.plan.counted is not None:
             selection = Selection(("offset",), READ_COMMITTED)
             scan = dataclasses.replace(self.scan, offsets=self.plan.counted, selection=selection, decoders=())
-            counts = self.run(partial(count_records, scan.storage), _tasks(scan.parts(Part.DEFAULT_BYTES)))
+            counts = self.run(partial(count_records, scan.storage), _tasks(scan.parts(PART_BYTES)))
             if +kept != +sum(counts, Counter()):
                 self.plan = dataclasses.replace(self.plan, offsets=self.scan.offsets, is_whole=True)
         if not self.plan.is_whole:
@@ -344,7 +347,7 @@ class _Update:
             return False
         offsets = rival_offsets(snapshot, before, eras.ranks(changed))
         parts = LatestPart.planned(
-            snapshot, offsets, Selection(Eras.RANKED, READ_COMMITTED, Selection.LATEST_VIEW), Part.DEFAULT_BYTES
+            snapshot, offsets, Selection(Eras.RANKED, READ_COMMITTED, Selection.LATEST_VIEW), PART_BYTES
         )
         return any(self.run(partial(have_newer, self.scan.storage, eras, changed), _tasks(parts)))
 
@@ -522,9 +525,7 @@ def _erased(
 def _tasks(parts: Iterable[Part | ViewPart]) -> list[list[Part | ViewPart]]:
     """The parts as tasks, each a file or a few: neighbours share one, however many partitions there are."""
     return list(
-        in_bins(
-            parts, lambda part: part.cost_bytes, lambda _, total, part: total + part.cost_bytes > Part.DEFAULT_BYTES
-        )
+        in_bins(parts, lambda part: part.cost_bytes, lambda _, total, part: total + part.cost_bytes > PART_BYTES)
     )
 
 
@@ -539,7 +540,7 @@ def _waves(scan: Scan, most_bytes: float) -> Iterator[tuple[list[list[Part | Vie
     def begins(wave: list[list[Part | ViewPart]], total: int, task: list[Part | ViewPart]) -> bool:
         return total >= most_bytes and _place(wave[-1][-1]) != _place(task[0])
 
-    tasks = _tasks(scan.parts(Part.DEFAULT_BYTES))
+    tasks = _tasks(scan.parts(PART_BYTES))
     waves = list(in_bins(tasks, lambda task: sum(part.cost_bytes for part in task), begins)) or [[]]
     for wave in waves[:-1]:
         ends |= dict(map(_place, itertools.chain.from_iterable(wave)))

@@ -1,10 +1,13 @@
 """python -m tests.maintenance.table_kills [--kills 20]: examples/changelog_to_table.py, killed at random moments and
-started again, and in the end its tables compared with the topic: the latest one and the plain one.
+started again, and in the end its tables compared with the topic: the latest one and the plain one. Then two writers of
+one table, killed in turns while its topic grows, for each format and each view.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import itertools
 import os
 import random
 import signal
@@ -17,6 +20,8 @@ from pathlib import Path
 from deltalake import DeltaTable
 
 from spark_segments import LogDir
+from tests.maintenance.table_rows import content, readable, update, with_orders
+from tests.topics import append
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "changelog_to_table.py"
@@ -65,6 +70,42 @@ def killed_and_ended(directory: Path, kills: int, seed: int, environment: Mappin
     return runs + 1, DeltaTable(f"{table}-records").version()
 
 
+UPDATES = """
+import sys
+from spark_segments import LogDir
+from tests.maintenance.table_rows import content, readable, update, with_orders
+from tests.topics import append
+from spark_segments.maintenance import table
+log_dir, uri, table_format = sys.argv[1:]
+while True:
+    table(LogDir.open(log_dir), topics=["orders"], table_uri=uri, table_format=table_format)
+"""
+
+
+def two_writers_killed(
+    log: LogDir, uri: str, kills: int, choose: random.Random, environment: Mapping[str, str]
+) -> None:
+    """Two processes bring the table in step all the time. Each is killed in turns, and started again."""
+    command = [sys.executable, "-c", UPDATES, log.uri, uri, Path(uri).parent.name]
+    writers = [subprocess.Popen(command, env=environment) for _ in range(2)]
+    try:
+        for number in range(kills):
+            writer = writers[number % 2]
+            for _ in range(5):
+                append(log, (b"%d" % choose.randrange(9), b"%d" % number))
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    writer.wait(timeout=choose.uniform(0.1, 0.4))
+            assert writer.poll() is None
+            writer.kill()
+            writer.wait()
+            writers[number % 2] = subprocess.Popen(command, env=environment)
+    finally:
+        for writer in writers:
+            writer.kill()
+            writer.wait()
+    update(log, uri)
+
+
 def _place(row: dict[str, int]) -> tuple[int, int]:
     return row["partition"], row["offset"]
 
@@ -76,12 +117,18 @@ def main() -> None:
     arguments = parser.parse_args()
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
     with tempfile.TemporaryDirectory() as directory:
-        runs, version = killed_and_ended(
-            Path(directory), arguments.kills, arguments.seed, os.environ | {"PYTHONPATH": path}
-        )
+        environment = os.environ | {"PYTHONPATH": path}
+        runs, version = killed_and_ended(Path(directory), arguments.kills, arguments.seed, environment)
+        for table_format, view in itertools.product(["delta", "iceberg"], [None, "latest"]):
+            place = f"{directory}/{view}/{table_format}"
+            log, uri = with_orders(LogDir.create(f"{place}-log")), f"{place}/table"
+            update(log, uri, view=view)
+            two_writers_killed(log, uri, arguments.kills, random.Random(arguments.seed), environment)
+            assert content(uri) == readable(log, view=view)
     print(
         f"{arguments.kills} of {runs} runs were killed (seed {arguments.seed}): the tables, the plain one at version "
-        f"{version}, have the rows of the topic, and each change is in the log once"
+        f"{version}, have the rows of the topic, and each change is in the log once. Of two writers of a table of each "
+        f"format and view as many were killed: the rows are those of the topic"
     )
 
 

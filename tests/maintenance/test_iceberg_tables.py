@@ -7,8 +7,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import duckdb
-import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -16,14 +14,14 @@ from deltalake import DeltaTable
 from pyiceberg.catalog import load_catalog
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import CommitStateUnknownException
-from pyiceberg.table.snapshots import Operation, Summary
 from pyiceberg.utils.config import Config
 
 from spark_segments.errors import InvalidOptionError, LogDirError
 from spark_segments.lake.iceberg_table import IcebergTable, IcebergTables
 from spark_segments.lake.plan import NO_POSITION
-from spark_segments.maintenance import erase, table
+from spark_segments.maintenance import table
 from spark_segments.storage import Storage
+from tests.maintenance.table_histories import rewrite
 from tests.maintenance.table_rows import content, failure, iceberg_table, readable, update, with_orders
 from tests.topics import append
 
@@ -71,20 +69,6 @@ def test_a_type_that_iceberg_has_no_way_to_is_an_error_that_names_the_column(log
     assert content(uri)[0]["value"] == {"n": 1}
 
 
-def test_readers_read_the_same(orders, uri, monkeypatch):
-    monkeypatch.setenv("POLARS_ICEBERG_PLANNER", "pyiceberg")
-    update(orders, uri)
-    erase(orders, topics=["orders"], keys=[b"a"])
-    update(orders, uri)
-    there = iceberg_table(uri)
-    places = [(row["offset"], row["key"]) for row in readable(orders)]
-    files = [task.file.file_path for task in there.scan().plan_files()]
-    assert duckdb.sql(f'SELECT "offset", key FROM read_parquet({files}) ORDER BY 1').fetchall() == places
-    assert pl.scan_iceberg(there).select("offset", "key").sort("offset").collect().rows() == places
-    rows = [row for file in files for row in pq.read_table(file).to_pylist()]
-    assert [row["value"] for row in rows if row["key"] == b"a"] == [None]  # the tombstone
-
-
 def test_a_table_is_in_the_catalog_that_is_named(orders, tmp_path, monkeypatch):
     monkeypatch.setenv("PYICEBERG_CATALOG__HOUSE__TYPE", "sql")
     monkeypatch.setenv("PYICEBERG_CATALOG__HOUSE__URI", f"sqlite:///{tmp_path}/house.sqlite")
@@ -128,25 +112,10 @@ def test_a_catalog_that_fails_shows_none_of_its_configuration(orders, uri, monke
     assert content(uri) == readable(orders)
 
 
-def tidied(uri):
-    """Puts another program's snapshot of the same rows, for which pyiceberg has no function."""
-    there = iceberg_table(uri)
-    change = there.transaction()
-    with change.update_snapshot().overwrite() as files:
-        rewritten = [task.file for task in there.scan().plan_files()]
-        for file in rewritten:
-            files.delete_data_file(file)
-            files.append_data_file(file)
-    new, *updates = change._updates
-    summary = Summary(Operation.REPLACE, **new.snapshot.summary.additional_properties)
-    new = new.model_copy(update={"snapshot": new.snapshot.model_copy(update={"summary": summary})})
-    there.catalog.commit_table(there, change._requirements, (new, *updates))
-
-
 def test_maintenance_by_others_leaves_a_table_in_step(orders, uri):
     update(orders, uri)
     ours = iceberg_table(uri).current_snapshot().snapshot_id
-    tidied(uri)
+    rewrite(uri)
     there = IcebergTables().open(Storage(uri))
     (position,) = there.positions()
     metadata = there._table.metadata
@@ -161,7 +130,7 @@ def test_maintenance_by_others_leaves_a_table_in_step(orders, uri):
 def test_a_table_whose_positions_are_gone_is_made_anew(orders, uri):
     update(orders, uri)
     ours = iceberg_table(uri).current_snapshot().snapshot_id
-    tidied(uri)
+    rewrite(uri)
     iceberg_table(uri).maintenance.expire_snapshots().by_id(ours).commit()  # pyiceberg takes the parent's id, too
     append(orders, (b"d", b"1"))
     assert update(orders, uri)["why"] == NO_POSITION
