@@ -1,6 +1,6 @@
-"""A table beside a topic: three of its columns by Spark's Parquet reader over the live files, against Parquet that
-Spark itself wrote of the same rows, and against a read of the topic; and the writing of both. Spark on two cores, reads
-to `noop`.
+"""Tables beside a topic, one of each format: three columns by Spark's Parquet reader over the live files, against
+Parquet that Spark itself wrote of the same rows, and against a read of the topic; and the writing of all. Spark on two
+cores, reads to `noop`.
 """
 
 from __future__ import annotations
@@ -8,12 +8,14 @@ from __future__ import annotations
 import argparse
 import shutil
 import tempfile
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from deltalake import DeltaTable
+from pyiceberg.catalog import load_catalog
 
 from benchmarks.measure import in_turns
 from benchmarks.spark import settings
@@ -25,6 +27,7 @@ RECORDS = 50_000_000
 PARTITIONS = 4
 VALUE_BYTES = 60
 COLUMNS = ("key", "offset", "timestamp")
+FORMATS = ("delta", "iceberg")
 TURNS = 3
 _APPEND_ROWS = 1_000_000
 
@@ -46,11 +49,12 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
         spark = spark_session("benchmark", master="local[2]", config=settings(directory))
         spark.sparkContext.setLogLevel("ERROR")
         topic = spark.read.format("segments").options(subscribe="orders", includeHeaders="true").load(log.uri)
-        beside, parquet = Path(directory, "table"), Path(directory, "parquet")
+        parquet = Path(directory, "parquet")
 
-        def write_table(session: Any) -> None:
-            shutil.rmtree(beside, ignore_errors=True)
-            report = table(log, topics=["orders"], table_uri=str(beside), spark=session)
+        def write_table(table_format: str, session: Any) -> None:
+            shutil.rmtree(Path(directory, table_format), ignore_errors=True)
+            uri = str(Path(directory, table_format, "table"))
+            report = table(log, topics=["orders"], table_uri=uri, table_format=table_format, spark=session)
             assert report.details["orders"]["rows"] == records and not report.failed
 
         def write_parquet() -> None:
@@ -58,17 +62,21 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
             frame.write.mode("overwrite").parquet(str(parquet))
 
         try:
+            sessions = {"by Spark": spark, "without Spark": None}
             writes = {
-                "table by Spark": lambda: write_table(spark),
-                "table without Spark": lambda: write_table(None),
-                "Spark's Parquet": write_parquet,
+                f"{name} {how}": partial(write_table, name, session)
+                for name in FORMATS
+                for how, session in sessions.items()
             }
-            written = in_turns(writes, turns=arguments.turns)
-            frames = {
-                "table": spark.read.parquet(*DeltaTable(str(beside)).file_uris()),
-                "Spark's Parquet": spark.read.parquet(str(parquet)),
-                "topic": topic,
+            written = in_turns({**writes, "Spark's Parquet": write_parquet}, turns=arguments.turns)
+            iceberg = load_catalog("segments", type="sql", uri=f"sqlite:///{directory}/iceberg/iceberg.sqlite")
+            tasks = iceberg.load_table("iceberg.table").scan().plan_files()
+            files = {
+                "delta": DeltaTable(str(Path(directory, "delta", "table"))).file_uris(),
+                "iceberg": [task.file.file_path for task in tasks],
+                "Spark's Parquet": [str(parquet)],
             }
+            frames = {name: spark.read.parquet(*paths) for name, paths in files.items()} | {"topic": topic}
             counts = {name: frame.count() for name, frame in frames.items()}
             assert set(counts.values()) == {records}, counts
             reads = {
@@ -79,23 +87,16 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
         finally:
             spark.stop()
         sizes = {
-            "table": sum(file.stat().st_size for file in beside.rglob("*.parquet")),
-            "Spark's Parquet": sum(file.stat().st_size for file in parquet.rglob("*.parquet")),
+            name: sum(file.stat().st_size for file in Path(directory, place).rglob("*.parquet"))
+            for name, place in {**dict(zip(FORMATS, FORMATS, strict=True)), "Spark's Parquet": "parquet"}.items()
         }
-    figures = {f"write, {name} s": written.median(name) for name in writes}
+    figures = {f"write, {name} s": written.median(name) for name in (*writes, "Spark's Parquet")}
     figures |= {f"read three columns, {name} s": read.median(name) for name in reads}
     figures |= {f"{name} MiB": size / 2**20 for name, size in sizes.items()}
-    return {
-        "turns": arguments.turns,
-        "records": records,
-        "figures": figures,
-        "ratios": {
-            "write: table by Spark / Spark's Parquet": written.speed_up("table by Spark", "Spark's Parquet"),
-            "write: table without Spark / Spark's Parquet": written.speed_up("table without Spark", "Spark's Parquet"),
-            "read: table / Spark's Parquet": read.speed_up("table", "Spark's Parquet"),
-            "read: table / topic": read.speed_up("table", "topic"),
-        },
-    }
+    ratios = {f"write: {name} / Spark's Parquet": written.speed_up(name, "Spark's Parquet") for name in writes}
+    for name in FORMATS:
+        ratios |= {f"read: {name} / {other}": read.speed_up(name, other) for other in ("Spark's Parquet", "topic")}
+    return {"turns": arguments.turns, "records": records, "figures": figures, "ratios": ratios}
 
 
 def _rows(generator: np.random.Generator, start: int, count: int) -> pa.Table:
