@@ -27,6 +27,14 @@ _NUMBER = r"[0-9]{1,18}(?:\.[0-9]{1,9})?"
 _PARTS = re.compile(rf"(?:{_NUMBER}\s*[a-z]+\s*)+")
 _SIZE = re.compile(rf"({_NUMBER})\s*(?:([kmgtp])(i?b(?:ytes?)?)?|b(?:ytes?)?)?")
 _EPOCH = datetime.datetime.fromtimestamp(0, datetime.UTC)
+_DAYS_AWAY = {"yesterday": -1, "today": 0, "tomorrow": 1}
+_DAY_MS = 86_400_000
+_LAST_MS = 253_402_300_799_999  # the end of the year 9999
+
+Time = int | str | datetime.datetime
+"""Milliseconds since 1970, what `moment_ms` reads, or a datetime, which is in UTC where it names no zone."""
+Duration = int | str | datetime.timedelta
+"""Milliseconds, a text such as 7d or 1h30m, or a timedelta."""
 
 
 def duration_ms(text: str, unit: str = "ms") -> int:
@@ -39,10 +47,14 @@ def duration_ms(text: str, unit: str = "ms") -> int:
     return round(sum(Decimal(number) * UNIT_MS[name] for number, name in parts))
 
 
-def span_ms(text: str) -> int:
-    """`duration_ms` of a text on the command line, where a number needs its unit: every tool has another one."""
-    _check_unit("A duration", text, "s", "m", "d")
-    return duration_ms(text)
+def span_ms(given: Duration) -> int:
+    """Milliseconds of a duration. In a text a number needs its unit: every tool has another one."""
+    if isinstance(given, datetime.timedelta):
+        return given // datetime.timedelta(milliseconds=1)
+    if not isinstance(given, str):
+        return given
+    _check_unit("A duration", given, "s", "m", "d")
+    return duration_ms(given)
 
 
 def volume_bytes(text: str) -> int:
@@ -71,24 +83,55 @@ def size_bytes(text: str, kilobyte: int = 1000) -> int:
     return round(Decimal(number) * factor)
 
 
-def moment_ms(text: str) -> int:
-    """Milliseconds since 1970 of such a number, or of an ISO date or time, which is in UTC where it names no zone."""
-    if re.fullmatch("-?[0-9]{1,30}", text):
-        return int(text)
+def moment_ms(given: Time, now_ms: int | None = None) -> int:
+    """Milliseconds since 1970 of a time: a number or a text of such milliseconds, a datetime, an ISO date or time, now,
+    today, yesterday, tomorrow, `2 hours ago` or `in 3 days`.
+
+    Days begin in UTC, and a time without a zone is in UTC. `now_ms`: the time that `ago` and `in` count from, by
+    default this machine's clock.
+    """
+    if isinstance(given, datetime.datetime):
+        moment = given if given.tzinfo is not None else given.replace(tzinfo=datetime.UTC)
+        return (moment - _EPOCH) // datetime.timedelta(milliseconds=1)  # a float's 53 bits would be a ms off at times
+    if not isinstance(given, str):
+        return given
+    if re.fullmatch("-?[0-9]{1,30}", given):
+        return int(given)
+    now_ms = time.time_ns() // 1_000_000 if now_ms is None else now_ms
+    words = given.strip().lower()
+    if words == "now":
+        return now_ms
+    if words in _DAYS_AWAY:
+        return now_ms - now_ms % _DAY_MS + _DAYS_AWAY[words] * _DAY_MS
+    span = re.sub(r"\ban? ", "1 ", re.sub(", | and ", " ", words.removeprefix("in ").removesuffix(" ago")))
+    if words.startswith("in "):
+        return now_ms + duration_ms(span)
+    if words.endswith(" ago"):
+        return now_ms - duration_ms(span)
     try:
-        moment = datetime.datetime.fromisoformat(text)
+        return moment_ms(datetime.datetime.fromisoformat(given))
     except ValueError as error:
         raise InvalidOptionError(
-            "Not a time", expected="milliseconds since 1970, or an ISO time such as 2026-01-31T12:00:00Z", found=text
+            "Not a time",
+            expected="milliseconds since 1970, or an ISO time such as 2026-01-31T12:00:00Z, today, yesterday, "
+            "2 hours ago, in 3 days",
+            found=given,
         ) from error
-    return since_1970_ms(moment)
 
 
-def since_1970_ms(moment: datetime.datetime) -> int:
-    """Milliseconds of a time, of UTC where it names no zone."""
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=datetime.UTC)
-    return (moment - _EPOCH) // datetime.timedelta(milliseconds=1)  # a float's 53 bits would be a ms off at times
+def moment(at_ms: int) -> str:
+    """A time of ms since 1970, to the second: "2026-01-31 12:00:00Z"."""
+    return "after the year 9999" if at_ms > _LAST_MS else f"{utc(at_ms):%Y-%m-%d %H:%M:%S}Z"
+
+
+def iso(at_ms: int) -> str:
+    """An ISO time, to the millisecond; "" for a time that ISO cannot hold."""
+    return "" if at_ms > _LAST_MS else f"{utc(at_ms).isoformat(timespec='milliseconds')}Z"
+
+
+def utc(at_ms: int) -> datetime.datetime:
+    """A time of ms since 1970, without its zone."""
+    return datetime.datetime(1970, 1, 1) + datetime.timedelta(milliseconds=at_ms)
 
 
 def plural(number: int, noun: str) -> str:

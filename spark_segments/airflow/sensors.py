@@ -16,6 +16,7 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from spark_segments.airflow.reached import TopicCondition
 from spark_segments.errors import InvalidOptionError
+from spark_segments.quantities import moment_ms
 
 
 class TopicTrigger(BaseTrigger):
@@ -126,9 +127,7 @@ class TopicSensor(BaseSensorOperator):
     def _condition(self, storage_options: Mapping[str, str] | None = None) -> TopicCondition:
         offsets, timestamp_ms = self.end_offsets, None
         if self.timestamp is not None:
-            moment = datetime.datetime.fromisoformat(self.timestamp)
-            since = moment.astimezone(datetime.UTC) - datetime.datetime.fromtimestamp(0, datetime.UTC)
-            timestamp_ms = since // datetime.timedelta(milliseconds=1)
+            timestamp_ms = moment_ms(self.timestamp)
         return TopicCondition(
             self.log_dir,
             self.topic,

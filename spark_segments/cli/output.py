@@ -12,14 +12,13 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import UTC, datetime
 from types import NoneType
 from typing import TYPE_CHECKING, Any, TextIO
 
 from rich.cells import cell_len
 
 from spark_segments.errors import SegmentsError, escaped
-from spark_segments.quantities import Bytes, human_bytes, plural
+from spark_segments.quantities import Bytes, human_bytes, moment, plural
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -111,7 +110,7 @@ def _cell(value: Any) -> str:
     if isinstance(value, Bytes):
         return human_bytes(value)
     if isinstance(value, ShownTime):
-        return f"{datetime.fromtimestamp(value / 1000, UTC):%Y-%m-%d %H:%M:%S}"
+        return moment(value)
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return escaped(str(value), one_line=True)
     return f"{value:,}" if isinstance(value, int) else f"{value:,.3f}"
@@ -119,7 +118,7 @@ def _cell(value: Any) -> str:
 
 def _plain(value: Any) -> str:
     if isinstance(value, ShownTime):
-        return f"{datetime.fromtimestamp(value / 1000, UTC):%Y-%m-%dT%H:%M:%SZ}"
+        return moment(value).replace(" ", "T", 1)
     if isinstance(value, int) and not isinstance(value, bool):
         return str(int(value))
     return f"{value:.3f}" if isinstance(value, float) else _cell(value)
@@ -127,10 +126,9 @@ def _plain(value: Any) -> str:
 
 def shown_hole(hole: Mapping[str, Any]) -> str:
     """A hole of a topic in a line."""
-    noticed = datetime.fromtimestamp(hole["noticed_ms"] / 1000, UTC).isoformat(timespec="seconds")
     return (
         f"{hole['topic']}-{hole['partition']}: offsets {hole['start_offset']} to {hole['end_offset'] - 1} are missing: "
-        f"{hole['reason']} (noticed {noticed})"
+        f"{hole['reason']} (noticed {moment(hole['noticed_ms'])})"
     )
 
 

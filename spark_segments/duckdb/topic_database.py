@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
-from datetime import datetime
 from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -23,6 +22,7 @@ from spark_segments.errors import InvalidOptionError, MissingExtraError, QueryEr
 from spark_segments.face.logdir import LogDir
 from spark_segments.log import Scan
 from spark_segments.printing import MOST_ROWS, Printed, Prints, cell_of, rows_of
+from spark_segments.quantities import Time
 from spark_segments.storage.scratch import scratch_directory
 
 if TYPE_CHECKING:
@@ -164,7 +164,7 @@ class TopicDatabase:
         formats: Mapping[str, str] | None = None,
         threads: int | None = None,
         versions: Mapping[str, int] | None = None,
-        timestamp: datetime | int | None = None,
+        timestamp: Time | None = None,
         safe: bool = False,
         seconds: float | None = None,
     ) -> None:

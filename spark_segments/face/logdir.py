@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from spark_segments.config import normal_overrides
@@ -12,7 +11,7 @@ from spark_segments.face.topic import Topic
 from spark_segments.log import LogDirectory
 from spark_segments.printing import MOST_ROWS, Printed, Prints
 from spark_segments.progress import Progress
-from spark_segments.quantities import Bytes
+from spark_segments.quantities import Bytes, Time
 from spark_segments.storage import Storage
 
 if TYPE_CHECKING:
@@ -28,10 +27,9 @@ class LogDir(LogDirectory, Prints):
 
     # Topics
 
-    def topic(self, name: str, version: int | None = None, timestamp: datetime | int | None = None) -> Topic:
-        """The topic of this name, as it is now, or was at a version of its manifest or at a time (a datetime, or
-        milliseconds since 1970). Nothing is read yet: see `Topic`. Raises InvalidTopicError for a name that no topic
-        can have.
+    def topic(self, name: str, version: int | None = None, timestamp: Time | None = None) -> Topic:
+        """The topic of this name, as it is now, or was at a version of its manifest or at a time. Nothing is read yet:
+        see `Topic`. Raises InvalidTopicError for a name that no topic can have.
         """
         return Topic(self, name, version, timestamp)
 

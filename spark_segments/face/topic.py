@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +27,7 @@ from spark_segments.log import (
     describe,
 )
 from spark_segments.printing import Printed, Prints
-from spark_segments.quantities import Bytes, since_1970_ms
+from spark_segments.quantities import Bytes, Duration, Time, moment_ms, span_ms
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -60,18 +59,16 @@ class Topic(Prints):
     asked for anything. Whoever wants to see later appends asks the log directory for the topic again. Writes go to the
     log as it is when they are made, and never show in this snapshot. Methods raise UnknownTopicError where there is no
     such topic.
+
+    A `Time` is milliseconds since 1970, a datetime, an ISO time, or words as on the command line: `yesterday`, `2 hours
+    ago`; in UTC where it names no zone. A `Duration` is milliseconds, a timedelta, or a text such as 7d or 1h30m.
     """
 
-    def __init__(
-        self, log: LogDirectory, name: str, version: int | None = None, timestamp: datetime | int | None = None
-    ) -> None:
-        """Use `LogDir.topic`. `timestamp`: milliseconds since 1970, or a datetime, of UTC where it names no zone."""
+    def __init__(self, log: LogDirectory, name: str, version: int | None = None, timestamp: Time | None = None) -> None:
+        """Use `LogDir.topic`."""
         self.name, self.log = name, log
         log.manifest(name)  # refuses a name that no topic can have
-        self._version, self._timestamp_ms = (
-            version,
-            since_1970_ms(timestamp) if isinstance(timestamp, datetime) else timestamp,
-        )
+        self._version, self._timestamp_ms = version, None if timestamp is None else moment_ms(timestamp)
 
     @cached_property
     def snapshot(self) -> Snapshot:
@@ -97,13 +94,13 @@ class Topic(Prints):
         """{partition: (log start offset, log end offset)}: the end is the next offset to be given out."""
         return self.snapshot.offset_bounds()
 
-    def offsets_for_times(self, timestamp_ms: int) -> dict[int, tuple[int, int] | None]:
+    def offsets_for_times(self, timestamp_ms: Time) -> dict[int, tuple[int, int] | None]:
         """{partition: (offset, timestamp in ms)} of the first offset with a timestamp ≥ `timestamp_ms`, None where
         there is none.
         """
         from spark_segments.log import offsets_for_times
 
-        targets = dict.fromkeys(self.offsets(), timestamp_ms)
+        targets = dict.fromkeys(self.offsets(), moment_ms(timestamp_ms))
         return offsets_for_times(self.log.storage, self.snapshot, targets)
 
     def describe(self) -> dict[str, Any]:
@@ -128,10 +125,10 @@ class Topic(Prints):
         self,
         partition: int,
         offset: int | None = None,
-        timestamp_ms: int | None = None,
+        timestamp_ms: Time | None = None,
         *,
-        every_ms: int = HOUR_MS,
-        now_ms: int | None = None,
+        every_ms: Duration = HOUR_MS,
+        now_ms: Time | None = None,
     ) -> Explanation:
         """Why a record is still here and when it goes: the one at `offset`, or the first that is not before
         `timestamp_ms`.
@@ -143,7 +140,9 @@ class Topic(Prints):
         from spark_segments.maintenance.explanation.explain import explain
 
         self.log.check_writable()  # before the snapshot: that of a directory of Kafka's reads all its segments
-        return explain(self.log, self.snapshot, partition, offset, timestamp_ms, every_ms=every_ms, now_ms=now_ms)
+        at_ms, time_ms = (None if given is None else moment_ms(given) for given in (now_ms, timestamp_ms))
+        every_ms = span_ms(every_ms)
+        return explain(self.log, self.snapshot, partition, offset, time_ms, every_ms=every_ms, now_ms=at_ms)
 
     def verify(self, deep: bool = False, *, spark: SparkSession | None = None) -> Report:
         """Looks for faults in the snapshot: in its rows, in what files there are and how large; `deep`, in every byte.

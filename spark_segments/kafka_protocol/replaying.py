@@ -55,7 +55,7 @@ from spark_segments.log import (
     offsets_for_times,
 )
 from spark_segments.progress import Progress
-from spark_segments.quantities import plural
+from spark_segments.quantities import Time, moment_ms, plural
 
 if TYPE_CHECKING:
     from spark_segments.log.reading.scan import Offsets
@@ -111,12 +111,17 @@ class ReplayOptions:
     client_config: Mapping[str, str] = field(default_factory=dict, repr=False)  # it has secrets
     rename: Mapping[str, str] = field(default_factory=dict)
     partitions: Partitions = Partitions.KEEP
-    from_time_ms: int | None = None
-    to_time_ms: int | None = None
+    from_time_ms: Time | None = None
+    to_time_ms: Time | None = None
     groups: Sequence[str] = ()
     idempotent: bool = False
     max_bytes_per_second: int | None = None
     patience_seconds: float = 60.0
+
+    def __post_init__(self) -> None:
+        for name in ("from_time_ms", "to_time_ms"):  # `2 hours ago` is one time for all topics and rounds
+            if (given := getattr(self, name)) is not None:
+                object.__setattr__(self, name, moment_ms(given))
 
 
 @observed("replay")
@@ -323,7 +328,7 @@ class Replay:
         after, before = self._options.from_time_ms, self._options.to_time_ms
         bounds, storage = snapshot.offset_bounds(READ_COMMITTED), self._log.storage
         firsts, lasts = (
-            {} if time_ms is None else offsets_for_times(storage, snapshot, dict.fromkeys(bounds, time_ms))
+            {} if time_ms is None else offsets_for_times(storage, snapshot, dict.fromkeys(bounds, moment_ms(time_ms)))
             for time_ms in (after, before)
         )
         rehashed = self._rehashed_places(snapshot, target, existing, sent)

@@ -69,6 +69,7 @@ from spark_segments.log import (
     Snapshot,
 )
 from spark_segments.progress import Progress
+from spark_segments.quantities import Time, moment_ms
 from spark_segments.storage import Storage
 from spark_segments.values.batches import Columns, decode_batch
 from spark_segments.values.column_types import recast
@@ -110,7 +111,7 @@ def table(
     spark: SparkSession | None = None,
     dry_run: bool = False,
     progress: Progress | None = None,
-    now_ms: int | None = None,
+    now_ms: Time | None = None,
     table_uri: str,
     view: str | None = None,
     formats: Mapping[str, str] | None = None,
@@ -178,7 +179,7 @@ def table(
             if existing and tables.open(storage) is None:
                 continue
             for _ in range(TRIES):
-                at_ms = log.storage.now_ms() if now_ms is None else now_ms
+                at_ms = log.storage.now_ms() if now_ms is None else moment_ms(now_ms)
                 update = _planned(log, name, storage, tables, asked, at_ms, report, run)
                 if dry_run or update.in_step(WAVE_BYTES_A_SLOT * task_slots(spark)):
                     update.note(name)

@@ -1,6 +1,7 @@
 """The jobs that keep a log in order, and the functions that explain, check and undo what they do.
 
 Each job can be repeated, and can run beside any other job, without harm. log/ says what the files of a log mean.
+`Topic` says what a `Time` and a `Duration` are.
 """
 
 from __future__ import annotations

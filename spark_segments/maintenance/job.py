@@ -13,6 +13,7 @@ from spark_segments.log.directory import LogDirectory
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.report import Report
 from spark_segments.progress import Progress
+from spark_segments.quantities import Time, moment_ms
 from spark_segments.storage import Storage
 
 if TYPE_CHECKING:
@@ -47,12 +48,12 @@ class Job:
         spark: SparkSession | None,
         dry_run: bool,
         progress: Progress | None,
-        now_ms: int | None = None,
+        now_ms: Time | None = None,
         planned: dict[str, Snapshot] | None = None,
     ) -> Job:
         """The job of this name, now, or at `now_ms`. Raises LogDirError for a directory of Kafka's."""
         log.check_writable()
-        at_ms = log.storage.now_ms() if now_ms is None else now_ms
+        at_ms = log.storage.now_ms() if now_ms is None else moment_ms(now_ms)
         return cls(log, Report(name, dry_run), topics, spark, progress, at_ms, planned if dry_run else None)
 
     @property

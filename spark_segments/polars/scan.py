@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import operator
 from collections.abc import Callable, Iterator, Mapping
-from datetime import datetime
 from functools import partial
 from typing import Any
 
@@ -16,6 +15,7 @@ from spark_segments.errors import MissingExtraError
 from spark_segments.face.logdir import LogDir
 from spark_segments.format.layout import RECORD_SCHEMA
 from spark_segments.log import Scan
+from spark_segments.quantities import Time
 
 try:
     import polars as pl
@@ -30,7 +30,7 @@ def scan_topic(
     storage_options: Mapping[str, str] | None = None,
     *,
     version: int | None = None,
-    timestamp: datetime | int | None = None,
+    timestamp: Time | None = None,
     isolation: str = "read_uncommitted",
     formats: Mapping[str, str] | None = None,
     view: str | None = None,

@@ -35,8 +35,8 @@ def test_the_active_segment_is_rolled_first(segments, log):
         "It is kept because no job removes records from the active segment.",
     ]
     assert lines[2] == (
-        "It leaves the log at the earliest 2030-03-17 18:46:40 (in 1 h), "
-        "at the latest 2030-03-18 19:46:40 (in 1 d 2 h)."
+        "It leaves the log at the earliest 2030-03-17 18:46:40Z (in 1 h), "
+        "at the latest 2030-03-18 19:46:40Z (in 1 d 2 h)."
     )
     assert lines[5] == "Next steps, if each job runs every 1 h:"
     assert [line.split(":")[0] for line in lines[6:]] == ["  roll", "  retain", "  vacuum"]
@@ -53,12 +53,12 @@ def test_a_sealed_segment_waits_for_retention(segments, orders):
     assert lines[1] == "It is kept by retention.ms."
     assert "(in 10 d), at the latest" in lines[2]
     assert (
-        "once all its records are older than retention.ms (10 d); its largest timestamp is 2030-03-17 17:46:40"
+        "once all its records are older than retention.ms (10 d); its largest timestamp is 2030-03-17 17:46:40Z"
         in lines[6]
     )
     lines = said(segments, orders, "--offset", 3, "--now-ms", NOW_MS + 11 * DAY_MS)
     assert lines[1] == "No rule keeps it any longer: the next run of retain removes it."
-    assert lines[2].startswith("It leaves the log at the earliest now, at the latest 2030-03-28 18:46:40")
+    assert lines[2].startswith("It leaves the log at the earliest now, at the latest 2030-03-28 18:46:40Z")
 
 
 def test_what_is_removed_and_what_is_gone(segments, orders):
@@ -68,7 +68,7 @@ def test_what_is_removed_and_what_is_gone(segments, orders):
     with store_clock(later_ms):
         retain(orders, now_ms=later_ms)
     lines = said(segments, orders, "--offset", 3, "--now-ms", later_ms)
-    assert "has left the log at 2030-03-28 17:46:40 (now). The file with offsets 0 to 10 is kept" in lines[0]
+    assert "has left the log at 2030-03-28 17:46:40Z (now). The file with offsets 0 to 10 is kept" in lines[0]
     assert lines[1] == "Its file is kept by file.delete.delay.ms."
     vacuum(orders, now_ms=later_ms + 2 * HOUR_MS)
     assert said(segments, orders, "--offset", 3) == ["Offset 3 of orders-0 is gone: no file has it any more."]
@@ -83,7 +83,7 @@ def test_a_time_finds_the_record_and_json_is_what_explain_says(segments, orders)
     assert ran.json == orders.topic("orders").explain(0, timestamp_ms=NOW_MS + 5, now_ms=NOW_MS).to_dict()
     assert (ran.json["offset"], ran.json["timestamp_ms"], ran.json["every_ms"]) == (5, NOW_MS + 5, HOUR_MS)
     assert (
-        "Offset 5 of orders-0, with timestamp 2030-03-17 17:46:40, is"
+        "Offset 5 of orders-0, with timestamp 2030-03-17 17:46:40Z, is"
         in said(segments, orders, "--time", NOW_MS + 5)[0]
     )
 
@@ -97,7 +97,7 @@ def test_a_compacted_topic_tells_of_cleaning_and_tombstones(segments, log):
     assert lines[0] == "Offset 1 of orders-0 is in the active segment."
     assert lines[4] == "No latest time can be given: the newest record of a key stays."
     assert "or once max.compaction.lag.ms (1 d) has passed" in lines[7]
-    assert "if it finds a newer record of its key; it has looked for such a record by 2030-03-18 19:46:40" in lines[8]
+    assert "if it finds a newer record of its key; it has looked for such a record by 2030-03-18 19:46:40Z" in lines[8]
     after_ms = NOW_MS + 2 * DAY_MS
     roll(log, now_ms=after_ms)
     compact(log, now_ms=after_ms)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import io
 import json
+import re
 import subprocess
 import sys
 
@@ -11,9 +13,9 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from spark_segments import LogDir, ProducerOptions
+from spark_segments import LogDir, ProducerOptions, maintenance
 from spark_segments.cli import main
-from spark_segments.errors import UnknownTopicError
+from spark_segments.errors import InvalidOptionError, UnknownTopicError
 
 DAY_MS = 86_400_000
 
@@ -128,6 +130,33 @@ def test_a_time_names_the_last_version_that_was_there(log, segments):
 def test_version_and_time_are_one_choice(run, log):
     assert run("topic", "restore", log.uri, "orders").code == 2
     assert run("topic", "restore", log.uri, "orders", "--version", 1, "--time", "now").code == 2
+    refused = run("topic", "restore", log.uri, "orders", "--time", "3 days ago")
+    shown = r"has no version of that time \(any more\) .*: expected a time from 20\S+ \S+Z on, found 20\S+ \S+Z\n"
+    assert refused.code == 1 and re.search(shown, refused.error)
+
+
+def test_python_takes_the_command_lines_words_for_times_and_durations(log):
+    topic, hour_ms = log.topic("orders"), 3_600_000
+    now = dt.datetime.now(dt.UTC)
+    assert log.topic("orders", timestamp="in 1 hour").version == topic.version
+    assert log.topic("orders", timestamp=now + dt.timedelta(hours=1)).version == topic.version
+    with pytest.raises(InvalidOptionError, match="no version of that time"):
+        log.topic("orders", timestamp="yesterday").offsets()
+
+    first = topic.offsets_for_times(0)
+    assert topic.offsets_for_times("yesterday") == topic.offsets_for_times(now - dt.timedelta(hours=1)) == first
+    assert topic.offsets_for_times("tomorrow") == {0: None}
+    said = topic.explain(0, timestamp_ms="2 days ago", every_ms="90m", now_ms="2100-01-01T00:00:00Z")
+    assert said == topic.explain(0, timestamp_ms=0, every_ms=dt.timedelta(minutes=90), now_ms=dt.datetime(2100, 1, 1))
+    assert said.every_ms == 1.5 * hour_ms and said.offset == first[0][0]
+
+    at = log.storage.now_ms() + 8 * 24 * hour_ms
+    for job in (maintenance.roll, maintenance.retain, maintenance.compact, maintenance.vacuum):
+        by_words, by_number = (job(log, dry_run=True, now_ms=now_ms) for now_ms in ("in 8 days", at))
+        assert by_words.partitions == by_number.partitions
+    assert maintenance.roll(log, dry_run=True, now_ms="in 8 days").partitions != maintenance.roll(log).partitions
+    with pytest.raises(InvalidOptionError, match="A duration needs a unit"):
+        maintenance.retain(log, max_bytes=1, min_retention_ms="3")
 
 
 class Terminal(io.StringIO):

@@ -17,11 +17,12 @@ from spark_segments import LogDir
 from spark_segments.cli.page.log_state import VERSIONS_GROWN, growth, sizes_now
 from spark_segments.cli.page.render import page
 from spark_segments.cli.page.view import BLOCKS_A_PAGE, Block, blocks, blocks_a_strip
-from spark_segments.cli.page.words import duration, iso, moment, ratio, relative
+from spark_segments.cli.page.words import duration, ratio, relative
 from spark_segments.config import topic_config
 from spark_segments.face.history import Size
 from spark_segments.log.groups.group import GroupLag
 from spark_segments.maintenance import compact, retain, roll
+from spark_segments.quantities import iso, moment
 from tests.cli.page_parser import PageParser
 from tests.cli.page_topics import DAY_MS, HOUR_MS, NOW_MS, partition, thousand_partitions
 from tests.golden_files import GOLDEN
@@ -279,7 +280,7 @@ def test_durations(length_ms, text):
 
 
 def test_moments():
-    assert moment(NOW_MS) == "2026-01-01 12:00:00"
+    assert moment(NOW_MS) == "2026-01-01 12:00:00Z"
     assert iso(NOW_MS + 1) == "2026-01-01T12:00:00.001Z"
     assert (moment(2**62), iso(2**62)) == ("after the year 9999", "")
     assert relative(NOW_MS - 3 * DAY_MS, NOW_MS) == "3 d ago"

@@ -81,7 +81,7 @@ def test_a_table_that_is_too_wide_is_stacked(monkeypatch):
     assert printed(lambda: print_table(COLUMNS, ROWS), Terminal()) == [
         "topic      orders",
         "partition  0",
-        "committed  2023-11-14 22:13:20",
+        "committed  2023-11-14 22:13:20Z",
         "size       44.0 MiB",
         "records    119,497",
         "",

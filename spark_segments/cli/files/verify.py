@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,7 +26,7 @@ from spark_segments.errors import InvalidOptionError, SegmentsError, StorageErro
 from spark_segments.maintenance.rebuild.rebuild import rebuild_manifest
 from spark_segments.maintenance.verification.evidence import Signing, read_signed
 from spark_segments.maintenance.verification.verify import verify as look_for_faults
-from spark_segments.quantities import Bytes, human_bytes, plural
+from spark_segments.quantities import Bytes, human_bytes, moment, plural
 
 if TYPE_CHECKING:
     from spark_segments.face.logdir import LogDir
@@ -148,8 +147,7 @@ def report_lines(report: Report) -> Iterator[str]:
         if line["action"] == "repaired":
             yield f"repaired: {line['topic']}-{line['partition']}: {line['path']} is {line['new_path']} now"
     if (signed := details.get("signed")) is not None:
-        when = datetime.fromtimestamp(signed["verified_ms"] / 1000, UTC).isoformat(timespec="seconds")
-        files = plural(signed["files"], "file")
+        files, when = plural(signed["files"], "file"), moment(signed["verified_ms"])
         yield f"signed: {signed['list']}: {files}, {when}, {signed['tool']}, key {signed['key']}"
     count = len(report.findings) + details["findings_left_out"]
     yield (

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from spark_segments.cli.arguments import timestamp_ms
 from spark_segments.cli.options import (
     KEY,
     KEY_BASE64,
@@ -22,7 +21,7 @@ from spark_segments.cli.options import (
     with_options,
 )
 from spark_segments.cli.output import Output, print_json, print_text
-from spark_segments.cli.page.words import UNITS, duration, moment, when
+from spark_segments.cli.page.words import UNITS, duration, when
 from spark_segments.errors import InvalidOptionError
 from spark_segments.maintenance.explanation.record_explanation import (
     Explanation,
@@ -33,7 +32,7 @@ from spark_segments.maintenance.explanation.record_explanation import (
     Wait,
 )
 from spark_segments.maintenance.retention.plan import BELOW_LOG_START, RETENTION_BYTES, RETENTION_MS
-from spark_segments.quantities import human_bytes, span_ms
+from spark_segments.quantities import Duration, human_bytes, moment, span_ms
 
 if TYPE_CHECKING:
     from spark_segments.face.topic import Topic
@@ -69,7 +68,7 @@ def explain(
     if (offset is not None) + (at is not None) + len(keys) != 1:
         raise typer.BadParameter("--offset, --time or --key must name the record, and only one of them")
     here = location.open().topic(topic)
-    explanation, text = explained(here, partition, offset, at, keys, every_ms=span_ms(every), now_ms=now_ms)
+    explanation, text = explained(here, partition, offset, at, keys, every_ms=every, now_ms=now_ms)
     if output is Output.JSON:
         print_json(explanation.to_dict())
     else:
@@ -84,18 +83,17 @@ def explained(
     at: str | None,
     keys: Sequence[bytes],
     *,
-    every_ms: int,
+    every_ms: Duration,
     now_ms: int | None = None,
 ) -> tuple[Explanation | KeyAccount, str]:
     """What is known of a record, or of a key, as a value and as text."""
     if keys:
         from spark_segments.maintenance.erasure.copies import key_account
 
-        account = key_account(topic.log, topic.name, keys[0], every_ms=every_ms, now_ms=now_ms)
+        account = key_account(topic.log, topic.name, keys[0], every_ms=span_ms(every_ms), now_ms=now_ms)
         return account, account_text(account)
     number = _only_partition(topic.offsets()) if partition is None else partition
-    time_ms = None if at is None else timestamp_ms(at)
-    explanation = topic.explain(number, offset, time_ms, every_ms=every_ms, now_ms=now_ms)
+    explanation = topic.explain(number, offset, at, every_ms=every_ms, now_ms=now_ms)
     return explanation, explanation_text(explanation)
 
 

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from spark_segments.cli.arguments import timestamp_ms
 from spark_segments.cli.confirmation import asks, confirm, print_way_back
 from spark_segments.cli.interrupts import commits_told
 from spark_segments.cli.options import (
@@ -37,7 +36,7 @@ from spark_segments.cli.output import FAILED, Output, print_report
 from spark_segments.cli.records.value_text import FormatOptions
 from spark_segments.config import TopicConfig, parse_overrides, topic_config
 from spark_segments.errors import InvalidOptionError
-from spark_segments.quantities import plural, span_ms, volume_bytes
+from spark_segments.quantities import moment_ms, plural, volume_bytes
 
 if TYPE_CHECKING:
     from spark_segments.face.logdir import LogDir
@@ -149,7 +148,7 @@ def retain(
     from spark_segments.maintenance import retain as job
 
     most_bytes = None if max_bytes is None else volume_bytes(max_bytes)
-    options.run_and_finish(job, max_bytes=most_bytes, min_retention_ms=span_ms(min_retention))
+    options.run_and_finish(job, max_bytes=most_bytes, min_retention_ms=min_retention)
 
 
 @with_options
@@ -315,7 +314,7 @@ def maintain(
             raise InvalidOptionError(
                 "--by asks for a forecast", expected="--dry-run, and no --now-ms", found=f"--by {by}"
             )
-        options = dataclasses.replace(options, now_ms=timestamp_ms(by))
+        options = dataclasses.replace(options, now_ms=moment_ms(by))
     log = options.open()  # the jobs share it: each topic is opened once, and each job looks what came since
     *jobs, vacuum_job = jobs_in_order(table, catalog)
     now_ms = None if options.now_ms is None else min(options.now_ms, time.time_ns() // 1_000_000)

@@ -7,7 +7,6 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from spark_segments.cli.arguments import timestamp_ms
 from spark_segments.cli.interrupts import until_interrupted
 from spark_segments.cli.options import (
     BOOTSTRAP,
@@ -94,8 +93,8 @@ def replay(
         client_config=settings_of_file(str(client_config)) if client_config is not None else {},
         rename=parse_overrides(rename or []),
         partitions=partitions,
-        from_time_ms=None if from_time is None else timestamp_ms(from_time),
-        to_time_ms=None if to_time is None else timestamp_ms(to_time),
+        from_time_ms=from_time,
+        to_time_ms=to_time,
         groups=groups or [],
         idempotent=idempotent,
         max_bytes_per_second=None if max_rate is None else volume_bytes(max_rate),

@@ -15,12 +15,11 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from spark_segments.cli.arguments import timestamp_ms
 from spark_segments.cli.interrupts import until_interrupted
 from spark_segments.cli.options import METRICS, ConfiguredLogOptions, flag, option, with_options
 from spark_segments.config import parse_overrides
 from spark_segments.errors import InvalidOptionError, MissingExtraError
-from spark_segments.quantities import span_ms
+from spark_segments.quantities import moment_ms, span_ms
 
 if TYPE_CHECKING:
     from spark_segments.kafka_protocol.limits import Limits
@@ -93,7 +92,7 @@ def serve(
     views = Views(
         log,
         interval_seconds=max(span_ms(interval), _LEAST_INTERVAL_MS) / 1000,
-        timestamp_ms=None if time is None else timestamp_ms(time),
+        timestamp_ms=None if time is None else moment_ms(time),
         versions={topic: _version(number) for topic, number in parse_overrides(version or []).items()},
     )
     handler = logging.StreamHandler(sys.stderr)

@@ -28,7 +28,6 @@ from spark_segments.duckdb import TopicDatabase
 from spark_segments.errors import SegmentsError
 from spark_segments.face.logdir import LogDir
 from spark_segments.maintenance.verification.verify import verify as look_for_faults
-from spark_segments.quantities import span_ms
 
 MOST_BYTES = 60_000
 """Of an answer: some 20,000 tokens of a model."""
@@ -147,7 +146,7 @@ class Tools:
         if sum(value is not None for value in (offset, time, key)) != 1:
             raise ToolError("offset, time or key must name the record, and only one of them")
         keys = [] if key is None else [key.encode()]
-        text = explained(self.log.topic(topic), partition, offset, time, keys, every_ms=span_ms(jobs_every))[1]
+        text = explained(self.log.topic(topic), partition, offset, time, keys, every_ms=jobs_every)[1]
         return as_lines(text.splitlines())
 
     def consume(

@@ -16,11 +16,10 @@ import numpy as np
 import pyarrow as pa
 
 from spark_segments.cli.page.render import environment, link, page_file
-from spark_segments.cli.page.words import iso
 from spark_segments.cli.records.value_text import textual
 from spark_segments.errors import InvalidOptionError
 from spark_segments.log import offsets_for_times
-from spark_segments.quantities import human_bytes, plural
+from spark_segments.quantities import human_bytes, iso, plural
 from spark_segments.values.batches import Columns
 
 if TYPE_CHECKING:
@@ -424,7 +423,7 @@ def _found(page: RecordPage) -> tuple[str, str]:
 def _time(row: RecordRow) -> str:
     if row.timestamp_ms < 0:
         return "none"
-    return iso(row.timestamp_ms).replace("T", " ").removesuffix("Z") or "after the year 9999"
+    return iso(row.timestamp_ms).replace("T", " ") or "after the year 9999"
 
 
 def _note(shown: Shown) -> str:

@@ -16,12 +16,12 @@ from spark_segments import __version__
 from spark_segments.cli.page.log_state import TopicsShown
 from spark_segments.cli.page.topic_table import TopicLine
 from spark_segments.cli.page.view import ACTIVE, CLEAN, DIRTY, JOBS, SEALED, BlockView, blocks_a_strip, topic_view
-from spark_segments.cli.page.words import count, duration, iso, moment, ratio, relative, when
+from spark_segments.cli.page.words import count, duration, ratio, relative, when
 from spark_segments.config import TopicConfig
 from spark_segments.errors import MissingExtraError
 from spark_segments.face.history import Size
 from spark_segments.log import Snapshot
-from spark_segments.quantities import human_bytes, plural
+from spark_segments.quantities import human_bytes, iso, moment, plural
 
 if TYPE_CHECKING:
     from spark_segments.log.groups.group import GroupLag

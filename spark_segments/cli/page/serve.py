@@ -17,7 +17,6 @@ from threading import BoundedSemaphore, Lock
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, urlsplit
 
-from spark_segments.cli.arguments import timestamp_ms
 from spark_segments.cli.interrupts import until_interrupted
 from spark_segments.cli.jobs.explain import explained
 from spark_segments.cli.options import ConfiguredLogOptions, option, with_options
@@ -47,6 +46,7 @@ from spark_segments.cli.page.render import script_hash, topics_page
 from spark_segments.cli.page.topic_table import TopicLines
 from spark_segments.cli.records.value_text import FormatOptions, guessed
 from spark_segments.errors import InvalidOptionError, SegmentsError, UnknownTopicError, ValueFormatError
+from spark_segments.quantities import moment_ms
 
 if TYPE_CHECKING:
     from spark_segments.face.history import Size
@@ -224,7 +224,7 @@ class Pages:
         numbers = self.log.topic(topic).offsets()
         if partition is None and (offset or not 1 < len(numbers) <= MOST_TOGETHER):
             partition = min(numbers)
-        asked: dict[str, Any] = {"until_ms": timestamp_ms(at) if at else None}
+        asked: dict[str, Any] = {"until_ms": moment_ms(at) if at else None}
         asked["only"] = RowFilter(query.get("find", ""), query.get("field", "").strip())
         if asked["only"].field and "=" not in asked["only"].field:
             found = asked["only"].field[:40]

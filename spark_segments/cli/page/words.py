@@ -1,11 +1,10 @@
-"""Numbers as people read them: sizes, durations, moments in UTC."""
+"""Numbers as people read them: sizes, durations, distances in time."""
 
 from __future__ import annotations
 
-import datetime
+from spark_segments.quantities import moment
 
 UNITS = (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1000), ("ms", 1))
-_LAST_MS = 253_402_300_799_999  # the end of the year 9999
 
 
 def count(number: int) -> str:
@@ -33,18 +32,6 @@ def duration(length_ms: int) -> str:
     return "0 ms"
 
 
-def moment(at_ms: int) -> str:
-    """A time of ms since 1970 in UTC, to the second."""
-    if at_ms > _LAST_MS:
-        return "after the year 9999"
-    return _utc(at_ms).strftime("%Y-%m-%d %H:%M:%S")
-
-
-def iso(at_ms: int) -> str:
-    """An ISO time for HTML, to the millisecond; "" for a time that HTML cannot hold."""
-    return "" if at_ms > _LAST_MS else _utc(at_ms).isoformat(timespec="milliseconds") + "Z"
-
-
 def relative(at_ms: int, now_ms: int) -> str:
     """The distance of a time from now: "in 2 h", "3 d ago"."""
     if at_ms == now_ms:
@@ -54,9 +41,5 @@ def relative(at_ms: int, now_ms: int) -> str:
 
 
 def when(at_ms: int, now_ms: int) -> str:
-    """The time and its distance from now: "2026-01-31 12:00:00 (in 2 h)"."""
+    """The time and its distance from now: "2026-01-31 12:00:00Z (in 2 h)"."""
     return f"{moment(at_ms)} ({relative(at_ms, now_ms)})"
-
-
-def _utc(at_ms: int) -> datetime.datetime:
-    return datetime.datetime(1970, 1, 1) + datetime.timedelta(milliseconds=at_ms)

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 import pyarrow.compute as pc
 import typer
 
-from spark_segments.cli.arguments import timestamp_ms
 from spark_segments.cli.completion import setting_names
 from spark_segments.cli.confirmation import asks, confirm, print_way_back
 from spark_segments.cli.options import (
@@ -231,8 +230,7 @@ def restore(
         raise typer.BadParameter("--version or --time must name the version, and only one of them")
     log = location.open()
     if version is None:
-        assert time is not None
-        version = log.topic(topic).manifest.version_at(timestamp_ms(time))
+        version = log.topic(topic, timestamp=time).version
     work = partial(
         job, log, topics=[topic], version=version,
         forget_transactions=forget_transactions, including_erased=including_erased,

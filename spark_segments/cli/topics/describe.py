@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +24,7 @@ from spark_segments.config import TopicConfig, topic_config
 from spark_segments.errors import SegmentsError, UnknownTopicError, escaped
 from spark_segments.log import Captured, Undecided
 from spark_segments.log import describe as describe_topic
-from spark_segments.quantities import Bytes, human_bytes
+from spark_segments.quantities import Bytes, human_bytes, moment
 
 if TYPE_CHECKING:
     from spark_segments.log.manifest.snapshot import Snapshot
@@ -159,5 +158,5 @@ def _print(topics: Sequence[tuple[Snapshot, TopicConfig]], output: Output, *, si
             print(f"Undecided: {topic['topic']}-{transaction.partition}: {transaction}")
         for part in topic["captured"]:
             late = "; a capture came later than delete.retention.ms" if part["late"] else ""
-            at = f"{datetime.fromtimestamp(part['at_ms'] / 1000, UTC):%Y-%m-%d %H:%M:%S}Z"
+            at = moment(part["at_ms"])
             print(f"Captured: partition {part['partition']}, {part['lag']} behind, all was here at {at}{late}")

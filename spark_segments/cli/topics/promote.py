@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,6 +10,7 @@ import typer
 from spark_segments.cli.options import DRY_RUN, OUTPUT, LogOptions, SparkOptions, argument, flag, option, with_options
 from spark_segments.cli.output import FAILED, Output, print_json, tell
 from spark_segments.config import parse_overrides
+from spark_segments.quantities import moment
 from spark_segments.replicas.divergence import Tail
 
 PARTITIONS_SHOWN = 4
@@ -77,8 +77,7 @@ def _promoted(line: Mapping[str, Any], dry_run: bool) -> list[str]:
     if not line["is_fenced"]:
         lines.append(f"{topic}: the former leader is not fenced. Promote again as soon as it can be reached.")
         if line["source_version"] is not None and line["source_committed_ms"] is not None:
-            moment = datetime.datetime.fromtimestamp(line["source_committed_ms"] / 1000, datetime.UTC)
-            version = f"version {line['source_version']} of {moment:%Y-%m-%dT%H:%M:%SZ}"
+            version = f"version {line['source_version']} of {moment(line['source_committed_ms'])}"
             lines.append(f"{topic}: what the former leader committed after its {version} is left behind.")
     if tails := line["left_behind"]:
         behind = _few([str(Tail(**tail)) for tail in tails], "; ")

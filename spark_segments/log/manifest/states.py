@@ -21,12 +21,12 @@ import itertools
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any, ClassVar, TypeVar
 
 from spark_segments.errors import LogDirError
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.manifest.topic_row import TopicRow
+from spark_segments.quantities import moment
 
 T = TypeVar("T")
 
@@ -51,8 +51,8 @@ class Erasure:
     history: bool = False
 
     def __str__(self) -> str:
-        when = datetime.fromtimestamp(self.committed_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
-        return f"version {self.version} of {when} UTC ({'unknown' if self.keys is None else f'{self.keys:,}'} keys)"
+        keys = "unknown" if self.keys is None else f"{self.keys:,}"
+        return f"version {self.version} of {moment(self.committed_ms)} ({keys} keys)"
 
     @staticmethod
     def of(snapshot: Snapshot) -> list[Erasure]:

@@ -24,6 +24,7 @@ from spark_segments.maintenance.compaction.round import CleanerSettings
 from spark_segments.maintenance.compaction.round_tasks import ONE_TASK, RoundTasks
 from spark_segments.maintenance.job import Job
 from spark_segments.progress import Progress
+from spark_segments.quantities import Time
 from spark_segments.storage import Storage
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ def compact(
     spark: SparkSession | None = None,
     dry_run: bool = False,
     progress: Progress | None = None,
-    now_ms: int | None = None,
+    now_ms: Time | None = None,
     force: bool = False,
     max_partitions: int | None = None,
     planned: dict[str, Snapshot] | None = None,

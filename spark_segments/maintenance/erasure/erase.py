@@ -36,6 +36,7 @@ from spark_segments.maintenance.erasure.search import KeyRecords, search, unname
 from spark_segments.maintenance.job import Job
 from spark_segments.maintenance.removal.vacuum import all_rows, claimed_rows, vacuum
 from spark_segments.progress import Progress
+from spark_segments.quantities import Time, moment_ms
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -54,7 +55,7 @@ def erase(
     spark: SparkSession | None = None,
     dry_run: bool = False,
     progress: Progress | None = None,
-    now_ms: int | None = None,
+    now_ms: Time | None = None,
     keys: Sequence[bytes],
     history: bool = False,
 ) -> Report:
@@ -79,8 +80,9 @@ def erase(
         raise InvalidOptionError("Which keys?", expected=f"1 to {MOST_KEYS:,} keys", found=len(keys))
     if topics is None:
         raise InvalidOptionError("Which topics?", expected="names or patterns of topics", found="none")
+    at_ms = None if now_ms is None else moment_ms(now_ms)
     for topic in job.names():
-        _Erasure(job, topic, keys, now_ms, history).run()
+        _Erasure(job, topic, keys, at_ms, history).run()
     return job.report.finish()
 
 

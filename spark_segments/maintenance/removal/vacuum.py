@@ -53,6 +53,7 @@ from spark_segments.log.manifest.upkeep import DroppedVersions
 from spark_segments.log.report import Report
 from spark_segments.maintenance.job import Job, Result, Task
 from spark_segments.progress import Progress
+from spark_segments.quantities import Time
 from spark_segments.storage import FileInfo, Storage
 
 if TYPE_CHECKING:
@@ -158,7 +159,7 @@ def vacuum(
     spark: SparkSession | None = None,
     dry_run: bool = False,
     progress: Progress | None = None,
-    now_ms: int | None = None,
+    now_ms: Time | None = None,
     planned: dict[str, Snapshot] | None = None,
 ) -> Report:
     """Deletes files that left the log longer than file.delete.delay.ms ago, files that no row names, and old manifest

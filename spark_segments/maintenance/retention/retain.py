@@ -38,6 +38,7 @@ from spark_segments.maintenance.retention.plan import (
     prefix,
 )
 from spark_segments.progress import Progress
+from spark_segments.quantities import Duration, Time, span_ms
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -54,9 +55,9 @@ def retain(
     spark: SparkSession | None = None,
     dry_run: bool = False,
     progress: Progress | None = None,
-    now_ms: int | None = None,
+    now_ms: Time | None = None,
     max_bytes: int | None = None,
-    min_retention_ms: int = MIN_RETENTION_MS,
+    min_retention_ms: Duration = MIN_RETENTION_MS,
     planned: dict[str, Snapshot] | None = None,
 ) -> Report:
     """Applies retention.ms, retention.bytes and the log start. Files stay until vacuum.
@@ -75,11 +76,12 @@ def retain(
     if max_bytes is not None and topics is not None:
         found = ", ".join(topics)
         raise InvalidOptionError("max_bytes is a limit for a whole log directory", expected="no topic", found=found)
+    least_ms = span_ms(min_retention_ms)
     snapshots: Iterable[Snapshot] = (snapshot for snapshot, _ in job.snapshots(load=False))
     limit = None
     if max_bytes is not None:
         snapshots = [*snapshots]
-        limit = plan_log_directory(job, snapshots, max_bytes, min_retention_ms)
+        limit = plan_log_directory(job, snapshots, max_bytes, least_ms)
     for snapshot in snapshots:
         try:
             before, expired = _retain_topic(job, snapshot, limit)

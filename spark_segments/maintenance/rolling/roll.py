@@ -30,6 +30,7 @@ from spark_segments.maintenance.rolling.copies import CopySegments, CopyTask, co
 from spark_segments.maintenance.rolling.plan import PartitionToRoll, RollPlan, RollRules, plan_roll
 from spark_segments.maintenance.rolling.planned_segments import RolledPartition, plan_segments
 from spark_segments.progress import Progress
+from spark_segments.quantities import Time
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -58,7 +59,7 @@ def roll(
     spark: SparkSession | None = None,
     dry_run: bool = False,
     progress: Progress | None = None,
-    now_ms: int | None = None,
+    now_ms: Time | None = None,
     planned: dict[str, Snapshot] | None = None,
 ) -> Report:
     """Rolls what is due at `now_ms`, by Kafka's rules, and merges small chunks.

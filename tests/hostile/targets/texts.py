@@ -11,10 +11,9 @@ import tempfile
 from pathlib import Path
 from random import Random
 
-from spark_segments.cli.arguments import timestamp_ms
 from spark_segments.config import KEYS, normal_overrides, parse_overrides, topic_config, validate_topic_name
 from spark_segments.config.rules import read_properties
-from spark_segments.quantities import duration_ms, size_bytes
+from spark_segments.quantities import duration_ms, moment_ms, size_bytes
 from spark_segments.storage.locations import parse_location
 from tests.hostile.mutations import NO_TEXT, mutated, mutated_text
 from tests.hostile.targets import Run
@@ -126,7 +125,7 @@ def settings() -> Run:
             uri = random.choice(("/data/log", "s3://bucket/key", "abfss://c@a.x/y"))
             parse_location(mutated_text(uri, random, WORDS), {mutated_text("aws_region", random, WORDS): text})
         elif way == 5:
-            timestamp_ms(
+            moment_ms(
                 mutated_text(random.choice(("2024-01-31T12:00:00Z", "2 hours ago", "1700")), random, WORDS), 10**12
             )
         elif way == 6:
