@@ -56,8 +56,8 @@ class SegmentsError(Exception):
 
     def __reduce__(self) -> tuple[object, ...]:
         # Errors cross from Spark's workers to the driver by pickle, which would lose the keyword-only fields.
-        fields = (self.message, self.path, self.byte_position, self.expected, self.found, self.hint)
-        return _rebuild, (type(self), *fields)
+        # An ImportError has its path outside its dictionary.
+        return _rebuild, (type(self), self.message), {**self.__dict__, "path": self.path}
 
 
 # Orders to a terminal: C0 but tabs and line ends, DEL and C1; what turns the direction of a line; surrogates.
@@ -81,19 +81,9 @@ def escaped_json(text: str) -> str:
     return _UNSAFE.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
-def _rebuild(
-    cls: type[SegmentsError],
-    message: str,
-    path: str | None,
-    byte_position: int | None,
-    expected: object,
-    found: object,
-    hint: str | None,
-) -> SegmentsError:
+def _rebuild(cls: type[SegmentsError], message: str) -> SegmentsError:
     error = cls.__new__(cls)
-    SegmentsError.__init__(
-        error, message, path=path, byte_position=byte_position, expected=expected, found=found, hint=hint
-    )
+    SegmentsError.__init__(error, message)
     return error
 
 

@@ -13,8 +13,7 @@ from dataclasses import dataclass, replace
 from spark_segments.errors import InvalidOptionError, OffsetOutOfRangeError
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.manifest.states import Hole
-from spark_segments.spark.option_values import TopicPartition
-from spark_segments.spark.options import EARLIEST, Limit, ReadOptions, Topics
+from spark_segments.spark.options import EARLIEST, Limit, ReadOptions, Topics, partition_names
 
 # (snapshot, {partition: timestamp in ms}) -> {partition: (offset, timestamp in ms) or None}
 TimeLookup = Callable[[Snapshot, Mapping[int, int]], Mapping[int, tuple[int, int] | None]]
@@ -57,11 +56,7 @@ def offset_ranges(
         stops = resolve(options.end, snapshot, numbers, bounds, ends, offsets_for_times)
         for number in numbers:
             start, stop = starts[number], stops[number]
-            if start is None and not options.latest_where_no_time_matches:
-                raise OffsetOutOfRangeError(
-                    f"No record of {topic}-{number} is as late as {options.start.option} says",
-                    hint="Choose an earlier time, or set startingOffsetsByTimestampStrategy to latest",
-                )
+            check_is_there(options, topic, number, start)
             start = ends[number] if start is None else start
             stop = ends[number] if stop is None else stop
             if options.fail_on_data_loss:
@@ -155,11 +150,11 @@ def check_complete(limit: Limit, partitions: Mapping[str, Collection[int]]) -> N
     missing, unknown = wanted - given.keys(), given.keys() - wanted
     if not missing and not unknown:
         return
-    found = [f"{_names(missing)} left out"] if missing else []
-    found += [f"{_names(unknown)} not being read"] if unknown else []
+    found = [f"{partition_names(missing)} left out"] if missing else []
+    found += [f"{partition_names(unknown)} not being read"] if unknown else []
     raise InvalidOptionError(
         f"Option {limit.option} must name all partitions that are read, and no others",
-        expected=_names(wanted),
+        expected=partition_names(wanted),
         found=" and ".join(found),
         hint="-2 stands for the earliest and -1 for the latest offset" if limit.offsets is not None else None,
     )
@@ -193,6 +188,15 @@ def resolve(
     return resolved
 
 
+def check_is_there(options: ReadOptions, topic: str, number: int, start: int | None) -> None:
+    """Raises OffsetOutOfRangeError where no record is as late as a start says, unless latest stands in for it."""
+    if start is None and not options.latest_where_no_time_matches:
+        raise OffsetOutOfRangeError(
+            f"No record of {topic}-{number} is as late as {options.start.option} says",
+            hint="Choose an earlier time, or set startingOffsetsByTimestampStrategy to latest",
+        )
+
+
 def check_in_log(limit: Limit, topic: str, number: int, offset: int, bounds: tuple[int, int]) -> None:
     low, high = bounds
     if limit.offsets is not None and topic not in (limit.topics or {}) and not low <= offset <= high:
@@ -216,7 +220,3 @@ def _check_order(options: ReadOptions, topic: str, number: int, start: int, stop
             expected=f"a start of at most {stop}",
             found=start,
         )
-
-
-def _names(partitions: Iterable[TopicPartition]) -> str:
-    return ", ".join(f"{topic}-{number}" for topic, number in sorted(partitions))

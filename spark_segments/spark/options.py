@@ -456,8 +456,8 @@ def _check_order(start: Limit, end: Limit) -> None:
         if low.keys() != high.keys():
             raise InvalidOptionError(
                 f"Options {start.option} and {end.option} must name the same partitions",
-                expected=_names(low.keys()),
-                found=_names(high.keys()),
+                expected=partition_names(low.keys()),
+                found=partition_names(high.keys()),
             )
         for (topic, partition), number in low.items():
             last = high[topic, partition]
@@ -469,7 +469,7 @@ def _check_order(start: Limit, end: Limit) -> None:
                 )
 
 
-def _names(partitions: Iterable[TopicPartition]) -> str:
+def partition_names(partitions: Iterable[TopicPartition]) -> str:
     return ", ".join(f"{topic}-{partition}" for topic, partition in sorted(partitions))
 
 

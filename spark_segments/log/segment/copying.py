@@ -41,14 +41,7 @@ def copy_batches(
     raises CorruptBatchError where the sources hold fewer records than their rows say.
     """
     first = sources[0]
-    with SegmentWriter(
-        target or storage,
-        topic,
-        first.partition,
-        base_offset,
-        limits=limits,
-        stem=stem,
-    ) as writer:
+    with SegmentWriter(target or storage, topic, first.partition, base_offset, limits=limits, stem=stem) as writer:
         _copy_all(storage, writer, sources, base_offset, next_offset, leader_epochs, see)
         created_ms = _created_ms(sources, sealed)
         row = writer.close(

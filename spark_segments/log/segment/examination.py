@@ -15,6 +15,7 @@ from spark_segments.errors import CorruptBatchError
 from spark_segments.format.batches import BatchTable, scan_batches
 from spark_segments.format.walk import WalkStep, walk
 from spark_segments.format.window import Window
+from spark_segments.log.manifest.rows import Segment
 from spark_segments.log.segment.figures import SegmentFigures
 from spark_segments.storage import Storage
 from spark_segments.storage.fetch import fetch_ahead
@@ -51,6 +52,19 @@ class Examination:
         self.byte_position = start_position  # up to there the bytes were examined
         self.next_offset = name_offset  # after the last batch that was added
         self.figures = SegmentFigures(start_offset, start_offset)
+
+    @classmethod
+    def of(cls, storage: Storage, segment: Segment, start_offset: int) -> Examination:
+        """That of a segment's bytes from `start_offset` on, an offset in the file."""
+        return cls(
+            storage,
+            segment.path,
+            segment.end_position,
+            name_offset=segment.name_offset,
+            start_offset=start_offset,
+            start_position=segment.byte_position,
+            offset_shift=segment.offset_shift,
+        )
 
     def windows(self, goes_on: GoesOn, starts: Sequence[int] = ()) -> Iterator[Window]:
         """The good batches with offsets above those that were added before, window by window. The caller adds them, or

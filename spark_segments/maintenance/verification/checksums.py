@@ -32,8 +32,6 @@ from spark_segments.storage.fetch import read_file
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from spark_segments.log.directory import LogDirectory
-
 READ_BYTES = 8 << 20
 _TASK_BYTES = 256 << 20
 

@@ -286,15 +286,7 @@ def cut_out(storage: Storage, task: CutTask) -> Segment:
     index = None
     with contextlib.suppress(FileNotFoundError):
         index = storage.read(segment.index_path, segment.index_position or 0, segment.index_bytes).to_pybytes()
-    examination = Examination(
-        storage,
-        segment.path,
-        segment.end_position,
-        name_offset=segment.name_offset,
-        start_offset=segment.name_offset,
-        start_position=segment.byte_position,
-        offset_shift=segment.offset_shift,
-    )
+    examination = Examination.of(storage, segment, segment.name_offset)
     with SegmentWriter(storage, task.topic, segment.partition, start, limits=task.limits) as writer:
         with contextlib.suppress(FileNotFoundError):  # of a .log that is gone, nothing is kept
             for window in examination.windows(lambda *_: True, batch_starts(segment, index)):

@@ -105,15 +105,7 @@ class _SegmentLook:
         self._damaged = False
         # A row of Kafka's directory gives the figures of that part of the file that is in the log.
         self._start_offset = segment.file_base_offset if task.by_kafka else segment.name_offset
-        self._examination = Examination(
-            storage,
-            segment.path,
-            segment.end_position,
-            name_offset=segment.name_offset,
-            start_offset=self._start_offset,
-            start_position=segment.byte_position,
-            offset_shift=segment.offset_shift,
-        )
+        self._examination = Examination.of(storage, segment, self._start_offset)
         self._seen = self._examination.figures
         self._last_record_offset = segment.name_offset - 1
         self._without_epoch = True

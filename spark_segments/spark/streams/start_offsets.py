@@ -8,9 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from spark_segments.errors import OffsetOutOfRangeError, UnknownTopicError
+from spark_segments.errors import UnknownTopicError
 from spark_segments.log.manifest.snapshot import Snapshot
-from spark_segments.spark.offsets import TimeLookup, check_complete, check_in_log, resolve, subscribed_partitions
+from spark_segments.spark.offsets import (
+    TimeLookup,
+    check_complete,
+    check_in_log,
+    check_is_there,
+    resolve,
+    subscribed_partitions,
+)
 from spark_segments.spark.option_values import TopicPartition
 from spark_segments.spark.options import LATEST_OFFSET, Limit, ReadOptions
 
@@ -54,11 +61,7 @@ def check_start(options: ReadOptions, snapshots: Mapping[str, Snapshot], starts:
         bounds = snapshots[topic].offset_bounds()
         for number in numbers:
             offset = starts.get((topic, number), bounds[number][0])
-            if offset is None and not options.latest_where_no_time_matches:
-                raise OffsetOutOfRangeError(
-                    f"No record of {topic}-{number} is as late as {options.start.option} says",
-                    hint="Choose an earlier time, or set startingOffsetsByTimestampStrategy to latest",
-                )
+            check_is_there(options, topic, number, offset)
             if offset is not None and options.fail_on_data_loss:
                 check_in_log(options.start, topic, number, offset, bounds[number])
 
