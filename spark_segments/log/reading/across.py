@@ -20,7 +20,7 @@ from spark_segments.execution import in_bins
 from spark_segments.format.cleaner.latest_keys import LatestKeys
 from spark_segments.log.eras import Eras
 from spark_segments.log.manifest.snapshot import Snapshot
-from spark_segments.log.reading.latest import MAP_BYTES, LatestPart, filtered, read_latest
+from spark_segments.log.reading.latest import MAP_BYTES, Compared, LatestPart, filtered, read_latest
 from spark_segments.log.reading.plan import Selection
 from spark_segments.storage import Storage
 
@@ -33,33 +33,13 @@ _RECORD_BYTES = 128  # a record's hash and rank, and what sorting takes
 
 
 @dataclass(frozen=True, slots=True)
-class AcrossPart:
+class AcrossPart(Compared[LatestPart]):
     """A part of the view: those of the records of `parts` of which no other partition has a newer one of the same key.
 
-    `rivals`: the views of all partitions by themselves, with the columns RANKED.
+    `against`: the views of all partitions by themselves, with the columns RANKED.
     """
 
-    parts: tuple[LatestPart, ...]
-    rivals: tuple[LatestPart, ...]
     eras: Eras
-
-    @property
-    def topic(self) -> str:
-        return self.parts[0].topic
-
-    @property
-    def partition(self) -> int:
-        return self.parts[0].partition
-
-    @property
-    def cost_bytes(self) -> int:
-        """The cost of the reads as that of reading so many bytes."""
-        return sum(part.cost_bytes for part in (*self.parts, *self.rivals))
-
-    @property
-    def offsets(self) -> int:
-        """Upper bound on the records."""
-        return sum(part.offsets for part in self.parts)
 
 
 ViewPart = LatestPart | AcrossPart
@@ -123,7 +103,7 @@ def _older(storage: Storage, part: AcrossPart, map_bytes: int) -> dict[int, np.n
     older: dict[int, list[np.ndarray]] = {own.partition: [] for own in part.parts}
     number, shares = 0, 1
     while number < shares:
-        hashes = _hashes(storage, part.rivals, hasher, (number, shares), map_bytes)
+        hashes = _hashes(storage, part.against, hasher, (number, shares), map_bytes)
         if hashes is None:
             number, shares = 0, shares * 2
             continue
@@ -164,7 +144,7 @@ def _beaten(
 ) -> dict[int, np.ndarray]:
     """{partition: offsets} of the records of keys with these hashes, without the newest of each key."""
     rows = []
-    for rival in part.rivals:
+    for rival in part.against:
         for batch in read_latest(storage, rival, map_bytes=map_bytes):
             hashes = hasher.hashes(batch.column("key")).reshape(-1, 3)
             chosen = _among(hashes[:, 0].copy().view(np.uint64), several)

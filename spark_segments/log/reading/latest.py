@@ -15,6 +15,7 @@ import secrets
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
+from typing import Generic
 
 import numpy as np
 import pyarrow as pa
@@ -22,7 +23,7 @@ import pyarrow.compute as pc
 
 from spark_segments.format.cleaner.latest_keys import KeyShare, LatestKeys
 from spark_segments.log.manifest.snapshot import Snapshot
-from spark_segments.log.reading.plan import Part, Selection, pack
+from spark_segments.log.reading.plan import AnyWork, Part, Selection, pack
 from spark_segments.log.reading.read import read_part
 from spark_segments.storage import Storage
 
@@ -40,14 +41,11 @@ _VIEW = pa.binary(16)  # a view, as bytes
 
 
 @dataclass(frozen=True, slots=True)
-class LatestPart:
-    """A part of the view: the newest records among `parts`. `head` holds all records that may supersede them.
+class Compared(Generic[AnyWork]):
+    """A part of a view: the records of `parts` that none of `against` supersedes."""
 
-    Both are of the same partition and by offset.
-    """
-
-    parts: tuple[Part, ...]
-    head: tuple[Part, ...]
+    parts: tuple[AnyWork, ...]
+    against: tuple[AnyWork, ...]
 
     @property
     def topic(self) -> str:
@@ -60,12 +58,20 @@ class LatestPart:
     @property
     def cost_bytes(self) -> int:
         """The cost of the reads as that of reading so many bytes."""
-        return sum(part.cost_bytes for part in (*self.parts, *self.head))
+        return sum(part.cost_bytes for part in (*self.parts, *self.against))
 
     @property
     def offsets(self) -> int:
         """Upper bound on the records."""
         return sum(part.offsets for part in self.parts)
+
+
+@dataclass(frozen=True, slots=True)
+class LatestPart(Compared[Part]):
+    """A part of the view of a partition. `against`: the dirty head, as far as it may supersede records of the part.
+
+    Both are by offset.
+    """
 
     @staticmethod
     def planned(
@@ -117,7 +123,7 @@ def read_latest(storage: Storage, part: LatestPart, *, map_bytes: int = MAP_BYTE
     selection = part.parts[0].selection
     columns = list(selection.columns)
     needed = list(dict.fromkeys([*columns, *_OF_HEAD] + ([] if selection.include_tombstones else ["value"])))
-    keys = _map(storage, part.head, KeyShare(), map_bytes)
+    keys = _map(storage, part.against, KeyShare(), map_bytes)
     marks = None if keys is not None else _marks(storage, part, map_bytes)
     row = 0
     for batch in _read(storage, part.parts, replace(selection, columns=tuple(needed))):
@@ -140,7 +146,7 @@ def _marks(storage: Storage, part: LatestPart, map_bytes: int) -> np.ndarray:
     marks = np.zeros(0, np.bool_)
     share, seed = KeyShare(0, 2), secrets.randbits(64)  # all shares must use the same seed
     while share.number < share.parts:
-        keys = _map(storage, part.head, share, map_bytes, seed)
+        keys = _map(storage, part.against, share, map_bytes, seed)
         if keys is None:  # marks that are set stay true
             share = KeyShare(0, share.parts * 2)
             continue
