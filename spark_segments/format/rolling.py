@@ -35,9 +35,7 @@ class Rolls:
     open: OpenSegment
 
 
-def segment_jitter_ms(
-    topic_id: str, partition: int, base_offset: int, *, segment_ms: int, segment_jitter_ms: int
-) -> int:
+def segment_jitter_ms(topic_id: str, partition: int, base_offset: int, segment_ms: int, segment_jitter_ms: int) -> int:
     """The jitter in ms that a segment's segment.ms is reduced by: uniform below min(segment.jitter.ms, segment.ms).
 
     Kafka draws the jitter at random. Here it is the first eight bytes of BLAKE2b of
@@ -55,10 +53,9 @@ def roll_points(
     batches: BatchTable,
     *,
     segment_bytes: int,
-    segment_ms: int,
+    roll_ms: Callable[[int], int],
     index_interval_bytes: int,
     index_bytes: int,
-    jitter_ms: Callable[[int], int] = lambda base_offset: 0,
     open_segment: OpenSegment | None = None,
     offset_shift: int = 0,
     waited_ms: int = 0,
@@ -67,15 +64,15 @@ def roll_points(
 
     A batch starts a new segment, unless the segment is still empty, in any of these cases:
     - The segment would exceed `segment_bytes` with the batch.
-    - The batch's largest timestamp is more than `segment_ms` − jitter after that of the segment's first batch. Where
-      the first batch has no timestamp, `waited_ms`, how long the segment has been open, is compared instead.
+    - The batch's largest timestamp is more than `roll_ms` after that of the segment's first batch. Where the first
+      batch has no timestamp, `waited_ms`, how long the segment has been open, is compared instead.
     - The offset index is full, or the time index has only one slot left.
     - The batch's last offset is more than an int32 above the segment's base offset.
     A new segment's base offset is its first batch's.
 
-    `jitter_ms` returns the jitter for a base offset. `offset_shift` is added to the offsets of `batches`. Without
-    `open_segment` the first batch starts a segment, which is not in `rows`. To go on, pass `Rolls.open` as
-    `open_segment` of the next call.
+    `roll_ms` returns segment.ms less the jitter for a base offset. `offset_shift` is added to the offsets of
+    `batches`. Without `open_segment` the first batch starts a segment, which is not in `rows`. To go on, pass
+    `Rolls.open` as `open_segment` of the next call.
     """
     rows: list[int] = []
     segment = open_segment
@@ -97,7 +94,7 @@ def roll_points(
             segment.first_batch_max_timestamp_ms,
             state.reshape(1, -1),
             segment_bytes,
-            segment_ms - jitter_ms(segment.base_offset),
+            roll_ms(segment.base_offset),
             waited_ms,
             index_interval_bytes,
             index_bytes // OFFSET_ENTRY_BYTES,

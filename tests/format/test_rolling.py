@@ -1,13 +1,15 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import pytest
 
 from spark_segments.format.batches import BatchTable, scan_batches
-from spark_segments.format.rolling import OpenSegment, roll_points, segment_jitter_ms
+from spark_segments.format.rolling import OpenSegment, Rolls, segment_jitter_ms
+from spark_segments.format.rolling import roll_points as points_to_roll
 from spark_segments.format.sidecars.index import DEFAULT_INDEX_BYTES, DEFAULT_INTERVAL_BYTES, IndexBuilder
 from tests.format.test_index import appends_of, index_files, segments, table
 from tests.golden_files import CLEAN_DIRECTORIES, log_files
@@ -41,6 +43,13 @@ ROLLED_BY_THE_RULE = [
     if not any(part in name for part in ("clean-", "dirty-", "latest-0", "txnc", "before-clean-", "multiappend"))
 ]
 CHECKED = ["canary-0", "canary300-0", "canary300full-0", "canary300dense-0", "plain-0", "outoforder-0"]
+
+
+def roll_points(
+    batches: BatchTable, *, segment_ms: int, jitter_ms: Callable[[int], int] = lambda base_offset: 0, **rest: Any
+) -> Rolls:
+    """With segment.ms and its jitter apart."""
+    return points_to_roll(batches, roll_ms=lambda base_offset: segment_ms - jitter_ms(base_offset), **rest)
 
 
 def config(name: str) -> dict[str, int]:
@@ -95,13 +104,7 @@ def test_known_segments_of_the_canaries():
 def test_appends_of_several_batches_roll_as_one():
     appends: list[BatchTable] = []
     for base_offset, path, batches in segments("multiappend-0"):
-        counts = appends_of(batches, base_offset, index_files(path)[0])
-        first = np.cumsum(counts) - counts
-        merged = batches.take(first)
-        merged.size[:] = np.add.reduceat(batches.size, first)
-        merged.last_offset[:] = batches.last_offset[first + counts - 1]
-        merged.max_timestamp[:] = np.maximum.reduceat(batches.max_timestamp, first)
-        appends.append(merged)
+        appends.append(appends_of(batches, base_offset, index_files(path)[0]))
     together = BatchTable.concatenate(appends)
     assert bases(together, roll_points(together, **config("multiappend-0")).rows) == [0, 557, 1142, 1728]
 
@@ -231,13 +234,13 @@ def test_no_batches_no_rolls():
 
 def test_jitter_is_stable_spread_and_below_its_bound():
     def jitter(base_offset: int, bound: int = 1000) -> int:
-        return segment_jitter_ms("id", 3, base_offset, segment_ms=WEEK_MS, segment_jitter_ms=bound)
+        return segment_jitter_ms("id", 3, base_offset, WEEK_MS, bound)
 
     # BLAKE2b of "id/3/0": computed with `b2sum -l 64`.
     assert jitter(0, 2**62) == KNOWN_DIGEST % min(2**62, WEEK_MS)
     values = [jitter(base_offset) for base_offset in range(0, 100_000, 100)]
     assert min(values) >= 0 and max(values) < 1000
     assert 400 < np.mean(values) < 600 and len(set(values)) > 550
-    assert segment_jitter_ms("id", 3, 0, segment_ms=10, segment_jitter_ms=10**9) < 10
-    assert segment_jitter_ms("id", 3, 0, segment_ms=10, segment_jitter_ms=0) == 0
-    assert len({segment_jitter_ms("id", n, 0, segment_ms=WEEK_MS, segment_jitter_ms=WEEK_MS) for n in range(50)}) == 50
+    assert segment_jitter_ms("id", 3, 0, 10, 10**9) < 10
+    assert segment_jitter_ms("id", 3, 0, 10, 0) == 0
+    assert len({segment_jitter_ms("id", n, 0, WEEK_MS, WEEK_MS) for n in range(50)}) == 50

@@ -22,6 +22,7 @@ from tests.manifest_rows import Segment
 from tests.segment_bytes import BatchTable, batches_of, encode_records
 from tests.topics import (
     DAY_MS,
+    SegmentLimits,
     SegmentWriter,
     append_in_batches,
     append_one_by_one,
@@ -50,11 +51,15 @@ active_segments = st.lists(st.lists(batches, min_size=1, max_size=2), min_size=1
 rolling_rules = st.builds(
     RollRules,
     topic_id=st.just(TOPIC_ID),
-    segment_bytes=st.integers(3000, 8000),
     segment_ms=st.integers(10, 100),
     segment_jitter_ms=st.sampled_from([0, 0, 20]),
-    segment_index_bytes=st.sampled_from([60, 100, 10_000]),
-    index_interval_bytes=st.sampled_from([0, 100, 500, 4096]),
+    limits=st.builds(
+        SegmentLimits,
+        segment_bytes=st.integers(3000, 8000),
+        index_interval_bytes=st.sampled_from([0, 100, 500, 4096]),
+        segment_index_bytes=st.sampled_from([60, 100, 10_000]),
+        forced=st.just(False),
+    ),
 )
 
 
@@ -102,15 +107,13 @@ def model(rules: RollRules, chunks: list[list[Batch]], start: int) -> list[int]:
     for batch in [batch for chunk in chunks for batch in chunk]:
         size, last = len(encoded(batch)), offset + batch.records - 1
         if bases:
-            jitter = segment_jitter_ms(
-                TOPIC_ID, 0, bases[-1], segment_ms=rules.segment_ms, segment_jitter_ms=rules.segment_jitter_ms
-            )
+            jitter = segment_jitter_ms(TOPIC_ID, 0, bases[-1], rules.segment_ms, rules.segment_jitter_ms)
             waited = batch.timestamp_ms - first_timestamp if first_timestamp >= 0 else 0
             full = (
-                log_bytes > rules.segment_bytes - size
+                log_bytes > rules.limits.segment_bytes - size
                 or waited > rules.segment_ms - jitter
-                or offset_entries >= rules.segment_index_bytes // 8
-                or time_entries >= rules.segment_index_bytes // 12 - 1
+                or offset_entries >= rules.limits.segment_index_bytes // 8
+                or time_entries >= rules.limits.segment_index_bytes // 12 - 1
             )
         if full:
             bases.append(offset)
@@ -118,7 +121,7 @@ def model(rules: RollRules, chunks: list[list[Batch]], start: int) -> list[int]:
             first_timestamp = batch.timestamp_ms
             largest = last_time_entry = -1
         largest = max(largest, batch.timestamp_ms)
-        if since_entry > rules.index_interval_bytes:
+        if since_entry > rules.limits.index_interval_bytes:
             offset_entries += 1
             if largest > last_time_entry:
                 last_time_entry = largest

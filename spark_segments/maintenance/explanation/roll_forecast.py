@@ -74,7 +74,7 @@ def forecast_roll(
         if record_timestamp_ms is not None:
             least_ms = max(least_ms, record_timestamp_ms)
         ends = False
-    if ends or sum(chunk.log_bytes for chunk in segments[row + 1 :]) > rules.segment_bytes:
+    if ends or sum(chunk.log_bytes for chunk in segments[row + 1 :]) > rules.limits.segment_bytes:
         due_ms = now_ms
     if not timed:
         # After a merge the segment waits anew from its new file's time, and its first timestamp is unknown.
@@ -100,7 +100,7 @@ def _starts(chunks: Sequence[Segment], rules: RollRules) -> Iterator[Segment]:
     """
     log_bytes = 0
     for chunk in chunks:
-        if not log_bytes or log_bytes >= rules.segment_bytes * SMALL_SHARE or fills_a_segment(chunk, rules):
+        if not log_bytes or log_bytes >= rules.limits.segment_bytes * SMALL_SHARE or fills_a_segment(chunk, rules):
             yield chunk
         log_bytes += chunk.log_bytes
 

@@ -55,56 +55,30 @@ class MergeRules:
 
 @dataclass(frozen=True, slots=True)
 class RollRules:
-    """The settings of a topic that decide where its segments end. Times in ms, sizes in bytes. `forced`: as in
-    `SegmentLimits`.
-    """
+    """The settings of a topic that decide where its segments end. Times in ms."""
 
     topic_id: str
-    segment_bytes: int
     segment_ms: int
     segment_jitter_ms: int
-    segment_index_bytes: int
-    index_interval_bytes: int
-    forced: bool = False
+    limits: SegmentLimits
 
     @classmethod
     def of(cls, topic_id: str, config: TopicConfig) -> RollRules:
         """The rules of one topic. A compacted one rolls at min(segment.ms, max.compaction.lag.ms)."""
-        return cls(
-            topic_id,
-            config.segment_bytes,
-            config.max_segment_ms,
-            config.segment_jitter_ms,
-            config.segment_index_bytes,
-            config.index_interval_bytes,
-            config.forced,
-        )
+        return cls(topic_id, config.max_segment_ms, config.segment_jitter_ms, SegmentLimits.of(config))
 
     def roll_ms(self, partition: int, base_offset: int) -> int:
         """segment.ms less the jitter of the segment that begins at `base_offset`."""
-        return self.segment_ms - self.jitter_ms(partition, base_offset)
-
-    def jitter_ms(self, partition: int, base_offset: int) -> int:
-        """See `format.rolling.segment_jitter_ms`."""
-        return segment_jitter_ms(
-            self.topic_id,
-            partition,
-            base_offset,
-            segment_ms=self.segment_ms,
-            segment_jitter_ms=self.segment_jitter_ms,
-        )
-
-    @property
-    def limits(self) -> SegmentLimits:
-        """How large the files of a segment become, and whether they are forced to disk."""
-        return SegmentLimits(self.segment_bytes, self.index_interval_bytes, self.segment_index_bytes, self.forced)
+        jitter_ms = segment_jitter_ms(self.topic_id, partition, base_offset, self.segment_ms, self.segment_jitter_ms)
+        return self.segment_ms - jitter_ms
 
     @property
     def full_index_bytes(self) -> int:
         """The fewest bytes of log that may bring an index to its limit."""
-        entries = min(self.segment_index_bytes // OFFSET_ENTRY_BYTES, self.segment_index_bytes // TIME_ENTRY_BYTES - 1)
+        index_bytes = self.limits.segment_index_bytes
+        entries = min(index_bytes // OFFSET_ENTRY_BYTES, index_bytes // TIME_ENTRY_BYTES - 1)
         # More than index.interval.bytes lie between two entries, and at least one batch.
-        return max(0, entries) * max(self.index_interval_bytes + 1, BATCH_OVERHEAD)
+        return max(0, entries) * max(self.limits.index_interval_bytes + 1, BATCH_OVERHEAD)
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +147,7 @@ def plan_roll(live: pa.Table, rules: RollRules, now_ms: int) -> RollPlan:
         roll_ms = np.full(len(first), rules.segment_ms, np.int64)
     idle = now_ms - np.maximum(first_timestamp, created[filled]) > roll_ms
     reasons = {
-        SEGMENT_BYTES: size > rules.segment_bytes,
+        SEGMENT_BYTES: size > rules.limits.segment_bytes,
         SEGMENT_MS: waited > roll_ms,
         SEGMENT_INDEX_BYTES: size >= rules.full_index_bytes,
         OFFSET_OVERFLOW: end - 1 - base > MAX_RELATIVE_OFFSET,
@@ -183,7 +157,7 @@ def plan_roll(live: pa.Table, rules: RollRules, now_ms: int) -> RollPlan:
     merge = _merge_rules(chunks)
     for row in np.flatnonzero(rows >= merge.least_chunks):
         sizes = log_bytes[first[row] : first[row] + rows[row]].tolist()
-        reasons[MERGE][row] = bool(runs_to_merge(sizes, rules.segment_bytes, merge.least_chunks))
+        reasons[MERGE][row] = bool(runs_to_merge(sizes, rules.limits.segment_bytes, merge.least_chunks))
     emptied = pc.is_in(chunks.column("path"), pa.array(sorted(merge.emptied), pa.string()))
     reasons[SHARED_OBJECT] = np.logical_or.reduceat(emptied.to_numpy(zero_copy_only=False), first)
     names = list(reasons)

@@ -7,6 +7,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import partial
 from typing import Any
 
 from spark_segments.format.rolling import OpenSegment, roll_points
@@ -155,7 +156,7 @@ def plan_segments(
     rest = planned.pop()
     starts = [max(chunk.base_offset, rest.base_offset) for chunk in rest.chunks]
     sizes = [_bytes_within(chunk, rest.base_offset, end) for chunk in rest.chunks]
-    runs = runs_to_merge(sizes, rules.segment_bytes, merge.least_chunks)
+    runs = runs_to_merge(sizes, rules.limits.segment_bytes, merge.least_chunks)
     if starts[0] > rest.chunks[0].base_offset and (not runs or runs[0][0] > 0):
         # The rest of a chunk whose beginning was sealed is copied, so that a row with exact figures names it.
         runs.insert(0, (0, 1))
@@ -228,7 +229,7 @@ def _may_roll(grown: _LastSegment, chunk: Segment, rules: RollRules) -> bool:
     if first_timestamp >= 0:
         waited_ms = grown.largest_timestamp_ms - first_timestamp
     return (
-        segment.size_bytes > rules.segment_bytes
+        segment.size_bytes > rules.limits.segment_bytes
         or waited_ms > rules.roll_ms(chunk.partition, segment.base_offset)
         or chunk.next_offset - 1 - segment.base_offset > MAX_RELATIVE_OFFSET
     )
@@ -240,9 +241,9 @@ def fills_a_segment(chunk: Segment, rules: RollRules) -> bool:
     """
     if chunk.is_shared:
         return False
-    room = rules.segment_bytes - chunk.log_bytes
-    enough = max(rules.segment_bytes * (1 - FULL_SHARE), 1.5 * chunk.log_bytes / max(1, chunk.batches))
-    if room > enough or 2 * chunk.log_bytes < rules.segment_bytes or chunk.log_bytes >= rules.full_index_bytes:
+    room = rules.limits.segment_bytes - chunk.log_bytes
+    enough = max(rules.limits.segment_bytes * (1 - FULL_SHARE), 1.5 * chunk.log_bytes / max(1, chunk.batches))
+    if room > enough or 2 * chunk.log_bytes < rules.limits.segment_bytes or chunk.log_bytes >= rules.full_index_bytes:
         return False
     return not _may_roll(
         _with_chunk(_LastSegment(OpenSegment(chunk.base_offset), chunk.created_ms), chunk), chunk, rules
@@ -258,11 +259,10 @@ def _scan(storage: Storage, chunk: Segment, rules: RollRules, last: _LastSegment
         batches = window.between(chunk.base_offset, chunk.next_offset).batches
         rolls = roll_points(
             batches,
-            segment_bytes=rules.segment_bytes,
-            segment_ms=rules.segment_ms,
-            index_interval_bytes=rules.index_interval_bytes,
-            index_bytes=rules.segment_index_bytes,
-            jitter_ms=lambda base_offset: rules.jitter_ms(chunk.partition, base_offset),
+            segment_bytes=rules.limits.segment_bytes,
+            index_interval_bytes=rules.limits.index_interval_bytes,
+            index_bytes=rules.limits.segment_index_bytes,
+            roll_ms=partial(rules.roll_ms, chunk.partition),
             open_segment=segment,
             offset_shift=shift,
             waited_ms=0 if offsets else chunk.created_ms - last.created_ms,
