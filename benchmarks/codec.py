@@ -29,10 +29,10 @@ from benchmarks.spark import record_batches
 from spark_segments.format.batches import scan_batches
 from spark_segments.format.compression import LZ4_BLOCK_BYTES, XERIAL_BLOCK_BYTES, decompress
 from spark_segments.format.decoding.decode import decode_batches
-from spark_segments.format.encoding.encode import encode_records
 from spark_segments.format.layout import CODECS, RECORDS_POSITION
 from spark_segments.format.walk import WINDOW_BYTES
 from spark_segments.format.window import Window
+from tests.segment_bytes import encode_records
 
 VALUE_BYTES = (100, 1024)
 BATCH_BYTES = (16 << 10, 128 << 10, 1 << 20)

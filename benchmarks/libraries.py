@@ -27,10 +27,10 @@ from spark_segments.format import compression
 from spark_segments.format.batches import scan_batches
 from spark_segments.format.decoding import batch_groups
 from spark_segments.format.decoding.decode import decode_batches
-from spark_segments.format.encoding.encode import encode_records
 from spark_segments.format.layout import CODECS
 from spark_segments.format.window import Window
 from tests.golden_files import log_files
+from tests.segment_bytes import encode_records
 
 BATCH_BYTES = (1 << 10, 16 << 10, 128 << 10)
 """The smallest is for zstd alone, whose contexts take longer to make than such a batch to read."""

@@ -7,9 +7,10 @@ import kafka.record.default_records
 import numpy as np
 import pyarrow as pa
 
-from spark_segments.format.encoding.encode import Encoded, encode_records
+from spark_segments.format.encoding.encode import Encoded
 from spark_segments.format.layout import CODECS, HEADERS_TYPE
 from tests.format.twin_encode import Record
+from tests.segment_bytes import encode_records
 
 NOW = 1_700_000_000_000
 OTHER_CLIENTS = [

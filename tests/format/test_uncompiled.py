@@ -30,6 +30,7 @@ from spark_segments.format.window import Window
 from tests.format.uncompiled import uncompiled
 from tests.hostile.mutations import mutated
 from tests.hostile.targets.batches import batches_of_all_kinds, sealed
+from tests.segment_bytes import encode_records, rebuild
 
 pytestmark = pytest.mark.slow
 INPUTS = int(os.environ.get("KERNEL_INPUTS", "300"))
@@ -241,7 +242,7 @@ def test_records_are_written_alike(monkeypatch):
         kind = random.randrange(2)
 
         def written(records=records, rows=rows, codec=codec, limits=limits, kind=kind) -> Any:
-            one = encode.encode_records(records, rows, codec=codec, level=None, timestamp_type=kind, **limits)
+            one = encode_records(records, rows, codec=codec, level=None, timestamp_type=kind, **limits)
             return one.buffer.to_pybytes(), table(one.batches), one.tombstones
 
         assert_same(written, monkeypatch)
@@ -287,9 +288,9 @@ def test_indexes_rolls_and_aborted_batches_are_found_alike(monkeypatch):
         limits = {"index_interval_bytes": random.choice((0, 4096)), "index_bytes": random.choice((24, 1 << 20))}
 
         def found(numbers=numbers, aborted=aborted, limits=limits) -> Any:
-            rolls = rolling.roll_points(numbers, segment_bytes=9000, segment_ms=1000, **limits)
+            rolls = rolling.roll_points(numbers, segment_bytes=9000, roll_ms=lambda _: 1000, **limits)
             return (
-                result(lambda: index.rebuild(numbers, 0, interval_bytes=4096, index_bytes=limits["index_bytes"])),
+                result(lambda: rebuild(numbers, 0, interval_bytes=4096, index_bytes=limits["index_bytes"])),
                 (rolls.rows.tolist(), rolls.open.index_state.tolist(), rolls.open.size_bytes),
                 aborted.mask(numbers).tolist(),
             )

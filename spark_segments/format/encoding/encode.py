@@ -6,9 +6,7 @@ The caller decides which rows belong to which partition, where the bytes go, and
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -47,47 +45,6 @@ class Encoded:
     tombstones: int  # records without a value
 
 
-def encode_records(
-    records: RecordColumns | pa.RecordBatch | Mapping[str, Any],
-    rows: np.ndarray | None,
-    *,
-    codec: int,
-    level: int | None,
-    batch_bytes: int,
-    max_message_bytes: int,
-    base_offset: int = 0,
-    leader_epoch: int = 0,
-    timestamp_type: int = CREATE_TIME,
-) -> Encoded:
-    """Rows of `records` as record batches with dense offsets from `base_offset`.
-
-    `records` has the columns value, timestamp (int64 ms, or a timestamp, rounded down to ms) and, if wanted, key and
-    headers (list of struct key, value). RecordColumns are a view of them that several calls can share. Null keys,
-    values and header values are Kafka's own nulls; a null header list means no headers. `rows`
-    (int64[n]) says which rows in which order; None means all.
-
-    A batch ends before the record that would make it larger than `batch_bytes`, uncompressed. A larger record is alone
-    in its batch. Raises RecordTooLargeError where a batch as stored has more than `max_message_bytes`, and
-    InvalidOptionError for columns of wrong types, null timestamps and header keys, and timestamps before 1970. With
-    LOG_APPEND_TIME all records of a batch get the latest timestamp of its rows.
-    """
-    columns = records if isinstance(records, RecordColumns) else RecordColumns.of(records)
-    total = columns.count if rows is None else len(rows)
-    runs = Runs(np.array([0, total], np.int64), np.array([base_offset], np.int64))
-    [encoded] = encode_runs(
-        columns,
-        rows,
-        runs,
-        codec=codec,
-        level=level,
-        batch_bytes=batch_bytes,
-        max_message_bytes=max_message_bytes,
-        leader_epoch=leader_epoch,
-        timestamp_type=timestamp_type,
-    )
-    return encoded
-
-
 @dataclass(frozen=True, slots=True)
 class Runs:
     """Rows of several partitions: run i has the records starts[i] to starts[i + 1], with offsets from base_offsets[i].
@@ -111,9 +68,14 @@ def encode_runs(
     leader_epoch: int = 0,
     timestamp_type: int = CREATE_TIME,
 ) -> list[Encoded]:
-    """What `encode_records` makes of each run, in one go: no batch has records of two runs.
+    """The rows of each run as record batches with dense offsets. The results are views of the same memory.
 
-    The results are views of the same memory. Errors are those of `encode_records`.
+    `rows` (int64[n]) says which rows in which order; None means all.
+
+    A batch ends with its run, and before the record that would make it larger than `batch_bytes`, uncompressed. A
+    larger record is alone in its batch. Raises RecordTooLargeError where a batch as stored has more than
+    `max_message_bytes`, and InvalidOptionError for columns of wrong types, null timestamps and header keys, and
+    timestamps before 1970. With LOG_APPEND_TIME all records of a batch get the latest timestamp of its rows.
     """
     selected = _ALL_ROWS if rows is None else np.ascontiguousarray(rows, np.int64)
     total = int(runs.starts[-1])

@@ -122,20 +122,16 @@ class IndexBuilder:
         """The last offset of the first batch that has the largest timestamp; -1 where no batch has one."""
         return int(self._state[OFFSET_OF_MAX])
 
-    def add(self, batches: BatchTable, appends: np.ndarray | None = None) -> None:
+    def add(self, batches: BatchTable) -> None:
         """Appends batches whose positions and offsets are those of the segment's file.
 
-        `appends` (int64[], with the number of batches as its sum) has the number of batches of each append call.
         Raises CorruptBatchError for an offset that no index entry can hold.
         """
         if not len(batches):
             return
-        if appends is None:
-            appends = np.ones(len(batches), np.int64)
-        assert int(appends.sum()) == len(batches)
-        states, ends = self._state.reshape(1, STATE_SLOTS), np.array([len(appends)])
+        states, ends = self._state.reshape(1, STATE_SLOTS), np.array([len(batches)])
         offset_entries, time_entries, _ = _entries(
-            batches, self.base_offset, appends, ends, self._interval_bytes, self._index_bytes, states
+            batches, self.base_offset, ends, self._interval_bytes, self._index_bytes, states
         )
         self._offset_parts.append(offset_index_bytes(offset_entries[:, 0] - self.base_offset, offset_entries[:, 1]))
         self._time_parts.append(time_index_bytes(time_entries[:, 0], time_entries[:, 1] - self.base_offset))
@@ -158,8 +154,7 @@ def indexes_of_runs(
     where the run begins. The states are int64[runs, STATE_SLOTS]. Raises as `IndexBuilder.add` does.
     """
     states = np.tile(new_state(), (len(run_ends), 1))
-    appends = np.ones(len(batches), np.int64)
-    offset_entries, time_entries, ends = _entries(batches, 0, appends, run_ends, interval_bytes, index_bytes, states)
+    offset_entries, time_entries, ends = _entries(batches, 0, run_ends, interval_bytes, index_bytes, states)
     offset_bytes = offset_index_bytes(offset_entries[:, 0], offset_entries[:, 1])
     time_bytes = time_index_bytes(time_entries[:, 0], time_entries[:, 1])
     last_bytes = time_index_bytes(states[:, MAX_TIMESTAMP], states[:, OFFSET_OF_MAX])
@@ -180,14 +175,13 @@ def indexes_of_runs(
 def _entries(
     batches: BatchTable,
     base_offset: int,
-    appends: np.ndarray,
     run_ends: np.ndarray,
     interval_bytes: int,
     index_bytes: int,
     states: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """(offset and position int64[n, 2], timestamp and offset int64[m, 2], how many of both up to each run's end) of
-    the new entries. `states` (a row a run) goes on; run i ends before append run_ends[i].
+    the new entries. `states` (a row a run) goes on; run i ends before row run_ends[i].
     """
     last_offset = batches.last_offset
     lowest, highest = (int(last_offset.min()), int(last_offset.max())) if len(last_offset) else (base_offset, 0)
@@ -197,15 +191,14 @@ def _entries(
             expected=f"at most {MAX_RELATIVE_OFFSET} above the base offset {base_offset}",
             found=lowest if lowest < base_offset else highest,
         )
-    offset_entries = np.empty((len(appends), 2), np.int64)
-    time_entries = np.empty((len(appends), 2), np.int64)
+    offset_entries = np.empty((len(batches), 2), np.int64)
+    time_entries = np.empty((len(batches), 2), np.int64)
     ends = np.empty((len(run_ends), 2), np.int64)
     kernels.append(
         np.ascontiguousarray(batches.byte_position),
         np.ascontiguousarray(batches.size),
         np.ascontiguousarray(last_offset),
         np.ascontiguousarray(batches.max_timestamp),
-        np.ascontiguousarray(appends, np.int64),
         np.ascontiguousarray(run_ends, np.int64),
         interval_bytes,
         index_bytes // OFFSET_ENTRY_BYTES,
@@ -217,19 +210,6 @@ def _entries(
     )
     offset_count, time_count = ends[-1] if len(ends) else (0, 0)
     return offset_entries[:offset_count], time_entries[:time_count], ends
-
-
-def rebuild(
-    batches: BatchTable,
-    base_offset: int,
-    *,
-    interval_bytes: int = DEFAULT_INTERVAL_BYTES,
-    index_bytes: int = DEFAULT_INDEX_BYTES,
-) -> tuple[bytes, bytes]:
-    """(.index, .timeindex) of a segment from all its batches, as Kafka's LogSegment.recover rebuilds them."""
-    builder = IndexBuilder(base_offset, interval_bytes, index_bytes)
-    builder.add(batches)
-    return builder.finish()
 
 
 def new_state() -> np.ndarray:

@@ -45,7 +45,6 @@ def append(
     size: cython.const[cython.longlong][::1],
     last_offset: cython.const[cython.longlong][::1],
     max_timestamp: cython.const[cython.longlong][::1],
-    appends: cython.const[cython.longlong][::1],
     run_ends: cython.const[cython.longlong][::1],
     interval_bytes: i64,
     max_offset_entries: i64,
@@ -55,53 +54,35 @@ def append(
     time_entries: cython.longlong[:, ::1],
     ends: cython.longlong[:, ::1],
 ):
-    """Adds appends of many batches each to the indexes of runs: fills their entries, and where each run's end."""
+    """Adds batches, each as an append, to the indexes of runs: fills their entries, and where each run's end."""
     offset_count: i64 = 0
     time_count: i64 = 0
     row: i64 = 0
-    number: i64 = 0
     run: i64
     runs: i64 = run_ends.shape[0]
-    first: i64
-    batch: i64
-    append_bytes: i64
-    largest: i64
-    offset_of_largest: i64
     added: i64
     with cython.nogil:
         for run in range(runs):
-            while number < run_ends[run]:
-                first = row
-                append_bytes = 0
-                largest = -1
-                offset_of_largest = -1
-                row = first + appends[number]
-                number += 1
-                for batch in range(first, row):
-                    append_bytes += size[batch]
-                    if max_timestamp[batch] > largest:
-                        largest = max_timestamp[batch]
-                        offset_of_largest = last_offset[batch]
-                if row == first:
-                    continue
+            while row < run_ends[run]:
                 added = _note_append(
                     states,
                     run,
-                    append_bytes,
-                    largest,
-                    offset_of_largest,
+                    size[row],
+                    max_timestamp[row],
+                    last_offset[row],
                     interval_bytes,
                     max_offset_entries,
                     max_time_entries,
                 )
                 if added & ADDED_OFFSET_ENTRY:
-                    offset_entries[offset_count, 0] = last_offset[row - 1]
-                    offset_entries[offset_count, 1] = position[first]
+                    offset_entries[offset_count, 0] = last_offset[row]
+                    offset_entries[offset_count, 1] = position[row]
                     offset_count += 1
                 if added & ADDED_TIME_ENTRY:
                     time_entries[time_count, 0] = states[run, MAX_TIMESTAMP]
                     time_entries[time_count, 1] = states[run, OFFSET_OF_MAX]
                     time_count += 1
+                row += 1
             ends[run, 0] = offset_count
             ends[run, 1] = time_count
 
