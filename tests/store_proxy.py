@@ -36,11 +36,13 @@ INTERNAL_ERROR = "internal error"  # 500
 LOSE_REPLY = "lose the reply"  # the store carries the request out, and the connection ends without an answer
 HANG_UP = "hang up"  # the connection ends before the store sees the request
 REFUSE = "refuse"  # 403 SignatureDoesNotMatch, which names the key
+NO_UPLOAD = "no such upload"  # 404, as a store answers that has ended the upload before
 HALF_REPLY = "half a reply"  # the connection ends in the middle of the answer's body
 
 _ERRORS = {
     SLOW_DOWN: (503, "SlowDown", "Please reduce your request rate."),
     INTERNAL_ERROR: (500, "InternalError", "We encountered an internal error. Please try again."),
+    NO_UPLOAD: (404, "NoSuchUpload", "The specified upload does not exist."),
     REFUSE: (403, "SignatureDoesNotMatch", "The signature does not match: {authorization}"),
 }
 _PIECE_BYTES = 1 << 20

@@ -27,6 +27,7 @@ from tests.store_proxy import (
     HANG_UP,
     INTERNAL_ERROR,
     LOSE_REPLY,
+    NO_UPLOAD,
     REFUSE,
     SLOW_DOWN,
     Request,
@@ -407,13 +408,30 @@ def test_a_creation_without_any_reply_is_looked_for(remote, proxy, monkeypatch):
     assert remote.read("a").to_pybytes() == b"mine"
 
 
-def test_an_upload_whose_last_reply_is_lost_has_ended(remote, proxy):
-    data = os.urandom(20 << 20)
-    proxy.play(first(1, LOSE_REPLY, "COMPLETE"))
-    with remote.stream("a", unique=True) as stream:
+def streamed(storage: Storage, path: str, data: bytes) -> None:
+    with storage.stream(path, unique=True) as stream:
         stream.write(data)
-    assert proxy.played == {LOSE_REPLY: 1}
+
+
+@pytest.mark.parametrize("put", [streamed, Storage.replace, Storage.write], ids=["stream", "replace", "write"])
+def test_an_upload_whose_last_reply_is_lost_has_ended(remote, proxy, put):
+    """Asked again, the store knows no such upload."""
+    answers = iter([LOSE_REPLY, NO_UPLOAD])
+    data = os.urandom(20 << 20)
+    proxy.play(lambda request: next(answers, None) if request.operation == "COMPLETE" else None)
+    put(remote, "a", data)
+    assert proxy.played == {LOSE_REPLY: 1, NO_UPLOAD: 1}
     assert remote.read("a").to_pybytes() == data
+
+
+def test_an_upload_that_never_ended_is_an_error_though_an_older_object_has_as_many_bytes(remote, proxy):
+    older = os.urandom(20 << 20)
+    remote.replace("a", older)
+    for failure in (NO_UPLOAD, REFUSE):
+        proxy.play(lambda request, failure=failure: failure if request.operation == "COMPLETE" else None)
+        with pytest.raises(StorageError):
+            remote.replace("a", os.urandom(20 << 20))
+        assert remote.read("a").to_pybytes() == older
 
 
 def test_a_range_is_one_request(remote, proxy):

@@ -133,8 +133,20 @@ class ObjectStore:
         return _Upload(self, path)
 
     def replace(self, path: str, data: Any) -> None:
-        with _errors():
-            self.store.put(_key(path), _bytes(data), chunk_size=PART_BYTES)
+        content = _bytes(data)
+        try:
+            with _errors():
+                self.store.put(_key(path), content, chunk_size=PART_BYTES)
+        except PermissionError:
+            raise
+        except OSError as error:
+            # The last request of an upload may have been carried out, its reply lost, and a second try refused.
+            with contextlib.suppress(FileNotFoundError):
+                if content.nbytes > PART_BYTES and memoryview(self.read(path, 0, None)).cast("B") == content:
+                    return
+            if isinstance(error, FileNotFoundError):  # of the upload, or the bucket: no file is missing
+                raise OSError(str(error)) from error
+            raise
 
     def create(self, path: str, data: Any, *, is_forced: bool = True) -> None:
         content = _bytes(data)

@@ -54,10 +54,8 @@ def record_forced_deletion(storage: Storage, manifest_directory: str, now_ms: in
     """Writes the note, unless a note that holds is there."""
     if deleted_by_force_ms(storage, manifest_directory) is not None:
         return
-    path = f"{manifest_directory}/{_NOTE}"
-    storage.delete(path)  # a void note
     note = {"deleted_ms": now_ms, "log_files": _digest(storage, manifest_directory)}
-    storage.write(path, json.dumps(note).encode())
+    storage.replace(f"{manifest_directory}/{_NOTE}", json.dumps(note).encode())  # there may be a void one
 
 
 def deleted_by_force_ms(storage: Storage, manifest_directory: str) -> int | None:
