@@ -14,6 +14,7 @@ class Faults:
     `refused`: the store answers 503 and does nothing. `lost_reply`: it does it, and the answer is lost. `late`: it
     gives no answer, and does it up to `late_seconds` later. `torn`: a failed write leaves a part of the file.
     `flipped`: a read has a wrong bit where a checksum covers it. `stale`: a listing is up to `stale_seconds` old.
+    `cached`: a look at a file that was deleted, or replaced, within `stale_seconds` gives what was there before.
     `outage`: the store refuses everything for up to a minute. `killed`: the process dies. `stalled`: the machine
     stands still, for up to 105 minutes. `clock`: a machine's clock jumps.
     """
@@ -24,6 +25,7 @@ class Faults:
     torn: float = 0.0
     flipped: float = 0.0
     stale: float = 0.0
+    cached: float = 0.0
     outage: float = 0.0
     killed: float = 0.0
     stalled: float = 0.0
@@ -45,6 +47,7 @@ _LARGEST = {
     "killed": 0.004,
     "stalled": 0.0005,
     "clock": 0.0005,
+    "cached": 0.2,
 }
 
 

@@ -59,6 +59,7 @@ class GroupJudge:
             world.note("group", group, number, commit.commit_id, process.name if process else "")
             assert number == before.number + 1, f"it follows on {before.number}"
             assert commit.after == before.commit_id, "it follows on another commit"
+            assert before.lease <= intent.get("lease", commit.lease), f"it follows on one of lease {before.lease}"
             self.commits[group] = commit
             swap: Swap | None = intent.get("swap")
             if swap is not None:

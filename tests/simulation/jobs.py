@@ -8,7 +8,6 @@ from spark_segments import LogDir
 from spark_segments.errors import UnknownTopicError
 from spark_segments.kafka.directory import KafkaDirectory
 from spark_segments.kafka.transfer import export_all
-from spark_segments.log.directory import LogDirectory
 from spark_segments.maintenance import compact, retain, roll, vacuum, verify
 from tests.maintenance.long_runs.scenario import DEFAULTS
 from tests.simulation.judge import view
@@ -75,7 +74,7 @@ def export(simulation: Simulation, process: Process, log: Any, topic: str) -> No
     if error is None:
         at = judge.topic(topic).versions.get(seen[-1].version)
         with world.outside():
-            there = LogDir(LogDirectory(target, kafka=KafkaDirectory(target)))
+            there = LogDir(target, kafka=KafkaDirectory(target))
             if at is not None and not at.is_deleted:
                 saw = view(there, topic, None)
                 for number in at.partitions:

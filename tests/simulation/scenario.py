@@ -17,6 +17,7 @@ from spark_segments.errors import (
     UnknownOutcomeError,
     UnknownTopicError,
 )
+from spark_segments.kafka_protocol.lease import Lease
 from spark_segments.maintenance import Report
 from spark_segments.storage import Storage
 from tests.log.kafka_side import TOPIC as IMPORTED
@@ -102,6 +103,7 @@ class Simulation:
     pace: Pace
     numbers: dict[str, int] = field(default_factory=dict)
     followers: list[Any] = field(default_factory=list)
+    leases: dict[str, Lease] = field(default_factory=dict)
     history: Any = None
 
     @property
@@ -182,7 +184,7 @@ class Simulation:
             self.judge.counts[f"jobs that failed: {report.job}"] += 1
             is_refused = line["topic"] == MOVED and "leader" in line["error"]
             is_overtaken = any(text in line["error"] for text in ("came first", "coming first"))
-            is_excused = process.faults or process.flips or process.stalled_us or is_overtaken
+            is_excused = process.is_disturbed or is_overtaken
             if not (is_refused or is_excused or refused(line)):
                 raise Violation(
                     f"{process.name}: {report.job} failed without a cause: {line['topic']}: {line['error']}"

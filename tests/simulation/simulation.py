@@ -13,6 +13,7 @@ from typing import IO, Any
 from spark_segments import LogDir
 from spark_segments.log.marker import mark
 from spark_segments.maintenance import vacuum, verify
+from spark_segments.maintenance.rebuild.rebuild import rebuild_manifest
 from spark_segments.maintenance.removal.vacuum import SUFFIXES
 from tests.manifest_rows import Segment
 from tests.simulation.delta import DeltaLogs
@@ -26,6 +27,7 @@ from tests.simulation.operators import import_again, operate
 from tests.simulation.promotions import History, last_move, make, move, move_consume, move_write
 from tests.simulation.readers import read, tail
 from tests.simulation.scenario import COMMON, PARTITIONS, ROOT, WRITTEN, Pace, Simulation
+from tests.simulation.servers import serve
 from tests.simulation.store import Store
 from tests.simulation.streams import SINK, stream
 from tests.simulation.tables import TableJudge, keep_tables, tables_in
@@ -50,6 +52,8 @@ ACTORS: dict[str, Callable[[Simulation, Process], None]] = {
     "tail": tail,
     "group-a": consume,
     "group-b": consume,
+    "server-a": serve,
+    "server-b": serve,
     "maintainer-a": maintain,
     "maintainer-b": maintain,
     "operator": operate,
@@ -115,6 +119,7 @@ def run(seed: int, commits: int, trace: IO[str] | None = None) -> Outcome:
             world.run(lambda: simulation.commits >= commits)
             _end(simulation)
             tables.compare_all()
+            _lose_manifests(simulation)
             judge.counts["commits of groups"] = sum(commit.number for commit in groups.commits.values())
             judge.counts["numbers of groups that were free again"] = groups.again
             if world.failure is not None:  # of a commit in peace
@@ -209,6 +214,23 @@ def _end(simulation: Simulation) -> None:
         if not topic.is_deleted
         for partition in topic.partitions.values()
     )
+
+
+def _lose_manifests(simulation: Simulation) -> None:
+    """Every manifest is lost, and made anew from its recovery copy and notes. The mark of a last commit may be lost."""
+    judge, store = simulation.judge, simulation.store
+    store.watchers.remove(simulation.logs.made)
+    for topic in sorted(set(simulation.open().topics()) & judge.topics.keys()):
+        for path in [path for path in store.files if path.startswith(f"{ROOT}/_manifest/{topic}/")]:
+            store.take(path)
+        details = rebuild_manifest(simulation.open(), topic).details
+        judge.counts["manifests rebuilt"] += 1
+        if details["known_version"] != judge.newest(topic):
+            judge.counts["manifests rebuilt without what nothing proves"] += 1
+            if details["is_exact"]:
+                raise Violation(f"{topic} is said to be rebuilt whole, at {details['known_version']}")
+            judge.topics[topic].versions.clear()  # what is compared next
+    _compare_all(simulation, simulation.open())
 
 
 def _compare_all(simulation: Simulation, log: Any) -> None:

@@ -8,6 +8,7 @@ the file: what a local disk does.
 
 from __future__ import annotations
 
+import contextlib
 import zlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -52,8 +53,10 @@ class Store:
         self.injected = 0
         self.watchers: list[Callable[[str, bytes, Process | None, dict[str, Any]], None]] = []
         """Called with each file created whole: its path and bytes, who sent it, and what he had set out to do."""
+        self.uncached = "simulation/kafka/"
+        """Where a broker keeps its own files: no cache stands before its disk."""
         self._out_until_us = 0
-        self._gone: list[tuple[int, str, File]] = []
+        self._passed: dict[str, tuple[int, File]] = {}
         self._made: list[tuple[int, str]] = []
 
     # Requests
@@ -134,7 +137,7 @@ class Store:
         return self.look("read", path, lambda: self._read(path, offset, length))
 
     def _read(self, path: str, offset: int, length: int | None) -> pa.Buffer:
-        data = self._file(path).data
+        data = self._shown(path).data
         end = len(data) if length is None else min(len(data), offset + length)
         part = data[offset:end]
         process = self.world.current
@@ -150,10 +153,10 @@ class Store:
         return pa.py_buffer(part)
 
     def size(self, path: str) -> int:
-        return int(self.look("size", path, lambda: len(self._file(path).data)))
+        return int(self.look("size", path, lambda: len(self._shown(path).data)))
 
     def exists(self, path: str) -> bool:
-        return bool(self.look("exists", path, lambda: path in self.files or bool(self._directory(path))))
+        return bool(self.look("exists", path, lambda: self._is_shown(path) or bool(self._directory(path))))
 
     def list(self, path: str, recursive: bool) -> Found:
         return list(self.look("list", path, lambda: self._list(path, recursive)))
@@ -180,7 +183,7 @@ class Store:
         process = self.world.current
         if process is not None and process.is_dead:
             raise Killed
-        if path in self.files:
+        if not unique and self._is_shown(path):
             raise FileExistsError(path)
         return Write(self, path)
 
@@ -244,15 +247,17 @@ class Store:
 
     def put(self, path: str, data: bytes, *, is_whole: bool = True) -> None:
         """Makes a file, or replaces it."""
-        is_new = path not in self.files
+        before = self.files.get(path)
         self.files[path] = file = File(data, self.world.now_ms, is_whole)
         directory = self.root
         *parents, name = path.split("/")
         for part in parents:
             directory = directory.setdefault(part, {})
         directory[name] = file
-        if self.faults.stale and is_new:
+        if before is None:
             self._made.append((self.world.now_us, path))
+        else:
+            self._passed[path] = self.world.now_us, before
         # delta-rs gives the actions of a checkpoint in any order.
         seen = () if "checkpoint" in path else (len(data), zlib.crc32(data))
         self.world.note("put", path, *seen)
@@ -271,13 +276,26 @@ class Store:
             if directory[part]:
                 break
             del directory[part]
-        if self.faults.stale:
-            self._gone.append((self.world.now_us, path, file))
+        self._passed[path] = self.world.now_us, file
 
-    def _file(self, path: str) -> File:
+    def _shown(self, path: str) -> File:
+        """What a look at a file gives: a cache may still have what was deleted, or replaced."""
+        world, faults = self.world, self.faults
+        at_us, before = self._passed.get(path, (0, None))
+        is_cached = before is not None and not path.startswith(self.uncached)
+        is_cached = is_cached and at_us >= world.now_us - int(faults.stale_seconds * SECOND_US)
+        if before is not None and is_cached and world.current is not None and world.random.random() < faults.cached:
+            world.current.stale += 1
+            world.note("cached", path)
+            return before
         if path not in self.files:
             raise FileNotFoundError(path)
         return self.files[path]
+
+    def _is_shown(self, path: str) -> bool:
+        with contextlib.suppress(FileNotFoundError):
+            return bool(self._shown(path))
+        return False
 
     def _directory(self, path: str) -> dict[str, Any] | None:
         inside: Any = self.root
@@ -294,12 +312,12 @@ class Store:
             return {}
         since_us = world.now_us - int(world.random.uniform(0, faults.stale_seconds) * SECOND_US)
         oldest_us = world.now_us - int(faults.stale_seconds * SECOND_US)
-        self._gone = [one for one in self._gone if one[0] >= oldest_us]
+        self._passed = {path: one for path, one in self._passed.items() if one[0] >= oldest_us}
         self._made = [one for one in self._made if one[0] >= oldest_us]
         prefix = f"{path}/"
         found: dict[str, File | None] = {}
-        for at_us, name, file in self._gone:
-            if at_us >= since_us and name.startswith(prefix):
+        for name, (at_us, file) in self._passed.items():
+            if at_us >= since_us and name.startswith(prefix) and name not in self.files:
                 found[name.removeprefix(prefix)] = file
         for at_us, name in self._made:
             if at_us >= since_us and name.startswith(prefix):
