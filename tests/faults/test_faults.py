@@ -25,7 +25,6 @@ from tests.faults.scenes import (
     file_size_limit,
     not_root,
     outcome,
-    prepared,
     readable_by_all,
 )
 from tests.opened import opened
@@ -34,14 +33,6 @@ pytestmark = [pytest.mark.slow, pytest.mark.cases(1)]
 
 LIMITS = (0, 300, 3000, 30_000)
 """Sizes of files: none, a commit of Delta, a file of rows, and small chunks."""
-
-
-@pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> LogDir:
-    log = prepared(tmp_path_factory.mktemp("faults") / "log")
-    for operation in [*WRITES.values(), *READS.values()]:  # compiles kernels and loads modules
-        assert outcome(operation, copied(log, tmp_path_factory.mktemp("warm") / "log")) is None
-    return log
 
 
 @pytest.fixture

@@ -1,0 +1,16 @@
+"""The log directory that faults are played on."""
+
+from __future__ import annotations
+
+import pytest
+
+from spark_segments import LogDir
+from tests.faults.scenes import READS, WRITES, copied, outcome, prepared
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> LogDir:
+    log = prepared(tmp_path_factory.mktemp("faults") / "log")
+    for operation in [*WRITES.values(), *READS.values()]:  # compiles kernels and loads modules
+        assert outcome(operation, copied(log, tmp_path_factory.mktemp("warm") / "log")) is None
+    return log
