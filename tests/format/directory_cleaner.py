@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from spark_segments.format.batches import BatchTable, scan_batches
@@ -25,7 +26,7 @@ class LogSegment:
     data: bytes
     aborted: AbortedTransactions
 
-    @property
+    @cached_property
     def batches(self) -> BatchTable:
         scan = scan_batches(self.data)
         assert scan.error is None and scan.needed == 0

@@ -167,9 +167,9 @@ def check_rounds(
         end_offset = log.segments[-1].base_offset
 
         state = ProducerState()
-        for segment in log.segments:
+        for segment in log.segments if live else ():
             state.add(Window(segment.data, segment.batches))
-        entries = [entry for entry in state.entries() if live and entry.producer_id != 9]
+        entries = [entry for entry in state.entries() if entry.producer_id != 9]
 
         cleaned = clean_log(
             log.segments,
