@@ -16,8 +16,8 @@ Job = Callable[..., Report]
 
 
 def jobs_in_order(table_uri: str | None = None, catalog: str | None = None) -> list[Job]:
-    """The jobs. In a dry run each plans on what those before it would leave. With tables at `table_uri`, those that are
-    there are brought in step first, so that an archive has what the other jobs take, and once more before vacuum.
+    """The jobs. In a dry run each plans on what those before it would leave. Existing tables at `table_uri` are
+    updated first, so that an archive has the records that the other jobs remove, and once more before vacuum.
     `catalog`: that of Iceberg tables.
     """
     tables: list[Job] = []

@@ -165,7 +165,7 @@ class LogDir(LogDirectory, Prints):
         `topic_ids`, by name: those that the topics have in a new cluster, where they were created empty; all batches
         get leader epoch 0, as in a new log. The report has a line for each partition.
 
-        Raises LogDirError where a partition's directory is there already, where `path` is in a log directory, and,
+        Raises LogDirError where a partition's directory exists, where `path` is in a log directory, and,
         after all the others were exported, for topics whose manifest cannot be read.
         """
         target = Storage(path, dict(storage_options or {}))

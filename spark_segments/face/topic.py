@@ -56,7 +56,7 @@ class Topic(Prints):
     """A topic of a log directory. `LogDir.topic` gives it.
 
     What it says of the log is of one snapshot: of the version or time asked for, or of the moment when it is first
-    asked for anything. Whoever wants to see later appends asks the log directory for the topic again. Writes go to the
+    asked for anything. To see later appends, ask the log directory for the topic again. Writes go to the
     log as it is when they are made, and never show in this snapshot. Methods raise UnknownTopicError where there is no
     such topic.
 
@@ -91,7 +91,7 @@ class Topic(Prints):
         return topic_config(self.snapshot.config, self.log.defaults)
 
     def offsets(self) -> dict[int, tuple[int, int]]:
-        """{partition: (log start offset, log end offset)}: the end is the next offset to be given out."""
+        """{partition: (log start offset, log end offset)}: the end is the next offset that an append gets."""
         return self.snapshot.offset_bounds()
 
     def offsets_for_times(self, timestamp_ms: Time) -> dict[int, tuple[int, int] | None]:
@@ -171,7 +171,7 @@ class Topic(Prints):
         """The records of the snapshot, partition by partition and by offset, as a value that reads them in any form.
 
         `offsets`: (start, end exclusive), None where there is no bound, or such bounds by partition; they are clipped
-        to what is there. `columns` are names of RECORD_SCHEMA, in the wanted order. `formats` are options such as
+        to the log. `columns` are names of RECORD_SCHEMA, in the wanted order. `formats` are options such as
         value.format: what the bytes of key and value are read as, so that these columns are typed. `isolation`:
         read_uncommitted or read_committed.
 

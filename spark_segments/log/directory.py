@@ -103,7 +103,7 @@ class LogDirectory:
         *,
         defaults: Mapping[str, str] | None = None,
     ) -> Self:
-        """Makes an empty log directory at `uri`, or opens the one that is there already.
+        """Makes an empty log directory at `uri`, or opens the existing one.
 
         A location that holds a plain Kafka log directory raises LogDirError: import it into a new one instead.
         `defaults` are configuration values, in Kafka's names, for what topics do not set themselves.

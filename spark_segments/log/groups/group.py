@@ -84,8 +84,7 @@ class Positions(Mapping[TopicPartition, Position]):
         """{partition: the next offset to be read} of the partitions of a topic, or of those given, in which the group
         has a position.
 
-        Raises OffsetOutOfRangeError where a reader that went on at a position would miss records, or read others than
-        those that follow what the group has read.
+        Raises OffsetOutOfRangeError where a reader that resumed at a position would miss records, or read wrong ones.
         """
         starts = {}
         for (topic, partition), position in self.items():
@@ -153,7 +152,7 @@ class Group(Prints):
         `positions`: what the reader began at, or what its last commit returned. Each position is swapped against what
         it was there, so of two readers that went on from one position one commits.
         An offset is one in the newest version of its topic. A `Position` says which log was read (`Position.at`): where
-        a topic was deleted and made again meanwhile, or another leader took its place, whoever goes on there is told.
+        a topic was deleted and made again meanwhile, or another leader took its place, an error tells the reader so.
 
         Raises CommitConflictError where another reader has moved one of these positions; UnknownTopicError for a
         partition that is not there; OffsetOutOfRangeError for an offset above its log end. Nothing is committed then.

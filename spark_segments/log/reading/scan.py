@@ -48,7 +48,7 @@ def columns_of(names: Iterable[str], decoders: Sequence[Decoder]) -> tuple[str, 
 class Scan(Prints):
     """The records at `offsets` of a snapshot ({partition: (start, end exclusive)}), by partition and offset.
 
-    Offsets are clipped to what is there. `decoders` decode keys and values. Nothing is read before a batch is wanted.
+    Offsets are clipped to the log. `decoders` decode keys and values. Nothing is read before a batch is wanted.
     """
 
     storage: Storage
