@@ -241,7 +241,7 @@ def test_what_is_left_after_a_cut_is_idle_by_its_own_time(log):
     assert due.reasons == ("segment.ms", "idle")
     pieces = plan_segments(log.storage, chunks, rules, now_ms)
     assert [(piece.base_offset, piece.next_offset, piece.sealed) for piece in pieces] == [(0, 2, True)]
-    pieces = plan_segments(log.storage, chunks, rules, now_ms + DAY_MS + 100)
+    pieces = plan_segments(log.storage, chunks, rules, max(row.created_ms for row in chunks) + DAY_MS + 1)
     assert [(piece.base_offset, piece.next_offset, piece.sealed) for piece in pieces] == [(0, 2, True), (2, 4, True)]
 
 
