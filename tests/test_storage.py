@@ -362,6 +362,8 @@ def test_retries_are_bounded(remote, proxy, monkeypatch):
         remote.read("a")
     assert raised.value.path == f"{remote.uri}/a"
     assert "Debug source" not in str(raised.value)
+    assert "<" not in str(raised.value) and "\n" not in str(raised.value), "no XML"
+    assert str(raised.value).count("SlowDown") == 1
     assert len(proxy.requests) == 3
 
 

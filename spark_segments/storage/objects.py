@@ -40,6 +40,8 @@ PART_BYTES = 8 << 20
 _PARTS_AT_ONCE = 2  # of a stream: memory is bounded by them
 _LISTED = 1000
 _DEBUG = re.compile(r"\n+Debug source:.*", re.DOTALL)
+_ANSWER = re.compile(r"(?:<\?xml.*?\?>\s*)?<Error\b[^>]*>(.*?)</Error>", re.DOTALL)
+_SAID = re.compile(r"<(?:Code|Message)>(.*?)</", re.DOTALL)
 _REFUSED = re.compile(r"non-2xx status code: 40[13]\b")  # of some requests obstore tells no kind of error
 _CUT = "response body error"  # the connection ended within a reply, which obstore does not ask for again
 _BEYOND_END = "non-2xx status code: 416"
@@ -237,7 +239,7 @@ def _errors() -> Iterator[None]:
         with native("obstore"):
             yield
     except (obstore.exceptions.BaseError, ValueError, FileNotFoundError) as error:
-        text = _DEBUG.sub("", str(error))
+        text = _ANSWER.sub(lambda answer: ": ".join(_SAID.findall(answer[1])), _DEBUG.sub("", str(error)))
         for kind, ours in _ERRORS:
             if isinstance(error, kind):
                 raise ours(text) from None

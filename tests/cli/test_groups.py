@@ -24,7 +24,17 @@ def orders(log) -> LogDir:
 def test_groups_are_listed_and_shown_with_their_lag(segments, orders):
     orders.group("an/odd id").reset({"orders": {0: 1}})
     assert segments("groups", "list", orders.uri).lines == ["an/odd id", "billing"]
-    assert segments("groups", "list", orders.uri, "--output", "json").json == {"groups": ["an/odd id", "billing"]}
+    shown = segments("groups", "list", orders.uri, "--output", "json").json
+    assert shown["groups"] == ["an/odd id", "billing"]
+    committed_ms = orders.group("billing").positions()["orders", 0].committed_ms
+    assert shown["topics"][1] == {
+        "group": "billing", "topic": "orders", "partitions": 2, "lag": 105, "committed_ms": committed_ms
+    }  # fmt: skip
+    assert [line.split()[:-1] for line in segments("groups", "list", orders.uri, "--output", "wide").lines] == [
+        ["group", "topic", "partitions", "lag"],
+        ["an/odd", "id", "orders", "1", "99"],
+        ["billing", "orders", "2", "105"],
+    ]
     assert [line.split() for line in segments("groups", "show", orders.uri, "billing").lines] == [
         ["topic", "partition", "position", "log_end", "lag"],
         ["orders", "0", "5", "100", "95"],

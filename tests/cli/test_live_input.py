@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pty
+import re
 import signal
 import subprocess
 import sys
@@ -173,3 +175,41 @@ def test_somebody_at_a_terminal_is_told_how_it_ends(log, python_environment):
 def test_a_number_on_the_command_line_needs_its_unit(run, log, command, said):
     ran = run(*(log.uri + word.removeprefix("LOG") if word.startswith("LOG") else word for word in command))
     assert ran.code == 1 and said in ran.error
+
+
+@pytest.mark.slow
+def test_a_path_of_a_pipe_is_read_as_standard_input_is(log, python_environment, tmp_path):
+    """/dev/stdin and a named pipe: committed before their end. Several are one commit."""
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    lines: list[bytes] = []
+    for path in ("/dev/stdin", str(fifo)):
+        command = [*APPEND, log.uri, "orders", "--linger", "50ms", "--input", path]
+        with subprocess.Popen(command, env=python_environment, stdin=subprocess.PIPE) as process:
+            with process.stdin if path == "/dev/stdin" else open(fifo, "wb") as stream:
+                for _ in range(2):
+                    stream.write(b"%d\n" % len(lines))
+                    stream.flush()
+                    lines.append(b"%d" % len(lines))
+                    wait_for(log, lines)
+            assert process.wait(PATIENCE_SECONDS) == 0
+    version = log.topic("orders").version
+    shell = f"{' '.join(APPEND)} {log.uri} orders --input <(echo a) --input <(echo b)"
+    subprocess.run(["bash", "-c", shell], env=python_environment, check=True)
+    assert values(log) == [*lines, b"a", b"b"] and log.topic("orders").version == version + 1
+
+
+def test_a_terminal_shows_how_many_bytes_of_the_files_are_read(log, python_environment, tmp_path):
+    (tmp_path / "a.txt").write_bytes(b"line\n" * 2_000_000)
+    ours, theirs = pty.openpty()
+    command = [*APPEND, log.uri, "orders", "--input", str(tmp_path / "a.txt")]
+    environment = python_environment | {"TERM": "xterm", "COLUMNS": "120"}
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=theirs) as process:
+        os.close(theirs)
+        shown = b""
+        with contextlib.suppress(OSError):  # its end, on a terminal
+            while part := os.read(ours, 65536):
+                shown += part
+        assert process.wait(PATIENCE_SECONDS) == 0
+    os.close(ours)
+    assert re.search(rb"append.*/9\.5.*MiB", shown), shown

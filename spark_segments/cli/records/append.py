@@ -32,6 +32,7 @@ from spark_segments.config import TopicConfig, parse_overrides
 from spark_segments.errors import InvalidOptionError, SegmentsError, TopicExistsError
 from spark_segments.face.topic import Topic
 from spark_segments.log import Operation, ProducerOptions, Transaction
+from spark_segments.progress import progress_bar
 from spark_segments.quantities import plural, span_ms
 from spark_segments.values.typed import TypedColumns
 
@@ -135,13 +136,13 @@ def append(
     log.check_writable()
     log.topic(topic).snapshot.role.check(topic, Operation.APPEND)
     appended = _Appended(log.topic(topic).config, time.time_ns() // 1_000_000)
-    rows = source.batches()
-    if source.format in (Format.TEXT, Format.ENVELOPE) and formats:
-        rows = encoded(rows, TypedColumns(log).writers(topic, formats, {"key": None, "value": None}))
-        formats = {}
     options = ProducerOptions(compression_codec, batch_size)
-    more: dict[str, Any] = {"once": once, "options": options, "formats": formats or None}
-    with commits_told(log):
+    with commits_told(log), progress_bar("append", of_bytes=True) as progress:
+        rows = source.batches(progress)
+        if source.format in (Format.TEXT, Format.ENVELOPE) and formats:
+            rows = encoded(rows, TypedColumns(log).writers(topic, formats, {"key": None, "value": None}))
+            formats = {}
+        more: dict[str, Any] = {"once": once, "options": options, "formats": formats or None}
         if source.live is None:
             offsets = log.topic(topic).append(appended.counted(rows), given, **more)
         else:
@@ -173,7 +174,7 @@ def _append_live(
     topic: Topic, live: LiveInput, rows: Iterator[pa.RecordBatch], appended: _Appended, more: dict[str, Any]
 ) -> dict[int, tuple[int, int]]:
     """Appends what comes, a commit after the other. The first and the last offset of each partition."""
-    if sys.stdin.isatty():
+    if live.is_typed:
         print("Reading standard input, a record per line. Ctrl-D or Ctrl-C ends it.", file=sys.stderr)
     offsets: dict[int, tuple[int, int]] = {}
     committed = 0

@@ -23,7 +23,7 @@ from spark_segments.cli.options import (
     option,
     with_options,
 )
-from spark_segments.cli.output import Output, print_json, print_rows, print_table
+from spark_segments.cli.output import Output, ShownTime, print_json, print_rows, print_table
 from spark_segments.errors import InvalidOptionError, OffsetOutOfRangeError, SegmentsError, UnknownTopicError
 from spark_segments.face.logdir import LogDir
 from spark_segments.log import Group, LogDirectory, PartitionState, Position, Snapshot
@@ -56,6 +56,7 @@ def _groups() -> None:
 
 GROUP = argument("GROUP", "The group's id.", autocompletion=completion.groups)
 
+LIST_COLUMNS = ["group", "topic", "partitions", "lag", "committed_ms"]
 COLUMNS = ["topic", "partition", "position", "log_end", "lag", "problem"]
 RESET_COLUMNS = ["topic", "partition", "position", "new_position", "log_end", "lag", "note"]
 
@@ -64,14 +65,32 @@ RESET_COLUMNS = ["topic", "partition", "position", "new_position", "log_end", "l
 def list_groups(location: LogOptions, output: Output = OUTPUT) -> None:
     """Lists the groups that have positions.
 
+    With --output wide or json it has of each topic that a group reads the
+    lag, over all partitions, and when the group last committed there.
+
     Example: segments groups list /data/log
+    Example: segments groups list /data/log --output wide
     """
-    groups = location.open().groups()
-    if output is Output.JSON:
-        print_json({"groups": groups})
-    else:
+    log = location.open()
+    groups = log.groups()
+    if output is Output.TEXT:
         for group in groups:
             print(group)
+        return
+    positions = {group: log.group(group).positions() for group in groups}
+    topics = {name for of_group in positions.values() for name in of_group.offsets}
+    lags = Group.lags(map(log.group, groups), [log.topic(name).snapshot for name in topics if log.is_there(name)])
+    rows = []
+    for group, of_group in positions.items():
+        for name, offsets in sorted(of_group.offsets.items()):
+            behind = [lag.lag for lag in lags if (lag.group, lag.topic) == (group, name)]
+            last_ms = max(of_group[name, partition].committed_ms for partition in offsets)
+            rows.append((group, name, len(offsets), sum(behind) if behind else None, last_ms or None))
+    if output is Output.JSON:
+        print_json({"groups": groups, "topics": [dict(zip(LIST_COLUMNS, row, strict=True)) for row in rows]})
+    else:
+        shown = ([*row[:-1], None if row[-1] is None else ShownTime(row[-1])] for row in rows)
+        print_table([*LIST_COLUMNS[:-1], "committed"], shown)
 
 
 @with_options

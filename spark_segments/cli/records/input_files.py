@@ -6,7 +6,8 @@ import contextlib
 import glob
 import os
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import pyarrow as pa
 from spark_segments.ahead import Piece, available_cores, read_ahead
 from spark_segments.cli.records.live_input import LiveInput
 from spark_segments.errors import InvalidOptionError, reason_of
+from spark_segments.progress import Progress
 
 BLOCK_BYTES = 8 << 20
 STANDARD_INPUT = "-"
@@ -34,6 +36,8 @@ def files_of(path: str) -> list[str]:
         raise InvalidOptionError("Files are read here", expected="files of this machine", found=path, hint=HINT)
     files = []
     for name in sorted(glob.glob(path)):
+        if is_stream(name):
+            files.append(name)
         inside = sorted(Path(name).rglob("*")) if os.path.isdir(name) else [Path(name)]
         for file in filter(Path.is_file, inside):
             if not any(part.startswith(("_", ".")) for part in file.relative_to(Path(name).parent).parts):
@@ -43,21 +47,48 @@ def files_of(path: str) -> list[str]:
     return files
 
 
-def opened(file: str) -> Any:
-    """The bytes of a file, decompressed, or of standard input."""
-    if file == STANDARD_INPUT:
-        return pa.PythonFile(sys.stdin.buffer, mode="r")
-    return pa.input_stream(file, compression="detect")
+def is_stream(path: str) -> bool:
+    """Whether it is read once, from begin to end: standard input, a pipe, what a shell makes of <(…)."""
+    return path == STANDARD_INPUT or (os.path.exists(path) and not (os.path.isfile(path) or os.path.isdir(path)))
 
 
-def blocks(file: str, live: LiveInput | None = None) -> Iterator[pa.Buffer]:
+@contextlib.contextmanager
+def opened(file: str) -> Iterator[tuple[Any, Callable[[], int]]]:
+    """The bytes of a file, decompressed, or of a stream; and what tells how far a file is read."""
+    if is_stream(file):
+        with contextlib.nullcontext(sys.stdin.buffer) if file == STANDARD_INPUT else open(file, "rb") as stream:
+            yield pa.PythonFile(stream, mode="r"), int
+        return
+    with pa.OSFile(file) as raw:
+        try:
+            codec = pa.Codec.detect(file).name
+        except (TypeError, ValueError):  # by its name the file has none
+            yield raw, raw.tell
+        else:
+            yield pa.CompressedInputStream(raw, codec), raw.tell
+
+
+Reached = Callable[[str, int], None]
+"""It is told (a file, how many bytes of it are read)."""
+
+
+def reached(files: Sequence[str], progress: Progress) -> Reached:
+    """What tells `progress` of the bytes of all files; of nothing where one of them has no size."""
+    if any(map(is_stream, files)):
+        return lambda file, position: None
+    *before, total = accumulate(map(os.path.getsize, files), initial=0)
+    begins = dict(zip(files, before, strict=True))
+    return lambda file, position: progress(begins[file] + position, total)
+
+
+def blocks(file: str, reached: Reached, live: LiveInput | None = None) -> Iterator[pa.Buffer]:
     """The content of a file, compressed or not, in blocks of whole lines. A line may be longer than a block.
 
     Of `live`, which is read in place of the file, a block is empty where nothing came for a while, and a line that has
     not ended when a signal comes is left out.
     """
     rest, is_first = np.empty(0, np.uint8), True
-    with contextlib.nullcontext(live) if live is not None else opened(file) as stream:
+    with contextlib.nullcontext((live, int)) if live is not None else opened(file) as (stream, position):
         while True:
             begun = len(rest)
             room = min(begun + max(BLOCK_BYTES, begun), _LARGEST_BLOCK)
@@ -76,6 +107,7 @@ def blocks(file: str, live: LiveInput | None = None) -> Iterator[pa.Buffer]:
                 rest = content[:begun]
                 yield block[:0]
                 continue
+            reached(file, position())
             end = _lines_end(content[: begun + size], begun)
             if end:
                 yield _without_mark(block[:end]) if is_first else block[:end]

@@ -27,11 +27,14 @@ from spark_segments.ahead import Piece
 from spark_segments.cli.records.envelopes import BASE64_PARTS, envelope_rows
 from spark_segments.cli.records.input_files import (
     STANDARD_INPUT,
+    Reached,
     ahead,
     blocks,
     count_lines,
     files_of,
+    is_stream,
     opened,
+    reached,
     unreadable,
 )
 from spark_segments.cli.records.json_rows import (
@@ -51,6 +54,7 @@ from spark_segments.cli.records.record_text import Properties, unescaped
 from spark_segments.cli.records.text_rows import text_rows
 from spark_segments.errors import InvalidOptionError, reason_of
 from spark_segments.format.record_columns import COLUMNS, is_bytes, slips
+from spark_segments.progress import Progress
 from spark_segments.values.text.base64 import decode
 from spark_segments.values.text.json_write import write_json
 from spark_segments.values.undecodable import Undecodable
@@ -80,7 +84,7 @@ _OPTIONS = {Format.CSV: ("header", "sep", "quote", "base64"), Format.ENVELOPE: (
 class Input:
     """Files, their format and its options, the columns that become parts of a record, and which of key and value keep
     their types because a format encodes them. `partition`: that of all rows. `live`: what is read in place of the
-    files, where standard input may have no end.
+    files, where they are a stream that may have no end.
     """
 
     paths: Sequence[str]
@@ -91,6 +95,7 @@ class Input:
     typed: Collection[str] = ()
     partition: int | None = None
     live: LiveInput | None = None
+    reached: Reached = lambda file, position: None
 
     @classmethod
     def of(
@@ -103,8 +108,7 @@ class Input:
         **more: Any,
     ) -> Input:
         """The input of a command: the format that was `chosen`, or that the first path's name says. `options`:
-        NAME=VALUE texts, whose values may be white space. With `linger_seconds`, lines of standard input that is no
-        file are read live.
+        NAME=VALUE texts, whose values may be white space. With `linger_seconds`, lines of a stream are read live.
         """
         paths, named = paths or [STANDARD_INPUT], {}
         for text in options or ():
@@ -119,15 +123,19 @@ class Input:
                 expected=" or ".join(known) or "no option",
                 found=min(named.keys() - {*known}),
             )
-        is_lines = made.format in (Format.TEXT, Format.JSON, Format.ENVELOPE) and [*paths] == [STANDARD_INPUT]
-        if linger_seconds is None or not is_lines or (descriptor := LiveInput.descriptor()) is None:
+        is_lines = made.format in (Format.TEXT, Format.JSON, Format.ENVELOPE) and len(paths) == 1
+        if linger_seconds is None or not is_lines or not is_stream(paths[0]):
+            return made
+        if (descriptor := LiveInput.opened(None if paths[0] == STANDARD_INPUT else paths[0])) is None:
             return made
         return replace(made, live=LiveInput(descriptor, linger_seconds))
 
-    def batches(self) -> Iterator[pa.RecordBatch]:
-        """The rows of all files in the order of their names, with a writer's columns."""
-        read, is_delta = getattr(self, f"_{self.format}"), self.format is Format.DELTA
-        for rows in read(self.paths if is_delta else [file for path in self.paths for file in files_of(path)]):
+    def batches(self, progress: Progress) -> Iterator[pa.RecordBatch]:
+        """The rows of all files in the order of their names, with a writer's columns. `progress`: of files' bytes."""
+        is_delta = self.format is Format.DELTA
+        files = self.paths if is_delta else [file for path in self.paths for file in files_of(path)]
+        source = self if is_delta else replace(self, reached=reached(files, progress))
+        for rows in getattr(source, f"_{self.format}")(files):
             if self.partition is not None:
                 number = pa.repeat(pa.scalar(self.partition, pa.int32()), rows.num_rows)
                 names = [name for name in rows.schema.names if name != "partition"]
@@ -168,7 +176,7 @@ class Input:
 
         def pieces(file: str) -> Iterator[Piece]:
             before = 0
-            for block in blocks(file, self.live):
+            for block in blocks(file, self.reached, self.live):
                 rows, piece = parsed(block, file, before) if len(block) else (0, _nothing)
                 before += rows
                 yield piece
@@ -188,7 +196,7 @@ class Input:
             if not sep:
                 raise InvalidOptionError("Option sep of CSV is empty", expected="one character, such as ; or \\t")
             parsing = pv.ParseOptions(delimiter=sep, quote_char=quote or False, newlines_in_values=True)
-            with opened(file) as stream:
+            with opened(file) as (stream, position):
                 try:
                     head = stream.read(CSV_HEAD_BYTES)
                     names = _csv_names(head, parsing, file, has_header=has_header)
@@ -213,6 +221,7 @@ class Input:
                     self._check(pa.schema([(name, pa.string()) for name in names]), file)
                     whole = pa.PythonFile(_Rejoined(head, stream), mode="r")
                     for batch in pv.open_csv(whole, reading, parsing, converting):
+                        self.reached(file, position())
                         yield self._record(_without_base64(batch, encoded, file))
                 except pa.ArrowException as error:
                     raise unreadable(file, error) from None
@@ -250,9 +259,10 @@ class Input:
     def _parquet(self, files: Sequence[str]) -> Iterator[pa.RecordBatch]:
         for file in files:
             try:
-                with pq.ParquetFile(file) as opened:
-                    self._check(_without_dictionary_types(opened.schema_arrow), file)
-                    for batch in opened.iter_batches():
+                with pa.OSFile(file) as stream, pq.ParquetFile(stream) as parquet:
+                    self._check(_without_dictionary_types(parquet.schema_arrow), file)
+                    for batch in parquet.iter_batches():
+                        self.reached(file, stream.tell())
                         yield self._record(_without_dictionaries(batch))
             except pa.ArrowException as error:
                 raise unreadable(file, error) from None
@@ -263,7 +273,7 @@ class Input:
         def pieces(file: str) -> Iterator[Piece]:
             nonlocal schema
             before = 0
-            for block in blocks(file, self.live):
+            for block in blocks(file, self.reached, self.live):
                 if not len(block):
                     yield _nothing
                     continue

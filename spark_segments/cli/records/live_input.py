@@ -1,4 +1,4 @@
-"""Standard input that may never end: a pipe, or somebody at a terminal. What came is appended every few seconds."""
+"""A stream that may never end: a pipe, or somebody at a terminal. What came is appended every few seconds."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow as pa
 
 MOST_BYTES = 256 << 20
-"""Of a commit of standard input."""
+"""Of a commit of a stream."""
 
 NOTHING = pa.RecordBatch.from_arrays([], names=[])
 """The batch that stands for a while in which nothing came."""
@@ -35,9 +35,13 @@ class LiveInput:
         self.is_interrupted = self._has_ended = False
 
     @staticmethod
-    def descriptor() -> int | None:
-        """That of standard input, unless it is a file, which has an end."""
+    def opened(path: str | None) -> int | None:
+        """The descriptor of a pipe, which need not have a writer yet, or of standard input, unless that is a file,
+        which has an end.
+        """
         try:
+            if path is not None:
+                return os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
             descriptor = sys.stdin.fileno()
             return None if stat.S_ISREG(os.fstat(descriptor).st_mode) else descriptor
         except (AttributeError, OSError, ValueError):  # it is closed, or an object of Python
@@ -60,6 +64,11 @@ class LiveInput:
             at += size
             self._bytes += size
         return at or (0 if self.is_interrupted or self._has_ended else None)
+
+    @property
+    def is_typed(self) -> bool:
+        """Whether somebody at a terminal writes it."""
+        return os.isatty(self._descriptor)
 
     @property
     def is_due(self) -> bool:
