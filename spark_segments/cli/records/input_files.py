@@ -75,10 +75,10 @@ Reached = Callable[[str, int], None]
 def reached(files: Sequence[str], progress: Progress) -> Reached:
     """What tells `progress` of the bytes of all files; of nothing where one of them has no size."""
     if any(map(is_stream, files)):
-        return lambda file, position: None
+        return lambda file, byte_position: None
     *before, total = accumulate(map(os.path.getsize, files), initial=0)
     begins = dict(zip(files, before, strict=True))
-    return lambda file, position: progress(begins[file] + position, total)
+    return lambda file, byte_position: progress(begins[file] + byte_position, total)
 
 
 def blocks(file: str, reached: Reached, live: LiveInput | None = None) -> Iterator[pa.Buffer]:
@@ -88,7 +88,7 @@ def blocks(file: str, reached: Reached, live: LiveInput | None = None) -> Iterat
     not ended when a signal comes is left out.
     """
     rest, is_first = np.empty(0, np.uint8), True
-    with contextlib.nullcontext((live, int)) if live is not None else opened(file) as (stream, position):
+    with contextlib.nullcontext((live, int)) if live is not None else opened(file) as (stream, byte_position):
         while True:
             begun = len(rest)
             room = min(begun + max(BLOCK_BYTES, begun), _LARGEST_BLOCK)
@@ -107,7 +107,7 @@ def blocks(file: str, reached: Reached, live: LiveInput | None = None) -> Iterat
                 rest = content[:begun]
                 yield block[:0]
                 continue
-            reached(file, position())
+            reached(file, byte_position())
             end = _lines_end(content[: begun + size], begun)
             if end:
                 yield _without_mark(block[:end]) if is_first else block[:end]

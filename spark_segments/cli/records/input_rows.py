@@ -95,7 +95,7 @@ class Input:
     typed: Collection[str] = ()
     partition: int | None = None
     live: LiveInput | None = None
-    reached: Reached = lambda file, position: None
+    reached: Reached = lambda file, byte_position: None
 
     @classmethod
     def of(
@@ -196,7 +196,7 @@ class Input:
             if not sep:
                 raise InvalidOptionError("Option sep of CSV is empty", expected="one character, such as ; or \\t")
             parsing = pv.ParseOptions(delimiter=sep, quote_char=quote or False, newlines_in_values=True)
-            with opened(file) as (stream, position):
+            with opened(file) as (stream, byte_position):
                 try:
                     head = stream.read(CSV_HEAD_BYTES)
                     names = _csv_names(head, parsing, file, has_header=has_header)
@@ -221,7 +221,7 @@ class Input:
                     self._check(pa.schema([(name, pa.string()) for name in names]), file)
                     whole = pa.PythonFile(_Rejoined(head, stream), mode="r")
                     for batch in pv.open_csv(whole, reading, parsing, converting):
-                        self.reached(file, position())
+                        self.reached(file, byte_position())
                         yield self._record(_without_base64(batch, encoded, file))
                 except pa.ArrowException as error:
                     raise unreadable(file, error) from None
