@@ -148,6 +148,11 @@ class Connection:
         """Whether the client has proved who it is, where it has to."""
         return self.login is None or self.login.user is not None
 
+    @property
+    def takes_bare_steps(self) -> bool:
+        """Whether what comes next is a step of a login without a header."""
+        return self.login is not None and self.login.is_bare and self.login.has_begun and self.login.user is None
+
     def _request(self) -> bytes | None:
         """The first request of the bytes that are here, if they have it whole."""
         if len(self._input) < SIZE.size:

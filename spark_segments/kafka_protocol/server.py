@@ -33,7 +33,7 @@ from spark_segments.kafka_protocol.coordinator import Coordinator
 from spark_segments.kafka_protocol.credentials import Login, Users
 from spark_segments.kafka_protocol.lease import Lease
 from spark_segments.kafka_protocol.limits import Budget, Limits
-from spark_segments.kafka_protocol.messages import BadRequestError, head, read_request, response
+from spark_segments.kafka_protocol.messages import SIZE, BadRequestError, Request, head, read_request, response
 from spark_segments.kafka_protocol.read_ahead import FileRange
 from spark_segments.kafka_protocol.stored_groups import OWN, POLICIES, StoredGroups
 from spark_segments.kafka_protocol.views import Views
@@ -416,6 +416,8 @@ class Server:
     def _take(self, connection: Connection, frame: bytes) -> int | None:
         """Begins to answer a request."""
         self._count(answered_requests=1)
+        if connection.takes_bare_steps:
+            return self._begin(connection, connecting.bare_step(frame))
         key, version, correlation_id = head(frame)
         api = APIS.get(key)
         if api is None or version not in api.versions:
@@ -425,7 +427,9 @@ class Server:
             return self._send(connection, response(key, 0, correlation_id, values))
         if not connection.is_admitted and key not in connecting.BEFORE_LOGIN:
             raise BadRequestError(f"A request of API {key} came before the login")
-        request = read_request(frame, self.limits.request_entries)
+        return self._begin(connection, read_request(frame, self.limits.request_entries))
+
+    def _begin(self, connection: Connection, request: Request) -> int | None:
         connection.hold(0)
         connection.call = Call(
             request,
@@ -465,9 +469,14 @@ class Server:
         if isinstance(values, NotYet):
             self._park(connection, call, values.until_seconds)
             return None
-        if values.get("error_code") is ErrorCode.sasl_authentication_failed:
+        if values.get("error_code") in connecting.FAILED_LOGINS:
             self._count(failed_logins=1)
-            _logger.warning("a login of %s failed", connection.address)
+            why = values.get("error_message", "Unknown mechanism")
+            _logger.warning("a login of %s failed: %s", connection.address, why)
+        if request.api_version == connecting.BARE:
+            if values["error_code"] is not ErrorCode.none:
+                raise _EndError("a failed login")
+            return self._send(connection, [SIZE.pack(len(values["auth_bytes"])), values["auth_bytes"]])
         if request.api_key == refused.PRODUCE and request.body.acks == 0:  # nobody waits for the refusal
             raise _EndError("a producer")
         most_bytes = self.limits.response_bytes

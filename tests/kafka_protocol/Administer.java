@@ -1,6 +1,7 @@
-// Asks a cluster for all that Kafka's admin client can ask a served log directory for, and tries to produce: prints what
-// it got. Arguments: address, group. See java_client.py.
+// Asks a cluster for all that Kafka's admin client can ask a served log directory for, and tries to produce and to join
+// by the new protocol: prints what it got. Arguments: address, group. See java_client.py.
 
+import java.time.Duration;
 import java.util.ArrayList;
 import java.util.HashMap;
 import java.util.List;
@@ -12,13 +13,17 @@ import org.apache.kafka.clients.admin.Admin;
 import org.apache.kafka.clients.admin.ListTopicsOptions;
 import org.apache.kafka.clients.admin.OffsetSpec;
 import org.apache.kafka.clients.admin.TopicDescription;
+import org.apache.kafka.clients.consumer.KafkaConsumer;
 import org.apache.kafka.clients.producer.KafkaProducer;
 import org.apache.kafka.clients.producer.ProducerRecord;
 import org.apache.kafka.common.TopicCollection;
 import org.apache.kafka.common.TopicPartition;
 import org.apache.kafka.common.TopicPartitionInfo;
 import org.apache.kafka.common.Uuid;
+import org.apache.kafka.common.acl.AclBindingFilter;
 import org.apache.kafka.common.config.ConfigResource;
+import org.apache.kafka.common.errors.UnsupportedVersionException;
+import org.apache.kafka.common.serialization.ByteArrayDeserializer;
 import org.apache.kafka.common.serialization.ByteArraySerializer;
 
 public class Administer {
@@ -53,6 +58,13 @@ public class Administer {
             say("members", admin.describeConsumerGroups(List.of(args[1])).all().get().get(args[1]).members().size());
             admin.listConsumerGroupOffsets(args[1]).partitionsToOffsetAndMetadata().get().forEach((place, one) ->
                 say("position", place, one.offset(), one.metadata()));
+            admin.describeLogDirs(List.of(1)).allDescriptions().get().get(1).values().forEach(directory ->
+                directory.replicaInfos().forEach((place, one) -> say("size", place, one.size())));
+            try {
+                admin.describeAcls(AclBindingFilter.ANY).values().get();
+            } catch (ExecutionException error) {
+                say("acls", error.getCause().getClass().getSimpleName());
+            }
         }
         Properties producing = new Properties();
         producing.putAll(settings);
@@ -62,6 +74,18 @@ public class Administer {
             say("produced");
         } catch (ExecutionException error) {
             say("refused", error.getCause().getClass().getSimpleName());
+        }
+        Properties reading = new Properties();
+        reading.putAll(settings);
+        reading.putAll(Map.of("group.id", "new", "group.protocol", "consumer"));
+        try (KafkaConsumer<byte[], byte[]> consumer =
+                new KafkaConsumer<>(reading, new ByteArrayDeserializer(), new ByteArrayDeserializer())) {
+            consumer.subscribe(List.of("plain"));
+            while (true) {
+                consumer.poll(Duration.ofSeconds(1));
+            }
+        } catch (UnsupportedVersionException error) {
+            say("new protocol", error.getMessage());
         }
     }
 

@@ -4,7 +4,8 @@ Its jars are those in the wheel deephaven-server (kafka-clients of Confluent 8.3
 downloads: 240 MB, unless --jars has them. Directories that Kafka wrote are imported, served, and read by assignment in
 both isolation levels and in a group, and a time is looked up in each: records and offsets must be those that Kafka's
 own reader says, positions the ends of the log. So it is with a log that ends with a hole. Kafka's
-admin client describes topics, settings and groups as they are, and its producer is refused.
+admin client describes topics, settings, sizes and groups as they are. Its producer is refused, and so is a consumer of
+the new protocol of groups.
 """
 
 from __future__ import annotations
@@ -25,6 +26,10 @@ from tests.kafka_protocol.serving import Record, expected, serving, text, with_a
 _WHEEL = "deephaven-server==42.7"
 _JARS = ("kafka-clients-", "lz4-java-", "slf4j-api-", "snappy-java-", "zstd-jni-")
 _JAVA_SECONDS = 600
+_CLASSIC = (
+    "The cluster does not support the new CONSUMER group protocol. Set group.protocol=classic on the consumer configs "
+    "to revert to the CLASSIC protocol until the cluster is upgraded."
+)
 
 
 def main() -> int:
@@ -108,12 +113,18 @@ def _misread(
 def _misdescribed(told: Sequence[str], log: LogDir) -> list[str]:
     """What the admin client was told and is not so, and what it was not told."""
     wanted = {"brokers\t1", f"by id\t{len(log.topics())}", "members\t0", "group\tjava\tEmpty"}
-    wanted.add("refused\tClusterAuthorizationException")
+    wanted |= {"refused\tClusterAuthorizationException", "acls\tSecurityDisabledException", f"new protocol\t{_CLASSIC}"}
     for name in log.topics():
         topic = log.topic(name)
         for number, (start, end) in topic.offsets().items():
             place = f"{name}-{number}"
             wanted |= {f"partition\t{place}\t1\t1\t0\t0", f"start\t{place}\t{start}", f"end\t{place}\t{end}"}
+        live, sizes = topic.snapshot.live, dict.fromkeys(topic.offsets(), 0)
+        for number, size in zip(
+            live.column("partition").to_pylist(), live.column("log_bytes").to_pylist(), strict=True
+        ):
+            sizes[number] += size
+        wanted |= {f"size\t{name}-{number}\t{size}" for number, size in sizes.items()}
         wanted |= {f"config\t{name}\t{key}\t{value}" for key, value in topic.config.effective().items()}
     for (name, number), position in log.group("java").positions().items():
         wanted.add(f"position\t{name}-{number}\t{position.offset}\t{position.metadata}")

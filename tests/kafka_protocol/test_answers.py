@@ -86,6 +86,7 @@ NULL: Mapping[int, set[str]] = {
     15: {"groups.error_message"},
     32: {"results.configs.documentation"},
     60: {"brokers.rack", "error_message"},
+    68: {"member_id", "assignment"},  # of an error: ConsumerGroupHeartbeatRequest.getErrorResponse
     75: {"next_cursor", "topics.topic_id"},
 }
 

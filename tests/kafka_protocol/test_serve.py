@@ -29,7 +29,7 @@ from spark_segments.kafka_protocol.server import Server
 from spark_segments.kafka_protocol.views import Views
 from tests.clock import PATIENCE_SECONDS
 from tests.golden_files import CLEAN_DIRECTORIES, LEGACY_DIRECTORIES, expected_records, golden_dir, queries
-from tests.kafka_protocol.requests import request
+from tests.kafka_protocol.requests import answered, request
 from tests.kafka_protocol.serving import consumer, expected, records, self_signed, serving, text, with_a_hole
 from tests.s3_server import BUCKET
 
@@ -232,6 +232,29 @@ def test_a_client_sees_the_topics_with_their_ids_and_settings(server: Server, lo
     assert shown == log.topic("orders").config.effective()
     [future] = client.describe_configs([ConfigResource(ResourceType.BROKER, "1")]).values()
     assert future.result(PATIENCE_SECONDS)["auto.create.topics.enable"].value == "false"
+
+
+def test_a_partition_has_the_size_of_its_files(tmp_path: Path) -> None:
+    log = LogDir.create(str(tmp_path))
+    for name in ("sized", "empty"):
+        log.create_topic(name, partitions=2)
+    for number in range(3):
+        log.topic("sized").append([{"value": "x" * number, "partition": number % 2}])
+    on_disk = sum(file.stat().st_size for file in tmp_path.rglob("*.log"))
+    with serving(log) as server:
+        client = kafka.KafkaAdminClient(bootstrap_servers=f"127.0.0.1:{server.port}")
+        [broker] = client.describe_log_dirs()
+        client.close()
+        [directory] = broker["log_dirs"]
+        sizes = {topic["name"]: [one["partition_size"] for one in topic["partitions"]] for topic in directory["topics"]}
+        assert sizes == {"empty": [0, 0], "sized": [on_disk - sizes["sized"][1], sizes["sized"][1]]}
+        assert sizes["sized"][0] > sizes["sized"][1] > 0  # two appends and one
+        for version in range(1, 5):  # as interfaces ask of some partitions
+            [directory] = answered(server.port, 35, version, {"topic": "sized", "partitions": (1, 7)}).results
+            [[size]] = [[one.partition_size for one in topic.partitions] for topic in directory.topics]
+            assert size == sizes["sized"][1]
+        [directory] = answered(server.port, 35, 4, {"topic": "unknown", "partitions": (0,)}).results
+        assert not directory.topics
 
 
 def test_the_largest_timestamp_has_an_offset(server: Server) -> None:

@@ -44,6 +44,19 @@ def log(tmp_path: Path) -> LogDir:
     return made
 
 
+def test_a_member_by_the_new_protocol_is_told_that_the_server_has_another(log: LogDir) -> None:
+    with serving(log) as server:
+        config = {"bootstrap.servers": f"127.0.0.1:{server.port}", "group.id": "new", "group.protocol": "consumer"}
+        reader = Consumer({**config, "log_level": 0})
+        reader.subscribe(["orders"])
+        message = reader.poll(PATIENCE_SECONDS)
+        assert message is not None and (error := message.error()) is not None
+        assert "ConsumerGroupHeartbeat fatal error: Broker: API version not supported" in error.str()
+        answer = answered(server.port, 68, 1, {"group_id": "new", "subscribed_topic_names": None})
+        assert "set group.protocol=classic" in answer.error_message
+        reader.close()
+
+
 def append(log: LogDir, numbers: Iterable[int]) -> None:
     log.topic("orders").append([{"value": str(number), "partition": number % PARTITIONS} for number in numbers])
 

@@ -13,13 +13,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kafka.net.sasl.scram import ScramClient
 
 from spark_segments import LogDir
 from spark_segments.kafka_protocol.apis import VERSIONS
-from spark_segments.kafka_protocol.credentials import Users
+from spark_segments.kafka_protocol.credentials import MECHANISMS, Users
 from spark_segments.kafka_protocol.limits import Budget, Limits
 from spark_segments.kafka_protocol.server import Server
-from tests.kafka_protocol.requests import answer_of, answered, request
+from tests.kafka_protocol.requests import answer_of, answered, received, request
 from tests.kafka_protocol.serving import self_signed, serving
 from tests.log.memory_store import memory_log
 from tests.opened import opened
@@ -273,8 +274,55 @@ def test_failed_logins_are_counted_logged_and_slow(log: LogDir, caplog: pytest.L
         assert answer_of(connection, SASL_AUTHENTICATE, 1).error_code.name == "sasl_authentication_failed"
         assert is_ended(connection)
         assert server.state["failed_logins"] == 1
-    assert "login of 127.0.0.1" in caplog.text
+    assert "a login of 127.0.0.1 failed: Unknown user, or wrong password" in caplog.text
     assert "coffee" not in caplog.text
+
+
+class _TwiceItsNonce(ScramClient):  # type: ignore[misc]
+    """As librdkafka before 2.6.1, such as kcat of Debian 12 has: it says its own nonce twice in its last step."""
+
+    def process_server_first_message(self, server_first_message: bytes) -> None:
+        own = self.nonce
+        super().process_server_first_message(server_first_message)
+        self.auth_message = self.auth_message.replace(b"c=biws,r=", b"c=biws,r=" + own)
+        self.nonce = own + self.nonce
+        proof = zip(self.client_key, self.hmac(self.stored_key, self.auth_message), strict=True)
+        self.client_proof = bytes(left ^ right for left, right in proof)
+        self.server_signature = self.hmac(self.server_key, self.auth_message)
+
+
+@pytest.mark.parametrize("password", ["tea", "coffee"])
+@pytest.mark.parametrize("scram_client", [ScramClient, _TwiceItsNonce])
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_clients_of_old_log_in_by_bytes_without_a_header(
+    log: LogDir, mechanism: str, scram_client: type[ScramClient], password: str
+) -> None:
+    limits = Limits(failed_login_seconds=0)
+    with serving(log, users=Users({"anna": "tea"}), limits=limits) as server, connected(server) as connection:
+        connection.sendall(request(SASL_HANDSHAKE, 0, {"mechanism": mechanism}))
+        assert not answer_of(connection, SASL_HANDSHAKE, 0).error_code
+
+        def step(token: bytes) -> bytes:
+            connection.sendall(struct.pack(">i", len(token)) + token)
+            (size,) = struct.unpack(">i", received(connection, 4))
+            return received(connection, size)
+
+        def log_in() -> None:
+            if mechanism == "PLAIN":
+                assert step(b"\0anna\0" + password.encode()) == b""
+                return
+            client = scram_client("anna", password, mechanism)
+            client.process_server_first_message(step(client.first_message()))
+            client.process_server_final_message(step(client.final_message()))
+
+        if password == "coffee":
+            with pytest.raises(AssertionError, match="the connection ended"):
+                log_in()
+            assert server.state["failed_logins"] == 1
+            return
+        log_in()
+        connection.sendall(request(METADATA, 1, {"topics": None}))
+        assert [topic.name for topic in answer_of(connection, METADATA, 1).topics] == ["plain"]
 
 
 def test_who_takes_all_it_can_leaves_as_much() -> None:

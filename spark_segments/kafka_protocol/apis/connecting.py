@@ -1,4 +1,7 @@
-"""What a client asks first: which APIs there are, and who it is (SASL). A login that fails ends the connection."""
+"""What a client asks first: which APIs there are, and who it is (SASL). A login that fails ends the connection.
+
+After a SaslHandshake 0 the steps of a login are bytes without a header, and so are the answers to them.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +10,18 @@ from collections.abc import Mapping
 from typing import Any
 
 from kio.schema.errors import ErrorCode
+from kio.schema.sasl_authenticate.v0.request import SaslAuthenticateRequest
 
 from spark_segments.kafka_protocol.call import Api, Call, NotYet
 from spark_segments.kafka_protocol.credentials import LoginError
+from spark_segments.kafka_protocol.messages import Request
 
 API_VERSIONS, SASL_HANDSHAKE, SASL_AUTHENTICATE = 18, 17, 36
 BEFORE_LOGIN = frozenset({API_VERSIONS, SASL_HANDSHAKE, SASL_AUTHENTICATE})
 """What may be asked before a client has proved who it is, where it has to."""
+FAILED_LOGINS = (ErrorCode.sasl_authentication_failed, ErrorCode.unsupported_sasl_mechanism)
+BARE = -1
+"""The version of a step that is no request."""
 
 
 def _api_versions(call: Call) -> dict[str, Any]:
@@ -34,9 +42,14 @@ def _sasl_handshake(call: Call) -> dict[str, Any]:
     """SaslHandshake: the mechanisms by which a client may prove who it is."""
     if call.login is None:
         return {"error_code": ErrorCode.illegal_sasl_state, "mechanisms": []}
-    known = call.login.begin(call.request.body.mechanism)
+    known = call.login.begin(call.request.body.mechanism, is_bare=call.request.api_version == 0)
     code = ErrorCode.none if known else ErrorCode.unsupported_sasl_mechanism
     return {"error_code": code, "mechanisms": list(call.login.mechanisms)}
+
+
+def bare_step(frame: bytes) -> Request:
+    """The request that a step without a header stands for."""
+    return Request(SASL_AUTHENTICATE, BARE, 0, "", SaslAuthenticateRequest(auth_bytes=frame))
 
 
 def _sasl_authenticate(call: Call) -> dict[str, Any] | NotYet:
@@ -56,6 +69,6 @@ def _sasl_authenticate(call: Call) -> dict[str, Any] | NotYet:
 
 APIS = (
     Api(API_VERSIONS, range(0, 5), _api_versions),
-    Api(SASL_HANDSHAKE, range(1, 2), _sasl_handshake),
+    Api(SASL_HANDSHAKE, range(0, 2), _sasl_handshake),
     Api(SASL_AUTHENTICATE, range(0, 3), _sasl_authenticate),
 )

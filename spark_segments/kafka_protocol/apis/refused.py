@@ -1,16 +1,17 @@
-"""What is refused: the server is read-only, and has no authorizer. Clients expect these APIs to be there, and an error
-that lasts.
+"""What is refused: the server is read-only, has no authorizer, and groups by the classic protocol alone. Clients expect
+these APIs to be there, and an error that lasts.
 """
 
 from __future__ import annotations
 
+import datetime
 from typing import Any
 
 from kio.schema.errors import ErrorCode
 
 from spark_segments.kafka_protocol.call import Api, Call, once
 
-PRODUCE, INIT_PRODUCER_ID, DESCRIBE_ACLS = 0, 22, 29
+PRODUCE, INIT_PRODUCER_ID, DESCRIBE_ACLS, CONSUMER_GROUP_HEARTBEAT = 0, 22, 29, 68
 _BY_ID = 13  # from this version of Produce on topics are named by their id
 
 
@@ -52,8 +53,23 @@ def _describe_acls(_: Call) -> dict[str, Any]:
     }
 
 
+def _consumer_group_heartbeat(_: Call) -> dict[str, Any]:
+    """ConsumerGroupHeartbeat (KIP-848): as of a broker that has this protocol switched off. A client whose broker lacks
+    the API may wait for ever, and say nothing.
+    """
+    return {
+        "error_code": ErrorCode.unsupported_version,
+        "error_message": "This server has the classic protocol alone: set group.protocol=classic",
+        "member_id": None,
+        "member_epoch": 0,
+        "heartbeat_interval": datetime.timedelta(0),
+        "assignment": None,
+    }
+
+
 APIS = (
     Api(PRODUCE, range(3, 14), _produce),
     Api(INIT_PRODUCER_ID, range(0, 6), _init_producer_id),
     Api(DESCRIBE_ACLS, range(1, 4), _describe_acls),
+    Api(CONSUMER_GROUP_HEARTBEAT, range(0, 2), _consumer_group_heartbeat),
 )

@@ -1,14 +1,15 @@
-"""Topics, their partitions, and the one broker that leads them all."""
+"""Topics, their partitions, and the one broker that leads them all and has them in one directory."""
 
 from __future__ import annotations
 
 import uuid
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from spark_segments.kafka_protocol.call import NODE_ID, Api, Call
+from spark_segments.kafka_protocol.call import NODE_ID, Api, Call, once
 from spark_segments.kafka_protocol.messages import Each
 from spark_segments.kafka_protocol.views import ServedTopic
 
@@ -136,8 +137,47 @@ def _describe_cluster(call: Call) -> dict[str, Any]:
     }
 
 
+def _describe_log_dirs(call: Call) -> dict[str, Any]:
+    """DescribeLogDirs: the log directory, with the bytes of each partition's live segments."""
+    topics = call.request.body.topics
+    asked = None if topics is None else once(topics, "topic", "partitions")
+    wanted = None if asked is None else {topic.topic: partitions for topic, partitions in asked}
+    views = [
+        view for name in (call.views.names() if wanted is None else wanted) if (view := call.topic(name)[0]) is not None
+    ]
+    return {
+        "error_code": ErrorCode.none,
+        "results": [
+            {
+                "error_code": ErrorCode.none,
+                "log_dir": call.views.log.uri,
+                "topics": Each(views, lambda view: _sizes(view, None if wanted is None else wanted[view.name])),
+                "total_bytes": -1,
+                "usable_bytes": -1,
+                "is_cordoned": False,
+            }
+        ],
+    }
+
+
+def _sizes(view: ServedTopic, wanted: Sequence[int] | None) -> dict[str, Any]:
+    log_bytes = dict.fromkeys(sorted(view.partitions), 0)
+    live = view.snapshot.live
+    for partition, size in zip(live.column("partition").to_pylist(), live.column("log_bytes").to_pylist(), strict=True):
+        log_bytes[partition] += size
+    return {
+        "name": view.name,
+        "partitions": [
+            {"partition_index": number, "partition_size": size, "offset_lag": 0, "is_future_key": False}
+            for number, size in log_bytes.items()
+            if wanted is None or number in wanted
+        ],
+    }
+
+
 APIS = (
     Api(3, range(0, 14), _metadata),
+    Api(35, range(1, 6), _describe_log_dirs),
     Api(75, range(0, 1), _describe_topic_partitions),
     Api(60, range(0, 3), _describe_cluster),
 )
