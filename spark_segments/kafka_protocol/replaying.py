@@ -36,6 +36,7 @@ from spark_segments.kafka_protocol.rehashing import (
 )
 from spark_segments.kafka_protocol.renaming import Renaming
 from spark_segments.kafka_protocol.replayed_offsets import ReplayedOffsets
+from spark_segments.kafka_protocol.schema_ids import Framed, SchemaIds
 from spark_segments.kafka_protocol.target import (
     TRANSACTION_RECORDS,
     TargetCluster,
@@ -56,6 +57,8 @@ from spark_segments.log import (
 )
 from spark_segments.progress import Progress
 from spark_segments.quantities import Time, moment_ms, plural
+from spark_segments.values.options import REGISTRY
+from spark_segments.values.typed import TypedColumns
 
 if TYPE_CHECKING:
     from spark_segments.log.reading.scan import Offsets
@@ -102,6 +105,8 @@ class ReplayOptions:
     one ends before the first record of that time or later. `groups`: names or patterns of groups here, whose positions
     become those of the groups of the same name there, at the new offsets, where these have none; after a REHASH at the
     first record of each partition there that the group has not read.
+    `source_registry`, `target_registry`: addresses as those of schema.registry; ids of schemas are translated from one
+    to the other, which the schemas are registered in, in the columns `framed`.
     `idempotent`: no transactions. Each record is there once only if this replay alone writes the topics there, and if
     what it sent before it was killed has arrived before it goes on. Offsets there have no gaps then.
     `max_bytes_per_second`: of keys and values. `patience_seconds`: how long the cluster may answer nothing of use.
@@ -114,6 +119,9 @@ class ReplayOptions:
     from_time_ms: Time | None = None
     to_time_ms: Time | None = None
     groups: Sequence[str] = ()
+    source_registry: str | None = field(default=None, repr=False)  # both may have secrets
+    target_registry: str | None = field(default=None, repr=False)
+    framed: Framed = Framed.BOTH
     idempotent: bool = False
     max_bytes_per_second: int | None = None
     patience_seconds: float = 60.0
@@ -149,7 +157,8 @@ def replay(
     Raises InvalidOptionError, before anything is sent, where the cluster would not keep the records as they are: times
     that it replaces, refuses or removes at once, too few partitions, or records that no replay of this name has sent.
     OffsetOutOfRangeError where the log is not the one that was replayed. InvalidRecordError for a record that cannot be
-    sent as it is. TargetError where the cluster refuses a record, or answers nothing of use for so long.
+    sent as it is, or whose schema `source_registry` lacks. RegistryError where a schema cannot be registered.
+    TargetError where the cluster refuses a record, or answers nothing of use for so long.
     """
     with Replay(log, servers, topics, options or ReplayOptions(), progress) as work:
         return work.plan() if dry_run else work.send()
@@ -224,6 +233,17 @@ class Replay:
         progress: Progress | None = None,
     ) -> None:
         self._log, self._topics, self._options, self._progress = log, topics, options, progress
+        self._schema_ids: SchemaIds | None = None
+        if options.source_registry or options.target_registry:
+            if not (options.source_registry and options.target_registry):
+                raise InvalidOptionError(
+                    "Ids of schemas are translated from one registry to another",
+                    expected="--source-registry and --target-registry",
+                    found="one of them",
+                )
+            addresses = options.source_registry, options.target_registry
+            source, target = (TypedColumns(log).registry({REGISTRY: address}) for address in addresses)
+            self._schema_ids = SchemaIds(source, target, options.framed)
         self._name, patience = options.name, options.patience_seconds
         self._cluster = TargetCluster(
             servers, options.client_config, self._name, min(patience, _ANSWER_SECONDS), idempotent=options.idempotent
@@ -248,7 +268,9 @@ class Replay:
     def plan(self) -> Report:
         """What `send` would send. Raises what it would refuse."""
         report = Report("replay", dry_run=True)
-        for topic in self._planned():
+        planned = self._planned()
+        self._check_schemas(planned)
+        for topic in planned:
             _tell(report, topic)
         return report.finish()
 
@@ -261,7 +283,11 @@ class Replay:
                 if not self._is_begun:
                     self._cluster.begin(self._largest_record())
                     self._is_begun = True
-                for topic in self._planned():
+                planned = self._planned()
+                self._check_schemas(planned)
+                if self._schema_ids is not None:
+                    self._schema_ids.register()
+                for topic in planned:
                     done[topic.name] = topic.after(done.get(topic.name))
                     before = topic.records
                     try:
@@ -454,6 +480,15 @@ class Replay:
                 spans.append((both["min"] // 1000, both["max"] // 1000))
         return (min(oldest for oldest, _ in spans), max(newest for _, newest in spans)) if spans else None
 
+    def _check_schemas(self, topics: Sequence[_Topic]) -> None:
+        """Raises InvalidRecordError for a record to be sent whose schema cannot be translated."""
+        if self._schema_ids is None:
+            return
+        for topic in topics:
+            offsets = {number: (topic.places[number], end) for number, end in topic.ends.items()}
+            for batch in self._scan(topic, offsets, SchemaIds.COLUMNS).batches():
+                self._schema_ids.check(topic.name, batch)
+
     def _scan(self, topic: _Topic, offsets: Offsets, columns: tuple[str, ...]) -> Scan:
         selection = Selection(columns, isolation=READ_COMMITTED)
         return Scan.of(self._log.storage, topic.snapshot, offsets=offsets, selection=selection)
@@ -487,6 +522,8 @@ class Replay:
         offsets = {number: (topic.places[number], end) for number, end in topic.ends.items()}
         for batch in self._scan(topic, offsets, _COLUMNS).batches():
             number = batch.column("partition")[0].as_py()
+            if self._schema_ids is not None:
+                batch = self._schema_ids.translated(batch)
             for start in range(0, batch.num_rows, _PIECE_RECORDS):
                 transaction = self._under_way(topic)
                 self._produce(topic, transaction, number, batch.slice(start, _PIECE_RECORDS))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shutil
+import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import count
 from pathlib import Path
@@ -20,11 +22,13 @@ from spark_segments.errors import InvalidOptionError, InvalidRecordError, Offset
 from spark_segments.format.batches import scan_batches
 from spark_segments.kafka_protocol import CaptureOptions, Partitions, ReplayOptions, capture, replay, replaying
 from spark_segments.kafka_protocol.renaming import Renaming
+from spark_segments.kafka_protocol.schema_ids import Framed
 from spark_segments.kafka_protocol.target import TargetCluster, TargetError, TargetTopic
 from tests.clock import PATIENCE_SECONDS
 from tests.golden_files import CLEAN_DIRECTORIES, golden_dir
 from tests.kafka_protocol.fetching import fetched_batches
 from tests.log.memory_store import memory_log
+from tests.values.registry_server import RegistryServer
 
 _COLUMNS = ["partition", "key", "value", "headers", "timestamp"]
 _numbers = count()
@@ -385,3 +389,72 @@ def test_topics_get_new_names_by_patterns() -> None:
     assert unused.target("orders-eu") == "orders-eu"
     with pytest.raises(InvalidOptionError, match=r"by a pattern: found ordres-\*"):
         unused.check_used()
+
+
+def test_ids_of_schemas_become_those_of_another_registry(broker: str, log: LogDir, name: str, tmp_path: Path) -> None:
+    old, new = RegistryServer(), RegistryServer()
+    new.register("other", {"schema": '"bytes"'})  # ids differ
+    new.register("another", {"schema": '"double"'})
+    money = {"schema": '{"type": "record", "name": "Money", "fields": [{"name": "cents", "type": "long"}]}'}
+    refers = {"references": [{"name": "Money", "subject": "money", "version": 1}]}
+    order = '{"type": "record", "name": "Order", "fields": [{"name": "price", "type": "Money"}%s]}'
+    later = ', {"name": "note", "type": "string", "default": ""}'
+    old.register("money", money)
+    old.register(f"{name}-key", {"schema": '"string"'})
+    for fields in ("", later):
+        old.register(f"{name}-value", {"schema": order % fields, **refers})
+    guid = uuid.UUID(old.in_context("")[4]["guid"])
+    frames = [b"\0\0\0\0" + bytes([schema_id]) + b"rest" for schema_id in (4, 3, 4)]
+    others = [None, b"", b"text", b"\0\0\0", b"no frame"]
+    rows = [
+        {"key": b"\0\0\0\0\2\2k", "value": value, "timestamp": 1_700_000_000_000, "headers": headers, "partition": 1}
+        for value, headers in [
+            *((frame, [("a", b"\0\0\0\0\1")]) for frame in frames),
+            *((other, []) for other in others),
+            (b"plain", [("__value_schema_id", b"\0\0\0\0\3"), ("__value_schema_id", b"\0\0\0\0\4")]),
+            (b"plain", [("__value_schema_id", b"\1" + guid.bytes)]),
+        ]
+    ]
+    made = LogDir.create(str(tmp_path / "framed"))
+    made.create_topic(name, partitions=2)
+    made.topic(name).append(rows)
+    with old.running() as source, new.running() as target:
+        options = ReplayOptions(name=name, source_registry=source, target_registry=target)
+        assert replay(made, broker, [name], options, dry_run=True).partitions[0]["to_send"] == len(rows)
+        assert [*new.subjects] == ["other", "another"]
+        replay(made, broker, [name], options)
+    texts = {schema_id: schema["schema"] for schema_id, schema in old.in_context("").items()}
+    ids = {schema["schema"]: schema_id for schema_id, schema in new.in_context("").items()}
+
+    def there(schema_id: int) -> bytes:
+        return b"\0" + ids[texts[schema_id]].to_bytes(4, "big")
+
+    got = records(sent(broker, tmp_path, name), name).to_pylist()
+    assert [row["key"] for row in got] == [there(2) + b"\2k"] * len(rows)
+    assert [row["value"] for row in got] == [
+        *(there(schema_id) + b"rest" for schema_id in (4, 3, 4)),
+        *others,
+        b"plain",
+        b"plain",
+    ]
+    headers = [[header["value"] for header in row["headers"] or []] for row in got]
+    assert headers == [[b"\0\0\0\0\1"]] * 3 + [[]] * 5 + [[there(3), there(4)], [b"\1" + guid.bytes]]
+    assert there(4) != frames[0][:5]
+    assert new.subjects[f"{name}-value"] == [ids[texts[3]], ids[texts[4]]]
+    assert new.in_context("")[ids[texts[4]]]["references"] == refers["references"]
+
+
+def test_a_schema_that_no_registry_has_is_an_error_before_anything_is_sent(broker: str, log: LogDir, name: str) -> None:
+    log.topic(name).append(
+        [{"partition": 0, "key": b"\0\0\0\0\0\0\0\7", "value": b"1", "timestamp": 1_700_000_000_000}]
+    )
+    old, new = RegistryServer(), RegistryServer()
+    with old.running() as source, new.running() as target:
+        options = ReplayOptions(name=name, source_registry=source, target_registry=target)
+        with pytest.raises(InvalidRecordError, match=f"The key of {name}-0 at offset 20 .* id 0.*--framed value"):
+            replay(log, broker, [name], options)
+        assert name not in AdminClient({"bootstrap.servers": broker}).list_topics().topics
+        report = replay(log, broker, [name], dataclasses.replace(options, framed=Framed.VALUE))
+        assert report.records_out == 41
+    with pytest.raises(InvalidOptionError, match="--source-registry and --target-registry"):
+        replay(log, broker, [name], ReplayOptions(name=name, source_registry="_schemas"))

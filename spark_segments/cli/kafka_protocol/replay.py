@@ -26,6 +26,7 @@ from spark_segments.cli.output import Output, print_json, print_rows, tell, writ
 from spark_segments.config import parse_overrides
 from spark_segments.errors import MissingExtraError
 from spark_segments.kafka_protocol.rehashing import Partitions
+from spark_segments.kafka_protocol.schema_ids import Framed
 from spark_segments.progress import progress_bar
 from spark_segments.quantities import span_ms, volume_bytes
 
@@ -45,6 +46,9 @@ def replay(
     from_time: str | None = FROM_TIME,
     to_time: str | None = TO_TIME,
     groups: list[str] | None = option("Groups whose positions go along, at the new offsets.", metavar="PATTERN"),
+    source_registry: str | None = option("The schema registry that the records were written with.", metavar="ADDRESS"),
+    target_registry: str | None = option("The one whose ids of schemas they get.", metavar="ADDRESS"),
+    framed: Framed = option("Keys, values or both: which have an id of a schema.", default=Framed.BOTH),
     name: str = option("The replay's transactional id and group in the cluster.", default="segments-replay"),
     follow: bool = flag("Go on as the topics grow, until Ctrl-C.", "-f"),
     interval: str = option("With --follow: how often to look, such as 500ms.", default="1s", metavar="DURATION"),
@@ -71,6 +75,12 @@ def replay(
 
     --rename 'orders*=new.orders*' renames all topics of a pattern.
 
+    With --source-registry and --target-registry (addresses, or _schemas for
+    that topic of the log) schemas are registered in the target under the
+    same subjects, and ids of schemas in front of keys and values, or in
+    headers, become those there. A record whose schema the source lacks is
+    an error before anything is sent.
+
     --idempotent needs no transactions, and leaves no gaps in the offsets
     there. It is exactly once only while this replay alone writes the
     topics: a run after one that was killed takes what is there above the
@@ -96,6 +106,9 @@ def replay(
         from_time_ms=from_time,
         to_time_ms=to_time,
         groups=groups or [],
+        source_registry=source_registry,
+        target_registry=target_registry,
+        framed=framed,
         idempotent=idempotent,
         max_bytes_per_second=None if max_rate is None else volume_bytes(max_rate),
     )
