@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -39,12 +40,13 @@ def batches_of(content: bytes) -> BatchTable:
 
 
 def encode_records(
-    records: pa.RecordBatch, rows: np.ndarray | None, *, base_offset: int = 0, **options: Any
+    records: pa.RecordBatch | Mapping[str, Any], rows: np.ndarray | None, *, base_offset: int = 0, **options: Any
 ) -> Encoded:
     """Rows of `records`, None for all, as one run of record batches."""
-    total = records.num_rows if rows is None else len(rows)
+    columns = RecordColumns.of(records)
+    total = columns.count if rows is None else len(rows)
     runs = Runs(np.array([0, total], np.int64), np.array([base_offset], np.int64))
-    [encoded] = encode_runs(RecordColumns.of(records), rows, runs, **options)
+    [encoded] = encode_runs(columns, rows, runs, **options)
     return encoded
 
 

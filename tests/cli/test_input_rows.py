@@ -47,7 +47,7 @@ def rows_of(
     with tempfile.NamedTemporaryFile() as file:
         Path(file.name).write_bytes(content)
         made = Input.of([file.name], form, [], columns, Properties.of([*properties]))
-        return [row for batch in made.batches() for row in batch.to_pylist()]
+        return [row for batch in made.batches(lambda done, total: None) for row in batch.to_pylist()]
 
 
 def as_bytes(value: object) -> object:

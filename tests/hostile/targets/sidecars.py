@@ -29,7 +29,6 @@ from spark_segments.format.sidecars.index import (
     parse_offset_index,
     parse_time_index,
     position_for_offset,
-    rebuild,
     time_index_bytes,
 )
 from spark_segments.format.sidecars.producer_state import (
@@ -52,7 +51,7 @@ from tests.hostile.mutations import mutated
 from tests.hostile.targets import Run
 from tests.hostile.targets.batches import batches_of_all_kinds
 from tests.manifest_rows import Segment
-from tests.segment_bytes import batches_of
+from tests.segment_bytes import batches_of, rebuild
 
 _FAR = [-(2**31), -1, 0, 1, 50, 2**31 - 1, 2**31, 2**62]
 
