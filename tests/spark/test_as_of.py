@@ -27,7 +27,7 @@ def test_a_time_gives_the_last_version_that_was_committed_by_then(orders):
 
 def test_a_time_before_the_topic_was_made_is_an_error(orders):
     log, times = orders
-    with pytest.raises(InvalidOptionError, match=f"a time from {times[0]} on, in ms, found {times[0] - 1}"):
+    with pytest.raises(InvalidOptionError, match=r"a time from 2\S+ \S+Z on, found 2\S+ \S+Z"):
         _ = log.topic("orders", timestamp=times[0] - 1).snapshot
     with pytest.raises(UnknownTopicError):
         _ = log.topic("nothere", timestamp=times[0]).snapshot

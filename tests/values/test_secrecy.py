@@ -202,5 +202,5 @@ def test_lines_that_are_no_records_are_not_shown(
     file = tmp_path / "lines"
     file.write_bytes(line.encode("latin-1") + b"\n")
     with pytest.raises(SegmentsError) as caught:
-        list(Input.of([str(file)], Format(form), [], {}, Properties.of(properties)).batches())
+        list(Input.of([str(file)], Format(form), [], {}, Properties.of(properties)).batches(lambda done, total: None))
     assert is_hidden(caught.value), shown(caught.value)

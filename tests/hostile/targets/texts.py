@@ -199,7 +199,11 @@ def lines() -> Run:
             at = random.randint(0, len(content))
             content = content[:at] + random.choice(NO_TEXT) + content[at:]
         place.write_bytes(content)
-        batches = list(Input.of([str(place)], Format(form), options, {}, Properties.of(properties)).batches())
+        batches = list(
+            Input.of([str(place)], Format(form), options, {}, Properties.of(properties)).batches(
+                lambda done, total: None
+            )
+        )
         for batch in batches:
             batch.validate(full=True)
         if form in ("text", "envelope") and random.random() < 0.2:
