@@ -7,6 +7,7 @@ and what it refers to before all. A GUID is the same in all registries: it stays
 from __future__ import annotations
 
 import uuid
+from collections.abc import Mapping
 from dataclasses import replace
 from enum import StrEnum
 
@@ -14,9 +15,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_segments.errors import InvalidRecordError, RegistryError, UnknownSchemaError
+from spark_segments.errors import InvalidRecordError, UnknownSchemaError
 from spark_segments.values import wire
-from spark_segments.values.registries.registry import Reference, Registry, Schema, context_of
+from spark_segments.values.registries.registry import Registry, Schema, context_of
 from spark_segments.values.rows import offsets_of
 
 
@@ -39,48 +40,59 @@ class SchemaIds:
     def __init__(self, source: Registry, target: Registry, framed: Framed) -> None:
         self._source, self._target = source, target
         self._columns = ("key", "value") if framed is Framed.BOTH else (framed.value,)
-        self._ids: dict[int, int] = {}
         self._wanted: set[int] = set()
+        self._ids: dict[int, int] = {}
+        self._registered: dict[tuple[str, int], int] = {}
+        self._versions: dict[tuple[str, int], int] = {}
 
     def check(self, topic: str, batch: pa.RecordBatch) -> None:
-        """Notes the schemas of a batch. Raises InvalidRecordError for a record of whose schema `source` knows nothing,
-        or whose subject it lacks.
-        """
+        """Notes the schemas of a batch. Raises InvalidRecordError for a record whose schema `source` lacks."""
         for column in self._columns:
-            for values in (batch.column(column), _id_headers(batch, column)):
-                rows, ids = _frames(values)
-                self._note(topic, batch, column, rows, ids)
-                guids = values.filter(pc.equal(pc.binary_slice(values, 0, 1), b"\1"))
-                if values is not batch.column(column) and len(guids):
-                    for guid in pc.unique(pc.binary_slice(guids, 1, wire.GUID_BYTES)).to_pylist():
-                        at = pc.index(pc.equal(pc.binary_slice(values, 1, wire.GUID_BYTES), guid), True).as_py()
-                        number = self._source.number_of_guid(str(uuid.UUID(bytes=guid)))
-                        self._note(topic, batch, column, np.array([at]), np.array([number]))
+            _, rows, heads = _id_headers(batch, column)
+            for values, places in ((batch.column(column), np.arange(len(batch))), (heads, rows)):
+                framed_rows, ids = _frames(values)
+                self._note(topic, batch, column, places[framed_rows], ids)
+            is_guid = pc.and_(
+                pc.equal(pc.binary_slice(heads, 0, 1), b"\1"),
+                pc.greater_equal(pc.binary_length(heads), wire.GUID_BYTES),
+            )
+            guids = pc.binary_slice(heads.filter(is_guid), 1, wire.GUID_BYTES).dictionary_encode()
+            numbers = [self._source.number_of_guid(str(uuid.UUID(bytes=guid))) for guid in guids.dictionary.to_pylist()]
+            its_rows = rows[is_guid.fill_null(False).to_numpy(zero_copy_only=False)]
+            self._note(topic, batch, column, its_rows, np.array(numbers, np.int64)[guids.indices.to_numpy()])
 
     def register(self) -> None:
-        """Registers the schemas of all batches that were checked."""
-        subjects = {name: versions for name, versions in self._source.subjects().items() if not context_of(name)}
-        for schema_id in sorted(self._wanted - self._ids.keys()):
-            schema = self._source.schema(schema_id)
-            places = [(name, version) for name, versions in subjects.items() for version in versions]
-            having = [place for place in places if subjects[place[0]][place[1]] == schema_id] or [  # or by a GUID
-                place for place in places if self._source.schema(subjects[place[0]][place[1]], place[0]) == schema
+        """Registers the schemas of all batches that were checked. Raises RegistryError."""
+        new = sorted(self._wanted - self._ids.keys())
+        if not new:
+            return
+        subjects = self._source.subjects()
+        places = [
+            (subject, version, schema_id)
+            for subject, versions in subjects.items()
+            for version, schema_id in versions.items()
+            if not context_of(subject)
+        ]
+        for wanted in new:
+            schema = self._source.schema(wanted)
+            having = [place for place in places if place[2] == wanted] or [  # a GUID is no id of a subject's version
+                place for place in places if self._source.schema(place[2], place[0]) == schema
             ]
-            ids = {self._registered(name, subjects[name], version) for name, version in having}
+            ids = {self._register(subjects, subject, version) for subject, version, _ in having}
             if len(ids) != 1:
                 raise self._target.error(
-                    f"The schema {schema_id} of {self._source.address} gets no single id",
+                    f"The schema {wanted} of {self._source.address} gets no single id",
                     found=f"the ids {sorted(ids)}" if ids else "no subject there that has it: was it deleted?",
                 )
-            self._ids[schema_id] = ids.pop()
+            self._ids[wanted] = ids.pop()
 
     def translated(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The batch with the ids of `target`."""
+        """A batch that was checked, whose schemas are registered, with the ids of `target`."""
         for column in self._columns:
             batch = _with(batch, column, self._rewritten(batch.column(column)))
-            headers = _id_headers(batch, column)
-            if headers.null_count < len(headers):
-                batch = _with(batch, "headers", self._with_headers(batch.column("headers"), f"__{column}_schema_id"))
+            entries, _, heads = _id_headers(batch, column)
+            if len(entries):
+                batch = _with(batch, "headers", _with_values(batch, entries, self._rewritten(heads)))
         return batch
 
     def _note(self, topic: str, batch: pa.RecordBatch, column: str, rows: np.ndarray, ids: np.ndarray) -> None:
@@ -100,27 +112,27 @@ class SchemaIds:
                 ) from None
             self._wanted.add(int(schema_id))
 
-    def _registered(self, subject: str, versions: dict[int, int], last: int) -> int:
+    def _register(self, subjects: Mapping[str, Mapping[int, int]], subject: str, last: int) -> int:
         """The id there of a version of a subject, which is registered behind the versions before it."""
-        for version in sorted(version for version in versions if version <= last):
-            schema = self._source.schema(versions[version], subject)
-            schema_id = self._target.register(subject, self._referring(schema))
-        return schema_id
+        for version in sorted(version for version in subjects[subject] if version <= last):
+            if (subject, version) not in self._registered:
+                schema = self._referring(subjects, self._source.schema(subjects[subject][version], subject))
+                self._registered[subject, version] = self._target.register(subject, schema)
+        return self._registered[subject, last]
 
-    def _referring(self, schema: Schema) -> Schema:
-        """The schema, with its references to the versions there."""
+    def _referring(self, subjects: Mapping[str, Mapping[int, int]], schema: Schema) -> Schema:
+        """The schema, with its references to the versions there, which are registered first."""
         references = []
         for reference in schema.references:
-            versions = self._source.subjects().get(reference.subject, {})
-            if reference.version not in versions:
-                raise RegistryError(
-                    f"No version {reference.version} of {reference.subject}, which a schema refers to",
-                    path=self._source.address,
+            if reference.version not in subjects.get(reference.subject, {}):
+                raise self._source.error(
+                    f"No version {reference.version} of {reference.subject}, which a schema refers to"
                 )
-            schema_id = self._registered(reference.subject, versions, reference.version)
-            there = self._target.subjects()[reference.subject]
-            version = max(version for version, number in there.items() if number == schema_id)
-            references.append(Reference(reference.name, reference.subject, version))
+            used = reference.subject, self._register(subjects, reference.subject, reference.version)
+            if used not in self._versions:
+                there = self._target.subjects()[reference.subject]
+                self._versions[used] = max(version for version, schema_id in there.items() if schema_id == used[1])
+            references.append(replace(reference, version=self._versions[used]))
         return replace(schema, references=tuple(references), id=None, guid=None)
 
     def _rewritten(self, values: pa.BinaryArray) -> pa.BinaryArray:
@@ -139,40 +151,37 @@ class SchemaIds:
         made = pa.Array.from_buffers(values.type, len(values), buffers)
         return made if not values.null_count else pc.if_else(values.is_valid(), made, pa.scalar(None, values.type))
 
-    def _with_headers(self, headers: pa.ListArray, name: str) -> pa.ListArray:
-        entries = headers.flatten()
-        values, keys = entries.field("value"), entries.field("key")
-        is_id = pc.equal(keys, pa.scalar(name, keys.type))
-        ids = self._rewritten(values.filter(is_id))
-        made = pa.StructArray.from_arrays(
-            [keys, pc.replace_with_mask(values, is_id, ids)], fields=list(headers.type.value_type)
-        )
-        offsets = np.zeros(len(headers) + 1, np.int32)
-        np.cumsum(pc.list_value_length(headers).fill_null(0).to_numpy(), out=offsets[1:])
-        mask = headers.is_null() if headers.null_count else None
-        return pa.ListArray.from_arrays(pa.array(offsets), made, type=headers.type, mask=mask)
 
-
-def _id_headers(batch: pa.RecordBatch, column: str) -> pa.BinaryArray:
-    """The id of a schema in a header of each record: null where there is none; the last header of a name counts."""
+def _id_headers(batch: pa.RecordBatch, column: str) -> tuple[np.ndarray, np.ndarray, pa.BinaryArray]:
+    """(places among the headers of all rows, rows, values) of the headers that have an id of a column's schema."""
     headers = batch.column("headers")
-    made = pa.nulls(len(batch), pa.binary())
-    if not len(entries := headers.flatten()):
-        return made
+    entries = headers.flatten()
     keys = entries.field("key")
-    places = np.flatnonzero(pc.equal(keys, pa.scalar(f"__{column}_schema_id", keys.type)).to_numpy(False))
+    places = np.flatnonzero(
+        pc.equal(keys, pa.scalar(f"__{column}_schema_id", keys.type)).to_numpy(zero_copy_only=False)
+    )
     rows = np.repeat(np.arange(len(batch)), pc.list_value_length(headers).fill_null(0))[places]
-    rows, last = np.unique(rows[::-1], return_index=True)
-    is_there = np.zeros(len(batch), bool)
-    is_there[rows] = True
-    ids = entries.field("value").take(pa.array(places[::-1][last])).cast(pa.binary())
-    return pc.replace_with_mask(made, pa.array(is_there), ids)
+    return places, rows, entries.field("value").take(pa.array(places))
+
+
+def _with_values(batch: pa.RecordBatch, places: np.ndarray, values: pa.BinaryArray) -> pa.ListArray:
+    """The headers of a batch, with other values at these places."""
+    headers = batch.column("headers")
+    entries = headers.flatten()
+    is_other = np.zeros(len(entries), bool)
+    is_other[places] = True
+    made = pc.replace_with_mask(entries.field("value"), pa.array(is_other), values)
+    pairs = pa.StructArray.from_arrays([entries.field("key"), made], fields=list(headers.type.value_type))
+    offsets = np.zeros(len(headers) + 1, np.int32)
+    np.cumsum(pc.list_value_length(headers).fill_null(0).to_numpy(), out=offsets[1:])
+    mask = headers.is_null() if headers.null_count else None
+    return pa.ListArray.from_arrays(pa.array(offsets), pairs, type=headers.type, mask=mask)
 
 
 def _frames(values: pa.BinaryArray) -> tuple[np.ndarray, np.ndarray]:
     """(rows, the ids in their frames) of the values that begin with a byte 0 and have five bytes or more."""
     offsets = offsets_of(values)
-    rows = np.flatnonzero((np.diff(offsets) >= wire.HEADER_BYTES) & values.is_valid().to_numpy(False))
+    rows = np.flatnonzero((np.diff(offsets) >= wire.HEADER_BYTES) & values.is_valid().to_numpy(zero_copy_only=False))
     if rows.size:
         data = np.frombuffer(values.buffers()[2], np.uint8)
         rows = rows[data[offsets[rows]] == 0]

@@ -22,6 +22,7 @@ from spark_segments.errors import InvalidOptionError, InvalidRecordError, Offset
 from spark_segments.format.batches import scan_batches
 from spark_segments.kafka_protocol import CaptureOptions, Partitions, ReplayOptions, capture, replay, replaying
 from spark_segments.kafka_protocol.renaming import Renaming
+from spark_segments.kafka_protocol.replaying import Replay
 from spark_segments.kafka_protocol.schema_ids import Framed
 from spark_segments.kafka_protocol.target import TargetCluster, TargetError, TargetTopic
 from tests.clock import PATIENCE_SECONDS
@@ -403,6 +404,7 @@ def test_ids_of_schemas_become_those_of_another_registry(broker: str, log: LogDi
     old.register(f"{name}-key", {"schema": '"string"'})
     for fields in ("", later):
         old.register(f"{name}-value", {"schema": order % fields, **refers})
+    old.register("replaced", {"schema": '"long"'})
     guid = uuid.UUID(old.in_context("")[4]["guid"])
     frames = [b"\0\0\0\0" + bytes([schema_id]) + b"rest" for schema_id in (4, 3, 4)]
     others = [None, b"", b"text", b"\0\0\0", b"no frame"]
@@ -411,7 +413,7 @@ def test_ids_of_schemas_become_those_of_another_registry(broker: str, log: LogDi
         for value, headers in [
             *((frame, [("a", b"\0\0\0\0\1")]) for frame in frames),
             *((other, []) for other in others),
-            (b"plain", [("__value_schema_id", b"\0\0\0\0\3"), ("__value_schema_id", b"\0\0\0\0\4")]),
+            (b"plain", [("__value_schema_id", b"\0\0\0\0\5"), ("a", None), ("__value_schema_id", b"\0\0\0\0\4")]),
             (b"plain", [("__value_schema_id", b"\1" + guid.bytes)]),
         ]
     ]
@@ -422,7 +424,11 @@ def test_ids_of_schemas_become_those_of_another_registry(broker: str, log: LogDi
         options = ReplayOptions(name=name, source_registry=source, target_registry=target)
         assert replay(made, broker, [name], options, dry_run=True).partitions[0]["to_send"] == len(rows)
         assert [*new.subjects] == ["other", "another"]
-        replay(made, broker, [name], options)
+        with Replay(made, broker, [name], options) as work:
+            work.send()
+            requests = old.requests, new.requests
+            assert work.send().records_out == 0
+            assert (old.requests, new.requests) == requests, "nothing new asks a registry"
     texts = {schema_id: schema["schema"] for schema_id, schema in old.in_context("").items()}
     ids = {schema["schema"]: schema_id for schema_id, schema in new.in_context("").items()}
 
@@ -438,7 +444,7 @@ def test_ids_of_schemas_become_those_of_another_registry(broker: str, log: LogDi
         b"plain",
     ]
     headers = [[header["value"] for header in row["headers"] or []] for row in got]
-    assert headers == [[b"\0\0\0\0\1"]] * 3 + [[]] * 5 + [[there(3), there(4)], [b"\1" + guid.bytes]]
+    assert headers == [[b"\0\0\0\0\1"]] * 3 + [[]] * 5 + [[there(5), None, there(4)], [b"\1" + guid.bytes]]
     assert there(4) != frames[0][:5]
     assert new.subjects[f"{name}-value"] == [ids[texts[3]], ids[texts[4]]]
     assert new.in_context("")[ids[texts[4]]]["references"] == refers["references"]
