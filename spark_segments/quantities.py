@@ -83,6 +83,18 @@ def size_bytes(text: str, kilobyte: int = 1000) -> int:
     return round(Decimal(number) * factor)
 
 
+def iso_ms(text: str) -> int:
+    """Milliseconds since 1970 of such a number, or of an ISO date or time, which is in UTC where it names no zone."""
+    if re.fullmatch("-?[0-9]{1,30}", text):
+        return int(text)
+    try:
+        return moment_ms(datetime.datetime.fromisoformat(text))
+    except ValueError as error:
+        raise InvalidOptionError(
+            "Not a time", expected="milliseconds since 1970, or an ISO time such as 2026-01-31T12:00:00Z", found=text
+        ) from error
+
+
 def moment_ms(given: Time, now_ms: int | None = None) -> int:
     """Milliseconds since 1970 of a time: a number or a text of such milliseconds, a datetime, an ISO date or time, now,
     today, yesterday, tomorrow, `2 hours ago` or `in 3 days`.
@@ -91,32 +103,29 @@ def moment_ms(given: Time, now_ms: int | None = None) -> int:
     default this machine's clock.
     """
     if isinstance(given, datetime.datetime):
-        moment = given if given.tzinfo is not None else given.replace(tzinfo=datetime.UTC)
-        return (moment - _EPOCH) // datetime.timedelta(milliseconds=1)  # a float's 53 bits would be a ms off at times
+        zoned = given if given.tzinfo is not None else given.replace(tzinfo=datetime.UTC)
+        return (zoned - _EPOCH) // datetime.timedelta(milliseconds=1)  # a float's 53 bits would be a ms off at times
     if not isinstance(given, str):
         return given
-    if re.fullmatch("-?[0-9]{1,30}", given):
-        return int(given)
     now_ms = time.time_ns() // 1_000_000 if now_ms is None else now_ms
     words = given.strip().lower()
     if words == "now":
         return now_ms
     if words in _DAYS_AWAY:
         return now_ms - now_ms % _DAY_MS + _DAYS_AWAY[words] * _DAY_MS
-    span = re.sub(r"\ban? ", "1 ", re.sub(", | and ", " ", words.removeprefix("in ").removesuffix(" ago")))
     if words.startswith("in "):
-        return now_ms + duration_ms(span)
+        return now_ms + _said_ms(words.removeprefix("in "))
     if words.endswith(" ago"):
-        return now_ms - duration_ms(span)
+        return now_ms - _said_ms(words.removesuffix(" ago"))
     try:
-        return moment_ms(datetime.datetime.fromisoformat(given))
-    except ValueError as error:
-        raise InvalidOptionError(
-            "Not a time",
-            expected="milliseconds since 1970, or an ISO time such as 2026-01-31T12:00:00Z, today, yesterday, "
-            "2 hours ago, in 3 days",
-            found=given,
-        ) from error
+        return iso_ms(given)
+    except InvalidOptionError as error:
+        error.expected = f"{error.expected}, today, yesterday, 2 hours ago, in 3 days"
+        raise
+
+
+def _said_ms(words: str) -> int:
+    return duration_ms(re.sub(r"\ban? ", "1 ", re.sub(", | and ", " ", words)))
 
 
 def moment(at_ms: int) -> str:

@@ -15,7 +15,7 @@ from spark_segments import extensions
 from spark_segments.config import READ_COMMITTED, READ_UNCOMMITTED
 from spark_segments.config.table import KEYS
 from spark_segments.errors import InvalidOptionError
-from spark_segments.quantities import duration_ms, moment_ms, size_bytes
+from spark_segments.quantities import duration_ms, iso_ms, size_bytes
 from spark_segments.spark.option_values import (
     STORAGE_PREFIX,
     OptionValues,
@@ -359,7 +359,7 @@ def _as_of(given: OptionValues, topics: Topics) -> tuple[int | None, int | None]
     """(version, time in ms): at most one of them."""
     version = given.number("versionAsOf", at_least=0)
     timestamp_ms = given.parsed(
-        "timestampAsOf", _quantity(moment_ms), "milliseconds since 1970, or an ISO time such as 2026-01-31T12:00:00Z"
+        "timestampAsOf", _quantity(iso_ms), "milliseconds since 1970, or an ISO time such as 2026-01-31T12:00:00Z"
     )
     if version is not None and timestamp_ms is not None:
         raise InvalidOptionError("Options versionAsOf and timestampAsOf cannot both be given")

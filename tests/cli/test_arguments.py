@@ -104,7 +104,9 @@ def test_an_iso_time_is_exact_to_the_millisecond(expected):
     assert moment_ms(moment.isoformat()) == moment_ms(moment) == moment_ms(moment.replace(tzinfo=None)) == expected
 
 
-@pytest.mark.parametrize("text", ["", "-", "--5", "²", "٣", "last tuesday", "2 months ago", "hours ago", "2 hours"])
+@pytest.mark.parametrize(
+    "text", ["", "-", "--5", "²", "٣", "last tuesday", "2 months ago", "hours ago", "2 hours", "in 2 hours ago"]
+)
 def test_what_is_no_time_is_an_error(text):
     with pytest.raises(InvalidOptionError, match=r"Not a (time|duration)"):
         moment_ms(text)

@@ -131,7 +131,7 @@ def test_version_and_time_are_one_choice(run, log):
     assert run("topic", "restore", log.uri, "orders").code == 2
     assert run("topic", "restore", log.uri, "orders", "--version", 1, "--time", "now").code == 2
     refused = run("topic", "restore", log.uri, "orders", "--time", "3 days ago")
-    shown = r"has no version of that time \(any more\) .*: expected a time from 20\S+ \S+Z on, found 20\S+ \S+Z\n"
+    shown = r"has no version of that time \(any more\) .*: expected a time from 20\S+T\S+Z on, found 20\S+T\S+Z\n"
     assert refused.code == 1 and re.search(shown, refused.error)
 
 

@@ -36,7 +36,7 @@ from spark_segments.log.manifest.topic_log import TableState, TopicLog, record_f
 from spark_segments.log.manifest.topic_row import TopicRow
 from spark_segments.log.manifest.transaction import AnyTransaction
 from spark_segments.log.manifest.upkeep import DroppedVersions, checkpoint, drop_old_versions, merge_files
-from spark_segments.quantities import moment
+from spark_segments.quantities import iso
 from spark_segments.storage import Storage
 from spark_segments.storage.delta import commit_info
 
@@ -159,8 +159,8 @@ class Manifest:
             raise InvalidOptionError(
                 f"Topic {self.topic} has no version of that time (any more)",
                 path=self.log.location,
-                expected=f"a time from {moment(self.committed_ms(versions[0]))} on",
-                found=moment(timestamp_ms),
+                expected=f"a time from {iso(self.committed_ms(versions[0]))} on",
+                found=iso(timestamp_ms) or timestamp_ms,
             )
         return versions[after - 1]
 
