@@ -59,13 +59,11 @@ def opened(file: str) -> Iterator[tuple[Any, Callable[[], int]]]:
         with contextlib.nullcontext(sys.stdin.buffer) if file == STANDARD_INPUT else open(file, "rb") as stream:
             yield pa.PythonFile(stream, mode="r"), int
         return
+    codec = None
+    with contextlib.suppress(TypeError, ValueError):  # by its name the file has none
+        codec = pa.Codec.detect(file).name
     with pa.OSFile(file) as raw:
-        try:
-            codec = pa.Codec.detect(file).name
-        except (TypeError, ValueError):  # by its name the file has none
-            yield raw, raw.tell
-        else:
-            yield pa.CompressedInputStream(raw, codec), raw.tell
+        yield raw if codec is None else pa.CompressedInputStream(raw, codec), raw.tell
 
 
 Reached = Callable[[str, int], None]
