@@ -14,7 +14,8 @@ import numpy as np
 from spark_segments.format.batches import BatchTable
 from spark_segments.format.layout import NO_TIMESTAMP
 from spark_segments.format.sidecars import kernels
-from spark_segments.format.sidecars.index import OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES, new_state
+from spark_segments.format.sidecars.fields import BASE_OFFSET, FIRST_TIMESTAMP, SIZE_BYTES
+from spark_segments.format.sidecars.index import batch_columns, index_limits, new_state
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,30 +79,16 @@ def roll_points(
     segment = open_segment
     if segment is None:
         segment = OpenSegment(int(batches.base_offset[0]) + offset_shift if len(batches) else 0)
-    columns = (
-        np.ascontiguousarray(batches.size),
-        np.ascontiguousarray(batches.last_offset),
-        np.ascontiguousarray(batches.max_timestamp),
-    )
+    columns, limits = batch_columns(batches), index_limits(index_interval_bytes, index_bytes)
     row = 0
     while True:
         state = segment.index_state.copy()
-        row, size_bytes, first_timestamp = kernels.first_roll(
-            *columns,
-            row,
-            segment.base_offset - offset_shift,
-            segment.size_bytes,
-            segment.first_batch_max_timestamp_ms,
-            state.reshape(1, -1),
-            segment_bytes,
-            roll_ms(segment.base_offset),
-            waited_ms,
-            index_interval_bytes,
-            index_bytes // OFFSET_ENTRY_BYTES,
-            index_bytes // TIME_ENTRY_BYTES - 1,
-        )
+        state[BASE_OFFSET] = segment.base_offset - offset_shift
+        state[[SIZE_BYTES, FIRST_TIMESTAMP]] = segment.size_bytes, segment.first_batch_max_timestamp_ms
+        until = [segment_bytes, roll_ms(segment.base_offset), waited_ms]
+        row = kernels.first_roll(columns, row, state.reshape(1, -1), np.append(limits, until))
         if row == len(batches):
-            last = OpenSegment(segment.base_offset, int(size_bytes), int(first_timestamp), state)
+            last = OpenSegment(segment.base_offset, int(state[SIZE_BYTES]), int(state[FIRST_TIMESTAMP]), state)
             return Rolls(np.array(rows, np.int64), last)
         rows.append(int(row))
         segment = OpenSegment(int(batches.base_offset[row]) + offset_shift)

@@ -106,21 +106,20 @@ class IndexBuilder:
         self, base_offset: int, interval_bytes: int = DEFAULT_INTERVAL_BYTES, index_bytes: int = DEFAULT_INDEX_BYTES
     ) -> None:
         self.base_offset = base_offset
-        self._interval_bytes = interval_bytes
-        self._index_bytes = index_bytes
-        self._state = new_state()
+        self._limits = index_limits(interval_bytes, index_bytes)
+        self._state = new_state().reshape(1, STATE_SLOTS)
         self._offset_parts: list[bytes] = []
         self._time_parts: list[bytes] = []
 
     @property
     def max_timestamp(self) -> int:
         """The largest timestamp so far in ms, -1 where no batch has one."""
-        return int(self._state[MAX_TIMESTAMP])
+        return int(self._state[0, MAX_TIMESTAMP])
 
     @property
     def offset_of_max_timestamp(self) -> int:
         """The last offset of the first batch that has the largest timestamp; -1 where no batch has one."""
-        return int(self._state[OFFSET_OF_MAX])
+        return int(self._state[0, OFFSET_OF_MAX])
 
     def add(self, batches: BatchTable) -> None:
         """Appends batches whose positions and offsets are those of the segment's file.
@@ -129,17 +128,15 @@ class IndexBuilder:
         """
         if not len(batches):
             return
-        states, ends = self._state.reshape(1, STATE_SLOTS), np.array([len(batches)])
-        offset_entries, time_entries, _ = _entries(
-            batches, self.base_offset, ends, self._interval_bytes, self._index_bytes, states
-        )
+        ends = np.array([len(batches)])
+        offset_entries, time_entries, _ = _entries(batches, self.base_offset, ends, self._limits, self._state)
         self._offset_parts.append(offset_index_bytes(offset_entries[:, 0] - self.base_offset, offset_entries[:, 1]))
         self._time_parts.append(time_index_bytes(time_entries[:, 0], time_entries[:, 1] - self.base_offset))
 
     def finish(self) -> tuple[bytes, bytes]:
         """(.index, .timeindex) after a clean close: the final largest timestamp goes into the slot kept for it."""
         time_parts = list(self._time_parts)
-        if self.max_timestamp > self._state[LAST_ENTRY_TIMESTAMP]:
+        if self.max_timestamp > self._state[0, LAST_ENTRY_TIMESTAMP]:
             relative_offset = self.offset_of_max_timestamp - self.base_offset
             time_parts.append(time_index_bytes(np.array([self.max_timestamp]), np.array([relative_offset])))
         return b"".join(self._offset_parts), b"".join(time_parts)
@@ -154,7 +151,8 @@ def indexes_of_runs(
     where the run begins. The states are int64[runs, STATE_SLOTS]. Raises as `IndexBuilder.add` does.
     """
     states = np.tile(new_state(), (len(run_ends), 1))
-    offset_entries, time_entries, ends = _entries(batches, 0, run_ends, interval_bytes, index_bytes, states)
+    limits = index_limits(interval_bytes, index_bytes)
+    offset_entries, time_entries, ends = _entries(batches, 0, run_ends, limits, states)
     offset_bytes = offset_index_bytes(offset_entries[:, 0], offset_entries[:, 1])
     time_bytes = time_index_bytes(time_entries[:, 0], time_entries[:, 1])
     last_bytes = time_index_bytes(states[:, MAX_TIMESTAMP], states[:, OFFSET_OF_MAX])
@@ -173,12 +171,7 @@ def indexes_of_runs(
 
 
 def _entries(
-    batches: BatchTable,
-    base_offset: int,
-    run_ends: np.ndarray,
-    interval_bytes: int,
-    index_bytes: int,
-    states: np.ndarray,
+    batches: BatchTable, base_offset: int, run_ends: np.ndarray, limits: np.ndarray, states: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """(offset and position int64[n, 2], timestamp and offset int64[m, 2], how many of both up to each run's end) of
     the new entries. `states` (a row a run) goes on; run i ends before row run_ends[i].
@@ -194,26 +187,24 @@ def _entries(
     offset_entries = np.empty((len(batches), 2), np.int64)
     time_entries = np.empty((len(batches), 2), np.int64)
     ends = np.empty((len(run_ends), 2), np.int64)
-    kernels.append(
-        np.ascontiguousarray(batches.byte_position),
-        np.ascontiguousarray(batches.size),
-        np.ascontiguousarray(last_offset),
-        np.ascontiguousarray(batches.max_timestamp),
-        np.ascontiguousarray(run_ends, np.int64),
-        interval_bytes,
-        index_bytes // OFFSET_ENTRY_BYTES,
-        index_bytes // TIME_ENTRY_BYTES - 1,
-        states,
-        offset_entries,
-        time_entries,
-        ends,
-    )
+    run_ends = np.ascontiguousarray(run_ends, np.int64)
+    kernels.append(batch_columns(batches), run_ends, limits, states, offset_entries, time_entries, ends)
     offset_count, time_count = ends[-1] if len(ends) else (0, 0)
     return offset_entries[:offset_count], time_entries[:time_count], ends
 
 
+def index_limits(interval_bytes: int, index_bytes: int) -> np.ndarray:
+    """What bounds the indexes of a segment (see fields.py)."""
+    return np.array([interval_bytes, index_bytes // OFFSET_ENTRY_BYTES, index_bytes // TIME_ENTRY_BYTES - 1])
+
+
+def batch_columns(batches: BatchTable) -> np.ndarray:
+    """int64[4, batches]: what indexes and rolls need of batches (see fields.py)."""
+    return np.stack((batches.size, batches.last_offset, batches.max_timestamp, batches.byte_position))
+
+
 def new_state() -> np.ndarray:
-    """The state of the indexes of an empty segment (see fields.py)."""
+    """The state of an empty segment (see fields.py)."""
     state = np.zeros(STATE_SLOTS, np.int64)
     state[[MAX_TIMESTAMP, OFFSET_OF_MAX, LAST_ENTRY_TIMESTAMP]] = (NO_TIMESTAMP, -1, NO_TIMESTAMP)
     return state

@@ -14,41 +14,35 @@ if not cython.compiled:
 def _note_append(
     states: cython.longlong[:, ::1],
     run: i64,
-    size: i64,
-    max_timestamp: i64,
-    offset_of_max: i64,
-    interval_bytes: i64,
-    max_offset_entries: i64,
-    max_time_entries: i64,
+    batches: cython.const[cython.longlong][:, ::1],
+    row: i64,
+    limits: cython.const[cython.longlong][::1],
 ) -> i64:
-    """Adds an append to a row of states. Returns the sum of ADDED_OFFSET_ENTRY and ADDED_TIME_ENTRY for new entries."""
+    """Adds a batch as an append to a row of states. Returns the sum of ADDED_OFFSET_ENTRY and ADDED_TIME_ENTRY for new
+    entries.
+    """
     added: i64 = 0
-    if max_timestamp > states[run, MAX_TIMESTAMP]:
-        states[run, MAX_TIMESTAMP] = max_timestamp
-        states[run, OFFSET_OF_MAX] = offset_of_max
-    if states[run, BYTES_SINCE_ENTRY] > interval_bytes:
-        if states[run, OFFSET_ENTRIES] < max_offset_entries:
+    if batches[LARGEST_TIMESTAMP, row] > states[run, MAX_TIMESTAMP]:
+        states[run, MAX_TIMESTAMP] = batches[LARGEST_TIMESTAMP, row]
+        states[run, OFFSET_OF_MAX] = batches[LAST_OFFSET, row]
+    if states[run, BYTES_SINCE_ENTRY] > limits[INTERVAL_BYTES]:
+        if states[run, OFFSET_ENTRIES] < limits[MOST_OFFSET_ENTRIES]:
             states[run, OFFSET_ENTRIES] += 1
             added += ADDED_OFFSET_ENTRY
         newer: cython.bint = states[run, MAX_TIMESTAMP] > states[run, LAST_ENTRY_TIMESTAMP]
-        if newer and states[run, TIME_ENTRIES] < max_time_entries:
+        if newer and states[run, TIME_ENTRIES] < limits[MOST_TIME_ENTRIES]:
             states[run, LAST_ENTRY_TIMESTAMP] = states[run, MAX_TIMESTAMP]
             states[run, TIME_ENTRIES] += 1
             added += ADDED_TIME_ENTRY
         states[run, BYTES_SINCE_ENTRY] = 0
-    states[run, BYTES_SINCE_ENTRY] += size
+    states[run, BYTES_SINCE_ENTRY] += batches[SIZE, row]
     return added
 
 
 def append(
-    position: cython.const[cython.longlong][::1],
-    size: cython.const[cython.longlong][::1],
-    last_offset: cython.const[cython.longlong][::1],
-    max_timestamp: cython.const[cython.longlong][::1],
+    batches: cython.const[cython.longlong][:, ::1],
     run_ends: cython.const[cython.longlong][::1],
-    interval_bytes: i64,
-    max_offset_entries: i64,
-    max_time_entries: i64,
+    limits: cython.const[cython.longlong][::1],
     states: cython.longlong[:, ::1],
     offset_entries: cython.longlong[:, ::1],
     time_entries: cython.longlong[:, ::1],
@@ -64,19 +58,10 @@ def append(
     with cython.nogil:
         for run in range(runs):
             while row < run_ends[run]:
-                added = _note_append(
-                    states,
-                    run,
-                    size[row],
-                    max_timestamp[row],
-                    last_offset[row],
-                    interval_bytes,
-                    max_offset_entries,
-                    max_time_entries,
-                )
+                added = _note_append(states, run, batches, row, limits)
                 if added & ADDED_OFFSET_ENTRY:
-                    offset_entries[offset_count, 0] = last_offset[row]
-                    offset_entries[offset_count, 1] = position[row]
+                    offset_entries[offset_count, 0] = batches[LAST_OFFSET, row]
+                    offset_entries[offset_count, 1] = batches[POSITION, row]
                     offset_count += 1
                 if added & ADDED_TIME_ENTRY:
                     time_entries[time_count, 0] = states[run, MAX_TIMESTAMP]
@@ -88,55 +73,38 @@ def append(
 
 
 def first_roll(
-    sizes: cython.const[cython.longlong][::1],
-    last_offsets: cython.const[cython.longlong][::1],
-    max_timestamps: cython.const[cython.longlong][::1],
+    batches: cython.const[cython.longlong][:, ::1],
     row: i64,
-    base_offset: i64,
-    size_bytes: i64,
-    first_timestamp: i64,
-    states: cython.longlong[:, ::1],
-    segment_bytes: i64,
-    roll_ms: i64,
-    waited_ms: i64,
-    interval_bytes: i64,
-    max_offset_entries: i64,
-    max_time_entries: i64,
+    segment: cython.longlong[:, ::1],
+    limits: cython.const[cython.longlong][::1],
 ):
-    """(row, size_bytes, first_timestamp): the first row that starts a new segment, and the segment before that row.
-
-    `row` is the number of rows where no row starts a new segment. The state of the segment's indexes is row 0 of
-    `states`.
+    """The first row from `row` on that starts a new segment, the number of rows where none does. The batches before it
+    are added to `segment`, which is a single row of states.
     """
-    rows: i64 = sizes.shape[0]
+    rows: i64 = batches.shape[1]
+    size: i64
     waited: i64
     with cython.nogil:
         while row < rows:
-            if size_bytes > 0:
-                waited = wrap_i64(max_timestamps[row] - first_timestamp) if first_timestamp >= 0 else waited_ms
+            size = batches[SIZE, row]
+            if segment[0, SIZE_BYTES] > 0:
+                waited = limits[WAITED_MS]
+                if segment[0, FIRST_TIMESTAMP] >= 0:
+                    waited = wrap_i64(batches[LARGEST_TIMESTAMP, row] - segment[0, FIRST_TIMESTAMP])
                 if (
-                    size_bytes > segment_bytes - sizes[row]
-                    or waited > roll_ms
-                    or states[0, OFFSET_ENTRIES] >= max_offset_entries
-                    or states[0, TIME_ENTRIES] >= max_time_entries
-                    or wrap_i64(last_offsets[row] - base_offset) > MAX_RELATIVE_OFFSET
+                    segment[0, SIZE_BYTES] > limits[SEGMENT_BYTES] - size
+                    or waited > limits[ROLL_MS]
+                    or segment[0, OFFSET_ENTRIES] >= limits[MOST_OFFSET_ENTRIES]
+                    or segment[0, TIME_ENTRIES] >= limits[MOST_TIME_ENTRIES]
+                    or wrap_i64(batches[LAST_OFFSET, row] - segment[0, BASE_OFFSET]) > MAX_RELATIVE_OFFSET
                 ):
                     break
             else:
-                first_timestamp = max_timestamps[row]
-            _note_append(
-                states,
-                0,
-                sizes[row],
-                max_timestamps[row],
-                last_offsets[row],
-                interval_bytes,
-                max_offset_entries,
-                max_time_entries,
-            )
-            size_bytes += sizes[row]
+                segment[0, FIRST_TIMESTAMP] = batches[LARGEST_TIMESTAMP, row]
+            _note_append(segment, 0, batches, row, limits)
+            segment[0, SIZE_BYTES] += size
             row += 1
-    return row, size_bytes, first_timestamp
+    return row
 
 
 def mark_undone(
