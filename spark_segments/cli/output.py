@@ -54,7 +54,7 @@ class ShownTime(int):
     """A time in ms since 1970 in a table, in UTC: to the second on a terminal, as ISO has it in a file."""
 
 
-def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, title: str | None = None) -> None:
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
     """Prints a table.
 
     On a terminal it is for people: numbers at the right, thousands separated; where it is wider than the terminal, each
@@ -62,8 +62,6 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, title:
     between them, and numbers are plain.
     """
     rows = [list(row) for row in rows]
-    if title is not None:
-        print(escaped(title, one_line=True))
     names = [escaped(name, one_line=True) for name in columns]
     if not sys.stdout.isatty():
         for line in (names, *([_plain(value) for value in row] for row in rows)):

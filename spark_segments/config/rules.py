@@ -1,4 +1,4 @@
-"""The rules of configuration: precedence, the defaults file, `--config` arguments, and valid topic names.
+"""The rules of configuration: precedence, the defaults file, `--config` arguments, valid topic names and levels.
 
 A topic's setting wins over the defaults file, and the file over the defaults of table.py. Topic settings have Kafka's
 topic names (`retention.ms`). The file has the names of Kafka's server.properties (`log.retention.hours`), where
@@ -34,6 +34,9 @@ _GONE = {
     "message.timestamp.difference.max.ms": "Kafka 4.0 took it out: set message.timestamp.before.max.ms and "
     "message.timestamp.after.max.ms",
 }
+
+READ_COMMITTED, READ_UNCOMMITTED = "read_committed", "read_uncommitted"
+"""The values of isolation.level, the setting of a reader."""
 
 
 def topic_config(overrides: Mapping[str, Any], defaults: Mapping[str, str] | None = None) -> TopicConfig:
@@ -261,3 +264,12 @@ def check_partition_count(topic: str, count: int) -> None:
     most = min(MOST_PARTITIONS, 10 ** (LONGEST_NAME - len(topic) - 1))  # of directories `<topic>-<partition>`
     if not 1 <= count <= most:
         raise InvalidOptionError("A topic cannot have so many partitions", expected=f"1 to {most}", found=count)
+
+
+def check_isolation_level(isolation_level: str) -> str:
+    """The level itself. Raises InvalidOptionError for an unknown level."""
+    if isolation_level not in (READ_UNCOMMITTED, READ_COMMITTED):
+        raise InvalidOptionError(
+            "Unknown isolation.level", expected=f"{READ_UNCOMMITTED} or {READ_COMMITTED}", found=repr(isolation_level)
+        )
+    return isolation_level

@@ -335,6 +335,24 @@ class ServerConfig:
         return {name: render_value(getattr(self, name.replace(".", "_"))) for name in SERVER_KEYS}
 
 
+@dataclass(frozen=True, slots=True)
+class SegmentLimits:
+    """How large the files of a segment become: segment.bytes, index.interval.bytes and segment.index.bytes.
+
+    `forced`: the files have reached the disk once their writer is closed.
+    """
+
+    segment_bytes: int
+    index_interval_bytes: int
+    segment_index_bytes: int
+    forced: bool = False
+
+    @classmethod
+    def of(cls, config: TopicConfig) -> SegmentLimits:
+        """The limits of a topic."""
+        return cls(config.segment_bytes, config.index_interval_bytes, config.segment_index_bytes, config.forced)
+
+
 KEYS: dict[str, Setting] = _settings(TopicConfig)
 """Every topic setting by Kafka's topic name, in alphabetical order."""
 

@@ -199,14 +199,11 @@ def _problem(problem: int, expected: int, found: int, path: str, byte_position: 
     )
 
 
-def rebase(
-    buffer: Any, batches: BatchTable, shift: int, leader_epoch: int | None = None, *, file_position: int = 0
-) -> None:
+def rebase(buffer: Any, batches: BatchTable, shift: int, leader_epoch: int | None = None) -> None:
     """Adds `shift` to the base offset of each batch in a writable buffer, and sets the leader epoch if given.
 
-    The CRC covers neither. buffer[0] is byte `file_position` of the file in which the positions of `batches` count. The
-    table `batches` is not changed. Raises ValueError for entries of magic 0 and 1, whose offsets do not all lie in a
-    header.
+    The CRC covers neither. Positions count from buffer[0]. The table `batches` is not changed. Raises ValueError for
+    entries of magic 0 and 1, whose offsets do not all lie in a header.
     """
     out = np.frombuffer(buffer, np.uint8)
     if not out.flags.writeable:
@@ -215,7 +212,7 @@ def rebase(
         return
     if (batches.magic != MAGIC).any():
         raise ValueError("only batches of magic 2 can be given new offsets")
-    starts = batches.byte_position - file_position
+    starts = batches.byte_position
     if starts.min() < 0 or starts.max() + BATCH_OVERHEAD > len(out):
         raise ValueError("a batch lies outside the buffer")
     kernels.rebase(out, starts, shift, leader_epoch is not None, 0 if leader_epoch is None else leader_epoch)

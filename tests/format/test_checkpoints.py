@@ -43,7 +43,7 @@ def test_only_epochs_above_all_before_begin():
     batches = BatchTable.empty(6)
     batches.leader_epoch[:] = [-1, 4, 2, 4, 5, 7]
     batches.base_offset[:] = range(10, 16)
-    assert leader_epochs_of(batches, ((3, 2),), offset_shift=100) == ((3, 2), (4, 111), (5, 114), (7, 115))
+    assert leader_epochs_of(batches, ((3, 2),)) == ((3, 2), (4, 11), (5, 14), (7, 15))
     assert leader_epochs_of(batches, ((6, 2),)) == ((6, 2), (7, 15))
 
 

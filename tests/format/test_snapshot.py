@@ -146,12 +146,12 @@ def test_an_emptied_control_batch_makes_its_producer_known():
     assert ProducerEntry(2003) in state.entries()
 
 
-def test_producers_expire_unless_in_a_transaction():
+def test_producers_expire_after_a_day_unless_in_a_transaction():
     idle, busy = ProducerEntry(1, timestamp=1000), ProducerEntry(2, timestamp=1000, current_txn_first_offset=5)
     state = ProducerState([busy, idle])
-    state.expire(1099, expiration_ms=100)
+    state.expire(86_400_000 + 999)
     assert state.entries() == [idle, busy]
-    state.expire(1100, expiration_ms=100)
+    state.expire(86_400_000 + 1000)
     assert state.entries() == [busy]
 
 

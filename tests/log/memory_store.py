@@ -18,7 +18,7 @@ from spark_segments import LogDir
 from spark_segments.errors import StorageError
 from spark_segments.log.manifest.delta.actions import added_file, decoded
 from spark_segments.log.manifest.delta.delta_log import log_files
-from spark_segments.log.manifest.delta.delta_rs import OpenedTable
+from spark_segments.log.manifest.delta.delta_rs import TableVersion
 from spark_segments.log.marker import mark
 from spark_segments.storage import Storage
 from spark_segments.storage.delta import Action
@@ -112,7 +112,7 @@ def memory_log(path: str) -> LogDir:
     return opened(storage, open_delta_log=functools.partial(DeltaLog, open_table=replayed))
 
 
-def replayed(storage: Storage, directory: str, version: int | None) -> OpenedTable:
+def replayed(storage: Storage, directory: str, version: int | None) -> TableVersion:
     """An `OpenTable` over the store alone: the actions of the last checkpoint and of the commits after it, in order."""
     for _ in range(_LISTINGS):
         listed = log_files(storage, directory)
@@ -135,7 +135,7 @@ def replayed(storage: Storage, directory: str, version: int | None) -> OpenedTab
     raise StorageError("The manifest cannot be opened: its log keeps changing", path=storage.location(directory))
 
 
-def _replayed(storage: Storage, directory: str, start: int, wanted: int) -> OpenedTable:
+def _replayed(storage: Storage, directory: str, start: int, wanted: int) -> TableVersion:
     actions: list[Action] = []
     if start >= 0:
         name = f"{directory}/_delta_log/{start:020d}.checkpoint.parquet"
@@ -158,7 +158,7 @@ def _replayed(storage: Storage, directory: str, start: int, wanted: int) -> Open
     if "protocol" not in found:
         raise StorageError("The manifest cannot be opened: its log has no beginning", path=storage.location(directory))
     added = [added_file(add) for _, add in sorted(files.items())]
-    return OpenedTable(wanted, added, found["protocol"], found["metaData"])
+    return TableVersion(wanted, added, found["protocol"], found["metaData"])
 
 
 @functools.lru_cache(maxsize=4096)

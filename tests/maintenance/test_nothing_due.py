@@ -11,7 +11,7 @@ import pytest
 
 from spark_segments import LogDir
 from spark_segments.log.manifest.delta.delta_log import DeltaLog
-from spark_segments.log.manifest.delta.delta_rs import OpenedTable, open_table
+from spark_segments.log.manifest.delta.delta_rs import TableVersion, open_table
 from spark_segments.maintenance import roll
 from spark_segments.storage import Storage
 from tests.opened import opened as reopened
@@ -36,7 +36,7 @@ def opened(log: LogDir) -> tuple[LogDir, Counter[str]]:
     """The log directory by another handle, and how often that opens the table of each topic."""
     times: Counter[str] = Counter()
 
-    def counted(storage: Storage, directory: str, version: int | None) -> OpenedTable:
+    def counted(storage: Storage, directory: str, version: int | None) -> TableVersion:
         times[directory.rpartition("/")[2]] += 1
         return open_table(storage, directory, version)
 

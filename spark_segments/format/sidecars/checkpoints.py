@@ -49,9 +49,7 @@ def leader_epochs_bytes(epochs: Iterable[tuple[int, int]]) -> bytes:
     return _checkpoint_bytes(f"{epoch} {start_offset}" for epoch, start_offset in epochs)
 
 
-def leader_epochs_of(
-    batches: BatchTable, epochs: tuple[tuple[int, int], ...] = (), *, offset_shift: int = 0
-) -> tuple[tuple[int, int], ...]:
+def leader_epochs_of(batches: BatchTable, epochs: tuple[tuple[int, int], ...] = ()) -> tuple[tuple[int, int], ...]:
     """`epochs`, and the epochs that begin in `batches`, the next in the log. Each starts at a batch's base offset.
 
     The rule is that of Kafka's recovery: only an epoch above all earlier epochs counts. Magic 0 and 1 have no epochs.
@@ -60,7 +58,7 @@ def leader_epochs_of(
     so_far = np.maximum.accumulate(np.concatenate(([latest], batches.leader_epoch)))
     result = list(epochs)
     for row in np.flatnonzero(so_far[1:] > so_far[:-1]):
-        _assign(result, int(batches.leader_epoch[row]), int(batches.base_offset[row]) + offset_shift)
+        _assign(result, int(batches.leader_epoch[row]), int(batches.base_offset[row]))
     return tuple(result)
 
 

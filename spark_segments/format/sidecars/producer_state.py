@@ -173,12 +173,12 @@ class ProducerState:
         """The first offset of the oldest open transaction, else the log end. Committed reads stop before it."""
         return next(iter(self._under_way.values()), log_end_offset)
 
-    def expire(self, now_ms: int, expiration_ms: int = DEFAULT_EXPIRATION_MS) -> None:
-        """Forgets producers that have written nothing for `expiration_ms` and have no open transaction."""
+    def expire(self, now_ms: int) -> None:
+        """Forgets producers that have written nothing for DEFAULT_EXPIRATION_MS and have no open transaction."""
         self._entries = {
             producer_id: entry
             for producer_id, entry in self._entries.items()
-            if entry.current_txn_first_offset != NO_OFFSET or now_ms - entry.timestamp < expiration_ms
+            if entry.current_txn_first_offset != NO_OFFSET or now_ms - entry.timestamp < DEFAULT_EXPIRATION_MS
         }
 
 

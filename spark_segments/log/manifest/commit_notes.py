@@ -23,7 +23,7 @@ import pyarrow as pa
 
 from spark_segments.errors import SegmentsError
 from spark_segments.log.manifest.row_files import FileChange, NamedFile, RowFile
-from spark_segments.storage import FileInfo, Storage
+from spark_segments.storage import Storage
 
 RECOVERY_DIRECTORY = "_recovery"
 
@@ -133,11 +133,11 @@ def mark(storage: Storage, topic: str, name: NoteName) -> None:
     pool.shutdown(wait=False)
 
 
-def notes_of(storage: Storage, topic: str, listed: Iterable[FileInfo] | None = None) -> CommitNotes:
-    """The notes that are there, damaged ones too. `listed`: a listing of `recovery_directory`, by default a new one."""
+def notes_of(storage: Storage, topic: str) -> CommitNotes:
+    """The notes that are there, damaged ones too."""
     notes: dict[int, list[NoteName]] = {}
     marked = set()
-    for info in storage.list(recovery_directory(topic)) if listed is None else listed:
+    for info in storage.list(recovery_directory(topic)):
         match = _NAME.fullmatch(info.path.rpartition("/")[2])
         if match is not None:
             name = NoteName(int(match[1]), match[2])

@@ -129,7 +129,7 @@ class DeltaLog:
         opened = self._open_table(self._storage, self._directory, version)
         check_readable(opened.protocol, self._storage.location(self._directory))
         self._check_no_empty_commit(opened.version)
-        return TableVersion(opened.version, opened.files, opened.protocol, opened.metadata, moment)
+        return dataclasses.replace(opened, latest_at=moment)
 
     def following(self, base: TableVersion) -> list[TableVersion]:
         """`base`, seen again, and the versions after it, by reading their commits alone. The last one is the latest.

@@ -39,6 +39,9 @@ class VersionTakenError(CommitFailedError):
     """The version is taken: by another commit, or by this same commit where an earlier reply was lost."""
 
 
+LONG_AGO = Moment(0.0, 0.0)
+
+
 @dataclass(frozen=True)
 class TableVersion:
     """A version of a table, as it was opened, followed or committed. Never changes.
@@ -51,7 +54,7 @@ class TableVersion:
     files: Sequence[RowFile]
     protocol: Mapping[str, Any]
     metadata: Mapping[str, Any]
-    latest_at: Moment
+    latest_at: Moment = LONG_AGO
     commit_info: Mapping[str, Any] = field(default_factory=dict)
 
     def after(self, actions: Iterable[Action], latest_at: Moment) -> TableVersion:
@@ -70,35 +73,25 @@ class TableVersion:
         )
 
 
-NO_TABLE = TableVersion(-1, (), {}, {}, Moment(0.0, 0.0))
+NO_TABLE = TableVersion(-1, (), {}, {})
 """What the first version of a table comes after."""
 
 
 _FAILURES = (delta_errors.DeltaError, OSError, ValueError)
 
 
-@dataclass(frozen=True, slots=True)
-class OpenedTable:
-    """A version of a table as it was read. `protocol`, `metadata`: as Delta's actions have them."""
-
-    version: int
-    files: list[RowFile]
-    protocol: dict[str, Any]
-    metadata: dict[str, Any]
-
-
-OpenTable = Callable[[Storage, str, int | None], OpenedTable]
+OpenTable = Callable[[Storage, str, int | None], TableVersion]
 """Opens a version of the table in a directory, None: the latest. Raises as `DeltaLog.open` does."""
 
 
-def open_table(storage: Storage, directory: str, version: int | None) -> OpenedTable:
+def open_table(storage: Storage, directory: str, version: int | None) -> TableVersion:
     """An `OpenTable` by delta-rs."""
     uri, options = storage.delta_uri(directory)
     location = storage.location(directory)
     try:
         with native("delta-rs"):
             table = DeltaTable(uri, version=version, storage_options=options or None)
-            opened = OpenedTable(table.version(), _files(table), _protocol(table), _metadata(table))
+            opened = TableVersion(table.version(), _files(table), _protocol(table), _metadata(table))
         if version is not None and table.version() != version:
             raise FileNotFoundError(f"Version {version} is not there: delta-rs opened {table.version()}")
         return opened
