@@ -12,7 +12,7 @@ MOST_OF_A_KIND = 20
 """How many findings with the same message are kept for a topic; further findings are only counted."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
     """A fault. `path` is relative to the log directory, `byte_position` a byte of the file; None where neither applies.
 
@@ -24,9 +24,9 @@ class Finding:
     topic: str
     partition: int | None
     path: str | None
-    byte_position: int | None
-    expected: object
-    found: object
+    byte_position: int | None = None
+    expected: object = None
+    found: object = None
     message: str
     rebuilds: str | None = None
     rule: str | None = None
@@ -73,48 +73,19 @@ class Findings:
         severity: str = ERROR,
         partition: int | None = None,
         path: str | None = None,
-        byte_position: int | None = None,
-        expected: object = None,
-        found: object = None,
-        rebuilds: str | None = None,
-        rule: str | None = None,
+        **facts: Any,
     ) -> None:
-        """Adds a finding; beyond MOST_OF_A_KIND of the same message it is only counted."""
+        """Adds a finding; beyond MOST_OF_A_KIND of the same message it is only counted. `facts`: its other fields."""
         count = self._of_kind[message] = self._of_kind.get(message, 0) + 1
         if count > MOST_OF_A_KIND:
             self.left_out += 1
             return
-        self.found.append(
-            Finding(
-                severity,
-                self.topic,
-                self.partition if partition is None else partition,
-                self.path if path is None else path,
-                byte_position,
-                expected,
-                found,
-                message,
-                rebuilds,
-                rule,
-            )
-        )
+        partition = self.partition if partition is None else partition
+        path = self.path if path is None else path
+        finding = Finding(severity=severity, topic=self.topic, partition=partition, path=path, message=message, **facts)
+        self.found.append(finding)
 
-    def add_error(
-        self,
-        error: SegmentsError,
-        *,
-        rebuilds: str | None = None,
-        severity: str = ERROR,
-        rule: str | None = None,
-    ) -> None:
+    def add_error(self, error: SegmentsError, **facts: Any) -> None:
         """Adds an error as a finding."""
-        self.add(
-            error.message,
-            severity=severity,
-            path=error.path,
-            byte_position=error.byte_position,
-            expected=error.expected,
-            found=error.found,
-            rebuilds=rebuilds,
-            rule=rule,
-        )
+        facts |= {"byte_position": error.byte_position, "expected": error.expected, "found": error.found}
+        self.add(error.message, path=error.path, **facts)

@@ -6,7 +6,7 @@ Missing indexes and indexes of a wrong size are found where files are compared w
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -29,11 +29,19 @@ from spark_segments.log.manifest.rows import Segment
 from spark_segments.log.segment.file import errors_from
 
 
-def segment_index(segment: Segment, is_time_index: bool) -> tuple[str, int, int]:
-    """(path of the file with the index entries, position of the first, bytes of each)"""
-    if is_time_index:
-        return segment.time_index_path, segment.time_index_position, TIME_ENTRY_BYTES
-    return segment.index_path, segment.index_position or 0, OFFSET_ENTRY_BYTES
+@dataclass(slots=True)
+class _Index:
+    """An index of a segment: the file with its entries, the position of the first, the bytes of each. `content`: their
+    bytes, None where they could not be read; `check`: None where they could not be parsed. `rule`: of true entries.
+    """
+
+    name: str
+    rule: str
+    path: str
+    first_position: int
+    entry_bytes: int
+    content: bytes | None
+    check: OffsetIndexCheck | TimeIndexCheck | None = None
 
 
 class IndexLook:
@@ -51,9 +59,10 @@ class IndexLook:
         findings: Findings,
     ) -> None:
         self._segment, self._limits, self._findings = segment, limits, findings
-        self._index, self._time_index = index, time_index
-        self._index_check: OffsetIndexCheck | None = None
-        self._time_index_check: TimeIndexCheck | None = None
+        first_position = segment.index_position or 0
+        self._index = _Index("offset", "I2", segment.index_path, first_position, OFFSET_ENTRY_BYTES, index)
+        first_position, path = segment.time_index_position, segment.time_index_path
+        self._time_index = _Index("time", "I4", path, first_position, TIME_ENTRY_BYTES, time_index)
         self._look_up_check: TimeLookUpCheck | None = None
         self._builder: IndexBuilder | None = IndexBuilder(
             segment.name_offset, limits.index_interval_bytes, limits.segment_index_bytes
@@ -61,34 +70,33 @@ class IndexLook:
         self._open_checks()
 
     def _open_checks(self) -> None:
-        segment = self._segment
+        segment, index, time_index = self._segment, self._index, self._time_index
         offsets = times = None
         try:
-            if self._index is not None:
-                with errors_from(segment.index_position or 0):
-                    offsets = parse_offset_index(self._index, path=segment.index_path)
-                self._index_check = OffsetIndexCheck(offsets, segment.name_offset)
-                self._check_used(False, self._index, len(offsets[0]))
-            if self._time_index is not None:
-                with errors_from(segment.time_index_position):
-                    times = parse_time_index(self._time_index, path=segment.time_index_path)
-                if self._time_index == bytes(TIME_ENTRY_BYTES):  # the row names it: an entry, and no tail of zeros
+            if index.content is not None:
+                with errors_from(index.first_position):
+                    offsets = parse_offset_index(index.content, path=index.path)
+                index.check = OffsetIndexCheck(offsets, segment.name_offset)
+                self._check_used(index, len(offsets[0]))
+            if time_index.content is not None:
+                with errors_from(time_index.first_position):
+                    times = parse_time_index(time_index.content, path=time_index.path)
+                if time_index.content == bytes(TIME_ENTRY_BYTES):  # the row names it: an entry, and no tail of zeros
                     times = np.zeros(1, np.int64), np.zeros(1, np.int32)
-                self._time_index_check = TimeIndexCheck(times, segment.name_offset)
-                self._check_used(True, self._time_index, len(times[0]))
+                time_index.check = TimeIndexCheck(times, segment.name_offset)
+                self._check_used(time_index, len(times[0]))
         except CorruptBatchError as error:
             self._findings.add_error(error, rebuilds=segment.place, rule="I9")
         if offsets is not None and times is not None:
             self._look_up_check = TimeLookUpCheck(times, offsets)
 
-    def _check_used(self, is_time_index: bool, content: bytes, entries: int) -> None:
+    def _check_used(self, index: _Index, entries: int) -> None:
         """Only an index that a broker is writing to ends in zeros. A row counts the used bytes alone."""
-        path, first_position, entry_bytes = segment_index(self._segment, is_time_index)
-        used_bytes = entries * entry_bytes
-        if used_bytes != len(content):
-            message, expected = "The index does not end with an entry", f"entries up to byte {len(content)}"
-            found, byte_position = "zeros, or a part of an entry", first_position + used_bytes
-            self._add(message, rule="I9", path=path, byte_position=byte_position, expected=expected, found=found)
+        used_bytes, size = entries * index.entry_bytes, len(index.content or b"")
+        if used_bytes != size:
+            message, expected = "The index does not end with an entry", f"entries up to byte {size}"
+            at = {"path": index.path, "byte_position": index.first_position + used_bytes}
+            self._add(message, rule="I9", **at, expected=expected, found="zeros, or a part of an entry")
 
     def _add(self, message: str, **finding: Any) -> None:
         self._findings.add(message, rebuilds=self._segment.place, **finding)
@@ -96,7 +104,7 @@ class IndexLook:
     def add(self, batches: BatchTable) -> None:
         """Adds the next batches of the file. Raises CorruptBatchError for a batch that no index can hold."""
         batches = self._of_segment(batches)
-        for check in (self._index_check, self._time_index_check, self._look_up_check):
+        for check in (self._index.check, self._time_index.check, self._look_up_check):
             if check is not None:
                 check.add(batches)
         if self._builder is not None:
@@ -114,25 +122,20 @@ class IndexLook:
     def check_entries(self) -> bool:
         """Whether both indexes are there and all their entries are true for the batches seen."""
         before = len(self._findings.found)
-        if self._index_check is not None:
-            message = "An entry of the offset index is not true"
-            self._untrue(message, False, self._index_check.untrue())
-        if self._time_index_check is not None:
-            message = "An entry of the time index is not true"
-            self._untrue(message, True, self._time_index_check.untrue())
+        for index in (self._index, self._time_index):
+            if index.check is not None:
+                self._untrue(f"An entry of the {index.name} index is not true", index, index.check.untrue())
         if self._look_up_check is not None and len(self._findings.found) == before:
             message = "A look-up by this entry begins behind a record that is not older"
-            self._untrue(message, True, self._look_up_check.misled())
-        return len(self._findings.found) == before and self._index is not None and self._time_index is not None
+            self._untrue(message, self._time_index, self._look_up_check.misled())
+        is_whole = self._index.content is not None and self._time_index.content is not None
+        return is_whole and len(self._findings.found) == before
 
-    def _untrue(self, message: str, is_time_index: bool, numbers: np.ndarray) -> None:
-        path, first_position, entry_bytes = segment_index(self._segment, is_time_index)
-        rule, expected = "I4" if is_time_index else "I2", "what a scan of the .log finds"
+    def _untrue(self, message: str, index: _Index, numbers: np.ndarray) -> None:
         for number in numbers:
-            byte_position = first_position + int(number) * entry_bytes
-            self._add(
-                message, rule=rule, path=path, byte_position=byte_position, expected=expected, found="something else"
-            )
+            at = {"path": index.path, "byte_position": index.first_position + int(number) * index.entry_bytes}
+            expected = "what a scan of the .log finds"
+            self._add(message, rule=index.rule, **at, expected=expected, found="something else")
 
     def check_rebuilt(self, max_timestamp_ms: int, *, by_broker: bool, steps: Iterable[WalkStep]) -> None:
         """Compares indexes that this package wrote with a rebuild. For Kafka's indexes true entries suffice.
@@ -142,24 +145,24 @@ class IndexLook:
         segment.index.bytes may have changed since the file was written, so values that the entries imply are tried as
         well.
         """
-        if self._builder is None or self._index is None or self._time_index is None:
+        index, time_index = self._index, self._time_index
+        if self._builder is None or index.content is None or time_index.content is None:
             return
-        said = (self._index, self._time_index)
+        said = (index.content, time_index.content)
         rebuilt = self._builder.finish()
         if rebuilt == said:
             return
-        if not self._time_index and max_timestamp_ms >= 0:
-            self._not_rebuilt(True, "at least one entry", "none")
-        if by_broker or said in self._rebuilt_with_others(len(self._index), len(self._time_index), steps):
+        if not time_index.content and max_timestamp_ms >= 0:
+            self._not_rebuilt(time_index, "at least one entry", "none")
+        if by_broker or said in self._rebuilt_with_others(len(index.content), len(time_index.content), steps):
             return
-        for is_time_index, true, there in zip((False, True), rebuilt, said, strict=True):
+        for wrong, true, there in zip((index, time_index), rebuilt, said, strict=True):
             if true != there:
                 expected = f"{len(true)} bytes as the .log gives them"
-                self._not_rebuilt(is_time_index, expected, f"{len(there)} other bytes")
+                self._not_rebuilt(wrong, expected, f"{len(there)} other bytes")
 
-    def _not_rebuilt(self, is_time_index: bool, expected: str, found: str) -> None:
-        path, byte_position, _ = segment_index(self._segment, is_time_index)
-        at = {"path": path, "byte_position": byte_position, "severity": Findings.WARNING}
+    def _not_rebuilt(self, index: _Index, expected: str, found: str) -> None:
+        at = {"path": index.path, "byte_position": index.first_position, "severity": Findings.WARNING}
         self._add("The index is not what its .log gives", rule="I3", **at, expected=expected, found=found)
 
     def _rebuilt_with_others(
@@ -167,8 +170,8 @@ class IndexLook:
     ) -> list[tuple[bytes, bytes]]:
         """The indexes rebuilt with each pair of settings that can give these sizes, in one walk of the file."""
         intervals: set[int | None] = {self._limits.index_interval_bytes}
-        if self._index_check is not None:
-            intervals |= {self._index_check.interval_bytes(), self._index_check.interval_bytes(full=True)}
+        if isinstance(self._index.check, OffsetIndexCheck):
+            intervals |= {self._index.check.interval_bytes(), self._index.check.interval_bytes(full=True)}
         # A time index keeps its last slot for the end; where neither index was full, any limit above them will do.
         limits = {INT_MAX, index_bytes, index_bytes + OFFSET_ENTRY_BYTES - 1}
         limits |= {time_index_bytes, time_index_bytes + TIME_ENTRY_BYTES}
