@@ -167,27 +167,34 @@ def check_same(name: str, topic_id: str | None, cluster_id: str | None, topic: S
         )
 
 
+@dataclass(frozen=True, slots=True)
+class CopiedTopic:
+    """The `topic` of a cluster that is copied into the topic `name` here."""
+
+    topic: SourceTopic
+    name: str
+    storage: Storage
+    limits: SegmentLimits
+    patience_seconds: float
+
+
 class PartitionsCapture:
     """Partitions of a topic that are copied together, by one client.
 
-    `name`: of the topic here. `rate`: of all that these and others take. `told` is called after each answer.
+    `rate`: of all that these and others take. `told` is called after each answer.
     """
 
     def __init__(
         self,
-        storage: Storage,
+        copied: CopiedTopic,
         source: SourceCluster,
-        topic: SourceTopic,
-        name: str,
-        limits: SegmentLimits,
         parts: Iterable[CapturedPartition],
-        patience_seconds: float,
         rate: RateLimit,
         told: Callable[[], None] = lambda: None,
     ) -> None:
-        self._storage, self._source, self._topic, self._name, self._limits = storage, source, topic, name, limits
+        self._copied, self._source, self._rate, self._told = copied, source, rate, told
+        self._topic, self._name, self._storage = copied.topic, copied.name, copied.storage
         self._parts = {part.number: part for part in parts}
-        self._patience, self._rate, self._told = patience_seconds, rate, told
         self._writers: dict[int, SegmentWriter] = {}
         self._fetched: dict[int, tuple[Window, int]] = {}  # to be written, and where a segment begins that they begin
         self._asked: dict[int, tuple[dict[int, CapturedPartition], Future[dict[int, Fetched]]]] = {}
@@ -223,7 +230,7 @@ class PartitionsCapture:
                 opened = part.producers.open_transactions()
                 return missing_ends(self._source, self._topic, part.number, opened, part.next_offset)
 
-            part.ends, part.markers_at_ms = patient(ask, self._patience), now_ms
+            part.ends, part.markers_at_ms = patient(ask, self._copied.patience_seconds), now_ms
 
     def _give_up(self, *error: object) -> None:
         for writer in self._writers.values():
@@ -238,7 +245,7 @@ class PartitionsCapture:
                 moved, problem = self._step()
                 if moved:
                     answered, pause = time.monotonic(), FIRST_PAUSE_SECONDS
-                elif time.monotonic() - answered > self._patience:
+                elif time.monotonic() - answered > self._copied.patience_seconds:
                     return problem or SourceError("The cluster gives no batches")
                 elif self._due():
                     time.sleep(pause)
@@ -470,9 +477,9 @@ class PartitionsCapture:
             writer = self._writers.get(part.number)
             if writer is None:
                 base = int(batches.base_offset[done]) if done else base
-                writer = SegmentWriter(self._storage, self._name, part.number, base, limits=self._limits)
+                writer = SegmentWriter(self._storage, self._name, part.number, base, limits=self._copied.limits)
                 self._writers[part.number] = writer.__enter__()
-            count = _fitting(batches, done, writer, self._limits.segment_bytes)
+            count = _fitting(batches, done, writer, self._copied.limits.segment_bytes)
             if not count:
                 self._close_writer(part)
                 continue

@@ -27,6 +27,7 @@ from spark_segments.kafka.imported_settings import kept_settings
 from spark_segments.kafka_protocol.capture_options import CaptureOptions, Divergence
 from spark_segments.kafka_protocol.partition_capture import (
     CapturedPartition,
+    CopiedTopic,
     DivergedError,
     PartitionsCapture,
     check_same,
@@ -49,7 +50,6 @@ from spark_segments.log import (
     TopicRow,
 )
 from spark_segments.progress import Progress
-from spark_segments.storage import Storage
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -75,21 +75,16 @@ _LATE = (
 class _Copy:
     """Task function: copies partitions by a client of its own. Gives them back, and what kept it from more."""
 
-    storage: Storage
+    copied: CopiedTopic
     servers: str
     options: CaptureOptions
-    topic: SourceTopic
-    name: str
-    limits: SegmentLimits
     tasks: int
 
     def __call__(self, parts: list[CapturedPartition]) -> tuple[list[CapturedPartition], SegmentsError | None]:
         options = self.options
         rate = RateLimit(None if options.max_rate is None else max(1, options.max_rate // self.tasks))
         with SourceCluster(self.servers, options.client_config, options.answer_seconds) as source:
-            work = PartitionsCapture(
-                self.storage, source, self.topic, self.name, self.limits, parts, options.patience_seconds, rate
-            )
+            work = PartitionsCapture(self.copied, source, parts, rate)
             problem = work.run(rate.within(_COMMIT_SECONDS, COMMIT_BYTES))
             rate.wait()
         return parts, problem
@@ -157,7 +152,8 @@ class TopicCapture:
 
     def _copy(self) -> None:
         """Copies and commits in turns, until all is here."""
-        limits = SegmentLimits.of(self._config)
+        limits, patience_seconds = SegmentLimits.of(self._config), self._options.patience_seconds
+        copied = CopiedTopic(self._topic, self.name, self._log.storage, limits, patience_seconds)
         begun = {number: part.next_offset for number, part in self._parts.items()}
 
         def told() -> None:
@@ -166,16 +162,13 @@ class TopicCapture:
                 total = sum((part.goal or part.next_offset) - begun[number] for number, part in self._parts.items())
                 self._progress(done, max(done, total))
 
-        storage, options, parts = self._log.storage, self._options, self._parts.values()
-        here = PartitionsCapture(
-            storage, self._source, self._topic, self.name, limits, parts, options.patience_seconds, self._rate, told
-        )
+        here = PartitionsCapture(copied, self._source, self._parts.values(), self._rate, told)
         while due := [part for part in self._parts.values() if part.is_due]:
             if self._spark is None:
                 problem = here.run(self._rate.within(_COMMIT_SECONDS, COMMIT_BYTES))
             else:
                 tasks = min(len(due), task_slots(self._spark))
-                copy = _Copy(storage, self._source.servers, options, self._topic, self.name, limits, tasks)
+                copy = _Copy(copied, self._source.servers, self._options, tasks)
                 done = run_tasks(copy, [due[n::tasks] for n in range(tasks)], self._spark)
                 self._parts |= {part.number: part for parts, _ in done for part in parts}
                 problem = next((error for _, error in done if error is not None), None)
