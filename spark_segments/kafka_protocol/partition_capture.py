@@ -17,7 +17,7 @@ import numpy as np
 
 from spark_segments.config import SegmentLimits
 from spark_segments.errors import CorruptBatchError, SegmentsError
-from spark_segments.format.batches import BatchTable, scan_batches
+from spark_segments.format.batches import scan_batches
 from spark_segments.format.legacy import opened
 from spark_segments.format.sidecars.checkpoints import leader_epochs_of
 from spark_segments.format.sidecars.producer_state import (
@@ -479,7 +479,7 @@ class PartitionsCapture:
                 base = int(batches.base_offset[done]) if done else base
                 writer = SegmentWriter(self._storage, self._name, part.number, base, limits=self._copied.limits)
                 self._writers[part.number] = writer.__enter__()
-            count = _fitting(batches, done, writer, self._copied.limits.segment_bytes)
+            count = writer.fitting(batches, done)
             if not count:
                 self._close_writer(part)
                 continue
@@ -529,13 +529,3 @@ class PartitionsCapture:
                 if last < epoch or end < offset:
                     part.problem = self._diverged(part, offset, last, end)
                     return
-
-
-def _fitting(batches: BatchTable, start: int, writer: SegmentWriter, segment_bytes: int) -> int:
-    """How many batches from `start` on a segment has room for; one at least where it is empty."""
-    sizes = np.cumsum(batches.size[start:]) + writer.log_bytes
-    by_size = int(np.searchsorted(sizes, segment_bytes, side="right"))
-    if not writer.log_bytes:
-        by_size = max(by_size, 1)
-    reach = writer.base_offset + SegmentWriter.MAX_RELATIVE_OFFSET
-    return int(np.searchsorted(batches.last_offset[start : start + by_size], reach, side="right"))

@@ -38,44 +38,16 @@ class _PieceWriter(io.FileIO):
         return super().write(memoryview(data)[:WRITE_BYTES])
 
 
-def link_new_file(path: str, data: Any, *, is_forced: bool = False) -> bool:
-    """Makes a file whole, or not at all: of several makers of the same name, one succeeds. False where the file system
-    has no way to do that: nothing was done. `is_forced`: a power loss never leaves the name without the bytes.
-
-    Raises FileExistsError where the file is there already, OSError for any other failure.
-    """
-    staged = os.path.join(os.path.dirname(path), f"{uuid.uuid4().hex}.tmp")
-    try:
-        with open(staged, "xb") as file:
-            file.write(data)
-            if is_forced:
-                file.flush()
-                _force(file.fileno())
-        try:
-            os.link(staged, path)
-        except FileExistsError:
-            if os.stat(staged).st_nlink < 2:  # NFS may have lost its reply to this very link
-                raise
-        except OSError as error:
-            if error.errno in _NO_LINKS:
-                return _rename_to_free_name(staged, path)
-            raise
-    finally:
-        with contextlib.suppress(OSError):  # vacuum takes what is left
-            os.unlink(staged)
-    return True
-
-
-def _rename_to_free_name(staged: str, path: str) -> bool:
-    """Linux's renameat2 with RENAME_NOREPLACE. False where the system or the file system does not have it."""
+def _rename_to_free_name(staged: str, path: str) -> None:
+    """Linux's renameat2 with RENAME_NOREPLACE. Raises OSError where the system or the file system does not have it."""
     rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
-    if rename is None:
-        return False
-    if rename(_AT_FDCWD, os.fsencode(staged), _AT_FDCWD, os.fsencode(path), _RENAME_NOREPLACE) == 0:
-        return True
-    number = ctypes.get_errno()
+    number = errno.ENOSYS
+    if rename is not None:
+        if rename(_AT_FDCWD, os.fsencode(staged), _AT_FDCWD, os.fsencode(path), _RENAME_NOREPLACE) == 0:
+            return
+        number = ctypes.get_errno()
     if number in (*_NO_LINKS, errno.EINVAL):
-        return False
+        raise OSError(errno.EOPNOTSUPP, "It can neither link nor rename a file to a name that is free", path)
     raise OSError(number, os.strerror(number), path)  # FileExistsError, where the number says so
 
 
@@ -185,8 +157,25 @@ class LocalFiles:
 
     def create(self, path: str, data: Any, *, is_forced: bool = True) -> None:
         os.makedirs(os.path.dirname(path), exist_ok=True)
-        if not link_new_file(path, data, is_forced=is_forced):
-            raise OSError(errno.EOPNOTSUPP, "It can neither link nor rename a file to a name that is free", path)
+        staged = os.path.join(os.path.dirname(path), f"{uuid.uuid4().hex}.tmp")
+        try:
+            with open(staged, "xb") as file:
+                file.write(data)
+                if is_forced:
+                    file.flush()
+                    _force(file.fileno())
+            try:
+                os.link(staged, path)
+            except FileExistsError:
+                if os.stat(staged).st_nlink < 2:  # NFS may have lost its reply to this very link
+                    raise
+            except OSError as error:
+                if error.errno not in _NO_LINKS:
+                    raise
+                _rename_to_free_name(staged, path)
+        finally:
+            with contextlib.suppress(OSError):  # vacuum takes what is left
+                os.unlink(staged)
 
     def force(self, paths: Iterable[str], root: str) -> None:
         files = list(dict.fromkeys(paths))

@@ -50,7 +50,7 @@ class SegmentWriter:
         self._stem = stem or Segment.new_stem(topic, partition, base_offset)
         self._name_is_shared = stem is not None
         self._built = SegmentBuilder(base_offset, limits)
-        self._forced = limits.forced
+        self._limits = limits
         self._log = storage.stream(self._stem + LOG_SUFFIX, unique=stem is None)
         self._aborted: list[AbortedTransactions] = []
 
@@ -63,6 +63,15 @@ class SegmentWriter:
     def next_offset(self) -> int:
         """The offset after the last one appended, in the file's offsets."""
         return self._built.figures.next_offset
+
+    def fitting(self, batches: BatchTable, start: int, shift: int = 0) -> int:
+        """How many batches from row `start` on there is room for, if `shift` is added to their offsets: one at least in
+        an empty segment.
+        """
+        sizes = np.cumsum(batches.size[start:])
+        by_size = int(np.searchsorted(sizes, self._limits.segment_bytes - self.log_bytes, side="right"))
+        ends = batches.last_offset[start : start + (by_size if self.log_bytes else max(by_size, 1))]
+        return int(np.searchsorted(ends, self.base_offset + self.MAX_RELATIVE_OFFSET - shift, side="right"))
 
     def __enter__(self) -> SegmentWriter:
         return self
@@ -96,7 +105,7 @@ class SegmentWriter:
         if txn_index:
             sidecars.append((self._stem + TXN_INDEX_SUFFIX, txn_index))
         self._storage.write_all(sidecars, unique=not self._name_is_shared)
-        if self._forced:
+        if self._limits.forced:
             self._storage.force([self._stem + LOG_SUFFIX, *(path for path, _ in sidecars)])
         return self._built.figures.row(
             topic_id=topic_id,
@@ -174,26 +183,19 @@ class ChunkWriter:
         while start < len(batches):
             if self._writer is None:
                 self._writer = SegmentWriter(self._storage, self._topic, self._partition, 0, limits=self._limits)
-            fitting = self._fitting(batches, start)
-            if fitting == 0 and self._writer.log_bytes:
+            shift = self._writer.next_offset - int(batches.base_offset[start])
+            fitting = self._writer.fitting(batches, start, shift)
+            if fitting == 0:
                 self.close()
                 continue
-            piece = batches.take(slice(start, start + max(1, fitting)))
-            data, moved = _rebased(encoded.buffer, piece, self._writer.next_offset - int(piece.base_offset[0]))
+            piece = batches.take(slice(start, start + fitting))
+            data, moved = _rebased(encoded.buffer, piece, shift)
             self._writer.append(data, moved)
             if encoded.tombstones:
                 whole = len(piece) == len(batches)
                 count = encoded.tombstones if whole else count_tombstones(encoded.buffer, piece)
                 self._writer.add_tombstones(count)
             start += len(piece)
-
-    def _fitting(self, batches: BatchTable, start: int) -> int:
-        """How many batches from `start` on the open chunk has room for."""
-        assert self._writer is not None
-        sizes = np.cumsum(batches.size[start:])
-        fitting = int(np.searchsorted(sizes, self._limits.segment_bytes - self._writer.log_bytes, side="right"))
-        ends = batches.last_offset[start : start + fitting] - batches.base_offset[start] + self._writer.next_offset
-        return int(np.searchsorted(ends, SegmentWriter.MAX_RELATIVE_OFFSET, side="right"))
 
     def close(self) -> list[Segment]:
         """Ends the open chunk. The rows of all chunks written, in order, each beginning at offset 0."""

@@ -65,13 +65,13 @@ def test_a_commit_that_a_full_disk_refuses_did_not_happen(tmp_path, monkeypatch,
     log.create_topic("orders", config=flush)
     log.topic("orders").append([{"value": "a"}])
     with monkeypatch.context() as full:
-        full.setattr(local, "link_new_file", no_space)
+        full.setattr(local.LocalFiles, "create", no_space)
         with pytest.raises(StorageError, match=r"No space left.*Nothing was committed"):
             log.topic("orders").append([{"value": "b"}])
     assert log.topic("orders").append([{"value": "b"}]) == {0: (1, 1)}
 
 
-def no_space(*_: object, **__: object) -> bool:
+def no_space(*_: object, **__: object) -> None:
     raise OSError(errno.ENOSPC, "No space left on device")
 
 
