@@ -773,7 +773,7 @@ MUTANTS = (
         "durability",
         "files of an append are not forced",
         "log/segment/writer.py",
-        "        if self._forced:\n",
+        "        if self._limits.forced:\n",
         "        if False:\n",
         "tests/log/test_forced_appends.py::test_a_task_has_forced_its_chunks_when_it_hands_them_over",
     ),
