@@ -27,8 +27,8 @@ NODE_ID = 1
 """The only broker of the cluster that clients see."""
 
 _DESCRIBES_TOPICS = (3, 32, 75)
-"""Metadata, DescribeConfigs and DescribeTopicPartitions say of a name that no topic can have it. To all others a topic
-of that name is an unknown one, as it is for Kafka.
+"""Metadata, DescribeConfigs and DescribeTopicPartitions answer that a name is invalid. All other APIs answer that the
+topic is unknown, as Kafka does.
 """
 
 
@@ -52,13 +52,13 @@ class Api:
 
 @dataclass(slots=True, weakref_slot=True, eq=False)
 class Call:
-    """A request on its way to its answer, which is asked for again and again until there is one.
+    """A request that waits for its response. Its handler is called again and again until it returns one.
 
-    `address`: where clients reach the server, as they see it. `served`: {API key: versions}. `sends_files`: parts of an
-    answer may be ranges of files. `hold`: whether the answer may have so many bytes in memory; `room`: of those that it
-    would like to have, how many it may. `go_on`: has the answer asked for again. `state`: what it notes for then.
-    `is_gone`: the client has ended its connection. `is_last`: it waits no more. `late_seconds`: when (time.monotonic())
-    its look-ups end. `afterwards`: what is done when the answer has been sent, while the client takes it.
+    `address`: the address of the server as clients see it. `served`: {API key: versions}. `sends_files`: parts of a
+    response may be ranges of files. `hold`: whether the response may have so many bytes in memory; `room`: how many of
+    the bytes that it asks for it may have. `go_on`: has the handler called again. `state`: what the handler keeps for
+    that call. `is_gone`: the client has ended its connection. `is_last`: the request waits no longer. `late_seconds`:
+    when (time.monotonic()) its look-ups end. `afterwards`: work for the time after the response has been sent.
     """
 
     request: Request
@@ -86,7 +86,7 @@ class Call:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def begin(self) -> None:
-        """An answer is asked for: whoever wakes the call from now on has it asked for again."""
+        """Marks the call of the handler as begun: a wake-up from now on has the handler called again."""
         self.late_seconds = time.monotonic() + self.limits.request_seconds
         self.warnings.clear()
         self.afterwards.clear()

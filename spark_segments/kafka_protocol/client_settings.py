@@ -1,7 +1,7 @@
 """Settings of clients by their Kafka names, and what kafka-python and librdkafka call them. No error shows a value.
 
-A file of another client is taken as it is: what changes nothing here is passed over with a line, as Java's clients do.
-A setting of TLS or of logins that is not known is an error, since the connection would be another one without it.
+A file for another client can be used without changes: a setting without effect here is skipped with a line of output,
+as Java's clients do. An unknown setting of TLS or logins is an error, since the connection would differ without it.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class _TokenProvider(AbstractTokenProvider):  # type: ignore[misc]
     def token(self) -> str:
         try:
             return self._tokens.token()[0]
-        except SegmentsError as error:  # it ends the connection, by which it is told
+        except SegmentsError as error:  # it ends the connection, whose error shows it
             raise errors.SaslAuthenticationFailedError(str(error)) from None
 
 
@@ -134,7 +134,7 @@ def _of_jaas(text: str, name: str) -> str | None:
 
 
 def _checked(settings: Mapping[str, str]) -> dict[str, str]:
-    """Settings of names in _OPTIONS; those of a JAAS text by librdkafka's names."""
+    """Settings with names in _OPTIONS. Settings out of a JAAS text have librdkafka's names."""
     if (mechanism := _mechanism(settings)) is not None and mechanism.upper() not in _MECHANISMS:
         hint = "For MSK, use SCRAM or mutual TLS, which it has, too" if mechanism == "AWS_MSK_IAM" else None
         raise InvalidOptionError(

@@ -80,7 +80,7 @@ class Connection:
 
     @property
     def has_input(self) -> bool:
-        """Whether the next request is here, or bytes of it that no selector tells of."""
+        """Whether the next request has been received, or bytes of it that no selector reports."""
         if isinstance(self.socket, ssl.SSLSocket) and self.socket.pending():
             return True
         return len(self._input) >= SIZE.size and len(self._input) >= SIZE.size + SIZE.unpack_from(self._input)[0]
@@ -100,7 +100,7 @@ class Connection:
         return self._sent_bytes / (now - self._sending_since)
 
     def watch(self, poll: select.poll) -> None:
-        """Adds this connection to a poll that tells of those whose client is gone."""
+        """Adds this connection to a poll that reports the connections whose clients are gone."""
         poll.register(self.number, _GONE & ~(select.POLLHUP | select.POLLERR))
 
     def hold(self, size: int) -> bool:

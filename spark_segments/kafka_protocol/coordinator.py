@@ -1,7 +1,7 @@
 """Members of consumer groups: who is in a group, which generation it is, and what its leader gave each member.
 
-Kafka's classic protocol (KIP-62, KIP-345, KIP-394): members join, the leader assigns, heartbeats keep them. What a
-group has read is not kept here but in the log directory, so that a server that begins anew loses no position.
+Kafka's classic protocol (KIP-62, KIP-345, KIP-394): members join, the leader assigns, heartbeats keep them. Committed
+positions are in the log directory and not here, so a restart of the server loses none.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ class _Group:
     waiting: WeakSet[Call] = field(default_factory=WeakSet)
 
     def static(self, instance_id: str | None) -> Member | None:
-        """The member of an instance, which keeps its place when it begins anew (KIP-345)."""
+        """The static member of an instance id, which keeps its assignment when it restarts (KIP-345)."""
         known = (member for member in self.members.values() if instance_id and member.instance_id == instance_id)
         return next(known, None)
 
@@ -156,7 +156,7 @@ class _Group:
     def rename(self, member: Member, member_id: str) -> None:
         if self.leader == member.id:
             self.leader = member_id
-        renamed = replace(member, id=member_id, waiting=0)  # whoever waits as the one before is gone
+        renamed = replace(member, id=member_id, waiting=0)  # the client that waits under the id before is gone
         self.members = {
             known.id: known for known in (renamed if known is member else known for known in self.members.values())
         }
@@ -256,7 +256,7 @@ class Coordinator:
         return self._lease is None or self._lease.is_held()
 
     def take(self) -> bool:
-        """Takes the groups if no other server has them. Who takes them anew begins without members."""
+        """Takes the groups if no other server has them. A server that takes them begins without members."""
         with self._lock:
             if self.holds():
                 return True
@@ -274,7 +274,8 @@ class Coordinator:
 
     def outnumbered_by(self, lease: int, number: int) -> None:
         """A commit under lease `number` has met one under a later `lease`. If this server still holds the groups under
-        that number, the later one is of a log directory that was elsewhere, and it takes them anew, under a later one.
+        `number`, the later lease came with a log directory from elsewhere: the server takes the groups again, under a
+        lease later than both.
         """
         if self._lease is not None and number == self._lease.number:
             self._lease.give_up(lease)
@@ -339,11 +340,11 @@ class Coordinator:
         asks_twice: bool,
         call: Call,
     ) -> Callable[[], Joined | float]:
-        """Adds a member, or one that is there to the next generation. Raises RefusedError.
+        """Adds a new member, or an existing member to the next generation. Raises RefusedError.
 
-        What is returned says how it went, or until when (time.monotonic()) to wait for the others, unless `call` is
-        woken before. `client`: (client id, host). `asks_twice`: a new member gets its id first (KIP-394), and asks
-        again with it.
+        The returned function gives the result, or until when (time.monotonic()) to wait for the other members, unless
+        `call` is woken before. `client`: (client id, host). `asks_twice`: a new member gets its id first (KIP-394),
+        and joins again with it.
         """
         if not _LEAST_SESSION_SECONDS <= session_seconds <= _LONGEST_SESSION_SECONDS:
             raise RefusedError(ErrorCode.invalid_session_timeout, member_id)
@@ -377,8 +378,8 @@ class Coordinator:
             group.protocol_type = protocol_type
             group.withdraw(member_id)
             if is_new and known is not None and group.state == STABLE and group.chosen() == group.protocol:
-                # A static member that began anew keeps what it has. Whoever led is told its id of before, so that it
-                # does not assign (KIP-345).
+                # A restarted static member keeps its assignment. A restarted leader gets its former id as the
+                # leader's, so that it does not assign (KIP-345).
                 return partial(replace, self._joined(group, member), leader=leader, members=[])
             if is_same and group.state in (SYNCING, STABLE) and group.leader != member_id:
                 return partial(self._joined, group, member)  # its answer was lost, or it joins again without a change
@@ -425,7 +426,7 @@ class Coordinator:
         static = group.static(instance_id)
         if not member_id:
             made = f"{instance_id or client_id or 'member'}-{uuid.uuid4()}"
-            if static is not None:  # the instance began anew: its place is the same, the id before is fenced
+            if static is not None:  # the instance restarted: it keeps its assignment, and its former id is fenced
                 group.rename(static, made)
             elif asks_twice and instance_id is None:
                 group.offer(made, time.monotonic() + session_seconds, owner)

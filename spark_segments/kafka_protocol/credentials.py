@@ -52,13 +52,13 @@ class Users:
             digest: {name: _keys(password.encode(), digest) for name, password in passwords.items()}
             for digest in _DIGESTS.values()
         }
-        # Of a user that is not there: it takes as long to say so, and tells no more. Each has a salt that stays.
+        # An unknown user is refused as slowly and in the same words as a wrong password. Each name keeps its salt.
         self._secret = secrets.token_bytes(32)
         self._nobody = {digest: _keys(secrets.token_bytes(16), digest) for digest in _DIGESTS.values()}
 
     @classmethod
     def of_file(cls, path: str) -> Users:
-        """Reads `name:password` lines; empty lines and those that begin with # are passed over."""
+        """Reads `name:password` lines. Empty lines and lines that begin with # are skipped."""
         passwords: dict[str, str] = {}
         try:
             with open(path, encoding="utf-8") as file:

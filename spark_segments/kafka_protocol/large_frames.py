@@ -13,7 +13,7 @@ from kafka.net.transport import KafkaTCPTransport
 from kafka.protocol.parser import KafkaProtocol
 
 _BEGIN_BYTES = 1 << 16  # of a frame, read before its size is known
-_RECORD_BYTES = 1 << 14  # of TLS at the most. Where one is read in part, no selector tells of the rest
+_RECORD_BYTES = 1 << 14  # a TLS record has at most. Where one is read in part, no selector reports the rest
 _NOTHING_YET = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 

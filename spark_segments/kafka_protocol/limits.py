@@ -39,10 +39,10 @@ FREE_BYTES = 64 << 10
 
 
 class Budget:
-    """So much of something, which owners take and give back: connections, bytes.
+    """A limited number of connections or bytes, which owners take and give back.
 
-    An owner has at most half of what all others leave. So whoever takes all that there is to have, under one address,
-    leaves as much to the rest of the world, and nobody who comes finds nothing.
+    An owner has at most half of what all others leave. So a client that takes all that one address can have leaves as
+    much to other addresses, and a new client always finds some.
     """
 
     def __init__(self, most: int) -> None:

@@ -72,7 +72,7 @@ class _Work:
                 try:
                     thread.start()
                     self._threads.append(thread)
-                except RuntimeError:  # no memory for one: those that there are do
+                except RuntimeError:  # no memory for another thread: the existing threads do the work
                     if not self._threads:
                         raise
             self._condition.notify()
@@ -126,8 +126,8 @@ class _Work:
 class Server:
     """Serves the topics of `views` from `listen` until `stop`. A context manager: bound when entered, gone when left.
 
-    Any address but this machine's own asks for `tls` and `users`, or for `insecure`. `advertised`: the address that
-    clients are told, where it is not the one by which they came. `groups`: one of POLICIES, which groups they may move.
+    Any address but a loopback address needs `tls` and `users`, or `insecure`. `advertised`: the address that clients
+    get in metadata, if not the one that they connected to. `groups`: one of POLICIES, which groups clients may move.
     """
 
     def __init__(
@@ -183,9 +183,9 @@ class Server:
 
     @property
     def state(self) -> dict[str, int]:
-        """Counts since the server began (accepted and refused connections, failed logins, answered requests, fetched
-        bytes), and what is there now: open connections, bytes of requests and answers under way and of members of
-        groups in memory, active groups, and whether (1) the server holds the groups.
+        """Counters since the server started (accepted and refused connections, failed logins, answered requests,
+        fetched bytes), and gauges: open connections, bytes in memory of requests, of responses and of members of
+        groups, active groups, and whether (1) the server holds the groups.
         """
         names = ("accepted_connections", "refused_connections", "failed_logins", "answered_requests", "fetched_bytes")
         with self._lock:
@@ -270,7 +270,7 @@ class Server:
         return max(seconds, 0.0)
 
     def _read_again(self, name: str) -> None:
-        with contextlib.suppress(SegmentsError):  # who asks is told
+        with contextlib.suppress(SegmentsError):  # the next request for the topic gets the error
             self.views.topic(name)
 
     def _drain(self) -> None:
@@ -366,7 +366,7 @@ class Server:
         self._work.put(connection.owner, lambda: self._advance(connection))
 
     def _advance(self, connection: Connection) -> None:
-        """Does what can be done for a connection now, and leaves it to whoever sees when more can."""
+        """Does what can be done for a connection now, and leaves the rest to the thread that polls."""
         try:
             with self._faults(connection):
                 while (events := self._step(connection)) is not None:
@@ -403,7 +403,7 @@ class Server:
             raise _EndError("a request that is not taken") from None
         except OSError as error:  # the client went
             raise _EndError(str(error)) from None
-        except MemoryError:  # a limit of the process, below those of the server: the client may try again
+        except MemoryError:  # a limit of the process, below the server's limits: the client may try again
             self._count(refused_connections=1)
             _logger.warning("closed the connection of %s: the process gets no memory", connection.address)
             raise _EndError("no memory") from None
@@ -507,7 +507,7 @@ class Server:
         return selectors.EVENT_READ
 
     def _park(self, connection: Connection, call: Call, until_seconds: float) -> None:
-        """Has a request wait for its time, or for whoever wakes it."""
+        """Has a request wait until its time comes, or until it is woken."""
         with self._lock:
             is_first = not self._parked or until_seconds < self._parked[0][0]
             connection.parked = [until_seconds, next(self._numbers), call]

@@ -1,4 +1,4 @@
-"""Settings of topics, and those of the broker that clients go by."""
+"""Settings of topics, and the broker settings that clients read."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ _FULL_EPOCHS = (-1, 0)  # session epochs of a full fetch
 
 @dataclass(slots=True)
 class _Asked:
-    """A topic of a request as it is now, and the partitions that the request names here first."""
+    """The current state of a requested topic, and the partitions that the request names for the first time."""
 
     topic: Any
     name: str | None

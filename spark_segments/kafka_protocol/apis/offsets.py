@@ -1,4 +1,4 @@
-"""Offsets of a log: its start, its end, the last stable one, those of times, and where an epoch ends."""
+"""Offsets of a log: log start, log end, last stable offset, offsets for times, and the end offset of a leader epoch."""
 
 from __future__ import annotations
 
