@@ -23,15 +23,15 @@ class Divergence(StrEnum):
 class CaptureOptions:
     """How topics are captured.
 
-    `groups`: names or patterns of groups, whose positions in these topics become those of the groups of the same name
-    here. `client_config`: settings by the names of Kafka's clients. `keep_retention`: a new topic gets the cluster's
-    retention.ms and retention.bytes, too; else retention.ms=-1.
+    `groups`: names or patterns of consumer groups. The positions of the groups here become the cluster's positions in
+    these topics. `client_config`: settings by the names of Kafka's clients. `keep_retention`: a new topic gets the
+    cluster's retention.ms and retention.bytes, too; else retention.ms=-1.
 
-    `on_divergence`: where the cluster's log of a partition is another one, because a topic was made again or a leader
-    lost records that were captured. FAIL makes that an error of the topic. KEEP leaves the partition here as it is
-    from then on, and says so in each pass. BRANCH leaves the whole topic here as it is, and captures all that the
-    cluster has into another one, TOPIC.branch-1, say, where each later capture goes on. `recapture`: as BRANCH, for
-    every one of the topics, whatever its log is.
+    `on_divergence`: what to do where the cluster's log of a partition has diverged, because the topic was made again
+    or a leader lost records that were captured. FAIL makes that an error of the topic. KEEP captures no more of the
+    partition, and says so in each pass. BRANCH captures no more into the topic, and captures the cluster's whole topic
+    into another one, such as TOPIC.branch-1, where each later capture goes on. `recapture`: does what BRANCH does for
+    every topic, diverged or not.
 
     `max_rate`: bytes of batches a second, over all topics, partitions and executors; None: as many as come.
 

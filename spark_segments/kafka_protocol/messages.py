@@ -33,7 +33,7 @@ _request_schema, _response_schema = cache(load_request_schema), cache(load_respo
 
 _NO_THROTTLE = datetime.timedelta(0)
 
-_OPEN_BYTES = 16 << 10  # that an open file counts for among those in memory
+_OPEN_BYTES = 16 << 10  # an open file counts as so many bytes in memory
 _LARGE_BYTES = 4096
 """From this size on, bytes of a response are sent from where they lie."""
 
@@ -239,8 +239,8 @@ def response(
     """The frame of a response as buffers to be sent one after the other. Raises BadRequestError where it is of more
     than `most_bytes`, records aside.
 
-    `values`: by Kafka's names in snake_case; those that the version does not have are left out. Lists of nested
-    messages are lists of such mappings. A buffer of bytes that is large is part of the result as it is, not copied.
+    `values`: by Kafka's names in snake_case. Names that the version lacks are left out. A list of nested messages is a
+    list of such mappings. A large buffer of bytes is part of the result without a copy.
     """
     schema: Any = _response_schema(key, version)
     body = _Buffers(most_bytes)

@@ -26,8 +26,8 @@ _OK = 200
 
 @dataclass(slots=True)
 class Tokens:
-    """Tokens of an endpoint, each for as long as it lives. `endpoint`: an http(s) URL, or file:// and the path of a
-    token. `trusted`: a PEM file of authorities, None for those of the system.
+    """Tokens of an endpoint, each used until it expires. `endpoint`: an http(s) URL, or file:// and the path of a
+    token. `trusted`: a PEM file of certificate authorities, None for the system's.
     """
 
     endpoint: str

@@ -1,12 +1,12 @@
-"""Transactions that were open here while the cluster's cleaner had time to take their ends away.
+"""Transactions that were open here while the cluster's cleaner had time to remove their markers.
 
-Of an aborted transaction a cleaner takes the records first, and its marker delete.retention.ms later. A capture that
-comes later than that has the records and never sees the end: the same producer's next commit would commit them. But
+A cleaner removes the records of an aborted transaction first, and its marker delete.retention.ms later. A later
+capture has the records and never sees the marker: the same producer's next commit would commit them. But
 Kafka's cleaner keeps a marker as long as the log has a batch of its transaction (CleanedTransactionMetadata). So the
-cluster is asked for the batches. Where it has one, the end is there, or comes yet. Where it has none, nobody can tell
-how the transaction ended: it is undecided. An abort marker of the capture's own ends it here, at an offset where the
-cleaner took something, before the producer's next batch: whoever reads the log, Kafka included, finds a whole one. The
-cluster has the records no more, whichever way they went.
+capture asks the cluster for the batches. Where the cluster has one, its log has the marker, or gets it later. Where it
+has none, the outcome of the transaction cannot be known: it is undecided. The capture writes an abort marker here, at
+an offset that the cleaner removed, before the producer's next batch: every reader of the log, Kafka included, finds
+the transaction ended. The cluster has the records no more, committed or not.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from spark_segments.kafka_protocol.source import (
 def missing_ends(
     source: SourceCluster, topic: SourceTopic, partition: int, opened: Mapping[int, ProducerEntry], end: int
 ) -> dict[int, ProducerEntry]:
-    """{offset: the producer whose transaction is to be ended there}: those of `opened`, {producer id: its entry}, that
-    are undecided. `end`: the log end here.
+    """{offset of an abort marker to write: its producer}, for the undecided transactions of `opened`, {producer id:
+    its entry}. `end`: the log end here.
 
     Reads in the cluster from the first of the transactions on, and from the log end as far as it takes to find an
     offset for each. Raises SourceError and CorruptBatchError.

@@ -63,12 +63,12 @@ class DivergedError(SegmentsError):
 
 @dataclass(slots=True)
 class CapturedPartition:
-    """A partition under way. `row`, `noted`: as committed; `next_offset`: of the fetch that is due; `goal`: the high
-    watermark that the pass reaches, None before the first answer; `high_watermark`: as seen last; `hole_start`: where
-    offsets began that are gone; `problem`: why it goes no further. `markers_ms`: how long the cluster keeps markers at
-    least, None for good; `markers_at_ms`: when it had those of all transactions that were open here. `ends`: offsets
-    at which transactions are to be ended, and their producers; `undecided`: those that were. `last_batch`: as it was
-    captured; `is_proved`: whether this pass has found it in the cluster's log.
+    """A partition under way. `row`, `noted`: as committed; `next_offset`: of the next fetch; `goal`: the high watermark
+    that the pass reaches, None before the first answer; `high_watermark`: the newest seen; `hole_start`: the first
+    offset that the cluster has removed; `problem`: why the capture stops. `markers_ms`: for how long the cluster keeps
+    markers at least, None for ever; `markers_at_ms`: when it had the markers of all transactions open here. `ends`:
+    {offset of an abort marker to write: its producer}; `undecided`: the transactions so ended. `last_batch`: as it
+    was captured; `is_proved`: whether this pass has found it in the cluster's log.
     """
 
     row: Partition
@@ -150,7 +150,7 @@ class CapturedPartition:
 
 
 def check_same(name: str, topic_id: str | None, cluster_id: str | None, topic: SourceTopic) -> None:
-    """Raises DivergedError for a topic of another id. Where there are no ids of topics, those of clusters tell."""
+    """Raises DivergedError for a topic of another id. A cluster without topic ids is known by its cluster id."""
     if topic.topic_id is not None and topic_id != topic.topic_id:
         raise DivergedError(
             f"Topic {name} is not the topic of this name here: it was deleted and made again",
@@ -181,7 +181,7 @@ class CopiedTopic:
 class PartitionsCapture:
     """Partitions of a topic that are copied together, by one client.
 
-    `rate`: of all that these and others take. `told` is called after each answer.
+    `rate`: shared with other captures. `told` is called after each fetch response.
     """
 
     def __init__(
@@ -394,7 +394,7 @@ class PartitionsCapture:
         return part.is_proved
 
     def _is_cleaned(self, part: CapturedPartition) -> bool:
-        """Whether a cleaner may have written the partition's batches anew, there or before a change of its settings."""
+        """Whether a cleaner may have rewritten the partition's batches, now or under its settings of before."""
         if part.markers_ms is not None:
             return True
         settings = self._source.settings(self._topic, with_defaults=True)

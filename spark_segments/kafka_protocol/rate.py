@@ -11,8 +11,9 @@ _LEAST_BYTES = 64 << 10  # of a question
 
 
 class RateLimit:
-    """So many bytes a second (None: as many as come), over all that share it. Nothing is saved up: whoever took bytes
-    waits for their time before more are asked for. Since it was made no more than the rate came, save the last answer.
+    """A limit in bytes a second (None: no limit), over all clients that share it. Idle time is not saved up: a client
+    that took bytes waits for their time before it asks for more. So the average rate since the limit was made is never
+    above the limit, but for the last answer.
     """
 
     def __init__(

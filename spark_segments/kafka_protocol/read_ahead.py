@@ -1,7 +1,7 @@
 """Blocks of batches that a server has read and checked: for a reader that goes on, and for readers that come later.
 
-The bytes of a block stay until its reader is behind it. Where they are those of a file of this machine, the server
-remembers that it has checked them, and sends them from the file to those who come next, as a broker does.
+The bytes of a block stay in memory until its reader has passed it. Where they come from a local file, the server
+remembers that it has checked them, and sends them to later readers from the file, as a broker does.
 """
 
 from __future__ import annotations

@@ -96,20 +96,20 @@ SENT, TO_SEND = "sent", "to send"
 class ReplayOptions:
     """How topics are replayed.
 
-    `name`: of the replay, which is the cluster's transactional id, and the group that has the replay's positions there;
-    one process at a time has it. `client_config`: settings by the names of Kafka's clients. `rename`: {topic: its name
+    `name`: the replay's transactional id in the cluster, and the group there that has the replay's positions; one
+    process at a time uses it. `client_config`: settings by the names of Kafka's clients. `rename`: {topic: its name
     there}; a name with one `*` is a pattern, and what the `*` stands for takes the place of the `*` in the name there.
     `partitions`: KEEP sends each record to the partition that it has here, REHASH to the one that Kafka's producer
     would choose there by its key, and a record without a key to its partition here modulo their number there.
     `from_time_ms`, `to_time_ms`: the first replay of a partition begins at the first record of that time or later, each
-    one ends before the first record of that time or later. `groups`: names or patterns of groups here, whose positions
-    become those of the groups of the same name there, at the new offsets, where these have none; after a REHASH at the
-    first record of each partition there that the group has not read.
-    `source_registry`, `target_registry`: addresses as those of schema.registry; ids of schemas are translated from one
-    to the other, which the schemas are registered in, in the columns `framed`.
-    `idempotent`: no transactions. Each record is there once only if this replay alone writes the topics there, and if
-    what it sent before it was killed has arrived before it goes on. Offsets there have no gaps then.
-    `max_bytes_per_second`: of keys and values. `patience_seconds`: how long the cluster may answer nothing of use.
+    replay ends before the first record of that time or later. `groups`: names or patterns of groups here. A group of
+    such a name that has no positions in the cluster gets the positions here, translated to the new offsets; after a
+    REHASH the first record of each partition there that the group has not read.
+    `source_registry`, `target_registry`: addresses in the form of the option schema.registry. Schemas are registered in
+    the target, and the ids of schemas in the columns `framed` become the target's ids.
+    `idempotent`: no transactions, and no gaps in the offsets there. Records are there exactly once only if this replay
+    alone writes the topics there, and if a killed replay's requests have arrived before it goes on.
+    `max_bytes_per_second`: of keys and values. `patience_seconds`: how long the replay may make no progress.
     """
 
     name: str = NAME
@@ -152,13 +152,13 @@ def replay(
     bytes of their keys and values, and "target" (its name there), "partitions", "created" (whether it was, or would be,
     made), "to_send" (offsets that were to be sent), "groups" that were given positions in it.
 
-    Call it again to go on. Where offsets of a record went is in the offset map, unless the log is Kafka's directory.
+    Call it again to go on. The offset map has each record's offset in the cluster, unless the log is Kafka's directory.
 
-    Raises InvalidOptionError, before anything is sent, where the cluster would not keep the records as they are: times
-    that it replaces, refuses or removes at once, too few partitions, or records that no replay of this name has sent.
+    Raises InvalidOptionError, before anything is sent, where the cluster would change or lose records: it replaces,
+    refuses or removes their times, has too few partitions, or has records that no replay of this name has sent.
     OffsetOutOfRangeError where the log is not the one that was replayed. InvalidRecordError for a record that cannot be
-    sent as it is, or whose schema `source_registry` lacks. RegistryError where a schema cannot be registered.
-    TargetError where the cluster refuses a record, or answers nothing of use for so long.
+    sent unchanged, or whose schema `source_registry` lacks. RegistryError where a schema cannot be registered.
+    TargetError where the cluster refuses a record, or there was no progress for `patience_seconds`.
     """
     with Replay(log, servers, topics, options or ReplayOptions(), progress) as work:
         return work.plan() if dry_run else work.send()
@@ -222,7 +222,7 @@ class _Topic:
 
 
 class Replay:
-    """A replay that sends whenever it is told to. The arguments are those of `replay`. A context manager."""
+    """A replay that sends new records with each call of `send`. It takes the arguments of `replay`. A context manager."""
 
     def __init__(
         self,
@@ -275,7 +275,7 @@ class Replay:
         return report.finish()
 
     def send(self) -> Report:
-        """Sends what is there and was not sent."""
+        """Sends the committed records that were not sent before."""
         report, done = Report("replay", dry_run=False), dict[str, _Topic]()
         answered = time.monotonic()
         while True:
@@ -423,7 +423,7 @@ class Replay:
             )
 
     def _problems(self, topic: _Topic) -> Iterator[str]:
-        """Why the cluster would not have the topic's records as they are, or already has others."""
+        """Why the cluster would change or lose the topic's records, or already has other records."""
         count = len(topic.ends)
         config = topic.there.config if topic.there is not None else self._config(topic.snapshot)
         if topic.there is not None:

@@ -100,9 +100,9 @@ def _sensible(ask: Callable[P, T]) -> Callable[P, T]:
 
 
 class SourceCluster:
-    """A cluster. Raises SourceError for whatever it does not answer. A context manager; not for many threads.
+    """A cluster. Raises SourceError for any request that it does not answer. A context manager; not for many threads.
 
-    One thread has the connections, so that an answer comes in while its asker does something else.
+    One thread has the connections, so that responses are received while the caller does something else.
     """
 
     def __init__(self, servers: str, settings: Mapping[str, str] | None = None, timeout_seconds: float = 30.0) -> None:
@@ -262,7 +262,7 @@ class SourceCluster:
 
     @_sensible
     def settings(self, topic: SourceTopic, *, with_defaults: bool = False) -> dict[str, str] | None:
-        """The settings that the topic has of its own, or all; None where the cluster does not say."""
+        """The topic's own settings (DYNAMIC_TOPIC_CONFIG), or all; None where the cluster does not give them."""
         asked = DescribeConfigsRequest.DescribeConfigsResource(
             resource_type=2, resource_name=topic.name, configuration_keys=None
         )
@@ -277,7 +277,7 @@ class SourceCluster:
     @_sensible
     def groups(self) -> dict[str, int]:
         """{group: the broker that coordinates it} of the groups that this user may see, share groups left out."""
-        self.topics()  # which tells the brokers
+        self.topics()  # its answer names the brokers
         coordinators: dict[str, int] = {}
         for broker in self._client.cluster.brokers():
             answer = self._ask(broker.node_id, ListGroupsRequest(states_filter=[], types_filter=[]))
@@ -381,7 +381,7 @@ class SourceCluster:
         try:
             yield
         except (errors.KafkaError, OSError, ValueError) as error:
-            # Kafka's errors name no secrets; others are told by their kind alone.
+            # Kafka's errors contain no secrets. Of other errors only the type is shown.
             text = str(error) if isinstance(error, errors.KafkaError) else type(error).__name__
             if isinstance(error, errors.KafkaTimeoutError) and isinstance(self._problem, errors.KafkaError):
                 text += f" ({self._problem})"

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 READ_ONLY, OWN, ALL = "read-only", "own", "all"
 POLICIES = (READ_ONLY, OWN, ALL)
-"""Which groups clients may join and move: none; those that clients of a server made; all."""
+"""Which groups clients may join and move: none; the groups that clients of a server made; all."""
 
 _COMMITS = 64  # that are under way at a time, of as many groups
 _POSITION_BYTES = 96  # in a file, without what a client says of it
@@ -116,7 +116,7 @@ class StoredGroups:
             self._known[group] = owner, size
 
     def expire(self) -> None:
-        """Deletes the positions of groups that nobody uses any more, and counts those that stay."""
+        """Deletes the positions of expired groups, and counts the other groups."""
         if self._log.is_kafka or self.are_read_only or not self._coordinator.holds():
             return
         now_ms, number = time.time_ns() // 1_000_000, self._coordinator.lease_number
@@ -124,7 +124,7 @@ class StoredGroups:
         for group in Group.all(self._log):
             try:
                 last = group.positions().last
-            except SegmentsError:  # who reads it is told
+            except SegmentsError:  # a client that reads this group gets the error
                 continue
             if not last.rows or last.made_by != GroupCommit.SERVE:
                 continue

@@ -38,7 +38,7 @@ class TargetError(SegmentsError):
 
 @dataclass(frozen=True, slots=True)
 class TargetTopic:
-    """A topic of the cluster. `ends`: {partition: log end offset}; `config`: settings that the cluster tells."""
+    """A topic of the cluster. `ends`: {partition: log end offset}; `config`: the settings that the cluster gives."""
 
     ends: Mapping[int, int]
     config: Mapping[str, str]
@@ -106,7 +106,7 @@ class TargetCluster:
     # Topics
 
     def topics(self, names: list[str]) -> dict[str, TargetTopic]:
-        """Those of the topics that are there."""
+        """The existing topics of these names."""
         with self._asking("its topics cannot be read"):
             reach_seconds = self._timeout if self._is_reached else min(self._timeout, REACH_SECONDS)
             there = self._admin.list_topics(timeout=reach_seconds).topics
@@ -169,7 +169,7 @@ class TargetCluster:
     # Transactions
 
     def begin(self, largest_record_bytes: int | None = None) -> None:
-        """Takes over the name: the transactions of whoever had it before end, and it commits nothing any more."""
+        """Takes over the transactional id: it fences the producer that had it before, and ends its transactions."""
         options = {
             **self._options,
             **(_WITHOUT_GAPS if self._idempotent else {"transactional.id": self._name}),

@@ -73,7 +73,7 @@ _LATE = (
 
 @dataclass(frozen=True, slots=True)
 class _Copy:
-    """Task function: copies partitions by a client of its own. Gives them back, and what kept it from more."""
+    """Task function: copies partitions with a separate client. Returns them, and the error that ended the copy."""
 
     copied: CopiedTopic
     servers: str

@@ -151,9 +151,9 @@ class ServedTopic:
     def _block(
         self, partition: int, offset: int, wanted_bytes: int, *, from_files: bool
     ) -> tuple[CheckedBlock, Held, int] | None:
-        """The block that holds `offset`, its bytes, and the end offset of its segment. It is read now, `wanted_bytes`
-        or more, if it is not there. None for what is to be read as it is asked for: by a reader who has only come, of
-        small files, and where there is no room.
+        """The block that holds `offset`, its bytes, and the end offset of its segment. A block that is not in memory is
+        read now, `wanted_bytes` or more. None where a fetch should read only what it asks for: a reader's first fetch,
+        a small file, or no room.
         """
         ahead, log = self._read_ahead, self._id(partition)
         segment = self._partition_log(partition).segment_at(offset)
@@ -185,7 +185,7 @@ class ServedTopic:
             if known.data is None or known.bytes_from(offset) >= wanted_bytes:
                 return
             offset = known.next_offset
-        with contextlib.suppress(SegmentsError):  # who asks is told
+        with contextlib.suppress(SegmentsError):  # the fetch of these offsets gets the error
             self._block(partition, offset, wanted_bytes, from_files=from_files)
 
     def aborted(self, partition: int, start: int, end: int) -> list[tuple[int, int]]:
@@ -246,9 +246,10 @@ class _Shown:
 
 
 class Views:
-    """The topics of a log directory, as they are (read anew each `interval_seconds` at most), or as they were.
+    """The topics of a log directory: the newest snapshots (read again every `interval_seconds` at most), or earlier
+    ones.
 
-    `timestamp_ms`: all topics as they were then. `versions`: {topic: version}, these topics alone, as of that version.
+    `timestamp_ms`: all topics, as of that time. `versions`: {topic: version}, these topics alone, as of that version.
     Safe to share between threads. A topic that cannot be read raises what the log raises; one of `versions` does so at
     once, where there is no such topic or version.
     """
@@ -305,8 +306,8 @@ class Views:
         return known[1]
 
     def topic(self, name: str, *, is_newest: bool = False) -> ServedTopic | None:
-        """The topic as it is now, None where there is none; `is_newest`: with what was committed a moment ago. Raises
-        SegmentsError where it cannot be read.
+        """The topic's snapshot, None where there is no topic; `is_newest`: with the newest commit, however short ago.
+        Raises SegmentsError where it cannot be read.
         """
         shown = self._shown.get(name)
         if shown is None:
@@ -315,8 +316,8 @@ class Views:
                 return None
             with self._lock:
                 shown = self._shown.setdefault(name, _Shown(None, -1.0))
-        # While one reads the topic anew, all others have the view before: they would stand in a row, each with a view
-        # that is too old when its turn comes.
+        # While one thread reads the topic again, all others get the view before. Else they would queue, each with a
+        # view that is too old when its turn comes.
         asked_seconds = time.monotonic()
         if shown.lock.acquire(blocking=shown.view is None or is_newest):
             try:
