@@ -95,8 +95,8 @@ class HabitualCommand(TyperCommand):
 class LazyCommand:
     """A command of a group.
 
-    `place`: module of this layer and name of a function, or of a `typer.Typer` with commands of its own. `panel`: the
-    title under which the group's help lists it.
+    `place`: module of this layer and name of a function, or of a `typer.Typer` with subcommands. `panel`: the title
+    under which the group's help lists it.
     """
 
     panel: str

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 FAILED = 1
 FOUND_FAULTS = 3
 _ERASED = ("records_to_erase", "tombstones_to_append")
-_OTHER_FILES = {  # of a vacuum, beside those of partitions
+_OTHER_FILES = {  # that vacuum deletes, beside the files of partitions
     "manifest_files": "manifest file",
     "group_files": "group file",
     "unfinished_uploads": "unfinished upload",
@@ -176,7 +176,7 @@ def _table_line(topic: str, said: Mapping[str, Any]) -> str:
 
 
 def tell(report: Report, told: set[str]) -> set[str]:
-    """Prints the errors and warnings of a job's report that were not told before. Returns all."""
+    """Prints the errors and warnings of a job's report that are not in `told`. Returns all of them."""
     errors = [f"error: {line['topic']}: {line['error']}" for line in report.failed]
     texts = [*errors, *(f"warning: {text}" for text in report.warnings)]
     for text in texts:

@@ -222,7 +222,7 @@ class _Topic:
 
 
 class Replay:
-    """A replay that sends new records with each call of `send`. It takes the arguments of `replay`. A context manager."""
+    """A replay that sends new records with each call of `send`. Arguments as for `replay`. A context manager."""
 
     def __init__(
         self,

@@ -142,7 +142,7 @@ def spark_workers(master: str) -> Iterator[Check]:
         yield from ask_workers(master)
     except SegmentsError as error:
         yield Check("spark", FAILED, str(error))
-    except Exception as error:  # whatever Spark, Py4J or a cluster may raise
+    except Exception as error:  # Spark, Py4J and clusters raise errors of many types
         last = str(error).strip().splitlines() or [type(error).__name__]
         yield Check("spark", FAILED, f"{type(error).__name__}: {last[0][:300]}", f"Is {master} there?")
 
@@ -188,7 +188,7 @@ _COLUMNS = "python string, package string, clock double"
 
 
 def ask_workers(master: str) -> Iterator[Check]:
-    """Findings about the workers and the data source, by a job of a few tasks. Raises whatever Spark raises."""
+    """Findings about the workers and the data source, by a job of a few tasks. Raises Spark's errors."""
     from pyspark.errors import PySparkException
 
     from spark_segments.spark.session import spark_session

@@ -50,7 +50,7 @@ def store(storage: Storage) -> Iterator[Check]:
             yield latest_state(storage, directory)
         try:
             yield clock(storage, directory)
-        except _FAILURES as error:  # a store where nothing can be written, say, which the check before has told of
+        except _FAILURES as error:  # a store without write access, for example, which the check before has reported
             yield Check("clock", SKIPPED, f"the store stamped no file: {_line(error)}")
     finally:
         with contextlib.suppress(*_FAILURES):

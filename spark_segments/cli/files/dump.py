@@ -42,8 +42,8 @@ def dump(
     is a line, with keys and values in base64. Damage is shown at its place
     and does not end the dump. With damage the exit code is 3.
 
-    A decoder prints the records that Kafka keeps in a topic of its own as
-    JSON, or as Kafka's tool prints them. It implies --print-data-log.
+    A decoder prints the records of one of Kafka's internal topics as JSON,
+    or as Kafka's tool prints them. It implies --print-data-log.
 
     Example: segments dump --cluster-metadata-decoder \\
       /var/lib/kafka/data/__cluster_metadata-0

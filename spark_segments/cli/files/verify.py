@@ -66,22 +66,21 @@ def verify(
     in the log is the same. Without --public-key it names the key that signed:
     compare it with the one that you know.
 
-    Offsets that are known to be missing are listed as holes, and are no faults:
-    whoever copied the records noted them. With --deep offsets that are missing
-    between the segments of a topic that is not compacted, and that no hole
-    explains, are faults.
+    A copy of a log notes the offsets that its source had lost. They are listed
+    as holes, and are no faults. With --deep any other offset that is missing
+    between the segments of a topic that is not compacted is a fault.
 
     --repair rebuilds sidecars under new names. Where the manifest of TOPIC is
-    lost or damaged it is made anew instead: stop all writers and jobs of the
-    topic first, and see what --dry-run says. It is then what a recovery copy
-    says, and the commits after it as far as something proves them. Files that
-    no such commit names are listed and never added: files do not say whether
-    they were committed, and segments dump reads them. Unless all commits are
-    known, the topic gets a new id, so that streams and groups stop and say
-    so, and do not skip records; without a terminal that needs --yes.
+    lost or damaged, --repair rebuilds it: stop all writers and jobs of the
+    topic first, and see what --dry-run says. The new manifest has what a
+    recovery copy has, and each later commit that can be proved. A file does
+    not say whether it was committed, so a file that no such commit names is
+    listed and never added; segments dump reads it. Unless all commits are
+    known, the topic gets a new id. Streams and groups then stop with an error
+    and skip no record. Without a terminal this needs --yes.
 
-    A damaged .log without a copy stops whatever reads it whole. --repair --cut
-    takes the damaged batches out: their offsets, listed as lost, become a hole
+    A damaged .log stops each job that reads the whole file. --repair --cut
+    removes the damaged batches: their offsets, listed as lost, become a hole
     of the topic, and every other record stays. Restore the file from a backup
     or from a follower instead, where there is one. Without a terminal it needs
     --yes.
@@ -183,9 +182,7 @@ def is_readable(log: LogDir, topic: str) -> bool:
 
 
 def rebuild(log: LogDir, topic: str, output: Output, *, dry_run: bool, yes: bool) -> None:
-    """Rebuilds a manifest and prints the report. A topic that would get a new id needs `yes`, or the answer of whoever
-    sits at the terminal.
-    """
+    """Rebuilds a manifest and prints the report. A new topic id needs `yes`, or a yes at the terminal."""
     report = rebuild_manifest(log, topic, dry_run=True)
     if not dry_run:
         if report.details["topic_id"] is None and not yes:

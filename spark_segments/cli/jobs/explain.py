@@ -54,7 +54,7 @@ def explain(
 ) -> None:
     """Says which rule keeps a record, what must happen before it goes, and when.
 
-    "At the earliest" holds whatever is appended. "At the latest" holds if
+    "At the earliest" holds for any later appends. "At the latest" holds if
     each job runs again after --every at most.
 
     --key names every file that has records of a key, also files that only

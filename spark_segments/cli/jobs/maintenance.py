@@ -73,7 +73,7 @@ class JobOptions(ConfiguredLogOptions):
     def finish(
         self, log: LogDir, reports: Sequence[Report], state: Sequence[tuple[Snapshot, TopicConfig]] = ()
     ) -> None:
-        """Writes the metrics that are wanted, those of `state` too, and exits with 1 where a partition failed."""
+        """Writes the job's metrics and the metrics of `state`, and exits with 1 where a partition failed."""
         if self.metrics is not None:
             from spark_segments.cli.metrics import job_metrics, log_metrics, write_metrics
 
@@ -253,9 +253,9 @@ def table(
     key_base64: list[str] | None = KEY_BASE64,
     table_storage: list[str] | None = option("A storage option for TABLE, like --storage.", metavar="NAME=VALUE"),
 ) -> None:
-    """Keeps a Delta or Iceberg table beside a topic: its records as columns, for whatever reads Parquet.
+    """Keeps a Delta or Iceberg table beside a topic: its records as columns, for any program that reads Parquet.
 
-    Makes the table where there is none, and brings it in step otherwise,
+    Makes the table where there is none, and otherwise adds new records,
     exactly once however often it is killed or run. The table remembers how
     it was made: later runs need LOG_DIR, TOPIC and TABLE alone, and the
     --catalog of an Iceberg table. Without one it is in iceberg.sqlite beside it.
@@ -291,7 +291,7 @@ def maintain(
     In a dry run each job plans on what those before it would leave. With --by
     it says what goes until then, if nothing is appended: which segments are
     sealed, what retention takes, which partitions compaction picks, and which
-    files vacuum deletes, each as soon as it is due.
+    files vacuum deletes, each at the earliest time.
 
     With --table the tables that `segments table` has made there are brought
     in step first, so that an archive has what the jobs take, and once more

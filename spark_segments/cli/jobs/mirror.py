@@ -109,7 +109,7 @@ def mirror(
 def _follow(
     work: Callable[..., Report], target: LogDir, seconds: float, output: Output, metrics: Path | None
 ) -> NoReturn:
-    """Runs pass after pass. What fails is told once, and tried again in each pass."""
+    """Runs pass after pass. Each error is printed once. A topic that failed is tried again in each pass."""
     told: set[str] = set()
     while True:
         try:

@@ -59,21 +59,21 @@ def capture(
     Batches are the broker's, at the same offsets: nothing is decoded. A new
     topic gets the cluster's settings and topic id, but for retention. Run it
     again to go on; without --once it follows until Ctrl-C or SIGTERM.
-    Of groups, the patterns of --groups, their positions come with them: of
-    those that this user may see. Share groups have none, and are left out.
-    A line names the groups that were taken. Figures of bytes are of batches
-    as they lie in the log: with headers, compressed as they are.
+    --groups captures the positions of consumer groups, too: of each group
+    that matches and that this user may see. Share groups are left out.
+    A line names the captured groups. Bytes are counted as in the log: batches
+    with their headers, compressed or not.
 
     Where a topic was made again, or a leader lost records that are here, its
     partition ends with an error, and the others go on. --on-divergence keep
-    leaves the partition here as it is. --on-divergence branch leaves the topic
-    here as it is, and captures all that the cluster has into TOPIC.branch-1,
-    say, where each later run goes on.
+    captures no more of the partition. --on-divergence branch captures no more
+    into the topic, and captures the cluster's whole topic into a new one, such
+    as TOPIC.branch-1, where each later run goes on.
 
     Exit code 3: the cluster removed offsets before they were captured, and the
     topic records them as holes; a compacted topic was captured too late for its
     tombstones; a new copy was begun; or partitions were kept. 1: a topic
-    failed. Without --once what fails is told once, and tried again.
+    failed. Without --once each error is printed once, and the topic retried.
 
     With --master, or under spark-submit, executors are the clients.
 

@@ -61,17 +61,17 @@ def replay(
 ) -> None:
     """Sends the committed records of topics to a running cluster, exactly once.
 
-    Same partitions, keys, values, headers and times; offsets are new ones,
-    and the offset map in LOG_DIR/_replay has both. A topic that the cluster
-    lacks is made. A group that has no positions in it there gets those of
-    --groups, translated. Run it again to go on; --follow does until Ctrl-C or
-    SIGTERM. One process at a time replays under a name.
+    Partitions, keys, values, headers and times stay the same. Offsets change:
+    the offset map in LOG_DIR/_replay has both. A topic that the cluster lacks
+    is made. A group of --groups that has no positions in the cluster gets its
+    positions here, translated. Run it again to go on; --follow goes on until
+    Ctrl-C or SIGTERM. One process at a time replays under a name.
 
-    A topic there may have another number of partitions. With more of them
-    records keep theirs; --partitions rehash sends each to the partition that
-    Kafka's producer would choose by its key. The records of a key stay in
-    order; the order of several keys is lost, and a group goes on where
-    nothing that it has not read is passed over.
+    A topic there may have another number of partitions. If it has more, each
+    record keeps its partition; --partitions rehash sends each record to the
+    partition that Kafka's producer would choose by its key. The records of a
+    key stay in order; the order between keys is lost, and a group goes on at
+    a position before all records that it has not read.
 
     --rename 'orders*=new.orders*' renames all topics of a pattern.
 
@@ -83,7 +83,7 @@ def replay(
 
     --idempotent needs no transactions, and leaves no gaps in the offsets
     there. It is exactly once only while this replay alone writes the
-    topics: a run after one that was killed takes what is there above the
+    topics: a run after one that was killed takes all records above the
     last position for its own.
 
     It refuses, before it sends anything, a cluster that would replace times,

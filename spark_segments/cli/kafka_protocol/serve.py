@@ -65,13 +65,13 @@ def serve(
 ) -> None:
     """Serves topics to Kafka's own clients, as a read-only cluster of one broker.
 
-    Records, offsets, transactions and settings are those of the log; files
-    and object stores are read as they are. Ctrl-C or SIGTERM ends it.
-    While it runs, each minute in which it had work is a line.
+    Clients get the log's records, offsets, transactions and settings, read
+    from its files or object store without a copy. Ctrl-C or SIGTERM ends it.
+    It prints a line for each minute in which it answered requests.
 
-    Groups that other readers made stay as they are, unless --groups all
-    lets clients move them. It listens on 127.0.0.1. Any other --host wants --tls-cert, --tls-key
-    and --users, or --insecure.
+    Clients cannot move groups that other readers made, unless --groups all
+    lets them. It listens on 127.0.0.1. Any other --host needs --tls-cert,
+    --tls-key and --users, or --insecure.
 
     Example: segments serve /data/log --port 9092
     """

@@ -20,8 +20,8 @@ def mcp(
 
     An assistant starts it, and gets the tools describe, explain, consume, sql
     and verify. No tool writes, no SQL statement reaches a file or the network,
-    and each answer has a bound. What is read goes to the assistant, and to
-    whoever runs its model. Without --value-format and --key-format, formats
+    and each answer has a bound. The records go to the assistant, and to the
+    provider of its model. Without --value-format and --key-format, formats
     are guessed, as by `segments consume`. It needs the extra mcp.
 
     Example: segments mcp /data/log

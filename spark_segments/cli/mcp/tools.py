@@ -81,7 +81,7 @@ def as_lines(values: Iterable[str | Mapping[str, Any]]) -> str:
 
 
 def _told(tool: Callable[..., str]) -> Callable[..., str]:
-    """The tool, whose errors are told to the assistant, as the command line tells them to people."""
+    """The tool with its errors as text for the assistant, in the words of the command line."""
 
     @functools.wraps(tool)
     def called(*args: Any, **given: Any) -> str:

@@ -86,11 +86,11 @@ class RowFilter:
 
 @dataclass(frozen=True, slots=True)
 class RecordPage:
-    """Records of a topic, newest first: those from `lower` to `upper` that the filter lets through.
+    """Records of a topic from `lower` to `upper` that match the filter, newest first.
 
-    `partition`: None where the partitions are shown together. `bounds`: {partition: (log start, log end)} of what is
-    shown. `looked_at_bytes`: how much was looked at. `stopped`: the limit of bytes, and not the number of records or
-    an end of the log, ended the page.
+    `partition`: None where the partitions are shown together. `bounds`: {partition: (log start, log end)} of the shown
+    partitions. `looked_at_bytes`: how many bytes were searched. `stopped`: the limit of bytes, and not the number of
+    records or an end of the log, ended the page.
     """
 
     topic: str
@@ -348,7 +348,7 @@ def _is_json(text: str, cut: bool) -> bool:
 
 
 def pretty(shown: Shown) -> str:
-    """JSON on several lines; any other text as it is."""
+    """JSON on several lines; any other text unchanged."""
     if shown.kind != "json" or shown.cut:
         return shown.text
     try:

@@ -1,7 +1,7 @@
-"""What the page shows of a log directory: topics as they are now, as many as a page has room for, and what is wrong.
+"""The contents of the page of a log directory: the newest snapshots of as many topics as fit, and the problems found.
 
-A page has a bound, whatever the log directory has: it begins at a topic and a partition, and says where the next page
-begins. What a page costs follows from what it shows.
+However large the log directory, a page has a bound: it begins at a topic and a partition, and names the start of the
+next page. So the cost of a page depends on what it shows alone.
 """
 
 from __future__ import annotations

@@ -125,7 +125,7 @@ class BlockView:
 
 
 SOON_MS = (0, 3_600_000, 86_400_000, 7 * 86_400_000, 30 * 86_400_000)
-"""Deletions of a topic that are no more apart than these distances from now are told of together."""
+"""Deletions of a topic whose times from now lie between the same two of these limits are shown as one line."""
 
 
 @dataclass(frozen=True, slots=True)

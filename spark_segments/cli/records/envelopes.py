@@ -82,7 +82,7 @@ def _record(line: str, encoded: Collection[str]) -> tuple[Any, ...]:
 
 
 def _content(members: dict[str, Any], name: str, line: str, is_base64: bool) -> bytes | None:
-    """A member as bytes: text, or JSON as it is written."""
+    """A member as bytes: a text's UTF-8, or JSON as written in the line."""
     content = members.get(name)
     if content is None or isinstance(content, str):
         return _bytes_of(content, is_base64)

@@ -48,7 +48,7 @@ class GroupReader:
 
 
 class Follower:
-    """Reads a topic in rounds: first from the starts given to the log end, then whatever was appended since.
+    """Reads a topic in rounds: first from the given starts to the log end, then the records appended since.
 
     A round reads one version of the topic, so rolls, compaction and retention change nothing under it. `positions` are
     {partition: the next offset}, and include all that a round gave once its next batch, or its end, was asked for;
@@ -200,7 +200,7 @@ def _newest(
 ) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
     """(partition, offset, age), int64[] each, of the last `count` records of each partition, by offset.
 
-    Its age puts a record between those of other partitions: a record is no younger than the records after it.
+    Ages order the records of several partitions: a record is no younger than the later records of its partition.
     """
     newest, left, span = {}, dict(bounds), max(count, 1)
     while left:

@@ -222,7 +222,7 @@ def reset(
     if dry_run:
         return
     confirm(f"Move {len(moves)} positions of group {group}?", yes)
-    # Against the positions that were shown: a reader that commits meanwhile is told of, not overwritten.
+    # Against the positions that were shown: a commit by a reader meanwhile is an error, and is not overwritten.
     moved: dict[str, dict[int, Position]] = {name: {} for name in snapshots}
     for move in moves:
         state = PartitionState.of(snapshots[move.topic], move.partition)

@@ -54,7 +54,7 @@ def is_stream(path: str) -> bool:
 
 @contextlib.contextmanager
 def opened(file: str) -> Iterator[tuple[Any, Callable[[], int]]]:
-    """The bytes of a file, decompressed, or of a stream; and what tells how far a file is read."""
+    """The decompressed bytes of a file or stream, and a function that returns how many bytes of the file are read."""
     if is_stream(file):
         with contextlib.nullcontext(sys.stdin.buffer) if file == STANDARD_INPUT else open(file, "rb") as stream:
             yield pa.PythonFile(stream, mode="r"), int
@@ -67,11 +67,11 @@ def opened(file: str) -> Iterator[tuple[Any, Callable[[], int]]]:
 
 
 Reached = Callable[[str, int], None]
-"""It is told (a file, how many bytes of it are read)."""
+"""Called with (a file, how many of its bytes are read)."""
 
 
 def reached(files: Sequence[str], progress: Progress) -> Reached:
-    """What tells `progress` of the bytes of all files; of nothing where one of them has no size."""
+    """Reports the read bytes of all files to `progress`; reports nothing where a file has no size."""
     if any(map(is_stream, files)):
         return lambda file, byte_position: None
     *before, total = accumulate(map(os.path.getsize, files), initial=0)

@@ -1,8 +1,8 @@
 """Reads lines, JSON, CSV, Parquet and Delta tables as rows for a writer.
 
-A JSON line that is a value as a whole is appended as it stands in the file. In rows that become JSON, fields that are
-null are written as null. Columns of JSON have the types that the first block of the first file has, but for a nested
-one that becomes JSON again, which has those of its own block; columns of CSV are text, unless a format encodes them.
+A JSON line that is a whole value is appended as written in the file. In rows that become JSON, null fields are written
+as null. Columns of JSON have their types from the first block of the first file. A nested column that becomes JSON
+again has its types from its own block. Columns of CSV are text, unless a format encodes them.
 """
 
 from __future__ import annotations
@@ -319,11 +319,11 @@ class Input:
                     raise InvalidOptionError(f"A record has no column {name!r}", path=path, hint=hint_for(name))
 
     def _schema(self, lines: Lines, file: str) -> pa.Schema:
-        """The columns of all blocks, by those that the first has.
+        """The columns of all blocks, from the columns of the first.
 
-        Records may have parts later that the first have not. What becomes a key or a value is text, be it a number or
-        null so far, unless it is nested, true or false, or a format encodes it. Text is text where Arrow takes it for
-        times. Where the line is the value as it stands, no other column is read.
+        Later records may have parts that the first records lack. A column that becomes a key or a value is text, also
+        where it has only numbers or nulls so far, unless it is nested or boolean, or a format encodes it. A text that
+        Arrow would parse as a time stays text. Where the line is the value, no other column is read.
         """
         if not self.typed and not any(self.columns.values()) and are_records(lines):
             return RECORD_SCHEMA
@@ -372,8 +372,8 @@ class Input:
     def _record(
         self, rows: pa.RecordBatch, lines: Lines | None = None, keys: pa.RecordBatch | None = None
     ) -> pa.RecordBatch:
-        """Rows as records. `lines`: the rows as text, where they have been text. `keys`: columns that stand in for
-        those of `rows` in keys and values.
+        """Rows as records. `lines`: the rows as text, if they were read from text. `keys`: columns that keys and values
+        take in place of the columns of `rows`.
         """
         names = rows.schema.names
         chosen = {part: column for part, column in self.columns.items() if column is not None}
@@ -411,8 +411,8 @@ def _is_misspelt(schema: pa.Schema) -> bool:
 
 
 def _csv_names(head: bytes, parsing: pv.ParseOptions, file: str, *, has_header: bool) -> list[str]:
-    """The names of a file's columns, by its first bytes; those that Arrow gives to columns without a header. Raises
-    InvalidOptionError for names that are not UTF-8, which Arrow takes.
+    """The names of a file's columns, by its first bytes; without a header the names that Arrow gives. Raises
+    InvalidOptionError for names that are not UTF-8, which Arrow accepts.
     """
     text = head.decode("utf-8-sig", errors="surrogateescape")
     lines, quote = io.StringIO(text, newline=""), parsing.quote_char or None

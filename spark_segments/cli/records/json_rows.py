@@ -37,7 +37,7 @@ RECORD_SCHEMA = pa.schema(
         ("timestampType", _NUMBER),
     ]
 )
-"""The parts of a record as a line of JSON has them. An append sets the last three anew."""
+"""The parts of a record in a line of JSON. An append assigns the last three itself."""
 
 _NAMES_A_VALUE = r'^[^{]*\{([^{]*,)?\s*"value(_base64)?"\s*:'
 """Of a line that is an object: with one brace before it, the name is none of an object within. Quotes within text are
@@ -133,10 +133,10 @@ def _opens(content: np.ndarray) -> Any:
 def read_rows(
     lines: Lines, schema: pa.Schema, texts: Collection[str], file: str, before: int, *, unexpected: str
 ) -> pa.RecordBatch:
-    """The objects of lines as rows. Columns of `texts` are text, of which numbers have the digits as they are written.
+    """The objects of lines as rows. Columns of `texts` are text; a number in them keeps its digits as written.
 
-    `unexpected`: whether a member that the schema lacks is an "error", or left out ("ignore"). `before`: the file's
-    objects before these. Raises InvalidOptionError.
+    `unexpected`: whether a member that the schema lacks is an "error", or left out ("ignore"). `before`: the number
+    of objects that precede these in the file. Raises InvalidOptionError.
     """
     try:
         try:
@@ -196,7 +196,7 @@ def _has_double(kind: pa.DataType) -> bool:
 
 
 def _is_kept(found: Any, said: Any) -> bool:
-    """Whether all numbers of a value that was read are those of its JSON."""
+    """Whether all numbers of a value that was read equal the numbers in its JSON."""
     if isinstance(found, dict) and isinstance(said, dict):
         return all(_is_kept(found[name], value) for name, value in said.items() if name in found)
     if isinstance(found, list) and isinstance(said, list):
@@ -295,7 +295,7 @@ def _bytes_of(array: pa.Array, encoded: pa.Array) -> pa.Array:
 
 
 def as_bytes(array: pa.Array) -> pa.Array:
-    """A column as keys or values: text and bytes as they are, what is nested as JSON, anything else as text."""
+    """A column as keys or values: text and bytes unchanged, nested values as JSON, anything else as text."""
     if is_bytes(array.type):
         return array
     if pa.types.is_nested(array.type):

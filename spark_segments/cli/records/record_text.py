@@ -84,7 +84,7 @@ def write_records(
 ) -> int:
     """Writes records as lines and returns how many; stops after `limit`. `template` stands in for the properties.
 
-    What a terminal would obey is escaped for a terminal; into a file or a pipe the bytes go as they are.
+    Control characters are escaped for a terminal. A file or a pipe gets the bytes unchanged.
     """
     written = 0
     shown: Shown = for_terminal if stream.isatty() else as_bytes
@@ -129,7 +129,7 @@ def _text_parts(records: pa.RecordBatch, properties: Properties, shown: Shown) -
 
 
 def _json_parts(records: pa.RecordBatch, as_json: frozenset[str]) -> list[pa.Array | bytes]:
-    """A record as `json.dumps` writes it, without what a terminal would obey; what is JSON already, as it is."""
+    """A record as `json.dumps` writes it, with control characters escaped. Parts that are JSON stay unchanged."""
     from spark_segments.values.text.json_write import quoted, without_orders
 
     parts: list[pa.Array | bytes] = [b'{"topic": ', quoted(records["topic"], is_safe=True)]
@@ -167,7 +167,7 @@ _BYTES = pa.large_binary()  # lines of a piece may be longer than offsets of 32 
 _NOTHING = pa.scalar(b"", _BYTES)
 
 Shown = Callable[[pa.Array], pa.Array]
-"""How a column of a record is shown: as it is, or without what a terminal would obey."""
+"""How a column of a record is shown: unchanged, or with control characters escaped."""
 
 
 def for_terminal(column: pa.Array) -> pa.LargeBinaryArray:
@@ -176,7 +176,7 @@ def for_terminal(column: pa.Array) -> pa.LargeBinaryArray:
 
 
 def as_bytes(column: pa.Array) -> pa.LargeBinaryArray:
-    """Bytes as they are, text as UTF-8, and numbers as text."""
+    """Bytes unchanged, text as UTF-8, and numbers as text."""
     return (column.cast(pa.string()) if pa.types.is_integer(column.type) else column).cast(_BYTES)
 
 
@@ -192,7 +192,7 @@ def header_texts(headers: pa.ListArray, between: bytes, null: bytes, shown: Show
 
 
 def joined_lists(lists: pa.ListArray, items: pa.LargeBinaryArray, between: bytes) -> pa.LargeBinaryArray:
-    """The items of each list as one, with bytes between them. `items`: those of all lists, one behind the other."""
+    """The items of each list joined, with bytes between them. `items`: the items of all lists, one after the other."""
     if not len(items):
         return pa.repeat(_NOTHING, len(lists))
     ends = pc.cumulative_sum(pc.list_value_length(lists).cast(pa.int64()))

@@ -117,7 +117,7 @@ def _first(log: LogDir, topic: str, column: str) -> list[bytes]:
     """
     filled = [partition for partition, (start, end) in sorted(log.topic(topic).offsets().items()) if start < end]
     for partition in filled[:GUESS_PARTITIONS]:
-        with contextlib.suppress(SegmentsError):  # a damaged partition stops whoever reads it, and nobody else
+        with contextlib.suppress(SegmentsError):  # a damaged partition is an error for its own readers alone
             for batch in log.topic(topic).scan(partition=partition, columns=[column]).batches():
                 there = batch.column(column).drop_null()
                 if len(there):

@@ -84,8 +84,7 @@ def alter(
     Where records have keys, new records of a key may go to another
     partition then. The view latest finds a key's newest record in any.
 
-    It says what the next roll and retain take by the new settings, and would
-    not take by those of before.
+    It says what the next roll and retain remove because of the change.
 
     Example: segments topic alter /data/log orders \\
       --config cleanup.policy=compact --delete-config retention.ms
@@ -208,7 +207,7 @@ def restore(
     yes: bool = YES,
     output: Output = OUTPUT,
 ) -> None:
-    """Restores a topic's records to those of an earlier version, while its files still exist.
+    """Restores a topic's records as of an earlier version, while its files still exist.
 
     Records that were appended after that version leave the log. On a terminal
     the command names them and asks first, unless --yes is given.

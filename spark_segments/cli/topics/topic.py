@@ -92,11 +92,11 @@ def history(
     limit: int = option("Show this number of commits; 0 for all.", "-n", default=20, min=0),
     output: Output = OUTPUT,
 ) -> None:
-    """Shows the commits of a topic, newest first: when each job committed, and what it added and took.
+    """Shows the commits of a topic, newest first: when each job committed, and what it added and removed.
 
     A segment that a job rewrites counts as records out and as records in.
-    The offsets are those of each partition after the commit. What vacuum has
-    taken is shown as -. `topic restore` goes back to a version.
+    A line has each partition's offsets after the commit. Figures that vacuum
+    has deleted are shown as -. `topic restore` goes back to a version.
 
     Example: segments topic history /data/log orders -n 5
     """
