@@ -52,7 +52,9 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class RecoveryReport:
-    """The parts of the files that are not in the log (`cuts`, `overlaps`), and files not used as they are (`notes`)."""
+    """The parts of files that are not in the log (`cuts`, `overlaps`), and files that recovery repaired or left out
+    (`notes`).
+    """
 
     cuts: tuple[Cut, ...] = ()
     notes: tuple[Note, ...] = ()
@@ -64,7 +66,7 @@ class KafkaSnapshot(Snapshot):
     """A topic as recovery found it. `report` lists the parts that recovery left out.
 
     `cleaned`: {partition: the offset of Kafka's cleaner checkpoint}, as it was before the segments were listed.
-    `is_replicated`: logs end at the high watermarks that the broker noted last, whatever lies behind them.
+    `is_replicated`: logs end at the high watermarks in the broker's last checkpoint, even if the files have more.
     """
 
     report: RecoveryReport = field(default_factory=RecoveryReport)
@@ -177,8 +179,9 @@ class KafkaDirectory:
         copied: Mapping[int, Copied] | None = None,
         copies: EarlyCopies | None = None,
     ) -> Recovery:
-        """Scans a topic as it is now: these partitions of it, or all. A partition that is `copied` whole is left out,
-        and of others only what is not is scanned, and may be copied meanwhile (`copies`). Raises UnknownTopicError.
+        """Scans the current files of a topic: of these partitions, or of all. Segments that are `copied` already are
+        left out, and so is a partition without others. The scan may copy segments meanwhile (`copies`). Raises
+        UnknownTopicError.
         """
         sources = self._sources.get(topic)
         if sources is None:

@@ -56,6 +56,6 @@ class EarlyCopies:
         self._made -= set(paths)
 
     def discard(self) -> None:
-        """Deletes all copies but those that are kept."""
+        """Deletes all copies but the kept ones."""
         with contextlib.suppress(SegmentsError, OSError):  # vacuum takes what is left
             self._target.delete(sorted(self._made))

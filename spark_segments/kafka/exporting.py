@@ -1,7 +1,7 @@
 """Export: a topic as the partition directories that a Kafka broker serves, under Kafka's names, with absolute offsets.
 
-Sealed segments are copied as they are where their bytes allow it; else only the header fields outside the CRC are
-rewritten. The chunks of the active segment become a single segment, or as many as segment.bytes asks for.
+A sealed segment is copied byte by byte where Kafka can read it unchanged. Otherwise only header fields outside the CRC
+are rewritten. The chunks of the active segment become a single segment, or as many as segment.bytes asks for.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ CLUSTER_METADATA_TOPIC = "__cluster_metadata"
 
 @dataclass(frozen=True, slots=True)
 class _ExportedSegment:
-    """A segment to be written: its rows, and the epochs that batches get (None: they stay as they are)."""
+    """A segment to be written: its rows, and the leader epochs for its batches (None: they keep their epochs)."""
 
     rows: tuple[Segment, ...]
     leader_epochs: LeaderEpochs | None
@@ -111,7 +111,7 @@ def _write(source: Storage, target: Storage, topic: str, limits: SegmentLimits, 
 
 
 class _CannotStayError(Exception):
-    """A segment's bytes are not those that Kafka is to have."""
+    """A segment cannot be copied byte by byte: Kafka needs other bytes."""
 
 
 @dataclass(slots=True)
@@ -278,7 +278,7 @@ class _Export:
             self._write_end(row, max((file.end_offset for file in files), default=row.log_end_offset), mine)
             self._write_snapshots(row, mine, [file.has_producers for file in files])
             directory = f"{topic}-{row.partition}"
-            # A log that begins with its first segment has no log start checkpoint: a broker takes the file as it is.
+            # A log that begins with its first segment has no log start checkpoint: a broker uses such a file unchanged.
             epochs = leader_epochs_from(row.leader_epochs, row.log_start_offset)
             target.write(f"{directory}/{LEADER_EPOCHS_FILE}", leader_epochs_bytes(epochs))
             metadata = partition_metadata_bytes(topic_id or self.snapshot.topic_id)
@@ -290,7 +290,7 @@ class _Export:
     def _outputs(self, row: Partition) -> Iterator[_ExportedSegment]:
         """The segments to write: each sealed row by itself, chunks together up to segment.bytes.
 
-        An imported active segment may be an empty file. As in Kafka an empty segment is not rolled: whatever comes next
+        An imported active segment may be an empty file. As in Kafka an empty segment is not rolled: the next segment
         begins at the same offset.
         """
         leader_epochs = LeaderEpochs.of_copies(self.snapshot, row) if row.leader_epochs else None

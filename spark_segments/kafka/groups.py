@@ -78,11 +78,11 @@ def keep_groups(
     topics: Collection[str],
     parted: Collection[TopicPartition] = (),
 ) -> tuple[dict[str, list[str]], list[str]]:
-    """Makes the positions in these topics those of the groups here; positions in other topics stay as they are, and in
-    `parted` partitions, whose log there is another one.
+    """Gives the groups here Kafka's positions in these topics. Their positions in other topics do not change, and
+    neither do positions in `parted` partitions, whose logs have diverged from Kafka's.
 
-    ({topic: groups that have positions in it}, warnings): where a position is above the log end, the group keeps the
-    one that it has here.
+    ({topic: groups that have positions in it}, warnings): where Kafka's position is above the log end, the group keeps
+    its position here.
     """
     snapshots = {name: log.snapshot(name) for name in topics}
     kept: dict[str, list[str]] = {name: [] for name in topics}

@@ -16,9 +16,9 @@ from spark_segments.log import Change, Hole, Manifest, Operation, Partition, Seg
 class Landing:
     """Commits copied segments. A partition that is now whole also takes the offsets of Kafka's checkpoints.
 
-    `gaps`: by partition, offsets between Kafka's segments that are in none. `made`: partitions that this import made
-    here. `holes`: those that were committed. `first_dirty_offsets`: where each partition was clean up to when it was
-    planned, or after the last commit of these.
+    `gaps`: by partition, offsets between Kafka's segments that no segment has. `made`: partitions that this import
+    made here. `holes`: the committed holes. `first_dirty_offsets`: by partition, the first dirty offset when it was
+    planned, or after its last commit here.
     """
 
     manifest: Manifest

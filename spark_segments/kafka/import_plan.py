@@ -61,7 +61,7 @@ class PartitionPlan:
 
     @property
     def needs_all(self) -> bool:
-        """Whether the plan goes by all segments of the partition, also by those that are copies here already."""
+        """Whether the plan needs all segments of the partition, also the segments that are copied already."""
         return self.replaces_all or not self.adopts_cleaning
 
 

@@ -1,8 +1,8 @@
-"""The settings that an imported topic gets: Kafka's own, but retention, under those that the caller gives.
+"""The settings of an imported topic: Kafka's own without retention, overridden by the caller's.
 
-Kafka's are in records of a KRaft log directory's `__cluster_metadata-0`, its snapshots and its log. Their framing is
-that of Kafka's generated metadata messages: unsigned varints for the frame's version, the message's API key and its
-version; then the message. Only TopicRecord, RemoveTopicRecord and ConfigRecord say anything about a topic's settings.
+Kafka's settings are records in `__cluster_metadata-0` of a KRaft log directory, in its snapshots and its log. The
+records have the framing of Kafka's generated metadata messages: unsigned varints for the frame's version, the message's
+API key and its version; then the message. TopicRecord, RemoveTopicRecord and ConfigRecord have a topic's settings.
 """
 
 from __future__ import annotations

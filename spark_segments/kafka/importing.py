@@ -95,7 +95,7 @@ class _Copy:
         is_legacy = task.log_copy is None and _is_legacy(self.source, row)
         is_rewritten = is_legacy or max(task.base_offset, row.base_offset) > row.name_offset
         if is_rewritten or not _has_indexes(self.source, row):
-            # A part of a file, old messages, or a file without usable indexes: its batches are copied and indexed anew.
+            # A part of a file, old messages, or a file without usable indexes: batches are copied, with new indexes.
             copied = copy_batches(
                 self.source,
                 task.topic,
@@ -138,9 +138,9 @@ class TopicImport:
     left: dict[int, int] = field(default_factory=dict)
 
     def run(self, report: Report) -> None:
-        """Imports all partitions; those that change while they are read again, some times. The report gets a line for
-        each partition, with the segments that were copied, and in `details` the "holes" that were noticed, as plain
-        values. A partition whose files changed in each attempt failed: it is as it was, or further.
+        """Imports all partitions. A partition that changes while it is read is read again, a few times. The report gets
+        a line for each partition, with its copied segments, and in `details` the "holes" that were found, as plain
+        values. A partition whose files changed in each attempt has failed: it has what the attempts had committed.
 
         Raises LogDirError where damage would cut the log by more than a torn last batch, or segments are missing that
         Kafka's cleaner has seen, unless the log is taken `as_broker`; where a segment holds offsets that an index
@@ -163,7 +163,7 @@ class TopicImport:
         report.details["holes"] += [{"topic": topic, **hole.to_dict()} for hole in self.holes]
 
     def _attempt(self, numbers: set[int] | None) -> set[int]:
-        """Recovers these partitions, or all, plans them, copies and commits. Returns those to be read again."""
+        """Recovers these partitions, or all, plans them, copies and commits. Returns the partitions to read again."""
         current = self._current()
         # On Spark, executors copy: this process examines all files, and has no time for their copies.
         early_bytes = 0 if self.spark is not None else WAVE_BYTES
@@ -238,7 +238,7 @@ class TopicImport:
             self._note_changes([recovered.partition.partition])
 
     def _checked(self, recovery: Recovery) -> KafkaSnapshot:
-        """The snapshot with the partitions that may be imported. Raises for those that may not."""
+        """The snapshot with the partitions that may be imported. Raises where a partition may not."""
         kafka, storage = recovery.snapshot, self.source.storage
         kept = []
         for row in Partition.of_table(kafka.partitions):
@@ -254,7 +254,7 @@ class TopicImport:
         return dataclasses.replace(kafka, partitions=Partition.table(kept))
 
     def _has_changed(self, recovered: RecoveredPartition, from_offset: int = 0, *, was_read: bool = False) -> bool:
-        """Whether files of a partition, those of segments from an offset on, are not what they were when listed."""
+        """Whether files of a partition's segments, from an offset on, have changed since they were listed."""
         return recovered.listing.changed_file(self.source.storage, from_offset, was_read=was_read) is not None
 
     def _created(self, kafka: KafkaSnapshot) -> Snapshot:
@@ -414,7 +414,7 @@ def _waves(plans: Mapping[int, PartitionPlan]) -> Iterator[list[SegmentCopy]]:
 
 
 def _copied(source: Storage, target: Storage, task: SegmentCopy, row: Segment) -> Segment:
-    """The segment as it is: its .log up to where recovery ends it, and its sidecars."""
+    """Copies the segment byte by byte: its .log up to where recovery ends it, and its sidecars."""
     if task.log_copy is None:
         stem = Segment.new_stem(task.topic, row.partition, row.name_offset)
         SegmentFile(source, row).copy_log(target, stem + LOG_SUFFIX, unique=True)

@@ -1,6 +1,6 @@
-"""The files of a partition directory that Kafka wrote: which of them are its log, and whether they are that still.
+"""The files of a partition directory that Kafka wrote: which of them are its log, and whether they have changed since.
 
-At whatever moment Kafka crashed, the rules are those of Kafka's LogLoader before it opens any segment. LogLoader
+Kafka may have crashed at any moment. The rules come from Kafka's LogLoader, before it opens any segment. LogLoader
 deletes and renames files; this module only chooses.
 
 A running broker appends to the last segment, rolls it, replaces segments by cleaned ones, and deletes segments: it
@@ -22,7 +22,7 @@ DELETED_SUFFIX = ".deleted"
 CLEANED_SUFFIX = ".cleaned"
 SWAP_SUFFIX = ".swap"
 
-# `<base offset>.log`, in tiered storage `<base offset>-<segment id>.log`; whatever else is there has other names.
+# `<base offset>.log`, in tiered storage `<base offset>-<segment id>.log`. Files of other kinds have other names.
 _SEGMENT_FILE = re.compile(r"(?P<base>\d{20})(?P<id>-[A-Za-z0-9_-]{22})?(?P<suffix>\.[a-z_]+)(?P<state>\.[a-z]+)?")
 
 

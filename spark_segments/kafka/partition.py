@@ -1,7 +1,7 @@
 """A partition directory that Kafka wrote: its files, its checkpoints and its recovery.
 
-A partition is listed once, and what the listing has is all that there is of it. Where a file is not what it was by the
-time the scan is done, the partition is listed and scanned anew.
+A partition is listed once, and the scan reads the listed files alone. Where a file has changed by the time the scan is
+done, the partition is listed and scanned again.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class Copied:
 class RecoveredPartition:
     """The partition's row, with the topic id of its directory or ZERO_TOPIC_ID, and the recovery of its segments.
 
-    `scanned_from`: the offset that the scan began at; below it are segments that are `Copied` as they are.
+    `scanned_from`: the offset that the scan began at. The segments below it were `Copied` before.
     """
 
     partition: Partition
@@ -168,7 +168,7 @@ class _Directory:
         self.logs = [log for log in self.logs if log[0] <= self.end_offset]
         self.is_sealed = len(self.logs) < count
         if self.logs:
-            last = self.logs[-1][0]  # its indexes may speak of what is behind the end; recovery makes them anew
+            last = self.logs[-1][0]  # its indexes may have entries behind the end; recovery rebuilds them
             self.files = {
                 name: info
                 for name, info in self.files.items()
@@ -279,7 +279,7 @@ class _Directory:
         begun = tuple(epoch for epoch in recovered.leader_epochs if epoch[1] < end + (end == log_start_offset))
         epochs = leader_epochs_from(begun, log_start_offset)
         dirty = start if first_dirty_offset is None or not start <= first_dirty_offset <= end else first_dirty_offset
-        # Records behind an overlap were to be replaced by a cleaning, whatever the cleaner's checkpoint says.
+        # A cleaning was to replace the records behind an overlap, even if the cleaner's checkpoint does not say so.
         overlapped = [row.base_offset for row in recovered.segments if row.base_offset > row.name_offset]
         dirty = max(start, min([dirty, *overlapped]))
         partition = Partition(
@@ -328,8 +328,8 @@ class _Directory:
     def _producers_at_start(self, copied: Copied | None) -> tuple[ProducerEntry, ...]:
         """The producer state at the first segment: Kafka keeps a snapshot there for records that retention deleted.
 
-        A broker that starts anew passes it over where it lies at the log start or below. One that runs does not, and
-        neither does a log that has the records before it.
+        A broker that starts ignores a snapshot at the log start or below. A running broker does not, and neither does a
+        log that has the records before it.
         """
         begins = self.logs[0][0] if self.logs else 0
         goes_on = copied is not None and bool(copied.segments) and copied.segments[0].base_offset < begins

@@ -39,7 +39,7 @@ class Cut:
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """A file that is not used as it is, and why. The log loses no record by it. `partition` None: the log directory."""
+    """A file that recovery repaired or left out, and why. No record is lost. `partition` None: the log directory."""
 
     topic: str
     partition: int | None
@@ -90,10 +90,10 @@ class PartitionFiles:
 
 @dataclass
 class Recovered:
-    """Results of a scan. Offsets are those of the files; `log_end_offset` is the next offset to be assigned.
+    """Results of a scan. Offsets are as in the files; `log_end_offset` is the next offset to be assigned.
 
-    `gaps`: (first offset, offset after the last) of what no segment holds between two of them. `was_cleaned`: whether
-    any batch shows that a cleaner was here, who leaves such gaps.
+    `gaps`: (first offset, offset after the last) between two segments, in neither of them. `was_cleaned`: whether any
+    batch shows that a cleaner has run, which leaves such gaps.
     """
 
     segments: list[Segment] = field(default_factory=list)

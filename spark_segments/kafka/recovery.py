@@ -32,8 +32,8 @@ def recover(
     copies: EarlyCopies | None = None,
     copied_end: int = 0,
 ) -> Recovered:
-    """Scans a partition. `leader_epochs`: those of its checkpoint; `producers`: the state before its first segment.
-    `copies` are made of segments that can have offsets at or above `copied_end` and the log start, if of any.
+    """Scans a partition. `leader_epochs`: from its checkpoint; `producers`: the state before its first segment.
+    `copies`: makes copies meanwhile, of segments that can have offsets at or above `copied_end` and the log start.
 
     Raises FileNotFoundError for a file that is gone by the time it is read: the directory is in use, list it again.
     """

@@ -51,7 +51,7 @@ def _reason(fault: CorruptBatchError) -> str:
 
 
 def span_of(storage: Storage, info: FileInfo, base_offset: int) -> tuple[int, int, str | None]:
-    """(first offset, offset after the last, problem) of the good batches of a .log, whatever their order."""
+    """(first offset, offset after the last, problem) of the good batches of a .log, in any order."""
     first_offset = next_offset = base_offset
     with fetch_ahead(storage, info.path, info.size) as read:
         for step in walk(read, info.path, info.size):
