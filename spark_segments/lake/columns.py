@@ -1,5 +1,5 @@
-"""The columns of a table whose topic gets other columns: those that hold the rows of both, or the one that stands
-against it.
+"""The columns of a table after a change of its topic's columns: columns that hold the rows of both, or an error that
+names the column for which there is none.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def _unfit(fields: Iterable[pa.Field], path: str, has_type: Callable[[pa.DataTyp
 
 
 def columns_of_both(table: pa.Schema, topic: pa.Schema, path: str) -> pa.Schema:
-    """The columns of a table that has its own rows and those of the topic: the fields of either, by name, each of the
+    """The columns of a table that can have its own rows and the topic's: the fields of either, by name, each with the
     wider type. `path`: the table's.
 
     Raises InvalidOptionError that names the first column where neither type is wider.

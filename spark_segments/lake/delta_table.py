@@ -256,7 +256,7 @@ def _changes_rows(action: Action) -> bool:
 
 
 def _undo(actions: Sequence[Action], files: set[str]) -> None:
-    """Makes of the files of a version those of the version before it."""
+    """Makes the files of a version the files of the version before it."""
     files.difference_update(paths_of(actions, "add"))
     files.update(paths_of(actions, "remove"))
 
@@ -276,7 +276,7 @@ def _statistic(value: Any) -> Any:
 
 @contextlib.contextmanager
 def _failures(storage: Storage, done: str) -> Iterator[None]:
-    """Turns errors of delta-rs, also those of a disk, into StorageErrors."""
+    """Turns errors of delta-rs, and of a disk, into StorageErrors."""
     try:
         yield
     except (DeltaError, OSError) as error:

@@ -1,7 +1,7 @@
-"""The Iceberg table: a version of it, and the next snapshot, which a catalog puts where nobody came first.
+"""The Iceberg table: a version of it, and the next snapshot, which a catalog takes unless another commit came first.
 
-The summary of a snapshot says which offsets the table has. pyiceberg would try a commit again on top of those of
-others, and so append records twice: `_OneTry` hands it to the catalog once, with the snapshot that it was made for.
+The summary of a snapshot says which offsets the table has. pyiceberg would retry a commit on top of other commits, and
+so append records twice: `_OneTry` hands it to the catalog once, with the snapshot that it was made for.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from pyiceberg.table.snapshots import Snapshot
 
 CATALOG = "iceberg.sqlite"
-"""Beside the tables of a directory: the SQLite catalog of those that are in no other one."""
+"""The SQLite catalog of the tables of a directory that are in no other catalog. It lies beside them."""
 
 _TYPES = {pa.bool_(), pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.float32(), pa.float64()}
 _TYPES |= {pa.string(), pa.binary(), pa.date32(), pa.timestamp("us", "UTC")}

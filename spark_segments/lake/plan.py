@@ -55,10 +55,10 @@ class TopicSince:
 
 @dataclass(frozen=True, slots=True)
 class TablePlan:
-    """What an update does. `why`: what happened to records that the table has. `offsets`: those that it lacks.
-    `is_whole`: all of its rows go, and `offsets` are all that there is. `rules`: the files of which rows may go, and
-    what keeps them. `counted`: offsets of which the table must have each record then, or it is made anew. `missed`:
-    offsets that left the topic before an archive had them.
+    """The steps of an update. `why`: what happened to records that the table has. `offsets`: the offsets to add.
+    `is_whole`: all rows of the table go, and `offsets` are the topic's whole log. `rules`: the files that may lose
+    rows, and the rules that keep rows. `counted`: offsets whose records the table must all have after the update, or it
+    is rebuilt. `missed`: offsets that left the topic before an archive had them.
     """
 
     why: str | None
@@ -85,11 +85,11 @@ def plan_table(
     needs_new_files: bool = False,
     erased: Sequence[Rule] = (),
 ) -> TablePlan:
-    """The plan for a table that has `files` and is in step with its topic up to `before`.
+    """The plan for a table that has `files` and the records of its topic up to `before`.
 
-    `typed_key`: keys are no bytes. `needs_new_files`: every file of the table is to be written anew. `erased`: what
-    keeps rows of an archive, beside that the topic has them; nothing: all stay. Raises LogDirError for an archive whose
-    topic is another one.
+    `typed_key`: keys are not bytes. `needs_new_files`: every file of the table is to be rewritten. `erased`: rules that
+    keep rows of an archive that the topic no longer has; none: all rows stay. Raises LogDirError for an archive of
+    another topic.
     """
     snapshot, latest = topic.snapshot, settings.view == Selection.LATEST_VIEW
     bounds = snapshot.offset_bounds(READ_COMMITTED)
@@ -170,8 +170,8 @@ def what_happened(topic: TopicSince, before: TablePositions | None, now_ms: int,
 
 
 def rival_offsets(snapshot: Snapshot, before: TablePositions, records: np.ndarray) -> Offsets:
-    """The offsets that a table has reached, and that may have newer records than those that it lacks, of these ranks:
-    offsets of a later era, and of the same era from the first segment on that has as late a timestamp.
+    """The offsets in the table that may have newer records than `records`, the ranks of the records to add: offsets of
+    a later era, and of the same era from the first segment on that has as late a timestamp.
     """
     eras = Eras.of(snapshot)
     assert eras is not None

@@ -106,7 +106,7 @@ def _check_times(topic: str, batch: pa.RecordBatch) -> None:
 
 @dataclass(frozen=True, slots=True)
 class FromOffsets:
-    """Keeps the rows from these offsets on, by partition; those of other partitions go."""
+    """Keeps the rows from these offsets on, by partition. Rows of other partitions go."""
 
     offsets: Mapping[int, int]
 
@@ -162,8 +162,8 @@ Rule = FromOffsets | StillThere | OtherKeys
 def sift_rows(
     log: Storage, table: Storage, schema: pa.Schema, anew: bool, task: tuple[DataFile, Sequence[Rule]]
 ) -> Written:
-    """Task function: a file of the table, of which the rows go that no rule keeps → the file of those that stay.
-    `anew`: a file that no row leaves is written anew, too.
+    """Task function: a file of the table → a file of the rows that a rule keeps. `anew`: a file that keeps all its rows
+    is rewritten, too.
     """
     file, rules = task
     needs_key = any(isinstance(rule, OtherKeys) for rule in rules)

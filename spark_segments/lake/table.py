@@ -133,7 +133,7 @@ def table(
     takes out of the topic leaves the table with the next call. With `archive` it keeps what leaves by all of these but
     an erasure: after one a call needs the erased `keys`, whose records of before the erasure leave the table, too. The
     `view` "latest" has the newest record of each key, without keys that a tombstone deleted: other rows than those
-    appended. It needs a call at least every delete.retention.ms, or it is made anew.
+    appended. It needs a call at least every delete.retention.ms, or it is rebuilt.
 
     Other programs may tidy the table, and restore an earlier version of it: the next call brings what came after that.
     Any other change of its rows is an error, until the table is restored to the version before.
@@ -144,8 +144,8 @@ def table(
 
     With several topics `table_uri` has {topic} in it. `existing`: topics without a table there are passed over.
     `spark`: its executors read and write. A commit holds what its partitions' lines say, and a plain table gets more
-    than one commit where much is to be done. What was written for a commit that was never made, Delta's own vacuum
-    takes. `table_options`: the table's storage options, by default those of the log directory.
+    than one commit where much is to be done. Delta's own VACUUM deletes files of a commit that was never made.
+    `table_options`: the table's storage options, by default the log directory's.
 
     A report's line has the offsets [start, end) that were added. `details` has by topic: `version` of the table, `why`
     its rows were looked at, files_added, files_removed, rows_added, rows_removed, rows. A topic that fails has a
@@ -197,7 +197,7 @@ def table(
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """How the caller describes the table (None: as it is), and the erased keys that an archive loses."""
+    """The caller's settings of the table (None: unchanged), and the erased keys that an archive loses."""
 
     view: str | None
     archive: bool | None
@@ -241,9 +241,9 @@ def _check_same(storage: Storage, there: object, wanted: object) -> None:
 
 @dataclass(slots=True)
 class _Update:
-    """An update under way: the table as it is (None: there is none yet), how it is made, all that it may have of the
-    topic, the schema of its files, what becomes of its columns, what it has, and the plan. `position`: what it has once
-    it has reached offsets, or all. `make` makes the table. `run` runs tasks.
+    """An update under way: the current table (None: there is none yet), its settings, the topic's offsets that it may
+    have, the schema of its files, the change of its columns, its positions, and the plan. `position`: its positions
+    after it has reached offsets, or all. `make` makes the table. `run` runs tasks.
     """
 
     storage: Storage
@@ -355,8 +355,8 @@ class _Update:
     # Commit
 
     def _committed(self, position: TablePositions, added: Sequence[DataFile], removed: Sequence[DataFile]) -> bool:
-        """Whether the table has the position and these files now. A commit of somebody else that leaves both the
-        position and the files to remove as they are is no hindrance.
+        """Whether the table has the position and these files now. Another program's commit is no hindrance if it
+        changes neither the position nor the files to remove.
         """
         current = self.table
         if current is None:
@@ -376,7 +376,7 @@ class _Update:
                     self.report.warn(str(error))
                 self.table, self.before, self.columns = latest, position, None
                 self.figures.update(files_added=len(added), files_removed=len(removed))
-                self.figures["rows_added"] = sum(self.rows.values())  # files that were made anew have others, too
+                self.figures["rows_added"] = sum(self.rows.values())  # rewritten files have rows of before, too
                 return True
             gone = {file.path for file in removed} - {file.path for file in latest.files()}
             if there != self.before or gone or _form(latest) != _form(current):

@@ -108,8 +108,8 @@ class TablePositions:
 
 @dataclass(frozen=True, slots=True)
 class NewColumns:
-    """What the columns of a table become with a commit, beside what its settings become. `needs_new_files`: the files
-    that are there do not fit these columns, and each is to be written anew; columns that a file lacks are null.
+    """The columns and settings of a table after a commit that changes its columns. `needs_new_files`: the existing
+    files do not fit these columns, and each is to be rewritten; columns that a file lacks are null.
     """
 
     schema: pa.Schema
@@ -144,8 +144,9 @@ class TableFormat(Protocol):
     settings: TableSettings | None
 
     def new_columns(self, schema: pa.Schema, settings: TableSettings) -> NewColumns | None:
-        """What the columns become by the format's rules where the topic has those of `schema`: fields that either has,
-        each of the wider type. None: they stay. Raises InvalidOptionError that names a column where there are none.
+        """The table's new columns by the format's rules, for a topic with the columns of `schema`: the fields of
+        either, each with the wider type. None: they stay. Raises InvalidOptionError that names a column without a
+        wider type.
         """
 
     def positions(self) -> Iterator[TablePositions | None]:
