@@ -94,7 +94,7 @@ def copy_tasks(sets: Sequence[FileSet], *, on_spark: bool) -> list[list[FileSet]
 class Copier:
     """Task function: copies several sets of files from the leader's storage to the follower's.
 
-    `forced`: the copies have reached the disk before anybody is told of them.
+    `forced`: the copies have reached the disk before a manifest names them.
 
     Raises MissingFileError for a file that the leader has no more, CorruptBatchError for a damaged file there.
     """
@@ -214,8 +214,8 @@ class Copier:
             raise MissingFileError.gone(self.source.location(path)) from error
 
     def _checked(self, path: str, size: int, rows: Sequence[Segment], *, whole: bool = False) -> int:
-        """The CRC-32C of a file here. Raises CorruptBatchError where it has batches that are damaged or, for `whole`,
-        not those that its rows count.
+        """The CRC-32C of a file here. Raises CorruptBatchError where it has damaged batches or, for `whole`, other
+        batches than its rows count.
         """
         if not path.endswith(LOG_SUFFIX):
             return crc_of_file(self.target, path, size)

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 
 def positions_of_all(log: LogDirectory) -> tuple[dict[str, Positions], dict[str, SegmentsError]]:
-    """(the positions of every group of a log directory, none of a group that was deleted; the errors of those whose
-    positions cannot be read)
+    """(the positions of every group of a log directory, none for a deleted group; the errors of groups whose positions
+    cannot be read)
     """
     positions: dict[str, Positions] = {}
     errors: dict[str, SegmentsError] = {}
@@ -66,11 +66,11 @@ def copy_positions(former: LogDirectory, log: LogDirectory, topic: str) -> tuple
 def mirror_groups(
     target: LogDirectory, positions: Mapping[str, Positions], topics: Collection[str]
 ) -> tuple[int, dict[str, SegmentsError]]:
-    """Makes the positions of groups in `topics` what they were at the leader. Returns (how many groups that changed,
-    the errors of those that it could not change).
+    """Gives groups the positions in `topics` that they had at the leader. Returns (the number of changed groups, the
+    errors of groups that could not be changed).
 
-    `positions`: read there before the topics were mirrored. Positions in other topics stay as they are, and so do those
-    in a topic whose promotion has begun: its readers go on here.
+    `positions`: read at the leader before the topics were mirrored. Positions in other topics do not change. Neither do
+    positions in a topic whose promotion has begun, since its readers go on here.
     """
     snapshots = {topic: snapshot for topic in topics if _follows(snapshot := target.snapshot(topic))}
     changed: set[str] = set()
@@ -84,8 +84,8 @@ def mirror_groups(
 
         def plan(here: GroupRows, theirs: GroupRows = theirs, group: str = group) -> GroupRows | None:
             differ = {key[0] for key in here.keys() | theirs.keys() if here.get(key) != theirs.get(key)}
-            # The topics are looked at after the positions: where one is promoted later and a reader commits there, the
-            # positions are other ones by then, and the plan is made anew.
+            # The topics are read after the positions: where a topic is promoted later and a reader commits, the
+            # positions have changed by then, and the plan is made again.
             moved = {
                 topic for topic in differ & snapshots.keys() if _follows(target.manifest(topic).snapshot(deleted=True))
             }

@@ -8,7 +8,7 @@ from spark_segments.errors import LogDirError
 from spark_segments.log import Snapshot, TopicVersions
 
 BEGAN_ANEW = -1
-"""In place of a version: the leader's table began anew, and has no version that the follower was."""
+"""In place of a version: the leader's table was made again, and no version of it equals the follower."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""The job: every topic of a log directory, or those of some patterns, in step at another place."""
+"""The job: keeps a follower of every topic of a log directory, or of the topics of some patterns, at another place."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ def mirror(
     groups: bool = False,
     checksums: Path | None = None,
 ) -> Report:
-    """Makes topics of `log` what the topics of these names in `leader` are, commit by commit, up to the newest.
+    """Makes topics of `log` equal to the topics of these names in `leader`, commit by commit, up to the newest.
 
-    `topics`: names or patterns (`orders*`) of those to mirror, all without any. Topics are made, altered, deleted and
+    `topics`: names or patterns (`orders*`) of the topics to mirror; none: all. Topics are made, altered, deleted and
     made again as they were at the leader; offsets, topic ids, paths and settings are the leader's. A topic of `log`
-    is at every moment a past state of the leader. A run that was killed is run again, and several may run at once.
+    is at every moment a past state of the leader. Run it again after it was killed; several runs may overlap.
 
-    `groups`: the positions of all groups in these topics are mirrored, too, in place of those that groups of the same
-    names have in `log`. A group whose positions cannot be mirrored is a warning: they are as they were in `log`.
+    `groups`: the positions of all groups in these topics are mirrored, too, and replace the positions of the groups of
+    these names in `log`. A group whose positions cannot be mirrored keeps its positions in `log`, with a warning.
 
     `checksums`: a file for the list of the checksums of all files of these followers, which `segments verify --against`
     checks. Where the list of an earlier run is in it, the files in that are not read again.

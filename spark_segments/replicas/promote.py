@@ -6,7 +6,7 @@ topic with a new leader epoch. Each step can be repeated, so a promotion that wa
 
 A fence is a commit like an append: of the two, either the append comes first and is copied, or its next try meets the
 fence. So a promotion loses nothing. A forced promotion can, where the former leader is out of reach. A former leader
-stays fenced: it is mirrored anew.
+stays fenced until it is mirrored from the new one.
 """
 
 from __future__ import annotations
@@ -113,8 +113,8 @@ class Promotion:
     may go on to take appends: promote the topic once more as soon as it can be reached, which fences it.
 
     Then it says what was done, or in a dry run would be. `former_uri`: the log directory of the former leader. `steps`:
-    those of STEPS that were done, or found done. `is_fenced`: whether the former leader takes no commit any more; False
-    where it was out of reach. `leader_epochs`: {partition: (leader epoch, the offset from which on)}. `left_behind`:
+    the STEPS that were done, now or before. `is_fenced`: whether the former leader takes no commit any more; False
+    where it was out of reach. `leader_epochs`: {partition: (leader epoch, its first offset)}. `left_behind`:
     records of the former leader that the new leader does not have, as far as it could be asked. `source_version`,
     `source_committed_ms`: the newest commit of the former leader that a follower had when the promotion began.
     `warnings`: why the former leader was out of reach.
@@ -229,8 +229,8 @@ class Promotion:
         return with_role(Operation.PROMOTE, here, dataclasses.replace(here.role, promotion_token=uuid.uuid4().hex))
 
     def _opened(self, leader: Role, least: Mapping[int, int], version: int | None, here: Snapshot) -> Change | None:
-        """Makes the topic the `leader`, in new epochs, at the lowest those of `least`. `version`: that of the former
-        leader which the follower must have mirrored, None where it need not.
+        """Makes the topic the `leader`, in new leader epochs, which are not below `least`. `version`: the former
+        leader's version that the follower must have mirrored, None where it need not.
         """
         role = here.role
         if role.is_leader and role.fence_token == leader.fence_token:
@@ -273,7 +273,7 @@ class Promotion:
         return uri
 
     def _look(self, here: Snapshot) -> Snapshot:
-        """The former leader's topic as it is now."""
+        """The newest snapshot of the former leader's topic."""
         if not isinstance(self.former, LogDirectory):
             self.former = LogDirectory.open(self._former_uri(here), self.storage_options, defaults=self.log.defaults)
         self.former.check_writable()
@@ -345,7 +345,7 @@ class Promotion:
             self.warnings.append(f"The positions of group {group} were not brought from the former leader: {why}")
 
     def _left_behind(self, theirs: Snapshot | None) -> list[Tail]:
-        """What the former leader has and the follower does not, as far as it is within reach."""
+        """The records that the former leader has and the follower lacks, as far as the leader can be reached."""
         if theirs is None or theirs.deleted_ms is not None:
             return []
         here = Copy(self.log.snapshot(self.topic), self.log.storage)

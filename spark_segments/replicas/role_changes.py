@@ -37,9 +37,9 @@ def leader_epochs(snapshot: Snapshot) -> dict[int, tuple[int, int]]:
 
 
 def least_epochs(here: Snapshot, theirs: Snapshot | None, token: str | None) -> dict[int, int]:
-    """{partition: the lowest leader epoch that no other leader of the topic has given it, as far as `theirs` tells}
+    """{partition: the lowest leader epoch that no other leader of the topic has given it, as far as `theirs` shows}
 
-    Where that is fenced for another promotion than that of the `token`, the topic promoted there has its next epoch.
+    Where `theirs` is fenced for another promotion than the `token`'s, the topic promoted there has its next epoch.
     """
     is_others = theirs is not None and theirs.role.is_fenced and theirs.role.fence_token != token
     return {number: epoch + 1 + is_others for number, (epoch, _) in leader_epochs(theirs or here).items()}

@@ -165,8 +165,8 @@ class TopicMirror:
                 self.not_told = error
 
     def _changed_partitions(self, leader: Leader, follower: FollowerVersion, snapshot: Snapshot) -> set[int] | None:
-        """The partitions whose segments can differ, None for all: those of a single commit, where this run has found
-        the follower equal to the leader right before it, and nobody has changed the follower since.
+        """The partitions whose segments can differ, None for all. They are the partitions of a single commit, if this
+        run has found the follower equal to the leader right before it, and no program has changed the follower since.
         """
         if follower.snapshot is None or self.reached != (snapshot.version - 1, follower.snapshot.version):
             return None
@@ -264,7 +264,7 @@ def _returned(leader: Leader, follower: FollowerVersion, latest: Snapshot, linea
     if here is None or lineage is None:
         return frozenset()
     if here.topic_id != latest.topic_id and TopicRow.REBUILT_FROM not in latest.states:
-        return frozenset()  # a topic made again has files of its own
+        return frozenset()  # a topic made again has other files
     if not any(end for _, end in here.offset_bounds().values()):
         return frozenset()  # it never had a file
     return leader.returned_since(lineage.version, latest)
