@@ -19,12 +19,12 @@ _FIGURES = ("records_in", "records_out", "bytes_in", "bytes_out")
 
 
 def history(manifest: Manifest, limit: int | None = None) -> list[dict[str, Any]]:
-    """The newest `limit` commits of a topic (None: all that are there), newest first.
+    """The newest `limit` commits of a topic (None: all that the manifest still has), newest first.
 
     A dict each: `version`; `committed_ms`, by the clock of the machine that committed; `job`, the operation;
-    `records_in` and `bytes_in` of the segments that entered the log, `records_out` and `bytes_out` of those that left
-    it, where a segment that is rewritten does both; `partitions`, {partition: (log start offset, log end offset)}.
-    The figures are None where vacuum has taken the rows of that version or of the version before.
+    `records_in` and `bytes_in` of the segments that entered the log, `records_out` and `bytes_out` of the segments that
+    left it (a rewritten segment does both); `partitions`, {partition: (log start offset, log end offset)}. The figures
+    are None where vacuum has deleted the rows of that version or of the version before.
 
     Raises UnknownTopicError where there is no topic of that name, not even a deleted one.
     """
@@ -57,8 +57,8 @@ class Size:
 
 
 def sizes(manifest: Manifest, most: int) -> list[Size]:
-    """The size of a topic after at most `most` of its commits, evenly spaced from the first that is there to the last,
-    oldest first. Versions that vacuum has taken are left out.
+    """The size of a topic after at most `most` of its commits, evenly spaced from the oldest readable version to the
+    newest, oldest first. Versions that vacuum has deleted are left out.
     """
     commits = manifest.history()
     last = len(commits) - 1

@@ -28,8 +28,8 @@ class LogDir(LogDirectory, Prints):
     # Topics
 
     def topic(self, name: str, version: int | None = None, timestamp: Time | None = None) -> Topic:
-        """The topic of this name, as it is now, or was at a version of its manifest or at a time. Nothing is read yet:
-        see `Topic`. Raises InvalidTopicError for a name that no topic can have.
+        """The topic of this name: its newest snapshot, or the snapshot of a version of its manifest or of a time.
+        Nothing is read yet: see `Topic`. Raises InvalidTopicError for a name that no topic can have.
         """
         return Topic(self, name, version, timestamp)
 
@@ -79,26 +79,26 @@ class LogDir(LogDirectory, Prints):
         spark: SparkSession | None = None,
         progress: Progress | None = None,
     ) -> Report:
-        """Copies every `<topic>-<n>` of a Kafka directory, or only those of `topic`, a name or a pattern (`orders*`) or
-        several, into topics of the same names.
+        """Copies the `<topic>-<n>` directories of a Kafka directory, all of them or only those of `topic` (a name, a
+        pattern such as `orders*`, or several), into topics of the same names.
 
         Offsets, epochs, transactions, log starts and cleaner checkpoints are kept; Kafka's last segment stays the
-        active one. A new topic gets the settings that it has in Kafka, where the directory is that of a KRaft
-        controller, too (`__cluster_metadata-0`), then `config`. Its retention is not kept unless `keep_retention`: it
-        gets retention.ms=-1. `exclude_internal` leaves topics out whose names begin with __. `replicated` copies each
-        log up to the high watermark that the broker noted last: what all in-sync replicas have. `groups`: names or
-        patterns of groups in the directory's `__consumer_offsets`, whose positions in these topics become those of the
-        groups of the same name here; a directory without that topic, as one of several log.dirs, is a warning.
+        active one. A new topic gets its settings in Kafka, if the directory is also a KRaft controller's
+        (`__cluster_metadata-0`), then `config`. Its retention is not kept unless `keep_retention`: it gets
+        retention.ms=-1. `exclude_internal` leaves topics out whose names begin with __. `replicated` copies each log up
+        to the high watermark in the broker's checkpoint: what all in-sync replicas have. `groups`: names or patterns of
+        groups in the directory's `__consumer_offsets`. The groups of these names here get their positions in these
+        topics. A directory without that topic, such as one of several log.dirs, is a warning.
 
-        Run it again after it was killed, or when the directory has grown: what is here already is not copied twice.
+        Run it again after it was killed, or when the directory has grown: copied segments are not copied twice.
         The report has a line for each partition, with the segments that were copied; a partition whose files a running
         broker changed in each attempt has failed, and is left to the next run. In `details` are the `holes` that were
-        noticed, and of each topic the `groups` that have positions in it.
+        found, and for each topic the `groups` that have positions in it.
 
         Raises LogDirError where damage would cut more than a torn last batch, or segments are missing that Kafka's
-        cleaner has seen (`recovery="kafka"` takes the log as a broker would), or where a topic of that name is another
-        one; UnknownTopicError where there is no such topic. Of several topics, those that fail are raised, as one
-        LogDirError, after all the others were imported; LogDirError, too, where `replicated` finds no high watermarks.
+        cleaner has seen (`recovery="kafka"` takes the log as a broker would), where the topic of that name has another
+        log, or where `replicated` finds no high watermarks; UnknownTopicError where there is no such topic. If some of
+        several topics fail, one LogDirError names them after all the others were imported.
         """
         self.check_writable()
         overrides = normal_overrides(config or {})
@@ -157,13 +157,13 @@ class LogDir(LogDirectory, Prints):
         spark: SparkSession | None = None,
         progress: Progress | None = None,
     ) -> Report:
-        """Writes `<topic>-<n>` directories and checkpoints that a Kafka broker serves, of all topics, or only those of
-        `topic`: a name or a pattern (`orders*`), or several.
+        """Writes `<topic>-<n>` directories and checkpoints that a Kafka broker serves, of all topics, or only of
+        `topic`: a name, a pattern (`orders*`), or several.
 
         Segments get Kafka's names and absolute offsets, with indexes, producer snapshots, leader epochs and topic ids.
         A broker's own meta.properties is not written: put the directories into a log.dirs of a stopped broker.
-        `topic_ids`, by name: those that the topics have in a new cluster, where they were created empty; all batches
-        get leader epoch 0, as in a new log. The report has a line for each partition.
+        `topic_ids`: {name: the topic's id in a new cluster, where it was created empty}; all batches then get leader
+        epoch 0, as in a new log. The report has a line for each partition.
 
         Raises LogDirError where a partition's directory exists, where `path` is in a log directory, and,
         after all the others were exported, for topics whose manifest cannot be read.

@@ -55,10 +55,9 @@ _PRINTED = {
 class Topic(Prints):
     """A topic of a log directory. `LogDir.topic` gives it.
 
-    What it says of the log is of one snapshot: of the version or time asked for, or of the moment when it is first
-    asked for anything. To see later appends, ask the log directory for the topic again. Writes go to the
-    log as it is when they are made, and never show in this snapshot. Methods raise UnknownTopicError where there is no
-    such topic.
+    It reads one snapshot: of the given version or time, or else the newest when a method is first called. To see later
+    appends, ask the log directory for the topic again. Writes go to the newest version of the log, and never show in
+    this snapshot. Methods raise UnknownTopicError where there is no such topic.
 
     A `Time` is milliseconds since 1970, a datetime, an ISO time, or words as on the command line: `yesterday`, `2 hours
     ago`; in UTC where it names no zone. A `Duration` is milliseconds, a timedelta, or a text such as 7d or 1h30m.
@@ -177,8 +176,8 @@ class Topic(Prints):
 
         The `view` latest is the newest record of each key in the offsets: what cleaning would leave of them. Where
         partitions were added to the topic, a key's newest record is looked for in all of them. Records without a key
-        and aborted data are not in it; tombstones are, unless told otherwise. `value_type` binary_view: values are
-        views of the bytes that were read (`Scan.to_reader`).
+        and aborted data are left out; tombstones are in the view, unless a parameter leaves them out. `value_type`
+        binary_view: values are views of the bytes that were read (`Scan.to_reader`).
         """
         from spark_segments.log import Scan, Selection
 
@@ -214,8 +213,8 @@ class Topic(Prints):
         tombstone.
 
         `once` is an idempotency key, such as landing/2026-01-01: the topic remembers it for
-        transactional.id.expiration.ms, and a repeat within that time adds nothing, in whatever order keys come. `txn`
-        is (application id, version from 0 to 2**63 - 1), where versions rise: the application's last version again adds
+        transactional.id.expiration.ms, and a repeat within that time adds nothing. Keys have no order. `txn` is
+        (application id, version from 0 to 2**63 - 1), where versions rise: the application's last version again adds
         nothing. Both are remembered after an append of no rows, too.
 
         Raises UnknownTopicError; InvalidOptionError for a version out of range; TransactionOrderError for a version
