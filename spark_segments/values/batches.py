@@ -283,7 +283,7 @@ class Columns:
 
     @property
     def _decoded_names(self) -> list[str]:
-        """The columns, then those of undecodable bytes."""
+        """The names of the columns, then of the columns of undecodable bytes."""
         return [*self.names, *(reader.chosen.raw_column for reader in self._used if reader.chosen.raw_column)]
 
     def types(self, column: str) -> bool:

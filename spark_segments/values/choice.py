@@ -27,8 +27,8 @@ def reading_codec(
 ) -> codecs.Codec:
     """The codec that reads a column. Raises InvalidOptionError where its type is not known.
 
-    `sample` gives a value of the topic. It tells the type of Connect's JSON with a schema, and the schema of a topic
-    whose subject the registry does not have: a record names its schema by an id.
+    `sample` gives a value of the topic. The type of Connect's JSON with a schema comes from it. So does the schema of a
+    topic whose subject is not in the registry: a record names its schema by an id.
     """
     kind = KINDS.get(chosen.format)
     if kind is None:

@@ -192,7 +192,7 @@ class Registered:
 
     `type` is the column's: the reader schema's or, with a type given in DDL, that one, which fields go to by name.
     `written` is the schema that rows are written with. With `checked`, JSON is checked against the schema of its id.
-    Ids are those of the context of `subject`.
+    Ids are ids in the context of `subject`.
     """
 
     kind: str

@@ -215,7 +215,7 @@ def _is_list(kind: pa.DataType) -> bool:
 
 
 def struct_of(fields: Sequence[pa.Field], of: str) -> pa.StructType:
-    """A struct of fields whose names differ: those of JSON go by name. Raises InvalidOptionError."""
+    """A struct of fields whose names differ, since JSON finds fields by name. Raises InvalidOptionError."""
     names = Counter(field.name for field in fields)
     if len(names) < len(fields):
         raise InvalidOptionError(f"{of} has two fields of the same name", found=names.most_common(1)[0][0])

@@ -1,8 +1,8 @@
-"""Protobuf messages to Arrow by Google's own library, row by row: those that ptars cannot read.
+"""Protobuf messages that ptars cannot read: to Arrow by Google's own library, row by row.
 
 These are messages with groups (proto2's `group`, the DELIMITED encoding of editions), files of editions, and messages
-whose fields have the same name in JSON, such as Id and id. Types and values are those of protobuf.py. What has no type
-in Arrow is JSON text: a message within itself, and google.protobuf.Struct, Value, ListValue and Any.
+whose fields have the same name in JSON, such as Id and id. Types and values are as in protobuf.py. A message without a
+type in Arrow is JSON text: a message within itself, and google.protobuf.Struct, Value, ListValue and Any.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Bounds of schemas, which others write: a few lines of a schema may be more fields than any machine has room for.
 
-A name that a schema uses twice stands for all its fields twice, so 30 records may be a thousand million fields. All
-kinds of schemas are counted as they are written out, without writing them out.
+A name that a schema uses twice stands for all its fields twice, so 30 records may be a thousand million fields. Fields
+are counted as in the expanded schema, without expanding it, for all kinds of schemas.
 """
 
 from __future__ import annotations

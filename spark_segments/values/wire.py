@@ -1,5 +1,5 @@
 """Confluent's wire format: a zero byte, the schema's id in four bytes, for Protobuf the message's place in its file.
-Frames of other serializers, as that format. And a guess what bytes are, for those who do not know their format.
+Frames of other serializers, turned into that format. And a guess of the format of bytes, for users who do not know it.
 """
 
 from __future__ import annotations

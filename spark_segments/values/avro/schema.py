@@ -1,8 +1,8 @@
 """Avro schemas: JSON text to nodes, the Arrow type of a node, and an Avro schema for an Arrow type.
 
-The Arrow types are those that Spark's own Avro source gives, so that a column reads the same everywhere: a union with
-null is a nullable column; int and long, or float and double, make the wider; any other union is a struct of member0,
-member1, …, of which at most one is set. Rules: Avro specification 1.12, "Schema Declaration" and "Logical Types".
+A column has the type that Spark's own Avro source gives it, so that it reads the same everywhere: a union with null is
+a nullable column; int and long, or float and double, make the wider; any other union is a struct of member0, member1,
+…, of which at most one is set. Rules: Avro specification 1.12, "Schema Declaration" and "Logical Types".
 """
 
 from __future__ import annotations

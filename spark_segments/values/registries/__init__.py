@@ -13,7 +13,7 @@ from spark_segments.values.registries.registry import Registry
 def open_registry(
     address: str, options: Mapping[str, str] | None = None, storage_options: Mapping[str, str] | None = None
 ) -> Registry:
-    """The registry at an http(s) address, else in a directory. `options` are those of schema.registry.*."""
+    """The registry at an http(s) address, else in a directory. `options`: the options schema.registry.*."""
     if not address:
         raise InvalidOptionError("No registry was given", hint="Set schema.registry to its address or a directory")
     if address.startswith(("http://", "https://")):

@@ -1,7 +1,7 @@
 """A Confluent-compatible schema registry over HTTP: its documented API, with basic or bearer authentication.
 
-Credentials come from the options, or the address's user part; no error and no text shows them, and no other host gets
-them, whatever the registry redirects to. An answer has a bound of bytes and of time.
+Credentials come from the options, or the address's user part. No error and no text shows them, and no other host gets
+them after a redirect. An answer has a bound of bytes and of time.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ BEARER_TOKEN = "bearer.auth.token"
 OPTIONS = (USER_INFO, BEARER_TOKEN)
 ATTEMPTS = 4
 MOST_SECONDS = 60.0
-"""All attempts at one answer end within this time, whatever the server does."""
+"""All attempts at one answer end within this time, however slow the server."""
 FIRST_WAIT_SECONDS = 0.2
 """Before the second attempt; it doubles before each further one."""
 _REDIRECTS = 5

@@ -123,8 +123,8 @@ def read(array: pa.BinaryArray, kind: pa.DataType) -> pa.Array:
 def read_envelopes(array: pa.BinaryArray, kind: pa.DataType | None) -> pa.Array:
     """Rows with their envelopes, as `kind` or, where that is None, as the first row's schema says.
 
-    Fields go by name: those that a row's schema lacks are null. A null, or no value, in a field that has a default in
-    the row's schema is that default, as JsonConverter reads it. Raises Undecodable.
+    Fields are found by name, and a field that a row's schema lacks is null. A null, or no value, in a field that has a
+    default in the row's schema is that default, as JsonConverter reads it. Raises Undecodable.
     """
     parts, places = [], []
     rest = pa.array(range(len(array)), pa.int64())

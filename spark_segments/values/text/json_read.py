@@ -1,8 +1,8 @@
 """JSON to typed columns, by Arrow's own JSON reader.
 
 Arrow reads lines of a text, and a row must stay a row, so each value is put into a line of a list of one: `{"v":[…]}`.
-A value that is no single JSON value then makes a line that is none, and a list of another length tells on what would
-be two. What JSON has no type for is read as text or a number first, then converted: times, dates, decimals, bytes.
+A value that is no single JSON value then makes an invalid line, and two values make a list of another length. Types
+that JSON lacks are read as text or numbers first, then converted: times, dates, decimals, bytes.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """JSON Schema: the column type that a schema stands for, a schema for a column's type, and values against a schema.
 
-A column's type leaves out patterns, ranges and required fields; checks of values have them. The rules are those of
-Confluent's serializers: the draft is that of `$schema`, `format` is not checked, and a reference leads to a schema of
-the registry by its name, never to the network.
+A column's type leaves out patterns, ranges and required fields; checks of values have them. The rules follow
+Confluent's serializers: `$schema` names the draft, `format` is not checked, and a reference names a schema of the
+registry and never leads to the network.
 """
 
 from __future__ import annotations

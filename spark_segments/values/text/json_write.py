@@ -24,7 +24,7 @@ _FIRST_DAY, _LAST_DAY = -719162, 2932896  # of the years 1 and 9999, in days sin
 
 
 def _table(escapes: dict[int, str], delete_bytes: int) -> np.ndarray:
-    """How many bytes of JSON each byte takes, as json_strings has it; `delete_bytes`: those of DEL."""
+    """How many bytes of JSON each byte takes, as json_strings writes it; `delete_bytes`: the bytes of DEL."""
     table = np.zeros(384, np.uint8)
     table[:128] = 1
     table[127] = delete_bytes
