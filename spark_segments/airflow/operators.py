@@ -99,7 +99,7 @@ class SegmentsOperator(BaseOperator):
             self._hook.on_kill()
 
     def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:
-        """What Airflow's OpenLineage provider asks for: the run's datasets. Of a job on Spark the job tells."""
+        """The run's datasets, for Airflow's OpenLineage provider. A job on Spark reports its datasets itself."""
         from airflow.providers.openlineage.extractors import OperatorLineage
 
         beside = next((getattr(self, name) for name in _BESIDE if hasattr(self, name)), "")
@@ -262,7 +262,7 @@ class ExportOperator(SegmentsOperator):
 class MirrorOperator(SegmentsOperator):
     """Brings followers in `log_dir` in step with the topics of `source`: `segments mirror --once`.
 
-    `topic` may be a pattern, such as orders*. `source_storage_options` are those of `source`.
+    `topic` may be a pattern, such as orders*. `source_storage_options`: the storage options of `source`.
     """
 
     job = "mirror"

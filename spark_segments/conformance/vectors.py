@@ -26,9 +26,9 @@ _KAFKAS_TIMESTAMP_TYPES = {"NoTimestampType": -1, "CreateTime": 0, "LogAppendTim
 
 @dataclass(frozen=True, slots=True)
 class Vector:
-    """One directory of the kit. `rules`: those of docs/format that it shows. `findings`: the rules that the judge of
-    writers must find broken. `base`: the directory over whose files those of this one lie; `removed`: files of it that
-    this one does not have.
+    """One directory of the kit. `rules`: the rules of docs/format that it shows. `findings`: the rules that the judge
+    of writers must find broken. `base`: another directory, whose files this one has, too, unless it has its own or they
+    are in `removed`.
     """
 
     root: Path

@@ -35,14 +35,14 @@ _MOST_LETTERS = 60
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Result(Prints):
-    """The rows of a statement. Each of these methods runs the query, and sees the topics as they are then.
+    """The rows of a statement. Each of these methods runs the query, on the topics' newest snapshots.
 
-    It prints its first rows. Whatever takes an Arrow stream takes it: `polars.DataFrame(result)`.
+    It prints its first rows. Any library that takes an Arrow stream takes it: `polars.DataFrame(result)`.
     """
 
     schema: pa.Schema
     batches: Callable[[], Iterator[pa.RecordBatch]]
-    """The rows as they are made. They end where the database is asked for others: `to_table()` keeps them."""
+    """The rows, streamed. They end when the database runs another query: `to_table()` keeps them."""
 
     def to_table(self) -> pa.Table:
         """All rows in memory, as an Arrow table."""
@@ -188,8 +188,8 @@ class TopicDatabase:
         # What does not fit in memory would go into the working directory, and stay there if the process is killed.
         scratch = self._left_open.enter_context(scratch_directory())
         self._connection.execute("SET temp_directory = $1", [str(scratch / "duckdb")])
-        # DuckDB's bar of a query of two seconds goes to standard output, into the rows. A notebook without ipywidgets
-        # has none, and DuckDB refuses to be told so.
+        # After two seconds of a query DuckDB shows a progress bar on standard output, among the rows. A notebook
+        # without ipywidgets has no bar, and DuckDB refuses the setting there.
         if self._connection.execute("SELECT current_setting('enable_progress_bar')").fetchone() != (False,):
             self._connection.execute("SET enable_progress_bar = false")
         # A name that is no topic would be looked for among the variables of this module.
@@ -240,7 +240,7 @@ class TopicDatabase:
         return Result(schema, lambda: self._run(relation, schema, query))
 
     def _run(self, relation: duckdb.DuckDBPyRelation, schema: pa.Schema, query: str) -> Iterator[pa.RecordBatch]:
-        """The batches of a query. The connection has one run at a time: whatever is asked next ends it."""
+        """The batches of a query. The connection runs one query at a time: the next one ends this one."""
         self._end_run()
         self._begin_clock()
         for table in self._tables.values():
@@ -288,7 +288,7 @@ class TopicDatabase:
 
     @contextlib.contextmanager
     def _errors(self, query: str) -> Iterator[None]:
-        """DuckDB's errors as those of this package; the topic's own where a topic made the query fail."""
+        """Turns DuckDB's errors into this package's. Where a topic made the query fail, its own error is raised."""
         try:
             yield
         except (duckdb.Error, pa.ArrowException, OSError) as error:
@@ -308,7 +308,7 @@ class TopicDatabase:
                 raise table.error from None
 
     def _register(self, query: str) -> None:
-        """Makes views of the topics that the query may name. Views of earlier queries stay, with what is there now."""
+        """Makes views of the topics that the query may name. Views of earlier queries stay, with the newest records."""
         for table in self._tables.values():
             table.begin()
         for topic in self._named(query):

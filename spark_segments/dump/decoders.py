@@ -1,4 +1,4 @@
-"""What Kafka keeps in topics of its own, decoded: kafka-dump-log's decoders, by name.
+"""Decoders of the records of Kafka's internal topics, by the names of kafka-dump-log.
 
 A record that cannot be decoded says so in place of its key or payload, in the tool's words, and the dump goes on.
 """
@@ -24,7 +24,7 @@ _KINDS = {"offsets": "OFFSETS", "transaction-log": "TRANSACTIONS", "share-group-
 _FRAMED = {"cluster-metadata": "METADATA", "remote-log-metadata": "REMOTE_LOG"}
 
 DECODERS = (*_KINDS, *_FRAMED)
-"""The names of the decoders: those of kafka-dump-log's options, without -decoder."""
+"""The names of the decoders, from kafka-dump-log's options, without -decoder."""
 
 _FRAME_VERSION = 1
 _NO_UUID = uuid.UUID(int=0)
@@ -36,7 +36,7 @@ Decode = Callable[[Entry], Entry]
 
 
 def decoder(name: str) -> Decode:
-    """Adds to a record's entry what its key and value say, as `decoded`; other entries stay as they are."""
+    """Adds the decoded key and value to a record's entry, as `decoded`. Other entries do not change."""
     try:
         from spark_segments.dump import layouts
     except ModuleNotFoundError as error:

@@ -108,7 +108,7 @@ def dump_time_index(source: DumpSource, path: str, options: DumpOptions) -> Iter
 
 
 def dump_txn_index(source: DumpSource, path: str, options: DumpOptions) -> Iterator[Entry]:
-    """Entries of a .txnindex, as they are."""
+    """The entries of a .txnindex."""
     names = ("version", "producerId", "firstOffset", "lastOffset", "lastStableOffset")
     for entry in _index_entries(source, path, TXN_ENTRY):
         yield {"kind": "aborted transaction", **dict(zip(names, entry.tolist(), strict=True))}
@@ -179,7 +179,7 @@ class _LogReader:
     def find(self, byte_position: int, offset: int) -> _Found | None:
         """The first batch from `byte_position` on whose last offset is `offset` or more."""
         if self._last is not None and self._last.byte_position > byte_position and self._last.last_offset <= offset:
-            byte_position = self._last.byte_position  # where there is no offset index, do not begin anew for each entry
+            byte_position = self._last.byte_position  # without an offset index: do not begin at 0 for each entry
         batch = self.batch_at(byte_position)
         while batch is not None and batch.last_offset < offset:
             self._last = batch

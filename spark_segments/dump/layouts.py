@@ -1,8 +1,8 @@
-"""The fields of the messages that Kafka keeps in topics of its own, as classes that kio reads.
+"""The fields of the messages in Kafka's internal topics, as classes that kio reads.
 
-kio has the messages of requests and responses, and those of a group's members; of the records of topics it has none. A
-layout here says what a class of kio's says, in a line: names and types in their order. `3+` behind a type: from that
-version on; `1-1`: in version 1 alone; `?`: null may stand for it; `@0=-1`: a tagged field with its tag and default.
+kio has the messages of requests, of responses and of a group's members, but not the records of topics. A layout here is
+a class of kio's in one line: names and types in their order. `3+` behind a type: from that version on; `1-1`: in
+version 1 alone; `?`: null may stand for it; `@0=-1`: a tagged field with its tag and default.
 """
 
 from __future__ import annotations

@@ -37,12 +37,12 @@ def scan_topic(
     include_tombstones: bool = True,
     threads: int | None = None,
 ) -> pl.LazyFrame:
-    """The records of a topic as a lazy frame; the arguments are those of `LogDir.open` and `Topic.scan`.
+    """The records of a topic as a lazy frame. Arguments as for `LogDir.open` and `Topic.scan`.
 
-    The log is that of this moment, or of the `version` or `timestamp`, whenever and however often the frame is
-    collected. A query reads the columns it uses and stops at its `head`. Conditions on partition and offset, and lower
-    bounds of timestamp, choose what is read; all others are applied to what was. Rows come partition by partition and
-    by offset.
+    The snapshot is the newest at the time of this call, or that of the `version` or `timestamp`. It stays the same
+    whenever and however often the frame is collected. A query reads the columns it uses and stops at its `head`.
+    Conditions on partition and offset, and lower bounds of timestamp, limit what is read; other conditions filter the
+    rows that were read. Rows come partition by partition and by offset.
 
     Raises what `LogDir.open` and `Topic.scan` raise; errors in the data come from the query as Polars' ComputeError.
     """
@@ -70,7 +70,7 @@ def _frames(
     n_rows: int | None,
     batch_size: int | None,
 ) -> Iterator[pl.DataFrame]:
-    """The frames that Polars asks for: the first `n_rows` rows, of them those that satisfy the predicate."""
+    """The frames that Polars asks for: the first `n_rows` rows, without rows that do not satisfy the predicate."""
     names = with_columns if with_columns is not None else scan.schema.names
     used = names if predicate is None else [*names, *predicate.meta.root_names()]
     # The first rows of a range are not the first rows of the topic.
