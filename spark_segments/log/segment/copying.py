@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import pyarrow as pa
 
@@ -42,7 +43,7 @@ def copy_batches(
     """
     first = sources[0]
     with SegmentWriter(target or storage, topic, first.partition, base_offset, limits=limits, stem=stem) as writer:
-        _copy_all(storage, writer, sources, base_offset, next_offset, leader_epochs, see)
+        _Copies(storage, writer, leader_epochs, see).add(sources, base_offset, next_offset)
         created_ms = _created_ms(sources, sealed)
         row = writer.close(
             topic_id=first.topic_id, created_ms=created_ms, state=Segment.SEALED if sealed else Segment.CHUNK
@@ -63,34 +64,7 @@ def copy_run(
     writer.begin(sources[0].partition, _created_ms(sources, sealed=False))
     moved = [source.at(source.base_offset - base_offset) for source in sources]
     moved_epochs = None if leader_epochs is None else leader_epochs.counted_from(base_offset)
-    _copy_all(storage, writer, moved, 0, next_offset - base_offset, moved_epochs)
-
-
-def _copy_all(
-    storage: Storage,
-    writer: SegmentWriter | SharedObjectWriter,
-    sources: Sequence[Segment],
-    base_offset: int,
-    next_offset: int,
-    leader_epochs: LeaderEpochs | None,
-    see: See | None = None,
-) -> None:
-    for source in sources:
-        start, end = max(source.base_offset, base_offset), min(source.next_offset, next_offset)
-        known = source.tombstones >= 0
-        whole = (start, end) == (source.base_offset, source.next_offset)
-        copied = _copy(storage, writer, source, start, end, leader_epochs, see, with_tombstones=not (whole and known))
-        if whole and copied != source.records and source.file_base_offset == source.name_offset:
-            raise CorruptBatchError(
-                "The file does not hold the records of its row",
-                path=source.path,
-                expected=f"{source.records} records",
-                found=f"{copied} records",
-                hint=RESTORE,
-            )
-        if whole and known:
-            writer.add_tombstones(source.tombstones)
-        writer.add_aborted(SegmentFile(storage, source).aborted_in(start, end))
+    _Copies(storage, writer, moved_epochs).add(moved, 0, next_offset - base_offset)
 
 
 def _created_ms(sources: Sequence[Segment], sealed: bool) -> int:
@@ -106,32 +80,50 @@ def _created_ms(sources: Sequence[Segment], sealed: bool) -> int:
     return max(untimed) if untimed else min(created)
 
 
-def _copy(
-    storage: Storage,
-    writer: SegmentWriter | SharedObjectWriter,
-    source: Segment,
-    start: int,
-    end: int,
-    leader_epochs: LeaderEpochs | None,
-    see: See | None,
-    *,
-    with_tombstones: bool,
-) -> int:
-    """Copies the batches of one file that lie in [start, end) and returns how many records they hold."""
-    from_start = start == source.base_offset and source.file_base_offset == source.name_offset
-    begin = 0 if from_start else SegmentFile(storage, source).locate(start)
-    records = 0
-    # Nearly all bytes of a window are wanted, and nobody else uses the window: it may be writable.
-    for window in SegmentFile(storage, source).windows(begin, first_window_bytes=WINDOW_BYTES, writable=True):
-        if see is not None:
-            see(window)
-        past_end = len(window.batches) and int(window.batches.base_offset[-1]) + source.offset_shift >= end
-        for piece in trimmed(window.between(start, end), start):
-            data, batches = rebased(piece, leader_epochs)
-            writer.append(data, batches)
-            if with_tombstones:
-                writer.add_tombstones(count_tombstones(pa.py_buffer(data), batches))
-            records += int(batches.count.sum())
-        if past_end:
-            break
-    return records
+@dataclass(frozen=True, slots=True)
+class _Copies:
+    """Batches of files on their way into a writer."""
+
+    storage: Storage
+    writer: SegmentWriter | SharedObjectWriter
+    leader_epochs: LeaderEpochs | None
+    see: See | None = None
+
+    def add(self, sources: Sequence[Segment], base_offset: int, next_offset: int) -> None:
+        for source in sources:
+            start, end = max(source.base_offset, base_offset), min(source.next_offset, next_offset)
+            known = source.tombstones >= 0
+            whole = (start, end) == (source.base_offset, source.next_offset)
+            records = self._batches(source, start, end, with_tombstones=not (whole and known))
+            if whole and records != source.records and source.file_base_offset == source.name_offset:
+                raise CorruptBatchError(
+                    "The file does not hold the records of its row",
+                    path=source.path,
+                    expected=f"{source.records} records",
+                    found=f"{records} records",
+                    hint=RESTORE,
+                )
+            if whole and known:
+                self.writer.add_tombstones(source.tombstones)
+            self.writer.add_aborted(SegmentFile(self.storage, source).aborted_in(start, end))
+
+    def _batches(self, source: Segment, start: int, end: int, *, with_tombstones: bool) -> int:
+        """Copies the batches of one file that lie in [start, end) and returns how many records they hold."""
+        file, writer = SegmentFile(self.storage, source), self.writer
+        from_start = start == source.base_offset and source.file_base_offset == source.name_offset
+        begin = 0 if from_start else file.locate(start)
+        records = 0
+        # Nearly all bytes of a window are wanted, and nobody else uses the window: it may be writable.
+        for window in file.windows(begin, first_window_bytes=WINDOW_BYTES, writable=True):
+            if self.see is not None:
+                self.see(window)
+            past_end = len(window.batches) and int(window.batches.base_offset[-1]) + source.offset_shift >= end
+            for piece in trimmed(window.between(start, end), start):
+                data, batches = rebased(piece, self.leader_epochs)
+                writer.append(data, batches)
+                if with_tombstones:
+                    writer.add_tombstones(count_tombstones(pa.py_buffer(data), batches))
+                records += int(batches.count.sum())
+            if past_end:
+                break
+        return records
