@@ -258,7 +258,7 @@ class Committing:
         keys_from_ms = self.log.keys_from_ms(config) if change.transactions else 0
         files = writer.planned(snapshot, state.files, change, keys_from_ms)
         note = CommitNote(tries.commit_id, len(tries.sent), change.operation)
-        noted = self.log.note_of(state, files, note, writer.contents)
+        noted = self.log.note_of(state.version + 1, state.files, files, note, writer.contents)
         tries.noted = noted[0]
         writer.write([noted])
         delta.prepare(state.table, [*map(self.log.store.path, files.added), noted[0]])

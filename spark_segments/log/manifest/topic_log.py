@@ -386,23 +386,14 @@ class TopicLog:
         return topic_config({name: given[name] for name in names if name in given})
 
     def note_of(
-        self,
-        state: TableState,
-        change: FileChange,
-        note: CommitNote,
-        contents: Mapping[str, Any],
+        self, version: int, before: Iterable[RowFile], change: FileChange, note: CommitNote, contents: Mapping[str, Any]
     ) -> NamedFile:
-        """The note of a commit right after `state`, to be written with the files that the commit adds: `contents`, by
-        path.
+        """The note of the commit that makes `version` of a state of the files `before`, to be written with the files
+        that the commit adds: `contents`, by path.
         """
-        return self.note_at(state.version + 1, [file.path for file in state.files], change, note, contents)
-
-    def note_at(
-        self, version: int, before: Iterable[str], change: FileChange, note: CommitNote, contents: Mapping[str, Any]
-    ) -> NamedFile:
-        """As `note_of`, of the commit that makes `version` of a state of the files `before`."""
         name, committed_ms = NoteName(version, f"{note.commit_id}-{note.attempt}"), time.time_ns() // 1_000_000
-        return note_file(self.topic, name, note.operation, before, change, contents, committed_ms)
+        paths = [file.path for file in before]
+        return note_file(self.topic, name, note.operation, paths, change, contents, committed_ms)
 
     def holds(self, state: TableState, txn: Transaction) -> bool:
         """Whether the topic of a state has an append already. Raises TransactionOrderError as `is_repeat` does."""
@@ -418,22 +409,6 @@ class TopicLog:
     def mark_made(self, version: int, note: CommitNote) -> None:
         """Marks the note of a commit that is there: see commit_notes.py."""
         mark(self.storage, self.topic, NoteName(version, f"{note.commit_id}-{note.attempt}"))
-
-    def make_anew(
-        self,
-        version: int,
-        newest: int,
-        topic_id: str,
-        change: FileChange,
-        note: CommitNote,
-        transactions: Iterable[Transaction],
-    ) -> None:
-        """Makes the table of a lost manifest anew: see `DeltaLog.make_anew`. It is forced, whatever the topic's
-        settings: it is done once, after a loss.
-        """
-        by_id = delta_transactions(transactions, topic_id)
-        self.delta.durable(True).make_anew(version, newest, change, note, by_id)
-        self.mark_made(version, note)
 
 
 def _application_id(application: str, topic_id: str) -> str:

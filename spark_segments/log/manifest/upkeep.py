@@ -72,7 +72,7 @@ def _merge(log: TopicLog, files: list[RowFile]) -> bool:
             return False
         delta = log.durable(state.snapshot.config)
         note = CommitNote(uuid.uuid4().hex, 0, Operation.MERGE_FILES)
-        noted = log.note_of(state, change, note, contents)
+        noted = log.note_of(state.version + 1, state.files, change, note, contents)
         log.storage.write_all([noted], unique=True)
         delta.prepare(state.table, [*map(log.store.path, change.added), noted[0]])
         try:

@@ -32,6 +32,7 @@ from spark_segments.log.manifest.row_files import FileChange
 from spark_segments.log.manifest.rows import OUT_OF_LOG, PARTITION_SCHEMA, SEGMENT_SCHEMA, Segment
 from spark_segments.log.manifest.schemas import PARTITION_KIND, SEGMENT_KIND, TOPIC_KIND, TRANSACTION_KIND
 from spark_segments.log.manifest.snapshot import SegmentRows, Snapshot, in_log_order
+from spark_segments.log.manifest.topic_log import delta_transactions
 from spark_segments.log.manifest.topic_row import TopicRow, topic_table
 from spark_segments.log.manifest.transaction import transactions_table
 from spark_segments.log.marker import is_marked, mark
@@ -109,11 +110,14 @@ def _commit(log: LogDirectory, manifest: Manifest, known: KnownTopic, topic_id: 
     encoded = [file for kind, table in tables.items() for file in store.encode_all(kind, table)]
     change = FileChange([file for file, _ in encoded], [])
     note = CommitNote(uuid.uuid4().hex, 0, REBUILD)
-    noted = manifest.log.note_at(version, (), change, note, {file.path: data for file, data in encoded})
+    noted = manifest.log.note_of(version, (), change, note, {file.path: data for file, data in encoded})
     log.storage.write_all([*store.named(encoded), noted], unique=True)
     mark(log.storage)
     try:
-        manifest.log.make_anew(version, known.newest, topic_id, change, note, last)
+        # It is forced, whatever the topic's settings: it is done once, after a loss.
+        by_id = delta_transactions(last, topic_id)
+        manifest.log.delta.durable(True).make_anew(version, known.newest, change, note, by_id)
+        manifest.log.mark_made(version, note)
     except VersionTakenError as error:
         raise CommitConflictError(
             f"Somebody commits to topic {snapshot.topic} while its manifest is rebuilt: {reason(error)}",
