@@ -83,6 +83,11 @@ def size_bytes(text: str, kilobyte: int = 1000) -> int:
     return round(Decimal(number) * factor)
 
 
+def wall_ms() -> int:
+    """Milliseconds since 1970 by this machine's clock."""
+    return time.time_ns() // 1_000_000
+
+
 def iso_ms(text: str) -> int:
     """Milliseconds since 1970 of such a number, or of an ISO date or time, which is in UTC where it names no zone."""
     if re.fullmatch("-?[0-9]{1,30}", text):
@@ -107,7 +112,7 @@ def moment_ms(given: Time, now_ms: int | None = None) -> int:
         return (zoned - _EPOCH) // datetime.timedelta(milliseconds=1)  # a float's 53 bits would be a ms off at times
     if not isinstance(given, str):
         return given
-    now_ms = time.time_ns() // 1_000_000 if now_ms is None else now_ms
+    now_ms = wall_ms() if now_ms is None else now_ms
     words = given.strip().lower()
     if words == "now":
         return now_ms

@@ -42,7 +42,9 @@ def store_clock(now_ms: int | Callable[[], int]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def played_time(of: str, played: object) -> Iterator[None]:
-    """While it lasts, `played` is the time of this machine for a part of the package: commits, tables or groups."""
-    places = {"commits": "log.manifest.commit", "tables": "quantities", "groups": "log.groups.group"}
-    with mock.patch(f"spark_segments.{places[of]}.time", played):
+    """While it lasts, `played` is the time of this machine for a part of the package: commits, tables or groups, which
+    ask for the wall clock alone.
+    """
+    places = {"commits": "log.manifest.commit.time", "tables": "quantities.time", "groups": "log.groups.group.wall_ms"}
+    with mock.patch(f"spark_segments.{places[of]}", played):
         yield

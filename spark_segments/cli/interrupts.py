@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import signal
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import TYPE_CHECKING
+
+from spark_segments.quantities import wall_ms
 
 if TYPE_CHECKING:
     from spark_segments.face.logdir import LogDir
@@ -25,7 +26,7 @@ COMMITS_SHOWN = 20
 @contextmanager
 def commits_told(log: LogDir) -> Iterator[None]:
     """At Ctrl-C within its block, says what was committed since the block began, and ends the command."""
-    started_ms = time.time_ns() // 1_000_000
+    started_ms = wall_ms()
     try:
         yield
     except KeyboardInterrupt as interrupt:

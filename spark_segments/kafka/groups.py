@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 import fnmatch
-import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING
 from spark_segments.errors import InvalidOptionError, LogDirError
 from spark_segments.kafka.imported_settings import MessageReader
 from spark_segments.log import Group, LogDirectory, PartitionState, Position
+from spark_segments.quantities import wall_ms
 
 if TYPE_CHECKING:
     from spark_segments.log.groups.group_files import GroupRows
@@ -115,7 +115,7 @@ def keep_groups(
 def _moved(
     rows: GroupRows, theirs: GroupRows, topics: Collection[str], ahead: Collection[TopicPartition]
 ) -> GroupRows | None:
-    now_ms = time.time_ns() // 1_000_000
+    now_ms = wall_ms()
     wanted = {key: position for key, position in rows.items() if key[0] not in topics or key in ahead}
     for key, position in theirs.items():
         before = rows.get(key)

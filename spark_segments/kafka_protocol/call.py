@@ -19,6 +19,7 @@ from spark_segments.kafka_protocol.messages import BadRequestError, Request
 from spark_segments.kafka_protocol.stored_groups import StoredGroups
 from spark_segments.kafka_protocol.views import ServedTopic, Views
 from spark_segments.log import Group
+from spark_segments.quantities import wall_ms
 
 if TYPE_CHECKING:
     from spark_segments.kafka_protocol.credentials import Login
@@ -144,7 +145,7 @@ class Call:
     @staticmethod
     def now_ms() -> int:
         """The clock by which positions are committed, in ms since 1970."""
-        return time.time_ns() // 1_000_000
+        return wall_ms()
 
 
 def error_code(error: SegmentsError) -> ErrorCode:

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -16,6 +15,7 @@ from spark_segments.errors import SegmentsError
 from spark_segments.kafka_protocol.coordinator import Coordinator, RefusedError
 from spark_segments.kafka_protocol.limits import Budget, Limits
 from spark_segments.log import Group, GroupCommit, LogDirectory
+from spark_segments.quantities import wall_ms
 
 if TYPE_CHECKING:
     from spark_segments.log.groups.group_files import GroupRows
@@ -119,7 +119,7 @@ class StoredGroups:
         """Deletes the positions of expired groups, and counts the other groups."""
         if self._log.is_kafka or self.are_read_only or not self._coordinator.holds():
             return
-        now_ms, number = time.time_ns() // 1_000_000, self._coordinator.lease_number
+        now_ms, number = wall_ms(), self._coordinator.lease_number
         stay: dict[str, GroupRows] = {}
         for group in Group.all(self._log):
             try:

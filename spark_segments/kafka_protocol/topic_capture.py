@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import base64
 import dataclasses
-import time
 import uuid
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -50,6 +49,7 @@ from spark_segments.log import (
     TopicRow,
 )
 from spark_segments.progress import Progress
+from spark_segments.quantities import wall_ms
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -332,7 +332,7 @@ class TopicCapture:
         end = max(
             [part.row.log_end_offset, *(row.next_offset for row in part.chunks), *(h.end_offset for h in part.holes)]
         )
-        part.producers.expire(time.time_ns() // 1_000_000)
+        part.producers.expire(wall_ms())
         entries = part.producers.entries()
         return dataclasses.replace(
             part.row,

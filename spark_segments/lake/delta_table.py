@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
-import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 from urllib.parse import quote, unquote
@@ -28,6 +27,7 @@ from spark_segments.lake.table_format import (
     TablePositions,
     TableSettings,
 )
+from spark_segments.quantities import wall_ms
 from spark_segments.storage import Storage
 from spark_segments.storage.delta import Action, commit_info, encoded, hint_after, paths_of, reason
 from spark_segments.storage.numbered_files import NumberedFiles
@@ -192,7 +192,7 @@ class TableBeside:
         removed: Iterable[DataFile],
         columns: NewColumns | None = None,
     ) -> bool:
-        now_ms = time.time_ns() // 1_000_000
+        now_ms = wall_ms()
         info = {
             "timestamp": now_ms,
             "operation": "WRITE",

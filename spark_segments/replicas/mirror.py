@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +14,7 @@ from spark_segments.log import LogDirectory, Report, Snapshot
 from spark_segments.maintenance.removal.vacuum import vacuum
 from spark_segments.maintenance.verification.checksums import write_checksums
 from spark_segments.progress import Progress
+from spark_segments.quantities import wall_ms
 from spark_segments.replicas.groups import mirror_groups, positions_of_all
 from spark_segments.replicas.leader import Leader
 from spark_segments.replicas.topic_mirror import TOPICS_AT_A_TIME, TopicMirror
@@ -143,7 +143,7 @@ def lag_of(leader: Leader, follower: Snapshot) -> Lag:
         source.version,
         newest.version - reached,
         records,
-        max(0, time.time_ns() // 1_000_000 - since_ms),
+        max(0, wall_ms() - since_ms),
     )
 
 

@@ -17,6 +17,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from spark_segments.quantities import wall_ms
 from spark_segments.storage.filesystem import Found, Names
 
 WRITE_BYTES = 256 * 1024
@@ -234,7 +235,7 @@ class LocalFiles:
                 os.unlink(path)
 
     def now_ms(self, probe: str) -> int:
-        return time.time_ns() // 1_000_000
+        return wall_ms()
 
 
 def _force(descriptor: int) -> None:

@@ -20,6 +20,7 @@ import obstore
 import obstore.exceptions
 import pyarrow as pa
 
+from spark_segments.quantities import wall_ms
 from spark_segments.storage.clients import open_store
 from spark_segments.storage.filesystem import Found, Names
 from spark_segments.storage.locations import Location
@@ -183,11 +184,11 @@ class ObjectStore:
         with self._lock:
             clock = self._clock
         if clock is None or (time.monotonic() - clock[0]) * 1000 >= CLOCK_MS:
-            taken, before_ms = time.monotonic(), time.time_ns() // 1_000_000
+            taken, before_ms = time.monotonic(), wall_ms()
             clock = (taken, self._touch(probe) - before_ms)
             with self._lock:
                 self._clock = clock
-        return time.time_ns() // 1_000_000 + clock[1]
+        return wall_ms() + clock[1]
 
     def _touch(self, path: str) -> int:
         """Writes a file and returns its modification time in ms."""

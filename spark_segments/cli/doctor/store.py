@@ -7,7 +7,6 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import time
 import uuid
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -15,6 +14,7 @@ from pathlib import Path
 from spark_segments.cli.doctor.environment import FAILED, OK, SKIPPED, WARNING, Check
 from spark_segments.errors import SegmentsError
 from spark_segments.face.logdir import LogDir
+from spark_segments.quantities import wall_ms
 from spark_segments.storage import Storage
 
 PROBES = "_doctor"
@@ -111,9 +111,9 @@ def _is_listed(storage: Storage, path: str) -> bool:
 def clock(storage: Storage, directory: str) -> Check:
     """How far this machine's clock is from the clock that the store stamps files with."""
     path = f"{directory}/clock"
-    started_ms = time.time_ns() // 1_000_000
+    started_ms = wall_ms()
     storage.write(path, b"?")
-    ended_ms = time.time_ns() // 1_000_000
+    ended_ms = wall_ms()
     stamped_ms = next(info.mtime_ms for info in storage.list(directory) if info.path == path)
     # A store may stamp whole seconds.
     off_ms = max(started_ms - 1000 - stamped_ms, stamped_ms - ended_ms - 1000, 0)

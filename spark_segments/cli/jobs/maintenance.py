@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -36,7 +35,7 @@ from spark_segments.cli.output import FAILED, Output, print_report
 from spark_segments.cli.records.value_text import FormatOptions
 from spark_segments.config import TopicConfig, parse_overrides, topic_config
 from spark_segments.errors import InvalidOptionError
-from spark_segments.quantities import moment_ms, plural, volume_bytes
+from spark_segments.quantities import moment_ms, plural, volume_bytes, wall_ms
 
 if TYPE_CHECKING:
     from spark_segments.face.logdir import LogDir
@@ -96,7 +95,7 @@ class TakingOptions(JobOptions):
     def open(self) -> LogDir:
         """The log directory. What is due only at a time to come is not taken by a slip: somebody says yes to it."""
         log = ConfiguredLogOptions.open(self)
-        now_ms = time.time_ns() // 1_000_000
+        now_ms = wall_ms()
         if self.now_ms is not None and self.now_ms > now_ms + _SLIP_MS and not self.dry_run:
             days = (self.now_ms - now_ms) / _DAY_MS
             if not self.yes and not asks(self.yes):
@@ -317,7 +316,7 @@ def maintain(
         options = dataclasses.replace(options, now_ms=moment_ms(by))
     log = options.open()  # the jobs share it: each topic is opened once, and each job looks what came since
     *jobs, vacuum_job = jobs_in_order(table, catalog)
-    now_ms = None if options.now_ms is None else min(options.now_ms, time.time_ns() // 1_000_000)
+    now_ms = None if options.now_ms is None else min(options.now_ms, wall_ms())
     by_the_clock = options if options.dry_run else dataclasses.replace(options, now_ms=now_ms)
     reports = [*(options.run(job, log) for job in jobs), by_the_clock.run(vacuum_job, log)]
     names = LogDirectory.selected(log.topics(), options.topic or None) if options.metrics is not None else []

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from http import HTTPStatus
@@ -46,7 +45,7 @@ from spark_segments.cli.page.render import script_hash, topics_page
 from spark_segments.cli.page.topic_table import TopicLines
 from spark_segments.cli.records.value_text import FormatOptions, guessed
 from spark_segments.errors import InvalidOptionError, SegmentsError, UnknownTopicError, ValueFormatError
-from spark_segments.quantities import moment_ms
+from spark_segments.quantities import moment_ms, wall_ms
 
 if TYPE_CHECKING:
     from spark_segments.face.history import Size
@@ -170,7 +169,7 @@ class Pages:
 
     def _front(self, query: Mapping[str, str]) -> Answer:
         """The table of topics, with all their partitions where these are few."""
-        now_ms = _now_ms()
+        now_ms = wall_ms()
         shown, lines = self.table.read(Begin(query.get("topic", "")), now_ms)
         if shown.is_all and sum(line.partitions for line in lines) <= PARTITIONS_BESIDE_A_TABLE:
             return self._strips(shown, now_ms)
@@ -184,7 +183,7 @@ class Pages:
         shown = read_topics(self.log, Begin(name, first), most_topics=1)
         if shown.next is not None and shown.next.topic != name:
             shown = dataclasses.replace(shown, next=None)
-        return self._strips(shown, _now_ms())
+        return self._strips(shown, wall_ms())
 
     def _strips(self, shown: TopicsShown, now_ms: int) -> Answer:
         return _scripted(
@@ -239,7 +238,7 @@ class Pages:
         except ValueFormatError as error:
             notes.append(f"Shown as bytes: {error}")
             page = browse(self.log, topic, partition, **asked)
-        text = records_page(self.log.uri, page, _now_ms(), notes)
+        text = records_page(self.log.uri, page, wall_ms(), notes)
         policy = f"{_POLICY}; connect-src 'self'; script-src '{script_hash('records.js')}'"
         return Answer(HTTPStatus.OK, text, policy)
 
@@ -254,7 +253,7 @@ class Pages:
         if not page.rows or page.rows[0].offset != offset:
             text = f"{topic}-{partition} has no record at offset {offset} (any more)."
             return Answer(HTTPStatus.NOT_FOUND, error_page("Not found", text))
-        return Answer(HTTPStatus.OK, record_page(self.log.uri, page, _now_ms(), kafka=self.log.is_kafka))
+        return Answer(HTTPStatus.OK, record_page(self.log.uri, page, wall_ms(), kafka=self.log.is_kafka))
 
     def _explain(self, query: Mapping[str, str]) -> Answer:
         """What `segments explain` says of a record."""
@@ -344,7 +343,3 @@ def _number(query: Mapping[str, str], name: str, default: int | None = None) -> 
     if not text.isascii() or not text.isdigit() or len(text) > 19:
         raise InvalidOptionError(f"The {name} is no number", expected="digits", found=text[:40])
     return min(int(text), 2**63 - 1)
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000

@@ -33,7 +33,7 @@ from spark_segments.errors import InvalidOptionError, SegmentsError, TopicExists
 from spark_segments.face.topic import Topic
 from spark_segments.log import Operation, ProducerOptions, Transaction
 from spark_segments.progress import progress_bar
-from spark_segments.quantities import plural, span_ms
+from spark_segments.quantities import plural, span_ms, wall_ms
 from spark_segments.values.typed import TypedColumns
 
 
@@ -135,7 +135,7 @@ def append(
     # Raises where there is no such topic, or it takes no appends, before a schema is registered for it.
     log.check_writable()
     log.topic(topic).snapshot.role.check(topic, Operation.APPEND)
-    appended = _Appended(log.topic(topic).config, time.time_ns() // 1_000_000)
+    appended = _Appended(log.topic(topic).config, wall_ms())
     options = ProducerOptions(compression_codec, batch_size)
     with commits_told(log), progress_bar("append", of_bytes=True) as progress:
         rows = source.batches(progress)

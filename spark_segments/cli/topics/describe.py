@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,7 +23,7 @@ from spark_segments.config import TopicConfig, topic_config
 from spark_segments.errors import SegmentsError, UnknownTopicError, escaped
 from spark_segments.log import Captured, Undecided
 from spark_segments.log import describe as describe_topic
-from spark_segments.quantities import Bytes, human_bytes, moment
+from spark_segments.quantities import Bytes, human_bytes, moment, wall_ms
 
 if TYPE_CHECKING:
     from spark_segments.log.manifest.snapshot import Snapshot
@@ -85,7 +84,7 @@ def describe(
         from spark_segments.cli.page.render import page
 
         # People compare a page with their own clock. The store's clock would also need a write to Kafka's directory.
-        now_ms = time.time_ns() // 1_000_000 if now_ms is None else now_ms
+        now_ms = wall_ms() if now_ms is None else now_ms
         shown = first_topics(topics)
         warnings, lags = log_warnings(log, [snapshot for snapshot, _ in shown.topics], now_ms)
         part = None if shown.is_all else shown

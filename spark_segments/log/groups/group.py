@@ -37,6 +37,7 @@ from spark_segments.log.manifest.change import ORPHAN_AGE_MS
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.positions import Loss, PartitionState, Position, TopicPartition
 from spark_segments.printing import Printed, Prints
+from spark_segments.quantities import wall_ms
 from spark_segments.storage import FileInfo
 from spark_segments.storage.numbered_files import NumberedListing
 
@@ -365,7 +366,7 @@ class Group(Prints):
         return True
 
     def _new_positions(self, offsets: CommittedOffsets, *, resets: bool) -> GroupRows:
-        now_ms = time.time_ns() // 1_000_000
+        now_ms = wall_ms()
         rows: GroupRows = {}
         for topic, partitions in offsets.items():
             self.log.manifest(topic)  # refuses a name that no topic can have

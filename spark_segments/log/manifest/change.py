@@ -8,7 +8,6 @@ commit.py's.
 from __future__ import annotations
 
 import dataclasses
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
@@ -39,6 +38,7 @@ from spark_segments.log.manifest.schemas import PARTITION_KIND, SEGMENT_KIND, TO
 from spark_segments.log.manifest.snapshot import Snapshot, in_log_order, live_rows
 from spark_segments.log.manifest.topic_row import TopicRow, topic_table
 from spark_segments.log.manifest.transaction import KEY_PREFIX, Transaction, transactions_table
+from spark_segments.quantities import wall_ms
 
 _MAY_LOWER_START = (Operation.MIRROR, Operation.RESTORE)
 """The operations that may lower a log start offset: to records whose files are still there, as the leader did."""
@@ -227,7 +227,7 @@ class ChangeWriter:
         last = {
             transaction.application: transaction for transaction in change.transactions
         }  # a later one of the change counts
-        rows = transactions_table(topic_id, last.values(), time.time_ns() // 1_000_000)
+        rows = transactions_table(topic_id, last.values(), wall_ms())
         if fresh:
             done.removed.extend(present)
         elif last:

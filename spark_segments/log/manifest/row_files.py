@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import threading
-import time
 import uuid
 from bisect import bisect_left
 from collections import OrderedDict
@@ -32,6 +31,7 @@ from spark_segments.log.manifest.schemas import (
     TRANSACTION_KIND,
     rows_in_file,
 )
+from spark_segments.quantities import wall_ms
 from spark_segments.storage import Storage
 
 ROWS_A_FILE = {TOPIC_KIND: 1000, PARTITION_KIND: 1000, SEGMENT_KIND: 20_000, TRANSACTION_KIND: 1000}
@@ -149,7 +149,7 @@ class RowFiles:
         content = sink.getvalue()
         if rows.get_total_buffer_size() <= 2 * rows.nbytes:  # a slice would keep the memory of the whole table
             _cache.put((self.storage.uri, self.directory, path), rows_in_file(rows, kind))
-        return RowFile(path, kind, rows.num_rows, content.size, _now_ms(), _bounds(rows)), content
+        return RowFile(path, kind, rows.num_rows, content.size, wall_ms(), _bounds(rows)), content
 
     def read_all(self, files: Sequence[RowFile]) -> list[pa.Table]:
         """All rows of each file in the schema of its kind, in the order of the files.
@@ -204,10 +204,6 @@ def _bounds(rows: pa.Table) -> dict[str, tuple[int, int]]:
             if least is not None:
                 bounds[name] = (least, greatest)
     return bounds
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000
 
 
 class _RowCache:

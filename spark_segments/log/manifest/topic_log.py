@@ -10,7 +10,6 @@ import contextlib
 import dataclasses
 import hashlib
 import json
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -44,6 +43,7 @@ from spark_segments.log.manifest.schemas import PARTITION_KIND, SCHEMAS, SEGMENT
 from spark_segments.log.manifest.snapshot import SegmentFiles, SegmentRows, Snapshot, rows_are_gone
 from spark_segments.log.manifest.topic_row import topic_of
 from spark_segments.log.manifest.transaction import Transaction, is_repeat, transactions_of
+from spark_segments.quantities import wall_ms
 from spark_segments.storage import Storage
 from spark_segments.storage.delta import commit_info
 
@@ -391,7 +391,7 @@ class TopicLog:
         """The note of the commit that makes `version` of a state of the files `before`, to be written with the files
         that the commit adds: `contents`, by path.
         """
-        name, committed_ms = NoteName(version, f"{note.commit_id}-{note.attempt}"), time.time_ns() // 1_000_000
+        name, committed_ms = NoteName(version, f"{note.commit_id}-{note.attempt}"), wall_ms()
         paths = [file.path for file in before]
         return note_file(self.topic, name, note.operation, paths, change, contents, committed_ms)
 

@@ -8,7 +8,6 @@ in time and does not fail, and that records to come have timestamps. The time th
 from __future__ import annotations
 
 import dataclasses
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -50,6 +49,7 @@ from spark_segments.maintenance.retention.plan import (
     newest_ms,
 )
 from spark_segments.maintenance.rolling.plan import MERGE, SHARED_OBJECT, RollRules
+from spark_segments.quantities import wall_ms
 
 
 def explain(
@@ -78,7 +78,7 @@ def explain(
         topic_config(snapshot.config, log.defaults),
         partition,
         offset,
-        time.time_ns() // 1_000_000 if now_ms is None else now_ms,
+        wall_ms() if now_ms is None else now_ms,
         every_ms=every_ms,
         cleaner=server_config({}, log.defaults).log_cleaner_enable,
         timestamp_ms=record_ms,

@@ -15,14 +15,14 @@ from tests.maintenance.promotion.copies import TOPIC, followed, promote_topic
 
 
 class Clock:
-    """`time` as the module of groups sees it: each commit of positions is a millisecond after the one before."""
+    """The clock as the module of groups sees it: each commit of positions is a millisecond after the one before."""
 
     def __init__(self) -> None:
         self._now_ms = 1_700_000_000_000
 
-    def time_ns(self) -> int:
+    def __call__(self) -> int:
         self._now_ms += 1
-        return self._now_ms * 1_000_000
+        return self._now_ms
 
 
 @pytest.fixture(autouse=True)

@@ -6,7 +6,6 @@ docs/format/manifest.md has both as a table.
 from __future__ import annotations
 
 import json
-import time
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from deltalake import Schema
 from spark_segments.errors import FormatVersionError, LogDirError
 from spark_segments.log.manifest.row_files import STATISTICS, UNBOUNDED, UNKNOWN_ROWS, RowFile
 from spark_segments.log.manifest.schemas import KIND, TABLE_SCHEMA
+from spark_segments.quantities import wall_ms
 from spark_segments.storage.delta import Action, commit_info
 
 READER_VERSION = 1
@@ -78,7 +78,7 @@ def note_action(note: CommitNote) -> Action:
     """A commit's entry about itself, as delta-rs writes it."""
     # Every commit is called WRITE, as delta-rs does; userMetadata is the column of Delta's own history that names ours.
     info = {
-        "timestamp": _now_ms(),
+        "timestamp": wall_ms(),
         "operation": "WRITE",
         "operationParameters": {"mode": "Append", "partitionBy": json.dumps([KIND])},
         "engineInfo": "spark-segments",
@@ -94,7 +94,7 @@ def fence_action(fence_id: str) -> Action:
     """The only action of a commit that takes its version away. `fence_id`: of the rebuild that makes it; of two at
     once, it tells whose a fence is. It is the id of no commit.
     """
-    info = {"timestamp": _now_ms(), "operation": "WRITE", "change": REBUILD_FENCE, "rebuild": fence_id}
+    info = {"timestamp": wall_ms(), "operation": "WRITE", "change": REBUILD_FENCE, "rebuild": fence_id}
     return {"commitInfo": info}
 
 
@@ -107,7 +107,7 @@ def table_actions(topic: str) -> list[Action]:
         "format": {"provider": "parquet", "options": {}},
         "schemaString": Schema.from_arrow(TABLE_SCHEMA).to_json(),
         "partitionColumns": [KIND],
-        "createdTime": _now_ms(),
+        "createdTime": wall_ms(),
         "configuration": _TABLE_PROPERTIES,
     }
     protocol = {"minReaderVersion": READER_VERSION, "minWriterVersion": WRITER_VERSION}
@@ -116,7 +116,7 @@ def table_actions(topic: str) -> list[Action]:
 
 def file_actions(added: Iterable[RowFile], removed: Iterable[RowFile], *, data_change: bool) -> list[Action]:
     """The actions that add files of rows, and those that take others out of the table, now."""
-    now_ms = _now_ms()
+    now_ms = wall_ms()
     adds = [
         {
             "path": quote(file.path, "/="),
@@ -145,10 +145,6 @@ def file_actions(added: Iterable[RowFile], removed: Iterable[RowFile], *, data_c
 def transaction_actions(transactions: Mapping[str, int]) -> list[Action]:
     """The actions that say what the last versions of application ids are."""
     return [{"txn": {"appId": name, "version": version}} for name, version in transactions.items()]
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000
 
 
 # Reading
