@@ -27,7 +27,6 @@ BLOCK = 250_000
 FIRST_MS = 1_767_225_600_000
 _DDL = "id bigint, city string, amount double"
 _HOUR = "timestamp >= '2026-01-01 05:00:00+00' AND timestamp < '2026-01-01 06:00:00+00'"
-_LATEST = 'SELECT count(*), max("offset") FROM {latest}'
 
 QUERIES = {
     "count": "SELECT count(*) FROM {rows}",

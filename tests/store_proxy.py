@@ -15,7 +15,6 @@ import argparse
 import contextlib
 import http.client
 import json
-import random
 import socket
 import subprocess
 import sys
@@ -288,12 +287,6 @@ def store_proxy(options: Mapping[str, str], *, delay_seconds: float = 0.0) -> It
         yield proxy
     finally:
         proxy.close()
-
-
-def random_failures(seed: int, share: float, actions: tuple[str, ...]) -> Play:
-    """A failure for about `share` of the requests, at random."""
-    chance = random.Random(seed)
-    return lambda request: chance.choice(actions) if chance.random() < share else None
 
 
 @contextlib.contextmanager

@@ -16,6 +16,7 @@ from spark_segments.config import SegmentLimits
 from spark_segments.log.appending.append import append_target
 from spark_segments.log.appending.appender import Appender
 from spark_segments.log.segment.writer import SegmentWriter
+from spark_segments.maintenance import verify
 from tests.golden_files import log_files
 from tests.manifest_rows import Segment, commit_append
 from tests.segment_bytes import batches_of, rebase
@@ -171,3 +172,9 @@ def batch_headers(log: LogDir, segments: Iterable[Segment]) -> list[tuple]:
 def topic_with(log: LogDir, topic: str, config: Mapping[str, object], partitions: int = 1) -> None:
     """Makes a topic, uncompressed unless the configuration says otherwise: a record's size is then plain."""
     log.create_topic(topic, partitions, {"compression.type": "uncompressed", **config})
+
+
+def assert_sound(log: LogDir) -> None:
+    """All that a deep verification looks at is right."""
+    report = verify(log, deep=True)
+    assert report.ok, report.findings

@@ -85,10 +85,6 @@ def extend(log: Log, steps: list[tuple], now_ms: int) -> None:
     log.roll()
 
 
-def comparable(batches: list[PlainBatch]) -> list[PlainBatch]:
-    return [batch if batch.records else batch.without_codec() for batch in batches]
-
-
 @pytest.mark.parametrize("codec", ["none", "zstd"])
 @pytest.mark.parametrize("value", [b"v", None])
 def test_a_batch_whose_timestamps_lie_further_apart_than_an_int32_of_ms(value, codec):

@@ -21,7 +21,6 @@ from tests.format.twin_encode import Record, batch_bytes
 from tests.golden_files import LEGACY_DIRECTORIES, expected_batches, expected_records, log_files
 
 TIMESTAMP_TYPES = {"NoTimestampType": -1, "CreateTime": 0, "LogAppendTime": 1}
-ATTRIBUTES_POSITION = 17
 
 
 def decoded(data: bytes, offset_shift: int = 0, **options) -> list[dict]:

@@ -9,22 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_segments.errors import CorruptBatchError, InvalidOptionError
-from spark_segments.format.batches import BatchTable, scan_batches
 from spark_segments.format.cleaner import map_kernels
 from spark_segments.format.cleaner.layout import BYTES_PER_SLOT
 from spark_segments.format.cleaner.offset_map import OffsetMap
 from spark_segments.format.legacy import opened
 from spark_segments.format.window import Window
+from tests.format.cleaned import scanned
 from tests.format.twin_encode import COMMIT, Record, batch_bytes, marker_batch
 from tests.golden_files import expected_records, log_files
 
 MANY = 1 << 20
-
-
-def scanned(data: bytes) -> BatchTable:
-    scan = scan_batches(data)
-    assert scan.error is None and scan.needed == 0
-    return scan.batches
 
 
 def keyed(keys: list[bytes | None], *, base_offset: int = 0, **options) -> bytes:

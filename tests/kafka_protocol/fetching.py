@@ -12,15 +12,7 @@ from kio.serial import entity_reader, entity_writer
 from spark_segments import LogDir
 from spark_segments.format.batches import scan_batches
 from tests.clock import PATIENCE_SECONDS
-from tests.kafka_protocol.requests import received
-
-
-class _Frame:
-    def __init__(self) -> None:
-        self.data = bytearray()
-
-    def write(self, data: bytes) -> None:
-        self.data += data
+from tests.kafka_protocol.requests import Frame, received
 
 
 def fetched_batches(address: str, topic: str, partition: int) -> bytes:
@@ -75,7 +67,7 @@ def _request(topic: str, partition: int, offset: int) -> bytes:
         forgotten_topics_data=(),
         rack_id="",
     )
-    frame = _Frame()
+    frame = Frame()
     header = request.FetchRequest.__header_schema__
     entity_writer(header)(frame, header(request_api_key=1, request_api_version=11, correlation_id=1, client_id="judge"))
     entity_writer(request.FetchRequest)(frame, body)

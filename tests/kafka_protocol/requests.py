@@ -34,7 +34,9 @@ _SAMPLES: Mapping[str, Any] = {
 }
 
 
-class _Frame:
+class Frame:
+    """What a writer of frames writes to."""
+
     def __init__(self) -> None:
         self.data = bytearray()
 
@@ -51,7 +53,7 @@ def request(key: int, version: int, values: Mapping[str, Any], correlation_id: i
     fields = {"request_api_key": key, "request_api_version": version, "correlation_id": correlation_id}
     if "client_id" in {one.name for one in dataclasses.fields(header)}:
         fields["client_id"] = "tests"
-    frame = _Frame()
+    frame = Frame()
     entity_writer(header)(frame, header(**fields))  # type: ignore[arg-type]
     entity_writer(schema)(frame, _sample(schema, values, times))  # type: ignore[arg-type]
     return messages.SIZE.pack(len(frame.data)) + bytes(frame.data)

@@ -14,8 +14,6 @@ from tests.log.played_log import Play
 from tests.opened import opened
 from tests.topics import Appender
 
-TIME_US = 1_700_000_000_000_000
-
 
 @pytest.fixture
 def prices(log: LogDir) -> LogDir:

@@ -29,7 +29,7 @@ from tests.opened import opened
 from tests.played_files import PlayedFiles
 from tests.small_limits import small_limits
 from tests.specification_reader import ManagedLog
-from tests.topics import Appender, contents
+from tests.topics import Appender, assert_sound, contents
 
 PARTITIONS = 12
 TIME_MS = 1_700_000_000_000
@@ -67,11 +67,6 @@ def live(log: LogDir) -> list[Segment]:
 
 def data_files(log: LogDir) -> list[str]:
     return [info.path for info in log.storage.list(recursive=True) if info.path.startswith("orders-")]
-
-
-def assert_sound(log: LogDir) -> None:
-    report = verify(log, deep=True)
-    assert report.ok, report.findings
 
 
 def overwrite(log: LogDir, path: str, position: int, data: bytes) -> None:

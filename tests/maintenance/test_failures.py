@@ -18,7 +18,6 @@ from tests.topics import DAY_MS, GOLDEN_MS, append_one_by_one, contents, live, r
 
 DAMAGED = 1
 COPIES = sys.modules["spark_segments.maintenance.rolling.copies"]
-PLAN = sys.modules["spark_segments.maintenance.compaction.plan"]
 
 
 @pytest.fixture(params=["process", "spark"])

@@ -17,7 +17,7 @@ from spark_segments.errors import (
     TransactionOrderError,
     UnknownTopicError,
 )
-from spark_segments.maintenance import Report, compact, erase, restore, retain, roll, vacuum, verify
+from spark_segments.maintenance import Report, compact, erase, restore, retain, roll, vacuum
 from spark_segments.storage import Storage
 from tests.clock import store_clock
 from tests.golden_files import golden_dir
@@ -25,7 +25,7 @@ from tests.log.played_log import Play
 from tests.manifest_rows import Change, forget_rows
 from tests.opened import opened
 from tests.played_files import PlayedFiles
-from tests.topics import DAY_MS, GOLDEN_MS, append_one_by_one, contents, live, records, topic_with
+from tests.topics import DAY_MS, GOLDEN_MS, append_one_by_one, assert_sound, contents, live, records, topic_with
 
 RESTORE = sys.modules["spark_segments.maintenance.removal.restore"]
 VACUUM = sys.modules["spark_segments.maintenance.removal.vacuum"]
@@ -34,11 +34,6 @@ DELAY_MS = 60_000
 
 def version(log: LogDir) -> int:
     return log.topic("orders").snapshot.version
-
-
-def assert_sound(log: LogDir) -> None:
-    report = verify(log, deep=True)
-    assert report.ok, report.findings
 
 
 def bounds(report: Report) -> dict[int, tuple[int, int]]:

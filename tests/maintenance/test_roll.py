@@ -11,7 +11,7 @@ import pytest
 
 from spark_segments import LogDir
 from spark_segments.log.segment.copying import copy_batches
-from spark_segments.maintenance import restore, roll, verify
+from spark_segments.maintenance import restore, roll
 from tests.clock import store_clock
 from tests.golden_files import golden_dir
 from tests.log.played_log import Play
@@ -23,6 +23,7 @@ from tests.topics import (
     SegmentLimits,
     append_in_batches,
     append_one_by_one,
+    assert_sound,
     contents,
     live,
     records,
@@ -34,11 +35,6 @@ ROLL = sys.modules["spark_segments.maintenance.rolling.roll"]
 
 def states(log: LogDir, partition: int = 0) -> list[str]:
     return [segment.state for segment in live(log, "orders", partition)]
-
-
-def assert_sound(log: LogDir) -> None:
-    report = verify(log, deep=True)
-    assert report.ok, report.findings
 
 
 def test_small_chunks_become_one_and_stay_active(log):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import os
 import shutil
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -38,7 +37,6 @@ from tests.maintenance.rows import run
 from tests.segment_bytes import Window
 from tests.topics import contents, live, under_policy
 
-COMPACT = sys.modules["spark_segments.maintenance.compaction.compact"]
 NOW_MS = 1_700_000_000_000
 MIB = 1 << 20
 CONFIG = {"cleanup.policy": "compact", "segment.bytes": "3000", "min.cleanable.dirty.ratio": "0"}

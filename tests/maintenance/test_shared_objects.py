@@ -17,7 +17,7 @@ from spark_segments import LogDir
 from spark_segments.errors import LogDirError, SegmentsError
 from spark_segments.log.appending.append import append_target, commit_chunks
 from spark_segments.log.segment.shared_object import SharedObjectWriter
-from spark_segments.maintenance import compact, restore, retain, roll, vacuum, verify
+from spark_segments.maintenance import compact, restore, retain, roll, vacuum
 from spark_segments.maintenance.rolling.plan import MERGE_CHUNKS, SHARED_OBJECT
 from tests.clock import ORPHAN_AGE_MS, store_clock
 from tests.conftest import ROOT
@@ -32,6 +32,7 @@ from tests.topics import (
     SegmentLimits,
     append_batches,
     append_one_by_one,
+    assert_sound,
     contents,
     file_bytes,
     golden_batches,
@@ -63,11 +64,6 @@ def objects(log: LogDir) -> set[str]:
 
 def named_objects(log: LogDir) -> set[str]:
     return {row.path for row in rows_of(log) if row.is_shared}
-
-
-def assert_sound(log: LogDir) -> None:
-    report = verify(log, deep=True)
-    assert report.ok, report.findings
 
 
 @pytest.fixture

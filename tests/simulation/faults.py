@@ -34,8 +34,6 @@ class Faults:
     stale_seconds: float = 5.0
 
 
-NO_FAULTS = Faults()
-
 _LARGEST = {
     "refused": 0.03,
     "lost_reply": 0.03,

@@ -14,7 +14,7 @@ from spark_segments.errors import CorruptBatchError, InvalidOptionError, Missing
 from spark_segments.maintenance import mirror, roll, vacuum, verify
 from spark_segments.maintenance.verification import checksums
 from tests.log_copies import copy_of
-from tests.maintenance.mirroring.followers import TOPIC, appended, appended_often, followers_of, led, mirrored
+from tests.maintenance.mirroring.followers import TOPIC, appended, appended_often, led, mirrored
 from tests.topics import DAY_MS
 
 
@@ -27,11 +27,6 @@ def leader(log) -> LogDir:
     log.create_topic("spread", 12)
     log.topic("spread").append(pa.table({"value": [b"x"] * 12, "partition": pa.array(range(12), pa.int32())}))
     return log
-
-
-@pytest.fixture
-def follower(leader) -> LogDir:
-    return followers_of(leader)
 
 
 @pytest.fixture

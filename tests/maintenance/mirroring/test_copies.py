@@ -18,7 +18,6 @@ from tests.maintenance.mirroring.followers import (
     appended,
     appended_often,
     assert_in_step,
-    followers_of,
     led,
     mirrored,
     source_version,
@@ -35,11 +34,6 @@ def leader(log) -> LogDir:
     appended_often(log)
     roll(log, now_ms=log.storage.now_ms() + 8 * DAY_MS)
     return log
-
-
-@pytest.fixture
-def follower(leader) -> LogDir:
-    return followers_of(leader)
 
 
 def copy_without_commit(leader: LogDir, follower: LogDir) -> None:

@@ -11,7 +11,7 @@ from spark_segments import LogDir
 from spark_segments.maintenance import mirror
 from spark_segments.replicas import mirror as mirroring
 from tests.log.groups.readers import Group, moved
-from tests.maintenance.mirroring.followers import TOPIC, appended, followers_of, led, mirrored
+from tests.maintenance.mirroring.followers import TOPIC, appended, led, mirrored
 from tests.maintenance.promotion.copies import TopicMirror, promote_topic
 
 
@@ -21,11 +21,6 @@ def leader(log) -> LogDir:
     appended(log, 10)
     moved(log, "audit", {TOPIC: {0: 4}})
     return log
-
-
-@pytest.fixture
-def follower(leader) -> LogDir:
-    return followers_of(leader)
 
 
 def test_positions_are_the_leaders_with_all_that_they_carry(leader, follower):

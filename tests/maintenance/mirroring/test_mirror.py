@@ -47,11 +47,6 @@ def leader(log) -> LogDir:
     return led(log)
 
 
-@pytest.fixture
-def follower(leader) -> LogDir:
-    return followers_of(leader)
-
-
 def later(log: LogDir, days: int = 8) -> int:
     return log.storage.now_ms() + days * DAY_MS
 
