@@ -115,31 +115,29 @@ class Source:
         from spark_segments.spark.row_writer import Writer
 
         schema = as_struct(schema)
-        given = query_options(self._given, schema, is_write=True)
-        for sentence in ignored_by_writer(given):
-            _log.warning(sentence)
-        return Writer(write_options(given), schema, overwrite)
+        return Writer(write_options(self._write_options(schema)), schema, overwrite)
 
     @as_itself
     def stream_writer(self, schema: StructType | pa.Schema, overwrite: bool) -> StreamWriter:
         from spark_segments.spark.streams.stream_writer import StreamWriter, refuse_asynchronous_progress
 
         schema = as_struct(schema)
+        given = self._write_options(schema)
+        refuse_asynchronous_progress(given)
+        return StreamWriter(write_options(given), schema, overwrite)
+
+    def _write_options(self, schema: StructType) -> dict[str, str]:
         given = query_options(self._given, schema, is_write=True)
         for sentence in ignored_by_writer(given):
             _log.warning(sentence)
-        refuse_asynchronous_progress(given)
-        return StreamWriter(write_options(given), schema, overwrite)
+        return given
 
 
 def _opened(options: ReadOptions) -> tuple[dict[str, Snapshot], dict[str, list[Decoder]]]:
     """(the topics' snapshots as of now, the decoders of their keys and values), both by topic."""
     log = LogDirectory.open(options.location.uri, options.location.storage_options)
     names = options.topics.chosen(log.topics)
-    if options.timestamp_ms is not None:
-        snapshots = {name: log.snapshot(name, timestamp_ms=options.timestamp_ms) for name in names}
-    else:
-        snapshots = {name: log.snapshot(name, options.version) for name in names}
+    snapshots = {name: log.snapshot(name, options.version, options.timestamp_ms) for name in names}
     if not options.formats:
         return snapshots, {}
     typed = typed_columns(log)

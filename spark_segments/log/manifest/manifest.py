@@ -271,8 +271,11 @@ class Manifest:
         if done.change is not None:
             self._committed = done.table
             self._seen = done.table or self._seen
-            if done.version:
-                self._keep_small(done.version)
+            if done.version and done.version % MERGE_VERSIONS == 0:
+                self._best_effort(self.merge_files)
+                self._committed = None
+            elif done.version and done.version % CHECKPOINT_VERSIONS == 0:
+                self.keep_for_rebuild()
         return done
 
     def swap_rows(
@@ -324,13 +327,6 @@ class Manifest:
             self._best_effort(lambda: merge_files(self.log, self.state(deleted=True), all_files=True))
         seen = self._seen
         return drop_old_versions(self.log, seen, retention_ms, now_ms, orphan_age_ms=orphan_age_ms, dry_run=dry_run)
-
-    def _keep_small(self, version: int) -> None:
-        if version % MERGE_VERSIONS == 0:
-            self._best_effort(self.merge_files)
-            self._committed = None
-        elif version % CHECKPOINT_VERSIONS == 0:
-            self._best_effort(lambda: checkpoint(self.log, self.state(deleted=True)))
 
     def _best_effort(self, work: Callable[[], object]) -> None:
         try:

@@ -137,7 +137,10 @@ class Part:
         """
         without_aborted = selection.isolation == READ_COMMITTED or selection.view is not None
         bounds = snapshot.offset_bounds(selection.isolation)
-        wanted = {number: _clipped(asked, bounds[number]) for number, asked in sorted(offsets.items())}
+        wanted = {
+            number: (max(start, bounds[number][0]), min(end, bounds[number][1]))
+            for number, (start, end) in sorted(offsets.items())
+        }
         narrowed = snapshot.narrowed([number for number, (start, end) in wanted.items() if start < end])
         _ = narrowed.live
 
@@ -177,10 +180,6 @@ class Work(Protocol):
 
 
 AnyWork = TypeVar("AnyWork", bound=Work)
-
-
-def _clipped(asked: tuple[int, int], there: tuple[int, int]) -> tuple[int, int]:
-    return max(asked[0], there[0]), min(asked[1], there[1])
 
 
 def cut(whole: Part, max_bytes: int | None, indexes: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> list[Part]:

@@ -30,7 +30,7 @@ from spark_segments.format.cleaner.offset_map import OffsetMap
 from spark_segments.format.cleaner.transactions import CleanedTransactions, TransactionalBatches, WholeLogNeededError
 from spark_segments.format.sidecars.txn_index import AbortedTransactions
 from spark_segments.log.manifest.rows import Segment
-from spark_segments.log.segment.file import SegmentFile, read_txn_index
+from spark_segments.log.segment.file import SegmentFile
 from spark_segments.maintenance.compaction.first_pass import ByteRange, FirstPass, MapFile, SliceMap, merged, slices
 from spark_segments.maintenance.compaction.group_rewrite import RewrittenGroup, discard_groups, named
 from spark_segments.maintenance.compaction.noted_batches import NotedBatches
@@ -123,10 +123,8 @@ class _Round:
     @classmethod
     def of(cls, tasks: RoundTasks, storage: Storage, work: RoundPlan) -> _Round:
         """Reads the transaction indexes of the partition."""
-        indexes = [
-            read_txn_index(storage, row.txn_index_path, row.txn_index_bytes, row.offset_shift) for row in work.live
-        ]
-        return cls(tasks, storage, work, AbortedTransactions.concatenate(indexes))
+        aborted = [SegmentFile(storage, row).aborted() for row in work.live]
+        return cls(tasks, storage, work, AbortedTransactions.concatenate(aborted))
 
     def done(self) -> RoundResult:
         """Does both passes. Raises WholeLogNeededError where only one task can."""

@@ -324,9 +324,6 @@ class DeltaLog:
         contents = self._storage.at_once(lambda info: self._storage.read(info.path).to_pybytes(), files)
         names = [info.path.rpartition("/")[2] for info in files]
         checkpoint, pointer = made_checkpoint(zip(names, contents, strict=True))
-        self._put_checkpoint(version, checkpoint, pointer)
-
-    def _put_checkpoint(self, version: int, checkpoint: bytes, pointer: bytes) -> None:
         # The pointer comes last: it never names a checkpoint that a power loss could take.
         for path, content in ((self._checkpoint_file(version), checkpoint), (self._pointer, pointer)):
             self._storage.replace(path, content)
