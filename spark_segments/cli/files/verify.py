@@ -75,7 +75,7 @@ def verify(
     topic first, and see what --dry-run says. The new manifest has what a
     recovery copy has, and each later commit that can be proved. A file does
     not say whether it was committed, so a file that no such commit names is
-    listed and never added; segments dump reads it. Unless all commits are
+    listed and never added: read it with segments dump. Unless all commits are
     known, the topic gets a new id. Streams and groups then stop with an error
     and skip no record. Without a terminal this needs --yes.
 
