@@ -1,6 +1,6 @@
 """The first difference between two logs of a partition: by their leader epochs, their files and their batches.
 
-An import compares logs before it adds to a topic, and so does whatever makes a leader the follower of another one.
+An import compares logs before it adds to a topic. So does a job that makes a leader the follower of another leader.
 
 Logs differ where their leader epochs do, even if two leaders took the same record at the same offset. Files that both
 sides name are the same. Other record batches are compared by their headers (offsets, CRC, leader epoch), so batches
@@ -30,7 +30,7 @@ from spark_segments.log.segment.leader_epochs import LeaderEpochs
 from spark_segments.storage import Storage
 
 _COLUMNS = ("offset", "timestamp", "key", "value", "headers")
-# <base offset>.log is Kafka's name, which many directories have; only <base offset>.<unique>.log tells a file by name.
+# <base offset>.log is Kafka's name, which many directories have; only <base offset>.<unique>.log names one file.
 _NAME_PARTS = 3
 
 

@@ -160,10 +160,10 @@ class LogDirectory:
         return self._known[topic]
 
     def snapshot(self, topic: str, version: int | None = None, timestamp_ms: int | None = None) -> Snapshot:
-        """What the log of a topic is now, or was at an earlier version or time.
+        """The newest snapshot of a topic's log, or its snapshot of an earlier version or time.
 
-        Of a time: the last version that was committed by then, by the clocks of those who committed. Raises
-        UnknownTopicError; InvalidOptionError for a version or a time before the first version that is still there.
+        For a time: the last version that was committed by then, by the clocks of the committing machines. Raises
+        UnknownTopicError; InvalidOptionError for a version or a time before the first version that still exists.
         """
         if version is not None and timestamp_ms is not None:
             raise InvalidOptionError("A topic is read as of a version or as of a time", found="both")
@@ -193,8 +193,8 @@ class LogDirectory:
             return True
 
     def named(self, topics: Sequence[str]) -> list[str]:
-        """The topics that names and patterns mean, sorted. A name is taken as it is, whether or not there is such a
-        topic. Raises UnknownTopicError where patterns match none, InvalidTopicError for a name that no topic can have.
+        """The topics that names and patterns mean, sorted. A name is returned whether or not the topic exists. Raises
+        UnknownTopicError where patterns match none, InvalidTopicError for a name that no topic can have.
         """
         names = LogDirectory.selected(self.topics() if any(map(is_pattern, topics)) else (), topics)
         if not names:
@@ -230,8 +230,8 @@ class LogDirectory:
         """Takes a topic out of the log directory. Its files stay for the readers that have them, until vacuum.
 
         `force` takes out a topic whose manifest cannot be read, too, because it is damaged or a newer version of this
-        package wrote it. Vacuum then deletes all files of the topic, whoever could still read them, after the log
-        directory's file.delete.delay.ms; a manifest that is repaired before that brings the topic back.
+        package wrote it. Vacuum then deletes all files of the topic, also files that readers could still use, after the
+        log directory's file.delete.delay.ms; a manifest that is repaired before that brings the topic back.
         """
         self.check_writable()
         with self.known(topic) as manifest:

@@ -18,7 +18,7 @@ from spark_segments.log.manifest.states import PARTITIONS_ADDED, Captured, readi
 from spark_segments.log.manifest.topic_row import TopicRow
 
 MOST_ADDITIONS = 100
-"""How many additions a topic remembers. Beyond that the records before and after the oldest are told apart no more."""
+"""How many additions a topic remembers. Records before and after an older addition count as of one era."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +92,7 @@ class Eras:
 
     @staticmethod
     def is_newer(theirs: np.ndarray, ours: np.ndarray) -> np.ndarray:
-        """bool[n]: which of the `ranks` of one kind are those of newer records than the others beside them."""
+        """bool[n]: whether each rank in `theirs` is of a newer record than the rank beside it in `ours`."""
         newer = np.zeros(theirs.shape[1], np.bool_)
         for their, our in zip(theirs, ours, strict=True):
             newer = (their > our) | ((their == our) & newer)

@@ -127,9 +127,9 @@ class PartitionState:
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """Why a reader that goes on at its position misses records, or reads others than those that follow it.
+    """Why a reader that goes on at its position misses records, or reads records of another log.
 
-    `kind`: MADE_ANEW, PARTED, OTHER_LOG or DELETED. `offset`: where a reader goes on that takes this into account.
+    `kind`: MADE_ANEW, PARTED, OTHER_LOG or DELETED. `offset`: where a reader goes on that accepts the loss.
     """
 
     kind: str

@@ -33,9 +33,8 @@ class Report(Prints):
     may not want. `findings` are faults of the log, which verify looks for; they are no failures of the job.
 
     An error has a line, too, whose action is FAILED and whose `error` is one line of text. The job leaves that
-    partition as it was, or that topic (`partition` is None then), and goes on with the others. The figures of such a
-    line are those of what the job had committed before the error: that stands. No error is raised, so callers look at
-    `failed`.
+    partition unchanged, or that topic (`partition` is None then), and goes on with the others. The figures of such a
+    line count the commits before the error, which stand. No error is raised, so callers look at `failed`.
     """
 
     FAILED: ClassVar = "failed"

@@ -66,14 +66,14 @@ WAITING_BYTES = 64 << 20
 
 LARGE_RUN_BYTES = WAITING_BYTES // 64
 CHUNK_BYTES = 4 << 20
-"""A run of this size has files of its own. So has a run of LARGE_RUN_BYTES where more is to come after WAITING_BYTES:
-a partition that gets much becomes one large chunk and not a run in each of many objects."""
+"""A run of this size has separate files. So has a run of LARGE_RUN_BYTES where more rows come after WAITING_BYTES:
+a partition that gets many rows becomes one large chunk and not a run in each of many objects."""
 
 GROUP_BYTES = 2 << 20
 """Rows of partitions that get little are encoded together up to about this size, which the processor's cache holds."""
 
 FEWEST_RUNS = 8
-"""Fewer runs than this get files of their own: an object would save few requests."""
+"""Fewer runs than this get separate files: an object would save few requests."""
 
 NO_LEADER_EPOCH = -1  # as in a producer's batch: rolling and export write the partition's epoch
 
@@ -93,7 +93,7 @@ class Target:
 
     @property
     def chunk_bytes(self) -> int:
-        """From this size on, the run of a partition becomes a chunk with files of its own."""
+        """From this size on, the run of a partition becomes a chunk with separate files."""
         return min(CHUNK_BYTES, self.config.segment_bytes // 2)
 
 

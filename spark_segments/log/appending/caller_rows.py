@@ -1,4 +1,4 @@
-"""The rows that a caller appends, in whatever form they come: Arrow, a data frame, or dicts."""
+"""The rows that a caller appends: Arrow, a data frame, or dicts."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ def commit_append(
     Chunks of a partition get the next offsets in the order given, which must be (task, row). A `txn` that was committed
     before adds nothing and returns {}; without chunks it is recorded all the same. `written`: what the
     writer knows of its chunks, which the topic of each try must still take (`check_written`); where it has more
-    partitions than for the writer, the append is an era of its own. `state`: as in `Manifest.commit`. `replayed`: the
+    partitions than for the writer, the append is a separate era. `state`: as in `Manifest.commit`. `replayed`: the
     same chunks may have been committed before, then rolled and vacuumed, so that no row names them; so their files are
     looked for.
 
@@ -67,7 +67,7 @@ def commit_append(
         change = plan_append(snapshot, chunks)
         if partitions is None or partitions >= snapshot.partitions.num_rows:
             return change
-        # Keys went into other partitions than those of the appends around it, which only their order tells apart.
+        # Keys went into other partitions than in the appends around it. Only the order of commits separates them.
         before = dataclasses.replace(snapshot, states=Eras.begun(snapshot).states)
         return dataclasses.replace(change, topic=Eras.begun(before, change.partitions))
 
