@@ -1,7 +1,7 @@
-"""A group: what its reader has come to, and commits that swap positions against those that the reader began at.
+"""A group: its positions, and commits that replace positions if they are still the ones that the reader began at.
 
-A commit is the next number, created if it is free. Whether it stands is looked at afterwards: a number whose file is
-gone is free again, and no commit of the group. group_files.py has the files.
+A commit is the file of the next number, created if there is none. The committer looks afterwards whether it stands: a
+number whose file is gone is free again, and no commit of the group. group_files.py has the files.
 """
 
 from __future__ import annotations
@@ -96,8 +96,8 @@ class Positions(Mapping[TopicPartition, Position]):
 
 
 def check_position(snapshot: Snapshot, partition: int, position: Position, group: str) -> None:
-    """Raises OffsetOutOfRangeError where a reader that went on at the position would miss records, or read others than
-    those that follow what it has read.
+    """Raises OffsetOutOfRangeError where a reader that went on at the position would miss records, or read other
+    records than the ones that follow the records it has read.
     """
     state = PartitionState.of(snapshot, partition)
     loss = position.loss_in(state, (snapshot.topic, partition), f"group {group}")
@@ -144,7 +144,7 @@ class Group(Prints):
     id: str
 
     def positions(self) -> Positions:
-        """Its positions as they are now; none where it never committed, or was deleted. Raises StorageError."""
+        """Its newest positions; none where it never committed, or was deleted. Raises StorageError."""
         return Positions(self.id, self._newest())
 
     def commit(self, positions: Positions, offsets: CommittedOffsets) -> Positions:
@@ -153,7 +153,7 @@ class Group(Prints):
         `positions`: what the reader began at, or what its last commit returned. Each position is swapped against what
         it was there, so of two readers that went on from one position one commits.
         An offset is one in the newest version of its topic. A `Position` says which log was read (`Position.at`): where
-        a topic was deleted and made again meanwhile, or another leader took its place, an error tells the reader so.
+        a topic was deleted and made again meanwhile, or another leader took its place, this is an error.
 
         Raises CommitConflictError where another reader has moved one of these positions; UnknownTopicError for a
         partition that is not there; OffsetOutOfRangeError for an offset above its log end. Nothing is committed then.
@@ -171,8 +171,8 @@ class Group(Prints):
         return self.update(swapped, positions)
 
     def reset(self, offsets: CommittedOffsets) -> Positions:
-        """Moves positions to {topic: {partition: offset}}, whatever they are now. A reader of the group that is at work
-        cannot commit there any more.
+        """Moves positions to {topic: {partition: offset}}, from any position. A running reader of the group cannot
+        commit there any more.
 
         Raises OffsetOutOfRangeError for an offset below the log start or above the log end, else as `commit`.
         """
@@ -197,11 +197,11 @@ class Group(Prints):
     ) -> Positions:
         """Replaces the positions by what `plan` makes of them, and returns the new ones.
 
-        `plan` is called again where another commit came first; whatever it raises ends the commit. It returns None
+        `plan` is called again where another commit came first; an error that it raises ends the commit. It returns None
         where nothing is to do. `known`: the commit to begin at, without a look whether it is still the newest.
         `skips_damage`: a damaged file has no positions; the plan gets one that nobody has, so that it has work to do.
-        `check`: called with the commit that each try begins at; what it raises ends the commit. `lease`: that of the
-        server that commits. `made_by`: whose the group is, where it has no positions yet.
+        `check`: called with the commit that each try begins at; an error that it raises ends the commit. `lease`: the
+        lease of the committing server. `made_by`: who made the group, where it has no positions yet.
 
         Raises StorageError where nothing was committed, CommitConflictError where other commits came first in every
         try, UnknownOutcomeError where the commit may have happened.
@@ -395,7 +395,7 @@ class Group(Prints):
 
     @staticmethod
     def all(log: LogDirectory) -> list[Group]:
-        """The groups that have committed, by id: those that were deleted have no positions."""
+        """The groups that have committed, by id. A deleted group is among them, and has no positions."""
         if log.kafka is not None:
             return []
         storage = log.storage

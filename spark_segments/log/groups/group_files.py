@@ -43,8 +43,8 @@ GroupRows = dict[TopicPartition, Position]
 class GroupCommit:
     """A commit of a group: its number, from 1, its own id and that of the commit before it, and all positions after it.
 
-    Number 0, without positions, stands for what is there before the first commit. `lease`: the highest under which a
-    server committed to the group; 0: none did. `made_by`: SERVE, or nobody who says.
+    Number 0, without positions, stands for the group before its first commit. `lease`: the highest lease under which a
+    server committed to the group; 0: none did. `made_by`: SERVE, or empty if it is not known.
     """
 
     number: int
@@ -55,7 +55,7 @@ class GroupCommit:
     made_by: str = ""
 
     KEPT: ClassVar = 32
-    """How many of the last commits stay, so that whoever committed one of them finds it again."""
+    """How many of the last commits stay, so that a writer whose reply was lost finds its commit again."""
 
     TRIM_EVERY: ClassVar = 16
     """Every so many commits the older files are deleted. So a group has at most KEPT + TRIM_EVERY files."""
