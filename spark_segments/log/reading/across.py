@@ -34,9 +34,9 @@ _RECORD_BYTES = 128  # a record's hash and rank, and what sorting takes
 
 @dataclass(frozen=True, slots=True)
 class AcrossPart(Compared[LatestPart]):
-    """A part of the view: those of the records of `parts` of which no other partition has a newer one of the same key.
+    """A part of the view: the records of `parts` whose keys have no newer record in another partition.
 
-    `against`: the views of all partitions by themselves, with the columns RANKED.
+    `against`: the view of each partition, with the columns RANKED.
     """
 
     eras: Eras

@@ -132,8 +132,8 @@ class Part:
         `max_partition_bytes` gives several parts of about that size. A view leaves out aborted data at either
         isolation.
 
-        Parts are made as they are asked for: a read of a million segments begins at once, in little memory. The rows
-        are read here, so that no caller finds them gone later.
+        Parts are made one by one: a read of a million segments begins at once, in little memory. The rows are read in
+        this call, so that no vacuum can delete them before a part is made.
         """
         without_aborted = selection.isolation == READ_COMMITTED or selection.view is not None
         bounds = snapshot.offset_bounds(selection.isolation)
@@ -253,7 +253,7 @@ def _begin(part: Part, indexes: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> 
 
 
 def _overlapping(table: pa.Table, start_offset: int, end_offset: int) -> Iterator[Segment]:
-    """The segments that may have some of the offsets, made as they are asked for."""
+    """The segments that may have some of the offsets, made one by one."""
     next_offsets = table.column("next_offset").to_numpy()
     base_offsets = table.column("base_offset").to_numpy()
     first = int(np.searchsorted(next_offsets, start_offset, side="right"))

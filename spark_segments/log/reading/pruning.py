@@ -48,10 +48,10 @@ def offsets_of_condition(
     *,
     is_view: bool,
 ) -> dict[int, tuple[int, int]]:
-    """{partition: (start, end exclusive)}: of these offsets those that have all records for which the condition holds.
+    """{partition: (start, end exclusive)}: the part of these offsets with all records for which the condition holds.
 
-    Of a view, no end is moved: the newest record of a key below an end is not the newest of the topic. And where keys
-    may have records in several partitions, nothing is left out: the newest record may be any of them.
+    The end of a view is not moved: the newest record of a key below an end is not the newest of the topic. Where keys
+    may have records in several partitions, no offset is left out: any of them may have the newest record.
     """
     if is_view and Eras.of(snapshot) is not None:
         return dict(offsets)

@@ -104,11 +104,11 @@ def pieces_of(
     *,
     first_window_bytes: int = WINDOW_BYTES,
 ) -> Iterator[Part | ViewPart]:
-    """The parts as parts of about PIECE_BYTES, in order, which together are the parts; those of a view stay whole. Each
-    is a single read, save the first, of whose records the first ones come soon where `first_window_bytes` are few.
+    """The parts, cut into pieces of about PIECE_BYTES, in order. A part of a view stays whole. Each piece is a single
+    read, but for the first: few `first_window_bytes` make its first records come soon.
 
-    Reads the .index of each part that is larger; of an object store, those of the next parts at the same time.
-    `indexes` in memory stand in for missing files. A large log has very many pieces: they are made when asked for.
+    Reads the .index of each part that is larger than a piece, in an object store for the next parts at the same time.
+    `indexes` in memory stand in for missing files. A large log has very many pieces: they are made one by one.
     """
     for piece in _cut_ahead(storage, parts, partial(_cut_up, storage, indexes or {})):
         yield replace(piece, first_window_bytes=first_window_bytes) if isinstance(piece, Part) else piece

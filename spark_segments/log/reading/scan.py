@@ -95,7 +95,7 @@ class Scan(Prints):
 
     @property
     def schema(self) -> pa.Schema:
-        """The columns with their types: those of the selection, and behind them columns of undecodable bytes."""
+        """The columns with their types: the selected columns, then the columns of undecodable bytes."""
         if (typed := self.columns) is not None:
             return typed.schema
         return record_schema(self.selection.columns, view_values=self.selection.value_type == Selection.BINARY_VIEW)
@@ -105,10 +105,10 @@ class Scan(Prints):
         return replace(self, selection=replace(self.selection, columns=columns_of(names, self.decoders)))
 
     def where(self, condition: pc.Expression) -> Scan:
-        """The same scan of fewer offsets: those that have all records for which the condition may hold.
+        """The same scan of fewer offsets, which have all records for which the condition may hold.
 
-        Records for which it does not hold are among them. Conditions on partition and offset and lower bounds of
-        timestamp choose what is read. Of the latest view, records that are not the newest of their keys never come.
+        The scan still returns records for which it does not hold. Conditions on partition and offset and lower bounds
+        of timestamp limit what is read. The latest view never returns a record that is not the newest of its key.
         """
         from spark_segments.log.reading.pruning import offsets_of_condition
 
@@ -127,9 +127,9 @@ class Scan(Prints):
     def parts(self, max_bytes: int | None = None, pieces: Iterable[Offsets] | None = None) -> Iterator[Part | ViewPart]:
         """The parts of the scan, by partition and offset, each of about `max_bytes` (None: as large as they come).
 
-        A part can be pickled, and `read` reads it wherever the files can be reached. `pieces`, as offsets, are together
-        those of the scan; no part has some of two pieces. Plans at once; of a large log, parts are made as they are
-        asked for.
+        A part can be pickled, and `read` reads it wherever the files can be reached. `pieces`: ranges of offsets that
+        together are the scan's; no part crosses from one piece to another. The call plans at once; parts of a large log
+        are made one by one.
         """
         typed = self.columns
         selection = self.selection if typed is None else replace(self.selection, columns=tuple(typed.wanted))
@@ -165,11 +165,11 @@ class Scan(Prints):
         )
 
     def to_reader(self, threads: int | None = None) -> pa.RecordBatchReader:
-        """The batches as an Arrow stream: whatever takes one can read a topic, such as DuckDB.
+        """The batches as an Arrow stream, which DuckDB and other libraries can read.
 
-        Nothing is read before the first batch is asked for, and no more than about 128 MiB ahead of what was. With the
+        Nothing is read before the first batch is asked for, and at most about 128 MiB are read ahead. With the
         value_type binary_view, values above 12 bytes are views of the bytes that were read or decompressed, and are
-        not copied: a value keeps about 8 MiB in memory as long as it is used. `threads` are as many as there are cores,
+        not copied: a value keeps about 8 MiB in memory as long as it is used. `threads`: by default one for each core,
         and 16 at least on an object store.
         """
         batches = self.batches(reading_threads(self.storage) if threads is None else threads)
@@ -246,7 +246,7 @@ class Scan(Prints):
 
 
 def _records(storage: Storage, part: Part | ViewPart) -> Iterator[pa.RecordBatch]:
-    """The records of a part as they are stored: no key and no value is decoded."""
+    """The records of a part with stored keys and values: nothing is decoded."""
     if isinstance(part, Part):
         return read_part(storage, part)
     from spark_segments.log.reading.across import read_across

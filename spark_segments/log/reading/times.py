@@ -27,7 +27,7 @@ def offsets_for_times(
     """{partition: (offset, timestamp in ms)} of the first offset whose timestamp is ≥ the partition's target, None
     where there is none.
 
-    The rule is that of Kafka's `offsetsForTimes`: first by offset, whatever the order of timestamps.
+    The rule of Kafka's `offsetsForTimes`: the first by offset, also where timestamps do not rise.
     """
     bounds = snapshot.offset_bounds()
     snapshot = snapshot.narrowed(targets_ms)

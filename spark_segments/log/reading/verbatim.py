@@ -68,7 +68,7 @@ class FetchedBatches:
 
     `data`: buffers (uint8[]), one after the other. `next_offset`: behind the last batch; where the read passed no
     batch, the offset that it ended at. `place`: where the next read can go on without a look at an index. `layout` and
-    `source`, where all are from one file as it is but for heads.
+    `source`: set where all batches are unchanged from one file, but for their heads.
     """
 
     data: Sequence[np.ndarray]
@@ -163,7 +163,7 @@ class PartitionLog:
                         return FetchedBatches(data, following, place, *self._source(pieces, data))
                 following = max(following, min(segment.next_offset, end_offset))
         except (CorruptBatchError, MissingFileError):
-            if not data:  # what is before the damage is given; who goes on from there is told
+            if not data:  # batches before the damage are returned; the next read raises the error
                 raise
         return FetchedBatches(data, following, place, *self._source(pieces, data))
 
