@@ -1,4 +1,4 @@
-"""Copying record batches as they are into a new segment: only base offsets and leader epochs are written anew."""
+"""Copying record batches into a new segment: only base offsets and leader epochs are rewritten."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ GoesOn = Callable[[CorruptBatchError, str], bool]
 class Examination:
     """The bytes [start_position, end_position) of a file, whose batches are a segment.
 
-    `figures` are those of the batches that hold `start_offset` or come after it, at the offsets in the file.
+    `figures` count the batches from the one with `start_offset` on, at the offsets in the file.
     """
 
     def __init__(
@@ -67,9 +67,9 @@ class Examination:
         )
 
     def windows(self, goes_on: GoesOn, starts: Sequence[int] = ()) -> Iterator[Window]:
-        """The good batches with offsets above those that were added before, window by window. The caller adds them, or
-        the first of them, before it asks for more. `starts`: positions of batches, rising, as an index has them: where
-        a bad batch does not say its size, the next of them is where to go on.
+        """The good batches with offsets above all added batches, window by window. The caller adds them, or the first
+        of them, before it asks for more. `starts`: positions of batches, rising, as an index has them: where a bad
+        batch does not say its size, the examination goes on at the next of them.
 
         Raises FileNotFoundError where there is no file.
         """
@@ -114,7 +114,7 @@ class Examination:
         return window.take(slice(0, int(np.argmax(falls)))), False
 
     def add(self, batches: BatchTable, count_records: Callable[[BatchTable], int]) -> BatchTable:
-        """Adds batches (one at least) of the last window. Returns those of the log, whose records are counted."""
+        """Adds batches (one at least) of the last window. Returns the batches in the log, whose records are counted."""
         self.next_offset = int(batches.last_offset[-1]) + 1
         in_log = batches.from_offset(self._start_offset)
         if len(in_log):

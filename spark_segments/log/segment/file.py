@@ -1,7 +1,7 @@
 """The files of a segment: look-ups by its indexes, windows of its record batches, copies of its log.
 
 A read touches the .index once and then only the bytes of the .log that it needs, in windows: memory is bounded by the
-window and the largest record batch, whatever the size of the file.
+window and the largest record batch, not by the size of the file.
 """
 
 from __future__ import annotations
@@ -76,8 +76,8 @@ class SegmentFile:
 
         No record before them has a timestamp ≥ `timestamp_ms`. They contain the first such record, as far as the
         indexes know its place. A time index entry holds the largest timestamp so far. So all records before the last
-        entry below the target are older than the target, in whatever order the timestamps are; the next entry's record
-        is not older.
+        entry below the target are older than the target, for any order of timestamps; the next entry's record is not
+        older.
         """
         if self.row.time_index_bytes == 0 or self.row.index_bytes == 0 or self._is_small:
             return self.row.byte_position, self.first_read_bytes
@@ -197,10 +197,10 @@ class SegmentFile:
         return entries.take((entries.last_offset >= start) & (entries.last_offset < end))
 
     def copy_log(self, target: Storage, target_path: str, *, unique: bool = False, see: See | None = None) -> None:
-        """Copies the .log of a row that is its file's whole log: byte by byte as it is, up to the end of the row.
+        """Copies the .log of a row that is its file's whole log: byte by byte, up to the end of the row.
 
-        Every batch's CRC is checked on the way: a byte that was read wrong does not become the copy's. Raises
-        CorruptBatchError, also where there are fewer or more batches than the row says. `unique`: as in `copy_file`.
+        Every batch's CRC is checked on the way, so a byte that was read wrong is not copied. Raises CorruptBatchError,
+        also where there are fewer or more batches than the row says. `unique`: as in `copy_file`.
         `see` gets each window before it is written, without messages of magic 0 and 1.
         """
         batches = 0
@@ -283,11 +283,11 @@ def _windows_of(step: WalkStep, log_bytes: int) -> Iterator[Window]:
 
 @dataclass(frozen=True, slots=True)
 class LookUp:
-    """Where the batches that are wanted of a segment lie, as far as that is known before they are read.
+    """Where the wanted batches of a segment lie, as far as that is known before they are read.
 
     `byte_position`: a batch begins there in the file, and no batch before it is wanted; 0: not known. `offset`: the
-    .index has given `byte_position` for this offset. `end_offset`: it has said that all batches behind those that are
-    read begin at or after this offset. An .index may lie, so the batches that were read are held against both.
+    .index has given `byte_position` for this offset. `end_offset`: by the .index, all batches behind the read ones
+    begin at or after this offset. An .index may be wrong, so the batches that were read are compared with both.
     """
 
     byte_position: int = 0
@@ -309,7 +309,7 @@ class LookUp:
             )
 
     def check_end(self, file: SegmentFile, byte_position: int) -> None:
-        """Raises CorruptBatchError where the batch at `byte_position`, behind those that were read, begins before
+        """Raises CorruptBatchError where the batch at `byte_position`, behind the read batches, begins before
         `end_offset`. (A message of the old magics gives the last offset inside.)
         """
         if self.end_offset is None or byte_position >= file.row.end_position:

@@ -1,4 +1,4 @@
-"""Record batches at their offsets in the log: only base offsets and leader epochs are written anew."""
+"""Record batches at their offsets in the log: only base offsets and leader epochs are rewritten."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ class Ranges:
 
     @classmethod
     def of(cls, starts: np.ndarray, ends: np.ndarray) -> Ranges:
-        """The ranges of batches (int64[m] each), one at least, which rise: those that adjoin are one range."""
+        """The ranges of batches (int64[m] each), one at least, which rise. Adjoining batches are one range."""
         apart = np.flatnonzero(starts[1:] != ends[:-1])
         return cls(starts[np.append(0, apart + 1)], ends[np.append(apart, len(ends) - 1)])
 

@@ -92,7 +92,7 @@ class SharedObjectWriter:
         self._runs[-1].tombstones += count
 
     def add_aborted(self, aborted: AbortedTransactions) -> None:
-        """A run has no .txnindex: segments with aborted transactions have files of their own."""
+        """A run has no .txnindex: segments with aborted transactions have separate files."""
         assert not len(aborted)
 
     def close(self) -> list[Segment]:
