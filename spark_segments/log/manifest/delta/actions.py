@@ -1,4 +1,4 @@
-"""Delta's actions as JSON: the one writer of them, and the rules for those that others may have written.
+"""Delta's actions as JSON: their only writer here, and the rules for actions that other programs may have written.
 
 docs/format/manifest.md has both as a table.
 """
@@ -24,10 +24,10 @@ READER_VERSION = 1
 WRITER_VERSION = 2
 
 REBUILD = "rebuild"
-"""The operation of the commit that makes a table anew."""
+"""The operation of the commit that rebuilds a table."""
 
 REBUILD_FENCE = "fence"
-"""The operation of the commits, without any other action, that take versions away before a table is made anew."""
+"""The operation of the commits, without any other action, that use up versions before a table is rebuilt."""
 
 REBUILD_HINT = "segments verify --repair makes the manifest anew"
 
@@ -91,8 +91,8 @@ def note_action(note: CommitNote) -> Action:
 
 
 def fence_action(fence_id: str) -> Action:
-    """The only action of a commit that takes its version away. `fence_id`: of the rebuild that makes it; of two at
-    once, it tells whose a fence is. It is the id of no commit.
+    """The only action of a commit that uses up its version. `fence_id`: of the rebuild that makes it, so that two
+    rebuilds at once know their own fences. It is the id of no commit.
     """
     info = {"timestamp": wall_ms(), "operation": "WRITE", "change": REBUILD_FENCE, "rebuild": fence_id}
     return {"commitInfo": info}
@@ -115,7 +115,7 @@ def table_actions(topic: str) -> list[Action]:
 
 
 def file_actions(added: Iterable[RowFile], removed: Iterable[RowFile], *, data_change: bool) -> list[Action]:
-    """The actions that add files of rows, and those that take others out of the table, now."""
+    """The actions that add files of rows, and the actions that remove files from the table, now."""
     now_ms = wall_ms()
     adds = [
         {
@@ -235,7 +235,7 @@ def check_writable(protocol: Mapping[str, Any], metadata: Mapping[str, Any], loc
     version, features = protocol.get("minWriterVersion", 1), protocol.get("writerFeatures") or []
     if version > WRITER_VERSION or features:
         raise _unknown("written", "minWriterVersion", WRITER_VERSION, version, features, location)
-    # Version 2 has two features of its own, which a table has by its metaData.
+    # Version 2 of the protocol includes two features, which a table turns on in its metaData.
     asked = ["appendOnly"] if (metadata.get("configuration") or {}).get("delta.appendOnly") == "true" else []
     asked += ["invariants"] if "delta.invariants" in metadata["schemaString"] else []
     if asked:

@@ -1,8 +1,8 @@
 """Delta's log of a topic's manifest: versions are opened and followed, and the next one is put if it is not there.
 
-A commit is one exclusive create of a whole file, on every store. Numbers that were given once are not given again: a
-commit file stays for an hour at least, so whoever saw within half of it that a version was the latest either gets the
-number after it first, or finds it taken.
+A commit is one exclusive create of a whole file, on every store. A version number is never used twice: a commit file
+stays for an hour at least. So a writer that saw a version as the latest within the last half hour either creates the
+next number first, or finds it taken.
 
 schemas.py says what the rows are; commit.py decides when to commit and when to try again.
 """
@@ -55,15 +55,15 @@ SURE_SECONDS = COMMIT_LOG_MS / 1000 / 2
 """For how long after a version was seen to be the latest, the number after it is free or its commit is there."""
 
 TRUSTED_SECONDS = 60.0
-"""For how long after that a commit goes without a look whether the version is still there, where a look is a request.
-A number that is free proves nothing where somebody deleted the log directory and made it anew meanwhile."""
+"""For how long after that a commit does not look whether the version still exists, where a look is a request. A free
+number proves nothing if somebody has deleted the log directory and made it again meanwhile."""
 
 FENCED = 100
-"""How many versions a table that is made anew takes away from those who read it before. It is several times as many
-as lie between two recovery copies."""
+"""How many versions a rebuild of a table uses up, so that earlier readers of the table cannot commit them. It is
+several times as many as lie between two recovery copies."""
 
 MOST_FOLLOWED = 20
-"""After so many commits, a version is opened anew: a checkpoint has come meanwhile."""
+"""After so many commits, the table is opened again: a checkpoint has come meanwhile."""
 
 _CHECKPOINT_NAME = re.compile(r"^(\d{20})\.checkpoint(\..*)?\.parquet$")
 _LAST_CHECKPOINT = "_last_checkpoint"
@@ -134,8 +134,8 @@ class DeltaLog:
     def following(self, base: TableVersion) -> list[TableVersion]:
         """`base`, seen again, and the versions after it, by reading their commits alone. The last one is the latest.
 
-        Raises FileNotFoundError where `base` has to be opened anew: it was cut from the log or lost, or too many
-        commits came, or one that changes the table. LogDirError for a commit that is damaged.
+        Raises FileNotFoundError where the table has to be opened again: `base` was cut from the log or lost, too many
+        commits came, or a commit changed the table itself. LogDirError for a commit that is damaged.
         """
         states = [base]
         while len(states) <= MOST_FOLLOWED:
@@ -215,7 +215,7 @@ class DeltaLog:
         commit makes the table. `transactions`: {application id: version}. `data_change` is False where the rows stay
         the same.
 
-        Raises VersionTakenError where that version is there already, which may be this very commit, its reply lost;
+        Raises VersionTakenError where that version exists, which may be this very commit, its reply lost;
         CommitNotSentError where it cannot have happened; CommitFailedError for any other failure.
         """
         actions = [note_action(note), *(table_actions(self._topic) if base is NO_TABLE else ())]
@@ -409,7 +409,7 @@ def openable(commits: Collection[int], checkpoints: Collection[int]) -> list[int
 
 
 def unbroken(commits: Collection[int]) -> list[int]:
-    """The last versions that follow each other without a gap, sorted. A gap is where a table was made anew."""
+    """The last versions that follow each other without a gap, sorted. A rebuild of the table leaves a gap."""
     versions = sorted(commits)
     gaps = [at for at in range(1, len(versions)) if versions[at] != versions[at - 1] + 1]
     return versions[gaps[-1] :] if gaps else versions
