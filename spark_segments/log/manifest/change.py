@@ -221,7 +221,7 @@ class ChangeWriter:
         fresh: bool,
         done: FileChange,
     ) -> None:
-        """Writes the rows of `change.transactions`. A topic that is made anew begins without any."""
+        """Writes the rows of `change.transactions`. A topic that is made again begins without any."""
         present = [file for file in files if file.kind == TRANSACTION_KIND]
         topic_id = snapshot.topic_id if change.topic is None else change.topic.topic_id
         last = {

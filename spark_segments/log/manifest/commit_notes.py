@@ -45,7 +45,7 @@ class NoteName:
 
 @dataclass(frozen=True, slots=True)
 class CommitNotes:
-    """The notes of a topic that are there, by version, and the names of those that have a mark."""
+    """The existing notes of a topic, by version, and the names of the notes that have a mark."""
 
     by_version: Mapping[int, Sequence[NoteName]]
     marked: frozenset[NoteName]
@@ -105,7 +105,7 @@ def note_file(
             {"path": file.path, "kind": file.kind, "rows": file.rows, "size": memoryview(contents[file.path]).nbytes}
             for file in change.added
         ],
-        "transactions": {},  # those of a topic are rows; readers of the format ask for the member
+        "transactions": {},  # a topic's transactions are rows; readers of the format need the member
         "crc32": zlib.crc32(payload),
     }
     head = json.dumps(said, separators=(",", ":")).encode()
@@ -117,8 +117,8 @@ def _check_line(head: bytes) -> bytes:
 
 
 def mark(storage: Storage, topic: str, name: NoteName) -> None:
-    """Marks the note of a commit that is there. On an object store nobody waits for that, and a mark that fails is no
-    error anywhere: the next note, or copy, proves the commit as well.
+    """Marks the note of a commit that was made. On an object store the writer does not wait for the mark. A mark that
+    fails is never an error: the next note, or copy, proves the commit as well.
     """
 
     def write() -> None:

@@ -99,8 +99,8 @@ class Manifest:
         return state
 
     def opened(self) -> TableState:
-        """As `state`, of a deleted topic, too, by opening the table: whoever deletes must not go by a version that this
-        object has seen, and that nobody can open any more.
+        """As `state`, of a deleted topic, too, by opening the table: a job that deletes files must not rely on a
+        version that this object has seen, and that can no longer be opened.
         """
         state = self.log.state()
         self._seen = state.table
@@ -260,7 +260,7 @@ class Manifest:
         has read it already. A stale state costs that try.
 
         Raises InvalidOptionError for a version of `txn` that is out of range; TransactionOrderError for a `txn` that is
-        neither new nor a repeat; UnknownTopicError; whatever `plan` raises; CommitConflictError when every try lost its
+        neither new nor a repeat; UnknownTopicError; the errors of `plan`; CommitConflictError when every try lost its
         race; StorageError when the store failed. After each of these, nothing was committed. UnknownOutcomeError: the
         store failed, and the commit may have happened or may happen yet. Only with a `txn` is it safe to send again.
         """
@@ -287,8 +287,8 @@ class Manifest:
         holds: Callable[[RowSwap, Sequence[Segment]], bool] | None = None,
         topic: Callable[[Snapshot], TopicRow | None] = lambda _: None,
     ) -> list[RowSwap]:
-        """Makes those of `swaps` whose old rows are still in the log as they were read, in a single commit, and returns
-        them: none where the topic of `topic_id` is not there any more.
+        """Makes the `swaps` whose old rows are in the log unchanged since they were read, in a single commit, and
+        returns these swaps: none where the topic of `topic_id` no longer exists.
 
         Each try asks `holds`, where a swap needs more than that: (swap, the live rows of its
         partition); and `topic` for the topic's row, None where it stays. Raises as `commit` does.

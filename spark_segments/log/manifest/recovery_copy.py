@@ -1,9 +1,9 @@
-"""Recovery copies: what a manifest says at a version, outside of the manifest, for the day when that is lost.
+"""Recovery copies: the contents of a manifest at a version, outside of the manifest, for the day when that is lost.
 
-A copy is the files of the version and an index of them. Files of a manifest never change, so that a copy takes only
-those that the copies before it lack, and its cost follows the commits since then, not the size of the topic. The index
-comes last: a copy without an index is none. Chunks do not know their offsets, and files do not know whether they were
-committed, so nothing but a copy can tell; what was committed after the newest copy is not in it.
+A copy is the files of the version and an index of them. Files of a manifest never change. So a copy adds only the files
+that earlier copies lack, and its cost depends on the commits since then, not on the size of the topic. The index is
+written last: a copy without an index is none. Chunks do not have their offsets, and files do not say whether they were
+committed, so only a copy can. It lacks the commits after it.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ _THREADS = 8
 
 @dataclass(frozen=True, slots=True)
 class RecoveryCopy:
-    """A topic as its manifest had it: rows (removed rows and those of deleted topics too), settings, transactions.
+    """A topic as its manifest had it: rows (removed rows and rows of deleted topics too), settings, transactions.
 
     `files`: the files of the version, relative to `recovery_directory`. `written_ms`: when the copy was written, by the
-    store's clock. `has_notes`: who wrote the copy writes a note of every commit as well.
+    store's clock. `has_notes`: the writer of the copy also writes a note of every commit.
     """
 
     snapshot: Snapshot
@@ -55,7 +55,7 @@ class RecoveryCopy:
 def write_recovery_copy(log: TopicLog, state: TableState) -> None:
     """Copies a version that was the latest a moment ago, and deletes what only copies before the last COPIES_KEPT need.
 
-    A copy that is there stays. A deleted topic without rows gets no copy.
+    An existing copy of the version stays. A deleted topic without rows gets no copy.
     """
     storage, directory = log.storage, recovery_directory(log.topic)
     if _is_gone(state):
@@ -109,7 +109,7 @@ def snapshot_of(
 ) -> tuple[Snapshot, list[Transaction]]:
     """A topic from the rows of all files of its version, and the transactions that these files have.
 
-    Raises any of UNREADABLE for rows that are no manifest's, FormatVersionError for those of another format.
+    Raises any of UNREADABLE for rows that are no manifest's, FormatVersionError for rows of another format.
     """
 
     def of(kind: str) -> list[pa.Table]:

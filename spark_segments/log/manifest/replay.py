@@ -1,13 +1,13 @@
-"""Versions of a manifest, replayed at another place: what a follower lacks of one, and the change that makes it that.
+"""Versions of a manifest, replayed at another place: the files that a follower lacks, and the change of its manifest.
 
-The live rows of the leader become the live rows of the follower, with the leader's paths. What the leader removed is
-removed here at the follower's clock, and the follower's vacuum takes it: rows that are out of the leader's log are
-nobody's business but the leader's. A version that brings an erasure is the exception: what is out of the log then goes
-here when it goes at the leader.
+The live rows of the leader become the live rows of the follower, with the leader's paths. A segment that the leader
+removed is removed here by the follower's clock, and the follower's vacuum deletes its files: rows that have left the
+leader's log matter to the leader alone. A version with an erasure is the exception: files that have left the log then
+go here at the same time as at the leader.
 
 A file that comes back (by a restore, or where the topic led here and was deleted) may be one that a slow vacuum is
-about to delete here, also where its row is gone already. So a path is never used twice: such a file is copied to a path
-of its own, `<the leader's path without .log>_<unique>.log`, which `origins` leads back to the leader's.
+about to delete here, also where its row is gone already. So a path is never used twice: such a file is copied to a new
+path, `<the leader's path without .log>_<unique>.log`, and `origins` gives the leader's path for it.
 """
 
 from __future__ import annotations
@@ -103,8 +103,8 @@ class FollowerVersion:
         return f"{path.removesuffix(LOG_SUFFIX)}_{uuid.uuid4().hex}{LOG_SUFFIX}"
 
     def missing(self, leader: LeaderVersion, partitions: set[int] | None = None) -> tuple[pa.Table, set[str]]:
-        """(the leader's live rows whose files the follower lacks, the paths of those that a vacuum here may delete
-        yet).
+        """(the leader's live rows whose files the follower lacks, the paths among them that a vacuum here may still
+        delete).
 
         `partitions`: the only ones that are looked at; None for all. Such a path was in the follower's log before: its
         row is being deleted, or the file came back after the row was dropped. Where the topic led here, any may be such
@@ -277,7 +277,7 @@ def _all_rows(follower: FollowerVersion, partitions: set[int] | None) -> pa.Tabl
 
 
 def _usable(rows: pa.Table) -> pa.Table:
-    """The follower's rows that can be in its log: all but those whose files vacuum deletes. Live rows come first."""
+    """The follower's rows that can be in its log: all but the rows whose files vacuum deletes. Live rows come first."""
     in_log = live_rows(rows)
     if in_log.num_rows == rows.num_rows:
         return rows

@@ -119,7 +119,7 @@ class RowFiles:
         return [file for file, _ in files]
 
     def named(self, files: Sequence[EncodedFile]) -> list[NamedFile]:
-        """Files that `encode_all` gave, as they are written."""
+        """The files of `encode_all` under the names that they are written by."""
         return [(self.path(file), data) for file, data in files]
 
     def path(self, file: RowFile) -> str:

@@ -144,7 +144,7 @@ class Segment:
 
     @property
     def identity(self) -> tuple[str, int, int]:
-        """(path, partition, byte_position): what tells the row from all other rows of the manifest."""
+        """(path, partition, byte_position), which no two rows of the manifest share."""
         return self.path, self.partition, self.byte_position
 
     @property
@@ -270,7 +270,7 @@ class Partition:
 
     @staticmethod
     def raised(rows: Iterable[Partition] | pa.Table) -> pa.Table:
-        """Partition rows as they are written: first dirty and last stable offset are raised to the log start at least.
+        """Partition rows for the manifest: first dirty and last stable offset are raised to the log start at least.
 
         An open transaction that began below the log start holds the last stable offset at the log start, not below
         (Kafka's UnifiedLog.maybeIncrementFirstUnstableOffset).

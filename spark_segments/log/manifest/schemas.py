@@ -24,7 +24,7 @@ SCHEMAS = {
     TRANSACTION_KIND: TRANSACTION_SCHEMA,
 }
 
-# In the order of the tables that are there: columns that came later stand behind the others.
+# In the order of existing tables: columns that were added later are behind the others.
 _FIELDS = [*TOPIC_SCHEMA][:2] + [*SEGMENT_SCHEMA][:-2] + [*PARTITION_SCHEMA, *SEGMENT_SCHEMA, *TOPIC_SCHEMA]
 _BY_NAME = {field.name: field for field in [*_FIELDS, *TRANSACTION_SCHEMA]}
 

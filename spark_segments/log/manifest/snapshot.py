@@ -155,7 +155,7 @@ class Snapshot:
 
     @property
     def removed_bytes(self) -> int:
-        """Bytes of .log files that have left the log and wait for vacuum: on the disk beside those of `live`."""
+        """Bytes of .log files that have left the log and wait for vacuum: on the disk beside the files of `live`."""
         total, live = (pc.sum(rows.column("log_bytes")).as_py() or 0 for rows in (self.segments, self.live))
         return int(total - live)
 

@@ -63,7 +63,7 @@ class Erasure:
 
     @staticmethod
     def noted(erasures: Iterable[Erasure]) -> dict[str, str]:
-        """The entry of the topic's states for these erasures; of those with the same id the last counts."""
+        """The entry of the topic's states for these erasures; of erasures with the same id the last counts."""
         by_id = {erasure.erasure_id: erasure for erasure in erasures}
         kept = sorted(by_id.values(), key=lambda erasure: erasure.version)
         while len(kept) > MOST_ERASURES:
@@ -240,7 +240,7 @@ class Captured:
     """The state of a topic that is captured no more: the topic here that is, from the same topic of the cluster."""
 
     SOURCE_TOPIC_ID: ClassVar = "source_topic_id"
-    """The state of a topic that goes on for another: the id of the cluster's topic, where the cluster tells it."""
+    """The state of a topic that goes on for another: the id of the cluster's topic, where the cluster has topic ids."""
 
     SOURCE_CLUSTER_ID: ClassVar = "source_cluster_id"
     """The state of a topic that is captured: the id of the cluster that it was captured from last."""

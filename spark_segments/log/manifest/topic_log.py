@@ -180,7 +180,7 @@ class TopicLog:
 
     def following(self, table: TableVersion) -> Sequence[TableVersion]:
         """The table and the versions after it: the last one is the latest. Mostly their commits alone are read. Where
-        the table is opened anew, it is the only one. Raises as `state` does.
+        the table is opened again, it is the only one. Raises as `state` does.
         """
         with self._deleted_by_force():
             try:
@@ -290,8 +290,8 @@ class TopicLog:
     def _other_spelling(self) -> str | None:
         """The name, in another case, of the topic that the disk gives for this one; None where this is its name.
 
-        A disk that ignores case would show the manifest of `orders` to whoever asks for `Orders`, and vacuum would take
-        what is appended there for files that no row names. Object stores tell all names apart.
+        A disk that ignores case would return the manifest of `orders` for `Orders`, and vacuum would take files that
+        are appended there for files that no row names. Object stores distinguish all names.
         """
         spellings = (self.topic.swapcase(), self.topic)
         if not self.storage.is_local or not all(
@@ -407,7 +407,7 @@ class TopicLog:
         return self.storage.now_ms() - self._config(config, _KEY_EXPIRATION).transactional_id_expiration_ms
 
     def mark_made(self, version: int, note: CommitNote) -> None:
-        """Marks the note of a commit that is there: see commit_notes.py."""
+        """Marks the note of a commit that was made: see commit_notes.py."""
         mark(self.storage, self.topic, NoteName(version, f"{note.commit_id}-{note.attempt}"))
 
 

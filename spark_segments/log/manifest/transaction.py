@@ -29,7 +29,7 @@ TRANSACTION_SCHEMA = pa.schema(
 )
 
 FORGOTTEN = -1
-"""The last version of an application that starts anew. It is below every version that an append may have."""
+"""The last version of an application that was forgotten. It is below every version that an append may have."""
 
 
 KEY_PREFIX = "@once/"

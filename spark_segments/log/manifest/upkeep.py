@@ -101,7 +101,7 @@ def drop_old_versions(
     """Keeps every version that was the latest at now_ms - retention_ms or later; deletes files that only others need.
 
     A file that no version ever named (of a try that lost) is deleted once it is older than `orphan_age_ms` by the
-    store's clock, whatever `now_ms` says; so is a file that no recovery copy has. A deleted topic without rows loses
+    store's clock, not by `now_ms`; so is a file that no recovery copy has. A deleted topic without rows loses
     all recovery copies. Versions before the kept versions can no longer be read afterwards. `seen`: as in
     `TopicLog.state`.
     """
