@@ -244,6 +244,8 @@ class TopicCapture:
             if topic_id is None:  # the one that this goes on for may have theirs
                 topic_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
                 states = {} if topic.topic_id is None else {Captured.SOURCE_TOPIC_ID: topic.topic_id}
+            if topic.cluster_id is not None:  # before anything is here: where it begins is the cluster's
+                states[Captured.SOURCE_CLUSTER_ID] = topic.cluster_id
             row = Eras.unknown(TopicRow(topic_id, kept.config, states=states))
             self._manifest.create_by(Change(Operation.CREATE, partitions=self._empty(topic_id, 0), topic=row))
         current = self._manifest.snapshot() if before is None else before

@@ -36,6 +36,7 @@ from spark_segments.maintenance import roll, verify
 from tests.clock import PATIENCE_SECONDS, store_clock
 from tests.golden_files import CLEAN_DIRECTORIES, golden_dir
 from tests.kafka_protocol.fetching import fetched_batches
+from tests.kafka_protocol.histories import WITHOUT_IDS, history
 from tests.kafka_protocol.played import FAULTS, Fault, PlayedViews, bad_crc, playing
 from tests.kafka_protocol.serving import self_signed, serving
 from tests.log.memory_store import memory_log
@@ -389,6 +390,40 @@ def test_files_that_vacuum_may_have_taken_meanwhile_are_not_committed(source: Lo
         assert log.topic("orders").offsets() == {0: (0, 0), 1: (0, 0)}
         assert capture(log, address).records_out == 40
     assert verify(log, deep=True).findings == []
+
+
+def test_a_capture_that_was_ended_before_it_had_anything_knows_its_cluster(
+    source: LogDir, log: LogDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the topic begins here was taken from the first cluster; the other one begins before that."""
+
+    class EndedError(BaseException):
+        pass
+
+    def ended(done: int, total: int) -> None:
+        raise EndedError
+
+    monkeypatch.setattr("spark_segments.kafka_protocol.server.VERSIONS", WITHOUT_IDS)
+    source.topic("orders").delete_records({0: 15, 1: 15})
+    other = memory_log("/another")
+    other.create_topic("orders", partitions=2)
+    append(other, range(100, 160))
+    with playing(Views(source)) as address, pytest.raises(EndedError):
+        capture(log, address, progress=ended)
+    assert log.topic("orders").offsets() == {0: (15, 15), 1: (15, 15)}
+    with playing(Views(other)) as address:
+        [failed] = capture(log, address).failed
+        branched = capture(log, address, options=CaptureOptions(on_divergence=Divergence.BRANCH))
+    assert "was captured from another cluster" in failed["error"]
+    assert (branched.topics, branched.records_out) == (["orders.branch-1"], 60)
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize("attack", ["beside", "anew"])
+def test_captures_that_are_suspended_and_clusters_that_change_leave_what_the_model_says(attack: str) -> None:
+    for seed in range(1, 9):
+        happened = history(seed, **{attack: True})
+        assert happened["captures"]
 
 
 def test_describe_has_the_lag(source: LogDir, log: LogDir, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,6 +31,9 @@ _LISTINGS = 5
 class MemoryFiles:
     """See `FileSystem`. `files`: what is there, by full path: (bytes, modification time in ms)."""
 
+    ahead_ms = 0
+    """By how much the store's clock is ahead of the machine's."""
+
     def __init__(self, files: dict[str, tuple[bytes, int]] | None = None) -> None:
         self.files = {} if files is None else files
 
@@ -66,10 +69,10 @@ class MemoryFiles:
         return _Write(self, path)
 
     def replace(self, path: str, data: Any) -> None:
-        self.files[path] = bytes(memoryview(data)), time.time_ns() // 1_000_000
+        self.files[path] = bytes(memoryview(data)), self.now_ms("")
 
     def create(self, path: str, data: Any, *, is_forced: bool = True) -> None:
-        made = bytes(memoryview(data)), time.time_ns() // 1_000_000
+        made = bytes(memoryview(data)), self.now_ms("")
         if self.files.setdefault(path, made) is not made:
             raise FileExistsError(path)
 
@@ -81,7 +84,7 @@ class MemoryFiles:
             self.files.pop(path, None)
 
     def now_ms(self, probe: str) -> int:
-        return time.time_ns() // 1_000_000
+        return time.time_ns() // 1_000_000 + self.ahead_ms
 
     def _file(self, path: str) -> tuple[bytes, int]:
         if path not in self.files:
@@ -105,9 +108,9 @@ class _Write:
             self._files.replace(self._path, b"".join(self._parts))
 
 
-def memory_log(path: str) -> LogDir:
+def memory_log(path: str, files: MemoryFiles | None = None) -> LogDir:
     """An empty log directory in memory."""
-    storage = Storage(path, filesystem=MemoryFiles())
+    storage = Storage(path, filesystem=MemoryFiles() if files is None else files)
     mark(storage)
     return opened(storage, open_delta_log=functools.partial(DeltaLog, open_table=replayed))
 

@@ -9,18 +9,17 @@ from typing import Any
 from spark_segments.log.manifest.delta.actions import CommitNote
 from spark_segments.log.manifest.delta.delta_log import DeltaLog, LogFiles
 from spark_segments.log.manifest.delta.delta_rs import (
-    NO_TABLE,
     CommitFailedError,
     OpenTable,
     TableVersion,
     VersionTakenError,
+    no_table,
     open_table,
 )
 from spark_segments.log.manifest.row_files import FileChange
 from spark_segments.storage import FileInfo, Storage
 
 __all__ = [
-    "NO_TABLE",
     "CommitFailedError",
     "CommitNote",
     "FileChange",
@@ -33,6 +32,7 @@ __all__ = [
     "VersionTakenError",
     "committed_but_reply_lost",
     "lost_race",
+    "no_table",
     "open_table",
     "store_failed",
 ]
@@ -118,7 +118,7 @@ class PlayedLog(DeltaLog):
         def go() -> TableVersion:
             return super(PlayedLog, self).commit_on(base, change, note, transactions, data_change=data_change)
 
-        return self._play.play("create" if base is NO_TABLE else "commit_on", self._topic, go)
+        return self._play.play("create" if not base.is_there else "commit_on", self._topic, go)
 
     def checkpoint(self) -> None:
         self._play.play("checkpoint", self._topic, super().checkpoint)

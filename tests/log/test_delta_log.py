@@ -17,7 +17,7 @@ from spark_segments.maintenance import compact, retain, roll, vacuum
 from spark_segments.storage import Storage
 from spark_segments.storage.delta import commit_info
 from tests.log.memory_store import replayed
-from tests.log.played_log import NO_TABLE, CommitFailedError, CommitNote, FileChange, VersionTakenError, open_table
+from tests.log.played_log import CommitFailedError, CommitNote, FileChange, VersionTakenError, no_table, open_table
 from tests.manifest_rows import TopicRow, topic_table
 from tests.opened import DeltaLog, OpenDeltaLog, opened
 from tests.s3_server import BUCKET
@@ -56,16 +56,16 @@ def test_a_table_that_is_not_there_is_a_missing_file(delta):
 
 
 def test_a_table_is_made_once(delta, file):
-    delta.commit_on(NO_TABLE, FileChange([file], []), NOTE, {})
+    delta.commit_on(no_table(), FileChange([file], []), NOTE, {})
     with pytest.raises(CommitFailedError):
-        delta.commit_on(NO_TABLE, FileChange([file], []), NOTE, {})
+        delta.commit_on(no_table(), FileChange([file], []), NOTE, {})
     assert delta.open().version == 0
     assert [(one.path, one.kind, one.rows) for one in delta.open().files] == [(file.path, "topic", 1)]
 
 
 def test_a_version_is_not_followed_whose_commit_does_not_tell_it_from_that_of_another_table(delta, file):
     """The names of files are given once, so a commit tells by what it adds. One that adds nothing is of any table."""
-    delta.commit_on(NO_TABLE, FileChange([file], []), NOTE, {})
+    delta.commit_on(no_table(), FileChange([file], []), NOTE, {})
     opened = delta.open()
     assert [one.version for one in delta.following(opened)] == [0]
     delta.commit_on(opened, FileChange([], [file]), NOTE, {})
@@ -75,7 +75,7 @@ def test_a_version_is_not_followed_whose_commit_does_not_tell_it_from_that_of_an
 
 
 def test_of_two_commits_on_a_version_the_first_counts(delta, file):
-    delta.commit_on(NO_TABLE, FileChange([file], []), NOTE, {})
+    delta.commit_on(no_table(), FileChange([file], []), NOTE, {})
     base = delta.open()
     delta.commit_on(base, FileChange([], []), CommitNote("id-1", 2, "first"), {"app": 7})
     with pytest.raises(VersionTakenError):
@@ -90,7 +90,7 @@ def test_of_two_commits_on_a_version_the_first_counts(delta, file):
 
 
 def test_an_earlier_version_stays_as_it_was_until_its_files_are_deleted(delta, file):
-    delta.commit_on(NO_TABLE, FileChange([file], []), NOTE, {})
+    delta.commit_on(no_table(), FileChange([file], []), NOTE, {})
     delta.commit_on(delta.open(), FileChange([], [file]), CommitNote("id-1", 0, "drop"), {})
     assert (delta.open(1).files, [one.path for one in delta.open(0).files]) == ([], [file.path])
     delta.checkpoint()
@@ -125,7 +125,7 @@ def test_a_log_directory_lives_on_any_of_them(storage, open_delta_log):
 def local(storage, file) -> DeltaLog:
     """A table on a local disk, at version 0."""
     log = DeltaLog(storage, "orders")
-    log.commit_on(NO_TABLE, FileChange([file], []), NOTE, {})
+    log.commit_on(no_table(), FileChange([file], []), NOTE, {})
     return log
 
 
@@ -136,7 +136,7 @@ def add_file(storage: Storage) -> RowFile:
 
 
 def test_a_committed_version_is_what_is_opened_and_what_is_followed(storage, delta, file):
-    first = delta.commit_on(NO_TABLE, FileChange([file], []), NOTE, {"other": 1})
+    first = delta.commit_on(no_table(), FileChange([file], []), NOTE, {"other": 1})
     added = add_file(storage)
     made = delta.commit_on(first, FileChange([added], [file]), CommitNote("id", 3, "alter"), {"app": 7})
     for table in (made, delta.open(), delta.following(first)[-1]):
@@ -148,7 +148,7 @@ def test_a_committed_version_is_what_is_opened_and_what_is_followed(storage, del
 
 def test_a_table_is_the_one_that_delta_rs_would_make(storage, delta, file, tmp_path):
     """The protocol, the columns and the properties of the table."""
-    delta.commit_on(NO_TABLE, FileChange([file], []), NOTE, {})
+    delta.commit_on(no_table(), FileChange([file], []), NOTE, {})
     there = tmp_path / "by delta-rs"
     create_table_with_add_actions(
         str(there), Schema.from_arrow(TABLE_SCHEMA), [], mode="error", partition_by=["kind"], name="orders"
@@ -186,7 +186,7 @@ def test_a_version_of_another_table_is_not_followed(storage, local, file):
     stale = local.commit_on(local.open(), FileChange([], []), CommitNote("id-1", 0, "first"), {})
     local.delete(local.log_files().commits.values())
     other = DeltaLog(storage, "orders")
-    at = other.commit_on(NO_TABLE, FileChange([file], []), CommitNote("other", 0, "create"), {})
+    at = other.commit_on(no_table(), FileChange([file], []), CommitNote("other", 0, "create"), {})
     for number in range(2):
         at = other.commit_on(at, FileChange([], []), CommitNote(f"other-{number}", 0, "append"), {})
         with pytest.raises(FileNotFoundError):
@@ -199,7 +199,7 @@ def test_a_commit_that_comes_just_before_a_fence_on_an_object_store_is_not_overw
     storage = Storage(uri, s3_options)
     writer = DeltaLog(storage, "orders")
     file = RowFiles(storage, "_manifest/orders").write_all("topic", topic_table(TopicRow("id", {})))[0]
-    writer.commit_on(NO_TABLE, FileChange([file], []), NOTE, {})
+    writer.commit_on(no_table(), FileChange([file], []), NOTE, {})
     base = writer.open()
 
     def play(request: Request) -> None:

@@ -95,6 +95,24 @@ MUTANTS = (
     ),
     Mutant(
         "commit",
+        "a topic is made however long ago nobody had made it",
+        "log/manifest/delta/delta_log.py",
+        "        if base.latest_at.seconds_ago > SURE_SECONDS:\n            raise",
+        "        if base.is_there and base.latest_at.seconds_ago > SURE_SECONDS:\n            raise",
+        "tests/log/commits/test_numbers.py"
+        "::test_a_process_that_stands_still_before_it_makes_a_topic_finds_that_others_made_it",
+    ),
+    Mutant(
+        "commit",
+        "a late put that makes a topic passes for its making",
+        "log/manifest/delta/delta_log.py",
+        "        if base.latest_at.seconds_ago <= SURE_SECONDS:\n            return\n        commits",
+        "        if not (base.is_there and base.latest_at.seconds_ago > SURE_SECONDS):\n"
+        "            return\n        commits",
+        "tests/log/commits/test_numbers.py::test_a_late_put_that_makes_a_topic_is_no_success_where_others_made_it",
+    ),
+    Mutant(
+        "commit",
         "an open process trusts its last commit for ever",
         "log/manifest/manifest.py",
         "self._committed.latest_at.seconds_ago > TRUSTED_SECONDS",
@@ -1033,5 +1051,13 @@ MUTANTS = (
         "                storage.read(path)\n                return Check",
         "                storage.size(path + 'x')\n                return Check",
         "tests/cli/test_doctor.py::test_a_store_that_shows_what_is_gone_is_found",
+    ),
+    Mutant(
+        "capture",
+        "a topic that has nothing yet is of any cluster",
+        "kafka_protocol/topic_capture.py",
+        "                states[Captured.SOURCE_CLUSTER_ID] = topic.cluster_id\n",
+        "                pass\n",
+        "tests/kafka_protocol/test_capture.py::test_a_capture_that_was_ended_before_it_had_anything_knows_its_cluster",
     ),
 )

@@ -18,7 +18,7 @@ from spark_segments.quantities import Moment
 from spark_segments.storage import Storage
 from spark_segments.storage.delta import Action, commit_info, paths_of
 from tests.log.memory_store import replayed
-from tests.log.played_log import NO_TABLE, FileChange
+from tests.log.played_log import FileChange, no_table
 from tests.opened import DeltaLog
 from tests.simulation.store import Store
 from tests.simulation.world import Process, Violation
@@ -86,7 +86,7 @@ class DeltaLogs:
     def _judge(
         self, topic: str, version: int, actions: list[Action], process: Process | None, intent: dict[str, Any]
     ) -> None:
-        before = self.topics.get(topic, NO_TABLE)
+        before = self.topics.get(topic) or no_table()
         assert version == before.version + 1, f"the number is given again, or before its time, after {before.version}"
         made = before.after(actions, Moment.now())
         self.topics[topic] = made

@@ -23,7 +23,7 @@ from spark_segments.log.manifest.delta.delta_log import MANIFEST_DIRECTORY
 from spark_segments.log.manifest.operation import Operation
 from spark_segments.log.manifest.row_files import RowFile, _RowCache
 from spark_segments.log.manifest.rows import OUT_OF_LOG
-from tests.log.played_log import NO_TABLE, TableVersion
+from tests.log.played_log import TableVersion
 from tests.maintenance.long_runs.journal import Commit
 from tests.maintenance.long_runs.model import KafkaStep, PartitionModel
 from tests.maintenance.long_runs.scenario import Record, digest
@@ -122,7 +122,7 @@ class Judge:
 
     def _segment_rows(self, landed: Landed) -> tuple[SegmentRows, SegmentRows] | None:
         """The segment rows of the version before and of the version, where the judge needs them."""
-        if landed.note.operation not in REWRITES or landed.before is NO_TABLE:
+        if landed.note.operation not in REWRITES or not landed.before.is_there:
             return None
         before, after = (self._all(landed.topic, at, schemas.SEGMENT_KIND) for at in (landed.before, landed.made))
         return before, after

@@ -36,14 +36,14 @@ from spark_segments.log.manifest.delta.delta_log import (
     manifest_directory,
     openable,
 )
-from spark_segments.log.manifest.delta.delta_rs import NO_TABLE, TableVersion
+from spark_segments.log.manifest.delta.delta_rs import TableVersion, no_table
 from spark_segments.log.manifest.row_files import FileChange, NamedFile, RowFile, RowFiles, concat
 from spark_segments.log.manifest.rows import PARTITION_SCHEMA, SEGMENT_SCHEMA
 from spark_segments.log.manifest.schemas import PARTITION_KIND, SCHEMAS, SEGMENT_KIND, TOPIC_KIND, TRANSACTION_KIND
 from spark_segments.log.manifest.snapshot import SegmentFiles, SegmentRows, Snapshot, rows_are_gone
 from spark_segments.log.manifest.topic_row import topic_of
 from spark_segments.log.manifest.transaction import Transaction, is_repeat, transactions_of
-from spark_segments.quantities import wall_ms
+from spark_segments.quantities import Moment, wall_ms
 from spark_segments.storage import Storage
 from spark_segments.storage.delta import commit_info
 
@@ -182,16 +182,17 @@ class TopicLog:
         """The table and the versions after it: the last one is the latest. Mostly their commits alone are read. Where
         the table is opened again, it is the only one. Raises as `state` does.
         """
+        moment = Moment.now()
         with self._deleted_by_force():
             try:
                 return self.delta.following(table)
             except FileNotFoundError:
-                if table is not NO_TABLE:
+                if table.is_there:
                     return [self.open()]
             try:
                 return [self.open()]
             except UnknownTopicError:
-                return [NO_TABLE]
+                return [no_table(moment)]
 
     def state_after(self, state: TableState, versions: Sequence[TableVersion] | None = None) -> TableState:
         """The latest version, as `state` gives it. `versions`: what `following` gave for its table."""
@@ -274,6 +275,7 @@ class TopicLog:
                 path=self.location,
                 hint="Choose a name that differs in more than case",
             )
+        moment = Moment.now()
         listed = self.delta.log_files()
         if 0 in listed.commits:
             return self.state()
@@ -285,7 +287,7 @@ class TopicLog:
             )
         rows = SegmentRows(SEGMENT_SCHEMA.empty_table())
         nothing = Snapshot(self.topic, -1, "", {}, 0, PARTITION_SCHEMA.empty_table(), rows)
-        return TableState(NO_TABLE, nothing, self.store, self.delta)
+        return TableState(no_table(moment), nothing, self.store, self.delta)
 
     def _other_spelling(self) -> str | None:
         """The name, in another case, of the topic that the disk gives for this one; None where this is its name.

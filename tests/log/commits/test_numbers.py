@@ -9,7 +9,8 @@ from time import time_ns
 import pytest
 
 from spark_segments import LogDir
-from spark_segments.errors import InvalidOptionError, StorageError, UnknownOutcomeError
+from spark_segments.errors import InvalidOptionError, StorageError, TopicExistsError, UnknownOutcomeError
+from spark_segments.log.manifest.commit import Committing
 from spark_segments.log.manifest.delta.delta_log import COMMIT_LOG_MS, SURE_SECONDS, TRUSTED_SECONDS
 from spark_segments.log.marker import mark
 from tests.clock import played_time
@@ -127,6 +128,42 @@ def test_a_put_that_is_late_in_a_log_that_was_cut_is_no_success(log, files, time
         log.topic("orders").manifest.commit(lambda _: Change("alter", config={"retention.ms": "5"}))
     assert values(files) == ["a", "other 0", "other 1", "other 2"]
     assert open_log(files).topic("orders").append(rows("b")) == {0: (4, 4)}
+
+
+def made_and_cut(files: MemoryFiles) -> None:
+    """Others make the topic, with other settings, and vacuum cuts the commit that made it from the log."""
+    open_log(files).create_topic("new", 2)
+    delta = open_log(files).topic("new").manifest.log.delta
+    open_log(files).topic("new").append(rows("other"))
+    delta.checkpoint()
+    delta.delete([delta.log_files().commits[0]])
+
+
+@pytest.mark.rule("W6")
+def test_a_process_that_stands_still_before_it_makes_a_topic_finds_that_others_made_it(files, log, time):
+    def stalled(snapshot) -> Change:
+        if snapshot.version < 0:
+            made_and_cut(files)
+            time.now_seconds += COMMIT_LOG_MS / 1000
+            return Change("create", topic=log.topic("orders").snapshot.topic_row)
+        assert snapshot.version == 1
+        raise TopicExistsError("It is there")
+
+    with pytest.raises(TopicExistsError, match="It is there"):
+        Committing(log.manifest("new").log, stalled, deleted=True, missing=True).run()
+    assert 0 not in open_log(files).topic("new").manifest.log.delta.log_files().commits
+
+
+def test_a_late_put_that_makes_a_topic_is_no_success_where_others_made_it(files, log, time):
+    def cut() -> None:
+        made_and_cut(files)
+        time.now_seconds += COMMIT_LOG_MS / 1000
+
+    files.before = cut
+    with pytest.raises(UnknownOutcomeError, match="the topic, to be made, was read too long ago to tell"):
+        log.create_topic("new", 1)
+    assert open_log(files).topic("new").offsets().keys() == {0, 1}
+    assert sum(end for _, end in open_log(files).topic("new").offsets().values()) == 1
 
 
 def test_a_reply_that_is_late_in_a_log_that_was_not_cut_is_a_success(log, files, time):

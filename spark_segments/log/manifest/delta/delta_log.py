@@ -31,13 +31,13 @@ from spark_segments.log.manifest.delta.actions import (
     transaction_actions,
 )
 from spark_segments.log.manifest.delta.delta_rs import (
-    NO_TABLE,
     CommitFailedError,
     CommitNotSentError,
     OpenTable,
     TableVersion,
     VersionTakenError,
     made_checkpoint,
+    no_table,
     open_table,
 )
 from spark_segments.log.manifest.row_files import FileChange
@@ -211,14 +211,14 @@ class DeltaLog:
         *,
         data_change: bool = True,
     ) -> TableVersion:
-        """Commits as the version right after `base`, for which `prepare` was called, and returns it. After NO_TABLE the
-        commit makes the table. `transactions`: {application id: version}. `data_change` is False where the rows stay
-        the same.
+        """Commits as the version right after `base`, for which `prepare` was called, and returns it. After
+        `no_table` the commit makes the table. `transactions`: {application id: version}. `data_change` is False where
+        the rows stay the same.
 
         Raises VersionTakenError where that version exists, which may be this very commit, its reply lost;
         CommitNotSentError where it cannot have happened; CommitFailedError for any other failure.
         """
-        actions = [note_action(note), *(table_actions(self._topic) if base is NO_TABLE else ())]
+        actions = [note_action(note), *(table_actions(self._topic) if not base.is_there else ())]
         actions += file_actions(change.added, change.removed, data_change=data_change)
         actions += transaction_actions(transactions)
         self._check_base(base)
@@ -237,18 +237,18 @@ class DeltaLog:
 
     def _check_base(self, base: TableVersion) -> None:
         """Raises CommitNotSentError where the number after `base` may have been given before, and its commit be cut."""
-        if base is NO_TABLE:
-            return
         if base.latest_at.seconds_ago > SURE_SECONDS:
-            raise CommitNotSentError(f"version {base.version} was read too long ago")
-        if self._storage.is_local:  # where a look costs nothing, a log that somebody has put back is found, too
+            raise CommitNotSentError(f"the log was read too long ago, at version {base.version}")
+        if (
+            self._storage.is_local and base.is_there
+        ):  # where a look costs nothing, a log that somebody has put back is found, too
             try:
                 self._check_there(base)
             except FileNotFoundError as error:
                 raise CommitNotSentError(f"version {base.version} is not there any more") from error
 
     def _made(self, base: TableVersion, actions: Sequence[Action], moment: Moment) -> TableVersion:
-        if base is not NO_TABLE:
+        if base.is_there:
             return base.after(actions, moment)
         protocol = next(action["protocol"] for action in actions if "protocol" in action)
         return dataclasses.replace(base.after(actions, moment), protocol=protocol)
@@ -257,13 +257,15 @@ class DeltaLog:
         """To be called once a commit after `base` is there, or found. Raises UnknownOutcomeError where it may have got
         a number that was given before, whose commit was cut from the log: this process stood still for too long.
         """
-        if base is NO_TABLE or base.latest_at.seconds_ago <= SURE_SECONDS:
+        if base.latest_at.seconds_ago <= SURE_SECONDS:
             return
         commits = self.log_files().commits
-        if base.version not in commits or max(commits) != base.version + 1:
+        if (base.is_there and base.version not in commits) or max(commits) != base.version + 1:
+            built = (
+                f"version {base.version}, which it builds upon, was" if base.is_there else "the topic, to be made, was"
+            )
             raise UnknownOutcomeError(
-                f"A commit was sent, and version {base.version}, which it builds upon, was read too long ago to tell "
-                "whether it is part of the log",
+                f"A commit was sent, and {built} read too long ago to tell whether it is part of the log",
                 path=self._storage.location(self._directory),
                 hint="Look whether it is there before it is sent again",
             )
@@ -275,14 +277,14 @@ class DeltaLog:
         Others may have made the version, and died before they forced it: nothing may stand on it until then. Raises
         FormatVersionError for a table that this package cannot write.
         """
-        if base is not NO_TABLE:
+        if base.is_there:
             check_writable(base.protocol, base.metadata, self._storage.location(self._directory))
         if not self._is_forced:
             return
         with contextlib.suppress(FileNotFoundError):  # merged since: then a commit on top of the version fails
             self._storage.force(f"{self._directory}/{file.path}" for file in base.files)
         self._storage.force(added)
-        if base is not NO_TABLE:
+        if base.is_there:
             self.force()
 
     def force(self) -> None:
@@ -355,7 +357,7 @@ class DeltaLog:
         numbers = sorted({last + step + 1 for last in (last_listed, last_version) for step in range(FENCED)})
         try:
             self._storage.at_once(lambda number: self._commits.create(number, fence), numbers)
-            self.prepare(NO_TABLE, [f"{self._directory}/{file.path}" for file in change.added])
+            self.prepare(no_table(), [f"{self._directory}/{file.path}" for file in change.added])
             # Without its checkpoint the version cannot be opened: the checkpoint is what makes the table.
             self._commits.create(version, commit)
             self._storage.create(self._checkpoint_file(version), checkpoint)

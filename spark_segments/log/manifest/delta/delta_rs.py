@@ -57,6 +57,11 @@ class TableVersion:
     latest_at: Moment = LONG_AGO
     commit_info: Mapping[str, Any] = field(default_factory=dict)
 
+    @property
+    def is_there(self) -> bool:
+        """False of what `no_table` returns."""
+        return self.version >= 0
+
     def after(self, actions: Iterable[Action], latest_at: Moment) -> TableVersion:
         """The version that a commit of these actions makes of this one."""
         actions = list(actions)
@@ -73,8 +78,9 @@ class TableVersion:
         )
 
 
-NO_TABLE = TableVersion(-1, (), {}, {})
-"""What the first version of a table comes after."""
+def no_table(latest_at: Moment | None = None) -> TableVersion:
+    """What the first version of a table comes after. `latest_at`: when no version was there; None: now."""
+    return TableVersion(-1, (), {}, {}, latest_at or Moment.now())
 
 
 _FAILURES = (delta_errors.DeltaError, OSError, ValueError)
