@@ -10,6 +10,7 @@ from tests.mutants.planted import PACKAGE, Tree
 
 ROOMS = {
     "append",
+    "capture",
     "commit",
     "roll",
     "retain",
