@@ -1,6 +1,6 @@
 """From options to offsets: the offset ranges that a read covers, and how they are split into pieces.
 
-The rules are those of Spark's Kafka source: KafkaOffsetReader for the ends, KafkaOffsetRangeCalculator for the pieces.
+The rules come from Spark's Kafka source: KafkaOffsetReader for the ends, KafkaOffsetRangeCalculator for the pieces.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The options of `format("segments")`: those of Spark's Kafka source and sink, and ours. Nothing is opened here.
+"""The options of `format("segments")`: the options of Spark's Kafka source and sink, and ours. Nothing is opened here.
 
-Names are case-insensitive. An option of ours that is misspelt is an error; what belongs to somebody else, such as
-kafka.bootstrap.servers, is left alone, so that a job moves here by its format and location alone.
+Names are case-insensitive. A misspelt option of ours is an error. Options of other sources, such as
+kafka.bootstrap.servers, are ignored, so that a job moves here by its format and location alone.
 """
 
 from __future__ import annotations
@@ -221,7 +221,7 @@ def read_options(options: Mapping[str, str]) -> ReadOptions:
 def stream_options(options: Mapping[str, str]) -> StreamOptions:
     """The options of a stream. Raises as `read_options`, and for an option that a batch read alone can have.
 
-    As in the Kafka connector, a stream begins at the latest offset unless told otherwise, a batch read at the earliest.
+    As in the Kafka connector, a stream begins at the latest offset by default, and a batch read at the earliest.
     """
     given = OptionValues(options, READER_OPTIONS, "reader")
     for name, instead in _REFUSED_BY_STREAMS.items():

@@ -105,7 +105,7 @@ class Reader(Versioned, DataSourceReader):
     def _parts(
         self, wanted: Iterable[OffsetRange], groups: Iterable[Sequence[OffsetRange]], max_bytes: int
     ) -> Iterator[Any]:
-        """The parts of all topics, topic by topic; those of a group are of no other group."""
+        """The parts of all topics, topic by topic. No part is in two groups."""
         topics: dict[str, list[OffsetRange]] = {}
         for offset_range in wanted:
             topics.setdefault(offset_range.topic, []).append(offset_range)

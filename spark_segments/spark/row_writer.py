@@ -79,7 +79,7 @@ class RowWriter(Versioned):
     def write(self, iterator: Iterator[pa.RecordBatch], txn: Transaction | None) -> ChunksMessage:
         """A task's part. Rows for topics that hold `txn` already are left out before anything is encoded.
 
-        Raises TransactionOrderError where a topic refuses `txn`, and whatever is wrong with the rows.
+        Raises TransactionOrderError where a topic refuses `txn`, and errors of the rows.
         """
         from spark_segments.log.appending.appender import (
             DEFAULT_BATCH_BYTES,
@@ -158,7 +158,7 @@ class RowWriter(Versioned):
 
 
 class _Targets:
-    """The topics of a task: each is looked up once, and the rows of those that hold the transaction are left out."""
+    """The topics of a task. Each is looked up once. Rows for a topic that holds the transaction are left out."""
 
     def __init__(self, log_dir: LogDirectory, only: Target | None, txn: Transaction | None) -> None:
         """`only`: the topic that all rows go to, where the writer was given one."""

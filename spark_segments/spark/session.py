@@ -65,7 +65,7 @@ def register(session: SparkSession) -> None:
     from pyspark_segments import DefaultSource
 
     server_version = str(session.sql("SELECT version()").head()[0])  # type: ignore[index]
-    if not server_version.startswith(session.version):  # Spark's is the client's; Sail has numbers of its own
+    if not server_version.startswith(session.version):  # Spark's is the client's; Sail has other numbers
         session.dataSource.register(DefaultSource)
 
 

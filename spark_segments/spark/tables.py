@@ -83,7 +83,7 @@ def with_options(schema: StructType, options: Mapping[str, str]) -> StructType:
 
 
 def query_options(options: Mapping[str, str], schema: StructType, *, is_write: bool = False) -> dict[str, str]:
-    """The options in force for a query: its options win over those of the table whose `schema` it reads or writes.
+    """The options in force for a query: its own win over the options of the table whose `schema` it reads or writes.
 
     A query with a path is no query on a table: a DataFrame read from a table has the column with the metadata, and may
     be written anywhere. Raises InvalidOptionError where there are no options at all; the error names the ways in which

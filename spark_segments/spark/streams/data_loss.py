@@ -1,7 +1,7 @@
 """Where a stream goes on from its last position, and the records it can have lost there: failOnDataLoss.
 
-The rules are those of the Kafka connector (KafkaOffsetReader), by topic id and leader epoch besides offsets: see
-`loss_at`. Offsets that compaction has left empty are no loss.
+The rules come from the Kafka connector (KafkaOffsetReader), and look at topic ids and leader epochs as well as offsets:
+see `loss_at`. Offsets that compaction has left empty are no loss.
 """
 
 from __future__ import annotations

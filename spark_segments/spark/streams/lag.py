@@ -39,7 +39,7 @@ def _of(progress: Any, name: str) -> Any:
 
 
 def _offsets(text: Any) -> dict[str, Any] | None:
-    """Offsets of this package's source; None for those of another source, or none at all."""
+    """The offsets if they are of this package's source; None for another source, or for no offsets."""
     try:
         offsets = json.loads(text) if isinstance(text, str) else text
     except ValueError:

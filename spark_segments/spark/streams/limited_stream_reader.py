@@ -93,7 +93,7 @@ class LimitedStreamReader(StreamReader, SupportsTriggerAvailableNow):
 
     @as_itself
     def prepareForTriggerAvailableNow(self) -> None:
-        """Keeps the topics as they are now: the query ends where they end."""
+        """Keeps the newest snapshots of the topics: the query ends at their log ends."""
         self._snapshots = self._topics.snapshots()
         self._is_available_now = True
 

@@ -27,7 +27,7 @@ StartOffsets = dict[TopicPartition, int | None]
 def start_offsets(
     options: ReadOptions, snapshots: Mapping[str, Snapshot], offsets_for_times: TimeLookup
 ) -> StartOffsets:
-    """{(topic, partition): the offset that the options say} of all subscribed partitions that are there.
+    """{(topic, partition): the offset that the options name} of all existing subscribed partitions.
 
     None where no record is late enough. A partition that an option by partition does not name begins at its earliest
     offset: it is newer than the stream, or else `check_start` refuses it.

@@ -1,11 +1,11 @@
 """The offsets of a stream, as Spark keeps them in its checkpoint: a position in each partition, as canonical JSON.
 
 Spark compares offsets as text, so keys are sorted. Beside the offsets of each topic, as in the Kafka connector, the key
-"/", which is no legal topic name, holds what tells a topic from another topic of the same name:
+"/", which is no legal topic name, holds the ids and epochs that distinguish a topic from another of the same name:
 
     {"/": {"topics": {"orders": {"id": "…", "leader_epochs": {"1": 4}}}, "version": 1}, "orders": {"0": 23, "1": 8}}
 
-A leader epoch that is not there is 0. Offsets without the key "/", as the connector writes them, name topics alone.
+A missing leader epoch is 0. Offsets without the key "/", as the connector writes them, name topics alone.
 The end of a query's first batch also says where the batch begins ("begin" within "/"), since Spark does not keep that.
 """
 

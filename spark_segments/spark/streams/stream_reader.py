@@ -54,7 +54,7 @@ class StreamTopics:
         return self._log
 
     def snapshots(self) -> dict[str, Snapshot]:
-        """{topic: its latest snapshot}, of the topics that are there."""
+        """{topic: its latest snapshot}, of the existing topics."""
         log = self.log()
 
         def look(name: str) -> Snapshot | None:
@@ -72,7 +72,7 @@ class StreamTopics:
         return {name: snapshot for name, snapshot in zip(names, snapshots, strict=True) if snapshot is not None}
 
     def states(self, snapshots: Mapping[str, Snapshot]) -> dict[TopicPartition, PartitionState]:
-        """The state of every subscribed partition that is there."""
+        """The state of every existing subscribed partition."""
         states = {}
         for topic, numbers in subscribed_partitions(self._options.topics, snapshots, skip_missing=True).items():
             snapshot = snapshots[topic]
@@ -111,11 +111,11 @@ def refuse_limits(options: StreamOptions) -> None:
 
 
 class StreamReader(DataSourceStreamReader):
-    """Reads topics as they grow: each batch takes all that is there.
+    """Reads topics as they grow: each batch reads up to the log end.
 
-    It is the reader of PySpark 4.0 and 4.1, which ask for the latest offset and do not say where the stream is. The
-    first time that is not known, with Trigger.AvailableNow even where a stream goes on: records that were lost up to
-    there show when the batch is planned. `LimitedStreamReader` is the reader of later versions.
+    It is the reader of PySpark 4.0 and 4.1, which ask for the latest offset and do not say where the stream is. At the
+    first call the position is not known, with Trigger.AvailableNow even where a stream goes on: records that were lost
+    before it are found when the batch is planned. `LimitedStreamReader` is the reader of later versions.
     """
 
     def __init__(self, options: StreamOptions, schema: StructType) -> None:
@@ -207,8 +207,8 @@ class StreamReader(DataSourceStreamReader):
         return self._snapshots
 
     def _states_for(self, end: Positions) -> dict[TopicPartition, PartitionState]:
-        """States of partitions that a batch up to `end` can be read from: those of the look that planned it, where this
-        process did, whose files stay there whatever retention takes meanwhile.
+        """States of partitions from which a batch up to `end` can be read. If this process planned the batch, they are
+        the states of that time, whose files stay although retention removes segments meanwhile.
         """
         states = self._topics.states(self._snapshots)
         if all(
@@ -259,7 +259,7 @@ class StreamReader(DataSourceStreamReader):
     def _begins(
         self, start: Mapping[TopicPartition, Position], states: Mapping[TopicPartition, PartitionState]
     ) -> dict[TopicPartition, int]:
-        # First: where a topic was made anew with fewer partitions, that is what happened.
+        # First: where a topic was made again with fewer partitions, this is the error to report.
         begins = {key: next_offset(key, start.get(key), state, self._data_loss) for key, state in states.items()}
         for key in start:
             if key not in states:

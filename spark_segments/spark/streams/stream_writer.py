@@ -43,7 +43,7 @@ def refuse_asynchronous_progress(options: Mapping[str, str]) -> None:
 
 
 class StreamWriter(*_BASES):  # type: ignore[misc]
-    """Appends the batches of a streaming query to topics. Spark makes it anew for every batch and every commit.
+    """Appends the batches of a streaming query to topics. Spark makes a new one for every batch and every commit.
 
     The transaction of a batch is (query id, batch id). A topic that holds it takes nothing more of the batch, whichever
     process sends it again: a restarted query, or a driver that was taken for dead.
