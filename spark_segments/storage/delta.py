@@ -38,5 +38,5 @@ def reason(error: BaseException | None) -> str:
 
 
 def hint_after(error: BaseException, hint: str) -> str:
-    """`hint`, save where the limit of open files was reached, of which delta-rs tells in its text alone."""
+    """`hint`, but for errors at the limit of open files, which only the text of delta-rs's error shows."""
     return "Raise the limit of open files (ulimit -n), then run it again" if _OPEN_FILES.search(str(error)) else hint

@@ -1,7 +1,7 @@
 """Reading files that a log names. A file of an object store that is read forward is fetched in blocks, ahead.
 
 A request of a store takes long, however few bytes it brings. So a reader that asks for one range after another would
-mostly wait. Local files are read as they are: the operating system reads those ahead.
+mostly wait. Local files are read without blocks: the operating system reads them ahead.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class _Ahead:
         self._block_bytes = self._depth = 0
 
     def read(self, byte_position: int, length: int, *, writable: bool = False) -> pa.Buffer:
-        """See `ReadRange`. The first read fetches what it is asked for alone; those that go on from it fetch ahead."""
+        """See `ReadRange`. The first read fetches only its own range. Reads that go on from there fetch ahead."""
         asked = range(byte_position, byte_position + length)
         goes_on = byte_position > self._last.start and byte_position in range(self._last.start, self._last.stop + 1)
         self._last = asked

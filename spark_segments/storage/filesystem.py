@@ -18,7 +18,7 @@ Found = list[tuple[str, int, int, str]]
 """Files of a listing: name relative to the directory, size in bytes, modification time in ms since 1970, and version.
 
 The version of a local file is `<device>-<inode>`, of an object its ETag, or nothing where the store gives none: another
-file under the same name has another version. It tells a file that was replaced from one that has grown.
+file under the same name has another version. So a file that was replaced differs from a file that has grown.
 """
 
 Names = list[str]
@@ -27,7 +27,7 @@ Names = list[str]
 class WritableFile(Protocol):
     """A file that is being written.
 
-    One that is there only once it is closed may have a method `abandon`, which ends it without that.
+    A file that exists only once it is closed may have a method `abandon`, which ends it without creating the file.
     """
 
     @property
@@ -68,8 +68,8 @@ class FileSystem(Protocol):
         """
 
     def create(self, path: str, data: Any, *, is_forced: bool = True) -> None:
-        """Creates a file that is there whole or not at all. `is_forced`: after a power loss as well, though only
-        `force` makes its name last.
+        """Creates a file that exists whole or not at all. `is_forced`: after a power loss as well, though only `force`
+        makes its name last.
 
         Of several that create it, one succeeds. After an error that is no FileExistsError the file may be there.
         """

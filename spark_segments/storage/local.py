@@ -67,7 +67,7 @@ class OpenFile:
 
 
 class LocalFiles:
-    """Files of this machine. Every read opens its file anew: that costs microseconds and sees renames and growth."""
+    """Files of this machine. Every read opens its file: that costs microseconds and sees renames and growth."""
 
     def __init__(self) -> None:
         # (device, inode, time of the last change) of what this process has forced to disk

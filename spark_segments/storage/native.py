@@ -1,7 +1,7 @@
 """Calls into obstore and delta-rs: no fork hangs in them, and no panic of theirs leaves them.
 
 Both keep threads for their requests. A forked child has none of them: obstore waits for them for ever, delta-rs panics.
-A panic is no Exception, so that it would pass by whatever handles errors.
+A panic is no Exception, so that no handler of errors would catch it.
 """
 
 from __future__ import annotations

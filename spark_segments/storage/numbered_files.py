@@ -1,6 +1,6 @@
 """Numbered files of a directory, `<20 digits>.json`: of several that make a number one succeeds, the highest counts.
 
-A number whose file was tidied away is free again. So whoever made a file looks afterwards whether it counts.
+A number whose file was tidied away is free again. So the maker of a file looks afterwards whether it counts.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ _LISTED = 1000
 _DEBUG = re.compile(r"\n+Debug source:.*", re.DOTALL)
 _ANSWER = re.compile(r"(?:<\?xml.*?\?>\s*)?<Error\b[^>]*>(.*?)</Error>", re.DOTALL)
 _SAID = re.compile(r"<(?:Code|Message)>(.*?)</", re.DOTALL)
-_REFUSED = re.compile(r"non-2xx status code: 40[13]\b")  # of some requests obstore tells no kind of error
+_REFUSED = re.compile(r"non-2xx status code: 40[13]\b")  # for some requests obstore raises no specific error
 _CUT = "response body error"  # the connection ended within a reply, which obstore does not ask for again
 _BEYOND_END = "non-2xx status code: 416"
 _ERRORS = (
@@ -56,7 +56,7 @@ _ERRORS = (
 
 
 class ObjectStore:
-    """The bucket or container of a location. Paths begin with its name, as those of `Location.join` do."""
+    """The bucket or container of a location. Paths begin with its name, as `Location.join` makes them."""
 
     def __init__(self, location: Location) -> None:
         with _errors():
@@ -235,7 +235,7 @@ class _Upload:
 
 @contextlib.contextmanager
 def _errors() -> Iterator[None]:
-    """obstore's errors as those of a file system."""
+    """Turns obstore's errors into a file system's."""
     try:
         with native("obstore"):
             yield

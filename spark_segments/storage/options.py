@@ -1,9 +1,9 @@
 """Storage options, in delta-rs's names, and what obstore and boto3 call them. clients.py hands them over.
 
-Option names are those of delta-rs (its object_store crate), in upper or lower case, and delta-rs gets them unchanged.
+Options have the names of delta-rs (its object_store crate), in upper or lower case, and delta-rs gets them unchanged.
 obstore has the same crate inside. The tables have the names of which obstore takes one only, and the names that it
-knows otherwise or not at all; `_SAME` has those that it takes as they are. Where an option is given by two of its
-names, the first in the table counts. What is not given is taken from the environment variable of the same name, as
+knows otherwise or not at all; `_SAME` has the names that it takes unchanged. Where an option is given by two of its
+names, the first in the table counts. A missing option is taken from the environment variable of the same name, as
 delta-rs does.
 """
 
@@ -115,8 +115,8 @@ def refuse_unknown(options: Mapping[str, str]) -> None:
 def values(options: Mapping[str, str], table: Mapping[str, tuple[str, ...]]) -> dict[str, str]:
     """{obstore's name: value}. The options win over the environment; of several names, the first that is set counts.
 
-    Keys are of the options alone: those of the environment obstore and boto3 read themselves, all together. A key from
-    the options with a token from the environment would not match.
+    Keys come from the options alone. obstore and boto3 read the keys of the environment themselves, all together: a key
+    from the options with a token from the environment would not match.
     """
     given = {name.lower(): text for name, text in options.items()}
     chosen = {}
@@ -131,7 +131,7 @@ def values(options: Mapping[str, str], table: Mapping[str, tuple[str, ...]]) -> 
 
 
 def same(options: Mapping[str, str], prefix: str) -> dict[str, str]:
-    """The options that obstore takes as they are, of those with a prefix."""
+    """The options with a prefix that obstore takes unchanged."""
     given = {name.lower(): text for name, text in options.items()}
     return {name: given[name] for name in _SAME.split() if name.startswith(prefix) and name in given}
 

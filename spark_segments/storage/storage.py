@@ -52,7 +52,7 @@ T = TypeVar("T")
 class FileInfo:
     """A file of a listing: its path relative to the storage's root, its size in bytes, its modification time (ms).
 
-    `version`: tells the file from another one that takes its name later, as `Found` says.
+    `version`: differs for another file that takes the name later, as `Found` says.
     """
 
     path: str
@@ -206,7 +206,7 @@ class Storage:
     # Writing
 
     def refuse_writing(self, reason: str) -> None:
-        """From now on whatever would change a file raises StorageError with this reason."""
+        """From now on each call that would change a file raises StorageError with this reason."""
         self._refused = reason
 
     def _changed(self, path: str) -> str:
@@ -232,8 +232,8 @@ class Storage:
             raise _failure(error, self.location(path), self.hidden) from _cause(error, self.hidden)
 
     def write(self, path: str, data: Any, *, unique: bool = False) -> None:
-        """Creates a file with these bytes (any buffer). `unique` as in `stream`: a store is then asked again where it
-        fails, for whatever it has of the file is the same.
+        """Creates a file with these bytes (any buffer). `unique` as in `stream`: a request that fails is then sent
+        again, since any bytes that the store already has of the file are the same.
         """
         if unique and not self.is_local:
             self._changed(path)
@@ -260,11 +260,11 @@ class Storage:
         self._retried(self._files().replace, path, data)
 
     def create(self, path: str, data: Any, *, is_forced: bool = True) -> None:
-        """Creates a file (any buffer) that is there whole or not at all; where `is_forced`, after a power loss as well.
+        """Creates a file (any buffer) that exists whole or not at all; where `is_forced`, after a power loss as well.
 
-        Of several that create it, one succeeds; the others get FileExistsError. After another error the file may be
-        there. On an object store the bytes must be the caller's alone, as with an id in them: where the store says
-        that the file is there, as it does where it lost its reply to this very call, the bytes there tell whose it is.
+        Of several callers that create it, one succeeds; the others get FileExistsError. After another error the file
+        may exist. On an object store the bytes must be the caller's alone, as with an id in them: a store says that the
+        file exists also where its reply to this very call was lost, and then its bytes show who created it.
         """
         full = self._changed(path)
         try:
