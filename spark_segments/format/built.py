@@ -26,7 +26,7 @@ def kernel_sources() -> list[Path]:
 
 
 def inputs(source: Path) -> set[Path]:
-    """All files that a kernel module is made of: its own, those that it names, and theirs."""
+    """All source files of a kernel module: its own, the files that it names, and the files that these name."""
     sources: set[Path] = set()
     waiting = [source]
     while waiting:

@@ -113,7 +113,7 @@ class CleanedBatches:
     """What cleaning leaves of the batches `source`.
 
     `data`: uint8[], whole batches with the log's offsets. `batches`: their table, with positions from data[0]. Not
-    `changed`: every batch stays as it is, and `data` is a view of the buffer given, unless its offsets are shifted.
+    `changed`: every batch stays unchanged, and `data` is a view of the given buffer, unless its offsets are shifted.
     `aborted`: the transactions for the index of the rewritten segment.
     """
 
@@ -128,7 +128,7 @@ class CleanedBatches:
 def clean_batches(
     window: Window, record_filter: RecordFilter, transactions: CleanedTransactions, plain: np.ndarray | None = None
 ) -> Iterator[CleanedBatches]:
-    """Cleans the batches of a window, whose CRCs were checked and which follow those that `transactions` read before.
+    """Cleans the batches of a window, whose CRCs were checked and which follow the batches that `transactions` read.
 
     `plain` (bool[n]): the batches whose records were all put into the map, have a key and a value, and have
     offsets without gaps. No key of theirs is looked up: `record_filter.live` says which of their records stay.

@@ -1,8 +1,8 @@
 """The cleaner's kernel: which records of a batch stay, and the batch that is left.
 
-The rules are those of Kafka's Cleaner.shouldRetainRecord and MemoryRecords.filterTo. clean.py has decided before what
-happens to whole batches. Batches that stay as they are are not copied: the kernel returns the spans of memory that the
-output consists of.
+The rules come from Kafka's Cleaner.shouldRetainRecord and MemoryRecords.filterTo. clean.py has decided before what
+happens to whole batches. Unchanged batches are not copied: the kernel returns the spans of memory that the output
+consists of.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ LOOK_AHEAD = 16  # slots are asked for so many look-ups ahead
 READ = 1  # its records are read; without this bit no record stays
 KEEP_EMPTY = 2  # its header stays if no record does
 SET_HORIZON = 4  # it holds a marker whose transaction has no data left
-KEEP_WHOLE = 8  # all its records stay, and it stays as it is; with it, there is no READ
+KEEP_WHOLE = 8  # all its records stay, and its bytes do not change; with it, there is no READ
 LIVE_KNOWN = 16  # its live records are known: no key is looked up. None is a tombstone, and offsets have no gaps
 
 BATCH_BYTES = 88  # of a line of `Batches`

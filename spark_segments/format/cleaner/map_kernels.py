@@ -247,7 +247,7 @@ def judge(
     """Sets the flags of the rows from address `row` up to `last`: 1 if the record stays, else 0. Returns what became of
     them. Tombstones that stay are among `kept`.
 
-    Records from `end_offset` on stay, whatever the map says. `expires`: tombstones go, but for those of `held` keys.
+    Records from `end_offset` on stay, also against the map. `expires`: tombstones go, unless their keys are in `held`.
     Rows up to address `read` are judged next.
     """
     out: Counts = Counts(0, 0, 0, 0, 0)

@@ -149,7 +149,7 @@ class CleanedTransactions:
 
 
 class UntouchedTransactions(CleanedTransactions):
-    """For a pass that leaves transactions as they are: no batch may be discarded, and no index entry is made."""
+    """For a pass that does not change transactions: no batch may be discarded, and no index entry is made."""
 
     def read(self, window: Window) -> tuple[np.ndarray, AbortedTransactions]:
         """(bool[n] of no batch, no transactions)"""

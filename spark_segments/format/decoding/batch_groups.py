@@ -219,7 +219,7 @@ class _Opener:
             self._kept += buffers
 
     def buffers(self) -> list[pa.Buffer]:
-        """What holds the sections opened last and those that were not compressed, by number; empty without `keep`."""
+        """The buffers of the sections opened last and of uncompressed sections, by number; empty without `keep`."""
         return self._kept
 
     def _open_to_memory(self, run: np.ndarray, wanted_bytes: int) -> bool:

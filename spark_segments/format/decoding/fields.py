@@ -1,4 +1,4 @@
-"""The fields of a section, and what can be wrong with a record: numbers that kernels share with those who call them."""
+"""The fields of a section, and the faults of a record: numbers that kernels share with their callers."""
 
 # Columns of the int64[n, 11] that describes n sections to a kernel.
 ADDRESS = 0
@@ -12,7 +12,7 @@ TIMESTAMP_STEP = 6  # 1, or 0 where all records have BASE_TIMESTAMP
 # byte.
 BUFFER = 7
 BUFFER_ADDRESS = 8
-# Used by batch_groups.py, not by those who read records.
+# Used by batch_groups.py, not by readers of records.
 POSITION = 9  # of the batch in its file
 CODEC = 10
 SECTION_FIELDS = 11

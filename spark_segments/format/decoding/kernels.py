@@ -1,8 +1,8 @@
 """The records inside batches of magic 2: kernels that read the records of many batches per call and fill columns.
 
 A *section* is the uncompressed records of one batch, anywhere in memory. A kernel takes addresses, so batches in a
-file's buffer and decompressed batches need not be copied together. Every read is bounded by the section's end, whatever
-the bytes say. batch_groups.py makes the sections, columns.py the columns.
+file's buffer and decompressed batches need not be copied together. Every read is bounded by the section's end, also in
+damaged bytes. batch_groups.py makes the sections, columns.py the columns.
 
 A record is first read by `_read_usual`, which is quick and refuses all but the usual record, then by `_read_any`.
 """
@@ -621,8 +621,8 @@ def extend(
     """The group from `first` on: (last, estimated bytes of its columns, rows, payload_bytes, why it ends).
 
     The group ends when it is full, or before a section that is compressed, has another timestamp type, or counts more
-    records than its bytes can hold. `payload_share` of the bytes become columns, at least `opened_share` of those that
-    were decompressed.
+    records than its bytes can hold. `payload_share` of the bytes become columns, and `opened_share` or more of
+    decompressed bytes.
     """
     last: i64 = first
     size: i64 = 0

@@ -25,7 +25,7 @@ def murmur2_partitions(keys: pa.Array | pa.ChunkedArray, partitions: int) -> np.
 
 
 def group_rows(partition_ids: np.ndarray, partitions: int) -> tuple[np.ndarray, np.ndarray]:
-    """(order int64[n], starts int64[partitions + 1]): rows order[starts[p]:starts[p + 1]] are those of partition p.
+    """(order int64[n], starts int64[partitions + 1]): order[starts[p]:starts[p + 1]] are the rows of partition p.
 
     The rows of a partition stay in their order. `partition_ids` is int32[n]. Raises InvalidOptionError for a partition
     outside of [0, partitions).

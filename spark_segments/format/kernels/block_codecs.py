@@ -2,7 +2,7 @@
 snappy, and xerial's framing of snappy.
 
 Both are kept for their speed: see the benchmark `libraries`. Sources and targets are addresses. Nothing is read at or
-beyond `end` nor written at or beyond `limit`, whatever the bytes say. -1 means damaged bytes, or an LZ4 frame of
+beyond `end` nor written at or beyond `limit`, also for damaged bytes. -1 means damaged bytes, or an LZ4 frame of
 another kind that is left to a library.
 """
 

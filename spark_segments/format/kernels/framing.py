@@ -1,4 +1,4 @@
-"""Numbers of the framings of LZ4 and snappy that kernels share with those who write them."""
+"""Numbers of the framings of LZ4 and snappy that kernels share with the encoders."""
 
 from __future__ import annotations
 

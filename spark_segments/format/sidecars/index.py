@@ -122,7 +122,7 @@ class IndexBuilder:
         return int(self._state[0, OFFSET_OF_MAX])
 
     def add(self, batches: BatchTable) -> None:
-        """Appends batches whose positions and offsets are those of the segment's file.
+        """Appends batches with their positions and offsets in the segment's file.
 
         Raises CorruptBatchError for an offset that no index entry can hold.
         """
@@ -147,8 +147,8 @@ def indexes_of_runs(
 ) -> tuple[list[tuple[bytes, bytes]], np.ndarray]:
     """((.index, .timeindex) of each run, its state): what an IndexBuilder of base offset 0 makes of each run's batches.
 
-    `batches` has the batches of all runs; those of run i end before row run_ends[i] (int64[runs]). Positions count from
-    where the run begins. The states are int64[runs, STATE_SLOTS]. Raises as `IndexBuilder.add` does.
+    `batches` has the batches of all runs; run i ends before row run_ends[i] (int64[runs]). Positions count from the
+    start of the run. The states are int64[runs, STATE_SLOTS]. Raises as `IndexBuilder.add` does.
     """
     states = np.tile(new_state(), (len(run_ends), 1))
     limits = index_limits(interval_bytes, index_bytes)

@@ -144,7 +144,7 @@ class ProducerState:
                 continue
             marker = number_of_marker[row]
             if markers.type[marker] == NO_MARKER:
-                # The cleaner keeps an emptied batch for its producer id. The batch tells no more than that.
+                # The cleaner keeps an emptied batch for its producer id. The batch has nothing else to read.
                 self._entries[producer_id] = entry
                 continue
             self._under_way.pop(producer_id, None)
