@@ -1,6 +1,6 @@
 """Rewriting a group: what cleaning leaves of neighbouring segments becomes the segment that takes their place.
 
-Nothing is written for a group whose batches all stay as they are. format/cleaner/ decides what happens to a batch.
+Nothing is written for a group without changed batches. format/cleaner/ decides what happens to a batch.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ LARGEST_FILE_BYTES = 2**31 - 1  # positions in an index are an int32
 
 @dataclass(frozen=True, slots=True)
 class RewrittenGroup:
-    """Neighbouring segments (`inputs`) and those that take their place (`outputs`): usually one, none if nothing
-    changes. `stats`: what became of their records.
+    """Neighbouring segments (`inputs`) and the segments that take their place (`outputs`): usually one, none if nothing
+    changes. `stats`: how many of their records stayed, and why others did not.
     """
 
     inputs: Sequence[Segment]
@@ -116,7 +116,7 @@ class GroupRewrite:
                 self._append(data, batches)
 
     def _leave(self, segment: Segment, batches: BatchTable) -> None:
-        """Remembers batches that stay as they are: they are copied if a later batch changes."""
+        """Remembers unchanged batches: they are copied if a later batch changes."""
         start, end = int(batches.byte_position[0]), int(batches.byte_position[-1] + batches.size[-1])
         if self._unchanged and self._unchanged[-1][0] is segment and self._unchanged[-1][2] == start:
             start = self._unchanged.pop()[1]

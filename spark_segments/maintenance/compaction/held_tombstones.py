@@ -77,7 +77,7 @@ def _tombstones(storage: Storage, part: Part) -> pa.Table:
 
 
 def _values(storage: Storage, keys: pa.Array, part: Part) -> pa.Table:
-    """Task function: those of the keys that have a value in a part, each with its partition."""
+    """Task function: the keys among `keys` that have a value in a part, each with its partition."""
     known = LatestKeys.of(keys)
     return _keys(
         storage,

@@ -33,8 +33,8 @@ CleanRound = Callable[[Storage, RoundPlan], RoundResult]
 
 @dataclass(slots=True)
 class PartitionResult:
-    """What the rounds of one partition did, all of which are committed: the records and bytes of the segments that they
-    read, and of those that they left.
+    """The results of one partition's rounds, which are all committed: the records and bytes of the segments that they
+    read, and of the segments that they wrote.
 
     `indexed`: records of the dirty head that went into the maps. `lost`: another job changed the partition meanwhile,
     or the topic was altered so that it must not be cleaned, or deleted; the rest is left to the next run. `error`: why

@@ -1,6 +1,6 @@
 """The plan of a compaction: which partitions are cleaned and why, and whether one task or many clean each of them.
 
-The rules are those of Kafka's LogCleanerManager. The plan reads the manifest's rows alone.
+The rules come from Kafka's LogCleanerManager. The plan reads the manifest's rows alone.
 """
 
 from __future__ import annotations
@@ -141,8 +141,8 @@ def plan_compaction(
 def count_large(log_bytes: Sequence[int], slots: int) -> int:
     """How many of the partitions are large, given their sizes in falling order, where `slots` tasks run at a time.
 
-    A large partition has clearly more bytes than each slot would get, if its bytes and those of all smaller partitions
-    were shared out evenly. As a single task it would run on when all other slots have finished.
+    A large partition has clearly more bytes than each slot would get if its bytes and the bytes of all smaller
+    partitions were shared out evenly. As a single task it would run on when all other slots have finished.
     """
     left = sum(log_bytes)
     for number, size in enumerate(log_bytes):

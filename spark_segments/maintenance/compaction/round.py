@@ -68,7 +68,7 @@ class RoundPlan:
         return [row for row in self.live if row.state == Segment.SEALED and row.base_offset < bound]
 
     def groups(self, map_end_offset: int) -> list[list[Segment]]:
-        """The neighbouring segments that become one each, among those that a map up to `map_end_offset` covers."""
+        """Groups of neighbouring segments, each to become one segment. A map up to `map_end_offset` covers them."""
         return groups(self.segments, map_end_offset, self.first_uncleanable_offset, self.config)
 
     @property

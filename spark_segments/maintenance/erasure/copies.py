@@ -1,4 +1,4 @@
-"""The account of a key: every file that has records of it, and until when, whatever jobs do or do not run."""
+"""The account of a key: every file that has records of it, and until when, also if jobs do not run."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class KeyCopy:
     `state` is LIVE, ACTIVE (a chunk that is not rolled yet) or REMOVED_FILE (only readers of earlier versions see it).
     `values` of the `records` are no tombstones. `outside`: records in bytes that no reader sees. `files_deleted`: when
     the file goes by the topic's rules, without an erasure; None if they do not say. A shared object has a copy for each
-    run with the key, and goes when all its runs are out of the log, those of other partitions included.
+    run with the key, and goes when all its runs are out of the log, in all partitions.
     """
 
     partition: int
@@ -55,8 +55,8 @@ class KeyAccount:
     """All files of a topic that have records of a key. Times in ms since 1970.
 
     `uncommitted_until_ms`: files that no commit names, of writers and jobs that failed, may have the key as well; no
-    reader sees them, and vacuum deletes those that are there now after that time. `followers`: log directories that
-    have mirrored the topic, as far as it was told of them; an account there names their files.
+    reader sees them, and vacuum deletes the existing ones after that time. `followers`: log directories that have
+    mirrored the topic, as far as their notes say; an account there names their files.
     """
 
     topic: str
@@ -91,8 +91,8 @@ def key_account(
     *,
     every_ms: int = 3_600_000,
 ) -> KeyAccount:
-    """Searches all files of a topic for a key, those of earlier versions and of deleted topics of its name included.
-    Reads every segment. The topic itself may be a deleted one.
+    """Searches all files of a topic for a key, also files of earlier versions and of deleted topics of its name. Reads
+    every segment. The topic itself may be a deleted one.
 
     `every_ms`: how often each job runs. Raises UnknownTopicError, and CorruptBatchError for damaged bytes.
     """

@@ -64,9 +64,9 @@ def erase(
     No record of another key is lost, and every other record keeps its offset. A repeat finds nothing to do. Records
     that are appended to the keys afterwards stay. The files without the records are new files; the old ones leave the
     log, and the next vacuum after file.delete.delay.ms deletes them. If a shared object has the keys, all its runs
-    leave it: those of other partitions are copied. Until vacuum readers of earlier versions find the records. With
-    `history` they do not: the files of earlier versions that have the keys, those of deleted topics of this name
-    included, are deleted at once, by a vacuum, and reads of these versions fail. The topic may be a deleted one then.
+    leave it: runs of other partitions are copied. Until vacuum readers of earlier versions find the records. With
+    `history` they do not: a vacuum deletes at once the files of earlier versions that have the keys, also files of
+    deleted topics of this name, and reads of these versions fail. The topic may be a deleted one then.
 
     In a compacted topic the tombstones stay, and with them the keys, until compaction removes them after
     delete.retention.ms. The search reads every segment. Raises UnknownTopicError, LogDirError for a directory of
@@ -275,8 +275,8 @@ class _Erasure:
     # Commit
 
     def _commit(self, done: Sequence[RewrittenGroup]) -> list[RewrittenGroup]:
-        """Puts the new segments into the log. Returns those whose old segments were still there as they were read, and
-        discards the files of the others.
+        """Puts the new segments into the log. Returns the groups whose old segments had not changed since they were
+        read, and discards the files of the other groups.
         """
         made = self.job.log.manifest(self.topic).swap_rows(
             Operation.ERASE,
@@ -294,7 +294,7 @@ class _Erasure:
         return Erasure.added(current, Erasure(self.erasure_id, -1, now_ms, len(self.keys), history))
 
     def _delete_history(self) -> None:
-        """Deletes the removed files that have the keys, whoever may still read them."""
+        """Deletes the removed files that have the keys, also files that readers still use."""
         job, paths = self.job, self._paths_of_history(self._same_topic())
 
         def change(current: Snapshot) -> Change | None:
@@ -321,7 +321,7 @@ class _Erasure:
 
 
 def _waiting(snapshot: Snapshot) -> pa.Table:
-    """Removed rows that no vacuum has begun to delete, those of deleted topics of this name included."""
+    """Removed rows that no vacuum has begun to delete, also rows of deleted topics of this name."""
     rows = all_rows(snapshot)
     return rows.filter(pc.equal(rows.column("state"), Segment.REMOVED))
 

@@ -1,8 +1,8 @@
 """Why a record is still here and when it can be gone, by the rules of the jobs' plans and from the manifest alone.
 
-The explanation holds whatever is appended from now on, as long as the topic's settings stay as they are, nobody deletes
-or restores records, and the log directory is not kept under a size. A latest moment also supposes that every job runs
-in time and does not fail, and that records to come have timestamps. The time that a job takes is not counted.
+The explanation holds for any later appends, as long as the topic's settings do not change, nobody deletes or restores
+records, and the log directory is not kept under a size. A latest moment also supposes that every job runs in time and
+does not fail, and that later records have timestamps. The time that a job takes is not counted.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ class RecordState(StrEnum):
 
 
 class Rule(StrEnum):
-    """The rules that keep a record, beside those of retention."""
+    """The rules that keep a record, beside the rules of retention."""
 
     ACTIVE_SEGMENT = "active segment"
     NEWEST_OF_KEY = "newest of its key"
@@ -47,7 +47,7 @@ CLEANING_SETTINGS = (
     "max.compaction.lag.ms",
     "delete.retention.ms",
 )
-"""The settings that say what goes when, and those that matter to compacted topics only."""
+"""The settings that decide when records go, and the settings that matter to compacted topics only."""
 
 
 @dataclass(frozen=True, slots=True)

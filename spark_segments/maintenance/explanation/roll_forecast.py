@@ -1,7 +1,7 @@
 """A forecast of a segment before it is rolled: when that happens at the latest, and which timestamps it will have.
 
-The forecast reads the manifest's rows alone. It holds whatever is appended until then, as long as the records to come
-have timestamps.
+The forecast reads the manifest's rows alone. It holds for any appends until then, as long as later records have
+timestamps.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def forecast_roll(
     before = [chunk for chunk in segments[: row + 1] if chunk.log_bytes]
     timed = all(chunk.first_batch_max_timestamp_ms >= 0 for chunk in segments if chunk.log_bytes)
     if not _reasons(chunks.slice(0, row + 1), rules, now_ms):
-        # No segment ends before the record, nor within its chunk, whatever is appended.
+        # No segment ends before the record, nor within its chunk, after any appends.
         starts = list(_starts(before, rules))
         due_ms = max(int(later(_opened_ms(chunk), _roll_ms(chunk, segments[0], rules))) for chunk in starts)
         first_ms = max(chunk.first_batch_max_timestamp_ms for chunk in starts)
@@ -77,7 +77,7 @@ def forecast_roll(
     if ends or sum(chunk.log_bytes for chunk in segments[row + 1 :]) > rules.limits.segment_bytes:
         due_ms = now_ms
     if not timed:
-        # After a merge the segment waits anew from its new file's time, and its first timestamp is unknown.
+        # After a merge the wait of the segment begins again at its new file's time. Its first timestamp is unknown.
         due_ms, most_ms, first_ms = due_ms if due_ms <= now_ms else NEVER, NEVER, NEVER
     return RollForecast(due_ms, least_ms, min(most_ms, NEVER), first_ms)
 
@@ -95,8 +95,8 @@ def _reasons(chunks: pa.Table, rules: RollRules, now_ms: int) -> set[str]:
 def _starts(chunks: Sequence[Segment], rules: RollRules) -> Iterator[Segment]:
     """The chunks at which the segment of the last chunk may begin, if no segment has to end in between.
 
-    It begins at the first chunk, unless a chunk fills a segment by itself: a chunk that is there now, or a merged
-    chunk. Merging leaves out the chunks before only if they are large enough by then.
+    It begins at the first chunk, unless one chunk fills a segment: an existing chunk, or a merged one. Merging leaves
+    out the chunks before only if they are large enough by then.
     """
     log_bytes = 0
     for chunk in chunks:
