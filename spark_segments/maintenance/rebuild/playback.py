@@ -52,10 +52,10 @@ class KnownTopic:
     """A topic at the last version that is known.
 
     `copy_version`: the version of the recovery copy, -1 where the notes begin with the topic. `known_ms`: when the last
-    known commit was made, by the clock of who made it. `last_version`: the largest version that anything names;
+    known commit was made, by the committing machine's clock. `last_version`: the largest version that anything names;
     `newest`: the largest that the log lists or that is known, without notes of commits that nothing proves.
-    `is_whole`: every commit up to the last that anything tells of is known. `unproven`: the notes after it.
-    `lost_versions`: how many commits up to `last_version` are not known; versions that only a rebuild took are none.
+    `is_whole`: every commit up to the last that a file names is known. `unproven`: the notes after it.
+    `lost_versions`: how many commits up to `last_version` are not known; versions that only a rebuild used up are none.
     """
 
     snapshot: Snapshot
@@ -71,9 +71,9 @@ class KnownTopic:
 
 @dataclass(slots=True)
 class _Played:
-    """A state of the manifest on the way: its files, and the rows of those that a note has.
+    """A state of the manifest during playback: its files, and the rows of files that are in a note.
 
-    `is_noted`: who made the state writes a note of every commit. So a commit after it would have one.
+    `is_noted`: the writer of the state writes a note of every commit. So a commit after it would have one.
     """
 
     log: TopicLog
@@ -253,8 +253,8 @@ def _unproven(name: NoteName, note: ReadNote | None) -> Unproven:
 
 
 def _is_whole_in_delta(log: TopicLog, listed: LogFiles, known: int, states: Sequence[_Played]) -> bool:
-    """Whether Delta's log tells that the last known commit is the last: no row is as young as it and unnamed. A commit
-    that was lost has left such rows, or a writer that failed: nobody can tell.
+    """Whether Delta's log shows that the last known commit is the last: no row is as young as it and unnamed. Such rows
+    come from a lost commit or from a writer that failed, which cannot be distinguished.
     """
     if known not in listed.commits:
         return False

@@ -1,8 +1,8 @@
-"""Makes the manifest of a topic anew: what playback.py knows, in one commit, as a version that the table never had.
+"""Rebuilds the manifest of a topic from the result of playback.py, in one commit, as a version that it never had.
 
-What is left of the old manifest stays until vacuum. A topic gets a new id unless all of its commits are known: its
-offsets may be given out a second time, and streams, groups and mirrors must see that. A follower keeps its leader's id,
-for it gives out no offsets: its mirror brings what is missing.
+The rest of the old manifest stays until vacuum. A topic gets a new id unless all of its commits are known: its offsets
+may be assigned a second time, and streams, groups and mirrors must see that. A follower keeps its leader's id, since it
+assigns no offsets: its mirror copies the missing commits.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def open_damaged(
 
 
 def rebuild_manifest(log: LogDirectory, topic: str, *, dry_run: bool = False) -> Report:
-    """Makes the manifest of a topic anew from a recovery copy and the commits after it that are proven: playback.py.
+    """Rebuilds the manifest of a topic from a recovery copy and the proven commits after it: playback.py.
 
     Files that no known row names are listed, and never added. `dry_run` changes nothing and returns what would be done.
     Nothing may write to the topic meanwhile.
@@ -134,7 +134,7 @@ def _commit(log: LogDirectory, manifest: Manifest, known: KnownTopic, topic_id: 
 
 
 def _under_a_new_id(topic: TopicRow, topic_id: str, removed: pa.Table) -> TopicRow:
-    """The topic's row. Removed rows keep their id: vacuum takes their files as those of a deleted topic."""
+    """The topic's row. Removed rows keep their id: vacuum deletes their files as a deleted topic's."""
     there = set(pc.unique(removed.column("topic_id")).to_pylist())
     before = {**topic.deleted_topics, topic.topic_id: topic.config.get(_DELAY_KEY, "")}
     ids = ",".join([*filter(None, [topic.states.get(TopicRow.REBUILT_FROM)]), topic.topic_id])
@@ -149,7 +149,7 @@ def _with_id(rows: pa.Table, schema: pa.Schema, topic_id: str) -> pa.Table:
 
 
 def _check_lost(manifest: Manifest) -> None:
-    """Returns where the latest version of a manifest, or any of its rows, cannot be read from the files that are there.
+    """Returns where the latest version of a manifest, or any of its rows, cannot be read from the existing files.
 
     Raises LogDirError where it can be read, where the topic was deleted by force, and where it has another format;
     StorageError where the store fails: then nobody knows.

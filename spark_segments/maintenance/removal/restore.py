@@ -63,12 +63,12 @@ def restore(
     forget_transactions: bool = False,
     including_erased: bool = False,
 ) -> Report:
-    """Brings a topic's records back to those of `version`, in one commit, while the files of that version exist.
-    `topics` names the one topic.
+    """Gives a topic the records of `version` again, in one commit, while the files of that version exist. `topics`
+    names the one topic.
 
-    Records that were appended after that version leave the log. Their offsets are not given out again: the log end does
-    not go back. The log start may go back: records that retention removed are in the log again. The configuration does
-    not change. A deleted topic exists again.
+    Records that were appended after that version leave the log. Their offsets are not reused: the log end does not go
+    back. The log start may go back: records that retention removed are in the log again. The configuration does not
+    change. A deleted topic exists again.
 
     The transactions whose records leave the log stay remembered, so that repeating them adds nothing.
     `forget_transactions` lets them be sent again: each application goes back to its last version in the log. A second
@@ -80,7 +80,7 @@ def restore(
 
     A partition's line in the report has its `log_start_offset` and `log_end_offset`, and as [first offset, end) what is
     `leaving` (records appended after that version) and `returning` (records that retention or delete-records took).
-    The details: `version`; `records` of that version, and `expired_records`, those in segments older than retention.ms;
+    The details: `version`; `records` of that version, and `expired_records` in its segments older than retention.ms;
     `transactions` (app_id, versions, kept_version) and `once`, idempotency keys, whose records leave the log;
     `erasures` after that version, whose records are in the log again as far as they were in its files.
 
@@ -116,8 +116,8 @@ def restore(
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """What a restore does on top of a snapshot: the `rows` of the version, those of them that are `returning`, since
-    they are not in the log as they were, the partitions as they become, the transactions and erasures that it undoes.
+    """The changes of a restore to a snapshot: the `rows` of the version, the `returning` ones among them, which have
+    left the log or changed since, the new rows of partitions, the transactions and erasures that it undoes.
     """
 
     rows: pa.Table
@@ -191,8 +191,8 @@ def _lines(bounds: Mapping[int, tuple[int, int]], wanted: Snapshot, before: Snap
 
 
 def _erasures_since(manifest: Manifest, current: Snapshot, version: int, erased: Sequence[int]) -> list[Erasure]:
-    """The erasures after a version: those that the topic remembers, and the last of the commits that erased keys and
-    that it does not remember, for whoever made these noted none.
+    """The erasures after a version: the erasures that the topic remembers, and the last of the commits that erased keys
+    and left no such note.
 
     `erased`: the versions after `version` whose commits erased keys.
     """
@@ -326,8 +326,8 @@ class _Application:
 class RestoredTransactions:
     """What a restore does to the transactions of writers.
 
-    `undone`: those whose records leave the log, by application id, and `undone_keys`, sorted. `again`: the last
-    transactions to be remembered again, because records that were forgotten come back. `forgotten`: the last
+    `undone`: the transactions whose records leave the log, by application id, and `undone_keys`, sorted. `again`: the
+    last transactions to be remembered again, because records that were forgotten come back. `forgotten`: the last
     transactions that the manifest must remember so that the undone ones can be sent again. `erased`: the versions after
     the restored one whose commits erased keys.
     """

@@ -322,7 +322,7 @@ def _claim(job: Job, manifest: Manifest, latest: tuple[TableState, pa.Table]) ->
     """Marks the expired rows as being deleted, in one commit, whose first try is on `latest`.
 
     Returns (these rows and the rows that were marked before, all rows of the manifest after the commit). Each further
-    try reads the topic's configuration anew: a file.delete.delay.ms that was raised meanwhile holds.
+    try reads the topic's configuration again: a file.delete.delay.ms that was raised meanwhile holds.
     """
     first_tries = [latest]
     seen: list[pa.Table] = []
@@ -396,7 +396,7 @@ def _despite_others(step: Callable[[], Result]) -> Result:
 
 
 def all_rows(snapshot: Snapshot) -> pa.Table:
-    """A topic's rows and those that deleted topics of its name have left."""
+    """A topic's rows and the rows that deleted topics of its name have left."""
     return snapshot.source.read(None)
 
 

@@ -63,8 +63,8 @@ def retain(
     """Applies retention.ms, retention.bytes and the log start. Files stay until vacuum.
 
     With `max_bytes`, further sealed segments go until the live files of all topics have no more
-    bytes. The oldest segments of all topics whose cleanup.policy has delete go first, whatever their retention.ms, but
-    no segment with a record younger than `min_retention_ms`. A partition's line in the report says in `shortened_to_ms`
+    bytes. The oldest segments of all topics whose cleanup.policy has delete go first, also before their retention.ms,
+    but no segment with a record younger than `min_retention_ms`. A partition's line says in `shortened_to_ms`
     which retention.ms would have removed the same, and the report in `over_bytes` by how much the size was missed. All
     topics are planned together, then each topic is one commit. If several runs overlap, no run removes what another run
     has made unnecessary.
@@ -206,8 +206,8 @@ class TopicSizes:
     Segments that may go, in log order: `partition`, `next_offset`, `size_bytes` and `going_ms` (int64[n] each).
     `going_ms` is the largest timestamp of a segment and all before it: it goes with them or after them. Bytes that must
     stay, by reason: `active_bytes` are in active segments; `young_bytes` are in segments with a record younger than the
-    floor, or after such a segment; `compacted_bytes` are those of a topic that is only compacted. `partitions`: how
-    many the topic has.
+    floor, or after such a segment; `compacted_bytes` are in a topic that is only compacted. `partitions`: how many the
+    topic has.
     """
 
     partitions: int
@@ -311,7 +311,7 @@ class MaxBytesPlan:
     waiting_bytes: int = 0
 
     def note(self, before: Snapshot, expired: Expired) -> None:
-        """Counts the bytes that a topic has left, and those that were removed."""
+        """Counts the bytes that a topic still has, and the removed bytes."""
         sizes = file_bytes(before.live)
         gone = int(sizes[expired.rows].sum())
         self.live_bytes += int(sizes.sum()) - gone
@@ -335,7 +335,7 @@ class MaxBytesPlan:
 
 
 def plan_log_directory(job: Job, snapshots: Sequence[Snapshot], max_bytes: int, min_retention_ms: int) -> MaxBytesPlan:
-    """Plans for all topics of a log directory. `snapshots`: those of all topics that are not deleted.
+    """Plans for all topics of a log directory. `snapshots`: of all topics that are not deleted.
 
     A topic that cannot be read is left out. Raises InvalidOptionError for a negative limit or floor.
     """
@@ -370,5 +370,5 @@ def plan_log_directory(job: Job, snapshots: Sequence[Snapshot], max_bytes: int, 
 
 
 def _all_bytes(snapshot: Snapshot) -> int:
-    """The bytes of all files that the manifest names, those of removed rows and of deleted topics of this name too."""
+    """The bytes of all files that the manifest names, also in removed rows and rows of deleted topics of this name."""
     return int(file_bytes(snapshot.source.read(None)).sum())

@@ -110,7 +110,7 @@ class PartitionToRoll:
 
 @dataclass(frozen=True, slots=True)
 class RollPlan:
-    """`chunks`: rows of all active segments, sorted by partition and offset. `partitions`: those with work to do."""
+    """`chunks`: rows of all active segments, sorted by partition and offset. `partitions`: rows with work."""
 
     chunks: pa.Table
     partitions: list[PartitionToRoll]

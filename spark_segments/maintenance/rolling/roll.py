@@ -108,7 +108,7 @@ def _waves(partitions: Sequence[PartitionToRoll], wave_bytes: int) -> Iterator[l
 
 
 def _planned_anew_if_altered(job: Job, wave: _Wave) -> _Wave:
-    """The same partitions as they are to be rolled now: the topic may have been altered since they were planned."""
+    """A new plan for the same partitions: the topic may have been altered since they were planned."""
     snapshot = job.log.snapshot(wave.snapshot.topic)
     rules = RollRules.of(wave.snapshot.topic_id, job.config(snapshot))
     # If another topic has the name now, the commit refuses the wave.

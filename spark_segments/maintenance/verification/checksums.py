@@ -96,12 +96,12 @@ class ChecksumList:
         return lines
 
     def write(self, path: Path) -> None:
-        """Writes the list in place of what is there. A crash leaves the old list or the new one."""
+        """Writes the list, in place of an existing file. A crash leaves the old list or the new one."""
         replace_text(path, "".join(f"{line}\n" for line in self.lines()))
 
 
 def replace_text(path: Path, text: str) -> None:
-    """Writes a file in place of what is there. A crash leaves the old one or the new one."""
+    """Writes a file, in place of an existing one. A crash leaves the old file or the new one."""
     written = path.with_name(f"{path.name}.tmp")
     written.write_text(text)
     os.replace(written, path)
@@ -178,9 +178,9 @@ def partitions_of(snapshot: Snapshot) -> dict[str, Any]:
 def check_against(
     log: LogDirectory, listed: ChecksumList, topics: Sequence[str] | None = None, spark: SparkSession | None = None
 ) -> tuple[list[Findings], int]:
-    """(the findings of each listed topic, or of those that are selected; the bytes read).
+    """(the findings of each listed topic, or of the selected ones; the bytes read).
 
-    A file that the list names and the manifest no longer does is passed over: it has left the log since.
+    A file that is in the list and not in the manifest is skipped: it has left the log since.
     """
     every: list[Findings] = []
     read_bytes = 0

@@ -66,8 +66,8 @@ class DeepLook:
     """Checks every live segment, then what only several segments of a partition show together.
 
     Partitions are done in waves, so that the facts of a topic's segments are not in memory together. `snapshot`: of the
-    topic, as far as it can be read. `files`: what is there, by path; None in a directory that Kafka wrote. `facts`: by
-    partition, in order, of all of them where the topic is repaired.
+    topic, as far as it can be read. `files`: the existing files, by path; None in a directory that Kafka wrote.
+    `facts`: by partition, in order, of all partitions where the topic is repaired.
     """
 
     topic: VerifiedTopic
@@ -340,7 +340,7 @@ def rebuild_sidecars(storage: Storage, task: Rebuild) -> Segment:
 
 
 def commit_repairs(manifest: Manifest, old: Sequence[Segment], new: Sequence[Segment]) -> list[Segment]:
-    """Replaces old rows by new rows and returns the new ones that are there: the log may have changed meanwhile."""
+    """Replaces old rows by new rows and returns the new rows now in the log, which may have changed meanwhile."""
     if not old:
         return []
     swaps = [RowSwap([before], [after]) for before, after in zip(old, new, strict=True)]

@@ -115,7 +115,7 @@ class IndexLook:
                 raise
 
     def _of_segment(self, batches: BatchTable) -> BatchTable:
-        """The batches with positions that count from the segment's first byte, as those of its index entries do."""
+        """The batches with positions that count from the segment's first byte, as its index entries count."""
         byte_position = self._segment.byte_position
         return replace(batches, byte_position=batches.byte_position - byte_position) if byte_position else batches
 

@@ -1,5 +1,5 @@
-"""Whether a topic's rows can be true: its own, those of its partitions, segments and transactions. They must agree with
-each other and with the sizes of the files that they name. No file is opened.
+"""Whether the rows of a topic, its partitions, segments and transactions can be true. They must agree with each other
+and with the sizes of the files that they name. No file is opened.
 """
 
 from __future__ import annotations

@@ -184,7 +184,7 @@ class _SegmentLook:
         return True
 
     def _begin_loss(self) -> None:
-        """The batches behind those that were added are lost, up to the next that is added."""
+        """The batches behind the added ones are lost, up to the next batch that is added."""
         if self._lost_from is None:
             self._lost_from = self._examination.next_offset + self._segment.offset_shift
 
@@ -282,7 +282,7 @@ class _SegmentLook:
         return tombstones, records
 
     def _decode(self, window: Window) -> tuple[int, int]:
-        """(tombstones, records) of the batches; offsets are those of the file."""
+        """(tombstones, records) of the batches, at the offsets in the file."""
         batches = window.batches
         last_offset, tombstones, records = self._last_record_offset, 0, 0
         largest = np.full(len(batches), -1, np.int64)
@@ -332,7 +332,7 @@ class _SegmentLook:
             )
 
     def _check_row(self) -> None:
-        """The row's figures are those of its file."""
+        """Checks that the row's figures agree with its file."""
         segment, seen = self._segment, self._seen
         if seen.offset_of_max_timestamp >= 0:
             seen = replace(seen, offset_of_max_timestamp=seen.offset_of_max_timestamp + segment.offset_shift)

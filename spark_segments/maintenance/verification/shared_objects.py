@@ -37,7 +37,7 @@ class SharedObject:
 
 
 def check_objects(snapshot: Snapshot, files: Mapping[str, FileInfo], findings: Findings) -> list[SharedObject]:
-    """Checks that objects are there and long enough, and that no two rows share bytes. Returns those that are there."""
+    """Checks that objects exist and are long enough, and that no two rows share bytes. Returns the existing objects."""
     live = snapshot.live
     rows = Segment.of_table(live.filter(pc.is_valid(live.column("index_position"))))
     objects = []

@@ -125,8 +125,8 @@ def verify(
 
     Faults of the log are the report's `findings`, never errors. A topic has a line, with what was read of it as
     `bytes_in`. `details`: deep, partitions, segments; findings_left_out, of which there were MOST_OF_A_KIND already;
-    uncorrected, the findings that no repair has corrected; holes, those that the topics have recorded: they are known,
-    and no findings; lost, the offsets of damaged batches, which cannot be read.
+    uncorrected, the findings that no repair has corrected; holes, the known holes that the topics have recorded, which
+    are no findings; lost, the offsets of damaged batches, which cannot be read.
 
     `repair` checks deeply, then rebuilds the wrong sidecars under new names, in a single commit for each topic; each
     has a line, with its `new_path`. The findings stay in the report. With `cut` it takes damaged batches out of the
@@ -198,7 +198,7 @@ def verify_topic(
     deep: bool = False,
     spark: SparkSession | None = None,
 ) -> Report:
-    """Verifies a topic as it is, or was at a version or time: as `verify`, of one snapshot."""
+    """Verifies one snapshot of a topic, the newest or that of a version or time. See `verify`."""
     report = _new_report(deep)
     _verify(VerifiedTopic(log, name, version, timestamp_ms, is_deep=deep, spark=spark), report)
     return report.finish()
