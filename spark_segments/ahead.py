@@ -117,7 +117,7 @@ class _Ahead(Generic[B]):
                 for batch in piece():
                     if not self._put(taken, batch):
                         return
-            except BaseException as error:  # the caller's to raise, whatever it is
+            except BaseException as error:  # any error: the caller raises it
                 taken.error = error
             with self._changed:
                 taken.is_done = True

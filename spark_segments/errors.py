@@ -205,7 +205,7 @@ class MissingExtraError(SegmentsError, ImportError):
 
 
 class UnsupportedSparkError(SegmentsError, ImportError):
-    """The PySpark that is installed is none of those that spark-segments runs with: install one of them."""
+    """spark-segments does not run with the installed version of PySpark: install another one."""
 
 
 class RegistryError(SegmentsError):
@@ -224,8 +224,8 @@ class KernelsNotBuiltError(SegmentsError, ImportError):
     """The package has no compiled kernels, or older ones: run make kernels, or install the wheel in place of a zip."""
 
 
-# What libraries say of a value that does not fit, and what of it can be shown: no text of the value. Arrow's texts are
-# those of 22 to 26. A text that is not here is not shown.
+# The errors of libraries about a value that does not fit, and the parts that can be shown: no text of the value. The
+# texts are Arrow's of versions 22 to 26. A text that is not here is not shown.
 _SHOWN = tuple(
     (re.compile(pattern, re.DOTALL), shown)
     for pattern, shown in (

@@ -1,5 +1,5 @@
-"""What servers answer over HTTP, with a bound of bytes and of time. No other host gets the credentials of a request,
-whatever a server redirects to.
+"""Answers of servers over HTTP, with a bound of bytes and of time. No other host gets the credentials of a request,
+also not after a redirect.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ def answer_to(
     redirects: int = 0,
     authorities: str | None = None,
 ) -> HttpAnswer:
-    """What a server answers, whatever its status. With no `redirects` left, one is an answer as others are.
+    """A server's answer of any status. With no `redirects` left, a redirect is an answer like others.
 
-    `end`: as of time.monotonic(). `authorities`: a PEM file of those to trust, None for those of the system.
+    `end`: as of time.monotonic(). `authorities`: a PEM file of certificate authorities, None for the system's.
 
     Raises TimeoutError at `end`, EndlessAnswerError, urllib3's HTTPError or OSError, and ModuleNotFoundError where
     urllib3 is not installed.

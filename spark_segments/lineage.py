@@ -36,7 +36,7 @@ _SIDES = {
     "table": ("topic", "file"),
     "verify": ("topic", None),
 }
-"""{job: (kind of its inputs, kind of its outputs)}. All others read topics, and write them anew."""
+"""{job: (kind of its inputs, kind of its outputs)}. All other jobs read topics and rewrite them."""
 
 _SUMS = ("records_in", "bytes_in", "records_out", "bytes_out")
 _OTHERS = ("leader", "servers", "table_uri", "source", "target")

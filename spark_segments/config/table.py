@@ -1,7 +1,7 @@
 """The table of settings: two typed classes with every key's type, default, range, meaning and names.
 
-`TopicConfig` has the settings of a topic, `ServerConfig` those of the jobs. A new setting needs just an entry here.
-Defaults and ranges are those of Kafka 4.0, save file.delete.delay.ms (a day, not a minute, because Spark jobs read a
+`TopicConfig` has the settings of a topic, `ServerConfig` the settings of the jobs. A new setting needs just an entry
+here. Defaults and ranges come from Kafka 4.0, save file.delete.delay.ms (a day, not a minute, because Spark jobs read a
 snapshot for hours). Kafka 4.1 raises the least segment.bytes from 14 to 1 MiB; here it stays.
 """
 

@@ -1,7 +1,7 @@
 """The definition of a setting: its type, its valid values, and how values are read from text and written back.
 
-The types and their texts are those of Kafka's ConfigDef: whole numbers are plain digits (no units), truth values are
-true or false, lists are separated by commas. table.py lists the settings.
+Types and their texts follow Kafka's ConfigDef: whole numbers are plain digits (no units), truth values are true or
+false, lists are separated by commas. table.py lists the settings.
 """
 
 from __future__ import annotations
