@@ -4,8 +4,9 @@ Its jars are those in the wheel deephaven-server (kafka-clients of Confluent 8.3
 downloads: 240 MB, unless --jars has them. Directories that Kafka wrote are imported, served, and read by assignment in
 both isolation levels and in a group, and a time is looked up in each: records and offsets must be those that Kafka's
 own reader says, positions the ends of the log. So it is with a log that ends with a hole. Kafka's
-admin client describes topics, settings, sizes and groups as they are. Its producer is refused, and so is a consumer of
-the new protocol of groups.
+admin client describes topics, settings, sizes and groups as they are, by the calls of Kafka UI and AKHQ, too. What they
+ask for and is not served is an UnsupportedVersionException, after which the rest is answered. Its producer is refused,
+and so is a consumer of the new protocol of groups.
 """
 
 from __future__ import annotations
@@ -114,6 +115,8 @@ def _misdescribed(told: Sequence[str], log: LogDir) -> list[str]:
     """What the admin client was told and is not so, and what it was not told."""
     wanted = {"brokers\t1", f"by id\t{len(log.topics())}", "members\t0", "group\tjava\tEmpty"}
     wanted |= {"refused\tClusterAuthorizationException", "acls\tSecurityDisabledException", f"new protocol\t{_CLASSIC}"}
+    wanted |= {"controller\t1\tnull", f"still\t{len(log.topics())}", f"positions\t{len(log.group('java').positions())}"}
+    wanted |= {f"{what}\tUnsupportedVersionException" for what in ("producers", "quotas", "transactions", "deletion")}
     for name in log.topics():
         topic = log.topic(name)
         for number, (start, end) in topic.offsets().items():

@@ -231,7 +231,8 @@ def test_a_client_sees_the_topics_with_their_ids_and_settings(server: Server, lo
     shown = {name: entry.value for name, entry in future.result(PATIENCE_SECONDS).items()}
     assert shown == log.topic("orders").config.effective()
     [future] = client.describe_configs([ConfigResource(ResourceType.BROKER, "1")]).values()
-    assert future.result(PATIENCE_SECONDS)["auto.create.topics.enable"].value == "false"
+    broker = future.result(PATIENCE_SECONDS)
+    assert {broker[name].value for name in ("auto.create.topics.enable", "delete.topic.enable")} == {"false"}
 
 
 def test_a_partition_has_the_size_of_its_files(tmp_path: Path) -> None:

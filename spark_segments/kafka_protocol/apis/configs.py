@@ -55,6 +55,7 @@ def _broker(call: Call) -> dict[str, tuple[str, int]]:
     return {
         "auto.create.topics.enable": ("false", _TYPES[BOOLEAN]),
         "broker.id": (str(NODE_ID), _TYPES[INT]),
+        "delete.topic.enable": ("false", _TYPES[BOOLEAN]),
         "connections.max.idle.ms": (str(int(limits.idle_seconds * 1000)), _TYPES[LONG]),
         "fetch.max.bytes": (str(limits.response_bytes), _TYPES[INT]),
         "max.connections": (str(limits.connections), _TYPES[INT]),
