@@ -17,6 +17,11 @@ Progress = Callable[[int, int], None]
 _PAUSE_SECONDS = 0.2  # between two looks of a notebook
 
 
+def part_of(progress: Progress | None, before: int, size: int, total: int) -> Progress | None:
+    """The progress of `size` things of `total`, behind those `before`; it may count in another unit."""
+    return None if progress is None else lambda done, all_of_it: progress(before + size * done // all_of_it, total)
+
+
 @contextlib.contextmanager
 def progress_bar(label: str, *, of_bytes: bool = False) -> Iterator[Progress]:
     """A function that takes (done, total) and shows them as a bar: below the cell of a notebook, or on standard error

@@ -23,7 +23,7 @@ from spark_segments.maintenance.compaction.plan import CompactionCandidate, coun
 from spark_segments.maintenance.compaction.round import CleanerSettings
 from spark_segments.maintenance.compaction.round_tasks import ONE_TASK, RoundTasks
 from spark_segments.maintenance.job import Job
-from spark_segments.progress import Progress
+from spark_segments.progress import Progress, part_of
 from spark_segments.quantities import Time
 from spark_segments.storage import Storage
 
@@ -139,7 +139,8 @@ def _run(job: Job, server: ServerConfig, tasks: Sequence[_Task]) -> Iterator[tup
         slice_bytes = tasks[0][0].map_bytes // parts
         many = RoundTasks(slots, slice_bytes, slice_bytes * min(parts, 2), spark)
         clean = partial(_clean_partition, storage, many)
-        results = run_tasks(clean, tasks[:large], at_a_time=1, progress=_progress_after(0, len(tasks), job.progress))
+        progress = part_of(job.progress, 0, large, len(tasks))
+        results = run_tasks(clean, tasks[:large], at_a_time=1, progress=progress)
         yield from zip(tasks, results, strict=False)
     others = tasks[large:]
     at_a_time = None if threads is None else max(1, min(len(others), threads))
@@ -148,9 +149,5 @@ def _run(job: Job, server: ServerConfig, tasks: Sequence[_Task]) -> Iterator[tup
         for settings, candidate in others
     ]
     clean = partial(_clean_partition, storage, ONE_TASK)
-    after = _progress_after(large, len(tasks), job.progress)
-    yield from zip(others, run_tasks(clean, bounded, spark, at_a_time=at_a_time, progress=after), strict=True)
-
-
-def _progress_after(before: int, total: int, progress: Progress | None) -> Progress | None:
-    return None if progress is None else lambda done, _: progress(before + done, total)
+    progress = part_of(job.progress, large, len(others), len(tasks))
+    yield from zip(others, run_tasks(clean, bounded, spark, at_a_time=at_a_time, progress=progress), strict=True)

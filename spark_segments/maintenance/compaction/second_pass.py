@@ -10,7 +10,6 @@ import contextlib
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
 
 from spark_segments.ahead import read_ahead
 from spark_segments.errors import RESTORE
@@ -95,10 +94,8 @@ class SecondPass:
         return done
 
 
-class ReadWindows(Protocol):
-    """Reads windows of a segment."""
-
-    def __call__(self, *, check_crc: bool) -> Iterator[Window]: ...
+ReadWindows = Callable[..., Iterator[Window]]
+"""Reads windows of a segment; `check_crc`: whether it checks their CRCs."""
 
 
 @dataclass(frozen=True, slots=True)

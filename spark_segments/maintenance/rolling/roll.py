@@ -29,7 +29,7 @@ from spark_segments.maintenance.job import Job
 from spark_segments.maintenance.rolling.copies import CopySegments, CopyTask, copied
 from spark_segments.maintenance.rolling.plan import PartitionToRoll, RollPlan, RollRules, plan_roll
 from spark_segments.maintenance.rolling.planned_segments import RolledPartition, plan_segments
-from spark_segments.progress import Progress
+from spark_segments.progress import Progress, part_of
 from spark_segments.quantities import Time
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ def roll(
                 for partition in partitions:
                     job.report.fail(snapshot.topic, partition.partition, error)
             else:
-                _roll_wave(job, wave, _progress_within(progress, done, len(partitions), total))
+                _roll_wave(job, wave, part_of(progress, done, len(partitions), total))
             done += len(partitions)
             if progress is not None:
                 progress(done, total)
@@ -117,13 +117,6 @@ def _planned_anew_if_altered(job: Job, wave: _Wave) -> _Wave:
     plan = plan_roll(snapshot.live, rules, job.now_ms)
     numbers = {partition.partition for partition in wave.partitions}
     return _Wave(snapshot, rules, plan, [again for again in plan.partitions if again.partition in numbers])
-
-
-def _progress_within(progress: Progress | None, before: int, partitions: int, total: int) -> Progress | None:
-    """Progress in partitions, from the progress of one wave's copies."""
-    if progress is None:
-        return None
-    return lambda done, tasks: progress(before + partitions * done // tasks, total)
 
 
 def _roll_wave(job: Job, wave: _Wave, progress: Progress | None) -> None:
