@@ -224,7 +224,7 @@ def export_topics(
                 found=repr(topic_ids[snapshot.topic])[:100],
                 hint="Where a client prints it with + and /, put - and _ in their place, and leave = out",
             )
-        for row in Partition.of_table(snapshot.partitions):
+        for row in snapshot.partition_rows:
             name = f"{snapshot.topic}-{row.partition}"
             if name in there and target.list(name):
                 raise LogDirError(
@@ -260,7 +260,7 @@ class _Export:
     ) -> None:
         """Writes the partition directories, and adds to the checkpoints and the report."""
         storage, target, topic, topic_id = self.storage, self.target, self.snapshot.topic, self.topic_id
-        partitions = Partition.of_table(self.snapshot.partitions)
+        partitions = self.snapshot.partition_rows
         if topic_id is not None:
             partitions = [
                 dataclasses.replace(row, leader_epoch=0, leader_epochs=((0, row.log_start_offset),))

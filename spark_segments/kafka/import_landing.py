@@ -31,7 +31,7 @@ class Landing:
     first_dirty_offsets: dict[int, int] = field(init=False)
 
     def __post_init__(self) -> None:
-        rows = Partition.of_table(self.before.partitions)
+        rows = self.before.partition_rows
         self.first_dirty_offsets = {row.partition: row.first_dirty_offset for row in rows}
 
     def commit(
@@ -48,7 +48,7 @@ class Landing:
             replaced: list[Segment] = []
             rows = []
             holes.clear()
-            for theirs in Partition.of_table(self.kafka.partitions):
+            for theirs in self.kafka.partition_rows:
                 if theirs.partition not in partitions:
                     continue
                 mine = [copy for copy in copies if copy[1].partition == theirs.partition]

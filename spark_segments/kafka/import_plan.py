@@ -19,7 +19,7 @@ from spark_segments.format.sidecars.checkpoints import CLEANER_OFFSETS_FILE, REP
 from spark_segments.format.sidecars.txn_index import AbortedTransactions
 from spark_segments.kafka.directory import KafkaDirectory, KafkaSnapshot
 from spark_segments.kafka.partition import ZERO_TOPIC_ID
-from spark_segments.log import History, Partition, Segment, SegmentFile, Snapshot
+from spark_segments.log import History, Segment, SegmentFile, Snapshot
 from spark_segments.storage import Storage
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ def compare_with_kafka(
             found=kafka.topic_id,
             hint=_HINT,
         )
-    numbers = [row.partition for row in Partition.of_table(kafka.partitions)]
+    numbers = [row.partition for row in kafka.partition_rows]
     numbers = [number for number in numbers if number < current.partitions.num_rows]  # others are new
     pairs = [
         (History.of(current, storage, number), _history_from(kafka, source, number, scanned_from.get(number, 0)))

@@ -201,7 +201,7 @@ class TopicImport:
             return {}
         return {
             row.partition: Copied(row, tuple(current.live_of(row.partition)), scan_all=row.partition in self.whole)
-            for row in Partition.of_table(current.partitions)
+            for row in current.partition_rows
         }
 
     def _planned(self, recovery: Recovery, current: Snapshot | None) -> Landing | None:
@@ -241,7 +241,7 @@ class TopicImport:
         """The snapshot with the partitions that may be imported. Raises where a partition may not."""
         kafka, storage = recovery.snapshot, self.source.storage
         kept = []
-        for row in Partition.of_table(kafka.partitions):
+        for row in kafka.partition_rows:
             with self._unless_changed(recovery.partitions[row.partition]):
                 if not self.as_broker:
                     for cut in kafka.report.cuts:
@@ -287,7 +287,7 @@ class TopicImport:
         scanned_from = {number: partition.scanned_from for number, partition in recovery.partitions.items()}
         storage = self.manifest.storage
         results = compare_with_kafka(self.source.storage, storage, current, kafka, scanned_from, self.spark)
-        new = {row.partition for row in Partition.of_table(kafka.partitions)} - results.keys()
+        new = {row.partition for row in kafka.partition_rows} - results.keys()
         good = dict.fromkeys(new, History.SAME)  # nothing of them is here
         for number, (check, comparison) in results.items():
             with self._unless_changed(recovery.partitions[number]):
@@ -363,7 +363,7 @@ def _check_offsets(storage: Storage, row: Segment) -> None:
 
 def _empty_partitions(kafka: KafkaSnapshot, topic_id: str, first: int) -> list[Partition]:
     """Partitions from number `first` on, each empty at Kafka's log start; partitions of other brokers begin at 0."""
-    starts = {row.partition: row.log_start_offset for row in Partition.of_table(kafka.partitions)}
+    starts = {row.partition: row.log_start_offset for row in kafka.partition_rows}
     rows = []
     for number in range(first, max(starts, default=-1) + 1):
         start = starts.get(number, 0)

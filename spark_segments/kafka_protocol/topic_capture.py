@@ -136,7 +136,7 @@ class TopicCapture:
                 markers_ms,
                 last_batches.get(row.partition),
             )
-            for row in Partition.of_table(current.partitions)
+            for row in current.partition_rows
             if row.partition in self._topic.leaders
         }
         self._copy()

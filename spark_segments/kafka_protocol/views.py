@@ -53,7 +53,7 @@ class ServedTopic:
     def __init__(self, log: LogDirectory, snapshot: Snapshot, read_ahead: ReadAhead) -> None:
         self._log = log
         self.snapshot = snapshot
-        self.partitions: dict[int, Partition] = {row.partition: row for row in Partition.of_table(snapshot.partitions)}
+        self.partitions: dict[int, Partition] = {row.partition: row for row in snapshot.partition_rows}
         self._read_ahead = read_ahead
         self._logs: dict[int, PartitionLog] = {}
 

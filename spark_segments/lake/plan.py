@@ -13,7 +13,7 @@ from spark_segments.config import READ_COMMITTED, TopicConfig
 from spark_segments.errors import LogDirError
 from spark_segments.lake.rows import FromOffsets, Rule, StillThere
 from spark_segments.lake.table_format import DataFile, TablePositions, TableSettings
-from spark_segments.log import Eras, Operation, Part, Partition, PartitionState, Selection, Snapshot
+from spark_segments.log import Eras, Operation, Part, PartitionState, Selection, Snapshot
 
 if TYPE_CHECKING:
     from spark_segments.log.reading.scan import Offsets
@@ -145,9 +145,7 @@ def what_happened(topic: TopicSince, before: TablePositions | None, now_ms: int,
     if before.topic_id != snapshot.topic_id:
         return OTHER_TOPIC
     bounds = snapshot.offset_bounds()
-    states = {
-        row.partition: PartitionState.of_row(snapshot.topic_id, row) for row in Partition.of_table(snapshot.partitions)
-    }
+    states = {row.partition: PartitionState.of_row(snapshot.topic_id, row) for row in snapshot.partition_rows}
     for number, position in before.positions.items():
         loss = position.loss_in(states[number], (snapshot.topic, number), "the table")
         if loss is not None and not loss.is_deletion:

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from spark_segments.config import READ_COMMITTED
-from spark_segments.log import Eras, LeaderEpochs, Partition, Position, Snapshot
+from spark_segments.log import Eras, LeaderEpochs, Position, Snapshot
 from spark_segments.storage import Storage
 
 DAY = "day"
@@ -71,7 +71,7 @@ class TablePositions:
         """The positions of a table that has all that may be read of a snapshot, up to `ends` where they are given."""
         bounds = snapshot.offset_bounds(READ_COMMITTED)
         ends = {number: end for number, (_, end) in bounds.items()} if ends is None else ends
-        epochs = {row.partition: LeaderEpochs.of(row) for row in Partition.of_table(snapshot.partitions)}
+        epochs = {row.partition: LeaderEpochs.of(row) for row in snapshot.partition_rows}
         positions = {
             number: Position(end, snapshot.topic_id, epochs[number].before(end)) for number, end in ends.items()
         }

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from spark_segments.errors import DivergedLogError
 from spark_segments.execution import run_tasks
-from spark_segments.log import History, LeaderEpochs, Partition, Snapshot
+from spark_segments.log import History, LeaderEpochs, Snapshot
 from spark_segments.storage import Storage
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def foreign_tails(copy: Copy, leader: Copy, spark: SparkSession | None = None) -
     two are not copies of one topic, CorruptBatchError where a file is damaged.
     """
     check_same_topic(copy.snapshot, leader.snapshot)
-    rows = Partition.of_table(copy.snapshot.partitions)
+    rows = copy.snapshot.partition_rows
     count = leader.snapshot.partitions.num_rows
     pairs = [
         (
@@ -84,8 +84,8 @@ def _seems_parted(follower: Snapshot, leader: Snapshot) -> bool:
         return True
     if follower.partitions.column("leader_epochs").equals(leader.partitions.column("leader_epochs")):
         return False
-    theirs = {row.partition: LeaderEpochs.of(row) for row in Partition.of_table(leader.partitions)}
-    for row in Partition.of_table(follower.partitions):
+    theirs = {row.partition: LeaderEpochs.of(row) for row in leader.partition_rows}
+    for row in follower.partition_rows:
         ours, others = LeaderEpochs.of(row), theirs.get(row.partition)
         if others is not None and ours.difference(others, row.log_start_offset, row.log_end_offset) is not None:
             return True

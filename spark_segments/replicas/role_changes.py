@@ -33,7 +33,7 @@ def check_former(here: Snapshot, theirs: Snapshot, token: str | None, *, force: 
 
 def leader_epochs(snapshot: Snapshot) -> dict[int, tuple[int, int]]:
     """{partition: (its last leader epoch, the offset from which on)}"""
-    return {row.partition: LeaderEpochs.of(row).entries[-1] for row in Partition.of_table(snapshot.partitions)}
+    return {row.partition: LeaderEpochs.of(row).entries[-1] for row in snapshot.partition_rows}
 
 
 def least_epochs(here: Snapshot, theirs: Snapshot | None, token: str | None) -> dict[int, int]:
@@ -48,7 +48,7 @@ def least_epochs(here: Snapshot, theirs: Snapshot | None, token: str | None) -> 
 def partitions_in_new_epochs(here: Snapshot, least_epochs: Mapping[int, int]) -> list[Partition]:
     """The rows of a topic's partitions in the leader epochs that a promotion gives them, each from its log end on."""
     rows = []
-    for row in Partition.of_table(here.partitions):
+    for row in here.partition_rows:
         epochs = LeaderEpochs.of(row)
         epoch = max(epochs.entries[-1][0] + 1, row.leader_epoch + 1, least_epochs.get(row.partition, 0))
         entries = epochs.followed_by(epoch, row.log_end_offset).entries

@@ -71,7 +71,7 @@ class Commit:
         Callers answer from the commit. Another look at the log could fail, and a commit that happened must not look
         like a failure.
         """
-        rows = Partition.of_table(self.snapshot_before.partitions)
+        rows = self.snapshot_before.partition_rows
         if self.change is not None:
             rows += Partition.of_table(Partition.raised(self.change.partitions))
         return {row.partition: (row.log_start_offset, row.log_end_offset) for row in rows}

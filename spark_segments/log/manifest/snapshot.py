@@ -187,6 +187,11 @@ class Snapshot:
         """As `live_table`, as values."""
         return Segment.of_table(self.live_table(partition))
 
+    @property
+    def partition_rows(self) -> list[Partition]:
+        """The rows of all partitions, as values."""
+        return Partition.of_table(self.partitions)
+
     def partition(self, number: int) -> Partition:
         """A partition's row. Raises UnknownTopicError where the topic has no such partition."""
         row = self.partitions.filter(pc.equal(self.partitions.column("partition"), number))

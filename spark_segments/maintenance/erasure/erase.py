@@ -23,7 +23,7 @@ from spark_segments.log.appending.append import append
 from spark_segments.log.directory import LogDirectory
 from spark_segments.log.manifest.change import Change
 from spark_segments.log.manifest.operation import Operation
-from spark_segments.log.manifest.rows import OUT_OF_LOG, Partition, Segment
+from spark_segments.log.manifest.rows import OUT_OF_LOG, Segment
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.manifest.states import Erasure
 from spark_segments.log.manifest.swap import RowSwap
@@ -261,7 +261,7 @@ class _Erasure:
     ) -> None:
         """Rewrites segments by partition, then copies runs. What another job has replaced meanwhile stays."""
         job = self.job
-        epochs = {row.partition: LeaderEpochs.of(row) for row in Partition.of_table(snapshot.partitions)}
+        epochs = {row.partition: LeaderEpochs.of(row) for row in snapshot.partition_rows}
         rewrite = EraseFromSegment(job.storage, self.topic, job.config(snapshot), epochs)
         tasks = [(segment, self.ends[segment.partition]) for segment in holding]
         for partition, done in _by_partition(job.run(rewrite, tasks)):

@@ -176,8 +176,8 @@ class _Restore:
 
 def _lines(bounds: Mapping[int, tuple[int, int]], wanted: Snapshot, before: Snapshot) -> Iterator[dict[str, Any]]:
     """A line for each partition: its offsets after the restore, what leaves the log, and what returns to it."""
-    then = {row.partition: row.log_end_offset for row in Partition.of_table(wanted.partitions)}
-    now = {row.partition: row for row in Partition.of_table(before.partitions)}
+    then = {row.partition: row.log_end_offset for row in wanted.partition_rows}
+    now = {row.partition: row for row in before.partition_rows}
     for number, (start, end) in bounds.items():
         line: dict[str, Any] = {"partition": number, "action": Operation.RESTORE}
         line |= {"log_start_offset": start, "log_end_offset": end}
@@ -265,10 +265,10 @@ def _as_they_are(current: Snapshot, rows: pa.Table) -> pa.Array:
 
 def _partitions_again(wanted: Snapshot, current: Snapshot) -> list[Partition]:
     """All partitions as they were at that version, with the present log ends and leader epochs."""
-    before = {row.partition: row for row in Partition.of_table(wanted.partitions)}
+    before = {row.partition: row for row in wanted.partition_rows}
     filled = set(pc.unique(wanted.live.column("partition")).to_pylist())
     rows = []
-    for now in Partition.of_table(current.partitions):
+    for now in current.partition_rows:
         then, end = before.get(now.partition), now.log_end_offset
         if then is None or now.partition not in filled:  # it held nothing, and its offsets are not given out again
             rows.append(dataclasses.replace(now, log_start_offset=end, first_dirty_offset=end, last_stable_offset=end))

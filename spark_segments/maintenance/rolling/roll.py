@@ -19,7 +19,7 @@ from spark_segments.errors import SegmentsError
 from spark_segments.execution import in_bins, task_slots, try_tasks
 from spark_segments.extensions import observed
 from spark_segments.log.directory import LogDirectory
-from spark_segments.log.manifest.rows import Partition, Segment
+from spark_segments.log.manifest.rows import Segment
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.manifest.swap import RowSwap
 from spark_segments.log.report import Report
@@ -182,10 +182,7 @@ def _copied(
     job: Job, wave: _Wave, rolled: Sequence[RolledPartition], progress: Progress | None
 ) -> list[RolledPartition]:
     """The partitions, with their segments written out. Partitions that fail are noted and left out."""
-    epochs = {
-        row.partition: LeaderEpochs.of_copies(wave.snapshot, row)
-        for row in Partition.of_table(wave.snapshot.partitions)
-    }
+    epochs = {row.partition: LeaderEpochs.of_copies(wave.snapshot, row) for row in wave.snapshot.partition_rows}
     copies = [
         CopyTask(planned, epochs[partition.partition])
         for partition in rolled

@@ -95,7 +95,7 @@ class DeepLook:
 
     def _waves(self) -> Iterator[dict[int, Partition]]:
         """The partitions, as many at a time as have SEGMENTS_A_WAVE live segments; a single one may have more."""
-        rows = Partition.of_table(self.snapshot.partitions)
+        rows = self.snapshot.partition_rows
         sizes = {row.partition: self.snapshot.live_table(row.partition).num_rows for row in rows}
         waves = in_bins(
             rows,
@@ -207,9 +207,7 @@ class DeepLook:
         bad += [
             (row, ((row.base_offset, row.next_offset),)) for row in self.gone if not topic.log.storage.exists(row.path)
         ]
-        epochs = {
-            row.partition: LeaderEpochs(row.leader_epochs) for row in Partition.of_table(self.snapshot.partitions)
-        }
+        epochs = {row.partition: LeaderEpochs(row.leader_epochs) for row in self.snapshot.partition_rows}
         tasks = [CutTask(topic.name, segment, lost, epochs[segment.partition], limits) for segment, lost in bad]
         manifest = topic.log.manifest(topic.name)
         for task, after in zip(tasks, run_tasks(partial(cut_out, topic.log.storage), tasks, topic.spark), strict=True):

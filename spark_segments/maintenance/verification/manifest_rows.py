@@ -48,7 +48,7 @@ _SUFFIXES = {
 
 def check_rows(snapshot: Snapshot, findings: Findings) -> None:
     """Checks the invariants that hold between the rows of a managed topic."""
-    partitions = Partition.of_table(snapshot.partitions)
+    partitions = snapshot.partition_rows
     numbers = [row.partition for row in partitions]
     if numbers != list(range(len(numbers))):
         findings.add(
