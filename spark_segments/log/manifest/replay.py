@@ -29,7 +29,7 @@ from spark_segments.log.manifest.manifest import Manifest
 from spark_segments.log.manifest.operation import Operation
 from spark_segments.log.manifest.role import Role, SourceVersion
 from spark_segments.log.manifest.row_files import RowFile, concat
-from spark_segments.log.manifest.rows import SEGMENT_SCHEMA, Partition, Segment, removed_rows
+from spark_segments.log.manifest.rows import SEGMENT_SCHEMA, Partition, Segment, in_states, removed_rows
 from spark_segments.log.manifest.schemas import KIND, SEGMENT_KIND, TOPIC_KIND
 from spark_segments.log.manifest.snapshot import Snapshot, live_rows
 from spark_segments.log.manifest.states import ERASURES, Erasure, log_states, other_states
@@ -115,7 +115,7 @@ class FollowerVersion:
         usable = _with_paths(usable, origins(usable.column("path"), live.column("path")))
         missing = live.filter(pc.invert(pc.is_in(Segment.keys(live), Segment.keys(usable).combine_chunks())))
         paths = missing.column("path")
-        deleting = rows.filter(pc.equal(rows.column("state"), Segment.DELETING)).column("path")
+        deleting = in_states(rows, Segment.DELETING).column("path")
         used = pc.is_in(paths, origins(deleting, live.column("path")).combine_chunks())
         if self.has_led(leader.snapshot):
             return missing, set(paths.to_pylist())
@@ -153,7 +153,7 @@ class FollowerVersion:
         new_erasures, erasures = _erasures(version, None if fresh else before)
         removed = removed_rows(leaving, now_ms)
         if new_erasures:
-            out = pa.concat_tables([removed, here.filter(pc.equal(here.column("state"), Segment.REMOVED))])
+            out = pa.concat_tables([removed, in_states(here, Segment.REMOVED)])
             by_history = any(erasure.history for erasure in new_erasures)
             removed = _gone_as_at_leader(out, version.source.read(among), leaving.num_rows, by_history=by_history)
         replaced = pa.concat_tables([moved.filter(changed), removed])
@@ -281,7 +281,7 @@ def _usable(rows: pa.Table) -> pa.Table:
     in_log = live_rows(rows)
     if in_log.num_rows == rows.num_rows:
         return rows
-    return pa.concat_tables([in_log, rows.filter(pc.equal(rows.column("state"), Segment.REMOVED))]).combine_chunks()
+    return pa.concat_tables([in_log, in_states(rows, Segment.REMOVED)]).combine_chunks()
 
 
 def origins(paths: pa.ChunkedArray, leader_paths: pa.ChunkedArray) -> pa.ChunkedArray:

@@ -285,6 +285,11 @@ OUT_OF_LOG = (Segment.REMOVED, Segment.DELETING)
 STATES = (Segment.CHUNK, Segment.SEALED, *OUT_OF_LOG)
 
 
+def in_states(rows: pa.Table, *states: str) -> pa.Table:
+    """The rows of segments that are in one of these states."""
+    return rows.filter(pc.is_in(rows.column("state"), pa.array(states, pa.string())))
+
+
 def removed_rows(segments: pa.Table, removed_ms: int) -> pa.Table:
     """The same rows once they have left the log.
 

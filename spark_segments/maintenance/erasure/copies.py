@@ -8,13 +8,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_segments.config import topic_config
 from spark_segments.log.directory import LogDirectory
 from spark_segments.log.manifest.change import ORPHAN_AGE_MS
-from spark_segments.log.manifest.rows import OUT_OF_LOG, Segment
+from spark_segments.log.manifest.rows import OUT_OF_LOG, Segment, in_states
 from spark_segments.log.manifest.snapshot import in_log_order
 from spark_segments.maintenance.erasure.search import search, unnamed_runs
 from spark_segments.maintenance.explanation.explain import explain_record
@@ -101,7 +100,7 @@ def key_account(
     store_ms = log.storage.now_ms() if not log.is_kafka else snapshot.committed_ms
     now_ms = store_ms if now_ms is None else now_ms
     rows = in_log_order(all_rows(snapshot))
-    removed = rows.filter(pc.is_in(rows.column("state"), pa.array(OUT_OF_LOG, pa.string())))
+    removed = in_states(rows, *OUT_OF_LOG)
     deleted_ms = np.maximum(vacuum_moments(removed, config, deleted_topics(log, snapshot)), now_ms).tolist()
     moments: dict[str, int] = defaultdict(int)  # by path: the last row of a shared object lets its file go
     for path, moment in zip(removed.column("path").to_pylist(), deleted_ms, strict=True):

@@ -23,7 +23,7 @@ from spark_segments.log.appending.append import append
 from spark_segments.log.directory import LogDirectory
 from spark_segments.log.manifest.change import Change
 from spark_segments.log.manifest.operation import Operation
-from spark_segments.log.manifest.rows import OUT_OF_LOG, Segment
+from spark_segments.log.manifest.rows import OUT_OF_LOG, Segment, in_states
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.manifest.states import Erasure
 from spark_segments.log.manifest.swap import RowSwap
@@ -172,7 +172,7 @@ class _Erasure:
         self._search(live)
         objects = {segment.path for segment in live if segment.is_shared}
         rows = all_rows(snapshot)
-        out = Segment.of_table(rows.filter(pc.is_in(rows.column("state"), pa.array(OUT_OF_LOG, pa.string()))))
+        out = Segment.of_table(in_states(rows, *OUT_OF_LOG))
         gone = [segment for segment in out if segment.path in objects]
         holding = [segment for segment in live if self._has_any(segment)]
         emptied = {segment.path for segment in holding if segment.is_shared}
@@ -322,8 +322,7 @@ class _Erasure:
 
 def _waiting(snapshot: Snapshot) -> pa.Table:
     """Removed rows that no vacuum has begun to delete, also rows of deleted topics of this name."""
-    rows = all_rows(snapshot)
-    return rows.filter(pc.equal(rows.column("state"), Segment.REMOVED))
+    return in_states(all_rows(snapshot), Segment.REMOVED)
 
 
 def _place(segment: Segment) -> Place:

@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from spark_segments.config import TopicConfig, server_config, topic_config
 from spark_segments.errors import InvalidOptionError
 from spark_segments.log.directory import LogDirectory
-from spark_segments.log.manifest.rows import OUT_OF_LOG, Partition, Segment
+from spark_segments.log.manifest.rows import OUT_OF_LOG, Partition, Segment, in_states
 from spark_segments.log.manifest.snapshot import SegmentRows, Snapshot
 from spark_segments.log.manifest.states import Hole
 from spark_segments.maintenance.explanation.record_explanation import (
@@ -123,9 +123,7 @@ def _explained(snapshot: Snapshot, config: TopicConfig, made: Explanation, *, cl
         return dataclasses.replace(made, state=RecordState.GONE)
     # All partitions stay, because the plans know them by their places, but only this partition has rows.
     of_partition = dataclasses.replace(snapshot, source=SegmentRows(snapshot.load_segments({made.partition})))
-    removed = _that_have(
-        of_partition.segments.filter(pc.is_in(of_partition.segments.column("state"), pa.array(OUT_OF_LOG))), offset
-    )
+    removed = _that_have(in_states(of_partition.segments, *OUT_OF_LOG), offset)
     moments = vacuum_moments(removed, config)
     freed_ms = max(now_ms, int(moments.max(initial=0)))
     if _that_have(of_partition.live, offset).num_rows:

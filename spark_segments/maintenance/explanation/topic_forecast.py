@@ -15,10 +15,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_segments.config import TopicConfig
-from spark_segments.log.manifest.rows import OUT_OF_LOG, Segment
+from spark_segments.log.manifest.rows import OUT_OF_LOG, Segment, in_states
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.maintenance.compaction.plan import CompactionCandidate, plan_compaction
-from spark_segments.maintenance.retention.plan import REASONS, newest_ms, plan_retention
+from spark_segments.maintenance.retention.plan import REASONS, is_sealed, newest_ms, plan_retention
 from spark_segments.maintenance.rolling.plan import PartitionToRoll, RollRules, plan_roll
 
 NEVER = np.iinfo(np.int64).max
@@ -58,13 +58,12 @@ def forecast_topic(snapshot: Snapshot, config: TopicConfig, now_ms: int) -> Topi
     count = partitions.num_rows
     live = _by_row(snapshot.live, partitions)
     owner = live.column("partition").to_numpy()
-    sealed = live.column("state").to_numpy(zero_copy_only=False) == Segment.SEALED
+    sealed = is_sealed(live)
     expired = plan_retention(live, partitions.column("log_start_offset").to_numpy(), config, now_ms)
     going = {int(row): REASONS[reason] for row, reason in zip(expired.rows, expired.reason, strict=True)}
     rules, numbers = RollRules.of(snapshot.topic_id, config), _numbers(partitions, "partition")
     rolls = plan_roll(snapshot.live, rules, now_ms).partitions  # the jitter goes by the partition's number
-    is_removed = pc.is_in(snapshot.segments.column("state"), pa.array(OUT_OF_LOG))
-    removed = _by_row(snapshot.segments.filter(is_removed), partitions)
+    removed = _by_row(in_states(snapshot.segments, *OUT_OF_LOG), partitions)
     gone_owner = removed.column("partition").to_numpy()
     candidates = plan_compaction(live, partitions, config, now_ms) if config.compact else []
     vacuum_ms = np.full(count, NEVER)

@@ -29,9 +29,9 @@ from spark_segments.log.manifest.delta.delta_rs import CommitFailedError, Versio
 from spark_segments.log.manifest.manifest import Manifest
 from spark_segments.log.manifest.recovery_copy import write_recovery_copy
 from spark_segments.log.manifest.row_files import FileChange
-from spark_segments.log.manifest.rows import OUT_OF_LOG, PARTITION_SCHEMA, SEGMENT_SCHEMA, Segment
+from spark_segments.log.manifest.rows import OUT_OF_LOG, PARTITION_SCHEMA, SEGMENT_SCHEMA, Segment, in_states
 from spark_segments.log.manifest.schemas import PARTITION_KIND, SEGMENT_KIND, TOPIC_KIND, TRANSACTION_KIND
-from spark_segments.log.manifest.snapshot import SegmentRows, Snapshot, in_log_order
+from spark_segments.log.manifest.snapshot import SegmentRows, Snapshot, in_log_order, live_rows
 from spark_segments.log.manifest.topic_log import delta_transactions
 from spark_segments.log.manifest.topic_row import TopicRow, topic_table
 from spark_segments.log.manifest.transaction import transactions_table
@@ -91,8 +91,7 @@ def rebuild_manifest(log: LogDirectory, topic: str, *, dry_run: bool = False) ->
 def _commit(log: LogDirectory, manifest: Manifest, known: KnownTopic, topic_id: str, version: int) -> None:
     snapshot = known.snapshot
     rows = snapshot.source.read(None)
-    is_out = pc.is_in(rows.column("state"), pa.array(OUT_OF_LOG))
-    live, removed = rows.filter(pc.invert(is_out)), rows.filter(is_out)
+    live, removed = live_rows(rows), in_states(rows, *OUT_OF_LOG)
     topic, partitions = snapshot.topic_row, snapshot.partitions
     if topic_id != snapshot.topic_id:
         live, partitions = _with_id(live, SEGMENT_SCHEMA, topic_id), _with_id(partitions, PARTITION_SCHEMA, topic_id)

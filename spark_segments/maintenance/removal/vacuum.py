@@ -43,6 +43,7 @@ from spark_segments.log.manifest.rows import (
     OUT_OF_LOG,
     SEGMENT_SCHEMA,
     Segment,
+    in_states,
     normal_paths,
     shared_directory,
     with_column,
@@ -136,7 +137,7 @@ def expired_rows(
 
     `deleted_topics`: by topic id, the configuration of deleted topics. Rows of all other topics go by `config`.
     """
-    removed = rows.filter(pc.is_in(rows.column("state"), pa.array(OUT_OF_LOG)))
+    removed = in_states(rows, *OUT_OF_LOG)
     removed_ms = removed.column("removed_ms")
     delay = pa.scalar(config.file_delete_delay_ms, pa.int64())
     for topic_id, its_config in (deleted_topics or {}).items():
@@ -341,7 +342,7 @@ def _claim(job: Job, manifest: Manifest, latest: tuple[TableState, pa.Table]) ->
 
     done = _despite_others(claim)
     rows = seen[0] if done.change is None else _latest_rows(manifest)[1]
-    return in_log_order(rows.filter(pc.equal(rows.column("state"), Segment.DELETING))), rows
+    return in_log_order(in_states(rows, Segment.DELETING)), rows
 
 
 def _drop(manifest: Manifest, rows: pa.Table) -> None:

@@ -19,7 +19,7 @@ from spark_segments.format.layout import BATCH_OVERHEAD
 from spark_segments.format.rolling import segment_jitter_ms
 from spark_segments.format.sidecars.fields import MAX_RELATIVE_OFFSET
 from spark_segments.format.sidecars.index import OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES
-from spark_segments.log.manifest.rows import Segment
+from spark_segments.log.manifest.rows import Segment, in_states
 
 SEGMENT_BYTES = "segment.bytes"
 SEGMENT_MS = "segment.ms"
@@ -122,7 +122,7 @@ class RollPlan:
 
 def plan_roll(live: pa.Table, rules: RollRules, now_ms: int) -> RollPlan:
     """Which partitions have something to roll or merge at `now_ms`. `live`: rows sorted by partition and offset."""
-    chunks = live.filter(pc.equal(live.column("state"), Segment.CHUNK)).combine_chunks()
+    chunks = in_states(live, Segment.CHUNK).combine_chunks()
     if chunks.num_rows == 0:
         return RollPlan(chunks, [])
     partition = chunks.column("partition").to_numpy()
