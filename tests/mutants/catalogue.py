@@ -448,7 +448,7 @@ MUTANTS = (
         "maintenance/removal/vacuum.py",
         "    done = _despite_others(claim)\n"
         "    rows = seen[0] if done.change is None else _latest_rows(manifest)[1]\n"
-        '    return in_log_order(rows.filter(pc.equal(rows.column("state"), Segment.DELETING))), rows\n',
+        "    return in_log_order(in_states(rows, Segment.DELETING)), rows\n",
         "    latest, rows = _latest_rows(manifest)\n"
         "    return in_log_order(_expired(job, latest.snapshot, rows)), rows\n",
         "tests/maintenance/test_vacuum.py::test_a_crash_leaves_rows_that_say_what_is_to_be_done",
