@@ -56,30 +56,29 @@ def forecast_topic(snapshot: Snapshot, config: TopicConfig, now_ms: int) -> Topi
     """Asks the jobs' plans about every partition of a topic."""
     partitions = snapshot.partitions
     count = partitions.num_rows
-    live = _by_row(snapshot.live, partitions)
-    owner = live.column("partition").to_numpy()
-    sealed = is_sealed(live)
-    expired = plan_retention(live, partitions.column("log_start_offset").to_numpy(), config, now_ms)
+    rows = _by_row(snapshot.live, partitions)
+    live = _Live(rows, rows.column("partition").to_numpy(), is_sealed(rows), partitions, config)
+    expired = plan_retention(rows, live.of_partitions("log_start_offset"), config, now_ms)
     going = {int(row): REASONS[reason] for row, reason in zip(expired.rows, expired.reason, strict=True)}
-    rules, numbers = RollRules.of(snapshot.topic_id, config), _numbers(partitions, "partition")
+    rules, numbers = RollRules.of(snapshot.topic_id, config), live.of_partitions("partition")
     rolls = plan_roll(snapshot.live, rules, now_ms).partitions  # the jitter goes by the partition's number
     removed = _by_row(in_states(snapshot.segments, *OUT_OF_LOG), partitions)
     gone_owner = removed.column("partition").to_numpy()
-    candidates = plan_compaction(live, partitions, config, now_ms) if config.compact else []
+    candidates = plan_compaction(rows, partitions, config, now_ms) if config.compact else []
     vacuum_ms = np.full(count, NEVER)
     np.minimum.at(vacuum_ms, gone_owner, vacuum_moments(removed, config))
     return TopicForecast(
-        owner,
+        live.owner,
         going,
-        _retain_ms(live, owner, sealed, expired.rows, config),
-        _retain_bytes(live, owner, sealed, count, config),
-        _cleanable_ms(live, owner, sealed, partitions, config),
+        live.retain_ms(expired.rows),
+        live.retain_bytes(),
+        live.cleanable_ms(),
         {int(np.searchsorted(numbers, roll.partition)): roll for roll in rolls},
-        _idle_ms(live, owner, sealed, numbers, rules),
+        live.idle_ms(rules),
         {candidate.partition: candidate for candidate in candidates},
-        _max_lag_ms(live, owner, sealed, candidates, count, config),
+        live.max_lag_ms(candidates),
         np.bincount(gone_owner, minlength=count),
-        np.bincount(gone_owner, _numbers(removed, "log_bytes"), minlength=count).astype(np.int64),
+        np.bincount(gone_owner, removed.column("log_bytes").to_numpy(), minlength=count).astype(np.int64),
         vacuum_ms,
     )
 
@@ -91,88 +90,93 @@ def _by_row(segments: pa.Table, partitions: pa.Table) -> pa.Table:
     return segments.set_column(place, segments.schema.field(place), rows)
 
 
-def _retain_ms(
-    live: pa.Table, owner: np.ndarray, sealed: np.ndarray, expired: np.ndarray, config: TopicConfig
-) -> np.ndarray:
-    """When retention.ms removes each segment: not before its own moment, nor before that of any segment before it."""
-    moments = np.full(live.num_rows, NEVER)
-    if not config.delete or config.retention_ms < 0:
+@dataclass(frozen=True, slots=True)
+class _Live:
+    """The live rows of a topic, sorted, the row of each one's partition, and which of them are sealed."""
+
+    rows: pa.Table
+    owner: np.ndarray
+    sealed: np.ndarray
+    partitions: pa.Table
+    config: TopicConfig
+
+    def numbers(self, name: str) -> np.ndarray:
+        values: np.ndarray = self.rows.column(name).to_numpy()
+        return values
+
+    def of_partitions(self, name: str) -> np.ndarray:
+        values: np.ndarray = self.partitions.column(name).to_numpy()
+        return values
+
+    def _never(self) -> np.ndarray:
+        return np.full(self.rows.num_rows, NEVER)
+
+    def retain_ms(self, expired: np.ndarray) -> np.ndarray:
+        """When retention.ms removes each segment: not before its own moment, nor before that of any before it."""
+        if not self.config.delete or self.config.retention_ms < 0:
+            return self._never()
+        waits = self.sealed.copy()
+        waits[expired] = False
+        return self._moments(np.flatnonzero(waits), self.config.retention_ms, self._never())
+
+    def _moments(self, rows: np.ndarray, wait_ms: int, moments: np.ndarray) -> np.ndarray:
+        """`moments` with those of `rows`: `wait_ms` after the largest timestamp of a segment and of all before it."""
+        own = later(newest_ms(self.rows)[rows], wait_ms)
+        for start, end in _runs(self.owner[rows]):
+            own[start:end] = np.maximum.accumulate(own[start:end])
+        moments[rows] = own
         return moments
-    waits = sealed.copy()
-    waits[expired] = False
-    rows = np.flatnonzero(waits)
-    own = later(newest_ms(live)[rows], config.retention_ms)
-    for start, end in _runs(owner[rows]):
-        own[start:end] = np.maximum.accumulate(own[start:end])
-    moments[rows] = own
-    return moments
 
+    def retain_bytes(self) -> np.ndarray:
+        """How much must be appended until retention.bytes are left without a segment and all before it."""
+        grows, most_bytes = self._never(), self.config.retention_bytes
+        if not self.config.delete or most_bytes < 0:
+            return grows
+        log_bytes = self.numbers("log_bytes")
+        total = np.bincount(self.owner, log_bytes, minlength=self.partitions.num_rows).astype(np.int64)
+        for start, end in _runs(self.owner):
+            left = total[self.owner[start]] - np.cumsum(log_bytes[start:end])
+            grows[start:end] = np.maximum(most_bytes - left, 0)
+        return np.where(self.sealed, grows, NEVER)
 
-def _retain_bytes(live: pa.Table, owner: np.ndarray, sealed: np.ndarray, count: int, config: TopicConfig) -> np.ndarray:
-    """How much must be appended until retention.bytes are left without a segment and all before it."""
-    grows = np.full(live.num_rows, NEVER)
-    if not config.delete or config.retention_bytes < 0:
-        return grows
-    log_bytes = _numbers(live, "log_bytes")
-    total = np.bincount(owner, log_bytes, minlength=count).astype(np.int64)
-    for start, end in _runs(owner):
-        left = total[owner[start]] - np.cumsum(log_bytes[start:end])
-        grows[start:end] = np.maximum(config.retention_bytes - left, 0)
-    return np.where(sealed, grows, NEVER)
-
-
-def _idle_ms(
-    live: pa.Table, owner: np.ndarray, sealed: np.ndarray, numbers: np.ndarray, rules: RollRules
-) -> np.ndarray:
-    """When the clock rolls each active segment: see `plan_roll`. `numbers`: of the partitions, by row."""
-    moments = np.full(len(numbers), NEVER)
-    chunks = np.flatnonzero(~sealed)
-    base = np.zeros(len(numbers), np.int64)
-    base[owner[chunks[::-1]]] = _numbers(live, "base_offset")[chunks[::-1]]
-    filled = chunks[_numbers(live, "log_bytes")[chunks] > 0]
-    first = filled[np.unique(owner[filled], return_index=True)[1]]
-    began = np.maximum(_numbers(live, "first_batch_max_timestamp_ms"), _numbers(live, "created_ms"))
-    for row, partition in zip(first.tolist(), owner[first].tolist(), strict=True):
-        roll_ms = rules.roll_ms(int(numbers[partition]), int(base[partition]))
-        moments[partition] = later(began[row : row + 1], roll_ms)[0]
-    return moments
-
-
-def _cleanable_ms(
-    live: pa.Table, owner: np.ndarray, sealed: np.ndarray, partitions: pa.Table, config: TopicConfig
-) -> np.ndarray:
-    """When cleaning may reach the end of each segment, and of all before it. 0 for clean segments."""
-    moments = np.where(sealed & config.compact, 0, NEVER)
-    if not config.compact or config.min_compaction_lag_ms <= 0:
+    def idle_ms(self, rules: RollRules) -> np.ndarray:
+        """When the clock rolls the active segment of each partition: see `plan_roll`."""
+        numbers = self.of_partitions("partition")
+        moments = np.full(len(numbers), NEVER)
+        chunks = np.flatnonzero(~self.sealed)
+        base = np.zeros(len(numbers), np.int64)
+        base[self.owner[chunks[::-1]]] = self.numbers("base_offset")[chunks[::-1]]
+        filled = chunks[self.numbers("log_bytes")[chunks] > 0]
+        first = filled[np.unique(self.owner[filled], return_index=True)[1]]
+        began = np.maximum(self.numbers("first_batch_max_timestamp_ms"), self.numbers("created_ms"))
+        for row, partition in zip(first.tolist(), self.owner[first].tolist(), strict=True):
+            roll_ms = rules.roll_ms(int(numbers[partition]), int(base[partition]))
+            moments[partition] = later(began[row : row + 1], roll_ms)[0]
         return moments
-    dirty = np.maximum(_numbers(partitions, "log_start_offset"), _numbers(partitions, "first_dirty_offset"))
-    rows = np.flatnonzero(sealed & (_numbers(live, "next_offset") > dirty[owner]))
-    own = later(newest_ms(live)[rows], config.min_compaction_lag_ms - 1)
-    for start, end in _runs(owner[rows]):
-        own[start:end] = np.maximum.accumulate(own[start:end])
-    moments[rows] = own
-    return moments
 
+    def cleanable_ms(self) -> np.ndarray:
+        """When cleaning may reach the end of each segment, and of all before it. 0 for clean segments."""
+        config = self.config
+        moments = np.where(self.sealed & config.compact, 0, NEVER)
+        if not config.compact or config.min_compaction_lag_ms <= 0:
+            return moments
+        dirty = np.maximum(self.of_partitions("log_start_offset"), self.of_partitions("first_dirty_offset"))
+        rows = np.flatnonzero(self.sealed & (self.numbers("next_offset") > dirty[self.owner]))
+        return self._moments(rows, config.min_compaction_lag_ms - 1, moments)
 
-def _max_lag_ms(
-    live: pa.Table,
-    owner: np.ndarray,
-    sealed: np.ndarray,
-    candidates: Sequence[CompactionCandidate],
-    count: int,
-    config: TopicConfig,
-) -> np.ndarray:
-    """When what is dirty in a partition has waited for max.compaction.lag.ms: see `plan_compaction`."""
-    dirty, bound = np.zeros(count, np.int64), np.zeros(count, np.int64)
-    for candidate in candidates:
-        dirty[candidate.partition] = candidate.first_dirty_offset
-        bound[candidate.partition] = candidate.first_uncleanable_offset
-    first_timestamp = _numbers(live, "first_batch_max_timestamp_ms")
-    waits = sealed & (_numbers(live, "next_offset") > dirty[owner]) & (_numbers(live, "base_offset") < bound[owner])
-    rows = np.flatnonzero(waits & (first_timestamp > 0))
-    moments = np.full(count, NEVER)
-    np.minimum.at(moments, owner[rows], later(first_timestamp[rows], config.max_compaction_lag_ms))
-    return moments
+    def max_lag_ms(self, candidates: Sequence[CompactionCandidate]) -> np.ndarray:
+        """When what is dirty in a partition has waited for max.compaction.lag.ms: see `plan_compaction`."""
+        count, owner = self.partitions.num_rows, self.owner
+        dirty, bound = np.zeros(count, np.int64), np.zeros(count, np.int64)
+        for candidate in candidates:
+            dirty[candidate.partition] = candidate.first_dirty_offset
+            bound[candidate.partition] = candidate.first_uncleanable_offset
+        first_timestamp = self.numbers("first_batch_max_timestamp_ms")
+        waits = self.sealed & (self.numbers("next_offset") > dirty[owner])
+        rows = np.flatnonzero(waits & (self.numbers("base_offset") < bound[owner]) & (first_timestamp > 0))
+        moments = np.full(count, NEVER)
+        np.minimum.at(moments, owner[rows], later(first_timestamp[rows], self.config.max_compaction_lag_ms))
+        return moments
 
 
 def vacuum_moments(
@@ -183,18 +187,13 @@ def vacuum_moments(
     delay_ms = np.full(removed.num_rows, config.file_delete_delay_ms)
     for topic_id, its_config in (deleted_topics or {}).items():
         delay_ms[pc.equal(removed.column("topic_id"), topic_id).to_numpy()] = its_config.file_delete_delay_ms
-    return np.where(deleting, 0, later(_numbers(removed, "removed_ms"), delay_ms))
+    return np.where(deleting, 0, later(removed.column("removed_ms").to_numpy(), delay_ms))
 
 
 def later(since_ms: np.ndarray | int, wait_ms: np.ndarray | int) -> np.ndarray:
     """int64[]: the first moment at which more than `wait_ms` have passed; NEVER if no clock reaches it."""
     moments: np.ndarray = since_ms + np.minimum(np.minimum(wait_ms, NEVER - 1) + 1, NEVER - np.maximum(since_ms, 0))
     return moments
-
-
-def _numbers(table: pa.Table, name: str) -> np.ndarray:
-    values: np.ndarray = table.column(name).to_numpy()
-    return values
 
 
 def _runs(owner: np.ndarray) -> Iterator[tuple[int, int]]:
