@@ -151,7 +151,7 @@ def test_a_number_that_no_column_can_hold_is_one_line_on_the_command_line(tmp_pa
         main(["retain", str(tmp_path), "--now-ms", "9" * 40, "--dry-run"])
     assert ended.value.code == 1
     [line] = capsys.readouterr().err.splitlines()
-    assert line.startswith("error: ")
+    assert line.startswith("error: --now-ms is no time")
 
 
 def test_an_error_is_a_single_line_without_orders_to_a_terminal():

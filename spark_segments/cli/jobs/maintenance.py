@@ -59,6 +59,8 @@ class JobOptions(ConfiguredLogOptions):
     def __post_init__(self) -> None:
         if self.metrics is not None and self.dry_run:
             raise InvalidOptionError("A dry run has no metrics", expected="--metrics or --dry-run", found="both")
+        if self.now_ms is not None and not 0 <= self.now_ms < 1 << 63:  # numpy 1 would compute with it as an object
+            raise InvalidOptionError("--now-ms is no time", expected="ms since 1970, in 64 bits", found=self.now_ms)
 
     def run(self, job: Callable[..., Report], log: LogDir, **further: Any) -> Report:
         """Runs the job and prints its report."""

@@ -11,7 +11,6 @@ import pyarrow as pa
 
 from spark_segments.errors import InvalidOptionError, reason_of
 from spark_segments.format.buffers import byte_view
-from spark_segments.format.layout import HEADERS_TYPE
 
 
 class BinaryView(NamedTuple):
@@ -120,13 +119,14 @@ def _headers(array: pa.Array | None) -> tuple[ListView, BinaryView, BinaryView]:
     right = "list<struct<key: string, value: binary>>"
     if element is None or not pa.types.is_struct(element) or {field.name for field in element} != {"key", "value"}:
         raise InvalidOptionError("The column headers cannot be written", expected=right, found=array.type)
-    array = _cast(array, HEADERS_TYPE, "headers", right)
-    key, value = array.values.flatten()  # a null header becomes a header without a key
+    # Field by field: pyarrow before 21 casts no struct to one with its fields in another order.
+    array = _cast(array, pa.list_(element), "headers", right)
+    fields = dict(zip((field.name for field in element), array.values.flatten(), strict=True))
     offsets = _numbers(array.buffers()[1], np.int32, array.offset, len(array) + 1)
     return (
         ListView(offsets, _validity(array), array.offset),
-        binary_view(key, "headers", 0),
-        binary_view(value, "headers", 0),
+        binary_view(_cast(fields["key"], pa.string(), "headers", right), "headers", 0),  # null: a header without a key
+        binary_view(fields["value"], "headers", 0),
     )
 
 
