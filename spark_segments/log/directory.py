@@ -85,6 +85,10 @@ class LogDirectory:
         open_delta_log: OpenDeltaLog = DeltaLog,
     ) -> None:
         """Use `create` or `open`."""
+        if not isinstance(storage, Storage):
+            raise LogDirError(
+                "A location is no storage", expected="LogDir.open(uri) or LogDir.create(uri)", found=storage
+            )
         self.storage = storage
         self.kafka = kafka
         self.defaults = dict(defaults or {})

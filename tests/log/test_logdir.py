@@ -50,6 +50,11 @@ def test_a_location_that_is_no_log_directory_is_refused(tmp_path):
         LogDir.open(str(tmp_path))
 
 
+def test_a_location_without_open_or_create_is_an_error_that_names_them(log, tmp_path):
+    with pytest.raises(LogDirError, match=r"expected LogDir.open\(uri\) or LogDir.create\(uri\), found"):
+        LogDir(str(tmp_path))
+
+
 def test_a_newer_format_is_refused(log, tmp_path):
     (tmp_path / "log" / MARKER).write_text(json.dumps({"format.version": 99}))
     with pytest.raises(LogDirError, match="newer format"):
