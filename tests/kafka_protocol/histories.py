@@ -119,7 +119,10 @@ class _Files(MemoryFiles):
         return time.monotonic() + self.ahead_ms / 1000
 
     def time(self) -> float:
-        return time.time() + self.ahead_ms / 1000
+        return self.time_ns() / 1e9
+
+    def time_ns(self) -> int:
+        return time.time_ns() + self.ahead_ms * 1_000_000
 
     def replace(self, path: str, data: Any) -> None:
         self._stand_still()
