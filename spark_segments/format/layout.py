@@ -100,7 +100,7 @@ BAD_CONTROL = -2  # a record that is no control record
 # The name of the items is Spark's: some engines compare it.
 HEADERS_TYPE = pa.list_(pa.field("element", pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])))
 
-# The columns of decoded records: those of Spark's Kafka source, in the same order.
+# The columns of decoded records: the columns of Spark's Kafka source, in the same order.
 RECORD_SCHEMA = pa.schema(
     [
         pa.field("key", pa.binary()),

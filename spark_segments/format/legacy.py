@@ -52,7 +52,7 @@ RUN_BYTES = 128 << 10
 """Uncompressed messages are gathered into batches of up to this size."""
 
 STEP_BYTES = 4 << 20
-"""A wrapper becomes several batches beyond this size, and a window several windows: whatever it decompresses to."""
+"""Beyond this size a wrapper becomes several batches, and a window several windows: memory stays bounded."""
 
 _OFFSET_AND_SIZE = Struct(">qi")
 _HEADER = Struct(">IbB")  # crc, magic, attributes
@@ -126,7 +126,7 @@ def messages(window: Window, row: int, *, check_crc: bool = True) -> Iterator[Ol
 
 
 def _parsed(data: memoryview, fail: _Fail, *, is_inside: bool) -> Iterator[OldMessage]:
-    """The messages that lie in `data`, wrappers as they are. A message that the end of the data cuts does not count."""
+    """The messages in `data`, with wrappers unopened. A message that the end of the data cuts does not count."""
     at, previous = 0, -1
     while at + LOG_OVERHEAD <= len(data):
         offset, size = _OFFSET_AND_SIZE.unpack_from(data, at)

@@ -28,8 +28,8 @@ WRITER_HINT = (
 
 
 COLUMNS = frozenset(RECORD_SCHEMA.names)
-"""The columns that rows may have: what is read from a topic can be appended to another. An append sets offset and
-timestampType anew."""
+"""The columns that rows may have: records read from a topic can be appended to another. An append assigns offset and
+timestampType itself."""
 
 
 def no_column(name: str) -> tuple[str, str]:
@@ -59,7 +59,7 @@ def _common(text: str, other: str) -> int:
 
 
 def is_bytes(kind: pa.DataType) -> bool:
-    """Whether this is text or bytes, in whatever of Arrow's layouts."""
+    """Whether this is text or bytes, in any of Arrow's layouts."""
     return any(
         check(kind)
         for check in (

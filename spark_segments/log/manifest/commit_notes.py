@@ -134,7 +134,7 @@ def mark(storage: Storage, topic: str, name: NoteName) -> None:
 
 
 def notes_of(storage: Storage, topic: str) -> CommitNotes:
-    """The notes that are there, damaged ones too."""
+    """The existing notes, damaged ones too."""
     notes: dict[int, list[NoteName]] = {}
     marked = set()
     for info in storage.list(recovery_directory(topic)):

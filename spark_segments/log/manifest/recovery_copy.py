@@ -161,7 +161,7 @@ def unneeded_copies(log: TopicLog, listed: list[FileInfo], state: TableState, be
     ]
     if not old:
         return []
-    named = {file.path for file in state.files}  # a copy under way may count on what is there of these
+    named = {file.path for file in state.files}  # a copy under way may count on existing copies of these
     for version in indexes.values():
         try:
             named |= _paths(log.storage, directory, version)

@@ -113,7 +113,7 @@ def _commit(log: LogDirectory, manifest: Manifest, known: KnownTopic, topic_id: 
     log.storage.write_all([*store.named(encoded), noted], unique=True)
     mark(log.storage)
     try:
-        # It is forced, whatever the topic's settings: it is done once, after a loss.
+        # It is forced with any settings of the topic, since it is done once, after a loss.
         by_id = delta_transactions(last, topic_id)
         manifest.log.delta.durable(True).make_anew(version, known.newest, change, note, by_id)
         manifest.log.mark_made(version, note)
