@@ -444,6 +444,14 @@ MUTANTS = (
     ),
     Mutant(
         "vacuum",
+        "a writer that stands still commits what vacuum deletes",
+        "maintenance/removal/vacuum.py",
+        "        _despite_others(manifest.take_next_version)\n",
+        "",
+        "tests/log/commits/test_numbers.py::test_a_put_that_comes_eight_days_late_commits_no_file_that_vacuum_took",
+    ),
+    Mutant(
+        "vacuum",
         "files are deleted before any row says so",
         "maintenance/removal/vacuum.py",
         "    done = _despite_others(claim)\n"

@@ -325,8 +325,14 @@ class Manifest:
         """Sorts the table's rows into few files, then runs `upkeep.drop_old_versions`."""
         if not dry_run:
             self._best_effort(lambda: merge_files(self.log, self.state(deleted=True), all_files=True))
-        seen = self._seen
-        return drop_old_versions(self.log, seen, retention_ms, now_ms, orphan_age_ms=orphan_age_ms, dry_run=dry_run)
+        take = None if dry_run else self.take_next_version
+        return drop_old_versions(self.log, self._seen, retention_ms, now_ms, orphan_age_ms=orphan_age_ms, take=take)
+
+    def take_next_version(self) -> int:
+        """Commits no change, and returns the version. A commit of this version that another process has planned, and
+        not sent because it stands still, cannot happen any more: it is planned again, and its files are checked.
+        """
+        return self.commit(lambda _: Change(Operation.VACUUM), deleted=True).version
 
     def _best_effort(self, work: Callable[[], object]) -> None:
         try:

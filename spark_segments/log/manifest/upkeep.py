@@ -6,6 +6,7 @@ Neither changes what a topic holds. Files of the log itself are vacuum's (mainte
 from __future__ import annotations
 
 import uuid
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -22,8 +23,6 @@ from spark_segments.log.manifest.snapshot import in_log_order
 from spark_segments.log.manifest.topic_log import TableState, TopicLog
 from spark_segments.storage import FileInfo
 from spark_segments.storage.delta import paths_of
-
-"""The operation, in Delta's history, of a commit that merged files."""
 
 _TRIES = 10
 
@@ -96,21 +95,21 @@ def drop_old_versions(
     now_ms: int,
     *,
     orphan_age_ms: int = ORPHAN_AGE_MS,
-    dry_run: bool = False,
+    take: Callable[[], int] | None = None,
 ) -> DroppedVersions:
     """Keeps every version that was the latest at now_ms - retention_ms or later; deletes files that only others need.
 
     A file that no version ever named (of a try that lost) is deleted once it is older than `orphan_age_ms` by the
     store's clock, not by `now_ms`; so is a file that no recovery copy has. A deleted topic without rows loses
     all recovery copies. Versions before the kept versions can no longer be read afterwards. `seen`: as in
-    `TopicLog.state`.
+    `TopicLog.state`. `take` commits a version without a change and returns it; None is a dry run.
     """
     for _ in range(_TRIES):
         try:
-            rows, log_files, copies = _unneeded(log, seen, now_ms - retention_ms, orphan_age_ms)
+            rows, log_files, copies = _unneeded(log, seen, now_ms - retention_ms, orphan_age_ms, take)
         except (FileNotFoundError, InvalidOptionError):  # another job deleted a file since it was listed
             continue
-        if not dry_run:
+        if take is not None:
             # Rows go before the log, and the log goes from its start on: a crash leaves a table that reads as before.
             log.storage.delete(info.path for info in rows)
             log.delta.delete(log_files)
@@ -121,7 +120,7 @@ def drop_old_versions(
 
 
 def _unneeded(
-    log: TopicLog, seen: TableVersion | None, horizon_ms: int, orphan_age_ms: int
+    log: TopicLog, seen: TableVersion | None, horizon_ms: int, orphan_age_ms: int, take: Callable[[], int] | None
 ) -> tuple[list[FileInfo], list[FileInfo], list[FileInfo]]:
     """The files of rows, of Delta's log and of recovery copies that `drop_old_versions` deletes, in that order."""
     # List first, then read: a file that is written meanwhile is not in the list.
@@ -147,10 +146,17 @@ def _unneeded(
     orphans = old - expired - named
     if orphans:
         later = [version for version in versions if version > kept]
-        orphans -= {path for version in later for path in paths_of(log.delta.actions(version), "add")}
+        orphans -= _added(log, later)
+    if orphans and take is not None:  # a writer that stands still may have planned a commit of them
+        orphans -= _added(log, range(state.version + 1, take() + 1))
     doomed = [rows[path] for path in sorted((expired - named | orphans) & rows.keys())]
     copies = unneeded_copies(log, listed_copies, state, store_now_ms - orphan_age_ms)
     return doomed, [*expired_log, *staged], copies
+
+
+def _added(log: TopicLog, versions: Iterable[int]) -> set[str]:
+    """The files that commits added."""
+    return {path for version in versions for path in paths_of(log.delta.actions(version), "add")}
 
 
 def _first_kept(versions: list[int], commits: dict[int, FileInfo], horizon_ms: int) -> int:

@@ -359,7 +359,11 @@ def _drop(manifest: Manifest, rows: pa.Table) -> None:
 
 
 def _delete_orphans(job: Job, manifest: Manifest, directories: Sequence[str]) -> list[FileInfo]:
-    """Deletes the files in some directories that no row names, and returns them."""
+    """Deletes the files in some directories that no row names, and returns them.
+
+    A writer may stand still between its check of the files' age and its request to commit them. So vacuum takes the
+    next version before it decides: that request can no longer be carried out.
+    """
     before_ms = job.storage.now_ms() - ORPHAN_AGE_MS
     step = DIRECTORIES_A_TASK
     tasks = [directories[start : start + step] for start in range(0, len(directories), step)]
@@ -372,8 +376,14 @@ def _delete_orphans(job: Job, manifest: Manifest, directories: Sequence[str]) ->
     partitions = {owner for owner in owners if owner is not None}
     # Rows of any partition may name a shared object.
     wanted = None if None in owners else partitions
-    stray = orphans(old, _despite_others(lambda: manifest.snapshot(deleted=True).source.read(wanted)))
-    if not job.report.dry_run:
+
+    def unnamed() -> list[FileInfo]:
+        return orphans(old, _despite_others(lambda: manifest.snapshot(deleted=True).source.read(wanted)))
+
+    stray = unnamed()
+    if stray and not job.report.dry_run:
+        _despite_others(manifest.take_next_version)
+        stray = unnamed()
         _delete(job, [file.path for file in stray])
     return stray
 

@@ -13,6 +13,7 @@ from spark_segments.errors import InvalidOptionError, StorageError, TopicExistsE
 from spark_segments.log.manifest.commit import Committing
 from spark_segments.log.manifest.delta.delta_log import COMMIT_LOG_MS, SURE_SECONDS, TRUSTED_SECONDS
 from spark_segments.log.marker import mark
+from spark_segments.maintenance import vacuum, verify
 from tests.clock import played_time
 from tests.log.memory_store import MemoryFiles, replayed
 from tests.manifest_rows import Change
@@ -218,3 +219,23 @@ def test_a_version_that_a_listing_lacks_and_the_store_refuses_is_not_called_gone
         open_log(files).topic("orders", version=version).offsets()
     with pytest.raises(InvalidOptionError, match=f"Version {version + 1} of topic orders is not there"):
         open_log(files).topic("orders", version=version + 1).offsets()
+
+
+@pytest.mark.rule("W14")
+def test_a_put_that_comes_eight_days_late_commits_no_file_that_vacuum_took(log, files, time):
+    """No check of the process that stands still can know of it: vacuum takes the number before it deletes."""
+
+    put = files.create
+
+    def eight_days_late(path, data, **options) -> None:
+        if "_delta_log" in path:
+            files.create = put
+            files.ahead_ms += 8 * 86_400_000
+            time.now_seconds += 8 * 86_400
+            assert sum(line["orphan_files"] for line in vacuum(open_log(files)).partitions) > 0
+        put(path, data, **options)
+
+    files.create = eight_days_late
+    assert log.topic("orders").append(rows("b")) == {0: (1, 1)}  # its file is written anew
+    assert values(files) == ["a", "b"]
+    assert verify(open_log(files), deep=True).ok
