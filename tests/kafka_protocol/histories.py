@@ -112,7 +112,8 @@ class _Files(MemoryFiles):
     """`meanwhile` happens before a write to come, `writes` later: the process that writes stands still."""
 
     writes = 0
-    meanwhile: Callable[[], None]
+    meanwhile: Callable[[bool], None]
+    """Is told whether the write is the put of a commit."""
 
     def monotonic(self) -> float:
         """As `time.monotonic`: no clock of a machine stands still with a process."""
@@ -124,18 +125,21 @@ class _Files(MemoryFiles):
     def time_ns(self) -> int:
         return time.time_ns() + self.ahead_ms * 1_000_000
 
+    def time_ns(self) -> int:
+        return time.time_ns() + self.ahead_ms * 1_000_000
+
     def replace(self, path: str, data: Any) -> None:
-        self._stand_still()
+        self._stand_still(path)
         super().replace(path, data)
 
     def create(self, path: str, data: Any, *, is_forced: bool = True) -> None:
-        self._stand_still()
+        self._stand_still(path)
         super().create(path, data, is_forced=is_forced)
 
-    def _stand_still(self) -> None:
+    def _stand_still(self, path: str) -> None:
         self.writes -= 1
         if not self.writes:
-            self.meanwhile()
+            self.meanwhile("/_delta_log/" in path)
 
 
 @dataclass(slots=True)
@@ -183,14 +187,17 @@ class _Work:
         self.at = self.chance.randrange(_STATES)
         self.views.show(self.source.log)
 
-    def _meanwhile(self) -> None:
-        """What happens while a capture stands still."""
+    def _meanwhile(self, is_put: bool) -> None:
+        """What happens while a capture stands still. Not so long between its last look at the clock and the put of a
+        commit: vacuum may take the files of a commit that is under way for eight days, and nobody can tell before it
+        is there.
+        """
         self.was_suspended = True
         chance, suspended = self.chance, self.views.state
         if chance.random() < 0.7:
             self._count("captures beside a suspended one")
             self._captured(1 << 30, is_beside=True)
-        if chance.random() < 0.5:
+        if chance.random() < 0.5 and not is_put:
             self._count("eight days")
             self.files.ahead_ms += _ASLEEP_MS
             vacuum(self.log)

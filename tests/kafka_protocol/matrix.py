@@ -62,7 +62,7 @@ def main() -> int:
         for client in arguments.clients:
             read, share = _CLIENTS[client]
             started, before = time.monotonic(), len(wrong)
-            with _Server(log.uri) as server:
+            with RestartedServer(log.uri) as server:
                 wrong += [f"{client}: {one}" for one in _compared(log, read, server.address)]
             seconds, faults = time.monotonic() - started, len(wrong) - before
             print(f"{client}: {len(_NAMES)} partitions of Kafka's in {seconds:.0f} s, {faults} faults", flush=True)
@@ -75,7 +75,7 @@ def main() -> int:
     return 1 if wrong else 0
 
 
-class _Server:
+class RestartedServer:
     """`segments serve` on a port that stays, in a process that can be ended and started again."""
 
     def __init__(self, uri: str) -> None:
@@ -84,7 +84,7 @@ class _Server:
         self._command = [sys.executable, "-m", "spark_segments", "serve", uri, "--interval", "200ms"]
         self._process: subprocess.Popen[str] | None = None
 
-    def __enter__(self) -> _Server:
+    def __enter__(self) -> RestartedServer:
         command = [*self._command, "--port", self.address.partition(":")[2]]
         self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         assert self._process.stdout is not None and self._process.stdout.readline()
@@ -98,6 +98,13 @@ class _Server:
 
     def restart(self) -> None:
         self.__exit__()
+        self.__enter__()
+
+    def kill(self) -> None:
+        """Kills the process, and starts another one."""
+        assert self._process is not None
+        self._process.kill()
+        self._process.communicate()
         self.__enter__()
 
 
@@ -349,7 +356,7 @@ class _Shared:
     def __init__(self, uri: str) -> None:
         self.log = LogDir.create(uri)
         self.log.create_topic(self.topic, _PARTITIONS)
-        self.server = _Server(uri)
+        self.server = RestartedServer(uri)
         self.server.__enter__()
         self.taken: Taken = collections.Counter()
         self.before: Taken | None = None  # what was taken by another way

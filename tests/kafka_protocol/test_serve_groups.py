@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import collections
+import random
 import shutil
 import threading
 import time
@@ -26,6 +27,7 @@ from spark_segments.kafka_protocol.limits import Limits
 from spark_segments.kafka_protocol.server import Server
 from spark_segments.log.groups.group_files import content_of
 from tests.clock import PATIENCE_SECONDS
+from tests.kafka_protocol import served_kills
 from tests.kafka_protocol.requests import answered
 from tests.kafka_protocol.serving import consumer, serving
 from tests.log.memory_store import MemoryFiles, replayed
@@ -526,3 +528,13 @@ def test_aiokafka_subscribes(log: LogDir) -> None:
     with serving(log) as server:
         assert sorted(asyncio.run(asyncio.wait_for(read(server.port), PATIENCE_SECONDS))) == list(range(600))
     assert log.group("asyncio").positions().offsets == {"orders": dict.fromkeys(range(PARTITIONS), 100)}
+
+
+@pytest.mark.proof
+def test_members_and_servers_that_are_killed_pass_over_nothing(tmp_path: Path) -> None:
+    assert "none passed over" in served_kills.groups(tmp_path, 3, 2, random.Random(1))
+
+
+@pytest.mark.proof
+def test_a_chain_of_servers_and_captures_that_are_killed_ends_with_the_same_batches(tmp_path: Path) -> None:
+    assert "in all three" in served_kills.chain(tmp_path, 4, random.Random(1))

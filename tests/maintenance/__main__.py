@@ -1,4 +1,4 @@
-"""python -m tests.maintenance soak|crashes|restarts|mirrors|failovers: long runs of what tests do for a few seconds."""
+"""python -m tests.maintenance soak|crashes|restarts|mirrors|failovers|rounds: long runs of what tests do briefly."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import argparse
 import tempfile
 from pathlib import Path
 
-from tests.maintenance import crashes, restarts, soak
+from tests.maintenance import crashes, model_rounds, restarts, soak
 from tests.maintenance.mirroring import kills
 from tests.maintenance.promotion import failovers
 
@@ -27,7 +27,9 @@ def main() -> None:
     four.add_argument("--trials", type=int, default=50, help="mirrors killed")
     five = runs.add_parser("failovers", help=failovers.__doc__.splitlines()[0])
     five.add_argument("--trials", type=int, default=50, help="processes killed")
-    for run in (one, two, three, four, five):
+    six = runs.add_parser("rounds", help=model_rounds.__doc__.splitlines()[0])
+    six.add_argument("--trials", type=int, default=60, help="rounds")
+    for run in (one, two, three, four, five, six):
         run.add_argument("--seed", type=int, default=1)
     chosen = parser.parse_args()
     with tempfile.TemporaryDirectory() as directory:
@@ -35,6 +37,7 @@ def main() -> None:
             figures = soak.run(Path(directory), chosen.seconds, delay_ms=chosen.delay_ms, seed=chosen.seed)
         else:
             others = {"crashes": crashes, "restarts": restarts, "mirrors": kills, "failovers": failovers}
+            others["rounds"] = model_rounds
             figures = others[chosen.run].run(Path(directory), chosen.trials, seed=chosen.seed)
     for name, value in figures.items():
         print(f"{name}: {value}")

@@ -120,9 +120,10 @@ class Work:
         self.model.retain(self.sealed(), self.now_ms)
         retain(self.log)
 
-    def compact(self, map_bytes: int, meanwhile: Sequence[Record] | None = None) -> None:
+    def compact(self, map_bytes: int, meanwhile: Sequence[Record] | None = None, threads: int = 1) -> None:
         """Compaction where it is due; `meanwhile` is appended after the last look at the log, before the commit."""
-        log = LogDir.open(self.log.uri, defaults={"log.cleaner.dedupe.buffer.size": str(map_bytes)})
+        settings = {"log.cleaner.dedupe.buffer.size": str(map_bytes), "log.cleaner.threads": str(threads)}
+        log = LogDir.open(self.log.uri, defaults=settings)
         bound, is_due = self.model.cleanable(self.sealed(), self.now_ms)
         plan = [line for line in compact(log, dry_run=True).partitions if line["partition"] == 0]
         picked = any(line["action"] == "compact" for line in plan)

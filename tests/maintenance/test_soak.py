@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.maintenance import crashes, restarts, soak
+from tests.maintenance import crashes, model_rounds, restarts, soak
 from tests.maintenance.mirroring import kills
 
 
@@ -13,6 +13,11 @@ def test_everything_done_at_once_to_a_log_loses_and_doubles_nothing(tmp_path):
     figures = soak.run(tmp_path, seconds=6)
     assert figures["appends_answered"] > 0 and figures["reads"] > 0 and figures["imports_done"] > 0
     assert figures["runs_of_jobs"].keys() == {"roll", "retain", "compact", "vacuum"}
+
+
+@pytest.mark.proof
+def test_rounds_of_compaction_by_several_threads_leave_what_the_model_says(tmp_path):
+    assert model_rounds.run(tmp_path, 6)["records"] > 1000
 
 
 @pytest.mark.slow
