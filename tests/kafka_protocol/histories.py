@@ -125,9 +125,6 @@ class _Files(MemoryFiles):
     def time_ns(self) -> int:
         return time.time_ns() + self.ahead_ms * 1_000_000
 
-    def time_ns(self) -> int:
-        return time.time_ns() + self.ahead_ms * 1_000_000
-
     def replace(self, path: str, data: Any) -> None:
         self._stand_still(path)
         super().replace(path, data)
