@@ -445,9 +445,9 @@ MUTANTS = (
     Mutant(
         "vacuum",
         "a writer that stands still commits what vacuum deletes",
-        "maintenance/removal/vacuum.py",
-        "        _despite_others(manifest.take_next_version)\n",
-        "",
+        "log/manifest/manifest.py",
+        "        return self.commit(lambda _: Change(Operation.VACUUM), deleted=True).version\n",
+        "        return self.opened().version\n",
         "tests/log/commits/test_numbers.py::test_a_put_that_comes_eight_days_late_commits_no_file_that_vacuum_took",
     ),
     Mutant(
@@ -878,11 +878,12 @@ MUTANTS = (
     ),
     Mutant(
         "groups",
-        "a number whose file is gone is given again",
+        "a commit that others went on from is taken back",
         "log/groups/group.py",
         "        if listing.newest > made.number:\n",
         "        if False:\n",
-        "tests/log/groups/test_positions.py::test_a_number_whose_file_is_gone_is_given_to_nobody_again",
+        "tests/log/groups/test_positions.py::"
+        "test_a_commit_that_others_went_on_from_stands_though_the_file_before_it_is_gone",
     ),
     Mutant(
         "groups",

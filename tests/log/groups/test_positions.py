@@ -211,6 +211,26 @@ def test_a_number_whose_file_is_gone_is_given_to_nobody_again(store):
     assert group.commit(positions, {"orders": {1: AT}}).number == positions.number + 1
 
 
+def test_a_commit_that_others_went_on_from_stands_though_the_file_before_it_is_gone(store):
+    """Others committed so often before it looked that the file which it went on from was deleted."""
+    other = group_at_store()
+    positions = other.positions()
+    for offset in range(GroupCommit.TRIM_EVERY):
+        positions = other.commit(positions, {"orders": {0: Position(offset, "id")}})
+
+    def sent(create):
+        create()
+        after = other.positions()
+        while after.number < GroupCommit.TRIM_EVERY + GroupCommit.KEPT:
+            after = other.commit(after, {"orders": {0: Position(100 + after.number, "id")}})
+
+    group = group_at_store(sent)
+    made = group.commit(group.positions(), {"orders": {0: Position(99, "id")}})
+    assert made.number == GroupCommit.TRIM_EVERY + 1
+    assert not (store / f"{made.number - 1:020d}.json").exists()
+    assert (store / f"{made.number + 1:020d}.json").exists()
+
+
 def test_a_late_creation_of_a_number_that_is_gone_changes_nothing(store, limits):
     """A write that a store carries out hours late, when all that tells of its number is gone."""
     late = []
