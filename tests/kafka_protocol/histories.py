@@ -112,8 +112,7 @@ class _Files(MemoryFiles):
     """`meanwhile` happens before a write to come, `writes` later: the process that writes stands still."""
 
     writes = 0
-    meanwhile: Callable[[bool], None]
-    """Is told whether the write is the put of a commit."""
+    meanwhile: Callable[[], None]
 
     def monotonic(self) -> float:
         """As `time.monotonic`: no clock of a machine stands still with a process."""
@@ -126,17 +125,17 @@ class _Files(MemoryFiles):
         return time.time_ns() + self.ahead_ms * 1_000_000
 
     def replace(self, path: str, data: Any) -> None:
-        self._stand_still(path)
+        self._stand_still()
         super().replace(path, data)
 
     def create(self, path: str, data: Any, *, is_forced: bool = True) -> None:
-        self._stand_still(path)
+        self._stand_still()
         super().create(path, data, is_forced=is_forced)
 
-    def _stand_still(self, path: str) -> None:
+    def _stand_still(self) -> None:
         self.writes -= 1
         if not self.writes:
-            self.meanwhile("/_delta_log/" in path)
+            self.meanwhile()
 
 
 @dataclass(slots=True)
@@ -184,17 +183,14 @@ class _Work:
         self.at = self.chance.randrange(_STATES)
         self.views.show(self.source.log)
 
-    def _meanwhile(self, is_put: bool) -> None:
-        """What happens while a capture stands still. Not so long between its last look at the clock and the put of a
-        commit: vacuum may take the files of a commit that is under way for eight days, and nobody can tell before it
-        is there.
-        """
+    def _meanwhile(self) -> None:
+        """What happens while a capture stands still."""
         self.was_suspended = True
         chance, suspended = self.chance, self.views.state
         if chance.random() < 0.7:
             self._count("captures beside a suspended one")
             self._captured(1 << 30, is_beside=True)
-        if chance.random() < 0.5 and not is_put:
+        if chance.random() < 0.5:
             self._count("eight days")
             self.files.ahead_ms += _ASLEEP_MS
             vacuum(self.log)
