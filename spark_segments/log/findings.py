@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypedDict, Unpack
 
 from spark_segments.errors import SegmentsError, escaped
 
@@ -49,6 +49,16 @@ class Finding:
         return escaped(text, one_line=True)
 
 
+class Facts(TypedDict, total=False):
+    """What a finding may say beside its message and place: see `Finding`."""
+
+    byte_position: int | None
+    expected: object
+    found: object
+    rebuilds: str | None
+    rule: str | None
+
+
 @dataclass(slots=True)
 class Findings:
     """Collects the findings of a topic, and of a partition and file where these are set."""
@@ -73,7 +83,7 @@ class Findings:
         severity: str = ERROR,
         partition: int | None = None,
         path: str | None = None,
-        **facts: Any,
+        **facts: Unpack[Facts],
     ) -> None:
         """Adds a finding; beyond MOST_OF_A_KIND of the same message it is only counted. `facts`: its other fields."""
         count = self._of_kind[message] = self._of_kind.get(message, 0) + 1
@@ -85,7 +95,7 @@ class Findings:
         finding = Finding(severity=severity, topic=self.topic, partition=partition, path=path, message=message, **facts)
         self.found.append(finding)
 
-    def add_error(self, error: SegmentsError, **facts: Any) -> None:
+    def add_error(self, error: SegmentsError, *, severity: str = ERROR, **facts: Unpack[Facts]) -> None:
         """Adds an error as a finding."""
         facts |= {"byte_position": error.byte_position, "expected": error.expected, "found": error.found}
-        self.add(error.message, path=error.path, **facts)
+        self.add(error.message, severity=severity, path=error.path, **facts)

@@ -81,18 +81,30 @@ def page(
     )
 
 
-def topics_page(uri: str, lines: Sequence[TopicLine], now_ms: int, **state: Any) -> str:
-    """The first page of a log directory of many partitions: the table of topics, which leads to a page for each.
-    `state`: kafka, warnings, lags, grown and part, all of them, as `page` takes them.
-    """
+def topics_page(
+    uri: str,
+    lines: Sequence[TopicLine],
+    now_ms: int,
+    *,
+    kafka: bool,
+    warnings: Sequence[str],
+    lags: Sequence[GroupLag],
+    grown: Mapping[str, Sequence[Size]],
+    part: TopicsShown | None,
+) -> str:
+    """The first page of a log directory of many partitions: the table of topics, which leads to a page for each."""
     ends = f"{lines[0].topic} to {lines[-1].topic}" if lines else "no topic"
     return _page(
         uri,
         lines,
         now_ms,
-        **state,
+        kafka=kafka,
         served=True,
+        warnings=warnings,
+        lags=lags,
         topics=[],
+        grown=grown,
+        part=part,
         shown=f"This page has {ends}",
         topic_link=lambda topic: link("/topic", topic=topic),
         partition_link=lambda topic, partition: link("/topic", topic=topic, partition=partition),

@@ -10,6 +10,7 @@ import contextlib
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Protocol
 
 from spark_segments.ahead import read_ahead
 from spark_segments.errors import RESTORE
@@ -94,8 +95,10 @@ class SecondPass:
         return done
 
 
-ReadWindows = Callable[..., Iterator[Window]]
-"""Reads windows of a segment; `check_crc`: whether it checks their CRCs."""
+class ReadWindows(Protocol):
+    """Reads windows of a segment."""
+
+    def __call__(self, *, check_crc: bool) -> Iterator[Window]: ...
 
 
 @dataclass(frozen=True, slots=True)

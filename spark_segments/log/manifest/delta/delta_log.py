@@ -239,9 +239,8 @@ class DeltaLog:
         """Raises CommitNotSentError where the number after `base` may have been given before, and its commit be cut."""
         if base.latest_at.seconds_ago > SURE_SECONDS:
             raise CommitNotSentError(f"the log was read too long ago, at version {base.version}")
-        if (
-            self._storage.is_local and base.is_there
-        ):  # where a look costs nothing, a log that somebody has put back is found, too
+        if self._storage.is_local and base.is_there:
+            # Where a look costs nothing, a log that somebody has put back is found, too.
             try:
                 self._check_there(base)
             except FileNotFoundError as error:
