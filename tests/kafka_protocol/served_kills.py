@@ -21,6 +21,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
@@ -58,7 +59,7 @@ def groups(directory: Path, members: int, servers: int, chance: random.Random) -
     notes.mkdir()
     kills = ["member"] * members + ["server"] * servers
     chance.shuffle(kills)
-    with RestartedServer(log.uri) as server, _appended(log) as written:
+    with RestartedServer(log.uri) as server, _appended(log) as stop:
 
         def begun(number: int) -> subprocess.Popen[bytes]:
             call = f"read({server.address!r}, {str(notes / f'{number}-{time.monotonic_ns()}')!r})"
@@ -78,10 +79,8 @@ def groups(directory: Path, members: int, servers: int, chance: random.Random) -
             readers[number].kill()
             readers[number].wait()
             readers[number] = begun(number)
-        written.set()
-        deadline = time.monotonic() + PATIENCE_SECONDS
-        while _positions(log) != _ends(log) and time.monotonic() < deadline:
-            time.sleep(0.2)
+        stop()
+        _until(lambda: _positions(log) == _ends(log))
         for reader in readers:
             reader.kill()
             reader.wait()
@@ -148,7 +147,7 @@ def chain(directory: Path, kills: int, chance: random.Random) -> str:
     """Kills servers and captures so often. Raises AssertionError where the last log is not the first one."""
     first, second, third = (LogDir.create(str(directory / name)) for name in ("first", "second", "third"))
     first.create_topic(_TOPIC, _PARTITIONS)
-    with RestartedServer(first.uri) as one, RestartedServer(second.uri) as two, _appended(first) as written:
+    with RestartedServer(first.uri) as one, RestartedServer(second.uri) as two, _appended(first) as stop:
         commands = [
             ["capture", server.address, log.uri, "--interval", "100ms"] for server, log in ((one, second), (two, third))
         ]
@@ -165,14 +164,12 @@ def chain(directory: Path, kills: int, chance: random.Random) -> str:
             capture.kill()
             capture.wait()
             captures[number - 2] = _started(commands[number - 2])
-        written.set()
+        stop()
         for capture in captures:
             capture.send_signal(signal.SIGTERM)
             capture.wait()
-        time.sleep(1)  # a server shows what was there up to a second ago
-        for command in commands:
-            subprocess.run([sys.executable, "-m", "spark_segments", *command[:3], "--once"], check=True)
-            time.sleep(1)
+        for command, source, log in zip(commands, (first, second), (second, third), strict=True):
+            _until(partial(_captured, command, source, log))
         there = [fetched_batches(one.address, _TOPIC, number) for number in range(_PARTITIONS)]
     for log in (second, third):
         here = [kept_batches(log, _TOPIC, number) for number in range(_PARTITIONS)]
@@ -190,9 +187,22 @@ def _started(command: list[str]) -> subprocess.Popen[bytes]:
     )
 
 
+def _captured(command: list[str], source: LogDir, log: LogDir) -> bool:
+    """Captures once more, and says whether that was all: a server shows new appends after its interval."""
+    subprocess.run([sys.executable, "-m", "spark_segments", *command[:3], "--once"], check=True)
+    return _ends(log) == _ends(source)
+
+
+def _until(holds: Callable[[], bool]) -> None:
+    """Returns once it holds, or patience is over: whoever calls looks then."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not holds() and time.monotonic() < deadline:
+        time.sleep(0.2)
+
+
 @contextlib.contextmanager
-def _appended(log: LogDir) -> Iterator[threading.Event]:
-    """Appends and rolls meanwhile, until the event is set that it gives."""
+def _appended(log: LogDir) -> Iterator[Callable[[], None]]:
+    """Appends and rolls meanwhile. Gives what ends it, and returns once the last append has."""
     ended = threading.Event()
 
     def append() -> None:
@@ -206,24 +216,15 @@ def _appended(log: LogDir) -> Iterator[threading.Event]:
 
     writer = threading.Thread(target=append)
     writer.start()
-    stopped = _Stopped(ended, writer.join)
+
+    def stop() -> None:
+        ended.set()
+        writer.join()
+
     try:
-        yield stopped
+        yield stop
     finally:
-        stopped.set()
-
-
-class _Stopped(threading.Event):
-    """An event whose `set` returns once the last append has."""
-
-    def __init__(self, ended: threading.Event, join: Callable[[], None]) -> None:
-        super().__init__()
-        self._ended, self._join = ended, join
-
-    def set(self) -> None:
-        self._ended.set()
-        self._join()
-        super().set()
+        stop()
 
 
 def _positions(log: LogDir) -> dict[int, int]:
