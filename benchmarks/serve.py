@@ -11,26 +11,21 @@ from __future__ import annotations
 import argparse
 import contextlib
 import socket
-import struct
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from kio.schema.fetch.v11 import request as fetch
-from kio.serial import entity_writer
 
-from benchmarks._cluster import TOPIC, VALUE_BYTES, consume, produce
+from benchmarks._cluster import TOPIC, VALUE_BYTES, consume, fill, produce, raw_fetch
 from benchmarks.measure import TURNS, in_turns
 from spark_segments import LogDir
 from tests.kafka_protocol.broker import running_broker
 
-_OFFSET = 0x1122334455667788  # where the request has its offset
 _SENDER = """
 import os, socket, sys
 listener = socket.create_server(("127.0.0.1", 0))
@@ -62,7 +57,7 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
         cases: dict[str, Callable[[], object]] = {}
         for size in _SIZES:
             cases[f"loopback, {size >> 20} MiB"] = lambda size=size: _received(senders[size], size, total)
-            cases[f"raw fetch, {size >> 20} MiB"] = lambda size=size: _fetched(served, size, end)
+            cases[f"raw fetch, {size >> 20} MiB"] = lambda size=size: raw_fetch(f"127.0.0.1:{served}", size, end)
         cases["librdkafka"] = lambda: consume(f"127.0.0.1:{served}", end)
         broker = stack.enter_context(running_broker(Path(directory, "broker")))
         produce(broker, end)
@@ -116,69 +111,4 @@ def _received(port: int, size: int, total: int) -> None:
     with socket.create_connection(("127.0.0.1", port)) as connection:
         for _ in range(-(-total // size)):
             connection.sendall(b"x")
-            _fill(connection, buffer)
-
-
-def _fetched(port: int, size: int, end: int) -> None:
-    """Fetches a partition from 0 to its end, `size` bytes a request."""
-    buffer = memoryview(bytearray(size + (1 << 20)))
-    offset, request = 0, _request(size)
-    with socket.create_connection(("127.0.0.1", port)) as connection:
-        while offset < end:
-            connection.sendall(request.replace(struct.pack(">q", _OFFSET), struct.pack(">q", offset)))
-            _fill(connection, buffer[:4])
-            answer = buffer[: struct.unpack_from(">i", buffer)[0]]
-            _fill(connection, answer)
-            (error,) = struct.unpack_from(">h", answer, _RECORDS - 38)
-            assert not error, error
-            position = _RECORDS + 4
-            while position + 61 <= len(answer):
-                base, length = struct.unpack_from(">qi", answer, position)
-                (delta,) = struct.unpack_from(">i", answer, position + 23)
-                position += 12 + length
-                if position <= len(answer):
-                    offset = base + delta + 1
-
-
-# correlation id, throttle time, error, session, topics, name, partitions, index, error, four offsets and none aborted
-_RECORDS = 4 + 4 + 2 + 4 + 4 + 2 + len(TOPIC) + 4 + 4 + 2 + 8 + 8 + 8 + 4 + 4
-
-
-def _request(size: int) -> bytes:
-    asked = fetch.FetchPartition(
-        partition=0, fetch_offset=_OFFSET, partition_max_bytes=size, current_leader_epoch=-1, log_start_offset=-1
-    )
-    body = fetch.FetchRequest(
-        replica_id=-1,
-        max_wait=timedelta(seconds=1),
-        min_bytes=1,
-        max_bytes=size,
-        isolation_level=0,
-        session_id=0,
-        session_epoch=-1,
-        topics=(fetch.FetchTopic(topic=TOPIC, partitions=(asked,)),),
-        forgotten_topics_data=(),
-        rack_id="",
-    )
-    frame = _Frame()
-    header = fetch.FetchRequest.__header_schema__
-    entity_writer(header)(
-        frame, header(request_api_key=1, request_api_version=11, correlation_id=1, client_id="benchmark")
-    )
-    entity_writer(fetch.FetchRequest)(frame, body)
-    return struct.pack(">i", len(frame.data)) + bytes(frame.data)
-
-
-class _Frame:
-    def __init__(self) -> None:
-        self.data = bytearray()
-
-    def write(self, data: bytes) -> None:
-        self.data += data
-
-
-def _fill(connection: socket.socket, buffer: memoryview) -> None:
-    while len(buffer):
-        count = connection.recv_into(buffer)
-        assert count, "the connection ended"
-        buffer = buffer[count:]
+            fill(connection, buffer)
