@@ -5,6 +5,7 @@ A fault lasts for a whole operation here. What a store has to promise all the sa
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import shutil
 from collections.abc import Callable, Sequence
@@ -15,6 +16,7 @@ import pyarrow as pa
 import pytest
 
 from spark_segments import LogDir
+from spark_segments.errors import SegmentsError
 from spark_segments.kafka_protocol.lease import Lease
 from spark_segments.maintenance.rebuild.rebuild import rebuild_manifest
 from spark_segments.storage.filesystem import Found
@@ -122,7 +124,8 @@ def hold(log: LogDir) -> None:
 def lose_the_manifest(log: LogDir) -> None:
     for _ in range(3):
         append(log, 5)
-        log.topic("orders").manifest.merge_files()
+        with contextlib.suppress(SegmentsError):  # as after a commit: it stands without this work
+            log.topic("orders").manifest.merge_files()
     shutil.rmtree(Path(log.uri, "_manifest", "orders"))
     rebuild_manifest(opened(log), "orders")
 
@@ -162,7 +165,20 @@ def test_what_a_cache_shows_costs_an_operation_and_no_record(
         assert_clear(error, "")
         if name in WRITES:
             assert_unchanged(name, log, before, error)
-        if operation is lose_the_manifest:  # a run that failed is run again
-            rebuild_manifest(log, "orders")
-            assert contents(log) == contents(well)
+        if operation is lose_the_manifest:  # a run that failed is run again, unless it failed after its commit
+            if outcome(lambda log: log.topic("orders").snapshot, log) is not None:
+                rebuild_manifest(log, "orders")
+            assert_a_state_before(log, well, is_last=fault != LISTED)
     assert_usable(log)
+
+
+def assert_a_state_before(log: LogDir, well: LogDir, *, is_last: bool) -> None:
+    """What is there are the first records of each partition; all of them, unless the commits were sought in a listing
+    that is older than they are.
+    """
+    there, all_of_it = contents(log), contents(well)
+    missing = all_of_it["orders"].keys() - there["orders"].keys()
+    assert there == all_of_it | {"orders": {at: all_of_it["orders"][at] for at in there["orders"]}}
+    assert not (is_last and missing)
+    for partition, offset in missing:
+        assert all(at < offset for number, at in there["orders"] if number == partition)
