@@ -20,6 +20,8 @@ from spark_segments.cli import main
 from spark_segments.duckdb import TopicDatabase
 from spark_segments.errors import CorruptBatchError, InvalidOptionError, QueryError, SegmentsError
 from spark_segments.log.reading.scan import Scan
+from tests.log.played_log import Play
+from tests.opened import opened
 
 
 @pytest.fixture
@@ -50,6 +52,18 @@ def test_a_table_can_be_scanned_several_times_in_a_query(log):
     query = """SELECT count(*) FROM orders a JOIN "orders$latest" b ON a.partition = b.partition
                AND a."offset" = b."offset" JOIN orders c ON c.value = a.value"""
     assert rows(log, query) == [(10,)]
+
+
+def test_a_statement_opens_the_topics_that_it_names_once(log):
+    play = Play()
+    with TopicDatabase(opened(log, open_delta_log=play)) as database:
+        database.sql("SELECT count(*) FROM orders").to_table()
+        assert set(play.opened) == {"orders"}
+        play.opened.clear()
+        for _ in range(2):
+            database.sql("SELECT count(*) FROM orders").to_table()
+        database.sql("SELECT 1").to_table()
+    assert play.opened == []
 
 
 def test_whole_rows_are_those_of_a_read(log):

@@ -332,10 +332,12 @@ class TopicDatabase:
         DuckDB does not tell names apart by their case. Raises InvalidOptionError where the query does not say which of
         such topics it means.
         """
-        topics, text = self._log.topics(), query.casefold()
+        text = query.casefold()
+        asks_for_tables = _ASKS_FOR_TABLES.search(text) is not None
+        topics = self._log.topics() if asks_for_tables else self._log.directories()
         alike: dict[str, list[str]] = {}
         for topic in topics:
-            if _ASKS_FOR_TABLES.search(text) or topic.casefold() in text:
+            if asks_for_tables or (topic.casefold() in text and self._log.is_there(topic)):
                 alike.setdefault(topic.casefold(), []).append(topic)
         named: list[str] = []
         for name, group in alike.items():
@@ -348,7 +350,7 @@ class TopicDatabase:
                     expected="the exact name of only one of them",
                     found=", ".join(group),
                 )
-            if not chosen and _ASKS_FOR_TABLES.search(text):
+            if not chosen and asks_for_tables:
                 _logger.warning("not among the tables, as DuckDB does not tell them apart: %s", ", ".join(group))
             named += chosen
         return named

@@ -76,7 +76,7 @@ class Manifest:
     def exists(self) -> bool:
         """Whether the topic is there: made, and not deleted since."""
         try:
-            return self.log.is_there()
+            return self.log.is_there(seen=self._seen)
         except UnknownTopicError:
             return False
 

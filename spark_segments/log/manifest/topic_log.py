@@ -212,14 +212,15 @@ class TopicLog:
                 raise self.unknown("It was deleted by force; vacuum takes its files") from error
             raise
 
-    def is_there(self) -> bool:
+    def is_there(self, *, seen: TableVersion | None = None) -> bool:
         """Whether the topic is there and not deleted. Mostly its own row says so, and no row of a partition is read.
 
-        Raises as `state` does.
+        `seen`, and what is raised: as of `state`.
         """
         if self.deleted_by_force_ms() is None:  # else it counts whether all of the manifest can be read
             with contextlib.suppress(LogDirError, StorageError, FileNotFoundError, KeyError, ValueError):
-                [rows] = self.store.read_all([file for file in self.open().files if file.kind == TOPIC_KIND])
+                table = self.open() if seen is None else self.following(seen)[-1]
+                [rows] = self.store.read_all([file for file in table.files if file.kind == TOPIC_KIND])
                 return topic_of(rows).deleted_ms is None
         return self.state().snapshot.deleted_ms is None
 
