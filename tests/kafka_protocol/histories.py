@@ -1,5 +1,5 @@
-"""python -m tests.kafka_protocol.histories --histories N [--seed S] [--beside] [--anew]: captures of a played broker
-against a model.
+"""python -m tests.kafka_protocol.histories --histories N [--seed S] [--beside] [--anew] [--store]: captures of a played
+broker against a model.
 
 A source is a log of appends and deleted records; ten histories each see some of its states, one after the other. A
 history is captures by a broker that cuts, damages, refuses and empties some of its answers, or whose capture is ended
@@ -9,22 +9,26 @@ else is here. Both logs are in memory.
 With `--beside`, captures are suspended before one of their writes, between a chunk and its commit, say: another one
 comes to its end meanwhile, or eight days pass in which vacuum runs, or both. With `--anew`, another cluster answers at
 the address from some moment on, of whose topics the client learns ids, or the cluster's alone: what it has goes into a
-branch, and what was captured before stays.
+branch, and what was captured before stays. With `--store`, the log is in a bucket behind a proxy that fails a part of
+all requests: it refuses them, loses replies, cuts them, hangs up. A capture may end with the store's error then, and
+the next one goes on.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import random
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 from unittest.mock import patch
 
 from spark_segments import LogDir
+from spark_segments.errors import StorageError, UnknownOutcomeError
 from spark_segments.kafka_protocol import CaptureOptions, capture, partition_capture, topic_capture
 from spark_segments.kafka_protocol.apis import VERSIONS, fetch
 from spark_segments.kafka_protocol.capture_options import Divergence
@@ -34,6 +38,8 @@ from spark_segments.maintenance import vacuum, verify
 from tests.clock import ORPHAN_AGE_MS, played_time
 from tests.kafka_protocol.played import FAULTS, Fault, PlayedViews, playing
 from tests.log.memory_store import MemoryFiles, memory_log
+from tests.s3_server import BUCKET, s3_server
+from tests.store_proxy import HALF_REPLY, HANG_UP, INTERNAL_ERROR, LOSE_REPLY, SLOW_DOWN, StoreProxy, store_proxy
 
 Model = dict[tuple[int, int], str]
 """Values by partition and offset."""
@@ -48,6 +54,7 @@ _TOO_LATE = (
 )
 """What a capture may say that was suspended."""
 
+_STORE_FAILURES = (SLOW_DOWN, INTERNAL_ERROR, LOSE_REPLY, HANG_UP, HALF_REPLY)
 _METADATA = 3
 WITHOUT_IDS = VERSIONS | {fetch.KEY: range(4, 13), _METADATA: range(10)}
 """Of a broker before 2.8, whose topics have no ids."""
@@ -65,12 +72,20 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--beside", action="store_true", help="captures are suspended, and others go on")
     parser.add_argument("--anew", action="store_true", help="another cluster comes under the address")
+    parser.add_argument("--store", action="store_true", help="the log is in a bucket whose store fails now and then")
     arguments = parser.parse_args()
+    if arguments.store and (arguments.beside or arguments.anew):
+        parser.error("--store goes with neither --beside nor --anew: their clock is the one of a store in memory")
+    with s3_server() if arguments.store else contextlib.nullcontext() as store:
+        return _play(arguments, store)
+
+
+def _play(arguments: argparse.Namespace, store: Mapping[str, str] | None) -> int:
     started = time.monotonic()
     happened: dict[str, int] = {}
     for number in range(arguments.histories):
         try:
-            played = history(arguments.seed + number, beside=arguments.beside, anew=arguments.anew)
+            played = history(arguments.seed + number, beside=arguments.beside, anew=arguments.anew, store=store)
         except BaseException:
             print(f"history of seed {arguments.seed + number} failed", flush=True)
             raise
@@ -81,9 +96,11 @@ def main() -> int:
     return 0
 
 
-def history(seed: int, *, beside: bool = False, anew: bool = False) -> dict[str, int]:
+def history(
+    seed: int, *, beside: bool = False, anew: bool = False, store: Mapping[str, str] | None = None
+) -> dict[str, int]:
     """Plays one history, and raises AssertionError where the capture is not what the model says. How often what
-    happened.
+    happened. `store`: the options of the store that the log is on; in memory without.
     """
     chance = random.Random(seed)
     topic_capture.COMMIT_BYTES = chance.choice([1, 200, 256 << 20])  # after each answer, some, all
@@ -98,13 +115,23 @@ def history(seed: int, *, beside: bool = False, anew: bool = False) -> dict[str,
     has_ids = not anew or chance.random() < 0.5
     versions = VERSIONS if has_ids else WITHOUT_IDS
     known = patch("spark_segments.kafka_protocol.server.VERSIONS", versions)
-    with known, played_time("tables", files), playing(views) as address:
-        work = _Work(memory_log("/log", files), files, address, views, chance, source)
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(known)
+        if store is None:
+            proxy, log = None, memory_log("/log", files)
+            stack.enter_context(played_time("tables", files))
+        else:
+            proxy = stack.enter_context(store_proxy(store))
+            log = LogDir.create(f"s3a://{BUCKET}/{seed}/log", proxy.options)
+        address = stack.enter_context(playing(views))
+        work = _Work(log, files, address, views, chance, source, proxy)
         work.play(chance.randint(2, 6), beside=beside, anew=anew)
-        if beside or anew:
+        if beside or anew or store is not None:
             work.whole()
-    faults = [one.message for one in verify(work.log, deep=True).findings if "are missing" not in one.message]
-    assert not work.log.topics() or not faults, faults
+        for failure, count in {} if proxy is None else proxy.played.items():
+            work.happened[failure] = count
+        faults = [one.message for one in verify(work.log, deep=True).findings if "are missing" not in one.message]
+        assert not work.log.topics() or not faults, faults
     return work.happened
 
 
@@ -148,11 +175,13 @@ class _Work:
     views: _Views
     chance: random.Random
     source: _Source
+    proxy: StoreProxy | None = None
     at: int = 0
     here: dict[str, Model] = field(default_factory=dict)
     sources: dict[str, _Source] = field(default_factory=dict)
     happened: dict[str, int] = field(default_factory=dict)
     was_suspended: bool = False
+    is_failing: bool = False
 
     def play(self, captures: int, *, beside: bool, anew: bool) -> None:
         chance = self.chance
@@ -162,7 +191,7 @@ class _Work:
             if number == moves_at:
                 self._move()
             self.views.state = self.source.states[self.at]
-            self.was_suspended = False
+            self.was_suspended, self.is_failing = False, self.proxy is not None
             if beside and chance.random() < 0.6:
                 self.files.writes, self.files.meanwhile = chance.randint(1, 12), self._meanwhile
             steps = chance.randint(1, 6) if chance.random() < 0.3 else 1 << 30
@@ -173,7 +202,7 @@ class _Work:
     def whole(self) -> None:
         """A capture that nothing comes in the way of: it ends."""
         self.views.state = self.source.states[self.at]
-        self.was_suspended, self.files.writes = False, 0
+        self.was_suspended, self.files.writes, self.is_failing = False, 0, False
         self._captured(1 << 30)
 
     def _move(self) -> None:
@@ -208,12 +237,21 @@ class _Work:
 
         options = CaptureOptions(on_divergence=Divergence.BRANCH)
         try:
-            report = capture(self.log, self.address, [topic], options, progress=step)
+            with self._failing_store():
+                report = capture(self.log, self.address, [topic], options, progress=step)
         except _KilledError:
             self._count("captures killed")
             return
+        except (StorageError, UnknownOutcomeError):
+            assert self.is_failing
+            self._count("captures that the store ended")
+            return
         was_suspended = self.was_suspended and not is_beside
         for failed in report.failed:
+            if self.is_failing:
+                assert f"s3://{BUCKET}/" in failed["error"], failed
+                self._count("captures that the store ended")
+                continue
             assert was_suspended and any(text in failed["error"] for text in _TOO_LATE), failed
             self._count("captures too late")
         if report.failed:
@@ -228,6 +266,19 @@ class _Work:
             is_newest = other == name
             ends = {number: end for number, (_, end) in offsets.items()} if is_newest else None
             _check(self.log, other, self.here[other], source.values, ends)
+
+    @contextlib.contextmanager
+    def _failing_store(self) -> Iterator[None]:
+        """A part of all requests fails within."""
+        if self.proxy is None or not self.is_failing:
+            yield
+            return
+        chance, share = random.Random(self.chance.random()), self.chance.choice([0.02, 0.1, 0.3])
+        self.proxy.play(lambda _: chance.choice(_STORE_FAILURES) if chance.random() < share else None)
+        try:
+            yield
+        finally:
+            self.proxy.play(None)
 
     def _count(self, name: str) -> None:
         self.happened[name] = self.happened.get(name, 0) + 1
