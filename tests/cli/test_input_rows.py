@@ -136,6 +136,7 @@ TOKENS = st.lists(
 @example('{"a":"}\n{"}\n')
 @example('{"a":1}{"a":\n{"a":1}}')
 @example('{"a":[{"b":1}\n{"c":1}]}')
+@example('null,{"a":1}')
 def test_what_is_taken_is_an_object_a_line(text: str) -> None:
     lines = [line for line in text.split("\n") if line.strip()]
     try:
@@ -144,3 +145,12 @@ def test_what_is_taken_is_an_object_a_line(text: str) -> None:
         return
     assert [row["value"] for row in found] == lines
     assert all(isinstance(json.loads(line), dict) for line in lines)
+
+
+@pytest.mark.parametrize("line", ['{"a": [null, 1]}', '{"a": [[null, "b"]]}', '{"a": {"b": [null, {"c": [null, 1.5]}]}}'])
+def test_a_list_that_begins_with_null_is_a_list(line: str) -> None:
+    lines = ['{"id": 1}', line, '{"id": 2, "a": null}']
+    found = rows_of("\n".join(lines).encode(), Format.JSON, {"key": "a"})
+    assert [row["value"] for row in found] == lines
+    keys = [None if row["key"] is None else json.loads(row["key"]) for row in found]
+    assert keys == [json.loads(line).get("a") for line in lines]

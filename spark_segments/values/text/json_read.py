@@ -85,13 +85,34 @@ def one_value_a_row(array: pa.Array, kind: pa.DataType | None = None, *, unexpec
     lines = pc.binary_join_element_wise(head, array.cast(_BYTES), tail, nothing)
     offsets = offsets_of(lines)
     schema = None if kind is None else pa.schema([pa.field("v", pa.list_(kind))])
-    table = read_objects(lines.buffers()[2][offsets[0] : offsets[-1]], schema, unexpected)
+    text = lines.buffers()[2][offsets[0] : offsets[-1]]
+    table = read_objects(text, schema, unexpected)
+    if schema is None:
+        try:
+            table.validate(full=True)
+        except pa.ArrowInvalid:  # Arrow's reader loses nulls with which a list begins, while it seeks the list's type
+            table = read_objects(
+                text, pa.schema([pa.field("v", _with_items(table.schema.field("v").type))]), unexpected
+            )
     lists = table.column("v").combine_chunks()
     lists = lists.combine_chunks() if isinstance(lists, pa.ChunkedArray) else lists
     lengths = pc.list_value_length(lists)
     if len(lists) != len(array) or lists.null_count or not pc.all(pc.equal(lengths, 1)).as_py():
         raise Undecodable("not one JSON value")
     return lists.flatten()
+
+
+def _with_items(kind: pa.DataType) -> pa.DataType:
+    """The type, with text for the items of a list that are all null: Arrow's reader loses them, too."""
+    if pa.types.is_null(kind):
+        return pa.string()
+    if pa.types.is_list(kind):
+        return pa.list_(_with_items(kind.value_type))
+    return (
+        pa.struct([pa.field(field.name, _with_items(field.type)) for field in kind])
+        if pa.types.is_struct(kind)
+        else kind
+    )
 
 
 def read_objects(text: pa.Buffer, schema: pa.Schema | None, unexpected: str) -> pa.Table:
