@@ -1,7 +1,8 @@
 """The world in place of what the package asks of its machine: the time, random numbers, names, threads.
 
 The modules of the package keep their code. Only the names `time`, `random`, `uuid`, `secrets` and the thread pools that
-they have imported stand for those of the world, as long as a simulation runs, and the machine has two cores.
+they have imported stand for those of the world, as long as a simulation runs. The machine has two cores, and a name and
+a number of the process that are always the same.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import os
 import pkgutil
 import random
 import secrets
+import socket
 import sys
 import time
 import uuid
@@ -151,8 +153,10 @@ def simulated(world: World, store: Store) -> Iterator[None]:
         (as_completed, in_order),
         (reading_threads, no_thread_ahead),
     ]
-    changed: list[tuple[Any, str, Any]] = [(os, "cpu_count", os.cpu_count)]
-    os.cpu_count = lambda: CPUS
+    changed: list[tuple[Any, str, Any]] = []
+    for module, name, answer in ((os, "cpu_count", CPUS), (os, "getpid", 1), (socket, "gethostname", "simulated")):
+        changed.append((module, name, getattr(module, name)))
+        setattr(module, name, lambda answer=answer: answer)
     package = spark_segments.__name__
     for module in [
         module
