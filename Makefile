@@ -29,15 +29,15 @@ lint:  ## style, formatting, and the borders between rooms
 types:  ## mypy, strict, on the package
 	$(PYTHON) -m mypy
 
-fast:  ## the tests that need no Spark, no network and little time: a minute
-	$(PYTHON) -m pytest -m fast -n 2 --dist worksteal
+fast:  ## the tests that need no Spark and no network, but for the proofs
+	$(PYTHON) -m pytest -m "not spark and not network and not proof" -n 2 --dist loadgroup
 
 # A third process, for those with Spark wait more than they work.
 test:  ## all tests but the proofs: those with Spark share one process and its session, the others go beside them
 	$(PYTHON) -m pytest -m "not proof" -n 3 --dist loadgroup
 
-proof: kernels  ## before a release: tests of every case, kill, large directory, wheel and example
-	$(PYTHON) -m pytest -m proof -n 3 --dist loadgroup
+proof: kernels  ## before a release: tests of every case, kill, large directory, wheel and example; many random ones
+	$(PYTHON) -m pytest -m "proof or hypothesis" --hypothesis-profile=proof -n 3 --dist loadgroup
 
 release-check:  ## all that a release needs on this machine, and what it could not do: needs the extra `release`
 	$(PYTHON) -m tests.release

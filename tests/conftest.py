@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, Phase, settings
 
 from spark_segments import LogDir
 from spark_segments.log import Scan
+from tests.examples import GATE_EXAMPLES, PROOF_EXAMPLES
 from tests.golden_files import LARGE_DIRECTORIES
 from tests.s3_server import s3_server
 from tests.small_limits import Limits, small_limits
@@ -27,14 +28,21 @@ ROOT = Path(__file__).parents[1]
 for variable in ("SPARK_SUBMIT_OPTS", "SPARK_DAEMON_JAVA_OPTS"):
     os.environ.setdefault(variable, "-XX:TieredStopAtLevel=1")
 
-# The same examples in every run, however busy the machine is; `--hypothesis-profile=default` looks for others, and
-# `--hypothesis-profile=long` for very many more. Both shrink what fails, which can take minutes; a run of all does not.
+# The same examples in every run, however busy the machine is: `make proof` tries five times as many as the gate.
+# `--hypothesis-profile=default` looks for others, and `--hypothesis-profile=long` for very many more. Both shrink what
+# fails, which can take minutes; a run of all does not.
 _ANY_MACHINE = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
 settings.register_profile("long", max_examples=5000, database=None, **_ANY_MACHINE)
-settings.register_profile(
-    "repeatable", derandomize=True, database=None, phases=[Phase.explicit, Phase.generate, Phase.target], **_ANY_MACHINE
-)
-settings.load_profile("repeatable")
+for name, most in (("gate", GATE_EXAMPLES), ("proof", PROOF_EXAMPLES)):
+    settings.register_profile(
+        name,
+        max_examples=most,
+        derandomize=True,
+        database=None,
+        phases=[Phase.explicit, Phase.generate, Phase.target],
+        **_ANY_MACHINE,
+    )
+settings.load_profile("gate")
 
 
 @pytest.hookimpl(tryfirst=True)  # pytest-xdist reads the groups in this hook
@@ -42,8 +50,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Marks tests `spark` that use its fixture or have it for a parameter, and `proof` that read a large directory or
     are more than the `cases` of their mark: those stay that lie evenly among all.
 
-    A test that is neither spark, nor network, nor slow, nor a proof is `fast`. Tests that share what a module makes
-    once, or the browser, run in one process of pytest-xdist: each process would make its own.
+    Tests that share what a module makes once, or the browser, run in one process of pytest-xdist: each process would
+    make its own.
     """
     functions: dict[str, list[pytest.Item]] = {}
     for item in items:
@@ -66,9 +74,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for number, item in enumerate(function):
             if number * most // len(function) == (number - 1) * most // len(function):
                 item.add_marker("proof")
-    for item in items:
-        if not any(item.get_closest_marker(name) for name in ("spark", "network", "slow", "proof")):
-            item.add_marker("fast")
 
 
 def shared_by(item: pytest.Item) -> str | None:

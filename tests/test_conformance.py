@@ -25,7 +25,6 @@ WRONG = [vector for vector in VECTORS if vector.findings]
 QUICK = [vector.name for vector in VECTORS if vector.log and vector.log.startswith("vectors/")]
 
 
-@pytest.mark.slow
 def test_this_package_reads_what_the_kit_asks() -> None:
     failures: list[str] = []
     outcomes = check_reader(GOLDEN, conformance_answers.answers, failures.append)
@@ -35,7 +34,7 @@ def test_this_package_reads_what_the_kit_asks() -> None:
     assert outcomes[UNSUPPORTED] == sum(len(vector.requests) for vector in VECTORS if vector.kafka)
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 def test_the_reader_of_the_specification_reads_what_the_kit_asks() -> None:
     failures: list[str] = []
     outcomes = check_reader(GOLDEN, specification_reader.answers, failures.append)
@@ -88,7 +87,6 @@ FAULTY = {
 }
 
 
-@pytest.mark.slow
 @pytest.mark.cases(1)
 @pytest.mark.parametrize("alter", FAULTY)
 def test_a_program_is_judged_by_its_lines(alter: str, tmp_path: Path) -> None:

@@ -77,15 +77,12 @@ SPARK_PAGES = [
 
 STORE_PAGE = "how-to/object-store.md"
 
-LONG_PAGES = [
-    f"how-to/{name}.md"
-    for name in ("duckdb", "erasure", "failover", "mirror", "page", "pipelines", "read-streams", "sql", "table")
-]
-"""Pages whose examples are proofs: what they show has tests of its own."""
+GATE_PAGES = ("capacity.md", "how-to/archive-kafka.md", "how-to/polars.md", "tutorial.md")
+"""Pages of commands, of Python and of Spark whose examples run in the gate; those of the other pages are proofs."""
 
 
 def _marked(pages: Iterable[str]) -> list[Any]:
-    return [pytest.param(page, marks=pytest.mark.proof) if page in LONG_PAGES else page for page in pages]
+    return [page if page in GATE_PAGES else pytest.param(page, marks=pytest.mark.proof) for page in pages]
 
 
 @pytest.fixture
@@ -148,7 +145,6 @@ def _lines(text: str) -> list[str]:
     return [" ".join(line.split()) for line in text.strip().splitlines()]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "page", _marked(page for page in PAGES if page not in (*SPARK_PAGES, STORE_PAGE) and _examples(page))
 )
@@ -156,7 +152,6 @@ def test_the_examples_of_a_page_run(page: str, directory: Path, python_environme
     _run_page(page, directory, python_environment)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("page", _marked(SPARK_PAGES))
 def test_the_examples_of_a_page_with_spark_run(
     page: str, spark, directory: Path, python_environment: dict[str, str]
@@ -164,7 +159,7 @@ def test_the_examples_of_a_page_with_spark_run(
     _run_page(page, directory, python_environment)
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 def test_the_examples_with_an_object_store_run(
     s3_options: dict[str, str], monkeypatch, directory: Path, python_environment: dict[str, str]
 ) -> None:
@@ -228,7 +223,6 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @SITE
-@pytest.mark.slow
 def test_the_reference_names_every_setting_command_and_error(site: Path) -> None:
     pages = {name: (site / "reference" / f"{name}.html").read_text() for name in ("settings", "commands", "errors")}
 
@@ -240,7 +234,6 @@ def test_the_reference_names_every_setting_command_and_error(site: Path) -> None
 
 
 @SITE
-@pytest.mark.slow
 def test_the_site_fetches_nothing_from_elsewhere(site: Path) -> None:
     for page in site.rglob("*.html"):
         assets = re.findall(r'<(?:script|img|link|iframe)\b[^>]*?(?:src|href)="([^"]+)"', page.read_text())
@@ -277,7 +270,6 @@ def test_the_search_of_a_folder_finds_the_page_first(site: Path, tmp_path: Path)
 
 
 @SITE
-@pytest.mark.slow
 def test_no_line_of_code_is_cut_on_a_phone(site: Path, tmp_path: Path) -> None:
     cut = "[...document.querySelectorAll('pre > code')].filter((one) => one.scrollWidth > one.clientWidth + 1).length"
     browser = Browser(tmp_path)

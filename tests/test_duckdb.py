@@ -77,6 +77,7 @@ def test_only_the_columns_of_a_query_are_read(log, reads):
     assert [set(scan.schema.names) for scan in reads] == [{"timestamp", "partition"}, {"key"}, {"key", "value"}]
 
 
+@pytest.mark.cases(3)
 @pytest.mark.parametrize(
     ("condition", "offsets"),
     [
@@ -101,7 +102,7 @@ def test_a_condition_on_the_latest_view_hides_no_newer_record(log, reads):
     assert [scan.offsets[0] for scan in reads] == [(0, 50), (47, 50)]
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 def test_a_limit_does_not_read_the_whole_topic(tmp_path):
     log = LogDir.create(str(tmp_path / "log"))
     log.create_topic("t", 150)
@@ -296,7 +297,6 @@ QUERY = """SELECT partition, count(*) AS n, min(value) AS least, to_timestamp(0)
            FROM orders GROUP BY partition ORDER BY partition"""
 
 
-@pytest.mark.slow
 def test_the_command_prints_rows_in_every_output(log, capsysbinary):
     text = run(capsysbinary, log.uri, QUERY).decode()
     assert [line.split()[:3] for line in text.splitlines()] == [
@@ -387,6 +387,7 @@ FORBIDDEN = [
 ]
 
 
+@pytest.mark.cases(8)
 @pytest.mark.parametrize("statement", FORBIDDEN)
 def test_a_safe_statement_has_the_topics_alone(log, tmp_path, statement):
     place = tmp_path / "place"
@@ -399,6 +400,7 @@ def test_a_safe_statement_has_the_topics_alone(log, tmp_path, statement):
     assert [path.name for path in place.iterdir()] == ["secret.txt"]
 
 
+@pytest.mark.cases(8)
 def test_a_safe_statement_reads_topics(log, capsysbinary):
     assert rows(log, "SELECT count(*) FROM orders", safe=True) == [(100,)]
     assert rows(log, "CREATE TABLE t AS SELECT * FROM orders; SELECT count(*) FROM t", safe=True) == [(100,)]
@@ -424,7 +426,7 @@ def test_an_error_of_a_query_shows_no_value(log, query):
     assert "a value does not fit" in str(caught.value) and "77" not in text
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 def test_a_query_that_is_killed_leaves_nothing_behind(log, tmp_path):
     """What does not fit in memory goes below $TMPDIR, and the next query deletes what a killed one left."""
     for name in ("cwd", "tmp"):

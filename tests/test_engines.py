@@ -65,7 +65,6 @@ def assert_same(log: LogDir, topic: str, view: str | None, isolation_level: str)
     assert by_polars(log, topic, view, isolation_level) == expected
 
 
-@pytest.mark.slow
 @pytest.mark.cases(1)
 @pytest.mark.parametrize("isolation_level", ["read_uncommitted", "read_committed"])
 def test_engines_agree_on_golden_directories(isolation_level):
@@ -116,8 +115,7 @@ def compare_history(seed: int, sessions: Sequence[SparkSession] = ()) -> None:
                 assert by_session(session, log, "t", view) == plain(log, "t", view=view)
 
 
-@pytest.mark.slow
-@pytest.mark.cases(1)
+@pytest.mark.proof
 @pytest.mark.parametrize("first", range(0, 20, 10))
 def test_engines_agree_on_random_histories(first):
     for seed in range(first, first + 10):

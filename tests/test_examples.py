@@ -63,7 +63,6 @@ def run_here(spark, tmp_path, monkeypatch, capsys):
     return run
 
 
-@pytest.mark.slow
 def test_the_quickstart_leaves_the_log_that_it_speaks_of(run_here, tmp_path: Path) -> None:
     uri = str(tmp_path / "log")
     printed = run_here("quickstart.py", uri)
@@ -366,14 +365,13 @@ def test_a_topic_is_archived_and_replayed_by_formats_and_options_alone(run_here,
     assert records[0] == records[1] == records[2] != []
 
 
-@pytest.mark.slow
 def test_a_move_without_kafkas_package_says_which_it_takes(run_here, tmp_path: Path, capsys) -> None:
     with pytest.raises(SystemExit, match="1"):
         run_here("move_topic.py", "--from", "kafka", "subscribe=a", "--to", "segments", f"path={tmp_path}", "topic=a")
     assert "Kafka's connector is a package" in capsys.readouterr().err
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 def test_a_changelog_becomes_a_table(run_here, tmp_path: Path) -> None:
     for flags in ([], ["--spark"]):
         directory = tmp_path / str(len(flags))

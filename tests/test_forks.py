@@ -63,6 +63,7 @@ def test_a_forked_child_of_a_process_that_used_an_object_store_gets_an_error(sto
     assert storage.read("a").to_pybytes() == b"x"
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
 def test_processes_that_begin_anew_use_it(storage: Storage, method: str) -> None:
     storage.create("a", b"x")

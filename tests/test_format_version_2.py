@@ -82,7 +82,6 @@ def test_description_is_the_same(witness: LogDir, topic: str) -> None:
     assert {key: found[key] for key in expected} == expected
 
 
-@pytest.mark.slow
 def test_it_verifies_without_findings(witness: LogDir) -> None:
     report = verify(witness, deep=True)
     assert report.ok and not report.findings, report.findings
@@ -100,7 +99,6 @@ def test_appended_transactions_are_still_known(witness: LogDir) -> None:
         append_target(witness, "codecs", Transaction("stream", 5, "query-2"))
 
 
-@pytest.mark.slow
 def test_it_is_appended_to_rolled_and_compacted_on(witness: LogDir) -> None:
     before = WITNESS.records("read_uncommitted")
     row = pa.table({"key": [b"k"] * 8, "value": [b"new"] * 8, "partition": pa.array(range(8), pa.int32())})
@@ -129,7 +127,7 @@ def test_an_export_stamps_the_epochs_of_both_leaders(witness: LogDir, tmp_path: 
     assert epochs == {0: 0, 3: 0, 6: 0, 9: 1, 12: 1, 15: 1}
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 def test_retention_and_vacuum_leave_what_no_policy_takes(witness: LogDir) -> None:
     before = WITNESS.records("read_uncommitted")
 

@@ -98,6 +98,7 @@ def test_a_table_is_in_step_at_the_log_end(ended: Ended, tmp_path: Path, options
     assert updated() == (first[0] + 1, [*offsets, LOG_END])
 
 
+@pytest.mark.cases(2)
 def test_a_follower_is_in_step_at_the_log_end(ended: Ended, tmp_path: Path) -> None:
     log, offsets = ended
     copy = LogDir.create(str(tmp_path / "copy"))
@@ -115,6 +116,7 @@ def test_a_follower_is_in_step_at_the_log_end(ended: Ended, tmp_path: Path) -> N
     assert read(copy) == [*offsets, LOG_END, LOG_END + 1]
 
 
+@pytest.mark.cases(2)
 def test_a_query_to_the_log_end_has_what_is_there(ended: Ended) -> None:
     log, offsets = ended
     for added in ([], [LOG_END]):
@@ -136,6 +138,7 @@ def read(log: LogDir) -> list[int]:
     return opened(log).topic(TOPIC).scan(columns=["offset"]).to_table().column("offset").to_pylist()
 
 
+@pytest.mark.cases(2)
 def test_jobs_leave_the_log_end_where_it_is(ended: Ended) -> None:
     log, offsets = ended
     log.topic(TOPIC).alter({"segment.ms": "1"})
@@ -150,6 +153,7 @@ def test_jobs_leave_the_log_end_where_it_is(ended: Ended) -> None:
     assert read(log) == [*offsets, LOG_END]
 
 
+@pytest.mark.cases(2)
 def test_a_manifest_that_is_made_anew_has_the_log_end(ended: Ended) -> None:
     log, offsets = ended
     bounds = log.topic(TOPIC).offsets()

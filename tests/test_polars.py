@@ -7,12 +7,13 @@ import datetime as dt
 import polars as pl
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_segments import LogDir, ProducerOptions
 from spark_segments.errors import UnknownTopicError
 from spark_segments.polars import scan_topic
+from tests.examples import examples
 from tests.segment_bytes import RECORD_SCHEMA
 
 ZERO = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
@@ -81,8 +82,7 @@ predicates = st.recursive(
 
 
 @pytest.mark.cases(1)
-@pytest.mark.slow
-@settings(max_examples=50, deadline=None)
+@examples(50)
 @given(predicate=predicates, columns=st.sampled_from([None, ["offset"], ["value", "key"], ["timestamp"]]))
 @pytest.mark.parametrize("view", [None, "latest"])
 def test_a_filtered_scan_has_the_rows_of_a_full_scan(log, view, predicate, columns):
@@ -92,8 +92,7 @@ def test_a_filtered_scan_has_the_rows_of_a_full_scan(log, view, predicate, colum
     assert found.collect().equals(expected)
 
 
-@pytest.mark.slow
-@settings(max_examples=30, deadline=None)
+@examples(30)
 @given(predicate=predicates, first=st.integers(0, 220))
 def test_the_first_rows_are_cut_before_or_after_the_filter_as_the_query_says(log, predicate, first):
     frame, rows = scan_topic(log.uri, "t"), whole(log)

@@ -275,7 +275,6 @@ def _assert_agree(log: LogDir, topic: str) -> list[dict]:
     return found
 
 
-@pytest.mark.slow
 def test_what_was_appended_is_read_before_and_after_it_is_rolled(log: LogDir) -> None:
     log.create_topic("plain", partitions=2, config={"segment.bytes": "4000", "index.interval.bytes": "500"})
     appended: list[dict] = []
@@ -291,7 +290,7 @@ def test_what_was_appended_is_read_before_and_after_it_is_rolled(log: LogDir) ->
     assert _assert_agree(log, "plain") == _sorted(appended)
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 def test_what_retention_left_is_read_and_old_versions_too(log: LogDir) -> None:
     config = {"segment.bytes": "4000", "retention.bytes": "12000", "retention.ms": "-1"}
     log.create_topic("plain", partitions=2, config=config)
@@ -315,7 +314,7 @@ def test_what_retention_left_is_read_and_old_versions_too(log: LogDir) -> None:
     assert _assert_agree(log, "plain") == _sorted(appended)
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 def test_what_compaction_left_is_read(log: LogDir) -> None:
     config = {"cleanup.policy": "compact", "segment.bytes": "3000", "min.cleanable.dirty.ratio": "0.01"}
     log.create_topic("latest", partitions=2, config={**config, "delete.retention.ms": "1000"})
@@ -334,7 +333,6 @@ def test_what_compaction_left_is_read(log: LogDir) -> None:
     assert len(found) < len(appended) // 2
 
 
-@pytest.mark.slow
 def test_a_topic_that_is_made_again_has_no_rows_of_the_one_before(log: LogDir) -> None:
     appended: list[dict] = []
     log.create_topic("plain", partitions=3)
@@ -348,7 +346,6 @@ def test_a_topic_that_is_made_again_has_no_rows_of_the_one_before(log: LogDir) -
     assert _assert_agree(log, "plain") == _sorted(appended)
 
 
-@pytest.mark.slow
 def test_many_small_chunks_that_were_merged_are_read(log: LogDir) -> None:
     log.create_topic("plain", partitions=1)
     appended: list[dict] = []
@@ -362,8 +359,7 @@ def test_many_small_chunks_that_were_merged_are_read(log: LogDir) -> None:
     assert _assert_agree(log, "plain") == _sorted(appended)
 
 
-@pytest.mark.slow
-@pytest.mark.cases(1)
+@pytest.mark.proof
 @pytest.mark.parametrize("name", ["txn-0", "txn-compact/clean-2/txnc-0", "broker-data/payments-0"])
 def test_kafkas_transactions_stay_what_they_were_behind_appends_and_rolls(name: str, log: LogDir) -> None:
     directory = golden_dir(name)

@@ -265,6 +265,7 @@ def test_delta_rs_finds_its_tables_where_the_storage_lists_them(storage):
     assert DeltaTable(uri, storage_options=options).version() == 1
 
 
+@pytest.mark.cases(1)
 @pytest.mark.rule("W22")
 def test_one_of_sixteen_creators_wins(storage):
     for turn in range(10):
@@ -332,6 +333,7 @@ def test_a_local_failure_is_not_tried_again(tmp_path):
 # Object stores
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("failure", [SLOW_DOWN, INTERNAL_ERROR, HANG_UP])
 def test_transient_failures_are_tried_again(remote, proxy, failure):
     remote.write("a", b"x")
@@ -386,6 +388,7 @@ def test_a_refusal_is_never_taken_for_the_end_of_a_file(remote, proxy):
         remote.read("a-416-InvalidRange", 0, 1)
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("failure", [LOSE_REPLY, INTERNAL_ERROR, HANG_UP, SLOW_DOWN])
 def test_a_creation_whose_reply_is_lost_is_known_for_ones_own(remote, proxy, failure):
     proxy.play(first(2, failure, "PUT"))
@@ -415,6 +418,7 @@ def streamed(storage: Storage, path: str, data: bytes) -> None:
         stream.write(data)
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("put", [streamed, Storage.replace, Storage.write], ids=["stream", "replace", "write"])
 def test_an_upload_whose_last_reply_is_lost_has_ended(remote, proxy, put):
     """Asked again, the store knows no such upload."""

@@ -29,7 +29,6 @@ def records(uri: str) -> list[tuple]:
     return [(row["key"], row["value"]) for row in contents(LogDir.open(uri), "orders")]
 
 
-@pytest.mark.slow
 def test_lines_of_text_are_values(segments, uri, tmp_path):
     (tmp_path / "a.txt").write_bytes(b"first\n\nthird\r\n\xff")
     (tmp_path / "b.txt.gz").write_bytes(gzip.compress(b"packed\n"))
@@ -153,6 +152,7 @@ def test_a_tombstone_says_that_its_value_is_null(run, segments, uri, tmp_path, k
         assert ran.code == 1 and "Object 2 of the file is not a record: no value" in ran.error, number
 
 
+@pytest.mark.cases(3)
 @pytest.mark.parametrize(
     ("keys", "columns"),
     [
@@ -209,6 +209,7 @@ def test_a_line_of_any_depth_is_stored_or_an_error(run, segments, uri):
     assert ran.code == 1 and ran.error.count("\n") == 1
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("block_bytes", [1, 7, 100, 1 << 20])
 def test_lines_are_the_same_in_blocks_of_any_size(segments, uri, tmp_path, limits, block_bytes):
     limits(INPUT_BLOCK_BYTES=block_bytes)

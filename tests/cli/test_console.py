@@ -265,7 +265,6 @@ def test_consume_at_a_version_has_the_bounds_of_that_version(segments, uri, argu
     assert "".join(segments("consume", uri, "orders", "--version", version, *arguments).lines) == values
 
 
-@pytest.mark.slow
 def test_consume_reads_a_kafka_directory(segments):
     expected = [record["offset"] for record in expected_records("broker-data/orders-0") if record["offset"] >= 500]
     shown = segments(

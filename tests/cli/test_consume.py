@@ -143,7 +143,6 @@ def test_the_records_of_a_key_of_another_type_are_found_by_its_text(segments, ru
     assert "The text is no key" in run(*read, "two").error
 
 
-@pytest.mark.slow
 def test_the_tail_looks_behind_gaps_between_offsets(segments, tmp_path):
     log = LogDir.create(str(tmp_path / "log"))
     log.create_topic("states", config={"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0"})
@@ -155,13 +154,11 @@ def test_the_tail_looks_behind_gaps_between_offsets(segments, tmp_path):
     assert segments("consume", log.uri, "states", "--tail", 2, "-f", "%k%v ").text == "a0 b2999 "
 
 
-@pytest.mark.slow
 def test_a_range_in_time_bounds_the_tail(segments, uri):
     ran = segments("consume", uri, "orders", "--tail", 2, "--to-time", START_MS + 60, "-f", "%v ")
     assert ran.text == "1-1 2-1 "
 
 
-@pytest.mark.slow
 def test_a_reader_that_goes_ends_the_command_without_a_word(uri):
     LogDir.open(uri).topic("orders").append(pa.table({"value": [b"x" * 100] * 20_000}))
     program = "from spark_segments.cli import main; main()"

@@ -26,7 +26,6 @@ def our_python(monkeypatch):
     monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
 
 
-@pytest.mark.slow
 def test_all_is_well_with_a_log_directory_and_nothing_stays_behind(segments, tmp_path, our_python):
     segments("topic", "create", tmp_path / "log", "orders")
     before = sorted(tmp_path.rglob("*"))
@@ -57,7 +56,6 @@ def test_a_python_without_the_package_is_named_with_what_spark_will_say(run, tmp
     assert found["hint"] == f"export PYSPARK_PYTHON={sys.executable}"
 
 
-@pytest.mark.slow
 def test_without_java_the_hint_names_the_commands(run, tmp_path, monkeypatch, our_python):
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("JAVA_HOME", raising=False)
@@ -66,13 +64,13 @@ def test_without_java_the_hint_names_the_commands(run, tmp_path, monkeypatch, ou
     assert "segments doctor --path java" in found["hint"]
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 def test_a_directory_of_kafka_is_only_read(segments, our_python):
     found = checks(segments("doctor", GOLDEN / "broker-data", "--output", "json"))
     assert found["conditional writes"]["status"] == "skipped" and "clock" not in found
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 def test_a_location_that_cannot_be_written_fails(run, tmp_path, our_python):
     (tmp_path / "file").write_text("not a directory")
     ran = run("doctor", tmp_path / "file" / "log", "--output", "json")
@@ -139,14 +137,13 @@ def test_text_says_the_status_first_and_what_to_do_below(run, our_python, monkey
     assert lines[at + 1] == f"         → export PYSPARK_PYTHON={sys.executable}"
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 def test_an_object_store_is_probed(segments, s3_options, our_python):
     options = [text for name, value in s3_options.items() for text in ("--storage", f"{name}={value}")]
     found = checks(segments("doctor", "s3://bucket/doctor", *options, "--output", "json"))
     assert found["storage"]["status"] == found["conditional writes"]["status"] == found["clock"]["status"] == "ok"
 
 
-@pytest.mark.slow
 def test_a_store_without_conditional_writes_fails(run, s3_options, our_python):
     with store_proxy(s3_options) as proxy:
         proxy.ignores_conditions = True

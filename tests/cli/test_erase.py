@@ -16,7 +16,6 @@ def uri(log: LogDir, segments) -> str:
     return log.uri
 
 
-@pytest.mark.slow
 def test_erase_says_what_it_did_and_explain_what_is_left(segments, uri: str) -> None:
     before = segments("explain", uri, "customers", "--key", "ada").text
     assert "Key 'ada' of topic customers, version 1: 2 values in the log." in before

@@ -108,7 +108,6 @@ def test_a_compacted_topic_tells_of_cleaning_and_tombstones(segments, log):
     assert "delete.retention.ms (1 d) after its first cleaning; the first delete horizon of its segment is" in lines[8]
 
 
-@pytest.mark.slow
 def test_each_way_to_go_is_told(segments, log):
     settings = {"segment.bytes": 2000, "retention.ms": -1, "retention.bytes": 10_000}
     topic_with(log, "orders", settings, partitions=2)

@@ -60,7 +60,6 @@ def test_a_limit_ends_a_round_and_the_next_goes_on_there(orders):
     assert taken(reader) == ["c"]
 
 
-@pytest.mark.slow
 def test_jobs_between_and_within_rounds_change_nothing_for_a_follower(orders):
     """A compaction takes what is behind the reader, retention what it has read, and a vacuum their files."""
     reader = follower(orders)
@@ -195,7 +194,6 @@ def test_a_position_is_one_in_the_log_that_was_read(orders):
         GroupReader(orders, "orders", "audit").starts(orders.topic("orders").snapshot, [0])
 
 
-@pytest.mark.slow
 def test_a_group_goes_on_where_its_last_reader_ended(segments, run, orders):
     def consume(*options):
         return segments("consume", orders.uri, "orders", "--group", "audit", *options).lines
@@ -212,7 +210,6 @@ def test_a_group_goes_on_where_its_last_reader_ended(segments, run, orders):
     assert consume("-o", "end") == ["d"]
 
 
-@pytest.mark.slow
 def test_what_a_group_missed_is_an_error_with_the_way_out(segments, run, orders):
     segments("consume", orders.uri, "orders", "--group", "audit", "-n", "1")
     orders.topic("orders").delete_records({0: 2})
@@ -228,7 +225,7 @@ def test_options_that_go_together_are_checked(run, orders):
     assert "--key" in run("consume", orders.uri, "orders", "--all-partitions").error
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 def test_a_reader_follows_behind_the_tail(segments, orders, python_environment):
     values = segments("consume", orders.uri, "orders").lines
     assert segments("consume", orders.uri, "orders", "--tail", "2", "--follow", "-n", "2").lines == values[-2:]
@@ -251,7 +248,7 @@ def test_a_reader_follows_behind_the_tail(segments, orders, python_environment):
         assert process.stdout.read().split() == ["next", "last"]
 
 
-@pytest.mark.slow
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
 def test_ctrl_c_and_sigterm_end_a_follower_cleanly(orders, python_environment, sent):
     command = [sys.executable, "-m", "spark_segments", "consume", orders.uri, "orders", "--follow", "--group", "audit"]

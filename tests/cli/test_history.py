@@ -90,7 +90,7 @@ def test_a_deleted_topic_has_its_history(log):
         log.topic("prices").history()
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 def test_figures_that_vacuum_has_taken_are_none(log, segments):
     log.topic("orders").manifest.drop_old_versions(0, log.storage.now_ms() + 30 * DAY_MS, orphan_age_ms=0)
     log.topic("orders").append(pa.table({"value": ["later"]}))

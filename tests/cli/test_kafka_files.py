@@ -149,7 +149,6 @@ def test_import_makes_the_log_directory_and_says_that_nothing_expires(segments, 
     assert log.topic("orders").snapshot.config == {"retention.ms": "-1", "segment.bytes": "65536"}
 
 
-@pytest.mark.slow
 def test_what_replicas_have_is_imported_with_a_list_to_verify_it_by(segments, tmp_path):
     uri, listed = tmp_path / "log", tmp_path / "list"
     segments("import", GOLDEN / "broker-data", uri, "--replicated", "--topic", "orde*", "--checksums", listed)

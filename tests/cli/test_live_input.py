@@ -49,7 +49,7 @@ def appending(log, python_environment) -> Iterator[subprocess.Popen[bytes]]:
         process.kill()
 
 
-@pytest.mark.slow
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
 def test_lines_of_a_pipe_are_committed_before_its_end_and_at_a_signal(log, appending, sent):
     appending.stdin.write(b"a\nb\n")
@@ -66,7 +66,7 @@ def test_lines_of_a_pipe_are_committed_before_its_end_and_at_a_signal(log, appen
     assert values(log) == [b"a", b"b", b"c"]
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 def test_a_signal_commits_what_came_and_waits(log, python_environment):
     command = [*APPEND, log.uri, "orders", "--linger", "1h"]
     reader, writer = os.pipe()
@@ -144,7 +144,7 @@ def run_in_pipe(run, monkeypatch, file, log, *options):
     return run("append", log.uri, "orders", *options)
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 def test_somebody_at_a_terminal_is_told_how_it_ends(log, python_environment):
     master, terminal = pty.openpty()
     pipe = subprocess.PIPE
@@ -177,7 +177,7 @@ def test_a_number_on_the_command_line_needs_its_unit(run, log, command, said):
     assert ran.code == 1 and said in ran.error
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 def test_a_path_of_a_pipe_is_read_as_standard_input_is(log, python_environment, tmp_path):
     """/dev/stdin and a named pipe: committed before their end. Several are one commit."""
     fifo = tmp_path / "fifo"
@@ -199,6 +199,7 @@ def test_a_path_of_a_pipe_is_read_as_standard_input_is(log, python_environment, 
     assert values(log) == [*lines, b"a", b"b"] and log.topic("orders").version == version + 1
 
 
+@pytest.mark.proof
 def test_a_terminal_shows_how_many_bytes_of_the_files_are_read(log, python_environment, tmp_path):
     (tmp_path / "a.txt").write_bytes(b"line\n" * 2_000_000)
     ours, theirs = pty.openpty()

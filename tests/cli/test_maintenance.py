@@ -81,7 +81,6 @@ def test_compact_leaves_the_newest_record_of_each_key(segments, uri):
     assert values(segments, uri) == ["a4", "b4", "c"]
 
 
-@pytest.mark.slow
 def test_compact_is_not_due_unless_forced(segments, uri):
     rolled(segments, uri)
     segments("compact", uri, "prices")
@@ -94,7 +93,6 @@ def test_compact_is_not_due_unless_forced(segments, uri):
     assert values(segments, uri) == ["a4", "b4", "again"]
 
 
-@pytest.mark.slow
 def test_max_partitions_takes_so_many(segments, uri):
     rolled(segments, uri)
     segments("topic", "create", uri, "other", "--partitions", 2, "--config", "cleanup.policy=compact,segment.ms=1")
@@ -106,7 +104,6 @@ def test_max_partitions_takes_so_many(segments, uri):
     assert len(report["partitions"]) == 1
 
 
-@pytest.mark.slow
 def test_retain_takes_whole_segments_of_old_records(segments, uri):
     segments("topic", "alter", uri, "prices", "--config", "cleanup.policy=delete", "--config", f"retention.ms={DAY_MS}")
     rolled(segments, uri)
@@ -115,7 +112,6 @@ def test_retain_takes_whole_segments_of_old_records(segments, uri):
     assert values(segments, uri) == ["a4", "b4", "c"]
 
 
-@pytest.mark.slow
 def test_vacuum_deletes_the_files_that_left_the_log(segments, uri, tmp_path):
     rolled(segments, uri)
     segments("compact", uri, "prices")
@@ -128,7 +124,6 @@ def test_vacuum_deletes_the_files_that_left_the_log(segments, uri, tmp_path):
     assert values(segments, uri) == ["a4", "b4", "c"]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("job", ["retain", "compact", "vacuum", "maintain"])
 def test_a_time_to_come_is_taken_by_who_says_yes(segments, run, uri, job):
     before, future_ms = state(uri), LogDir.open(uri).storage.now_ms() + 9 * DAY_MS
@@ -225,7 +220,7 @@ def test_a_defaults_file_counts_where_a_topic_says_nothing(segments, run, old_or
     assert ran.code == 1 and "line 1" in ran.error and "Did you mean log.retention.hours?" in ran.error
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 def test_the_report_of_a_roll_shows_the_first_and_last_of_many_sealed_segments(segments, tmp_path):
     uri = str(tmp_path / "many")
     log = LogDir.create(uri)

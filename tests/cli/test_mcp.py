@@ -47,7 +47,6 @@ def _files(log: LogDir) -> dict[str, tuple[int, int]]:
     return {str(path): (path.stat().st_size, path.stat().st_mtime_ns) for path in paths}
 
 
-@pytest.mark.slow
 def test_an_assistant_reads_a_log_directory_and_writes_nothing(log: LogDir, python_environment: dict[str, str]) -> None:
     before = _files(log)
     arguments = ["-m", "spark_segments", "mcp", log.uri]

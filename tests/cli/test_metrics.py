@@ -27,7 +27,6 @@ def samples(path: Path) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
     return found
 
 
-@pytest.mark.slow
 def test_maintain_writes_the_figures_of_all_jobs_and_of_the_log(segments, log: LogDir, tmp_path: Path) -> None:
     busy_log(log)
     path = tmp_path / "log.prom"
@@ -58,7 +57,7 @@ def test_maintain_writes_the_figures_of_all_jobs_and_of_the_log(segments, log: L
     assert found["segments_topic_removed_bytes", (("topic", "orders"),)] > 0
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 def test_a_single_job_and_describe_share_no_metric(segments, log: LogDir, tmp_path: Path) -> None:
     """A collector that finds a metric of the same labels in two files refuses both."""
     busy_log(log)
@@ -69,7 +68,7 @@ def test_a_single_job_and_describe_share_no_metric(segments, log: LogDir, tmp_pa
     assert len(names) == len(set(names)) > 30
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 def test_node_exporters_older_format_reads_the_same(segments, log: LogDir, tmp_path: Path) -> None:
     busy_log(log)
     segments("maintain", log.uri, "--metrics", tmp_path / "log.prom")
@@ -81,7 +80,7 @@ def test_node_exporters_older_format_reads_the_same(segments, log: LogDir, tmp_p
     assert older == newer != {}
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 def test_the_file_is_replaced_in_one_step_and_others_may_read_it(segments, log: LogDir, tmp_path: Path) -> None:
     busy_log(log)
     path = tmp_path / "log.prom"
@@ -108,7 +107,6 @@ def test_any_text_in_a_label_comes_back() -> None:
     assert (read.documentation, read.unit, sample.labels, sample.value) == (text, "bytes", {"b": text}, 1.5)
 
 
-@pytest.mark.slow
 def test_the_lag_of_a_group_has_kafka_exporters_name(segments, log: LogDir, tmp_path: Path) -> None:
     busy_log(log)
     moved(log, "billing", {"orders": {0: 30, 1: 40}})

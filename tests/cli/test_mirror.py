@@ -74,7 +74,7 @@ def test_the_metrics_have_the_lag_of_each_topic(segments, places, tmp_path):
     assert "segments_job_failed_partitions{" in text
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 @pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM])
 def test_without_once_it_follows_until_it_is_ended(places, python_environment, ending):
     command = [sys.executable, "-m", "spark_segments", "mirror", *places, "--interval", "50ms"]

@@ -118,7 +118,6 @@ def test_one_topic_as_page_and_json(segments, log, tmp_path):
     assert set(PageParser((tmp_path / "log.html").read_text()).numbers) == {"orders-0", "orders-1", "orders-2"}
 
 
-@pytest.mark.slow
 def test_describe_without_a_topic_is_the_whole_directory(segments, log):
     assert segments("describe", log.uri, "--output", "json").json == [
         log.topic(topic).describe() for topic in log.topics()
@@ -191,7 +190,7 @@ def test_the_page_needs_nothing_else(log):
     assert "default-src 'none'" in text
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 def test_a_thousand_partitions_are_a_page_of_a_few_megabytes():
     topics = thousand_partitions()
     text = page("log", topics, NOW_MS)
@@ -206,7 +205,6 @@ def test_a_thousand_partitions_are_a_page_of_a_few_megabytes():
 pieces = st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 3) | st.integers(0, 10**9)), max_size=200)
 
 
-@pytest.mark.slow
 @given(pieces, st.integers(1, 40))
 def test_a_strip_has_few_blocks_and_all_bytes(sizes, limit):
     segments = [Block(kind, (number, number + 1), size) for number, (kind, size) in enumerate(sizes)]
@@ -235,7 +233,6 @@ def test_strips_of_many_partitions_have_fewer_blocks():
 # What goes when
 
 
-@pytest.mark.slow
 def test_what_the_page_says_is_due_is_what_the_jobs_do(log):
     now_ms = 2**41  # after the files were made, by whatever clock
     text = page_of(log, now_ms)
@@ -248,7 +245,6 @@ def test_what_the_page_says_is_due_is_what_the_jobs_do(log):
         assert acted
 
 
-@pytest.mark.slow
 def test_what_retention_takes_next_is_what_retain_then_takes(log):
     now_ms = NOW_MS - 2 * HOUR_MS
     table = page_of(log, now_ms).partition("<h2>What retention takes next</h2>")[2].partition("</table>")[0]
@@ -292,6 +288,7 @@ def test_ratios_are_0_and_1_only_where_they_are():
     assert [ratio(value) for value in (0.0, 0.001, 0.5, 0.999, 1.0)] == ["0.00", "< 0.01", "0.50", "> 0.99", "1.00"]
 
 
+@pytest.mark.proof
 def test_growth_is_what_the_history_adds_up_to(log):
     grown = growth(log, sizes_now(log.topic(name).snapshot for name in log.topics()))
     assert list(grown) == ["orders", "clicks", "prices"]  # the largest first; `empty` has one version

@@ -187,7 +187,6 @@ def test_a_field_of_json_is_a_filter(serve, log: LogDir) -> None:
     assert client.get("/records", topic="users", field="city").status == 400
 
 
-@pytest.mark.slow
 def test_a_filter_looks_at_so_many_bytes_and_gives_a_cursor(log: LogDir) -> None:
     """The pages together find all, and none looks at more than its limit and a window."""
     log.create_topic("wide")
@@ -311,7 +310,6 @@ def test_a_wrong_question_gets_an_answer(serve, orders: LogDir, query: dict, sta
     assert serve(orders).get("/records", **query).status == status
 
 
-@pytest.mark.slow
 @given(
     st.lists(st.none() | st.text("ab", max_size=4).map(str.encode), max_size=8),
     st.text("ab", min_size=1, max_size=3).map(str.encode),

@@ -23,8 +23,6 @@ from tests.maintenance.rebuild.lost import (
 )
 from tests.manifest_rows import forget_rows
 
-pytestmark = pytest.mark.slow
-
 
 @pytest.fixture
 def lost(tmp_path):

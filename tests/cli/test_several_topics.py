@@ -71,6 +71,7 @@ def test_the_face_takes_a_name_a_pattern_or_several(filled: LogDir, tmp_path: Pa
 JOBS = [["roll"], ["retain"], ["compact"], ["vacuum"], ["maintain"], ["verify"], ["describe"]]
 
 
+@pytest.mark.cases(3)
 @pytest.mark.parametrize("command", JOBS, ids=" ".join)
 def test_a_command_works_on_every_topic_that_is_named_and_on_no_other(
     segments: Segments, run: Segments, filled: LogDir, command: list[str]

@@ -91,6 +91,7 @@ def forged(text: str) -> str:
     return body + json.dumps({name: base64.b64encode(data).decode() for name, data in facts.items()})
 
 
+@pytest.mark.cases(3)
 @pytest.mark.parametrize(
     "change, message",
     [

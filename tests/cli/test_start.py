@@ -61,7 +61,7 @@ def test_without_its_extra_a_command_is_one_sentence(missing):
     assert line.startswith("error: ") and line.endswith("pip install 'spark-segments[cli]'")
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 def test_a_command_imports_what_it_needs(tmp_path: Path):
     lines = tmp_path / "lines.txt"
     lines.write_text("a\nb\n")

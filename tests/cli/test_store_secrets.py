@@ -31,7 +31,7 @@ COMMANDS = (
 )
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 @pytest.mark.parametrize("failure", [None, REFUSE])
 def test_no_command_shows_credentials(
     failure: str | None,

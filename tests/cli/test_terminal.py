@@ -89,7 +89,7 @@ def _files(uri: str) -> list[str]:
     return [f"{uri}/{path}" for path in os.listdir(uri) if path == "orders-0"]
 
 
-@pytest.mark.cases(25)
+@pytest.mark.cases(8)
 @pytest.mark.parametrize("command", COMMANDS.values(), ids=COMMANDS)
 @pytest.mark.parametrize("text", ORDERS.values(), ids=ORDERS)
 def test_a_terminal_gets_no_orders(

@@ -53,7 +53,7 @@ COMMANDS = [
 ]
 
 
-@pytest.mark.cases(10)
+@pytest.mark.cases(4)
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_command_takes_no_topic_by_another_path(run: Segments, log: LogDir, tmp_path: Path, command: str) -> None:
     shutil.copytree(golden_dir("plain-0"), tmp_path / "kafka" / "plain-0")

@@ -133,7 +133,6 @@ def test_restore_brings_back_what_delete_records_took(segments, uri):
     assert segments("consume", uri, "orders").lines == ["a", "b", "c"]
 
 
-@pytest.mark.slow
 def test_an_unreadable_topic_is_reported_and_deleted_by_force(run, segments, uri, tmp_path):
     for name in ("bad", "good"):
         segments("topic", "create", uri, name)

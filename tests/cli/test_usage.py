@@ -49,7 +49,6 @@ def test_wrong_usage_is_exit_code_2(run, arguments):
     assert "Usage: segments" in ran.error
 
 
-@pytest.mark.slow
 def test_an_error_is_one_line_and_exit_code_1(run, segments, tmp_path: Path):
     segments("topic", "create", tmp_path / "log", "orders")
     for arguments in (

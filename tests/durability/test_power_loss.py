@@ -9,8 +9,6 @@ import pytest
 from tests.durability.disk import Disk
 from tests.durability.run import FORCED, run
 
-pytestmark = pytest.mark.slow
-
 
 @pytest.mark.proof
 def test_no_acknowledged_record_of_a_forced_topic_is_lost(tmp_path):

@@ -23,7 +23,7 @@ from spark_segments.storage.filesystem import Found
 from tests.faults.scenes import WRITES, append, assert_clear, assert_unchanged, assert_usable, contents, copied, outcome
 from tests.opened import LocalFiles, opened
 
-pytestmark = [pytest.mark.slow, pytest.mark.cases(1), pytest.mark.xdist_group("faults")]  # one log for both modules
+pytestmark = [pytest.mark.cases(1), pytest.mark.xdist_group("faults")]  # one log for both modules
 
 DELETED, REPLACED, LISTED, EXISTS, CUT = "deleted and back", "older", "old listing", "it exists", "a reply cut"
 

@@ -61,8 +61,7 @@ def append(log: LogDir, first: int) -> None:
         log.topic(topic).append(records(240, first=first, time_ms=log.storage.now_ms(), partitions=partitions))
 
 
-@pytest.mark.cases(1)
-@pytest.mark.slow
+@pytest.mark.proof
 @pytest.mark.parametrize("days", JUMPS.values(), ids=JUMPS)
 def test_appends_and_jobs_between_jumps_keep_every_record(
     orders: LogDir, clock: MovedClock, days: tuple[int, int]
@@ -81,7 +80,7 @@ def test_appends_and_jobs_between_jumps_keep_every_record(
     assert {b"%d" % number for number in range(4 * 240 - 7, 4 * 240)} <= newest  # of each of seven keys
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 def test_a_clock_that_jumps_while_a_job_writes_costs_a_run_and_no_record(orders: LogDir, clock: MovedClock) -> None:
     """Vacuum elsewhere goes by that clock: it may take the files before the commit names them."""
     append(orders, 0)
@@ -104,7 +103,6 @@ def test_a_clock_that_jumps_while_a_job_writes_costs_a_run_and_no_record(orders:
     assert_clean(orders)
 
 
-@pytest.mark.slow
 def test_what_retention_took_under_a_clock_that_ran_ahead_comes_back(orders: LogDir, clock: MovedClock) -> None:
     """Files of rows that left the log in the future stay until then: there is time to restore."""
     orders.topic("orders").alter({"retention.ms": str(7 * DAY_MS)})
@@ -121,7 +119,6 @@ def test_what_retention_took_under_a_clock_that_ran_ahead_comes_back(orders: Log
     assert_clean(orders)
 
 
-@pytest.mark.slow
 def test_a_follower_of_time_finds_the_records_of_a_clock_that_went_back(orders: LogDir, clock: MovedClock) -> None:
     """A look-up by time goes by the records' own times, which fall here."""
     append(orders, 0)

@@ -29,7 +29,7 @@ from tests.faults.scenes import (
 )
 from tests.opened import opened
 
-pytestmark = [pytest.mark.slow, pytest.mark.cases(1), pytest.mark.xdist_group("faults")]  # one log for both modules
+pytestmark = [pytest.mark.cases(1), pytest.mark.xdist_group("faults")]  # one log for both modules
 
 LIMITS = (0, 300, 3000, 30_000)
 """Sizes of files: none, a commit of Delta, a file of rows, and small chunks."""

@@ -79,7 +79,6 @@ def test_offset_checkpoints_of_a_broker(name):
     assert known[name].items() <= offsets.items()
 
 
-@pytest.mark.slow
 @given(st.dictionaries(st.tuples(st.from_regex(r"[a-zA-Z0-9._-]+", fullmatch=True), st.integers(0, 2**31 - 1)),
                        st.integers(0, 2**63 - 1)))  # fmt: skip
 def test_offset_checkpoints_come_back(offsets):

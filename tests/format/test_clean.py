@@ -222,6 +222,7 @@ def test_nothing_in_nothing_out():
     assert list(clean_batches(Window(b"", scanned(b"")), cleaning, CleanedTransactions())) == []
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("codec", [None, 0])
 def test_batches_that_compress_well_are_cleaned_in_parts(codec):
     value = bytes(1 << 20)

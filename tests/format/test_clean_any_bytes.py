@@ -5,7 +5,6 @@ from __future__ import annotations
 import struct
 
 import crc32c
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -20,7 +19,6 @@ def lying(data: bytes) -> bytes:
     return data[:17] + struct.pack(">I", crc32c.crc32c(data[21:])) + data[21:]
 
 
-@pytest.mark.slow
 @given(
     damage=st.lists(st.tuples(st.integers(61, 200), st.integers(0, 255)), min_size=1, max_size=4),
     count=st.integers(0, 6),

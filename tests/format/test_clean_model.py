@@ -95,7 +95,6 @@ def test_a_batch_whose_timestamps_lie_further_apart_than_an_int32_of_ms(value, c
     check_rounds([([data], 0), ([], RETENTION_MS)], max_keys=100, batches_a_call=1000, live=False, codec=None)
 
 
-@pytest.mark.slow
 @settings(deadline=None)
 @given(
     rounds=st.lists(
@@ -113,7 +112,7 @@ def test_every_round_leaves_what_the_rules_say(rounds, max_keys, batches_a_call,
 
 
 @pytest.mark.cases(6)
-@pytest.mark.parametrize("seed", [*range(8), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(8, 30))])
+@pytest.mark.parametrize("seed", range(30))
 def test_long_logs_with_many_transactions(seed):
     rng = random.Random(seed)
     rounds = []

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import snappy
 import zstandard
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_segments.errors import CorruptBatchError, InvalidOptionError
@@ -29,6 +29,7 @@ from spark_segments.format.compression import (
     xxh32,
 )
 from spark_segments.format.layout import CODEC_NAMES, GZIP, HEADER_STRUCT, LZ4, NONE, SNAPPY, ZSTD
+from tests.examples import examples
 from tests.golden_files import log_files
 
 CODECS = [GZIP, SNAPPY, LZ4, ZSTD]
@@ -75,7 +76,7 @@ def test_what_other_clients_compress_is_read(codec, package):
         assert back(codec, bytes(getattr(package, f"{named(codec)}_encode")(text(size)))) == text(size)
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(data=st.binary(max_size=400), repeats=st.integers(1, 600), codec=st.sampled_from(CODECS))
 def test_any_bytes_come_back(data, repeats, codec):
     assert back(codec, compress(codec, data * repeats)) == data * repeats
@@ -140,7 +141,7 @@ def test_lz4_frames_begin_as_kafkas_own():
 
 
 @pytest.mark.cases(4)
-@pytest.mark.parametrize("size", [100, 70_000, pytest.param(2_000_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("size", [100, 70_000, 2_000_000])
 @pytest.mark.parametrize(
     "options",
     [

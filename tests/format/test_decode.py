@@ -61,7 +61,6 @@ def test_control_records_are_given_only_when_asked_for():
 # What other clients write
 
 
-@pytest.mark.slow
 @pytest.mark.cases(4)
 @pytest.mark.parametrize("codec", CODECS)
 @pytest.mark.parametrize("client", [aiokafka, kafka], ids=["aiokafka", "kafka-python"])

@@ -66,7 +66,6 @@ a_record = st.builds(
 some_records = st.lists(a_record, min_size=1, max_size=6)
 
 
-@pytest.mark.slow
 @FUZZ
 @given(st.lists(some_records, min_size=1, max_size=4), st.sampled_from([*CODECS]), st.booleans())
 def test_what_the_twin_writes_decodes_as_the_twin_decodes(batches, codec, appended):
@@ -77,7 +76,6 @@ def test_what_the_twin_writes_decodes_as_the_twin_decodes(batches, codec, append
     assert same_as_twin(INPUT.hold(data))
 
 
-@pytest.mark.slow
 @FUZZ
 @given(some_records, st.data())
 def test_flipped_bits_under_a_right_crc(batch, data):
@@ -87,7 +85,6 @@ def test_flipped_bits_under_a_right_crc(batch, data):
     same_as_twin(INPUT.hold(GOOD + sealed(bytes(damaged))))
 
 
-@pytest.mark.slow
 @FUZZ
 @given(some_records, st.data())
 def test_flipped_bits_and_cuts_without_a_right_crc(batch, data):
@@ -97,7 +94,6 @@ def test_flipped_bits_and_cuts_without_a_right_crc(batch, data):
     same_as_twin(INPUT.hold(bytes(damaged[: data.draw(st.integers(0, len(damaged)))])))
 
 
-@pytest.mark.slow
 @FUZZ
 @given(some_records, st.data())
 def test_bytes_put_in_and_taken_out_under_a_right_crc(batch, data):
@@ -107,21 +103,18 @@ def test_bytes_put_in_and_taken_out_under_a_right_crc(batch, data):
     same_as_twin(INPUT.hold(sealed(bytes(damaged))))
 
 
-@pytest.mark.slow
 @FUZZ
 @given(st.binary(max_size=120), st.integers(0, 6), st.integers(0, 10))
 def test_random_records_under_a_right_crc(section, count, last_offset_delta):
     same_as_twin(INPUT.hold(batch_of(section, count=count, last_offset_delta=last_offset_delta)))
 
 
-@pytest.mark.slow
 @FUZZ
 @given(st.binary(max_size=200))
 def test_random_bytes(data):
     same_as_twin(INPUT.hold(data[:16] + b"\2" + data[17:] if len(data) > 16 else data))
 
 
-@pytest.mark.slow
 @FUZZ
 @given(some_records, st.sampled_from(["gzip", "snappy", "lz4", "zstd"]), st.data())
 def test_flipped_bits_of_compressed_records_give_records_or_one_error(batch, codec, data):
@@ -140,7 +133,6 @@ OUTPUTS = {
 }
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("as_views", [False, True])
 @FUZZ
 @given(batch=some_records, data=st.data())

@@ -102,7 +102,7 @@ def test_many_small_batches_are_put_together():
     assert parts[0]["offset"].to_pylist() == list(range(3000))
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 def test_many_tiny_records_of_one_batch_become_several_parts():
     section = b"".join(record_bytes(Record(b""), 0, index) for index in range(270_000))
     data = batch_of(section, count=270_000)

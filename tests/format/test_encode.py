@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from spark_segments.format.batches import scan_batches
 from spark_segments.format.encoding import encode
 from spark_segments.format.layout import CODECS, CREATE_TIME, LOG_APPEND_TIME
+from tests.examples import examples
 from tests.format import twin_encode as twin
 from tests.format.encoded import NOW, OTHER_CLIENTS, assorted, columns, decoded, encoded, expected_of
 from tests.format.twin_encode import Record
@@ -147,7 +148,6 @@ records_strategy = st.lists(
 )
 
 
-@pytest.mark.slow
 @settings(deadline=None)
 @given(records_strategy, st.integers(62, 1000), st.integers(0, 2**40), st.booleans())
 def test_any_records_are_encoded_as_the_twin_does(records, batch_bytes, base_offset, log_append_time):
@@ -161,8 +161,7 @@ def test_any_records_are_encoded_as_the_twin_does(records, batch_bytes, base_off
     assert ours.buffer.to_pybytes() == b"".join(theirs)
 
 
-@pytest.mark.slow
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(records_strategy, st.sampled_from(["gzip", "snappy", "lz4", "zstd"]), st.integers(62, 1000))
 def test_any_records_come_back_from_every_codec(records, codec, batch_bytes):
     ours = encoded(columns(records), codec=codec, batch_bytes=batch_bytes)

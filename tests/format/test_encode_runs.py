@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_segments.errors import RecordTooLargeError
 from spark_segments.format.encoding.arrow_buffers import RecordColumns
 from spark_segments.format.encoding.encode import Runs, encode_runs
 from spark_segments.format.layout import CODECS, CREATE_TIME, LOG_APPEND_TIME
+from tests.examples import examples
 from tests.format.encoded import assorted, columns, encoded
 from tests.format.twin_encode import Record
 
@@ -24,7 +25,7 @@ runs_of_rows = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 2**40)), mi
     timestamp_type=st.sampled_from([CREATE_TIME, LOG_APPEND_TIME]),
     seed=st.integers(0, 2**32 - 1),
 )
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_runs_are_encoded_as_each_alone(counts, codec, batch_bytes, timestamp_type, seed):
     records = columns(assorted(200))
     total = sum(count for count, _ in counts)

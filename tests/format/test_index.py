@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_segments.errors import CorruptBatchError
@@ -21,6 +21,7 @@ from spark_segments.format.sidecars.index import (
     raw_entries,
     time_index_bytes,
 )
+from tests.examples import examples
 from tests.golden_files import CLEAN_DIRECTORIES, GOLDEN, LEGACY_DIRECTORIES, golden_dir, log_files
 from tests.segment_bytes import rebuild
 
@@ -132,7 +133,7 @@ def test_canary_entries():
     assert len(batches) == 109
 
 
-@settings(max_examples=50, deadline=None)
+@examples(50)
 @given(cuts=st.lists(st.integers(0, 471), max_size=6))
 def test_batches_may_come_in_pieces(cuts):
     _, path, batches = next(segments("plain-0"))

@@ -16,6 +16,7 @@ from spark_segments.format.decoding.decode import decode_batches
 from spark_segments.format.layout import CODECS, LZ4
 from spark_segments.format.legacy import messages, opened
 from spark_segments.format.window import Window
+from tests.examples import examples
 from tests.format.legacy_messages import message, wrapper
 from tests.format.twin_encode import Record, batch_bytes
 from tests.golden_files import LEGACY_DIRECTORIES, expected_batches, expected_records, log_files
@@ -125,7 +126,7 @@ def test_batches_of_magic_2_between_messages_are_left_as_they_are():
     ("magic", "codec"),
     [(0, "none"), (0, "gzip"), (0, "snappy"), (1, "none"), (1, "gzip"), (1, "snappy"), (1, "lz4")],
 )
-@settings(max_examples=20, deadline=None)
+@examples(20)
 @given(
     records=st.lists(
         st.tuples(st.none() | st.binary(max_size=9), st.none() | st.binary(max_size=70), st.integers(0, 2**40)),
@@ -242,7 +243,6 @@ def test_a_wrapper_of_very_many_messages_is_read_in_steps(limits):
     assert len(counts) > 3 and sum(counts) == count
 
 
-@pytest.mark.slow
 @settings(deadline=None)
 @given(st.data())
 def test_any_bytes_give_records_or_one_error(data):

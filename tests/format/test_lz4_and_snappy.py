@@ -67,7 +67,6 @@ def damaged(data: bytes, changes: list[tuple[int, int]]) -> bytes:
     return bytes(changed)
 
 
-@pytest.mark.slow
 @FUZZ
 @given(texts)
 def test_what_libraries_write_is_read(data):
@@ -102,7 +101,6 @@ def has_distance_of_zero(block: bytes) -> bool:
     return False
 
 
-@pytest.mark.slow
 @FUZZ
 @given(texts.filter(len), flips)
 def test_damaged_blocks_give_what_libraries_give_or_nothing(data, changes):
@@ -128,7 +126,6 @@ def test_copies_of_every_distance_and_size(size):
         assert read("snappy", snappy.compress(data)) == data
 
 
-@pytest.mark.slow
 @FUZZ
 @given(texts, flips.filter(len), st.integers(0, 1 << 30))
 def test_damaged_and_cut_frames_stay_in_bounds(data, changes, cut):
@@ -139,7 +136,6 @@ def test_damaged_and_cut_frames_stay_in_bounds(data, changes, cut):
         read(codec, changed[: cut % (len(frame) + 1)])
 
 
-@pytest.mark.slow
 @FUZZ
 @given(st.binary(max_size=200))
 def test_arbitrary_bytes_stay_in_bounds(data):
@@ -149,7 +145,6 @@ def test_arbitrary_bytes_stay_in_bounds(data):
     read("lz4", HEADER + len(data).to_bytes(4, "little") + data + bytes(4))
 
 
-@pytest.mark.slow
 @settings(deadline=None)
 @given(texts, flips, st.integers(0, 1 << 30))
 def test_the_uncompiled_kernels_give_the_same_and_use_no_other_memory(data, changes, cut):

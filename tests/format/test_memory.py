@@ -33,7 +33,6 @@ def test_varlongs_at_the_edges(number):
             assert memory.read_varint(start, start + size) == (number, start + size)
 
 
-@pytest.mark.slow
 @SETTINGS
 @given(st.binary(min_size=1, max_size=12), st.integers(0, 12))
 @example(b"\xff" * 12, 12)

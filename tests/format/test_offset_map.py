@@ -94,7 +94,6 @@ def test_a_golden_log_of_any_codec_and_magic(name):
     assert {key: offset_map.get(key) for key in expected} == expected
 
 
-@pytest.mark.slow
 @given(
     keys=st.lists(st.one_of(st.none(), st.binary(max_size=1)), min_size=1, max_size=60),
     batch_records=st.integers(1, 7),
@@ -179,7 +178,6 @@ def test_a_table_that_grows_in_its_place_keeps_every_key(aside_slots, old, more,
     assert np.array_equal(np.sort(rows[rows[:, 2] != 0], axis=0), np.sort(keys, axis=0))
 
 
-@pytest.mark.slow
 def test_memory_grows_with_the_keys_up_to_the_bound():
     keys = [b"key %d" % number for number in range(30_000)]
     data = b"".join(keyed(keys[first : first + 100], base_offset=first) for first in range(0, len(keys), 100))
@@ -195,7 +193,6 @@ def test_a_map_for_no_key_at_all_is_refused(memory_bytes):
         OffsetMap(memory_bytes, load_factor=0.5)
 
 
-@pytest.mark.slow
 @given(keys=st.lists(st.binary(max_size=2), min_size=2, max_size=40), data=st.data())
 def test_maps_of_parts_merged_are_the_map_of_the_whole(keys, data):
     cut = data.draw(st.integers(1, len(keys) - 1))
@@ -237,7 +234,6 @@ def test_maps_of_other_seeds_or_with_offsets_between_them_cannot_be_merged(optio
         first.merge(OffsetMap(MANY, **options))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("piece_bytes", [1, 1000, 1 << 20])
 def test_a_map_can_be_taken_apart_and_put_together_again(piece_bytes):
     offset_map = filled(keyed([b"%d" % number for number in range(5000)]), seed=5, start_offset=7)

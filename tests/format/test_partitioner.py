@@ -9,12 +9,13 @@ import kafka.partitioner.default
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_segments.errors import InvalidOptionError
 from spark_segments.format.encoding.fields import NO_PARTITION
 from spark_segments.format.encoding.partitioner import group_rows, murmur2_partitions
+from tests.examples import examples
 from tests.golden_files import expected_records
 
 # org.apache.kafka.common.utils.UtilsTest.testMurmur2
@@ -45,7 +46,7 @@ def test_keys_are_where_kafkas_own_producer_put_them():
     assert compared == 3000
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(st.lists(st.one_of(st.none(), st.binary(max_size=70)), max_size=40), st.integers(1, 300), st.integers(0, 5))
 def test_any_keys_go_where_other_clients_send_them(keys, partitions, start):
     found = murmur2_partitions(pa.array(keys, pa.binary()).slice(start), partitions).tolist()
@@ -73,7 +74,7 @@ def test_wrong_arguments_are_one_clear_error():
         murmur2_partitions(pa.array([1]), 3)
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(st.lists(st.integers(0, 6), max_size=100))
 def test_rows_are_grouped_as_a_stable_sort_does(ids):
     partition_ids = np.array(ids, np.int32)

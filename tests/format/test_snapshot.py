@@ -16,6 +16,7 @@ from spark_segments.format.sidecars.producer_state import (
     sequence_before,
 )
 from spark_segments.format.window import Window
+from tests.examples import examples
 from tests.format.twin_encode import ABORT, COMMIT, Record, batch_bytes, marker_batch
 from tests.golden_files import CLEAN_DIRECTORIES, expected_records, golden_dir, log_files
 
@@ -64,7 +65,7 @@ def test_walking_on_from_any_snapshot_gives_the_later_ones(name):
         assert state.entries() == every[max(every)]
 
 
-@settings(max_examples=30, deadline=None)
+@examples(30)
 @given(sizes=st.lists(st.integers(1, 40), min_size=1, max_size=30))
 def test_batches_may_come_in_pieces_of_any_size(sizes):
     _, buffer, batches = next(batches_of("txn-0"))
@@ -170,7 +171,6 @@ def test_snapshot_bytes_come_back():
     assert producer_snapshot_bytes([]) == empty.read_bytes()
 
 
-@pytest.mark.slow
 @given(st.data())
 def test_any_damage_to_a_snapshot_is_found(data):
     content = bytearray((golden_dir("txn-0") / "00000000000000003168.snapshot").read_bytes())
@@ -189,7 +189,6 @@ def test_a_count_that_lies_is_an_error():
         parse_producer_snapshot(content)
 
 
-@pytest.mark.slow
 @settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 16), st.integers(0, 255)), min_size=1, max_size=4), st.booleans())
 def test_a_control_batch_of_any_bytes_is_read_or_refused(changes, compressed):

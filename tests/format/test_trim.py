@@ -30,7 +30,6 @@ def fields(record) -> tuple:
     return record.offset, record.timestamp, record.key, record.value, record.headers
 
 
-@pytest.mark.slow
 @settings(deadline=None)
 @given(
     deltas=st.sets(st.integers(0, 2000), min_size=1, max_size=40),

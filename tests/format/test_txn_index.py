@@ -78,7 +78,6 @@ def test_overlapping_leaves_out_what_a_range_does_not_touch():
 transactions = st.lists(st.tuples(st.integers(1, 3), st.integers(0, 3), st.integers(0, 9)), max_size=12)
 
 
-@pytest.mark.slow
 @settings(deadline=None)
 @given(transactions, st.lists(st.tuples(st.integers(1, 3), st.integers(0, 3), st.integers(0, 1)), max_size=40),
        st.integers(-5, 5))  # fmt: skip

@@ -32,7 +32,6 @@ from tests.hostile.mutations import mutated
 from tests.hostile.targets.batches import batches_of_all_kinds, sealed
 from tests.segment_bytes import encode_records, rebuild
 
-pytestmark = pytest.mark.slow
 INPUTS = int(os.environ.get("KERNEL_INPUTS", "300"))
 """How many inputs each entry point gets."""
 
@@ -161,6 +160,7 @@ def test_hostile_batches_are_walked_alike(monkeypatch):
         assert_same(walked, monkeypatch)
 
 
+@pytest.mark.proof
 def test_hostile_records_decode_alike(monkeypatch):
     for seed in range(INPUTS):
         data, random = hostile(seed)
@@ -174,6 +174,7 @@ def test_hostile_records_decode_alike(monkeypatch):
         assert_same(lambda data=data, names=names, options=options: decoded(data, names, options), monkeypatch)
 
 
+@pytest.mark.proof
 def test_hostile_markers_are_read_alike(monkeypatch):
     def markers() -> Any:
         window = window_of(data)
@@ -187,6 +188,7 @@ def test_hostile_markers_are_read_alike(monkeypatch):
         assert_same(markers, monkeypatch)
 
 
+@pytest.mark.proof
 def test_hostile_batches_are_rebased_and_trimmed_alike(monkeypatch):
     def changed() -> Any:
         window = window_of(data)

@@ -24,8 +24,7 @@ INPUTS = {
 }
 
 
-@pytest.mark.slow
-@pytest.mark.cases(2)
+@pytest.mark.proof
 @pytest.mark.parametrize("target", TARGETS)
 def test_hostile_inputs_give_rows_or_one_clear_error(target, monkeypatch):
     monkeypatch.setattr(child.logging, "disable", lambda level: None)
@@ -70,7 +69,7 @@ def test_errors_of_others_are_failures(planted, monkeypatch, number, problem):
     assert all(str(failure["problem"]).startswith(problem or "") for failure in failures)
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 def test_a_crash_and_a_hang_name_their_input_and_the_rest_is_run(monkeypatch, tmp_path):
     script = tmp_path / "child.py"
     script.write_text(_CHILD)

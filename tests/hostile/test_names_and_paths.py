@@ -92,6 +92,7 @@ def _raised(faults: list) -> None:
     raise SegmentsError(str(faults))
 
 
+@pytest.mark.cases(4)
 @pytest.mark.parametrize("path", PATHS)
 def test_paths_of_rows(place, path):
     """No commit takes them. Rows that another program wrote, or that are damaged, may have them all the same."""

@@ -132,6 +132,7 @@ def test_the_newest_record_of_a_captured_key_is_that_of_the_latest_time_in_any_p
     assert view.to_table().column("value").to_pylist() == [b"1"]
 
 
+@pytest.mark.proof
 def test_executors_copy_the_partitions_of_a_topic(source: LogDir, tmp_path: Path, spark: SparkSession) -> None:
     log = LogDir.create(str(tmp_path / "log"))
     with playing(Views(source)) as address:
@@ -186,6 +187,7 @@ def test_a_cluster_that_refuses_a_user_is_asked_once_and_says_why(source: LogDir
     assert batches(log, "orders", 0) == batches(source, "orders", 0)
 
 
+@pytest.mark.proof
 @pytest.mark.filterwarnings("ignore:unclosed <ssl:ResourceWarning")  # kafka-python drops what failed to shake hands
 def test_a_certificate_that_nothing_proves_is_named(source: LogDir, tmp_path: Path) -> None:
     _, tls = self_signed(tmp_path)
@@ -237,6 +239,7 @@ def test_damage_that_stays_is_an_error_and_is_never_written(source: LogDir, log:
         assert batches(source, "orders", number).startswith(batches(log, "orders", number))
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("change", ["made again", "records lost"])
 def test_a_log_that_parted_stops_stays_or_goes_on_in_another(source: LogDir, log: LogDir, change: str) -> None:
     source.group("reports").reset({"orders": {0: 3}})

@@ -193,6 +193,7 @@ def test_a_batch_that_the_cluster_removed_by_retention_proves_nothing_else(log: 
     assert values(log) == ["a", "b", "c", "d", "e"]
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("is_rolled", [False, True])
 def test_an_end_that_is_a_hole_is_exported_imported_and_consumed(log: LogDir, tmp_path: Path, is_rolled: bool) -> None:
     with cluster(tmp_path / "first", [data(0, "a", "b"), data(2, "c")]) as address:

@@ -65,6 +65,7 @@ def stable(log: bytes) -> bytes:
     return log[: min(begun.values(), default=len(log))]
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("is_committed", [True, False], ids=["to-the-last-stable-offset", "to-the-end"])
 @pytest.mark.parametrize("source", SOURCES)
 @pytest.mark.parametrize("kind", ["own", "imported", "captured"])
@@ -107,6 +108,7 @@ def settle(log: LogDir) -> None:
     compact(log)
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("source", SOURCES)
 def test_a_mirror_follows_its_source_over_appends_jobs_and_restarts(log: LogDir, source: str) -> None:
     destination, fresh, end = Destination(SOURCES[source]), Destination(SOURCES[source]), 0
@@ -152,6 +154,7 @@ def test_a_mirror_goes_on_behind_what_retention_took(log: LogDir, source: str) -
     assert destination.positions == {"billing": {("orders", 0): 40}}
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("source", SOURCES)
 def test_a_mirror_cuts_what_a_new_leader_of_its_source_does_not_have(tmp_path: Path, source: str) -> None:
     """The follower is promoted while nobody reaches its leader: what that one appended last is not in the new log."""

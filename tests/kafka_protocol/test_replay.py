@@ -128,7 +128,7 @@ def test_what_kafka_wrote_comes_back_by_a_capture(broker: str, tmp_path: Path) -
         assert one["records_out"] == there.num_rows
 
 
-@pytest.mark.cases(1)
+@pytest.mark.proof
 @pytest.mark.parametrize("idempotent", [False, True])
 def test_a_replay_that_was_ended_goes_on_and_sends_nothing_twice(
     broker: str, log: LogDir, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, idempotent: bool
@@ -312,6 +312,7 @@ def test_a_replay_without_a_name_is_an_error(log: LogDir, name: str) -> None:
         replay(log, "127.0.0.1:1", [name], ReplayOptions(name=""))
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("count_there", [1, 3, 5])
 def test_records_go_by_their_keys_to_another_number_of_partitions(
     broker: str, log: LogDir, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count_there: int
@@ -392,6 +393,7 @@ def test_topics_get_new_names_by_patterns() -> None:
         unused.check_used()
 
 
+@pytest.mark.proof
 def test_ids_of_schemas_become_those_of_another_registry(broker: str, log: LogDir, name: str, tmp_path: Path) -> None:
     old, new = RegistryServer(), RegistryServer()
     new.register("other", {"schema": '"bytes"'})  # ids differ

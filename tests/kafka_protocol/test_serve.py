@@ -72,18 +72,20 @@ def read_only_server(kafka_dir: Path) -> Iterator[Server]:
         yield made
 
 
-@pytest.mark.cases(4)
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("name", NAMES)
 def test_librdkafka_reads_what_kafka_wrote(server: Server, name: str) -> None:
     assert records(server, *_place(name)) == expected(expected_records(name))
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("name", ["plain-0", "txn-0", "broker-data/payments-0"])
 def test_a_directory_of_kafkas_is_served_as_it_is(read_only_server: Server, name: str) -> None:
     committed = expected(expected_records(name), committed=True)
     assert records(read_only_server, *_place(name), **{"isolation.level": "read_committed"}) == committed
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("name", LEGACY_DIRECTORIES)
 def test_old_messages_of_known_epochs_are_served_as_they_are(tmp_path: Path, name: str) -> None:
     shutil.copytree(golden_dir(name), tmp_path / name)
@@ -92,6 +94,7 @@ def test_old_messages_of_known_epochs_are_served_as_they_are(tmp_path: Path, nam
         assert records(made, *_place(name)) == expected(expected_records(name))
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("name", ["txn-0", "broker-data/payments-0", "broker-data/__consumer_offsets-1"])
 def test_readers_of_committed_records_see_no_aborted_ones(server: Server, name: str) -> None:
     rows = expected_records(name)
@@ -100,6 +103,7 @@ def test_readers_of_committed_records_see_no_aborted_ones(server: Server, name: 
     assert records(server, *_place(name), **{"isolation.level": "read_committed"}) == committed
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("name", ["mixed-0", "txn-0", "legacy-v1-0"])
 def test_kafka_python_reads_what_kafka_wrote(server: Server, name: str) -> None:
     place = kafka.TopicPartition(*_place(name))
@@ -194,7 +198,7 @@ def offsets_by_aiokafka(server: Server, isolation_level: str) -> tuple[list[int]
     return asyncio.run(read())
 
 
-@pytest.mark.cases(3)
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("isolation_level", ["read_uncommitted", "read_committed"])
 @pytest.mark.parametrize("read", [offsets_by_librdkafka, offsets_by_kafka_python, offsets_by_aiokafka])
 def test_a_reader_comes_to_a_log_end_that_is_a_hole(
@@ -324,6 +328,7 @@ def test_an_append_ends_a_fetch_that_waits(tmp_path: Path) -> None:
             reader.close()
 
 
+@pytest.mark.proof
 def test_chunks_of_many_appends_are_read_in_order(tmp_path: Path) -> None:
     log = LogDir.create(str(tmp_path))
     log.create_topic("small", partitions=2)
@@ -384,6 +389,7 @@ def test_a_server_does_not_begin_with_a_topic_or_a_version_that_is_not_there(
         Views(log, versions=versions)
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 def test_a_client_proves_who_it_is(log: LogDir, mechanism: str) -> None:
     login = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": mechanism, "sasl.username": "anna"}
@@ -411,7 +417,7 @@ def test_a_client_reads_over_tls(tmp_path: Path) -> None:
             assert [row[0] for row in records(server, "large", 0, **reader)] == list(range(100))
 
 
-@pytest.mark.cases(1)
+@pytest.mark.proof
 @pytest.mark.parametrize("is_encrypted", [False, True])
 def test_clients_that_send_nothing_or_take_nothing_are_ended(log: LogDir, tmp_path: Path, is_encrypted: bool) -> None:
     certificate, tls = self_signed(tmp_path)
@@ -441,6 +447,7 @@ def test_other_machines_ask_for_tls_and_users(log: LogDir) -> None:
         Server(Views(log), host="0.0.0.0")
 
 
+@pytest.mark.cases(3)
 @pytest.mark.parametrize(
     "sent",
     [

@@ -122,6 +122,7 @@ def test_members_share_the_partitions_and_read_each_record_once(log: LogDir) -> 
         }
 
 
+@pytest.mark.proof
 def test_a_member_that_leaves_gives_its_partitions_to_the_others(log: LogDir) -> None:
     with serving(log) as server:
         readers = [member(server, "billing") for _ in range(2)]
@@ -155,6 +156,7 @@ def test_a_group_goes_on_where_it_was_when_another_server_takes_over(log: LogDir
     assert sorted(int(value) for _, _, value in first + second) == list(range(700))
 
 
+@pytest.mark.proof
 def test_a_second_server_has_the_groups_once_the_first_ends(log: LogDir) -> None:
     with serving(log) as second:
         with serving(log) as first:
@@ -175,6 +177,7 @@ def test_a_second_server_has_the_groups_once_the_first_ends(log: LogDir) -> None
             reader.close()
 
 
+@pytest.mark.proof
 def test_a_static_member_comes_back_without_a_rebalance(log: LogDir) -> None:
     rebalances: list[int] = []
     with serving(log) as server:

@@ -6,13 +6,14 @@ import dataclasses
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_segments.errors import CorruptBatchError
 from spark_segments.log.segment.copying import copy_batches
 from spark_segments.log.segment.writer import ChunkWriter
 from spark_segments.storage import Storage
+from tests.examples import examples
 from tests.manifest_rows import Segment
 from tests.segment_bytes import BatchTable, encode_records, rebuild, scan_batches
 from tests.topics import SegmentLimits, SegmentWriter
@@ -55,8 +56,7 @@ def storage(tmp_path) -> Storage:
     return Storage(str(tmp_path))
 
 
-@pytest.mark.slow
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(
     appends=st.lists(
         st.lists(st.none() | st.integers(0, 300).map(lambda size: b"v" * size), min_size=1, max_size=20),

@@ -103,7 +103,6 @@ def test_an_earlier_version_stays_as_it_was_until_its_files_are_deleted(delta, f
 
 
 @pytest.mark.cases(1)
-@pytest.mark.slow
 def test_a_log_directory_lives_on_any_of_them(storage, open_delta_log):
     log = opened(storage, open_delta_log=open_delta_log)
     log.create_topic("orders", config={"cleanup.policy": "compact", "segment.bytes": "2000"})

@@ -151,7 +151,7 @@ def test_records_that_the_leader_has_let_go_are_not_the_leaders_for_that(log):
     assert copy.first_foreign_offset(led_anew(leader, (0, 0), (1, 7))) == 7
 
 
-@pytest.mark.cases(6)
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("name", [name for name in CLEAN_DIRECTORIES if "clean" not in name and "broker" not in name])
 def test_small_windows_find_what_large_ones_do(log, limits, name):
     """Windows of the two sides end at different offsets."""

@@ -112,7 +112,6 @@ def test_json_has_bytes_in_base64_and_keeps_null():
             assert one[name] == (None if other[name] is None else base64.b64decode(other[name]))
 
 
-@pytest.mark.slow
 def test_a_large_log_is_read_in_windows():
     log = (GOLDEN / f"{FIRST}.log").read_bytes()
     files = Files({"t-0/00000000000000000000.log": log * 60})
@@ -314,7 +313,6 @@ def test_text_is_decoded_as_java_decodes_it(content, expected):
     assert java_text(content) == expected
 
 
-@pytest.mark.slow
 @settings(deadline=None)
 @given(st.data())
 def test_no_damage_ends_a_dump(data):

@@ -67,7 +67,6 @@ def test_an_object_that_was_finished_goes_too(log, limits):
     assert files(log) == before
 
 
-@pytest.mark.slow
 def test_the_files_of_a_commit_whose_outcome_is_unknown_stay(log):
     before = files(log)
     play = Play()

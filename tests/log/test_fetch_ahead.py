@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_segments.errors import MissingFileError, StorageError
 from spark_segments.storage import Storage, fetch
 from spark_segments.storage.fetch import fetch_ahead
+from tests.examples import examples
 from tests.opened import LocalFiles
 
 CONTENT = bytes(number % 251 for number in range(10_000))
@@ -57,7 +58,7 @@ def storage(files: StoreFiles) -> Storage:
     return Storage("s3://bucket/log", filesystem=files)
 
 
-@settings(max_examples=200)
+@examples(200)
 @given(
     steps=st.lists(st.tuples(st.integers(-300, 700), st.integers(0, 1500), st.booleans()), max_size=25),
     end=st.integers(0, 12_000),

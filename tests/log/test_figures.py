@@ -6,11 +6,12 @@ import dataclasses
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_segments.errors import CorruptBatchError
 from spark_segments.log.segment.figures import SegmentBuilder, SegmentFigures, figures_of_runs
+from tests.examples import examples
 from tests.segment_bytes import BatchTable
 from tests.topics import SegmentLimits
 
@@ -50,7 +51,7 @@ def tables(run):
 
 
 @given(runs, st.sampled_from([SegmentLimits(1 << 30, 4096, 10 << 20), SegmentLimits(1 << 30, 100, 48)]))
-@settings(max_examples=100, deadline=None)
+@examples(100)
 def test_figures_of_runs_are_those_of_each_alone(given_runs, limits):
     some = [tables(run) for run in given_runs]
     figures, indexes = figures_of_runs(some, limits)

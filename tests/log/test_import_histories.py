@@ -7,12 +7,13 @@ import re
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_segments import LogDir
 from spark_segments.errors import LogDirError
 from spark_segments.maintenance import compact, roll, verify
+from tests.examples import examples
 from tests.log.followed_logs import COMPACTED, DAY_MS, LATER_MS, table_of, values
 from tests.log.golden_reads import tree
 from tests.log.kafka_side import TOPIC, KafkaSide
@@ -125,8 +126,7 @@ STEP = st.tuples(st.sampled_from([*OFTEN, *OFTEN, *SELDOM]), st.integers(0, 59))
 
 
 @pytest.mark.proof
-@pytest.mark.slow
-@settings(max_examples=15, deadline=None)
+@examples(15)
 @given(steps=st.lists(STEP, min_size=10, max_size=30))
 def test_an_import_equals_kafkas_log_or_is_refused_at_the_first_difference(tmp_path_factory, steps):
     play = Play(tmp_path_factory.mktemp("play"))

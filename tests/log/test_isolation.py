@@ -61,7 +61,7 @@ def test_committed_records_are_those_of_kafka(name):
         assert len(committed) < len(everything)
 
 
-@pytest.mark.cases(10)
+@pytest.mark.cases(4)
 @pytest.mark.parametrize("name", TRANSACTIONAL)
 @pytest.mark.parametrize("size", [1, 997, 4096, 30000])
 def test_ranges_cut_at_any_byte_give_every_committed_record_once(name, size):

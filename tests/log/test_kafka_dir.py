@@ -159,7 +159,6 @@ def test_leader_epochs_are_those_of_the_checkpoint():
     assert row.leader_epoch == 5
 
 
-@pytest.mark.slow
 def test_tiered_storage_reads_as_the_segments_that_were_copied():
     log = LogDir.open(str(TIERED))
     snapshot = log.topic("txn").snapshot
@@ -316,6 +315,7 @@ def test_offsets_for_timestamps_are_those_of_kafka(name):
             assert log.topic(topic).offsets_for_times(query["target"]) == {partition: answer}, query
 
 
+@pytest.mark.cases(3)
 @pytest.mark.parametrize("name", timestamp_queries())
 def test_a_read_begins_in_the_batch_where_kafkas_does(name):
     topic, partition = topic_partition(name)

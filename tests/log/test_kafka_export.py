@@ -113,7 +113,6 @@ def as_decoded(log: LogDir, topic: str, partition: int) -> list[Decoded]:
     return [(offset, timestamp, key, value, headers) for _, offset, timestamp, _, key, value, headers in rows]
 
 
-@pytest.mark.slow
 @pytest.mark.cases(4)
 @pytest.mark.parametrize("name", [*CLEAN_DIRECTORIES, "live-0"])
 def test_what_was_imported_comes_out_as_it_was(log, tmp_path, name):
@@ -123,7 +122,6 @@ def test_what_was_imported_comes_out_as_it_was(log, tmp_path, name):
     assert_same_checkpoints(kafka_directory_of(name), tmp_path / "out", topic_of(name))
 
 
-@pytest.mark.slow
 def test_a_brokers_directory_comes_out_whole(log, tmp_path):
     log.import_kafka(str(BROKER))
     log.export_kafka(str(tmp_path / "out"))
@@ -136,7 +134,6 @@ def test_a_brokers_directory_comes_out_whole(log, tmp_path):
         assert ours == parse_offsets(path.read_bytes(), path=path.name), path.name
 
 
-@pytest.mark.slow
 def test_topics_exported_one_by_one_share_the_checkpoints(log, tmp_path):
     log.import_kafka(str(BROKER))
     for topic in log.topics():
@@ -159,7 +156,6 @@ def test_tiered_storage_comes_out_under_kafkas_names(log, tmp_path):
         assert len(ours) >= len(theirs) - 1
 
 
-@pytest.mark.slow
 @pytest.mark.cases(2)
 @pytest.mark.parametrize("client", CLIENTS.values(), ids=CLIENTS)
 @pytest.mark.parametrize("codec", CODECS)
@@ -178,7 +174,6 @@ def test_other_clients_read_what_is_exported(log, tmp_path, codec, client):
     assert sum(map(len, rows)) == 2500
 
 
-@pytest.mark.slow
 @pytest.mark.cases(2)
 @pytest.mark.parametrize("client", CLIENTS.values(), ids=CLIENTS)
 @pytest.mark.parametrize("codec", CODECS)
@@ -216,7 +211,6 @@ def test_an_export_opens_and_verifies_as_a_kafka_directory(log, tmp_path, codec)
     assert records_of(kafka_log.topic("own").scan().batches()) == records_of(log.topic("own").scan().batches())
 
 
-@pytest.mark.slow
 def test_what_was_appended_to_an_import_is_exported_with_it(log, tmp_path):
     import_golden(log, "txn-0")
     log.topic("txn").append(keyed(range(10)))

@@ -78,7 +78,7 @@ def growing(name: str, directory: Path) -> Iterator[int]:
     yield max(ends.values())
 
 
-@pytest.mark.slow
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("name", ["plain-0", "txn-0", "multiappend-0"])
 def test_a_directory_that_grows_is_followed(log, tmp_path, kafka, name):
     directory = kafka / golden_dir(name).name
@@ -202,7 +202,6 @@ def test_a_directory_without_topics_is_an_error(log, kafka):
     assert log.topics() == []
 
 
-@pytest.mark.slow
 @pytest.mark.cases(2)
 @pytest.mark.parametrize(
     "damage", ["torn-tail", "torn-header", "zero-tail", "missing-index", "corrupt-index", "missing-snapshot"]
@@ -318,7 +317,6 @@ def steps_of(log_dir: Path, last: int, environment: dict[str, str]) -> subproces
     return subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, check=False)
 
 
-@pytest.mark.slow
 @pytest.mark.cases(1)
 @pytest.mark.parametrize("step", [2, 9, 40, -1])
 def test_an_import_that_was_killed_goes_on_and_ends_equal(tmp_path, python_environment, step):

@@ -32,6 +32,7 @@ def is_stray_snapshot(name: str, names: dict[str, bytes], end: int) -> bool:
     return name.endswith(".snapshot") and f"{stem}.log" not in names and int(stem) != end
 
 
+@pytest.mark.cases(14)
 @pytest.mark.parametrize("name", golden_files.CLEAN_DIRECTORIES)
 def test_what_kafka_wrote_comes_out_byte_for_byte(log, tmp_path, name):
     directory = golden_files.golden_dir(name)
@@ -45,7 +46,6 @@ def test_what_kafka_wrote_comes_out_byte_for_byte(log, tmp_path, name):
     assert log.import_kafka(str(directory)).partitions[0]["segments"] == 0
 
 
-@pytest.mark.slow
 def test_a_whole_log_dirs_keeps_its_checkpoints(log, tmp_path):
     source = golden_files.GOLDEN / "broker-data"
     log.import_kafka(str(source))
@@ -71,7 +71,7 @@ def test_a_live_directory_comes_out_without_what_was_preallocated(log, tmp_path)
             assert content.startswith(after[name]) or name.endswith(".snapshot")
 
 
-@pytest.mark.slow
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("name", golden_files.LEGACY_DIRECTORIES)
 def test_old_magics_are_converted_record_for_record(log, name):
     directory = golden_files.golden_dir(name)
@@ -84,7 +84,6 @@ def test_old_magics_are_converted_record_for_record(log, name):
     assert log.import_kafka(str(directory)).partitions[0]["segments"] == 0
 
 
-@pytest.mark.slow
 def test_a_directory_that_has_grown_adds_what_is_new(log, tmp_path):
     full = golden_files.golden_dir("plain-0")
     growing = tmp_path / "kafka" / "plain-0"
@@ -140,8 +139,7 @@ def test_a_flipped_bit_stops_the_import_unless_kafkas_cut_is_asked_for(log, tmp_
     assert log.topic("plain").offsets() == LogDir.open(str(directory)).topic("plain").offsets()
 
 
-@pytest.mark.slow
-@pytest.mark.cases(2)
+@pytest.mark.proof
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
 def test_our_own_topics_are_read_by_another_client(log, tmp_path, codec):
     log.create_topic("t", config={"cleanup.policy": "compact", "segment.bytes": "4000", "segment.ms": "1000000000"})

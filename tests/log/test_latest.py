@@ -89,7 +89,7 @@ class Histories:
         return self.log.storage.now_ms() + 30 * 24 * 3_600_000
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 def test_the_view_equals_cleaning_on_random_histories(log):
     histories = Histories(log, "orders", seed=0)
     histories.run(steps=6)
@@ -102,7 +102,7 @@ def test_the_view_equals_cleaning_on_random_histories(log):
     assert rows(log.topic("orders").scan(columns=COLUMNS).batches()) == view
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 def test_a_range_has_the_newest_of_its_own_records(log):
     histories = Histories(log, "orders", 42, partitions=5)
     histories.run(steps=20)
@@ -114,7 +114,6 @@ def test_a_range_has_the_newest_of_its_own_records(log):
             assert rows(view) == newest(inside)
 
 
-@pytest.mark.slow
 def test_keys_that_fit_no_map_are_reduced_share_by_share(log):
     histories = Histories(log, "orders", 7, partitions=3)
     histories.run(steps=10)
@@ -123,7 +122,6 @@ def test_keys_that_fit_no_map_are_reduced_share_by_share(log):
     assert smallest == newest(histories.appended)
 
 
-@pytest.mark.slow
 def test_records_without_a_key_are_not_in_the_view(log):
     log.create_topic("events")
     log.topic("events").append(pa.table({"key": [b"a", None, b"a", None], "value": [b"1", b"2", b"3", b"4"]}))

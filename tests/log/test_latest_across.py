@@ -8,7 +8,7 @@ from itertools import count
 import polars as pl
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import HealthCheck, example, given
 from hypothesis import strategies as st
 
 from spark_segments import LogDir
@@ -16,6 +16,7 @@ from spark_segments.duckdb import TopicDatabase
 from spark_segments.log.reading.across import AcrossPart, read_across
 from spark_segments.maintenance import compact, erase, mirror, restore, roll
 from spark_segments.polars import scan_topic
+from tests.examples import examples
 from tests.maintenance.rebuild.lost import again, rebuild_manifest
 
 COLUMNS = ["partition", "offset", "key", "value"]
@@ -123,7 +124,7 @@ def test_a_key_that_was_erased_leaves_with_its_tombstones(log):
 
 
 @pytest.mark.proof
-@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(20, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     st.lists(
         st.one_of(
@@ -181,7 +182,7 @@ def ranked(rows):
     return newest
 
 
-@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(20, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     st.lists(
         st.one_of(
@@ -235,6 +236,7 @@ def test_rows_come_by_partition_and_offset_in_any_columns(grown):
         )
 
 
+@pytest.mark.proof
 def test_keys_that_fit_no_memory_are_looked_at_share_by_share(log):
     log.create_topic("t", partitions=2, config=CONFIG)
     keys = [b"%d" % number for number in range(60)]
@@ -267,6 +269,7 @@ def test_an_alteration_without_appends_since_the_last_is_none(grown):
     assert grown.topic("t").snapshot.states == noted
 
 
+@pytest.mark.proof
 def test_many_alterations_are_remembered_up_to_a_hundred(log):
     log.create_topic("t", config=CONFIG)
     for number in range(1, 104):

@@ -89,7 +89,6 @@ def test_an_epoch_without_a_record_gives_way_to_the_next():
     assert epochs.followed_by(2, 90).entries == ((0, 0), (1, 80), (2, 90))
 
 
-@pytest.mark.slow
 def test_chunks_merged_into_a_shared_object_keep_the_epochs_of_their_offsets(tmp_path):
     log = LogDir.create(str(tmp_path / "log"))
     log.create_topic("orders", 8)

@@ -34,6 +34,7 @@ def test_a_name_that_no_other_can_collide_with_is_made_without_a_look_at_the_oth
         log.create_topic("all.orders")
 
 
+@pytest.mark.proof
 def test_rows_of_very_many_small_files_take_no_more_memory_than_the_cache_may():
     """A table of a row is some kilobytes, of which the values are the least."""
     limit = 100 * COLUMN_BYTES * len(SEGMENT_SCHEMA)

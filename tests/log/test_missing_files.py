@@ -55,6 +55,7 @@ READERS: dict[str, Callable[[LogDir, Path], object]] = {
 }
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("name", READERS)
 def test_a_reader_whose_files_are_gone_is_told_why(orders, tmp_path, monkeypatch, name):
     pinned(monkeypatch, orders)

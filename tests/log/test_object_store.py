@@ -35,7 +35,7 @@ def of_partition(log: LogDir, number: int, count: int, first: int) -> pa.Table:
     return records(count, first=first, time_ms=log.storage.now_ms(), partitions=[number])
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 def test_a_registry_in_the_store_is_used_and_refuses_a_new_schema(
     uri: str, s3_options: Mapping[str, str], tmp_path: Path
 ) -> None:
@@ -65,7 +65,7 @@ def test_a_registry_in_the_store_is_used_and_refuses_a_new_schema(
     assert log.topic("new").offsets() == {0: (0, 0)}
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 def test_upkeep_keeps_the_newest_record_of_every_key(uri: str, s3_options: Mapping[str, str]) -> None:
     log = LogDir.create(uri, s3_options)
     log.create_topic("orders", 2, COMPACTED)
@@ -102,7 +102,7 @@ def test_upkeep_keeps_the_newest_record_of_every_key(uri: str, s3_options: Mappi
     assert verify(log, deep=True).findings == []
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 def test_two_writers_at_once_never_share_an_offset(uri: str, s3_options: Mapping[str, str]) -> None:
     LogDir.create(uri, s3_options).create_topic("orders")
 
@@ -118,7 +118,6 @@ def test_two_writers_at_once_never_share_an_offset(uri: str, s3_options: Mapping
     assert [record["offset"] for record in contents(log, "orders")] == list(range(240))
 
 
-@pytest.mark.slow
 def test_a_kafka_directory_goes_in_and_comes_out_equal(uri: str, s3_options: Mapping[str, str], tmp_path: Path) -> None:
     log = LogDir.create(uri, s3_options)
     log.import_kafka(str(golden_dir("broker-data")), "payments")

@@ -66,6 +66,7 @@ def test_the_time_is_a_setting_of_the_topic(log, of):
         assert append(log, "landing/1")
 
 
+@pytest.mark.proof
 def test_expired_keys_leave_the_manifest_and_a_key_is_written_few_times(orders, limits):
     limits(TRANSACTION_ROWS_A_FILE=50)
     begin_ms = orders.storage.now_ms()

@@ -11,12 +11,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from spark_segments import LogDir
 from spark_segments.log.findings import Findings
 from spark_segments.maintenance import verify
+from tests.examples import examples
 from tests.golden_files import LEGACY_DIRECTORIES, expected_records, golden_dir
 from tests.log.golden_reads import Record, as_records, read_one_by_one, records_of, tree
 from tests.log.overlapping import TOPIC, Batch, SegmentOf, crashed_in_swap, served, write_partition
@@ -92,7 +93,7 @@ def test_a_segment_is_read_to_its_end_and_then_the_one_that_holds_the_next_offse
     assert_copies_are_equal(tmp_path, TOPIC, found, 520)
 
 
-@pytest.mark.slow
+@pytest.mark.cases(1)
 @pytest.mark.parametrize(("before", "after"), CRASHES)
 def test_a_cleaned_segment_hides_the_sources_that_a_crash_left(before, after, tmp_path):
     directory, segments = crashed_in_swap(before, after, tmp_path)
@@ -116,7 +117,7 @@ def test_a_cleaned_segment_hides_the_sources_that_a_crash_left(before, after, tm
     assert_copies_are_equal(tmp_path, topic, records, end)
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 def test_behind_a_cleaned_segment_that_ends_early_the_source_is_read_on(tmp_path):
     _, segments = crashed_in_swap(*ENDS_EARLY, tmp_path)
     records, end = served(segments, 0)
@@ -270,8 +271,7 @@ def last_end(segments: Sequence[SegmentOf]) -> int:
 
 
 @pytest.mark.proof
-@pytest.mark.slow
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(segments=segments_of([2, 2, 1, 0]), log_start=st.just(0) | st.integers(0, 60), indexes=st.booleans())
 def test_wherever_a_read_begins_it_gives_what_the_walk_from_the_log_start_gives(segments, log_start, indexes):
     records, end = served(segments, log_start)
@@ -294,8 +294,7 @@ def test_wherever_a_read_begins_it_gives_what_the_walk_from_the_log_start_gives(
         assert not [one for one in findings if one.severity != Findings.WARNING]
 
 
-@pytest.mark.slow
-@settings(max_examples=25, deadline=None)
+@examples(25)
 @given(segments=segments_of([2]), log_start=st.just(0) | st.integers(0, 60), indexes=st.booleans())
 def test_a_copy_of_segments_that_overlap_is_the_walk(segments, log_start, indexes):
     records, end = served(segments, log_start)
@@ -305,7 +304,7 @@ def test_a_copy_of_segments_that_overlap_is_the_walk(segments, log_start, indexe
         assert_copies_are_equal(Path(root), TOPIC, records, max(end, log_start, segments[0].base))
 
 
-@pytest.mark.slow
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("batches", [1, 7, 30, 10**6])
 def test_committed_reads_pass_an_overlap_of_transactional_segments(batches, log, tmp_path):
     """The second segment's .txnindex speaks of transactions that end in the part that no read comes to."""

@@ -11,7 +11,7 @@ from functools import partial
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_segments import LogDir, ProducerOptions
@@ -19,6 +19,7 @@ from spark_segments.ahead import read_ahead
 from spark_segments.errors import CorruptBatchError, InvalidOptionError
 from spark_segments.log.reading import scan
 from tests.clock import PATIENCE_SECONDS
+from tests.examples import examples
 from tests.segment_bytes import RECORD_SCHEMA
 
 
@@ -38,8 +39,7 @@ def ahead_threads() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name == "read-ahead"]
 
 
-@pytest.mark.slow
-@settings(max_examples=50, deadline=None)
+@examples(50)
 @given(st.lists(st.integers(0, 5), max_size=30), st.integers(1, 5), st.integers(1, 100))
 def test_batches_come_in_the_order_of_their_pieces(sizes, threads, most_bytes):
     parts = [[100 * number + at for at in range(size)] for number, size in enumerate(sizes)]
@@ -135,7 +135,7 @@ def test_pieces_without_records_do_not_let_it_run_ahead_without_end():
     batches.close()
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 def test_a_process_ends_while_a_reader_is_half_read(tmp_path):
     """Threads stop before the interpreter does; a reader that is lost only then does not wait for them."""
     log = LogDir.create(str(tmp_path / "log"))

@@ -7,11 +7,12 @@ import tempfile
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_segments import LogDir, ProducerOptions
 from spark_segments.errors import CorruptBatchError, InvalidOptionError
+from tests.examples import examples
 from tests.golden_files import GOLDEN
 from tests.segment_bytes import RECORD_SCHEMA
 
@@ -25,8 +26,7 @@ def as_binary(table: pa.Table) -> pa.Table:
 
 
 @pytest.mark.proof
-@pytest.mark.slow
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(st.lists(st.tuples(st.sampled_from(CODECS), st.lists(values, min_size=1, max_size=60)), max_size=4), st.data())
 def test_views_of_values_are_the_values(appends, data):
     with tempfile.TemporaryDirectory() as directory:
@@ -119,7 +119,7 @@ def test_the_latest_view_streams_with_views_of_values(tmp_path):
     assert found.to_pylist() == [{"key": b"b", "value": b"2" * 20}, {"key": b"a", "value": b"3" * 20}]
 
 
-@pytest.mark.slow
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("isolation_level", ["read_uncommitted", "read_committed"])
 def test_golden_directories_stream_as_they_are_read(isolation_level):
     log = LogDir.open(str(GOLDEN))

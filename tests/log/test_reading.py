@@ -7,13 +7,14 @@ import tempfile
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_segments import LogDir, ProducerOptions
 from spark_segments.log import Scan
 from spark_segments.log.reading.plan import PARALLEL_TASKS, pack
 from spark_segments.storage import Storage
+from tests.examples import examples
 from tests.opened import opened
 
 appends = st.lists(st.lists(st.integers(-1, 50), min_size=1, max_size=40), min_size=1, max_size=6)
@@ -50,8 +51,7 @@ def written(uri: str, batches: list[list[int]], batch_bytes: int) -> tuple[LogDi
     return log, [time for timestamps in batches for time in timestamps]
 
 
-@pytest.mark.slow
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(batches=appends, batch_bytes=st.integers(70, 400), target=st.integers(-2, 52), start=st.integers(0, 250))
 def test_a_time_is_found_as_a_full_scan_finds_it(batches, batch_bytes, target, start):
     with tempfile.TemporaryDirectory() as directory:
@@ -62,8 +62,7 @@ def test_a_time_is_found_as_a_full_scan_finds_it(batches, batch_bytes, target, s
         assert log.topic("t").offsets_for_times(target) == {0: found}
 
 
-@pytest.mark.slow
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(
     batches=appends,
     batch_bytes=st.integers(70, 400),
@@ -82,7 +81,6 @@ def test_ranges_put_together_read_each_record_once(batches, batch_bytes, start, 
         assert offsets == list(range(start, min(start + count, len(timestamps))))
 
 
-@pytest.mark.slow
 def test_the_end_of_a_large_partition_is_read_without_its_beginning(tmp_path):
     log = LogDir.create(str(tmp_path / "log"))
     log.create_topic("t", config={"segment.bytes": str(64 << 20), "compression.type": "uncompressed"})

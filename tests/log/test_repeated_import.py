@@ -37,15 +37,15 @@ TOPICS = {"latest-price": "latest-price", "bigcompact-none": "bigcompact", "txn-
 def stages() -> Iterator[ParameterSet]:
     """(name, before, after, here): steps of a chain that are up to two apart, and its first and last.
 
-    Neighbours that are cleaned in between are fast.
+    Neighbours that are cleaned in between are in the gate, the others are proofs.
     """
     for name, steps in CHAINS.items():
         for (first, before), (second, after) in itertools.combinations(enumerate(steps), 2):
             if 2 < second - first < len(steps) - 1:
                 continue
             for here in ("nothing", "roll", "clean"):
-                is_fast = second == first + 1 and here == "clean"
-                yield pytest.param(name, before, after, here, marks=() if is_fast else pytest.mark.slow)
+                is_near = second == first + 1 and here == "clean"
+                yield pytest.param(name, before, after, here, marks=() if is_near else pytest.mark.proof)
 
 
 def clean_here(log: LogDir) -> None:
@@ -57,8 +57,7 @@ def clean_here(log: LogDir) -> None:
         assert not [one for one in report["partitions"] if one["action"] == "failed"]
 
 
-@pytest.mark.slow
-@pytest.mark.cases(4)
+@pytest.mark.cases(2)
 @pytest.mark.parametrize(("name", "before", "after", "here"), list(stages()))
 def test_a_value_that_was_deleted_stays_deleted(log, name, before, after, here):
     topic = TOPICS[name]
@@ -98,8 +97,7 @@ def test_segments_give_way_to_a_log_that_was_cleaned_beyond_them(log):
     assert log.topic("latest-price").snapshot.partition(0).first_dirty_offset == 27
 
 
-@pytest.mark.slow
-@pytest.mark.cases(2)
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("name", ["plain-0", "txn-0", "multiappend-0", "zstd-0"])
 def test_a_directory_that_grows_is_followed_over_rolls(log, tmp_path, name):
     (tmp_path / "kafka").mkdir()
@@ -112,7 +110,6 @@ def test_a_directory_that_grows_is_followed_over_rolls(log, tmp_path, name):
     assert verify(log, deep=True).errors == 0
 
 
-@pytest.mark.slow
 @pytest.mark.cases(1)
 @pytest.mark.parametrize("rolled", [False, True])
 @pytest.mark.parametrize("name", LEGACY_DIRECTORIES)
@@ -249,7 +246,6 @@ def test_a_log_that_retention_emptied_here_goes_on(log, tmp_path):
     assert values(log) == {12: kafka.history[12]}
 
 
-@pytest.mark.slow
 def test_an_empty_segment_comes_before_the_one_that_begins_where_it_does(log, tmp_path):
     """Kafka's active segment was empty when it was imported. What came then begins at the same offset."""
     kafka = kafka_with(tmp_path, 3)

@@ -165,7 +165,7 @@ def test_an_offset_is_read_with_two_small_reads(storage, topic):
         assert max(storage.reads) <= SMALL_BYTES
 
 
-@pytest.mark.slow
+@pytest.mark.cases(1)
 def test_a_time_is_found_with_three_small_reads(storage, topic):
     for offset in places(storage):
         target_ms = START_MS + offset

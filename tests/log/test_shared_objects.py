@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_segments import LogDir, ProducerOptions
@@ -23,6 +23,7 @@ from spark_segments.log.segment.shared_object import read_footer
 from spark_segments.maintenance import erase, mirror, vacuum, verify
 from spark_segments.storage import Storage
 from tests.clock import store_clock
+from tests.examples import examples
 from tests.maintenance.verification.topics import repaired
 from tests.manifest_rows import Change, Segment, commit_append, live_rows
 from tests.opened import opened
@@ -104,7 +105,6 @@ def test_a_partition_that_gets_much_has_a_file_of_its_own(log):
     assert_sound(log)
 
 
-@pytest.mark.slow
 def test_many_objects_of_one_task_keep_the_order_of_its_rows(log):
     with small_limits(WAITING_BYTES=3000):
         target = append_target(log, "orders")
@@ -204,6 +204,7 @@ class CountingStorage(Storage):
         return super().read(path, offset, length, writable=writable)
 
 
+@pytest.mark.cases(4)
 @pytest.mark.parametrize("start", [0, 5, 4000, None])
 @pytest.mark.parametrize("size", [50, 400])
 def test_a_partition_is_read_by_two_range_reads_an_object_at_most(tmp_path, start, size):
@@ -225,8 +226,7 @@ def test_a_partition_is_read_by_two_range_reads_an_object_at_most(tmp_path, star
 records = st.lists(st.tuples(st.integers(0, 8), st.integers(TIME_MS - 20, TIME_MS + 20)), min_size=1, max_size=120)
 
 
-@pytest.mark.slow
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(
     appends=st.lists(records, min_size=1, max_size=4),
     start=st.integers(0, 60),
@@ -323,7 +323,6 @@ def runs_of(sizes: list[tuple[int, int, int]]) -> np.ndarray:
 sizes = st.lists(st.tuples(st.integers(61, 1 << 20), st.integers(0, 800), st.integers(0, 800)), min_size=1, max_size=30)
 
 
-@pytest.mark.slow
 @given(sizes=sizes, topic_id=st.text(max_size=30), created_ms=st.integers(0, 1 << 50))
 def test_a_footer_reads_as_it_was_written(sizes, topic_id, created_ms):
     runs = runs_of(sizes)
@@ -334,7 +333,6 @@ def test_a_footer_reads_as_it_was_written(sizes, topic_id, created_ms):
     assert (footer.topic_id, footer.created_ms, footer.runs.tolist()) == (topic_id, created_ms, runs.tolist())
 
 
-@pytest.mark.slow
 @given(sizes=sizes, data=st.data())
 def test_no_changed_byte_of_a_footer_is_taken_for_a_good_one(sizes, data):
     content = bytearray(footer_bytes("id", 5, runs_of(sizes)))

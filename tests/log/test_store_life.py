@@ -79,7 +79,6 @@ def every(nth: int, action: str):
 
 
 @pytest.mark.proof
-@pytest.mark.slow
 def test_a_whole_life_on_a_store_that_fails_in_every_step_shows_no_credentials(
     uri: str, proxy: StoreProxy, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -108,7 +107,6 @@ def commits(request: Request) -> bool:
     return request.operation == "PUT" and "/_delta_log/" in request.path and request.path.endswith(".json")
 
 
-@pytest.mark.slow
 def test_a_commit_whose_every_reply_is_lost_is_made_once(uri: str, proxy: StoreProxy) -> None:
     log = LogDir.create(uri, proxy.options)
     log.create_topic("orders")
@@ -139,7 +137,7 @@ def test_a_listing_whose_reply_is_cut_is_asked_for_again(uri: str, proxy: StoreP
     assert left == [] and proxy.played[HALF_REPLY] == 1
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 def test_a_store_that_throttles_all_along_is_one_clear_error_and_changes_nothing(
     uri: str, proxy: StoreProxy, limits: Limits
 ) -> None:
@@ -162,7 +160,7 @@ def large_rows(count: int) -> pa.Table:
     return pa.table({"value": [random.bytes(1 << 20) for _ in range(count)]})
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 def test_an_upload_that_is_cut_off_half_way_is_listed_and_aborted_by_vacuum(
     uri: str, proxy: StoreProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -194,7 +192,7 @@ def test_an_upload_that_is_cut_off_half_way_is_listed_and_aborted_by_vacuum(
     assert verify(log, deep=True).findings == []
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 @pytest.mark.parametrize(("failure", "code"), [(SLOW_DOWN, "SlowDown"), (REFUSE, "SignatureDoesNotMatch")])
 def test_a_store_that_does_not_allow_to_list_uploads_is_a_warning_without_what_it_was_sent(
     uri: str, proxy: StoreProxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failure: str, code: str

@@ -135,7 +135,7 @@ def job(run: Callable[..., object], days: int = 0) -> Callable[[LogDir], object]
     return lambda log: run(log, now_ms=log.storage.now_ms() + days * DAY_MS)
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 def test_jobs_ask_for_what_they_change(requests: Requests) -> None:
     append(requests, PARTITIONS)
     append(requests, PARTITIONS)

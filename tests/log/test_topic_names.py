@@ -137,6 +137,7 @@ def test_vacuum_keeps_a_file_that_a_row_names_however_the_path_is_spelt(orders: 
     assert values(opened(orders)) == [b"a", b"b"]
 
 
+@pytest.mark.cases(3)
 @pytest.mark.parametrize("work", ["append", "roll", "compact", "retain", "erase", "restore"])
 def test_what_was_appended_by_another_path_survives_jobs_and_vacuum(orders: LogDir, work: str) -> None:
     respell(orders, "orders", lambda path: f"./{path}")

@@ -170,7 +170,6 @@ def values(log: LogDir, registry: str) -> list[Any]:
     return [one["value"] for one in contents(log, "orders", formats=formats)]
 
 
-@pytest.mark.slow
 def test_an_archive_of_a_cluster_decodes_itself(tmp_path: Path) -> None:
     _, kafka = cluster(tmp_path)
     archive = LogDir.create(str(tmp_path / "archive"))
@@ -180,7 +179,6 @@ def test_an_archive_of_a_cluster_decodes_itself(tmp_path: Path) -> None:
     assert values(archive, str(kafka)) == EXPECTED  # by another directory's topic
 
 
-@pytest.mark.slow
 def test_ids_versions_and_subjects_stay_on_import_and_export(tmp_path: Path) -> None:
     source, kafka = cluster(tmp_path)
     archive = LogDir.create(str(tmp_path / "archive"))
@@ -251,7 +249,6 @@ def test_a_record_names_its_schema_where_the_topic_has_no_subject(
     assert contents(log, "orders", formats=formats, columns=["key", "value"]) == TABLE.to_pylist()
 
 
-@pytest.mark.slow
 def test_a_registry_can_be_copied_into_a_directory(tmp_path: Path) -> None:
     log, _ = cluster(tmp_path)
     directory = DirectoryRegistry(str(tmp_path / "registry"))
@@ -271,7 +268,6 @@ def wrong(log: LogDir, formats: dict[str, str]) -> str:
     return str(caught.value)
 
 
-@pytest.mark.slow
 def test_a_wrong_format_names_the_schema_that_the_registry_has(tmp_path: Path) -> None:
     log, _ = cluster(tmp_path)
     as_json = {"value.format": "json", "value.schema": "id bigint"}
@@ -297,7 +293,6 @@ def test_an_error_of_the_registry_never_hides_the_error_of_the_value(log: LogDir
     )
 
 
-@pytest.mark.slow
 def test_decoders_that_name_schemas_travel_to_tasks(tmp_path: Path) -> None:
     log, _ = cluster(tmp_path)
     formats = {"value.format": "json", "value.schema": "id bigint", "schema.registry": "_schemas"}
@@ -306,7 +301,6 @@ def test_decoders_that_name_schemas_travel_to_tasks(tmp_path: Path) -> None:
         decoder.decode(next(iter(log.topic("orders").scan(columns=["value"]).batches())).column("value"))
 
 
-@pytest.mark.slow
 def test_the_topic_of_schemas_cannot_be_registered_in(tmp_path: Path) -> None:
     log, _ = cluster(tmp_path)
     formats = {"value.format": "avro", "schema.registry": "_schemas", "value.subject": "new"}
@@ -373,6 +367,7 @@ def serialized(kind: str, address: str) -> list[tuple[bytes, list[tuple[str, byt
     return made
 
 
+@pytest.mark.cases(3)
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.parametrize("where", ["http", "topic", "directory"])
 @pytest.mark.parametrize("kind", ["avro", "jsonschema", "protobuf"])

@@ -87,6 +87,7 @@ def files(log: LogDir) -> set[str]:
     return {info.path for info in log.storage.list(recursive=True)}
 
 
+@pytest.mark.cases(3)
 def test_it_is_listed_and_others_are_made_and_read(damaged):
     assert damaged.topics() == ["bad", "good"]
     damaged.create_topic("new")
@@ -110,12 +111,14 @@ def test_a_name_that_collides_with_it_is_refused(log):
         log.create_topic("a_b")
 
 
+@pytest.mark.cases(3)
 def test_an_export_of_all_topics_exports_the_others_and_names_it(damaged, tmp_path):
     with pytest.raises(LogDirError, match=r"could not be exported: bad.*others were exported: good"):
         damaged.export_kafka(str(tmp_path / "out"))
     assert values(LogDir.open(str(tmp_path / "out")), "good") == values(damaged, "good")
 
 
+@pytest.mark.cases(3)
 def test_jobs_do_the_others_and_report_it(damaged):
     for job in (roll, retain, compact, vacuum):
         assert [line["topic"] for line in job(damaged).failed] == ["bad"]
@@ -123,6 +126,7 @@ def test_jobs_do_the_others_and_report_it(damaged):
         assert job(damaged, topics=["good"]).failed == []
 
 
+@pytest.mark.cases(3)
 def test_only_force_deletes_it(damaged):
     before = files(damaged)
     with pytest.raises(SegmentsError):
@@ -138,6 +142,7 @@ def test_only_force_deletes_it(damaged):
         damaged.delete_topic("bad", force=True)
 
 
+@pytest.mark.cases(2)
 def test_vacuum_takes_all_of_it_after_the_delay_and_the_name_is_free_then(damaged):
     damaged.delete_topic("bad", force=True)
     now_ms, before = damaged.storage.now_ms(), files(damaged)
@@ -201,7 +206,6 @@ def test_a_topic_whose_segment_rows_are_damaged_is_deleted_by_force(log):
     assert not [path for path in files(log) if path.startswith(("bad-", "_manifest/bad/"))]
 
 
-@pytest.mark.slow
 def test_an_import_of_all_topics_does_the_readable_ones_and_then_raises(log, tmp_path):
     source = LogDir.create(str(tmp_path / "source"))
     for name in ("aaa", "bad", "zzz"):

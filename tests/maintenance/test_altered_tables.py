@@ -6,12 +6,13 @@ from itertools import count
 
 import pytest
 from deltalake import DeltaTable
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from spark_segments import LogDir
 from spark_segments.lake.plan import SPREAD
 from spark_segments.maintenance import compact, roll
+from tests.examples import examples
 from tests.log.test_latest_across import CONFIG, DAY_MS, KEYS, append
 from tests.maintenance.table_rows import content, readable, update
 
@@ -97,7 +98,7 @@ def test_a_row_that_was_hidden_comes_back_where_its_rival_was_replaced_by_an_old
     assert values(uri)[b"x"] == b"1"
 
 
-@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(12, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     st.lists(
         st.one_of(
@@ -129,7 +130,7 @@ def test_a_table_is_the_dict_of_all_commits(tmp_path_factory, steps):
 
 
 @pytest.mark.proof
-@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(12, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     st.lists(
         st.one_of(

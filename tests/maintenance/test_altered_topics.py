@@ -54,6 +54,7 @@ def offsets(log: LogDir, partition: int) -> list[int]:
     return [one["offset"] for one in contents(log, "orders", partition=partition)]
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("config", TO_KEEP)
 def test_a_round_that_the_topic_does_not_allow_any_more_does_not_land(orders, config):
     orders.topic("orders").alter({"delete.retention.ms": "0"})
@@ -98,6 +99,7 @@ def test_a_later_round_goes_by_the_configuration_that_it_begins_with(orders):
     assert 0 < first_dirty == line["first_dirty_offset"] < 40
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("config", [{"retention.ms": "1000"}, {"delete.retention.ms": "0"}, {"segment.bytes": "5000"}])
 def test_a_change_that_takes_no_right_away_undoes_no_round(orders, config):
     report = compact(opened_to_meet(orders, lambda: orders.topic("orders").alter(config)), now_ms=NOW_MS)
@@ -106,7 +108,6 @@ def test_a_change_that_takes_no_right_away_undoes_no_round(orders, config):
     assert verify(orders, deep=True).ok
 
 
-@pytest.mark.slow
 def test_a_later_wave_rolls_by_the_configuration_that_it_begins_with(log, limits):
     topic_with(log, "orders", {"segment.bytes": 2000}, partitions=3)
     for number in range(3):
@@ -120,7 +121,6 @@ def test_a_later_wave_rolls_by_the_configuration_that_it_begins_with(log, limits
     assert verify(log, deep=True).ok
 
 
-@pytest.mark.slow
 def test_a_topic_that_is_to_keep_its_segments_whole_is_rolled_no_further(log, limits):
     topic_with(log, "orders", {"segment.bytes": 2000}, partitions=2)
     for number in range(2):

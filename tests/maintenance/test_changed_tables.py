@@ -41,7 +41,7 @@ def rows(orders, kind):
     return readable(orders, view=kind.get("view"))
 
 
-@pytest.mark.cases(3)
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("version", [0, 1, 3])
 def test_a_restored_table_gets_what_came_after_its_version(orders, uri, kind, version):
     followed(orders, uri, kind)
@@ -54,6 +54,7 @@ def test_a_restored_table_gets_what_came_after_its_version(orders, uri, kind, ve
     assert content(uri) == rows(orders, kind)
 
 
+@pytest.mark.cases(1)
 def test_a_restored_table_follows_without_new_records(orders, uri, kind):
     followed(orders, uri, kind)
     DeltaTable(uri).restore(2)
@@ -61,6 +62,7 @@ def test_a_restored_table_follows_without_new_records(orders, uri, kind):
     assert content(uri) == rows(orders, kind)
 
 
+@pytest.mark.cases(1)
 def test_restores_of_restores_among_harmless_commits(orders, uri, kind):
     followed(orders, uri, kind)
     DeltaTable(uri).optimize.compact()
@@ -73,6 +75,7 @@ def test_restores_of_restores_among_harmless_commits(orders, uri, kind):
     assert content(uri) == rows(orders, kind)
 
 
+@pytest.mark.cases(1)
 def test_a_restore_to_a_time_is_followed(orders, uri, kind):
     followed(orders, uri, kind)
     table = DeltaTable(uri)
@@ -82,6 +85,7 @@ def test_a_restore_to_a_time_is_followed(orders, uri, kind):
     assert content(uri) == rows(orders, kind)
 
 
+@pytest.mark.cases(1)
 def test_harmless_commits_keep_a_table_going(orders, uri, kind):
     followed(orders, uri, kind)
     DeltaTable(uri).optimize.compact()
@@ -102,7 +106,7 @@ CHANGES = {
 }
 
 
-@pytest.mark.cases(5)
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("change", CHANGES)
 def test_rows_that_others_changed_stop_a_table_until_it_is_restored(orders, uri, kind, change):
     followed(orders, uri, kind)
@@ -119,6 +123,7 @@ def test_rows_that_others_changed_stop_a_table_until_it_is_restored(orders, uri,
     assert content(uri) == rows(orders, kind)
 
 
+@pytest.mark.cases(1)
 def test_a_restore_that_left_files_out_stops_a_table(orders, uri, kind):
     followed(orders, uri, kind)
     version = DeltaTable(uri).version()
@@ -136,6 +141,7 @@ def test_a_restore_that_left_files_out_stops_a_table(orders, uri, kind):
     assert content(uri) == rows(orders, kind)
 
 
+@pytest.mark.cases(1)
 def test_a_change_while_a_table_is_updated_stops_it(orders, uri, kind):
     followed(orders, uri, kind)
     append(orders, (b"z", b"9"))
@@ -148,6 +154,7 @@ def test_a_change_while_a_table_is_updated_stops_it(orders, uri, kind):
     assert "DELETE of version" in failure(orders, uri, progress=progress)
 
 
+@pytest.mark.cases(1)
 def test_a_restore_while_a_table_is_updated_is_followed(orders, uri, kind):
     followed(orders, uri, kind)
     append(orders, (b"z", b"9"))

@@ -8,12 +8,13 @@ import threading
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_segments import LogDir
 from spark_segments.config import topic_config
 from spark_segments.maintenance import compact, retain, roll
+from tests.examples import examples
 from tests.maintenance.rounds import CleanerSettings, RoundTasks, clean_partition, groups, plan_compaction
 from tests.manifest_rows import Partition, Segment
 from tests.small_limits import small_limits
@@ -59,7 +60,6 @@ def compacted(log: LogDir, now_ms: int, map_bytes: int, tasks: int = 1) -> None:
     assert result.error is None
 
 
-@pytest.mark.slow
 def test_the_latest_price_of_each_product_stays_but_for_the_active_segment(log):
     log.create_topic("t", config=CONFIG | {"segment.ms": "100"})
     prices = ("p3:10", "p5:7", "p3:11", "p6:25", "p6:12", "p5:14", "p5:17")
@@ -114,8 +114,7 @@ actions = st.lists(
 
 
 @pytest.mark.proof
-@pytest.mark.slow
-@settings(max_examples=20, deadline=None)
+@examples(20)
 @given(actions=actions, tasks=st.sampled_from([1, 3]))
 def test_random_work_keeps_the_newest_of_each_key_and_tombstones_for_their_time(actions, tasks):
     with tempfile.TemporaryDirectory() as directory:
@@ -167,7 +166,6 @@ def _check(log, before, written, cleanings, now_ms) -> None:
                 assert offset in after, "a tombstone outlives delete.retention.ms"
 
 
-@pytest.mark.slow
 def test_a_tombstone_goes_after_its_time_and_not_before(log):
     log.create_topic("t", config=CONFIG)
     append(log, [("a", "1"), ("b", "1"), ("a", None)], START_MS)
@@ -178,7 +176,6 @@ def test_a_tombstone_goes_after_its_time_and_not_before(log):
         append(log, [("c", str(wait_ms))], START_MS + wait_ms)
 
 
-@pytest.mark.slow
 def test_two_cleaners_at_once_leave_what_one_would(log):
     log.create_topic("t", config=CONFIG)
     for number in range(20):
@@ -216,7 +213,6 @@ def test_a_dry_run_says_why_each_partition_is_picked_or_not(log):
     assert log.topic("t").describe()["version"] == version
 
 
-@pytest.mark.slow
 def test_a_topic_that_is_not_compacted_is_not_in_the_plan(log):
     for topic, policy in (("t", "compact"), ("both", "compact,delete"), ("clicks", "delete"), ("kept", "")):
         log.create_topic(topic, config=CONFIG | {"cleanup.policy": policy})

@@ -142,7 +142,6 @@ def test_a_damaged_header_or_a_length_beyond_the_file_replaces_nothing(log, dama
     assert sorted(path.parent.iterdir()) == files
 
 
-@pytest.mark.slow
 def test_reads_that_hold_only_what_goes_are_passed(log, limits):
     limits(WINDOW_BYTES=200, FIRST_WINDOW_BYTES=200)
     topic_with(log, "t", CONFIG)

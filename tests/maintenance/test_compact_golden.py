@@ -95,8 +95,7 @@ def horizons(log: LogDir, topic: str) -> list[tuple[int, int | None]]:
     return found
 
 
-@pytest.mark.slow
-@pytest.mark.cases(4)
+@pytest.mark.cases(2)
 @pytest.mark.parametrize(("name", "before", "after"), STEPS)
 def test_cleaning_a_directory_of_kafka_leaves_what_its_cleaner_left(tmp_path, defaults, name, before, after):
     topic = TOPICS[name]
@@ -132,8 +131,7 @@ def append_what_follows(log: LogDir, topic: str, directory: str) -> None:
             append_batches(log, topic, [data])
 
 
-@pytest.mark.slow
-@pytest.mark.cases(2)
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("name", CHAINS)
 def test_one_log_cleaned_step_by_step_is_what_kafka_made_of_its_own(tmp_path, defaults, name):
     topic, steps = TOPICS[name], CHAINS[name][1]

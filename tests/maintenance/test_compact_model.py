@@ -10,13 +10,13 @@ import tempfile
 from collections.abc import Sequence
 
 import pyarrow as pa
-import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from spark_segments import LogDir
 from spark_segments.maintenance import compact, retain, roll, vacuum, verify
 from tests.clock import store_clock
+from tests.examples import examples
 from tests.log.played_log import Play
 from tests.maintenance.plain_partition import PlainPartition, Record, Rules
 from tests.opened import opened
@@ -160,10 +160,9 @@ def cleaned_every(pause_ms: int, *values: bytes | None) -> list[tuple]:
 
 
 # To the millisecond: a segment is too young no longer; a tombstone goes though cleanings have come meanwhile.
-@pytest.mark.slow
 @example(Rules(0, 1, 1000, NEVER_MS, None), 1 << 20, "zstd", cleaned_every(1000, b"1"))
 @example(Rules(0, 1000, 0, NEVER_MS, None), 1 << 20, "zstd", cleaned_every(500, None, b"1", b"2"))
-@settings(max_examples=10, deadline=None)
+@examples(10)
 @given(
     rules=rules,
     segment_bytes=st.sampled_from([300, 1 << 20]),

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pytest
 
 from spark_segments import LogDir
 from spark_segments.format.cleaner.layout import BYTES_PER_SLOT
@@ -72,6 +73,7 @@ def test_spark_compacts_a_large_partition_by_many_tasks(spark, log, tmp_path, mo
     assert verify(log, deep=True).ok
 
 
+@pytest.mark.proof
 def test_the_map_of_a_task_that_does_not_fit_is_left_to_a_further_round(spark, log, tmp_path, limits):
     """Of 400 keys, each half of the dirty head has 300, and the map holds 330."""
     limits(MIN_SLICE_BYTES=1)
@@ -94,6 +96,7 @@ def test_the_map_of_a_task_that_does_not_fit_is_left_to_a_further_round(spark, l
     assert verify(log, deep=True).ok
 
 
+@pytest.mark.proof
 def test_a_group_that_is_most_of_the_work_is_cleaned_by_threads_of_one_task(spark, log, tmp_path, monkeypatch, limits):
     """The session has two slots: the partition is one group of several segments."""
     limits(LARGE_PARTITION_BYTES=0)

@@ -89,6 +89,7 @@ def removed_times(log: LogDir, before: set[str]) -> set[int]:
     return {row["removed_ms"] for row in rows if row["state"] == "removed" and row["path"] in before}
 
 
+@pytest.mark.cases(6)
 @pytest.mark.parametrize("work", WORK)
 @pytest.mark.parametrize("ago_ms", [1000 * DAY_MS, -1000 * DAY_MS])
 def test_the_clock_that_a_job_plans_by_is_not_when_files_leave_the_log(orders, clock, work, ago_ms):
@@ -97,6 +98,7 @@ def test_the_clock_that_a_job_plans_by_is_not_when_files_leave_the_log(orders, c
     assert removed_times(orders, before) == {clock.now_ms}
 
 
+@pytest.mark.cases(3)
 @pytest.mark.parametrize("work", WORK)
 def test_a_job_that_takes_longer_than_the_delay_leaves_readers_all_of_it(orders, clock, work):
     before = {row.path for row in live(orders, "orders")}
@@ -111,6 +113,7 @@ def test_a_job_that_takes_longer_than_the_delay_leaves_readers_all_of_it(orders,
     assert removed_times(orders, before) == {clock.now_ms}
 
 
+@pytest.mark.cases(3)
 @pytest.mark.parametrize("work", WORK)
 def test_each_try_of_a_commit_looks_at_the_clock(orders, clock, work):
     before = {row.path for row in live(orders, "orders")}

@@ -10,13 +10,14 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_segments import LogDir, ProducerOptions
 from spark_segments.errors import InvalidOptionError, LogDirError, SegmentsError
 from spark_segments.maintenance import compact, erase, retain, roll, vacuum, verify
 from spark_segments.maintenance.erasure.copies import key_account
+from tests.examples import examples
 from tests.golden_files import GOLDEN
 from tests.log.played_log import Play
 from tests.manifest_rows import Change, live_rows
@@ -103,8 +104,7 @@ steps = st.lists(
 )
 
 
-@pytest.mark.slow
-@settings(max_examples=20)
+@examples(20)
 @given(
     st.sampled_from(["delete", "compact", "compact,delete"]),
     steps,
@@ -196,7 +196,7 @@ def _work(log: LogDir, policy: str, steps, count: int) -> tuple[int, list[tuple[
     return count, values
 
 
-@pytest.mark.slow
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("policy", ["delete", "compact"])
 @pytest.mark.parametrize("history", [False, True])
 def test_no_byte_of_the_value_is_left_after_erase_and_vacuum(log: LogDir, policy: str, history: bool) -> None:
@@ -240,7 +240,7 @@ def objects_in_log(log: LogDir) -> set[str]:
     return {row.path for row in live_rows(log, "t") if row.is_shared}
 
 
-@pytest.mark.slow
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("policy", ["delete", "compact"])
 @pytest.mark.parametrize("history", [False, True])
 def test_no_partition_keeps_a_shared_object_that_has_the_key(log: LogDir, policy: str, history: bool) -> None:
@@ -258,7 +258,7 @@ def test_no_partition_keeps_a_shared_object_that_has_the_key(log: LogDir, policy
     assert faults(log) == []
 
 
-@pytest.mark.slow
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("history", [False, True])
 def test_a_run_that_no_row_names_any_more_is_found_by_the_next_erasure(log: LogDir, history: bool) -> None:
     """The first erasure is killed before other partitions' runs are copied, and vacuum drops the rows of the keys."""
@@ -288,7 +288,6 @@ def test_a_run_that_no_row_names_any_more_is_found_by_the_next_erasure(log: LogD
     assert faults(log) == []
 
 
-@pytest.mark.slow
 def test_the_account_of_a_shared_object_waits_for_every_run_in_it(log: LogDir) -> None:
     secret_among_many(log)
     log.topic("t").alter(config={"segment.ms": "60000"})
@@ -377,6 +376,7 @@ def imported(log: LogDir, directory: str) -> str:
     return name
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("directory", ["txn-0", "txn-compact/dirty", "txn-compact/clean-2"])
 def test_transactions_stay_as_they_are(log: LogDir, directory: str) -> None:
     """Directories with aborted and open transactions lose just the key, at both isolation levels; markers stay."""
@@ -426,7 +426,6 @@ def test_keys_are_wanted_and_a_log_of_ours(log: LogDir) -> None:
         erase(LogDir.open(str(GOLDEN / "broker-data")), topics=["orders"], keys=[b"a"])
 
 
-@pytest.mark.slow
 def test_the_account_of_a_key_names_every_file_that_has_it_and_until_when(log: LogDir) -> None:
     topic(log, file_delete_delay_ms=1000)
     append(log, [(0, b"ada", b"secret")])

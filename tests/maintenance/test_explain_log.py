@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_segments import LogDir
@@ -13,6 +13,7 @@ from spark_segments.errors import InvalidOptionError, LogDirError, UnknownTopicE
 from spark_segments.maintenance import compact, retain, roll, vacuum
 from spark_segments.maintenance.explanation.record_explanation import RecordState
 from tests.clock import store_clock
+from tests.examples import examples
 from tests.golden_files import golden_dir
 from tests.maintenance.explained import NOW_MS
 from tests.maintenance.schedule import JOBS, START_MS, TOPIC, Written, scheduled
@@ -65,7 +66,6 @@ def test_a_schedule_that_comes_as_late_as_it_may_meets_the_latest_moments(log):
         assert (schedule.leaves[0].latest_ms, schedule.deleted[0].latest_ms) == (retained_ms + 2, deleted_ms + 3)
 
 
-@pytest.mark.slow
 def test_jobs_that_run_all_the_time_meet_the_earliest_moments(log):
     topic_with(log, TOPIC, {"segment.bytes": 300, "retention.ms": 1000, "file.delete.delay.ms": 50})
     append_one_by_one(log, TOPIC, records(5, time_ms=NOW_MS, size=150))
@@ -117,8 +117,7 @@ events = st.lists(
 
 
 @pytest.mark.proof
-@pytest.mark.slow
-@settings(max_examples=8, deadline=None)
+@examples(8)
 @given(
     config=configs,
     every_ms=st.integers(15, 60),

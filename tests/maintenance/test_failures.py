@@ -52,6 +52,7 @@ def actions(report: Report) -> dict[int | None, str]:
     return {line["partition"]: line["action"] for line in report.partitions}
 
 
+@pytest.mark.proof
 def test_a_damaged_chunk_stops_the_rolling_of_its_partition_only(orders, session):
     chunk = live(orders, "orders", DAMAGED)[5]
     flip(path_of(orders, chunk.path), 70)
@@ -104,7 +105,7 @@ def test_an_error_of_programming_is_raised(orders, monkeypatch):
         roll(orders, now_ms=GOLDEN_MS)
 
 
-@pytest.mark.slow
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("damaged", ["_delta_log/00000000000000000001.json", "kind=segment"])
 def test_a_topic_whose_manifest_is_damaged_stops_no_job_of_the_others(tmp_path, damaged):
     config = {"segment.bytes": 2000, "retention.ms": -1, "retention.bytes": 4000, "cleanup.policy": "compact,delete"}
@@ -130,7 +131,7 @@ def test_a_topic_whose_manifest_is_damaged_stops_no_job_of_the_others(tmp_path, 
     assert sorted(path.name for path in (tmp_path / "log" / "broken-0").iterdir()) == files
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 def test_a_commit_that_fails_stops_no_job_of_the_other_topics(orders):
     topic_with(orders, "payments", {"segment.bytes": 2000})
     append_one_by_one(orders, "payments", records(40))
@@ -165,6 +166,7 @@ def test_a_topic_that_is_deleted_meanwhile_is_no_failure(orders, monkeypatch):
     assert set(actions(report).values()) == {"lost to another job"} and report.failed == []
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("output", ["text", "json"])
 @pytest.mark.parametrize("command", ["roll", "maintain"])
 def test_the_command_names_what_failed_and_exits_with_1(orders, command, output, capsys):
@@ -184,7 +186,7 @@ def test_the_command_names_what_failed_and_exits_with_1(orders, command, output,
     assert all(job in printed.out + printed.err for job in jobs)
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 def test_a_later_round_that_fails_keeps_what_the_rounds_before_did_in_the_report(orders, session):
     """Eleven records a segment, seven keys, and a map that takes two of these: a round is a few offsets."""
     roll(orders, now_ms=GOLDEN_MS)
@@ -209,6 +211,7 @@ def files(log: LogDir) -> set[str]:
     return {file.path for number in range(3) for file in log.storage.list(f"orders-{number}")}
 
 
+@pytest.mark.proof
 def test_a_partition_that_roll_fails_with_leaves_no_files(orders, session):
     chunk = live(orders, "orders", DAMAGED)[15]
     flip(path_of(orders, chunk.path), 70)

@@ -46,7 +46,6 @@ def batch_of(log: LogDir, table: pa.Table) -> bytes:
     return bytes(log.storage.read(segment.path))
 
 
-@pytest.mark.slow
 def test_batches_without_a_leader_epoch_get_the_partitions_and_others_keep_theirs(log):
     data = [batch_of(log, with_own_keys(name)) for name in "abc"]
     # Chunks that fill a segment are sealed as they are; rolling would else write the epoch.
@@ -86,7 +85,6 @@ def test_groups_have_offsets_that_fit_an_index_entry(last_offset, sizes):
     assert [len(group) for group in found] == sizes
 
 
-@pytest.mark.slow
 def test_a_group_that_outgrows_a_file_becomes_several(log, limits):
     topic_with(log, "orders", CONFIG)
     for name in "abcd":

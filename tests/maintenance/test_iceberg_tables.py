@@ -148,6 +148,7 @@ def test_a_table_that_was_rolled_back_gets_what_came_after(orders, uri):
     assert content(uri) == readable(orders)
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize(
     "change",
     [
@@ -203,6 +204,7 @@ def test_bounds_and_days_of_files_are_read_as_they_were_written(log, uri):
     assert file.bounds == {"partition": (0, 0), "offset": (0, 1)}
 
 
+@pytest.mark.proof
 def test_commands_of_a_process_keep_a_table_in_step(orders, uri, python_environment):
     def segments(*words):
         command = [sys.executable, "-m", "spark_segments", *words]

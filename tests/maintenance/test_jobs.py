@@ -40,7 +40,6 @@ def run_plainly(job: str, *arguments: str) -> list[dict]:
     return run([sys.executable, SCRIPT, job, *arguments, "--output", "json"], PYTHONPATH=str(ROOT))
 
 
-@pytest.mark.slow
 def test_plain_python_runs_maintain(busy, tmp_path):
     before = all_records(busy)
     # A setting of topics and one of the jobs alone.
@@ -50,7 +49,7 @@ def test_plain_python_runs_maintain(busy, tmp_path):
     assert_vacuumed(busy)
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 @pytest.mark.parametrize("job", ["roll", "retain", "vacuum"])
 def test_each_job_runs_by_the_script_with_a_dry_run(busy, job):
     version = busy.topic("orders").snapshot.version
@@ -59,7 +58,7 @@ def test_each_job_runs_by_the_script_with_a_dry_run(busy, job):
     assert busy.topic("orders").snapshot.version == version
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 def test_a_zip_of_the_package_ends_with_what_to_do_instead(busy, tmp_path):
     """As spark-submit --py-files has it on the path of the driver and of the executors."""
     archive = shutil.make_archive(str(tmp_path / "spark_segments"), "zip", ROOT, "spark_segments")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_segments import LogDir
@@ -21,6 +21,7 @@ from spark_segments.maintenance import Report, retain, roll, vacuum
 from spark_segments.maintenance.retention.plan import REASONS, plan_retention
 from spark_segments.maintenance.retention.retain import plan_max_bytes, topic_sizes, with_max_bytes
 from tests.clock import PATIENCE_SECONDS
+from tests.examples import examples
 from tests.log.played_log import Play
 from tests.log_copies import copy_of
 from tests.maintenance.rows import chunk, row, run, table
@@ -118,8 +119,7 @@ def model(
     return gone
 
 
-@pytest.mark.slow
-@settings(max_examples=400, deadline=None)
+@examples(400)
 @given(found=st.lists(topics, min_size=1, max_size=3), max_bytes=st.integers(0, 1500), floor=st.integers(0, NOW_MS))
 def test_the_oldest_go_first_and_no_more_than_need_be(found, max_bytes, floor):
     all_topics = [
@@ -202,7 +202,7 @@ def bases(log: LogDir) -> dict[tuple[str, int], list[int]]:
     }
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 def test_the_size_is_that_of_the_live_files_and_what_is_removed_waits_for_vacuum(full):
     live_bytes, all_bytes = sizes(full)
     limit = live_bytes * 2 // 3
@@ -280,7 +280,6 @@ def test_the_floor_is_what_is_asked_for(full):
     assert expected.items() <= bases(full).items() and full.topic("orders").offsets()[1] == (0, 40)
 
 
-@pytest.mark.slow
 def test_a_dry_run_says_what_would_go_and_changes_nothing(full):
     before = bases(full), [full.topic(topic).snapshot.version for topic in full.topics()]
     limit = sizes(full)[0] // 2
@@ -341,7 +340,6 @@ def test_many_at_once_take_what_one_would_take(full):
     assert sizes(full)[0] == expected["details"]["live_bytes"]
 
 
-@pytest.mark.slow
 def test_a_run_that_meets_another_half_way_takes_the_rest_and_no_more(full, monkeypatch):
     limit = sizes(full)[0] // 2
     expected = retain(full, now_ms=LATER_MS, max_bytes=limit, dry_run=True)

@@ -75,7 +75,7 @@ def test_a_damaged_batch_that_would_be_passed_over_stops_the_compaction(log, tmp
     assert _segment(log) == segment
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 def test_a_byte_that_a_single_read_gets_wrong_is_never_written(log, tmp_path):
     segment, before = _segment(log), _kept(log)
     reads = wrong = 0

@@ -42,7 +42,7 @@ def topics(log: LogDir, chance: random.Random) -> int:
     return start_ms + 72 * HOUR_MS
 
 
-@pytest.mark.cases(5)
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("seed", range(20))
 def test_a_dry_run_of_all_jobs_is_what_the_run_does(tmp_path, seed):
     chance = random.Random(seed)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_segments import LogDir
@@ -17,6 +17,7 @@ from spark_segments.format.rolling import segment_jitter_ms
 from spark_segments.maintenance.rolling.plan import RollRules, plan_roll
 from spark_segments.maintenance.rolling.planned_segments import plan_segments
 from spark_segments.storage import Storage
+from tests.examples import examples
 from tests.maintenance.rows import TOPIC, TOPIC_ID, table
 from tests.manifest_rows import Segment
 from tests.segment_bytes import BatchTable, batches_of, encode_records
@@ -133,8 +134,7 @@ def model(rules: RollRules, chunks: list[list[Batch]], start: int) -> list[int]:
     return bases
 
 
-@pytest.mark.slow
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(chunks=active_segments, rules=rolling_rules, start=st.sampled_from([0, 1000, 2**40]))
 def test_active_segments_are_cut_where_kafka_would_have_rolled(chunks, rules, start):
     with tempfile.TemporaryDirectory() as directory:
@@ -153,8 +153,7 @@ def test_active_segments_are_cut_where_kafka_would_have_rolled(chunks, rules, st
         assert [piece.base_offset for piece in pieces if piece.sealed] == expected
 
 
-@pytest.mark.slow
-@settings(max_examples=50, deadline=None)
+@examples(50)
 @given(chunks=active_segments, rules=rolling_rules)
 def test_pieces_follow_each_other_and_hold_whole_batches(chunks, rules):
     with tempfile.TemporaryDirectory() as directory:

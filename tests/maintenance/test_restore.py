@@ -103,7 +103,6 @@ def test_later_records_go_and_their_offsets_are_not_given_out_again(orders):
     assert_sound(orders)
 
 
-@pytest.mark.slow
 def test_the_empty_batch_in_their_place_can_be_compacted_and_exported(orders, tmp_path):
     wanted = version(orders)
     append_one_by_one(orders, "orders", records(20, first=40))

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_segments import LogDir
@@ -19,6 +19,7 @@ from spark_segments.errors import LogDirError, UnknownTopicError
 from spark_segments.maintenance import retain, roll
 from spark_segments.maintenance.job import Job
 from spark_segments.maintenance.retention.plan import plan_retention
+from tests.examples import examples
 from tests.golden_files import expected_records, golden_dir, log_files
 from tests.maintenance.rows import chunk, row, run, table
 from tests.manifest_rows import Segment, commit_append
@@ -96,8 +97,7 @@ def model(rows: list[Segment], log_start: int, config: TopicConfig, now_ms: int)
     return gone
 
 
-@pytest.mark.slow
-@settings(max_examples=500, deadline=None)
+@examples(500)
 @given(found=st.lists(partitions, min_size=1, max_size=4), overrides=configs)
 def test_what_goes_is_what_kafkas_loops_take(found, overrides):
     check_retention(found, [overrides])
@@ -135,8 +135,7 @@ def check_retention(found: Sequence[tuple], configs: Sequence[dict]) -> None:
 
 
 @pytest.mark.rule("W16")
-@pytest.mark.slow
-@settings(max_examples=30, deadline=None)
+@examples(30)
 @given(
     found=st.lists(partitions, min_size=2, max_size=2),
     overrides=configs,
@@ -295,7 +294,6 @@ def test_a_topic_altered_meanwhile_keeps_what_it_is_to_keep(log, monkeypatch):
     assert contents(log, "orders") == kept
 
 
-@pytest.mark.slow
 def test_all_topics_or_the_one_that_is_named(log):
     for name in ("orders", "payments"):
         topic_with(log, name, {"segment.bytes": 2000, "retention.bytes": 2000, "retention.ms": -1})

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -34,7 +33,6 @@ def test_the_table_of_the_page_has_the_sums():
         assert _bounds(*settings) == (readable_ms, deleted_ms), row
 
 
-@pytest.mark.slow
 @given(st.integers(0, 5000), st.integers(1, 5000), st.integers(0, 500), st.integers(0, 5000))
 def test_the_first_record_of_a_segment_is_told_these_sums(retention_ms, segment_ms, every_ms, delay_ms):
     readable_ms, deleted_ms = _bounds(retention_ms, segment_ms, every_ms, delay_ms)

@@ -49,7 +49,6 @@ def test_small_chunks_become_one_and_stay_active(log):
     assert_sound(log)
 
 
-@pytest.mark.slow
 def test_what_is_sealed_and_merged_in_one_run_is_whole(log):
     topic_with(log, "orders", {"segment.bytes": 8000})
     append_one_by_one(log, "orders", records(30))
@@ -138,7 +137,6 @@ def test_records_appended_meanwhile_follow_what_was_rolled(log):
     assert_sound(log)
 
 
-@pytest.mark.slow
 def test_a_partition_that_another_job_rolled_meanwhile_is_left_to_it(log):
     topic_with(log, "orders", {"segment.bytes": 2000}, partitions=2)
     append_one_by_one(log, "orders", records(40), partition=0)
@@ -185,7 +183,7 @@ def test_a_topic_made_again_meanwhile_is_not_touched(log):
     assert len(contents(log, "orders")) == 3 and states(log) == ["chunk"] * 3
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 def test_a_job_that_is_stopped_keeps_the_waves_that_it_has_done(log, limits):
     topic_with(log, "orders", {"segment.bytes": 2000}, partitions=5)
     for number in range(5):
@@ -229,7 +227,6 @@ def test_files_that_are_too_old_are_not_committed(log):
     assert states(log) == ["chunk"] * 40
 
 
-@pytest.mark.slow
 def test_an_empty_imported_active_segment_makes_room(log, tmp_path):
     kafka = tmp_path / "kafka" / "canary-0"
     shutil.copytree(golden_dir("canary-0"), kafka)

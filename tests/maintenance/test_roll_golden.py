@@ -58,8 +58,7 @@ def kafka_files(name: str) -> dict[int, tuple[bytes, bytes, bytes]]:
     }
 
 
-@pytest.mark.slow
-@pytest.mark.cases(4)
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("name", [name for name in ROLLED_BY_THE_RULE if golden_batches(name)])
 def test_segments_are_kafkas_and_no_byte_of_a_batch_changes(log, name):
     topic = golden_topic(log, name)
@@ -96,7 +95,6 @@ def batch_rows(data: bytes) -> list[tuple]:
     return list(zip(*(column.tolist() for column in columns), strict=True))
 
 
-@pytest.mark.slow
 def test_the_canarys_known_segments_and_index_entries(log):
     topic = golden_topic(log, "canary-0")
     roll(log, now_ms=GOLDEN_MS)
@@ -107,8 +105,7 @@ def test_the_canarys_known_segments_and_index_entries(log):
     assert positions.tolist() == [4162, 8334, 12506]
 
 
-@pytest.mark.slow
-@pytest.mark.cases(1)
+@pytest.mark.proof
 @pytest.mark.parametrize("name", ["plain-0", "mixed-0", "zstd-0", "txn-0"])
 def test_rolled_records_are_what_they_were(log, name):
     topic = golden_topic(log, name)
@@ -122,7 +119,6 @@ def test_rolled_records_are_what_they_were(log, name):
     assert records_of(log.topic(topic).scan().batches()) == expected
 
 
-@pytest.mark.slow
 @pytest.mark.cases(1)
 @pytest.mark.parametrize("name", ["mixed-0", "snappy-0", "lz4-0", "gzip-0"])
 def test_another_decoder_reads_rolled_files_alike(log, name):
@@ -142,7 +138,6 @@ def aiokafka_records(data: bytes) -> list[tuple]:
     return found
 
 
-@pytest.mark.slow
 def test_batches_without_a_leader_epoch_get_the_partitions(log):
     topic_with(log, "orders", {"segment.bytes": 16384})
     append_batches(log, "orders", golden_batches("canary-0")[:300], leader_epoch=-1)
@@ -158,7 +153,6 @@ def test_batches_without_a_leader_epoch_get_the_partitions(log):
     assert found == [epoch] * 300 + own
 
 
-@pytest.mark.slow
 def test_an_imported_active_segment_keeps_its_transactions_when_it_is_cut(log, tmp_path):
     """txn-0's last segment before its short active one, imported as the active one, and rolled into smaller ones."""
     kafka = tmp_path / "kafka" / "txn-0"

@@ -68,7 +68,6 @@ def clean_by(
     return clean_partition(log.storage, settings_of(log, "prices", map_bytes), 0, 1000, clean_round=clean_round)
 
 
-@pytest.mark.slow
 @pytest.mark.cases(1)
 @pytest.mark.parametrize("tasks", [2, 7, 100])
 def test_many_tasks_do_what_one_does(prices, tmp_path, limits, tasks):
@@ -86,8 +85,7 @@ def test_many_tasks_do_what_one_does(prices, tmp_path, limits, tasks):
     assert verify(prices, deep=True).ok
 
 
-@pytest.mark.slow
-@pytest.mark.cases(2)
+@pytest.mark.cases(1)
 @pytest.mark.parametrize(
     ("map_entries", "slice_entries", "merged_entries", "in_one_round"),
     [
@@ -138,8 +136,7 @@ def files(log: LogDir) -> list[tuple[int, bytes, bytes | None]]:
     ]
 
 
-@pytest.mark.slow
-@pytest.mark.cases(1)
+@pytest.mark.proof
 @pytest.mark.parametrize("tasks", [2, 3, 100])
 def test_many_tasks_leave_the_same_bytes_of_transactions_as_one(transactions, tmp_path, limits, tasks):
     """Also in a second cleaning, whose dirty head has none, and in which markers go whose transactions are gone."""
@@ -164,7 +161,6 @@ def test_many_tasks_leave_the_same_bytes_of_transactions_as_one(transactions, tm
     assert verify(transactions, deep=True).ok
 
 
-@pytest.mark.slow
 def test_markers_that_only_the_clean_tail_has_are_followed_from_the_start_of_the_log(transactions, limits):
     limits(MIN_SLICE_BYTES=1)
     first_dirty = transactions.topic("txnc").offsets()[0][1]
@@ -212,7 +208,6 @@ def test_more_about_transactions_than_memory_holds_is_left_to_one_task(transacti
     assert line["dropped"]["aborted"] > 0
 
 
-@pytest.mark.slow
 @given(sizes=st.lists(st.integers(0, 50), min_size=1, max_size=8), data=st.data())
 def test_slices_are_all_bytes_once_in_order_and_of_one_size(sizes, data):
     start = data.draw(st.integers(0, sizes[0]))

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_segments import LogDir, ProducerOptions
@@ -31,6 +31,7 @@ from spark_segments.maintenance.compaction import group_rewrite
 from spark_segments.maintenance.compaction.noted_batches import NotedBatches
 from spark_segments.storage import Storage
 from tests.clock import ORPHAN_AGE_MS
+from tests.examples import examples
 from tests.format.test_clean_model import RETENTION_MS, START_MS, batches_of_a_round, extend
 from tests.format.written_log import Log
 from tests.log.overlapping import TOPIC as KAFKA_TOPIC
@@ -88,7 +89,7 @@ def described(storage: Storage, done: RoundResult) -> list[Any]:
 
 
 @pytest.mark.proof
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(
     rounds=st.lists(
         st.tuples(batches_of_a_round(), st.sampled_from([0, 1, RETENTION_MS, 5 * RETENTION_MS])), min_size=1, max_size=3
@@ -131,6 +132,7 @@ def test_threads_leave_the_bytes_of_one_thread(
     assert not [thread for thread in threading.enumerate() if thread.name == "read-ahead"]
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("window_bytes", [150, 400, 1000])
 @pytest.mark.parametrize("codec", [0, 1], ids=["plain", "nested"])
 def test_threads_put_messages_of_the_old_magics_into_the_batches_of_one_thread(log, tmp_path, codec, window_bytes):
@@ -164,7 +166,7 @@ def prices(tmp_path) -> LogDir:
     return log
 
 
-@pytest.mark.slow
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("buffer_bytes", [MIB, 8000], ids=["windows of the notes", "windows one after the other"])
 def test_a_byte_that_the_second_reading_gets_wrong_leaves_no_file_and_no_thread(prices, buffer_bytes):
     """A buffer of 8,000 bytes has room for a map of all keys, and not for notes of all batches."""
@@ -231,7 +233,7 @@ class Dying(LocalFiles):
         super().delete(paths)
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 def test_a_process_that_dies_at_any_change_of_a_file_leaves_the_old_log_or_the_new_and_vacuum_takes_the_rest(
     prices, tmp_path
 ):

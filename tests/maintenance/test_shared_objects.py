@@ -75,8 +75,7 @@ def orders(log) -> LogDir:
 # Rolling
 
 
-@pytest.mark.cases(1)
-@pytest.mark.slow
+@pytest.mark.proof
 @pytest.mark.parametrize("name", ["plain-0", "outoforder-0"])
 def test_runs_of_kafkas_batches_roll_to_kafkas_files_byte_for_byte(log, name):
     """Every batch of a golden directory is a run of each of two partitions, an object a batch."""
@@ -103,7 +102,7 @@ def test_runs_of_kafkas_batches_roll_to_kafkas_files_byte_for_byte(log, name):
     assert alone[0] == kafka or int.from_bytes(kafka[:8]) != 0
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 def test_a_merge_of_a_run_leaves_the_partitions_other_run_in_the_same_object(orders):
     """A roll merges eight large chunks, and eight small ones, into one object; the next merges the second run only."""
     with store_clock(GOLDEN_MS):
@@ -123,7 +122,7 @@ def test_a_merge_of_a_run_leaves_the_partitions_other_run_in_the_same_object(ord
     assert_sound(orders)
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 def test_an_export_is_the_same_with_and_without_shared_objects(orders, tmp_path):
     """Runs, merged runs and sealed copies of them, against chunks with files of their own."""
     topic_with(orders, "plain", {"segment.bytes": 100_000, "retention.ms": -1}, PARTITIONS)
@@ -160,7 +159,6 @@ def test_a_run_of_a_partition_without_epochs_is_exported_alone(orders, tmp_path)
     assert contents(kafka, "orders") == contents(orders, "orders")
 
 
-@pytest.mark.slow
 def test_merged_chunks_of_many_partitions_are_one_object(orders):
     for turn in range(MERGE_CHUNKS):
         append(orders, first=100 * turn)
@@ -172,7 +170,6 @@ def test_merged_chunks_of_many_partitions_are_one_object(orders):
     assert_sound(orders)
 
 
-@pytest.mark.slow
 def test_idle_partitions_do_not_keep_an_object(orders):
     """Four partitions of twelve go on; the others' runs move out of the first object once little of it is left."""
     append(orders, count=1)
@@ -191,7 +188,7 @@ def test_idle_partitions_do_not_keep_an_object(orders):
     assert_sound(orders)
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 def test_a_topic_has_no_more_chunks_than_the_bound_after_a_roll(orders, limits):
     limits(MOST_CHUNKS=4 * PARTITIONS)
     for turn in range(40):
@@ -202,7 +199,6 @@ def test_a_topic_has_no_more_chunks_than_the_bound_after_a_roll(orders, limits):
     assert_sound(orders)
 
 
-@pytest.mark.slow
 @pytest.mark.cases(1)
 @pytest.mark.parametrize("step", [2, 9, 20, 30])
 def test_what_a_killed_task_leaves_of_an_object_is_seen_by_nobody_and_goes(orders, step):
@@ -236,7 +232,6 @@ def test_ten_thousand_chunks_are_the_bound_that_users_get(log):
     assert contents(log, "wide") == before
 
 
-@pytest.mark.slow
 def test_a_damaged_run_stops_the_roll_of_its_partition_alone(orders):
     for turn in range(MERGE_CHUNKS):
         append(orders, first=100 * turn)
@@ -249,7 +244,6 @@ def test_a_damaged_run_stops_the_roll_of_its_partition_alone(orders):
     assert [len(live(orders, "orders", number)) for number in range(PARTITIONS)] == [1] * 5 + [8] + [1] * 6
 
 
-@pytest.mark.slow
 def test_keys_are_compacted_after_their_runs_were_rolled(log):
     topic_with(log, "orders", {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.01"}, PARTITIONS)
     for turn in range(3):
@@ -267,7 +261,6 @@ def test_keys_are_compacted_after_their_runs_were_rolled(log):
 # Removal
 
 
-@pytest.mark.slow
 def test_an_object_goes_when_the_last_row_that_names_it_goes(orders):
     orders.topic("orders").alter({"file.delete.delay.ms": "1000"})
     now_ms = orders.storage.now_ms()
@@ -285,7 +278,6 @@ def test_an_object_goes_when_the_last_row_that_names_it_goes(orders):
     assert_sound(orders)
 
 
-@pytest.mark.slow
 def test_a_restore_between_two_vacuums_gets_the_rows_whose_object_is_there(orders):
     """One object: some of its rows leave the log early, all of them late; the restore wants the late ones."""
     orders.topic("orders").alter({"file.delete.delay.ms": str(DAY_MS)})
@@ -326,7 +318,6 @@ def test_records_of_one_run_are_deleted_and_no_others(orders):
     assert path not in objects(orders)
 
 
-@pytest.mark.slow
 def test_a_topic_made_again_has_objects_of_its_own(orders):
     append(orders)
     (old,) = objects(orders)

@@ -20,7 +20,6 @@ def test_rounds_of_compaction_by_several_threads_leave_what_the_model_says(tmp_p
     assert model_rounds.run(tmp_path, 6)["records"] > 1000
 
 
-@pytest.mark.slow
 @pytest.mark.cases(1)
 @pytest.mark.parametrize("job", [*crashes.JOBS, *crashes.ACTIONS])
 def test_the_next_run_finishes_what_a_killed_one_has_begun(tmp_path, job):

@@ -79,8 +79,7 @@ def cleaned(log):
 # In step
 
 
-@pytest.mark.slow
-@pytest.mark.cases(4)
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("seed", range(1, 9))
 @pytest.mark.parametrize("table_format", ["delta", "iceberg"])
 def test_tables_follow_random_histories(tmp_path, table_format, seed):
@@ -88,6 +87,7 @@ def test_tables_follow_random_histories(tmp_path, table_format, seed):
     assert History(tmp_path, table_format, seed).run()["commits"]
 
 
+@pytest.mark.cases(2)
 def test_nothing_new_is_no_commit(orders, uri, view):
     assert update(orders, uri, view=view)["version"] == 1
     assert update(orders, uri)["version"] == 1
@@ -147,6 +147,7 @@ def test_values_are_columns_and_days_are_partitions(log, delta):
     assert first.num_rows == 2
 
 
+@pytest.mark.cases(1)
 def test_a_latest_table_with_typed_keys_goes_by_their_bytes(log, uri):
     log.create_topic("orders")
     formats = {"key.format": "json", "key.schema": "n int"}
@@ -189,6 +190,7 @@ def test_an_archive_has_what_the_jobs_of_maintain_take(log, tmp_path):
     assert not (tmp_path / "prices").exists()
 
 
+@pytest.mark.cases(2)
 def test_a_table_of_a_broker_directory_leaves_out_what_is_not_committed(uri, view):
     log = LogDir.open(str(GOLDEN / "txn-0"))
     update(log, uri, topic="txn", view=view)
@@ -198,6 +200,7 @@ def test_a_table_of_a_broker_directory_leaves_out_what_is_not_committed(uri, vie
 # What leaves the topic
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("by_import", [True, False])
 def test_a_brokers_cleaner_reaches_a_plain_table(log, uri, tmp_path, by_import):
     kafka = KafkaSide(tmp_path / "kafka")
@@ -235,6 +238,7 @@ def test_compaction_changes_no_latest_table(orders, uri):
     assert update(orders, uri) == {"version": 1, "rows": 3, "why": None}
 
 
+@pytest.mark.cases(2)
 def test_retention_and_delete_records_reach_a_table(orders, uri, view):
     update(orders, uri, view=view)
     orders.topic("orders").delete_records({0: 2})
@@ -247,6 +251,7 @@ def test_retention_and_delete_records_reach_a_table(orders, uri, view):
     assert content(uri) == [] == readable(orders)
 
 
+@pytest.mark.cases(2)
 def test_a_restore_reaches_a_table_both_ways(orders, uri, view):
     update(orders, uri, view=view)
     early = orders.topic("orders").snapshot.version
@@ -260,6 +265,7 @@ def test_a_restore_reaches_a_table_both_ways(orders, uri, view):
     assert update(orders, uri)["why"] is None
 
 
+@pytest.mark.cases(2)
 def test_a_table_of_a_follower_loses_what_a_restore_of_the_leader_took(orders, uri, view, tmp_path):
     version = orders.topic("orders").snapshot.version
     append(orders, (b"a", b"2"), (b"d", b"2"))
@@ -272,6 +278,7 @@ def test_a_table_of_a_follower_loses_what_a_restore_of_the_leader_took(orders, u
     assert content(uri) == readable(orders, view=view) and len(content(uri)) == 3
 
 
+@pytest.mark.cases(2)
 def test_keys_that_were_erased_leave_a_table(log, uri, view):
     log.create_topic("orders")
     append(log, (b"a", b"1"), (b"b", b"1"))
@@ -312,6 +319,7 @@ def values(uri, key):
     return [row["value"] for row in content(uri) if row["key"] == key]
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("has_left", [False, True])
 def test_an_archive_keeps_what_came_after_the_erasure_of_its_key(orders, uri, has_left):
     orders.topic("orders").alter(config={"cleanup.policy": "delete"})
@@ -329,6 +337,7 @@ def test_an_archive_keeps_what_came_after_the_erasure_of_its_key(orders, uri, ha
         assert values(uri, b"a") == [b"new", b"newer"]
 
 
+@pytest.mark.cases(1)
 def test_an_archive_loses_a_key_that_is_named_later_than_another(orders, uri):
     orders.topic("orders").alter(config={"cleanup.policy": "delete"})
     update(orders, uri, archive=True)
@@ -343,6 +352,7 @@ def test_an_archive_loses_a_key_that_is_named_later_than_another(orders, uri):
     assert (values(uri, b"a"), values(uri, b"b")) == ([b"new"], [b"new", b"newer"])
 
 
+@pytest.mark.cases(1)
 def test_a_key_that_was_erased_between_two_records_of_another_leaves_with_its_own_records_alone(orders, uri):
     orders.topic("orders").alter(config={"cleanup.policy": "delete"})
     update(orders, uri, archive=True)
@@ -387,6 +397,7 @@ def test_an_archive_of_a_topic_made_anew_is_an_error(orders, uri):
     assert len(content(uri)) == 3
 
 
+@pytest.mark.cases(2)
 def test_a_topic_made_anew_is_another_table(orders, uri, view):
     update(orders, uri, view=view)
     orders.delete_topic("orders")
@@ -396,6 +407,7 @@ def test_a_topic_made_anew_is_another_table(orders, uri, view):
     assert content(uri) == readable(orders, view=view) and len(content(uri)) == 1
 
 
+@pytest.mark.cases(2)
 def test_commits_that_are_not_known_any_more_may_have_been_a_restore(orders, uri, view):
     update(orders, uri, view=view)
     append(orders, (b"d", b"1"))
@@ -407,7 +419,7 @@ def test_commits_that_are_not_known_any_more_may_have_been_a_restore(orders, uri
     assert content(uri) == readable(orders, view=view)
 
 
-@pytest.mark.slow
+@pytest.mark.cases(1)
 def test_a_latest_table_is_made_anew_where_tombstones_may_be_gone(orders, uri):
     update(orders, uri, view="latest")
     orders.topic("orders").alter(config={"delete.retention.ms": "0"})
@@ -436,6 +448,7 @@ def test_a_commit_of_somebody_else_does_not_hide_the_position(orders, delta, vie
     assert content(delta) == readable(orders, view=view)
 
 
+@pytest.mark.cases(2)
 def test_an_update_in_between_is_not_done_again(orders, uri, view):
     update(orders, uri, view=view)
     append(orders, (b"d", b"1"))
@@ -463,6 +476,7 @@ def test_a_tidy_commit_in_between_is_no_hindrance(orders, delta, view):
     assert content(delta) == readable(orders, view=view)
 
 
+@pytest.mark.cases(1)
 def test_a_table_that_others_bring_forward_all_the_time_is_an_error(orders, uri):
     def progress(done, tasks):
         update(orders, uri)
@@ -537,6 +551,7 @@ def test_a_position_is_the_same_after_json():
 # Other readers, and Spark
 
 
+@pytest.mark.cases(2)
 def test_readers_read_the_same(orders, uri, view, monkeypatch):
     monkeypatch.setenv("POLARS_ICEBERG_PLANNER", "pyiceberg")
     append(orders, (b"a", b"2"))
@@ -578,8 +593,8 @@ def test_a_table_on_an_object_store_follows_and_is_read_there(s3_options, tmp_pa
     assert found == [(b"b", b"1"), (b"a", b"2")]
 
 
+@pytest.mark.cases(1)
 @pytest.mark.spark
-@pytest.mark.slow
 def test_a_session_does_the_work_and_spark_reads_the_files(spark, orders, delta, view):
     append(orders, (b"a", b"2"))
     update(orders, delta, view=view, spark=spark)

@@ -57,6 +57,7 @@ def readable(log: LogDir, ddl: str, view: str | None) -> list[dict]:
     return [row["value"] for row in by_place(scan.to_table().to_pylist())]
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("view", [None, "latest"])
 @pytest.mark.parametrize("partition_by", [None, "day"])
 def test_a_table_gets_the_fields_and_the_wider_types_of_its_topic(log, uri, view, partition_by):

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow.compute as pc
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -16,6 +15,7 @@ from spark_segments.maintenance.explanation.topic_forecast import NEVER, forecas
 from spark_segments.maintenance.removal.vacuum import expired_rows
 from spark_segments.maintenance.retention.plan import plan_retention
 from spark_segments.maintenance.rolling.plan import IDLE, RollRules, plan_roll
+from tests.examples import examples
 from tests.maintenance.rounds import plan_compaction
 from tests.maintenance.rows import TOPIC_ID, row, snapshot, table
 from tests.manifest_rows import Partition, Segment, Snapshot
@@ -62,8 +62,7 @@ def topic_of(parts: Sequence[Any], config: Mapping[str, Any]) -> tuple[Snapshot,
     return snapshot("orders", {name: str(value) for name, value in config.items()}, rows, partitions)
 
 
-@pytest.mark.slow
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(st.lists(parts, min_size=1, max_size=3), configs, st.integers(60, 130))
 def test_moments_are_the_first_at_which_the_plans_say_so(parts, overrides, now_ms):
     made, config = topic_of(parts, overrides)
@@ -102,7 +101,6 @@ def test_moments_are_the_first_at_which_the_plans_say_so(parts, overrides, now_m
                 assert [late(number, at_ms - 1), late(number, at_ms)] == [False, True]
 
 
-@pytest.mark.slow
 @settings(deadline=None)
 @given(parts, st.integers(0, 100), st.integers(0, 200))
 def test_cleaning_may_go_to_the_end_of_a_segment_once_its_lag_and_those_before_it_are_over(part, lag_ms, now_ms):
@@ -126,7 +124,6 @@ def test_cleaning_may_go_to_the_end_of_a_segment_once_its_lag_and_those_before_i
             assert at_ms == 0 or bound(at_ms - 1) < one.next_offset
 
 
-@pytest.mark.slow
 @settings(deadline=None)
 @given(parts, st.integers(0, 120))
 def test_retention_bytes_take_a_segment_once_so_much_is_appended(part, limit):
@@ -146,7 +143,6 @@ def test_retention_bytes_take_a_segment_once_so_much_is_appended(part, limit):
             assert number not in taken(10**9)
 
 
-@pytest.mark.slow
 @settings(deadline=None)
 @given(
     st.lists(st.tuples(st.integers(0, 2), st.integers(0, 100) | st.just(-1)), max_size=8),

@@ -63,7 +63,6 @@ def make_old(log: LogDir, path: str, age_ms: int) -> None:
 
 
 @pytest.mark.rule("W18")
-@pytest.mark.slow
 def test_removed_files_go_after_the_delay_and_then_their_rows(log):
     rolled_topic(log)
     before, all_files = contents(log, "orders"), files(log)
@@ -115,7 +114,6 @@ def make_orphan(log: LogDir, path: str, age_ms: int) -> None:
     make_old(log, path, age_ms)
 
 
-@pytest.mark.slow
 def test_files_that_no_row_names_go_by_the_stores_clock_alone(log):
     rolled_topic(log)
     lost = "orders-0/00000000000000000000.0123456789abcdef0123456789abcdef"
@@ -191,7 +189,6 @@ def test_a_crash_leaves_rows_that_say_what_is_to_be_done(log, step):
     assert contents(log, "orders") == before
 
 
-@pytest.mark.slow
 def test_deleted_topics_lose_their_files(log):
     rolled_topic(log, partitions=2)
     rolled_topic(log, "payments")
@@ -204,7 +201,7 @@ def test_deleted_topics_lose_their_files(log):
     assert contents(log, "payments") and log.topics() == ["payments"]
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 def test_a_deleted_topics_recovery_copies_go_with_its_last_rows(log):
     rolled_topic(log)
     log.topic("orders").manifest.merge_files()
@@ -221,7 +218,6 @@ def test_a_deleted_topics_recovery_copies_go_with_its_last_rows(log):
     assert read_recovery_copy(log.storage, "orders").snapshot.segments.num_rows == 3
 
 
-@pytest.mark.slow
 def test_a_topic_made_again_keeps_its_files(log):
     rolled_topic(log)
     old = files(log)
@@ -235,7 +231,6 @@ def test_a_topic_made_again_keeps_its_files(log):
     assert verify(log, deep=True).ok
 
 
-@pytest.mark.slow
 def test_a_deleted_topics_files_go_by_its_own_delay(log):
     def made(delay_ms: int | None) -> set[str]:
         topic_with(log, "orders", {} if delay_ms is None else {"file.delete.delay.ms": delay_ms})
@@ -285,7 +280,6 @@ def test_a_reader_of_an_old_snapshot_is_served_until_the_delay_has_passed(log):
     assert log.topic("orders").offsets()[0][0] > 0
 
 
-@pytest.mark.slow
 def test_old_manifest_files_go(log):
     rolled_topic(log)
     for n in range(30):
@@ -307,7 +301,7 @@ def test_topics_are_looked_up_and_kafkas_directories_refused(log):
         vacuum(LogDir.open(str(golden_dir("broker-data"))))
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 def test_many_files_go_in_waves_of_one_commit_each(log, limits):
     rolled_topic(log, partitions=3)
     limits(SEGMENTS_A_WAVE=50, SEGMENTS_A_TASK=7, DIRECTORIES_A_WAVE=2, DIRECTORIES_A_TASK=1)
@@ -324,7 +318,6 @@ def test_many_files_go_in_waves_of_one_commit_each(log, limits):
     assert contents(log, "orders") == before
 
 
-@pytest.mark.slow
 def test_a_vacuum_that_fails_in_a_later_wave_reports_the_waves_before(log, limits):
     rolled_topic(log, partitions=3)
     limits(SEGMENTS_A_WAVE=REMOVED)
@@ -353,7 +346,6 @@ def test_a_delay_that_is_raised_before_the_files_are_claimed_is_respected(log):
     assert files(log) == there
 
 
-@pytest.mark.slow
 def test_a_delay_that_is_raised_while_files_are_deleted_keeps_the_versions_of_the_manifest(log):
     rolled_topic(log)
     for n in range(5):

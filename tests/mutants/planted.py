@@ -16,6 +16,7 @@ PACKAGE = "spark_segments"
 _COPIED = ("spark_segments", "pyspark_segments", "tests")
 _LINKED = ("pyproject.toml", "README.md", "CHANGELOG.md", "conf", "docs", "examples", "jobs", "mkdocs.yml")
 _GOLDEN = "tests/golden"  # large, and never changed
+_OPTIONS = ("-q", "-x", "-p", "no:cacheprovider", "--hypothesis-profile=proof", "--durations=0")
 MOST_SECONDS = 900
 
 
@@ -77,7 +78,7 @@ class Tree:
         """Runs tests of the copy. Raises AssertionError where they could not be run at all."""
         started = time.monotonic()
         done = subprocess.run(
-            [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "--durations=0", *nodes],
+            [sys.executable, "-m", "pytest", *_OPTIONS, *nodes],
             cwd=self.directory,
             env=os.environ | {"PYTHONPATH": str(self.directory), "PYTHONDONTWRITEBYTECODE": "1"},
             capture_output=True,

@@ -38,6 +38,7 @@ def test_every_outcome_is_reached():
     assert reached == {ACKNOWLEDGED, REPEATED, NOTHING, REFUSED, UNKNOWN, DEAD}
 
 
+@pytest.mark.cases(4)
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_planted_fault_is_found_and_the_real_code_does_not_have_it(theatre, fault):
     found = counterexample(FAULTS[fault])
@@ -50,7 +51,6 @@ def test_a_fault_is_planted_for_every_rule():
     assert len(FAULTS) == len(Rules.__dataclass_fields__) == len(set(FAULTS.values()))
 
 
-@pytest.mark.slow
 @pytest.mark.cases(1)
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=by_name)
 def test_the_real_code_goes_the_ways_of_the_model(theatre, scenario):

@@ -59,6 +59,7 @@ def test_a_table_of_a_topic_that_is_not_there_fails_at_once(spark, orders):
         spark.sql(f"create table made using segments options (path '{orders.uri}', subscribe 'nothere')")
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize(
     "statement",
     [

@@ -43,6 +43,7 @@ def test_a_frame_without_a_key_column_is_refused_before_any_task(spark, prices):
         write(spark.sql("select 'v' as value"), prices, topic="prices")
 
 
+@pytest.mark.proof
 def test_a_topic_that_becomes_compacted_while_the_tasks_write_refuses_the_commit(spark, log):
     log.create_topic("prices")
     uri = log.uri

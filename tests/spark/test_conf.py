@@ -25,8 +25,8 @@ spark.stop()
 """
 
 
+@pytest.mark.proof
 @pytest.mark.spark
-@pytest.mark.slow
 def test_sparks_settings_are_in_force_and_standard_output_is_the_jobs_own(python_environment):
     lines = (ROOT / "conf" / "spark-defaults.conf").read_text().splitlines()
     settings = dict(line.split() for line in lines if line and line[0] != "#")

@@ -283,7 +283,7 @@ STARTS = {
 
 
 @pytest.mark.cases(10)
-@pytest.mark.parametrize("fail_on_data_loss", ["true", pytest.param("false", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("fail_on_data_loss", ["true", pytest.param("false", marks=pytest.mark.proof)])
 @pytest.mark.parametrize("start", STARTS)
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_cases_39_to_69_starts(five, strategy, start, fail_on_data_loss):
@@ -306,7 +306,7 @@ def test_case_26_a_commit_between_plan_and_read_leaks_no_record(t):
     assert sorted(found) == list(range(21))
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 def test_case_95_stress_with_multiple_topics_and_partitions(log):
     """Topics are made and deleted, partitions and records added at random: a load has what is there, by pattern."""
     choose = random.Random(95)

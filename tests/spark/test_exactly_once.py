@@ -116,7 +116,6 @@ frame.write.format("segments").mode("append").option("topic", "orders").save(uri
 
 
 @pytest.mark.spark
-@pytest.mark.slow
 def test_a_job_killed_between_its_files_and_its_commit_leaves_the_log_as_it_was(log, python_environment):
     log.create_topic("orders")
     with socket.create_server(("127.0.0.1", 0)) as server:

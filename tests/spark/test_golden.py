@@ -38,6 +38,7 @@ def test_every_directory_reads_record_for_record(spark, kafka_directory):
     assert sum(map(len, found.values())) == sum(len(expected(expected_records(name))) for name in READABLE)
 
 
+@pytest.mark.proof
 def test_a_directory_split_into_many_tasks_reads_the_same(spark, kafka_directory):
     frame = read(spark, kafka_directory, subscribe="plain,zstd,canary", maxPartitionBytes="20k", minPartitions="12")
     assert frame.rdd.getNumPartitions() > 20

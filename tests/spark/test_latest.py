@@ -43,6 +43,7 @@ def test_tombstones_are_left_out_on_request(load, histories):
     assert rows(load(includeTombstones="false")) == alive != newest(histories.appended)
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize(
     "split", [{"minPartitions": "60"}, {"maxRecordsPerPartition": "7"}, {"maxPartitionBytes": "100"}]
 )

@@ -35,6 +35,7 @@ def test_a_topic_on_s3_is_written_rolled_and_read(
     assert_df_equality(found.select("key", "value", "timestamp"), frame, ignore_row_order=True, ignore_nullable=True)
 
 
+@pytest.mark.proof
 def test_a_stream_between_topics_on_s3_survives_failures_and_shows_no_credentials(
     spark: SparkSession, s3_options: Mapping[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

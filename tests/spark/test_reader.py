@@ -135,6 +135,7 @@ def test_a_schema_is_a_projection_in_any_order(spark, orders):
     assert project("offset bigint not null").selectExpr("sum(offset)").head()[0] == 10
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize(
     ("ddl", "message"),
     [

@@ -34,7 +34,7 @@ def in_order(table: pa.Table) -> pa.Table:
     return table.sort_by([("topic", "ascending"), ("partition", "ascending"), ("offset", "ascending")])
 
 
-@pytest.mark.cases(1)
+@pytest.mark.proof
 @pytest.mark.parametrize("isolation_level", ["read_uncommitted", "read_committed"])
 def test_golden_directories_read_as_without_spark(sail, isolation_level):
     log = LogDir.open(str(GOLDEN))

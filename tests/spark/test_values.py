@@ -120,6 +120,7 @@ def test_a_time_of_day_is_microseconds_in_spark(spark: SparkSession, log: LogDir
     assert read(spark, log, formats).select("value.t").collect()[0].t == 1_000_000
 
 
+@pytest.mark.proof
 def test_a_timestamp_is_the_same_moment_in_every_time_zone(
     spark: SparkSession, log: LogDir, formats: dict[str, str]
 ) -> None:
@@ -140,6 +141,7 @@ def test_a_timestamp_is_the_same_moment_in_every_time_zone(
         assert bytes(again[0].b) == next(iter(log.topic(name).scan().batches())).column("value")[0].as_py()
 
 
+@pytest.mark.proof
 def test_a_stream_and_the_latest_view_have_the_same_columns(
     spark: SparkSession, log: LogDir, formats: dict[str, str], written: DataFrame, tmp_path: Path
 ) -> None:

@@ -28,14 +28,13 @@ def thawed():
     freeze_imports.cache_clear()
 
 
-@pytest.mark.slow
 def test_what_was_imported_is_out_of_later_garbage_collections(thawed):
     freeze_imports()
     frozen = gc.get_freeze_count()
     assert frozen > 10_000 and len(gc.get_objects()) < frozen
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 def test_only_the_first_task_of_a_worker_freezes(thawed):
     freeze_imports()
     frozen = gc.get_freeze_count()
@@ -44,7 +43,7 @@ def test_only_the_first_task_of_a_worker_freezes(thawed):
     assert gc.get_freeze_count() <= frozen and len(later) == 1000
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 def test_processes_that_plan_reads_freeze_too(thawed, log):
     log.create_topic("orders")
     Source({"path": log.uri, "subscribe": "orders"})
@@ -110,21 +109,21 @@ def imported(program: str, *arguments: str) -> tuple[set[str], str]:
     return set(modules.split()), pickled
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 def test_a_process_of_a_write_imports_nothing_of_reads_and_streams(log):
     log.create_topic("t")
     modules, _ = imported(WRITE, log.uri, "")
     assert not modules & {*STREAMS, *READING, *VALUES}
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 def test_a_process_of_a_load_imports_neither_reader_nor_writer(log):
     log.create_topic("t")
     modules, _ = imported(LOAD, log.uri, "")
     assert not modules & {*STREAMS, *READING, *WRITING, *VALUES}
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 def test_a_task_of_a_read_imports_no_formats_of_values_unless_it_decodes_them(log):
     log.create_topic("t")
     log.topic("t").append([{"value": b"v"}])

@@ -149,6 +149,7 @@ def test_an_empty_frame_adds_nothing(spark, log):
     assert log.topic("orders").offsets() == {0: (0, 0)}
 
 
+@pytest.mark.cases(4)
 @pytest.mark.parametrize(
     ("select", "options", "message"),
     [
@@ -190,6 +191,7 @@ def test_a_kafka_directory_is_not_written_to(spark, tmp_path):
         frame.write.format("segments").mode("append").option("topic", "orders").save(str(tmp_path))
 
 
+@pytest.mark.proof
 def test_very_many_small_chunks_are_told_of_once(spark, log, caplog, limits):
     limits(MANY_CHUNKS=4)
     log.create_topic("orders", partitions=2)
@@ -204,6 +206,7 @@ def test_very_many_small_chunks_are_told_of_once(spark, log, caplog, limits):
     assert "left 4 chunks of 0 KiB on average in topic orders" in message and "coalesce" in message
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("txn", [None, ("app", 1)])
 def test_a_write_that_fails_at_a_later_topic_says_which_topics_have_their_rows(log, txn):
     for topic in ("aaa", "bbb", "ccc"):

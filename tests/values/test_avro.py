@@ -144,7 +144,6 @@ def _empty_maps(value: object) -> object:
     return [_empty_maps(one) for one in value] if isinstance(value, list) else value
 
 
-@pytest.mark.slow
 @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.data())
 def test_any_schema_reads_and_writes_as_fastavro_does(data: st.DataObject) -> None:
@@ -206,7 +205,6 @@ def test_negative_block_counts_carry_the_size_of_the_block() -> None:
     assert _read({"type": "array", "items": "int"}, [b"\x03\x04\x02\x04\x00"]).to_pylist() == [[1, 2]]
 
 
-@pytest.mark.slow
 @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.data(), st.binary(max_size=60))
 def test_any_bytes_are_read_or_refused_as_fastavro_does(data: st.DataObject, garbage: bytes) -> None:

@@ -11,17 +11,18 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from spark_segments.values import rows
 from spark_segments.values.avro import read, write
 from spark_segments.values.avro import schema as avro_schema
 from spark_segments.values.undecodable import Undecodable
+from tests.examples import examples
 from tests.format.uncompiled import granted, uncompiled
 from tests.values.test_avro import _fast_bytes, _read, _schemas
 
-FUZZ = settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+FUZZ = examples(120, suppress_health_check=[HealthCheck.too_slow])
 
 
 @contextmanager
@@ -61,7 +62,6 @@ def _outcome(schema: object, encoded: list[bytes]) -> Any:
     return array, write.write(array, node, b"head").to_pylist(), write.write(array[1:], node).to_pylist()
 
 
-@pytest.mark.slow
 @FUZZ
 @given(st.data(), st.lists(st.tuples(st.integers(0, 60), st.integers(0, 255)), max_size=2))
 def test_rows_whole_and_damaged_are_read_and_written_alike(data: st.DataObject, flips: list[tuple[int, int]]) -> None:
@@ -77,7 +77,6 @@ def test_rows_whole_and_damaged_are_read_and_written_alike(data: st.DataObject, 
         assert _outcome(schema, encoded) == expected
 
 
-@pytest.mark.slow
 @FUZZ
 @given(st.data(), st.binary(max_size=40))
 def test_any_bytes_are_read_alike(data: st.DataObject, garbage: bytes) -> None:

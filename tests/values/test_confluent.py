@@ -156,7 +156,6 @@ PROTO_ROWS = [
 ]
 
 
-@pytest.mark.slow
 def test_protobuf_of_confluents_serializer_is_read_and_written_to_the_byte(address: str) -> None:
     order = message_class(PROTO, "shop.Order")
     serializer = ProtobufSerializer(order, client(address), {"use.deprecated.format": False})
@@ -194,7 +193,6 @@ def test_messages_of_another_type_are_refused(address: str) -> None:
         read(reader("protobuf", address), values)
 
 
-@pytest.mark.slow
 def test_json_schema_of_confluents_serializer_is_read_and_written_to_the_byte(address: str) -> None:
     serializer = JSONSerializer(
         json.dumps(JSON_SCHEMA), client(address), json_encode=lambda row: json.dumps(row, separators=(",", ":"))
@@ -236,7 +234,7 @@ STRICT_ROWS = st.fixed_dictionaries(
 )
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 def test_json_is_checked_as_confluents_serializer_and_deserializer_check_it(address: str) -> None:
     text = json.dumps(STRICT)
     serializer = JSONSerializer(text, client(address))
@@ -299,7 +297,6 @@ def test_a_check_without_its_library_names_the_extra(address: str, monkeypatch: 
         checked.encode(column)
 
 
-@pytest.mark.slow
 def test_a_batch_may_mix_schema_ids_and_reads_as_the_newest(address: str) -> None:
     old = AvroSerializer(client(address), json.dumps(AVRO))
     newer = json.loads(json.dumps(AVRO))
@@ -322,7 +319,6 @@ def test_a_type_in_ddl_picks_fields_by_name(address: str) -> None:
     assert found == [{"tags": row["tags"], "id": row["id"]} for row in ROWS]
 
 
-@pytest.mark.slow
 def test_avro_schemas_may_refer_to_others(address: str) -> None:
     registry = open_registry(address)
     line = {"type": "record", "name": "Line", "namespace": "shop", "fields": [{"name": "n", "type": "int"}]}
@@ -350,7 +346,6 @@ def test_proto_files_may_import_others(address: str) -> None:
 # The registry
 
 
-@pytest.mark.slow
 def test_credentials_open_the_registry_and_stand_in_no_error() -> None:
     server = RegistryServer("ann:s3cret")
     server.register("orders-value", {"schema": '"long"'})
@@ -366,7 +361,6 @@ def test_credentials_open_the_registry_and_stand_in_no_error() -> None:
         assert secret not in repr(column_formats(given))
 
 
-@pytest.mark.slow
 def test_a_registry_that_fails_for_a_moment_is_asked_again(server: RegistryServer, address: str) -> None:
     server.register("orders-value", {"schema": '"long"'})
     server.failures = 2
@@ -404,7 +398,7 @@ def test_an_id_that_is_unknown_is_a_value_that_cannot_be_read(server: RegistrySe
     assert read(reader("avro", address, errors="null"), values) == [7, None]
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 def test_a_registry_that_does_not_answer_is_never_read_as_null(server: RegistryServer) -> None:
     server.register("orders-value", {"schema": '"long"'})
     with server.running() as address:

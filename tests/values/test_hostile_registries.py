@@ -150,6 +150,7 @@ def test_what_a_server_refuses_is_not_asked_again() -> None:
     assert len(server.requests) == 1
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize(
     "head", [b"", b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n"], ids=["its head", "its body"]
 )

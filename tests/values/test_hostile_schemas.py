@@ -143,6 +143,7 @@ FORMATS = [
 ]
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("text", NESTS.values(), ids=NESTS)
 def test_a_value_that_is_nested_without_an_end_is_read_or_one_error(tmp_path: Path, text: str) -> None:
     log = LogDir.create(str(tmp_path / "log"))

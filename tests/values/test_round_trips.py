@@ -13,7 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 from kafka.serializer.json import JsonSerializer
 
@@ -22,9 +22,10 @@ from spark_segments.values import codecs, protobuf
 from spark_segments.values.column_types import type_of_ddl
 from spark_segments.values.text import connect, json_schema
 from spark_segments.values.undecodable import Undecodable
+from tests.examples import examples
 
 UTC = datetime.UTC
-CASES = settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+CASES = examples(120, suppress_health_check=[HealthCheck.too_slow])
 _EPOCH = datetime.datetime(1970, 1, 1)
 _TEXT = st.text(st.characters(exclude_categories=("Cs",)), max_size=10)
 _DOUBLES = st.floats(allow_nan=False, allow_infinity=False)
@@ -97,7 +98,6 @@ def back(codec: codecs.Codec, array: pa.Array) -> pa.Array:
     return made
 
 
-@pytest.mark.slow
 @CASES
 @given(columns())
 def test_json(array: pa.Array) -> None:
@@ -105,7 +105,6 @@ def test_json(array: pa.Array) -> None:
     assert back(codecs.json(array.type), array[1:]).equals(array[1:])
 
 
-@pytest.mark.slow
 @CASES
 @given(columns(depth=1, maps=False))
 def test_json_is_what_other_readers_read(array: pa.Array) -> None:
@@ -124,7 +123,6 @@ def test_json_is_what_other_readers_read(array: pa.Array) -> None:
     assert codecs.json(type_of_ddl("a double")).read(pa.array([written])).to_pylist() == [{"a": 1.5}]
 
 
-@pytest.mark.slow
 @CASES
 @given(columns(depth=0))
 def test_csv(array: pa.Array) -> None:
@@ -138,7 +136,6 @@ def test_csv(array: pa.Array) -> None:
             assert texts == [row[field.name] or "" for field in array.type if pa.types.is_string(field.type)]
 
 
-@pytest.mark.slow
 @CASES
 @given(columns(step=1000))
 def test_connects_json(array: pa.Array) -> None:
@@ -175,7 +172,6 @@ _MESSAGES = st.tuples(
 )
 
 
-@pytest.mark.slow
 @CASES
 @given(st.lists(_MESSAGES, min_size=1, max_size=4))
 def test_protobuf(rows: list[tuple[Any, ...]]) -> None:
@@ -199,7 +195,6 @@ def test_an_enum_without_a_name_keeps_its_number_and_a_wrong_name_is_refused() -
             message.write(pa.array([wrong], message.type))
 
 
-@pytest.mark.slow
 @CASES
 @given(st.data())
 def test_a_damaged_message_is_read_or_refused(data: st.DataObject) -> None:
@@ -225,7 +220,6 @@ def test_a_map_entry_may_lack_its_value() -> None:
 # One row stays one row, whatever it says.
 
 
-@pytest.mark.slow
 @CASES
 @given(st.lists(st.sampled_from(["{", "}", '"id"', ":", "1", ",", "[", "]", "\n", '"', '{"id":1}', " "]), max_size=7))
 def test_text_that_is_not_one_json_value_is_refused(pieces: list[str]) -> None:
@@ -240,7 +234,6 @@ def test_text_that_is_not_one_json_value_is_refused(pieces: list[str]) -> None:
     assert found == [{"id": 7}, value if value is None else {"id": value.get("id")}, {"id": 8}]
 
 
-@pytest.mark.slow
 @CASES
 @given(st.lists(st.sampled_from(["1", ",", "\n", '"', "a", '""', "\r\n", "2,b"]), max_size=7))
 def test_text_that_is_not_one_line_of_csv_is_refused(pieces: list[str]) -> None:
@@ -386,7 +379,6 @@ def test_a_json_schema_of_an_open_type_asks_for_ddl(schema: dict[str, Any]) -> N
         json_schema.type_of_schema(json.dumps(schema))
 
 
-@pytest.mark.slow
 def test_a_proto_that_does_not_compile_says_why() -> None:
     with pytest.raises(InvalidOptionError, match=r'no \.proto file.*"Missing" is not defined'):
         protobuf.message_of('syntax = "proto3"; message Row { Missing m = 1; }')

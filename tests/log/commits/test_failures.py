@@ -50,7 +50,6 @@ def test_a_store_that_fails_for_a_moment_is_tried_again(manifest, play):
     assert len(assert_log_is_whole(manifest)[0]) == 1
 
 
-@pytest.mark.slow
 def test_a_store_that_keeps_failing_is_an_error_that_promises_nothing(manifest, play):
     play.commits(*[store_failed] * 100)
     with pytest.raises(UnknownOutcomeError, match=r"may happen yet.*connection refused"):
@@ -75,7 +74,6 @@ def no_space(*_: object, **__: object) -> None:
     raise OSError(errno.ENOSPC, "No space left on device")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("lands", [True, False])
 def test_an_error_of_writing_after_a_try_of_unknown_outcome_is_told_apart(tmp_path, play, lands):
     late = Late()

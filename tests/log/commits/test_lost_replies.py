@@ -54,7 +54,6 @@ def test_a_commit_that_lands_late_counts_as_the_try_that_it_was(manifest, play):
     assert len(assert_log_is_whole(manifest)[0]) == 1
 
 
-@pytest.mark.slow
 def test_a_log_that_cannot_be_read_after_a_failure_is_not_taken_for_a_failure(manifest, play):
     def down(topic, go) -> None:
         raise StorageError("the network is down")
@@ -98,7 +97,6 @@ def test_an_error_of_the_plan_after_a_try_that_happened_late_is_no_failure(manif
     assert manifest.snapshot().config == {"retention.ms": "5"}
 
 
-@pytest.mark.slow
 def test_an_error_of_the_plan_while_a_try_may_still_happen_says_so(manifest, play):
     late = Late()
 

@@ -67,7 +67,7 @@ def race(target, root: Path, writers: int, count: int) -> list[tuple[int, int, d
     return reports
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 def test_racing_processes_get_dense_offsets_and_every_reply_is_true(tmp_path):
     manifest = new_manifest(tmp_path)
     reports = race(append_many, tmp_path, writers=4, count=25)
@@ -168,7 +168,6 @@ def test_a_topic_made_again_between_two_tries_refuses_the_append(manifest, play)
     assert assert_log_is_whole(manifest)[0] == []
 
 
-@pytest.mark.slow
 def test_a_commit_that_always_comes_second_gives_up_in_the_end(manifest, play, limits):
     limits(COMMIT_TRIES=4)
     rival = DeltaLog(manifest.storage, TOPIC)
@@ -185,7 +184,6 @@ def test_a_commit_that_always_comes_second_gives_up_in_the_end(manifest, play, l
 
 
 @pytest.mark.rule("W1")
-@pytest.mark.slow
 def test_a_writer_killed_between_files_and_commit_leaves_the_log_as_it_was(tmp_path):
     manifest = new_manifest(tmp_path)
     commit_append(manifest, [new_chunk()])

@@ -104,7 +104,6 @@ def test_what_is_committed_follows_on_what_was_read_and_on_nothing_else(orders):
         orders.group("billing").commit(done, {"orders": {0: 6}})
 
 
-@pytest.mark.slow
 def test_racing_readers_never_both_commit_from_one_position(orders):
     """Of 4 threads that each move the position by one from where they saw it, each success moved it by one."""
     won = []

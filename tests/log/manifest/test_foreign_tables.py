@@ -145,6 +145,7 @@ def contents(log: LogDir) -> list[tuple[bytes, bytes]]:
     )
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("is_followed", [False, True], ids=["opened", "followed"])
 def test_a_table_without_statistics_works_in_every_job(log, is_followed):
     for number in range(30):

@@ -40,7 +40,6 @@ def lose_the_manifest(manifest: Manifest) -> None:
     forget_rows()
 
 
-@pytest.mark.slow
 def test_a_copy_says_what_the_manifest_said_once_that_is_lost(tmp_path):
     manifest = new_manifest(tmp_path)
     busy(manifest)
@@ -71,7 +70,7 @@ def test_a_copy_has_the_rows_that_a_deleted_topic_left(manifest):
     assert (copy.topic_id, dict(copy.deleted_topics)) == ("second", {rest["topic_id"][0].as_py(): ""})
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 def test_few_copies_stay_and_each_is_whole(manifest):
     busy(manifest, 5 * CHECKPOINT_VERSIONS)
     versions = copies(manifest)
@@ -88,7 +87,6 @@ def test_few_copies_stay_and_each_is_whole(manifest):
     assert sorted({int(path[len(DIRECTORY) + 1 :][:20]) for path in notes}) == [*range(versions[0] + 1, last + 1)]
 
 
-@pytest.mark.slow
 def test_a_copy_takes_only_files_that_are_not_there_yet(manifest):
     busy(manifest)
     manifest.merge_files()
@@ -100,7 +98,6 @@ def test_a_copy_takes_only_files_that_are_not_there_yet(manifest):
     assert all(after[path] == before[path] for path in after.keys() & before.keys())
 
 
-@pytest.mark.slow
 def test_a_crash_while_a_copy_is_written_leaves_the_one_before(manifest):
     busy(manifest)
     manifest.commit(lambda _: Change("alter", config={"retention.ms": "9"}))
@@ -115,7 +112,6 @@ def test_a_crash_while_a_copy_is_written_leaves_the_one_before(manifest):
     assert read_recovery_copy(manifest.storage, TOPIC).snapshot.version == CHECKPOINT_VERSIONS
 
 
-@pytest.mark.slow
 def test_a_copy_that_lacks_a_file_is_passed_over(manifest):
     busy(manifest)
     manifest.commit(lambda _: Change("alter", config={"retention.ms": "9"}))
@@ -126,7 +122,6 @@ def test_a_copy_that_lacks_a_file_is_passed_over(manifest):
     assert read_recovery_copy(manifest.storage, TOPIC).snapshot.version == CHECKPOINT_VERSIONS
 
 
-@pytest.mark.slow
 def test_a_copy_that_cannot_be_written_fails_no_commit(tmp_path):
     def refused(*_):
         raise PermissionError("read-only")
@@ -136,7 +131,6 @@ def test_a_copy_that_cannot_be_written_fails_no_commit(tmp_path):
     assert manifest.snapshot().version == CHECKPOINT_VERSIONS and copies(manifest) == []
 
 
-@pytest.mark.slow
 def test_without_a_copy_there_is_a_clear_error(manifest):
     with pytest.raises(LogDirError, match="There is no recovery copy of topic orders"):
         read_recovery_copy(manifest.storage, TOPIC)
@@ -145,7 +139,6 @@ def test_without_a_copy_there_is_a_clear_error(manifest):
         read_recovery_copy(manifest.storage, TOPIC, 3)
 
 
-@pytest.mark.slow
 def test_a_copy_of_a_newer_format_is_refused(manifest):
     busy(manifest)
     path = f"{DIRECTORY}/{CHECKPOINT_VERSIONS:020d}.json"
@@ -164,7 +157,6 @@ def make_old(manifest: Manifest, path: str, age_ms: int) -> None:
     os.utime(manifest.storage.location(path).removeprefix("file://"), (seconds, seconds))
 
 
-@pytest.mark.slow
 def test_files_that_no_copy_has_go_once_they_are_old(manifest):
     busy(manifest)
     before = there(manifest)
@@ -183,7 +175,6 @@ def test_files_that_no_copy_has_go_once_they_are_old(manifest):
     assert before <= there(manifest) and read_recovery_copy(manifest.storage, TOPIC, CHECKPOINT_VERSIONS)
 
 
-@pytest.mark.slow
 def test_files_stay_where_the_index_of_a_copy_cannot_be_read(manifest):
     busy(manifest)
     manifest.storage.replace(f"{DIRECTORY}/{3:020d}.json", b"{")

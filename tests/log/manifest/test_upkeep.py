@@ -17,7 +17,6 @@ from tests.log.manifest.files import DAY_MS, make_older, segment_files
 from tests.manifest_rows import Change, Manifest, Segment, commit_append, forget_rows
 
 
-@pytest.mark.slow
 def test_the_table_merges_its_files_and_keeps_its_content(manifest, limits):
     limits(MERGE_VERSIONS=10)
     chunks = [new_chunk(number % 3) for number in range(23)]
@@ -110,7 +109,7 @@ def versions_since_a_checkpoint(manifest: Manifest, count: int) -> None:
         manifest.commit(lambda snapshot, number=number: Change("alter", config={"retention.ms": str(number)}))
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 def test_every_version_that_vacuum_leaves_in_the_list_can_be_opened(manifest):
     """Delta's log is kept for an hour, whatever the retention: a part of what lies before a checkpoint may be older."""
     versions_since_a_checkpoint(manifest, 45)
@@ -124,7 +123,6 @@ def test_every_version_that_vacuum_leaves_in_the_list_can_be_opened(manifest):
         assert log.open(version).version == version
 
 
-@pytest.mark.slow
 def test_vacuum_goes_on_where_an_earlier_one_has_cut_the_log_between_checkpoints(manifest):
     versions_since_a_checkpoint(manifest, 45)
     log = manifest.log
@@ -155,7 +153,7 @@ def test_a_version_is_open_to_commits_from_the_start_or_a_checkpoint(commits, ch
     assert openable(list(commits), checkpoints) == expected
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 def test_a_checkpoint_does_not_grow_with_the_versions_before_it(tmp_path):
     """Each commit replaces files of rows; a checkpoint that listed them all would make opens slower and slower."""
     manifest = new_manifest(tmp_path)

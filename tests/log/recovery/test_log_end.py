@@ -98,6 +98,7 @@ def test_a_length_that_no_file_holds_is_not_read(plain, monkeypatch):
     assert LogDir.open(str(plain)).topic("plain").offsets() == {0: (0, 5000)}
 
 
+@pytest.mark.cases(4)
 @pytest.mark.parametrize("seed", range(12))
 def test_no_damage_makes_anything_but_a_shorter_log(plain, seed):
     """Wherever bytes of a .log are overwritten, what is left is what was there before, up to the first damage."""

@@ -22,7 +22,6 @@ from tests.log.recovery.damage import LAST, damage
 from tests.segment_bytes import batches_of
 
 
-@pytest.mark.slow
 def test_the_indexes_of_a_swap_file_are_used(tmp_path):
     directory = tmp_path / "plain-0"
     shutil.copytree(golden_dir("plain-0"), directory)

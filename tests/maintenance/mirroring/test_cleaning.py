@@ -19,8 +19,6 @@ from tests import golden_files
 from tests.maintenance.mirroring.followers import assert_in_step, followers_of, mirrored, source_version
 from tests.topics import DAY_MS, contents, topic_with
 
-pytestmark = pytest.mark.slow
-
 CLEANED_MS = 1_700_000_080_851  # when Kafka's cleaner ran first over the golden directory
 RETENTION_MS = 600_000
 CONFIG = {
@@ -98,7 +96,7 @@ def assert_every_version_is_the_leaders(leader: LogDir, follower: LogDir, topic:
     assert_in_step(leader, follower, topic)
 
 
-@pytest.mark.cases(1)
+@pytest.mark.proof
 def test_a_value_goes_though_its_tombstone_was_gone_before_the_follower_saw_it(leader, way):
     topic_with(leader, "prices", CONFIG)
     leader.topic("prices").append(pa.table({"key": [b"a", b"b"], "value": [b"1", b"1"]}))
@@ -122,7 +120,7 @@ def golden_records(*, committed: bool) -> dict[int, tuple[bytes | None, bytes | 
     return {offset: record for offset, record in every.items() if offset in wanted}
 
 
-@pytest.mark.cases(1)
+@pytest.mark.proof
 def test_aborted_data_stays_aborted_though_its_marker_was_gone_before_the_follower_saw_it(leader, tmp_path, way):
     aborted = golden_records(committed=False)
     leader.import_kafka(golden(tmp_path), config=CONFIG)
@@ -138,7 +136,7 @@ def test_aborted_data_stays_aborted_though_its_marker_was_gone_before_the_follow
     assert_every_version_is_the_leaders(leader, follower, TRANSACTIONAL)
 
 
-@pytest.mark.cases(1)
+@pytest.mark.proof
 def test_committed_data_stays_committed_though_its_marker_was_gone_before_the_follower_saw_it(leader, tmp_path, way):
     newest: dict[bytes | None, bytes | None] = dict(golden_records(committed=True).values())
     leader.import_kafka(golden(tmp_path), config=CONFIG)

@@ -47,6 +47,7 @@ def logs(log: LogDir) -> list[Path]:
     return sorted(Path(log.uri).rglob("*.log"))
 
 
+@pytest.mark.cases(1)
 def test_what_a_killed_run_had_copied_is_not_copied_again(leader, follower):
     copy_without_commit(leader, follower)
     there = logs(follower)
@@ -56,7 +57,7 @@ def test_what_a_killed_run_had_copied_is_not_copied_again(leader, follower):
     assert_in_step(leader, follower)
 
 
-@pytest.mark.cases(3)
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("suffix", [".log", ".index", ".timeindex"])
 @pytest.mark.parametrize("damage", ["cut", "flipped", "gone"])
 def test_what_a_killed_run_left_unfinished_stands_in_nobodys_way(leader, follower, suffix, damage):

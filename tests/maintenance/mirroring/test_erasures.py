@@ -55,6 +55,7 @@ def jumps(request, limits) -> bool:
     return request.param
 
 
+@pytest.mark.cases(1)
 def test_what_the_leader_deleted_at_once_is_deleted_at_the_follower_by_the_mirror(leader, follower, jumps):
     roll(leader, now_ms=leader.storage.now_ms() + 30 * DAY_MS)  # the chunks are removed files from now on
     mirrored(leader, follower)

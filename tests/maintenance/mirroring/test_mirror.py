@@ -150,7 +150,7 @@ CHANGES = {
 }
 
 
-@pytest.mark.cases(8)
+@pytest.mark.cases(4)
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES.keys())
 @pytest.mark.parametrize("jump", [False, True], ids=["steps", "jump"])
 def test_what_happens_to_the_leader_happens_to_the_follower(leader, follower, change, jump, limits):
@@ -221,6 +221,7 @@ def test_removed_files_stay_for_the_followers_own_delay(leader, follower):
     assert_in_step(leader, follower, same_paths=False)
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("vacuumed", ["not at all", "in part", "whole"])
 def test_what_a_restore_brings_back_is_there_though_the_followers_vacuum_took_it(leader, follower, vacuumed):
     leader.topic(TOPIC).alter({"file.delete.delay.ms": "0"})
@@ -248,7 +249,7 @@ def test_what_a_restore_brings_back_is_there_though_the_followers_vacuum_took_it
     assert_in_step(leader, follower)
 
 
-@pytest.mark.cases(2)
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("jump", [False, True], ids=["steps", "jump"])
 @pytest.mark.parametrize("through", ["a leader", "a follower"])
 def test_a_slow_vacuum_does_not_delete_what_a_restore_has_brought_back(leader, follower, limits, jump, through):

@@ -25,6 +25,7 @@ OPERATIONS = {
 }
 
 
+@pytest.mark.cases(4)
 @pytest.mark.parametrize("operation", OPERATIONS)
 def test_a_fenced_leader_takes_nothing_and_says_who_does(leader, follower, operation):
     promote_topic(follower, TOPIC)
@@ -34,6 +35,7 @@ def test_a_fenced_leader_takes_nothing_and_says_who_does(leader, follower, opera
     assert leader.topic(TOPIC).snapshot.version == before
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("job", [roll, retain, compact], ids=lambda job: job.__name__)
 def test_jobs_fail_at_a_fenced_leader_and_vacuum_runs(leader, follower, job):
     leader.topic(TOPIC).alter({"cleanup.policy": "compact,delete"})

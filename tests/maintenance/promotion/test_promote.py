@@ -87,7 +87,7 @@ def test_a_promotion_is_done_once(leader, follower):
     assert follower.topic(TOPIC).snapshot.version == version
 
 
-@pytest.mark.cases(4)
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("moment", ["before", "after"])
 @pytest.mark.parametrize("commit", range(5))
 def test_a_promotion_that_was_killed_at_any_commit_goes_on(leader, follower, commit, moment):
@@ -243,7 +243,7 @@ def test_a_manifest_that_is_made_anew_has_its_fence(leader, follower):
         add(leader, [10])
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 def test_a_leader_in_an_object_store_is_fenced_there(tmp_path, s3_options):
     leader = LogDir.create(f"s3a://{BUCKET}/{tmp_path.name}/leader", s3_options)
     leader.create_topic(TOPIC)

@@ -90,7 +90,6 @@ def part_and_join(directory: Path, seed: int) -> bool:
     return has_parted
 
 
-@pytest.mark.slow
 @pytest.mark.cases(1)
 @pytest.mark.parametrize("seed", range(6))
 def test_the_side_that_goes_becomes_the_side_that_stays(tmp_path, seed):

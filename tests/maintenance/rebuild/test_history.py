@@ -6,7 +6,7 @@ import pytest
 
 from tests.maintenance.rebuild.history import check
 
-pytestmark = [pytest.mark.slow, pytest.mark.cases(1)]
+pytestmark = pytest.mark.cases(1)
 
 
 @pytest.mark.parametrize("seed", range(5))

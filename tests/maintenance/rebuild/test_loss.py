@@ -31,8 +31,6 @@ from tests.manifest_rows import Change, of_format
 from tests.opened import opened
 from tests.played_files import PlayedFiles
 
-pytestmark = pytest.mark.slow
-
 
 def test_a_manifest_that_can_be_read_is_left_alone(tmp_path):
     log = new_log(tmp_path)
@@ -161,6 +159,7 @@ def _limit(spare: int) -> int:
     return next(itertools.islice((n for n in itertools.count() if str(n) not in taken), spare, None))
 
 
+@pytest.mark.proof
 def test_a_rebuild_at_the_limit_of_open_files_is_done_or_says_so(tmp_path):
     log = new_log(tmp_path / "log", flush_messages="1")
     append(log, 0)

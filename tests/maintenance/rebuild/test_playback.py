@@ -33,9 +33,8 @@ from tests.maintenance.rebuild.lost import (
 from tests.manifest_rows import Change
 from tests.opened import LocalFiles, opened
 
-pytestmark = pytest.mark.slow
 
-
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("damage", [b"", b"PAR1 no Parquet", None])
 def test_commits_after_a_damaged_checkpoint_are_known(tmp_path, damage):
     """With every commit known, the topic is the same topic: groups and transactions go on."""
@@ -156,6 +155,7 @@ def test_of_two_notes_of_a_version_the_one_of_the_commit_is_played(tmp_path):
     assert log.topic(TOPIC).snapshot.config == {"retention.ms": "5"}
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("damage", ["cut", "a byte of its rows", "a byte of its head", "empty"])
 def test_a_note_that_is_damaged_ends_what_is_known(tmp_path, damage):
     log = new_log(tmp_path, partitions=1)
@@ -276,6 +276,7 @@ def test_transactions_of_a_copy_are_remembered(tmp_path):
     assert numbers(log) == [*range(20)]
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("has_copy", [False, True])
 def test_idempotency_keys_are_remembered(tmp_path, has_copy):
     log = new_log(tmp_path)
@@ -301,6 +302,7 @@ def test_without_a_copy_or_the_first_note_there_is_an_error_that_says_so(tmp_pat
         rebuild_manifest(again(log), TOPIC)
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("change", ["delete-records", "alter", "append"])
 def test_a_last_commit_that_is_lost_of_an_older_version_is_told_of_by_its_rows(tmp_path, change):
     """Delta's log ends before it as if it had never been: the topic must not go on as the same."""

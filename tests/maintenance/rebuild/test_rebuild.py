@@ -41,9 +41,8 @@ from tests.opened import opened
 from tests.played_files import PlayedFiles
 from tests.s3_server import BUCKET
 
-pytestmark = pytest.mark.slow
 
-
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("lose", [lose_manifest, lose_delta_log])
 def test_a_topic_is_what_its_copy_says(tmp_path, lose):
     log = new_log(tmp_path)
@@ -108,6 +107,7 @@ def test_a_group_that_read_further_is_stopped(tmp_path):
         check_position(log.topic(TOPIC).snapshot, 0, log.group("readers").positions()[TOPIC, 0], "readers")
 
 
+@pytest.mark.cases(1)
 @pytest.mark.rule("W20")
 @pytest.mark.parametrize("has_written", [True, False])
 def test_a_writer_that_read_the_lost_manifest_adds_nothing_in_silence(tmp_path, has_written):
@@ -197,7 +197,7 @@ def test_a_follower_keeps_its_leaders_id(tmp_path):
     assert log.topic(TOPIC).snapshot.states == states
 
 
-@pytest.mark.cases(1)
+@pytest.mark.proof
 @pytest.mark.parametrize("lost", ["manifest", "Delta's log"])
 def test_a_manifest_on_an_object_store_is_made_anew(tmp_path, s3_options, lost):
     log = LogDir.create(f"s3://{BUCKET}/{tmp_path.name}/log", s3_options)

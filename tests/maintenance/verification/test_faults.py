@@ -19,8 +19,7 @@ from tests.manifest_rows import Partition, Segment, SegmentRows
 from tests.segment_bytes import AbortedTransactions
 
 
-@pytest.mark.slow
-@pytest.mark.cases(6)
+@pytest.mark.cases(3)
 @pytest.mark.parametrize("name", FILE_FAULTS)
 def test_a_fault_in_a_file_is_found_with_its_place(name, directory):
     fault, deep = FILE_FAULTS[name]
@@ -62,7 +61,6 @@ def test_a_configuration_that_is_not_valid_is_found(log, monkeypatch):
     assert any("configuration" in finding.message for finding in verify(log, topics=["orders"]).findings)
 
 
-@pytest.mark.slow
 def test_keys_of_more_than_one_map_are_looked_at_in_parts():
     log = LogDir.open(str(golden_dir("bigcompact-zstd/clean-1/bigcompact-0")))
     snapshot = log.topic("bigcompact").snapshot

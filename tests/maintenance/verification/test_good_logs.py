@@ -15,7 +15,6 @@ from tests.log.golden_reads import tree
 from tests.maintenance.verification.topics import LATER_MS, NOW_MS, rows
 
 
-@pytest.mark.slow
 def test_a_good_log_directory_has_no_findings(log, directory):
     before = tree(directory)
     report = verify(log, deep=True)
@@ -32,7 +31,6 @@ def _live_logs(log: LogDir, directory: Path) -> list[Path]:
     ]
 
 
-@pytest.mark.slow
 def test_a_log_that_jobs_have_been_over_has_no_findings(log):
     log.topic("orders").delete_records({0: 300})
     log.topic("orders").alter({"index.interval.bytes": "1000"}, partitions=3)
@@ -48,7 +46,6 @@ def test_a_log_that_jobs_have_been_over_has_no_findings(log):
     assert report.ok, [str(finding) for finding in report.findings]
 
 
-@pytest.mark.slow
 @pytest.mark.cases(3)
 @pytest.mark.parametrize("before", [{}, {"segment.index.bytes": "96"}, {"index.interval.bytes": "0"}])
 @pytest.mark.parametrize(

@@ -41,10 +41,8 @@ def everything(log: LogDir, topic: str) -> tuple[list, list]:
     return tuple(records_of(log.topic(topic).scan(isolation=level).batches()) for level in levels)
 
 
-@pytest.mark.cases(5)
-@pytest.mark.parametrize(
-    "name", [*SIDECAR_FAULTS[:3], *(pytest.param(name, marks=pytest.mark.slow) for name in SIDECAR_FAULTS[3:])]
-)
+@pytest.mark.cases(2)
+@pytest.mark.parametrize("name", SIDECAR_FAULTS)
 def test_a_repair_builds_sidecars_anew_under_new_names(name, directory, built):
     path, _ = FILE_FAULTS[name][0](LogDir.open(str(directory)), directory)
     topic = path.partition("-")[0]
@@ -88,7 +86,6 @@ def test_a_rebuild_of_a_log_that_turns_out_damaged_leaves_no_file(directory):
     assert set(directory.rglob("*")) == before
 
 
-@pytest.mark.slow
 def test_a_second_repair_finds_nothing_to_do(log, directory):
     (directory / segment(log, "orders").index_path).unlink()
     assert len(repaired(verify(log, repair=True))) == 1

@@ -34,6 +34,7 @@ def found(report: Report) -> tuple[list[str], int, int]:
     return [str(finding) for finding in report.findings], report.bytes_in, report.details["segments"]
 
 
+@pytest.mark.cases(2)
 def test_waves_find_what_a_look_at_all_finds(damaged: LogDir, request) -> None:
     whole = found(verify(damaged, deep=True))
     request.getfixturevalue("small_waves")

@@ -18,7 +18,6 @@ from tests.simulation.broker.passes import run
 PASSES = 42
 
 
-@pytest.mark.slow
 def test_nothing_is_lost_unsaid_above_the_high_watermark_or_aborted() -> None:
     seed = 2
     outcome = run(seed, PASSES)

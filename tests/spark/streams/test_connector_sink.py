@@ -24,7 +24,6 @@ def records(log):
     return {name: end for name in ("t", "other") for _, end in log.topic(name).offsets().values() if end}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("case", "columns", "options", "topic"),
     [
@@ -70,6 +69,7 @@ def test_case_138_write_to_a_topic_that_is_not_there(t):
     assert records(t) == {}
 
 
+@pytest.mark.proof
 def test_case_140_sink_progress_is_produced(spark, t, tmp_path):
     (tmp_path / "lines").mkdir()
     (tmp_path / "lines" / "1.txt").write_text("1\n2\n3\n")

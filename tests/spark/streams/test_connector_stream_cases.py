@@ -233,7 +233,7 @@ def test_group_ids_are_accepted(t, add, case, name):
     assert numbers(query(t, **{name: "mine"}).start().run()) == [1]
 
 
-@pytest.mark.slow
+@pytest.mark.cases(1)
 @pytest.mark.parametrize(
     ("case", "level"),
     [
@@ -298,8 +298,7 @@ MATRIX = [
 ]
 
 
-@pytest.mark.cases(10)
-@pytest.mark.slow
+@pytest.mark.cases(3)
 @pytest.mark.parametrize(("how", "start", "fails"), MATRIX)
 def test_from_each_start_by_each_strategy(log, how, start, fails):
     log.create_topic("t", partitions=5)

@@ -34,6 +34,7 @@ def reached(query: Query) -> int:
     return json.loads(query.offsets[-1])[TOPIC]["0"]
 
 
+@pytest.mark.cases(6)
 @pytest.mark.parametrize(
     ("kind", "more"),
     [
@@ -55,6 +56,7 @@ def test_a_stream_comes_to_the_log_end_and_goes_on_there(ended: Ended, kind: typ
     assert ([row["offset"] for row in query.rows], reached(query)) == ([*offsets, LOG_END], LOG_END + 1)
 
 
+@pytest.mark.cases(2)
 def test_a_read_to_the_log_end_ends_there(ended: Ended) -> None:
     log, offsets = ended
     for end in ("latest", json.dumps({TOPIC: {"0": LOG_END}})):
@@ -78,6 +80,7 @@ def test_a_hole_at_the_log_end_that_is_recorded_ends_a_stream_that_must_lose_not
         load(log.uri, strict)
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("ended", ["captured"], indirect=True)
 def test_spark_comes_to_the_log_end(spark: SparkSession, ended: Ended, tmp_path: Path) -> None:
     log, offsets = ended

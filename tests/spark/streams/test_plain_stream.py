@@ -45,6 +45,7 @@ LOSSES = {
 }
 
 
+@pytest.mark.cases(4)
 @pytest.mark.parametrize("loss", LOSSES)
 @pytest.mark.parametrize("how", ["goes on", "is started again", "is started with available now"])
 def test_records_that_were_lost_are_an_error_at_every_start(t, add, loss, how):

@@ -74,6 +74,7 @@ def test_an_old_checkpoint_and_asynchronous_progress_are_refused(spark, lines, t
     assert values(t) == ALL
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize(
     ("mode", "why"), [("complete", "output mode complete"), ("update", "does not support Update mode")]
 )
@@ -84,6 +85,7 @@ def test_other_output_modes_are_refused(spark, lines, t, tmp_path, mode, why):
     assert values(t) == []
 
 
+@pytest.mark.proof
 def test_an_update_is_written_batch_by_batch_in_foreach_batch(spark, lines, t, tmp_path):
     def write(frame, number):
         options = {"topic": "t", "txnAppId": "counts of lines", "txnVersion": str(number)}

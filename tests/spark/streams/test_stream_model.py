@@ -7,11 +7,12 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_segments import LogDir
 from spark_segments.maintenance import roll
+from tests.examples import examples
 from tests.spark import in_process
 from tests.spark.streams.conftest import T0, rows
 from tests.spark.streams.in_process_query import Killed, PlainQuery, Query
@@ -38,8 +39,7 @@ STEPS = st.one_of(
 )
 
 
-@pytest.mark.slow
-@settings(max_examples=25)
+@examples(25)
 @given(
     kind=st.sampled_from([Query, PlainQuery]),
     start=st.sampled_from(STARTS),

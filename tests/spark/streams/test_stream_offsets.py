@@ -25,7 +25,6 @@ def positions(draw):
     return {(name, number): Position(draw(OFFSETS), ids[name], draw(epochs)) for name, number in pairs}
 
 
-@pytest.mark.slow
 @given(positions(), st.randoms())
 def test_equal_positions_give_equal_text_with_sorted_keys_and_come_back(found, random):
     shuffled = list(found.items())
@@ -35,7 +34,6 @@ def test_equal_positions_give_equal_text_with_sorted_keys_and_come_back(found, r
     assert from_json(json.loads(text)) == found
 
 
-@pytest.mark.slow
 @given(positions(), positions())
 def test_the_end_of_a_first_batch_says_where_it_begins(found, first):
     offset = json.loads(json.dumps(to_json(found, to_json(first))))

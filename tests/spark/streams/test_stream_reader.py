@@ -39,8 +39,7 @@ def query(log, kind=Query, **options):
 # Starts, and kills in the first batch
 
 
-@pytest.mark.slow
-@pytest.mark.cases(4)
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("start", STARTS)
 @pytest.mark.parametrize(("kind", "kill"), [(Query, "planned"), (Query, "written"), (PlainQuery, "planned")])
 def test_a_kill_in_batch_0_loses_nothing_that_came_after_the_query_began(t, add, start, kind, kill):
@@ -199,7 +198,6 @@ def test_available_now_reads_what_was_there_when_it_began_whatever_retention_tak
     assert numbers(stream.run()) == list(range(4, 10))
 
 
-@pytest.mark.slow
 def test_gaps_that_compaction_left_are_no_loss(log):
     log.create_topic(
         "t", config={"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0", "segment.bytes": "400"}
@@ -379,7 +377,6 @@ def test_an_idle_trigger_reads_no_segment_row(t, add, monkeypatch):
     assert stream.trigger() is None
 
 
-@pytest.mark.slow
 def test_many_partitions_are_read_by_few_tasks(log):
     log.create_topic("t", partitions=200)
     log.topic("t").append(pa.concat_tables([rows([partition], partition) for partition in range(200)]))

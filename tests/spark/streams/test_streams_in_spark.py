@@ -67,6 +67,7 @@ def offset_log(tmp_path, name, batch):
     return (tmp_path / name / "offsets" / str(batch)).read_text().splitlines()[2:]
 
 
+@pytest.mark.proof
 def test_available_now_in_batches_of_the_limit_over_a_restart(spark, t, add, stream, sink):
     """Cases 2, 5, 10, 34 and 35: limits, restarts, numInputRows and lag, all as Spark reports them."""
     for partition in range(3):
@@ -87,6 +88,7 @@ def lag_after_each(query):
     return [sum(lag(At(progress))["t"].values()) for progress in done]
 
 
+@pytest.mark.proof
 def test_case_10_input_row_metrics(t, add, stream, sink):
     add(range(3))
     query = sink.run(stream(**EARLIEST).select("n"))
@@ -157,8 +159,6 @@ def test_case_38_a_stream_stops_and_says_what_it_read_while_it_ran(t, add, strea
     assert (seen, query.isActive) == ([1, 2, 3], False)
 
 
-@pytest.mark.slow
-@pytest.mark.cases(1)
 @pytest.mark.parametrize("start", ["latest", "earliest", '{"t":{"0":1,"1":-1,"2":0}}'])
 def test_a_crash_between_plan_and_commit_of_batch_0_loses_nothing(spark, t, add, stream, sink, tmp_path, start):
     """As after a kill that Spark's checkpoint shows: batch 0 is planned, and not committed."""
@@ -179,6 +179,7 @@ def test_trigger_once_reads_all_that_is_there(spark, t, add, stream, sink):
     assert sink.numbers("once") == list(range(9))
 
 
+@pytest.mark.proof
 def test_offsets_stand_in_the_checkpoint_as_canonical_json(t, add, stream, sink, tmp_path):
     add(range(2))
     sink.run(stream(**EARLIEST).select("n"), "canonical")
