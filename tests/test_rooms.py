@@ -6,8 +6,11 @@ import ast
 from collections.abc import Iterable
 from functools import cache
 
+import pytest
+
 from tests.conftest import ROOT
 
+pytestmark = pytest.mark.xdist_group("rooms")  # one process parses the package
 PACKAGE = ROOT / "spark_segments"
 
 
