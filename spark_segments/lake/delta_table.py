@@ -116,6 +116,11 @@ class TableBeside:
         # Delta has other types in old files by its feature typeWidening, which many readers lack.
         return NewColumns(both, settings, needs_new_files=are_retyped(self.schema, both))
 
+    @property
+    def has_position(self) -> bool:
+        text = commit_info(self._actions(self.version) or []).get(_POSITION)
+        return TablePositions.from_json(text or "") is not None
+
     def positions(self) -> Iterator[TablePositions | None]:
         # Delta's history does not say whether a commit changed rows, so that the commits' own files are read.
         passed: list[list[Action]] = []

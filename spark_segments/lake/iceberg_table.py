@@ -45,7 +45,7 @@ _SETTINGS = "segments.table"
 _CHANGES = ("added-data-files", "deleted-data-files", "added-delete-files", "removed-delete-files")
 _SECRET = re.compile("secret|token|credential|password|key|uri", re.IGNORECASE)
 _EPOCH = dt.date(1970, 1, 1)
-_PROPERTIES = {"write.metadata.delete-after-commit.enabled": "true", "write.metadata.previous-versions-max": "20"}
+_PROPERTIES = {"write.metadata.delete-after-commit.enabled": "true"}  # but for the last 100 files
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,12 +161,15 @@ class IcebergTable:
         # Readers widen what old files have.
         return NewColumns(_to_arrow(change.table_metadata.schema()), settings, needs_new_files=False)
 
+    @property
+    def has_position(self) -> bool:
+        return self._snapshot is not None and _position(self._snapshot) is not None
+
     def positions(self) -> Iterator[TablePositions | None]:
-        snapshot, has_position = self._snapshot, False
+        snapshot = self._snapshot
         while snapshot is not None:
             position = _position(snapshot)
             if position is not None:
-                has_position = True
                 yield position
             elif _changes_rows(snapshot):
                 raise LogDirError(
@@ -176,21 +179,39 @@ class IcebergTable:
                     found=f"a snapshot {snapshot.snapshot_id} of another program",
                     hint=self._way_back(snapshot),
                 )
-            if snapshot.parent_snapshot_id is None and has_position:
-                return
-            parent = self._table.snapshot_by_id(snapshot.parent_snapshot_id or -1)
-            if parent is None:
-                said = json.loads(self._table.properties.get(_POSITION, "{}"))
-                if not has_position and said.get("snapshot") == snapshot.parent_snapshot_id:
-                    yield TablePositions.from_json(said["position"])
+            parent = self._parent(snapshot)
+            if parent is None and snapshot.sequence_number != 1:
                 yield None
             snapshot = parent
+
+    def _parent(self, snapshot: Snapshot) -> Snapshot | None:
+        """The snapshot before another one, expired or not. None for a table's first snapshot, and where nobody knows."""
+        parent = self._table.snapshot_by_id(snapshot.parent_snapshot_id or -1)
+        if parent is None and snapshot.sequence_number != 1:
+            made = self._of_earlier_metadata.get(snapshot.snapshot_id, snapshot)
+            parent = self._of_earlier_metadata.get(made.parent_snapshot_id or -1)
+        return parent
+
+    @cached_property
+    def _of_earlier_metadata(self) -> dict[int, Snapshot]:
+        """The snapshots of the table's earlier metadata files, by id. pyiceberg clears a parent's id where that one
+        expires: the oldest file has a snapshot as it was made.
+        """
+        from pyiceberg.serializers import FromInputFile
+
+        snapshots: dict[int, Snapshot] = {}
+        with _failures(self.storage, "read", self._table.catalog.properties):
+            for entry in self._table.metadata.metadata_log:
+                with contextlib.suppress(FileNotFoundError):
+                    metadata = FromInputFile.table_metadata(self._table.io.new_input(entry.metadata_file))
+                    snapshots = {snapshot.snapshot_id: snapshot for snapshot in metadata.snapshots} | snapshots
+        return snapshots
 
     def _way_back(self, snapshot: Snapshot | None) -> str:
         while snapshot is not None:
             if _position(snapshot) is not None:
                 return f"Roll the table back to snapshot {snapshot.snapshot_id}, or make another table"
-            snapshot = self._table.snapshot_by_id(snapshot.parent_snapshot_id or -1)
+            snapshot = self._table.snapshot_by_id(snapshot.parent_snapshot_id or -1)  # an expired one is no way back
         return "Make another table"
 
     def files(self) -> list[DataFile]:
@@ -239,18 +260,15 @@ class IcebergTable:
     ) -> bool:
         with _failures(self.storage, "written", self._table.catalog.properties):
             change = self._table.transaction()
-            said = {} if columns is None else _said(columns.settings)
             if columns is not None:
+                change.set_properties(_said(columns.settings))
                 with change.update_schema() as update:
                     update.union_by_name(_with_ids(columns.schema))
-            text = position.to_json()
-            with change.update_snapshot({_POSITION: text}).overwrite() as files:
+            with change.update_snapshot({_POSITION: position.to_json()}).overwrite() as files:
                 for file in removed:
                     files.delete_data_file(self._files[file.path])
                 for file in added:
                     files.append_data_file(self._of_iceberg(file, change.table_metadata.schema()))
-            # The position outlives its snapshot, where files are replaced and snapshots expire.
-            change.set_properties({**said, _POSITION: json.dumps({"snapshot": files.snapshot_id, "position": text})})
             try:
                 change.commit_transaction()
             except _NotAcknowledged:

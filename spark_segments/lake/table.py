@@ -285,7 +285,9 @@ class _Update:
                 removed, made = self._without(changed)
             for task in written:
                 self.rows.update(task.rows)
-            if not (added or removed or made or plan.why or plan.has_new or self.columns):
+            # Others' clean-up may take all commits but the newest: that one is to say the positions.
+            is_said = self.table is not None and self.table.has_position
+            if is_said and not (added or removed or made or plan.why or plan.has_new or self.columns):
                 break
             if not self._committed(self.position(ends), [*made, *added], removed):
                 return False

@@ -134,7 +134,7 @@ class Tables(Protocol):
 
 class TableFormat(Protocol):
     """A version of the table at a storage's root. `schema`: of the columns that lie in files. `settings`: None for a
-    table that other programs made.
+    table that other programs made. `has_position`: whether the commit of this version is one of ours.
     """
 
     storage: Storage
@@ -142,6 +142,9 @@ class TableFormat(Protocol):
     schema: pa.Schema
     partitioned_by: list[str]
     settings: TableSettings | None
+
+    @property
+    def has_position(self) -> bool: ...
 
     def new_columns(self, schema: pa.Schema, settings: TableSettings) -> NewColumns | None:
         """The table's new columns by the format's rules, for a topic with the columns of `schema`: the fields of

@@ -316,6 +316,8 @@ class History:
     def others_clean(self) -> None:
         if Path(self.uri).exists() and self.side.files():
             self.update()
+            if self.choose.random() < 0.5:  # no run sees the files that were rewritten before others' clean-up
+                self.others_tidy()
             self.side.clean()
             self.back.clear()
             self.check_erased(path for path in Path(self.uri).rglob("*.parquet") if path.parent.name != "_delta_log")

@@ -19,10 +19,11 @@ from pyiceberg.utils.config import Config
 from spark_segments.errors import InvalidOptionError, LogDirError
 from spark_segments.lake.iceberg_table import IcebergTable, IcebergTables
 from spark_segments.lake.plan import NO_POSITION
-from spark_segments.maintenance import table
+from spark_segments.lake.table_format import TableSettings
+from spark_segments.maintenance import erase, table
 from spark_segments.storage import Storage
 from tests.maintenance.table_histories import rewrite
-from tests.maintenance.table_rows import content, failure, iceberg_table, readable, update, with_orders
+from tests.maintenance.table_rows import COLUMNS, content, failure, iceberg_table, readable, update, with_orders
 from tests.topics import append
 
 DAY_MS = 24 * 3_600_000
@@ -112,28 +113,76 @@ def test_a_catalog_that_fails_shows_none_of_its_configuration(orders, uri, monke
     assert content(uri) == readable(orders)
 
 
-def test_maintenance_by_others_leaves_a_table_in_step(orders, uri):
-    update(orders, uri)
-    ours = iceberg_table(uri).current_snapshot().snapshot_id
-    rewrite(uri)
-    there = IcebergTables().open(Storage(uri))
-    (position,) = there.positions()
-    metadata = there._table.metadata
-    newest = [snapshot for snapshot in metadata.snapshots if snapshot.snapshot_id != ours]
-    there._table.metadata = metadata.model_copy(update={"snapshots": newest})  # as Iceberg's own library expires
-    assert [*there.positions()] == [position, None]
+def expire(uri, metadata=True):
+    """Expires all snapshots but the last, with pyiceberg, which takes the id of an expired parent, too. Without
+    `metadata` the table's earlier metadata files are deleted.
+    """
+    there = iceberg_table(uri)
+    there.maintenance.expire_snapshots().by_ids([s.snapshot_id for s in there.snapshots()[:-1]]).commit()
+    for entry in [] if metadata else there.metadata.metadata_log:
+        Path(entry.metadata_file.removeprefix("file://")).unlink(missing_ok=True)
+
+
+def test_maintenance_by_others_leaves_an_archive_in_step(orders, uri):
+    update(orders, uri, archive=True)
+    for _ in range(2):
+        rewrite(uri)
+    expire(uri)
+    (last,) = iceberg_table(uri).snapshots()
+    assert last.parent_snapshot_id is None and "segments.position" not in last.summary.additional_properties
     append(orders, (b"d", b"1"))
     assert update(orders, uri)["why"] is None
     assert content(uri) == readable(orders)
 
 
-def test_a_table_whose_positions_are_gone_is_made_anew(orders, uri):
-    update(orders, uri)
-    ours = iceberg_table(uri).current_snapshot().snapshot_id
+def test_a_run_with_nothing_to_add_says_the_positions_where_the_newest_snapshot_does_not(orders, uri):
+    update(orders, uri, archive=True)
     rewrite(uri)
-    iceberg_table(uri).maintenance.expire_snapshots().by_id(ours).commit()  # pyiceberg takes the parent's id, too
+    version = update(orders, uri)["version"]
+    assert update(orders, uri)["version"] == version == 3
+    expire(uri, metadata=False)
+    append(orders, (b"d", b"1"))
+    assert update(orders, uri)["why"] is None
+    assert content(uri) == readable(orders)
+
+
+def test_a_rollback_stays_one_after_others_have_rewritten_and_expired(orders, uri):
+    update(orders, uri, archive=True)
+    first = iceberg_table(uri).current_snapshot().snapshot_id
+    append(orders, (b"d", b"1"))
+    update(orders, uri)
+    iceberg_table(uri).manage_snapshots().rollback_to_snapshot(first).commit()
+    rewrite(uri)
+    expire(uri)
+    assert len(content(uri)) == 3
+    update(orders, uri)
+    assert content(uri) == readable(orders) and len(content(uri)) == 4
+
+
+def test_a_key_that_was_erased_is_forgotten_after_others_have_expired_the_snapshots_of_before(orders, uri):
+    update(orders, uri, archive=True)
+    erase(orders, topics=["orders"], keys=[b"a", b"b"])
+    update(orders, uri, keys=[b"a"])
+    expire(uri)
+    update(orders, uri, keys=[b"b"])
+    assert [row["key"] for row in content(uri) if row["value"] is not None] == [b"c"]  # a and b have tombstones
+
+
+def test_a_table_whose_positions_are_gone_is_rebuilt(orders, uri):
+    update(orders, uri)
+    rewrite(uri)
+    expire(uri, metadata=False)
     append(orders, (b"d", b"1"))
     assert update(orders, uri)["why"] == NO_POSITION
+    assert content(uri) == readable(orders)
+
+
+def test_a_first_snapshot_of_another_program_is_no_hindrance(orders, uri):
+    schema = IcebergTables().fitting(orders.topic("orders").scan(columns=COLUMNS).schema)
+    IcebergTables().create(Storage(uri), schema, None, TableSettings("orders"))
+    iceberg_table(uri).append(iceberg_table(uri).scan().to_arrow())
+    assert [*IcebergTables().open(Storage(uri)).positions()] == []
+    update(orders, uri, formats={})
     assert content(uri) == readable(orders)
 
 
