@@ -42,7 +42,7 @@ def test_the_reader_of_the_specification_reads_what_the_kit_asks() -> None:
     assert not failures and outcomes[PASSED] == sum(len(vector.requests) for vector in VECTORS)
 
 
-@pytest.mark.cases(25)
+@pytest.mark.cases(10)
 @pytest.mark.parametrize("vector", WRONG, ids=lambda vector: vector.name)
 def test_the_judge_finds_what_a_writer_must_not_write(vector: Any, tmp_path: Path) -> None:
     report = verify(LogDir.open(str(vector.lay_out(tmp_path))), deep=True)

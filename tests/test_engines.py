@@ -138,6 +138,7 @@ def main(count: int, engines: Sequence[str]) -> None:
     print(f"{count} histories: {', '.join(['Arrow', 'threads', 'DuckDB', 'Polars', *engines])} agree")
 
 
+@pytest.mark.proof
 def test_engines_read_a_topic_as_it_was_by_version_and_by_time(tmp_path):
     log = LogDir.create(str(tmp_path / "log"))
     log.create_topic("t")

@@ -77,6 +77,7 @@ def test_a_forked_child_uses_local_files(tmp_path: Path, storage: Storage) -> No
     assert _read_in_another_process(local, "fork") == b"local"
 
 
+@pytest.mark.proof
 def test_a_child_that_was_forked_before_the_first_use_uses_it(storage: Storage) -> None:
     """As Spark's daemon forks its workers: it has used no store itself."""
     storage.create("a", b"x")

@@ -54,6 +54,7 @@ def lag(log: LogDir) -> tuple[int, int, int]:
     return int(position), int(log_end), int(lag)
 
 
+@pytest.mark.cases(2)
 def test_a_reader_in_a_group_has_no_lag_at_the_log_end(ended: Ended) -> None:
     log, offsets = ended
     assert consumed(log, "--group", "audit") == offsets
@@ -65,7 +66,7 @@ def test_a_reader_in_a_group_has_no_lag_at_the_log_end(ended: Ended) -> None:
     assert lag(log) == (LOG_END + 1, LOG_END + 1, 0)
 
 
-@pytest.mark.cases(4)
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("isolation", ["read_uncommitted", "read_committed"])
 def test_a_reader_to_the_log_end_stops(ended: Ended, isolation: str) -> None:
     log, offsets = ended
@@ -79,7 +80,7 @@ def test_a_reader_to_the_log_end_stops(ended: Ended, isolation: str) -> None:
     assert consumed(log, "--offset", LOG_END, *options) == [LOG_END]
 
 
-@pytest.mark.cases(4)
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("options", [{}, {"archive": True}], ids=["table", "archive"])
 def test_a_table_is_in_step_at_the_log_end(ended: Ended, tmp_path: Path, options: dict[str, bool]) -> None:
     log, offsets = ended

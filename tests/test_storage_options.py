@@ -133,6 +133,7 @@ def test_an_option_given_by_two_of_its_names_counts_once():
     assert settings("abfs://c/p", account | {"account_key": "YmFy"})["account_name"] == "first"
 
 
+@pytest.mark.proof
 def test_every_option_is_taken_by_obstore_or_known_to_be_for_others():
     flags = {"aws_s3_express", "aws_server_side_encryption", "aws_checksum_algorithm", "aws_conditional_put"}
     texts = {"aws_copy_if_not_exists": "multipart", "timeout": "3s", "connect_timeout": "3s", "proxy_url": "http://p"}

@@ -147,7 +147,9 @@ def test_what_is_taken_is_an_object_a_line(text: str) -> None:
     assert all(isinstance(json.loads(line), dict) for line in lines)
 
 
-@pytest.mark.parametrize("line", ['{"a": [null, 1]}', '{"a": [[null, "b"]]}', '{"a": {"b": [null, {"c": [null, 1.5]}]}}'])
+@pytest.mark.parametrize(
+    "line", ['{"a": [null, 1]}', '{"a": [[null, "b"]]}', '{"a": {"b": [null, {"c": [null, 1.5]}]}}']
+)
 def test_a_list_that_begins_with_null_is_a_list(line: str) -> None:
     lines = ['{"id": 1}', line, '{"id": 2, "a": null}']
     found = rows_of("\n".join(lines).encode(), Format.JSON, {"key": "a"})

@@ -135,6 +135,7 @@ TWICE = [
 ]
 
 
+@pytest.mark.cases(3)
 @pytest.mark.parametrize("words", TWICE, ids=" ".join)
 def test_an_option_of_one_value_that_is_given_twice_is_an_error(
     run: Segments, filled: LogDir, tmp_path: Path, words: list[str]

@@ -138,6 +138,7 @@ def with_log(words: list[str], uri: str, tmp_path: Path) -> list[str]:
     return [*words[:at], uri, *words[at:]] if words[0] != "import" else words
 
 
+@pytest.mark.cases(6)
 @pytest.mark.parametrize("words", TABLES.values(), ids=TABLES)
 def test_a_pipe_gets_rows_alone(segments, uri, words, tmp_path):
     lines = segments(*with_log(words, uri, tmp_path)).lines
@@ -146,6 +147,7 @@ def test_a_pipe_gets_rows_alone(segments, uri, words, tmp_path):
     assert not [line for line in lines if re.search(r"[0-9],[0-9]{3}|[0-9] [KM]?i?B\b|[0-9]+:[0-9]+ ", line)]
 
 
+@pytest.mark.cases(12)
 @pytest.mark.parametrize("words", (TABLES | SENTENCES).values(), ids=TABLES | SENTENCES)
 @pytest.mark.parametrize("width", [80, 120])
 def test_a_terminal_gets_lines_that_fit(uri, words, width, monkeypatch, tmp_path):

@@ -133,7 +133,7 @@ def test_damage_is_among_them_and_so_is_none():
     assert RUNS // 10 < sum(len(outcome) == 1 for outcome in outcomes) < RUNS // 2
 
 
-@pytest.mark.cases(2)
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("log", GOLDEN)
 def test_logs_of_kafka_are_cleaned_alike(request, log):
     data = next(log_files(log)).read_bytes()[:40_000]

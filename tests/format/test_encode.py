@@ -44,6 +44,7 @@ def golden_batches(name: str):
         yield batch, records[segment, batch["baseOffset"]], data
 
 
+@pytest.mark.cases(3)
 @pytest.mark.parametrize("name", ["plain-0", "mixed-0", "canary-0", "outoforder-0", "multiappend-0", "retention"])
 def test_kafkas_batches_come_out_byte_for_byte(name):
     compared = 0
@@ -115,6 +116,7 @@ def test_the_twin_writes_markers_and_empty_batches():
     assert (empty.base_offset[0], empty.last_offset[0], empty.count[0]) == (5, 9, 0)
 
 
+@pytest.mark.cases(5)
 @pytest.mark.rule("W2")
 @pytest.mark.parametrize("client", OTHER_CLIENTS, ids=["kafka-python", "aiokafka", "aiokafka in Python"])
 @pytest.mark.parametrize("codec", CODECS)

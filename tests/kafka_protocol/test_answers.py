@@ -111,6 +111,7 @@ def test_a_topic_is_asked_for_by_its_id_where_the_name_is_empty(server: Server, 
     assert (topic.name, len(topic.partitions), topic.error_code) == ("plain", 2, 0)
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize(
     "settings, code",
     [

@@ -165,6 +165,7 @@ def test_groups_come_with_their_topics(source: LogDir, log: LogDir) -> None:
     assert positions.starts(log.topic("orders").snapshot) == {0: 9, 1: 20}
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("is_encrypted", [False, True])
 def test_answers_of_many_megabytes_are_taken(source: LogDir, log: LogDir, tmp_path: Path, is_encrypted: bool) -> None:
     source.topic("orders").alter({"compression.type": "uncompressed"})

@@ -65,7 +65,7 @@ def stable(log: bytes) -> bytes:
     return log[: min(begun.values(), default=len(log))]
 
 
-@pytest.mark.cases(2)
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("is_committed", [True, False], ids=["to-the-last-stable-offset", "to-the-end"])
 @pytest.mark.parametrize("source", SOURCES)
 @pytest.mark.parametrize("kind", ["own", "imported", "captured"])

@@ -160,6 +160,7 @@ def test_a_reader_gets_no_more_than_it_asked_for_where_there_is_no_room(log: Log
     assert held.data is None
 
 
+@pytest.mark.proof
 def test_clients_read_a_topic_twice_and_get_the_same(log: LogDir) -> None:
     with serving(log) as server:
         first = records(server, "t", 0)

@@ -221,6 +221,7 @@ def test_a_dry_run_makes_nothing(broker: str, log: LogDir, name: str) -> None:
         assert (told["created"], told["to_send"], told["records_out"]) == (True, 40, 0)
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize(
     ("config", "partitions", "said"),
     [
@@ -361,6 +362,7 @@ def as_sent(row: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(repr(row[name]) for name in ("timestamp", "key", "value"))
 
 
+@pytest.mark.proof
 def test_a_replay_by_keys_goes_on_in_a_topic_of_the_same_partitions_only(
     broker: str, log: LogDir, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -72,7 +72,7 @@ def read_only_server(kafka_dir: Path) -> Iterator[Server]:
         yield made
 
 
-@pytest.mark.cases(2)
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("name", NAMES)
 def test_librdkafka_reads_what_kafka_wrote(server: Server, name: str) -> None:
     assert records(server, *_place(name)) == expected(expected_records(name))
@@ -103,7 +103,7 @@ def test_readers_of_committed_records_see_no_aborted_ones(server: Server, name: 
     assert records(server, *_place(name), **{"isolation.level": "read_committed"}) == committed
 
 
-@pytest.mark.cases(2)
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("name", ["mixed-0", "txn-0", "legacy-v1-0"])
 def test_kafka_python_reads_what_kafka_wrote(server: Server, name: str) -> None:
     place = kafka.TopicPartition(*_place(name))
@@ -343,6 +343,7 @@ def test_chunks_of_many_appends_are_read_in_order(tmp_path: Path) -> None:
             assert [row[2] for row in found] == [text(value) for value in wanted]
 
 
+@pytest.mark.proof
 def test_what_retention_took_is_out_of_range(tmp_path: Path) -> None:
     log = LogDir.create(str(tmp_path))
     log.create_topic("old")
@@ -358,6 +359,7 @@ def test_what_retention_took_is_out_of_range(tmp_path: Path) -> None:
         assert [row[0] for row in records(server, "old", 0)] == list(range(60, 100))
 
 
+@pytest.mark.proof
 def test_a_topic_is_served_as_it_was(tmp_path: Path) -> None:
     log = LogDir.create(str(tmp_path))
     log.create_topic("past")

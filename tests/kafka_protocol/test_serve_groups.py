@@ -139,6 +139,7 @@ def test_a_member_that_leaves_gives_its_partitions_to_the_others(log: LogDir) ->
     assert set(seen.values()) == {1}
 
 
+@pytest.mark.proof
 def test_a_group_goes_on_where_it_was_when_another_server_takes_over(log: LogDir) -> None:
     with serving(log) as server:
         reader = member(server, "billing")

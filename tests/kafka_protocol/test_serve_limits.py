@@ -219,6 +219,7 @@ def join(server: Server, group: str, size: int, address: str = "127.0.0.1") -> s
     return answered(server.port, JOIN_GROUP, 2, values, address=address).error_code.name
 
 
+@pytest.mark.proof
 def test_members_of_one_address_have_a_share_of_the_memory_for_members() -> None:
     log = memory_log("/log")
     with serving(log, limits=Limits(kept_bytes=4 * MIB)) as server:

@@ -71,6 +71,7 @@ def lines(source, *paths: str, **options) -> list[str]:
     return list(text_of(dump_entries(source, paths, DumpOptions(**options))))
 
 
+@pytest.mark.cases(14)
 @pytest.mark.parametrize("name", WITH_DUMP)
 def test_text_is_that_of_kafkas_tool(name):
     source, paths = files_of(golden_dir(name))

@@ -123,6 +123,7 @@ def test_a_scan_stands_in_for_a_transaction_index_that_lies(lie, txn):
     assert records_of(log.topic("txn").scan(isolation="read_committed").batches()) == committed_records("txn-0")
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("missing", ["index", "txnindex", "timeindex"])
 def test_an_import_keeps_aborted_records_hidden_whatever_sidecars_are_missing(missing, txn, tmp_path):
     for file in txn.glob(f"*.{missing}"):

@@ -298,6 +298,7 @@ def timestamp_queries() -> list[str]:
     return sorted(path.name.removesuffix(".queries.jsonl.xz") for path in GOLDEN.glob("*.queries.jsonl.xz"))
 
 
+@pytest.mark.cases(3)
 @pytest.mark.parametrize("name", timestamp_queries())
 def test_offsets_for_timestamps_are_those_of_kafka(name):
     topic, partition = topic_partition(name)

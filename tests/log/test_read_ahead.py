@@ -168,6 +168,7 @@ def cut_log(tmp_path_factory) -> LogDir:
     return log
 
 
+@pytest.mark.cases(4)
 @pytest.mark.parametrize("threads", [2, 5])
 @pytest.mark.parametrize("view", [None, "latest"])
 @pytest.mark.parametrize("topic", ["one", "three"])

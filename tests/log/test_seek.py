@@ -150,6 +150,7 @@ def places(storage: MadeUpPartition) -> list[int]:
     return sorted({*anywhere, *borders, *batches, storage.end - 1})
 
 
+@pytest.mark.cases(1)
 def test_an_offset_is_read_with_two_small_reads(storage, topic):
     both = ["offset", "timestamp"]
     assert sum(topic.snapshot.live.column("log_bytes").to_pylist()) > 99.9 * 2**30
@@ -177,6 +178,7 @@ def test_a_time_is_found_with_three_small_reads(storage, topic):
         assert max(storage.reads, default=0) <= SMALL_BYTES
 
 
+@pytest.mark.cases(1)
 def test_times_beyond_both_ends_open_no_segment_but_the_first(storage, topic):
     assert topic.offsets_for_times(START_MS + storage.end) == {0: None}
     assert storage.reads == []
@@ -184,6 +186,7 @@ def test_times_beyond_both_ends_open_no_segment_but_the_first(storage, topic):
     assert len(storage.reads) <= 3
 
 
+@pytest.mark.cases(1)
 def test_segments_meet(storage, topic):
     """What this test makes up is a log: no gap between one segment and the next."""
     rows = topic.snapshot.live.select(["base_offset", "next_offset"]).to_pylist()

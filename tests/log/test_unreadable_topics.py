@@ -225,6 +225,7 @@ def test_an_import_of_all_topics_does_the_readable_ones_and_then_raises(log, tmp
         log.import_kafka(str(tmp_path / "kafka"), "bad")
 
 
+@pytest.mark.cases(6)
 @pytest.mark.parametrize(
     "name", ["holes.0", "undecided.0", "captured.0", "captured_batch.x", "erasures", "partitions_added"]
 )

@@ -89,7 +89,7 @@ def removed_times(log: LogDir, before: set[str]) -> set[int]:
     return {row["removed_ms"] for row in rows if row["state"] == "removed" and row["path"] in before}
 
 
-@pytest.mark.cases(6)
+@pytest.mark.cases(4)
 @pytest.mark.parametrize("work", WORK)
 @pytest.mark.parametrize("ago_ms", [1000 * DAY_MS, -1000 * DAY_MS])
 def test_the_clock_that_a_job_plans_by_is_not_when_files_leave_the_log(orders, clock, work, ago_ms):

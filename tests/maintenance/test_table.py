@@ -288,6 +288,7 @@ def test_keys_that_were_erased_leave_a_table(log, uri, view):
     assert content(uri) == readable(log, view=view) and len(content(uri)) == 1
 
 
+@pytest.mark.cases(1)
 def test_an_archive_keeps_what_leaves_its_topic(orders, uri):
     update(orders, uri, archive=True)
     every = readable(orders)
@@ -303,6 +304,7 @@ def test_an_archive_keeps_what_leaves_its_topic(orders, uri):
     assert content(uri) == every and len(readable(orders)) == 2
 
 
+@pytest.mark.cases(1)
 def test_an_archive_asks_for_erased_keys_and_loses_them(orders, uri):
     append(orders, (b"a", b"2"))
     update(orders, uri, archive=True)
@@ -486,6 +488,7 @@ def test_a_table_that_others_bring_forward_all_the_time_is_an_error(orders, uri)
     assert content(uri) == readable(orders)[:-1]
 
 
+@pytest.mark.cases(1)
 def test_a_table_that_others_have_optimized_follows_on(orders, delta, view):
     for value in (b"1", b"2", b"3"):
         append(orders, (b"a", value), (b"d", value))
@@ -497,6 +500,7 @@ def test_a_table_that_others_have_optimized_follows_on(orders, delta, view):
     assert content(delta) == readable(orders, view=view)
 
 
+@pytest.mark.proof
 def test_a_table_is_opened_from_its_checkpoint(orders, delta):
     for number in range(11):
         append(orders, (b"d", b"%d" % number))

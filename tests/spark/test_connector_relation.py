@@ -113,6 +113,7 @@ def offsets_at(log: LogDir, hour: int) -> str:
     return json.dumps({"t": {str(partition): entry[0] for partition, entry in found.items()}})
 
 
+@pytest.mark.cases(4)
 @pytest.mark.parametrize(
     ("case", "start", "end", "expected"),
     [
@@ -145,6 +146,7 @@ def test_case_106_no_matched_offset_for_a_starting_timestamp(timed):
         values(timed, subscribe="t", startingOffsetsByTimestamp=given)
 
 
+@pytest.mark.cases(3)
 @pytest.mark.parametrize("strategy", [None, "error", "ERROR"])
 @pytest.mark.parametrize(
     ("case", "option"),
@@ -282,7 +284,7 @@ STARTS = {
 }
 
 
-@pytest.mark.cases(10)
+@pytest.mark.cases(5)
 @pytest.mark.parametrize("fail_on_data_loss", ["true", pytest.param("false", marks=pytest.mark.proof)])
 @pytest.mark.parametrize("start", STARTS)
 @pytest.mark.parametrize("strategy", STRATEGIES)

@@ -292,6 +292,7 @@ def test_a_record_of_schemas_that_is_nonsense_is_a_registry_error(record: tuple[
         RecordsRegistry([good, record])
 
 
+@pytest.mark.proof
 def test_the_http_library_is_imported_for_a_request_alone(tmp_path: Path) -> None:
     code = (
         "import sys; from spark_segments.values.typed import open_registry; "

@@ -52,6 +52,7 @@ CASES = [
 ]
 
 
+@pytest.mark.cases(3)
 @pytest.mark.parametrize(("text", "body", "expected"), CASES)
 def test_messages_of_any_syntax_are_read_whole(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], text: str, body: str, expected: dict[str, Any]

@@ -46,6 +46,7 @@ def test_a_writer_without_pause_waits_once_a_turn(log, time):
     assert time.waited == [BETWEEN_TURNS_SECONDS] * int(turns)
 
 
+@pytest.mark.proof
 def test_a_writer_that_pauses_by_itself_never_waits(log, time):
     log.create_topic("orders")
     append_every(log, time, BETWEEN_TURNS_SECONDS, 50)

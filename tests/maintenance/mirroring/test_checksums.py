@@ -74,6 +74,7 @@ def test_a_list_of_followers_that_were_mirrored_without_one_is_read_from_them(le
         mirror(follower, leader=leader, checksums=tmp_path / "late")
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("suffix", [".log", ".index", ".timeindex"])
 def test_a_flipped_byte_is_found(follower, listed, suffix):
     path = next(path for path in sorted(entries(listed)) if path.endswith(suffix) and entries(listed)[path][0])

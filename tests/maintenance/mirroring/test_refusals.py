@@ -60,6 +60,7 @@ REFUSED = {
 }
 
 
+@pytest.mark.cases(4)
 @pytest.mark.parametrize("work", REFUSED.values(), ids=REFUSED.keys())
 def test_a_follower_refuses_changes_before_anything_is_written(leader, follower, work):
     before, version = files(follower), follower.topic(TOPIC).snapshot.version

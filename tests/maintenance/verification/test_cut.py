@@ -96,6 +96,7 @@ def test_what_is_lost_is_named_and_taken_out_as_a_hole(log, how, row):
     assert verify(log, repair=True, cut=True).topics and len(log.topic("t").describe()["holes"]) == 1
 
 
+@pytest.mark.proof
 def test_of_a_missing_log_everything_is_lost(log):
     before = records(log)
     sealed(log).unlink()
@@ -118,6 +119,7 @@ def test_any_damage_leaves_every_other_batch(log, seed):
     assert verify(log, deep=True).ok
 
 
+@pytest.mark.proof
 def test_a_person_can_be_erased_once_the_damage_is_taken_out(log):
     damage(sealed(log), [(flipped, 3)])
     with pytest.raises(CorruptBatchError):

@@ -32,7 +32,7 @@ def test_a_fault_in_a_file_is_found_with_its_place(name, directory):
     assert tree(directory) == before
 
 
-@pytest.mark.cases(12)
+@pytest.mark.cases(4)
 @pytest.mark.parametrize("name", ROW_FAULTS)
 def test_a_row_that_lies_is_found(name, log, monkeypatch):
     topic, fault, deep = ROW_FAULTS[name]

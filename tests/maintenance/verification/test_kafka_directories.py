@@ -55,6 +55,7 @@ def _copy(directory: Path, name: str, copy: str) -> Place:
     return copy, None
 
 
+@pytest.mark.cases(5)
 @pytest.mark.parametrize("name", KAFKA_FAULTS)
 def test_a_fault_in_a_directory_of_kafka_is_found(name, tmp_path):
     fault, deep = KAFKA_FAULTS[name]

@@ -348,6 +348,7 @@ def test_case_69_subscribing_topics_from_topic_level_offsets(log):
     assert [row["topic"] for row in stream.start().run()] == ["t2"]
 
 
+@pytest.mark.cases(4)
 @pytest.mark.parametrize("strategy", [None, "error", "latest"])
 @pytest.mark.parametrize(
     "case",
