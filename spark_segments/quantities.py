@@ -28,6 +28,7 @@ _PARTS = re.compile(rf"(?:{_NUMBER}\s*[a-z]+\s*)+")
 _SIZE = re.compile(rf"({_NUMBER})\s*(?:([kmgtp])(i?b(?:ytes?)?)?|b(?:ytes?)?)?")
 _EPOCH = datetime.datetime.fromtimestamp(0, datetime.UTC)
 _DAYS_AWAY = {"yesterday": -1, "today": 0, "tomorrow": 1}
+_DAYS = ("thursday", "friday", "saturday", "sunday", "monday", "tuesday", "wednesday")  # 1970 began on a Thursday
 _DAY_MS = 86_400_000
 _LAST_MS = 253_402_300_799_999  # the end of the year 9999
 
@@ -102,10 +103,10 @@ def iso_ms(text: str) -> int:
 
 def moment_ms(given: Time, now_ms: int | None = None) -> int:
     """Milliseconds since 1970 of a time: a number or a text of such milliseconds, a datetime, an ISO date or time, now,
-    today, yesterday, tomorrow, `2 hours ago` or `in 3 days`.
+    today, yesterday, tomorrow, friday (the next one after today), `last friday`, `2 hours ago` or `in 3 days`.
 
-    Days begin in UTC, and a time without a zone is in UTC. `now_ms`: the time that `ago` and `in` count from, by
-    default this machine's clock.
+    Days begin at midnight in UTC, and a time without a zone is in UTC. `now_ms`: the time that is now, by default by
+    this machine's clock.
     """
     if isinstance(given, datetime.datetime):
         zoned = given if given.tzinfo is not None else given.replace(tzinfo=datetime.UTC)
@@ -118,6 +119,9 @@ def moment_ms(given: Time, now_ms: int | None = None) -> int:
         return now_ms
     if words in _DAYS_AWAY:
         return now_ms - now_ms % _DAY_MS + _DAYS_AWAY[words] * _DAY_MS
+    if (day := words.removeprefix("last ")) in _DAYS:
+        first = now_ms // _DAY_MS + (1 if day == words else -7)
+        return (first + (_DAYS.index(day) - first) % 7) * _DAY_MS
     if words.startswith("in "):
         return now_ms + _said_ms(words.removeprefix("in "))
     if words.endswith(" ago"):
@@ -125,7 +129,7 @@ def moment_ms(given: Time, now_ms: int | None = None) -> int:
     try:
         return iso_ms(given)
     except InvalidOptionError as error:
-        error.expected = f"{error.expected}, today, yesterday, 2 hours ago, in 3 days"
+        error.expected = f"{error.expected}, today, yesterday, friday, 2 hours ago, in 3 days"
         raise
 
 

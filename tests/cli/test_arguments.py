@@ -92,6 +92,11 @@ NOW = moment_ms("2026-03-01T10:30:00Z")
         ("3 weeks ago", "2026-02-08T10:30:00Z"),
         ("90 seconds ago", "2026-03-01T10:28:30Z"),
         ("1h30m ago", "2026-03-01T09:00:00Z"),
+        ("Friday", "2026-03-06T00:00:00Z"),
+        ("monday", "2026-03-02T00:00:00Z"),
+        ("sunday", "2026-03-08T00:00:00Z"),  # it is Sunday
+        ("last sunday", "2026-02-22T00:00:00Z"),
+        ("last saturday", "2026-02-28T00:00:00Z"),
     ],
 )
 def test_a_time_is_written_as_people_say_it(text, expected):
@@ -105,7 +110,8 @@ def test_an_iso_time_is_exact_to_the_millisecond(expected):
 
 
 @pytest.mark.parametrize(
-    "text", ["", "-", "--5", "²", "٣", "last tuesday", "2 months ago", "hours ago", "2 hours", "in 2 hours ago"]
+    "text",
+    ["", "-", "--5", "²", "٣", "next month", "last day", "2 months ago", "hours ago", "2 hours", "in 2 hours ago"],
 )
 def test_what_is_no_time_is_an_error(text):
     with pytest.raises(InvalidOptionError, match=r"Not a (time|duration)"):

@@ -71,6 +71,12 @@ def test_what_goes_by_a_time_is_said_of_every_job(tmp_path, capsys):
     with pytest.raises(SystemExit) as end:
         main(["maintain", log.uri, "--by", "in 1 hour"])
     assert end.value.code == 1 and "expected --dry-run" in capsys.readouterr().err
+    with pytest.raises(SystemExit) as end:
+        main(["maintain", log.uri, "--dry-run", "--by", "2026-01-31"])
+    assert end.value.code == 1
+    assert "expected a time to come" in (said := capsys.readouterr().err) and "2026-01-31 00:00:00Z" in said
+    main_of(["maintain", log.uri, "--dry-run", "--by", "2100-01-31T12:00+02:00"])
+    assert capsys.readouterr().err.startswith("by 2100-01-31 10:00:00Z, if nothing is appended:\n")
 
 
 def main_of(arguments: list[str]) -> None:

@@ -31,11 +31,11 @@ from spark_segments.cli.options import (
     option,
     with_options,
 )
-from spark_segments.cli.output import FAILED, Output, print_report
+from spark_segments.cli.output import FAILED, Output, print_report, print_summary
 from spark_segments.cli.records.value_text import FormatOptions
 from spark_segments.config import TopicConfig, parse_overrides, topic_config
 from spark_segments.errors import InvalidOptionError
-from spark_segments.quantities import moment_ms, plural, volume_bytes, wall_ms
+from spark_segments.quantities import moment, moment_ms, plural, volume_bytes, wall_ms
 
 if TYPE_CHECKING:
     from spark_segments.face.logdir import LogDir
@@ -285,7 +285,9 @@ def maintain(
     options: TakingOptions,
     table: str | None = option("Keep the table there in step; {topic} stands for the topic.", metavar="TABLE"),
     catalog: str | None = CATALOG,
-    by: str | None = option("With --dry-run: what the jobs do by this time, such as 'in 3 days'.", metavar="TIME"),
+    by: str | None = option(
+        "With --dry-run: what the jobs do by this time, such as friday or 'in 3 days'.", metavar="TIME"
+    ),
 ) -> None:
     """Runs all maintenance jobs in order: roll, retain, compact, vacuum.
 
@@ -305,7 +307,7 @@ def maintain(
     has the state of the log, as `segments describe --metrics` writes it.
 
     Example: segments maintain /data/log --master local[4]
-    Example: segments maintain /data/log --dry-run --by "in 3 days"
+    Example: segments maintain /data/log --dry-run --by friday
     """
     from spark_segments.face.in_order import jobs_in_order
     from spark_segments.log import LogDirectory
@@ -315,7 +317,12 @@ def maintain(
             raise InvalidOptionError(
                 "--by asks for a forecast", expected="--dry-run, and no --now-ms", found=f"--by {by}"
             )
-        options = dataclasses.replace(options, now_ms=moment_ms(by))
+        by_ms = moment_ms(by, wall_now_ms := wall_ms())
+        if by_ms < wall_now_ms:
+            expected = "a time to come, such as tomorrow, friday or 'in 3 days'"
+            raise InvalidOptionError("--by asks for a forecast", expected=expected, found=f"{by}, {moment(by_ms)}")
+        print_summary(f"by {moment(by_ms)}, if nothing is appended:")
+        options = dataclasses.replace(options, now_ms=by_ms)
     log = options.open()  # the jobs share it: each topic is opened once, and each job looks what came since
     *jobs, vacuum_job = jobs_in_order(table, catalog)
     now_ms = None if options.now_ms is None else min(options.now_ms, wall_ms())
