@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import shutil
 import tempfile
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,8 +15,10 @@ from hypothesis import strategies as st
 from spark_segments import LogDir, ProducerOptions
 from spark_segments.log import Scan
 from spark_segments.log.reading.plan import PARALLEL_TASKS, pack
+from spark_segments.maintenance import roll
 from spark_segments.storage import Storage
 from tests.examples import examples
+from tests.golden_files import GOLDEN
 from tests.opened import opened
 
 appends = st.lists(st.lists(st.integers(-1, 50), min_size=1, max_size=40), min_size=1, max_size=6)
@@ -34,6 +38,11 @@ class CountingStorage(Storage):
         if path.endswith(".log"):
             self.log_bytes += data.size
         return data
+
+
+def roll_closed(log: LogDir) -> None:
+    """Rolls all that is there, as a day later."""
+    roll(log, now_ms=log.storage.now_ms() + 86_400_000 * 30)
 
 
 def written(uri: str, batches: list[list[int]], batch_bytes: int) -> tuple[LogDir, list[int]]:
@@ -81,6 +90,60 @@ def test_ranges_put_together_read_each_record_once(batches, batch_bytes, start, 
         assert offsets == list(range(start, min(start + count, len(timestamps))))
 
 
+@examples(40)
+@given(batches=appends, batch_bytes=st.integers(70, 400), first=st.integers(-2, 52), end=st.integers(-2, 52))
+def test_a_condition_on_times_reads_all_records_for_which_it_holds(batches, batch_bytes, first, end):
+    with tempfile.TemporaryDirectory() as directory:
+        log, timestamps = written(directory + "/log", batches, batch_bytes)
+        time = pa.compute.field("timestamp")
+        start, stop = (pa.scalar(ms * 1000 + 500, pa.timestamp("us", "UTC")) for ms in (first, end))
+        for _ in range(2):
+            found = log.topic("t").scan().where((time >= start) & (time < stop)).to_table()
+            wanted = [number for number, ms in enumerate(timestamps) if first < ms <= end]
+            assert set(wanted) <= set(found.column("offset").to_pylist())
+            roll_closed(log)
+
+
+@pytest.mark.rule("R11")
+def test_a_condition_on_times_ends_where_all_later_files_are_younger(tmp_path):
+    log, _ = written(str(tmp_path / "log"), [[5, 3, 4], [9, 1], [20, 12], [14, 30]], 70)
+    ends = {}
+    for end in (1, 5, 12, 13, 31):
+        before = pa.compute.field("timestamp") < pa.scalar(end * 1000, pa.timestamp("us", "UTC"))
+        ends[end] = log.topic("t").scan().where(before).offsets[0][1]
+    assert ends == {1: 0, 5: 5, 12: 5, 13: 7, 31: 9}
+
+
+@pytest.mark.rule("M33", "R11")
+def test_partitions_and_offsets_of_appended_records_come_from_the_manifest(tmp_path):
+    log, _ = written(str(tmp_path / "log"), [[1] * 30, [2] * 40, [3] * 5], 300)
+    log.topic("t").delete_records({0: 7})
+    whole = log.topic("t").scan().to_table()
+    roll_closed(log)
+    storage = CountingStorage(log.uri)
+    scan = opened(storage).topic("t").scan(columns=["offset", "topic", "partition"])
+    storage.log_bytes = 0
+    for threads in (1, 2):
+        assert scan.to_reader(threads).read_all() == whole.select(["offset", "topic", "partition"])
+    assert sum(batch.num_rows for part in scan.parts(100) for batch in Scan.read(storage, [part])) == 68
+    assert storage.log_bytes == 0
+    assert scan.select(["offset", "timestamp"]).to_table().num_rows == 68
+    assert storage.log_bytes > 0
+
+
+@pytest.mark.rule("M33")
+def test_rows_of_kafkas_files_say_no_least_timestamp(tmp_path):
+    log = LogDir.create(str(tmp_path / "log"))
+    (tmp_path / "kafka").mkdir()
+    shutil.copytree(GOLDEN / "txn-0", tmp_path / "kafka" / "txn-0")
+    log.import_kafka(str(tmp_path / "kafka"))
+    roll_closed(log)
+    snapshot = log.topic("txn").snapshot
+    assert set(snapshot.live.column("min_timestamp_ms").to_pylist()) == {None}
+    scan = log.topic("txn").scan()
+    assert scan.select(["offset"]).to_table() == scan.to_table().select(["offset"])
+
+
 def test_the_end_of_a_large_partition_is_read_without_its_beginning(tmp_path):
     log = LogDir.create(str(tmp_path / "log"))
     log.create_topic("t", config={"segment.bytes": str(64 << 20), "compression.type": "uncompressed"})
@@ -103,7 +166,7 @@ def test_one_large_segment_is_read_by_many_tasks_each_its_share(tmp_path):
     value = pa.array([np.random.default_rng(1).bytes(1024)] * 60_000, pa.binary())
     log.topic("t").append(pa.table({"value": value}))
     ((_, end),) = log.topic("t").offsets().values()
-    parts = list(log.topic("t").scan(columns=["offset"]).parts(8 << 20))
+    parts = list(log.topic("t").scan(columns=["offset", "timestamp"]).parts(8 << 20))
     assert len({part.segment.path for part in parts}) == 1
     assert [len(task) for task in pack(parts, 8 << 20)] == [1] * 8
     offsets: list[int] = []

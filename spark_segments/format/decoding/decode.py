@@ -14,13 +14,15 @@ import pyarrow as pa
 
 from spark_segments.errors import InvalidOptionError
 from spark_segments.format.decoding.batch_groups import WantedRecords, batch_groups, offsets_of_headers
-from spark_segments.format.decoding.columns import DecodedColumns, record_batches
+from spark_segments.format.decoding.columns import MOST_ROWS, DecodedColumns, record_batches
 from spark_segments.format.decoding.fields import POSITION
 from spark_segments.format.decoding.outcomes import corrupt
 from spark_segments.format.layout import RECORD_SCHEMA
 from spark_segments.format.window import Window
 
-_OF_BATCHES = frozenset(("topic", "partition", "offset"))
+OF_BATCHES = frozenset(("topic", "partition", "offset"))
+"""The columns that come from the headers of batches."""
+
 _SMALLEST, _LARGEST = -(2**63), 2**63 - 1
 
 
@@ -65,7 +67,7 @@ def decode_batches(
     )
     if (window.batches.magic < 2).any():
         raise ValueError("messages of magic 0 and 1 are decoded once they are batches of magic 2")
-    if not wanted.columns - _OF_BATCHES and (offsets := offsets_of_headers(window, exclude, wanted)) is not None:
+    if not wanted.columns - OF_BATCHES and (offsets := offsets_of_headers(window, exclude, wanted)) is not None:
         for rows in offsets:
             yield from record_batches(wanted, len(rows), {"offset": pa.array(rows)}, {"partition": partition})
         return
@@ -82,6 +84,18 @@ def decode_batches(
         if group.is_last:
             yield from filling.record_batches()
             filling = None
+
+
+def batches_of_offsets(
+    start_offset: int, end_offset: int, *, topic: str, partition: int, columns: Sequence[str]
+) -> Iterator[pa.RecordBatch]:
+    """As `decode_batches`, of offsets that all have a record. `columns`: of OF_BATCHES."""
+    names = frozenset(columns)
+    wanted = WantedRecords(_schema(tuple(columns), False), names, topic, start_offset, end_offset, False, 0)
+    for first in range(start_offset, end_offset, MOST_ROWS):
+        end = min(first + MOST_ROWS, end_offset)
+        offsets = {"offset": pa.array(np.arange(first, end))} if "offset" in names else {}
+        yield from record_batches(wanted, end - first, offsets, {"partition": partition})
 
 
 def record_schema(columns: Sequence[str], *, view_values: bool) -> pa.Schema:

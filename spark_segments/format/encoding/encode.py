@@ -43,6 +43,7 @@ class Encoded:
     buffer: pa.Buffer
     batches: BatchTable
     tombstones: int  # records without a value
+    min_timestamps: np.ndarray  # int64[n]: the least timestamp of each batch
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,14 +107,15 @@ def encode_runs(
     table = np.concatenate([_NO_BATCHES, *tables])
     batches = encoder.batch_table(table)
     if count == 1:
-        return [Encoded(buffer, batches, int(tombstones[0]))]
+        return [Encoded(buffer, batches, int(tombstones[0]), table[:, fields.MIN_TIMESTAMP])]
     cuts = np.searchsorted(table[:, fields.FIRST], runs.starts).tolist()
     positions = [*batches.byte_position.tolist(), buffer.size]
     encoded = []
     for run, (start, end) in enumerate(itertools.pairwise(cuts)):
         own = batches.take(slice(start, end))
         own.byte_position[:] -= positions[start]
-        encoded.append(Encoded(buffer[positions[start] : positions[end]], own, int(tombstones[run])))
+        content, least = buffer[positions[start] : positions[end]], table[start:end, fields.MIN_TIMESTAMP]
+        encoded.append(Encoded(content, own, int(tombstones[run]), least))
     return encoded
 
 

@@ -1,8 +1,8 @@
 """The fields of a batch that was written, and why a kernel ends early: numbers shared by kernels and their callers."""
 
 # Columns of the table that kernels fill, one row a batch. FIRST is the number of its first record, OFFSET its offset.
-POSITION, SIZE, FIRST, OFFSET, COUNT, BASE_TIMESTAMP, MAX_TIMESTAMP, ATTRIBUTES, CRC = range(9)
-TABLE_COLUMNS = 9
+POSITION, SIZE, FIRST, OFFSET, COUNT, BASE_TIMESTAMP, MAX_TIMESTAMP, MIN_TIMESTAMP, ATTRIBUTES, CRC = range(10)
+TABLE_COLUMNS = 10
 
 # The reason why a kernel call ended early.
 NOTHING = 0

@@ -180,6 +180,7 @@ def write_batches(task, number: i64, out: cython.uchar[::1], position: i64, tabl
     end: i64
     base_timestamp: i64
     max_timestamp: i64
+    min_timestamp: i64
     created: i64
     offset_delta: i64
     timestamp_delta: i64
@@ -199,6 +200,7 @@ def write_batches(task, number: i64, out: cython.uchar[::1], position: i64, tabl
             at = batch + BATCH_OVERHEAD
             base_timestamp = NO_TIMESTAMP
             max_timestamp = NO_TIMESTAMP
+            min_timestamp = NO_TIMESTAMP
             while number < run_ends[run]:
                 row = number
                 if not all_rows:
@@ -217,6 +219,7 @@ def write_batches(task, number: i64, out: cython.uchar[::1], position: i64, tabl
                     break
                 if number == first:
                     base_timestamp = created
+                    min_timestamp = created
                 offset_delta = number - first
                 timestamp_delta = 0 if appended else created - base_timestamp
                 key_bytes = _length(keys, row)
@@ -261,12 +264,14 @@ def write_batches(task, number: i64, out: cython.uchar[::1], position: i64, tabl
                     at = _write_field(at, names, header, _length(names, header))
                     at = _write_field(at, contents, header, _length(contents, header))
                 max_timestamp = max(max_timestamp, created)
+                min_timestamp = min(min_timestamp, created)
                 number += 1
             if problem != NOTHING:
                 number = first
                 break
             if appended:
                 base_timestamp = max_timestamp
+                min_timestamp = max_timestamp
             table[batches, POSITION] = batch - begin
             table[batches, SIZE] = at - batch
             table[batches, FIRST] = first
@@ -274,6 +279,7 @@ def write_batches(task, number: i64, out: cython.uchar[::1], position: i64, tabl
             table[batches, COUNT] = number - first
             table[batches, BASE_TIMESTAMP] = base_timestamp
             table[batches, MAX_TIMESTAMP] = max_timestamp
+            table[batches, MIN_TIMESTAMP] = min_timestamp
             table[batches, ATTRIBUTES] = attributes
             if not is_compressed:
                 _seal_batch(begin, table, batches, leader_epoch)

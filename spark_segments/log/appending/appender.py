@@ -51,7 +51,8 @@ class WaitingRun:
         """Writes the batches as a run of an object."""
         writer.begin(partition, created_ms)
         for encoded in self.parts:
-            writer.append(np.frombuffer(encoded.buffer, np.uint8), encoded.batches)
+            data, least = np.frombuffer(encoded.buffer, np.uint8), int(encoded.min_timestamps.min())
+            writer.append(data, encoded.batches, least)
             writer.add_tombstones(encoded.tombstones)
 
 

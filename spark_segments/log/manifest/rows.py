@@ -54,6 +54,7 @@ SEGMENT_SCHEMA = pa.schema(
         pa.field("removed_ms", pa.int64()),
         pa.field("position", pa.int64()),
         pa.field("index_position", pa.int64()),
+        pa.field("min_timestamp_ms", pa.int64()),
     ]
 )
 
@@ -85,6 +86,9 @@ class Segment:
     `index_position` None. A shared object holds the runs of many rows: the row's batches lie at [byte_position,
     +log_bytes), its .index entries at [index_position, +index_bytes), and its .timeindex entries right after these.
     Such a row has no .txnindex.
+
+    `min_timestamp_ms`: no record of the file has a timestamp below it, none is a control record, and all are in the
+    row; None where that is not known.
     """
 
     topic_id: str
@@ -109,6 +113,7 @@ class Segment:
     removed_ms: int | None = None
     byte_position: int = 0
     index_position: int | None = None
+    min_timestamp_ms: int | None = None
 
     CHUNK: ClassVar = "chunk"
     """The state of a segment's file that a writer has appended since the last roll: part of the active segment."""
@@ -146,6 +151,11 @@ class Segment:
     def identity(self) -> tuple[str, int, int]:
         """(path, partition, byte_position), which no two rows of the manifest share."""
         return self.path, self.partition, self.byte_position
+
+    @property
+    def is_full(self) -> bool:
+        """Whether each of its offsets is known to have a record that is no control record."""
+        return self.min_timestamp_ms is not None and self.records == self.next_offset - self.base_offset
 
     @property
     def offset_shift(self) -> int:

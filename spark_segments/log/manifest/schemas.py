@@ -25,8 +25,9 @@ SCHEMAS = {
 }
 
 # In the order of existing tables: columns that were added later are behind the others.
-_FIELDS = [*TOPIC_SCHEMA][:2] + [*SEGMENT_SCHEMA][:-2] + [*PARTITION_SCHEMA, *SEGMENT_SCHEMA, *TOPIC_SCHEMA]
-_BY_NAME = {field.name: field for field in [*_FIELDS, *TRANSACTION_SCHEMA]}
+_FIELDS = [*TOPIC_SCHEMA][:2] + [*SEGMENT_SCHEMA][:-3] + [*PARTITION_SCHEMA, *[*SEGMENT_SCHEMA][:-1], *TOPIC_SCHEMA]
+_ADDED = SEGMENT_SCHEMA.field("min_timestamp_ms")  # files of rows that 0.3.0 wrote do not have it
+_BY_NAME = {field.name: field for field in [*_FIELDS, *TRANSACTION_SCHEMA, _ADDED]}
 
 TABLE_SCHEMA = pa.schema([pa.field(KIND, pa.string()), *_BY_NAME.values()])
 """The columns of the whole Delta table. A file holds the columns of its kind only; the others read as null."""
@@ -40,6 +41,8 @@ def rows_in_file(rows: pa.Table, kind: str) -> pa.Table:
     """
     _check_version(rows, kind)
     schema = SCHEMAS[kind]
+    if kind == SEGMENT_KIND and _ADDED.name not in rows.column_names:
+        rows = rows.append_column(_ADDED, pa.nulls(rows.num_rows, _ADDED.type))
     rows = rows if rows.schema.equals(schema) else rows.select(schema.names).cast(schema)
     if kind == SEGMENT_KIND:
         _check_states(rows)

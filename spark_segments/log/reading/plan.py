@@ -14,6 +14,7 @@ import pyarrow as pa
 from spark_segments.config import READ_COMMITTED, READ_UNCOMMITTED, check_isolation_level
 from spark_segments.errors import InvalidOptionError, LogDirError
 from spark_segments.execution import in_bins
+from spark_segments.format.decoding.decode import OF_BATCHES
 from spark_segments.format.layout import RECORD_SCHEMA
 from spark_segments.format.sidecars.index import position_for_offset
 from spark_segments.log.manifest.rows import Segment
@@ -110,6 +111,11 @@ class Part:
         return self.segment.partition
 
     @property
+    def is_known(self) -> bool:
+        """Whether the row says all that is wanted of the records: no file is read."""
+        return self.segment.is_full and not self.transactions and OF_BATCHES.issuperset(self.selection.columns)
+
+    @property
     def cost_bytes(self) -> int:
         """The cost of the read as that of reading so many bytes."""
         return self.size_bytes + (RUN_COST_BYTES if self.segment.is_shared else OPEN_COST_BYTES)
@@ -150,7 +156,10 @@ class Part:
                     continue
                 live = narrowed.live_table(partition)
                 transactions = transaction_indexes(live, snapshot.stand_ins.aborted) if without_aborted else []
-                for segment in _overlapping(live, start, end):
+                segments = _overlapping(live, start, end)
+                if not transactions and OF_BATCHES.issuperset(selection.columns):
+                    segments = _joined(segments)
+                for segment in segments:
                     whole = Part(
                         snapshot.topic,
                         segment,
@@ -188,7 +197,7 @@ def cut(whole: Part, max_bytes: int | None, indexes: Mapping[str, tuple[np.ndarr
     `indexes`: by the path of the .log, offset indexes in memory that stand in for missing files.
     """
     size_bytes = whole.size_bytes
-    if max_bytes is None or size_bytes <= max_bytes * 1.1:
+    if max_bytes is None or size_bytes <= max_bytes * 1.1 or whole.is_known:
         return [_begin(whole, indexes)]
     if size_bytes > MOST_SEGMENT_BYTES:
         raise LogDirError(
@@ -250,6 +259,21 @@ def _begin(part: Part, indexes: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> 
     by_offset = position_for_offset(index, relative_offset)
     entry = int(np.searchsorted(index[1], part.start_position, side="right")) - 1
     return replace(part, look_up=LookUp(max(by_offset, int(index[1][entry]) if entry >= 0 else 0)))
+
+
+def _joined(segments: Iterable[Segment]) -> Iterator[Segment]:
+    """The segments; neighbours that are full are one, of no bytes."""
+    joined: Segment | None = None
+    for segment in segments:
+        if joined is not None and joined.is_full and segment.is_full:
+            records = joined.records + segment.records
+            joined = replace(joined, next_offset=segment.next_offset, records=records, log_bytes=0)
+            continue
+        if joined is not None:
+            yield joined
+        joined = segment
+    if joined is not None:
+        yield joined
 
 
 def _overlapping(table: pa.Table, start_offset: int, end_offset: int) -> Iterator[Segment]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
@@ -68,8 +69,8 @@ def offsets_of_condition(
     def none_below(name: str, number: int) -> bool:
         return not can_hold(pc.field(name) < value(name, number))
 
-    def none_from(number: int) -> bool:
-        return not can_hold(pc.field("offset") >= value("offset", number))
+    def none_from(name: str, number: int) -> bool:
+        return not can_hold(pc.field(name) >= value(name, number))
 
     ranges = {
         number: bounds
@@ -80,7 +81,7 @@ def offsets_of_condition(
         return {}
     least, most = min(start for start, _ in ranges.values()), max(end for _, end in ranges.values())
     first = _last_where(partial(none_below, "offset"), least, most)
-    end = most if is_view else _first_where(none_from, first, most)
+    end = most if is_view else _first_where(partial(none_from, "offset"), first, most)
     ranges = {number: (max(start, first), min(stop, end)) for number, (start, stop) in ranges.items()}
     earliest_us = _last_where(partial(none_below, "timestamp"), _EARLIEST_US, _LATEST_US)
     if earliest_us > _EARLIEST_US:
@@ -90,7 +91,19 @@ def offsets_of_condition(
             for number, (start, end) in ranges.items()
             if (found := late[number]) is not None
         }
+    latest_us = _LATEST_US if is_view else _first_where(partial(none_from, "timestamp"), earliest_us, _LATEST_US)
+    if latest_us < _LATEST_US:
+        snapshot = snapshot.narrowed(ranges)
+        ends = {number: _end_of_time(snapshot.live_table(number), latest_us) for number in ranges}
+        ranges = {number: (start, min(end, ends[number])) for number, (start, end) in ranges.items()}
     return ranges
+
+
+def _end_of_time(live: pa.Table, latest_us: int) -> int:
+    """The offset from which on the rows of a partition say that no record is earlier than a time."""
+    least_ms = live.column("min_timestamp_ms").fill_null(_EARLIEST_US).to_numpy()
+    early = np.flatnonzero(least_ms < -(-latest_us // 1000))
+    return int(live.column("next_offset")[early[-1]].as_py()) if len(early) else 0
 
 
 def _last_where(holds: Callable[[int], bool], low: int, high: int) -> int:

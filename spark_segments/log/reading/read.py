@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from spark_segments.errors import RESTORE
-from spark_segments.format.decoding.decode import decode_batches
+from spark_segments.format.decoding.decode import batches_of_offsets, decode_batches
 from spark_segments.format.walk import BORDER_BYTES, WINDOW_BYTES
 from spark_segments.log.reading.isolation import load_aborted
 from spark_segments.log.reading.plan import Part, Selection, cut
@@ -42,6 +42,10 @@ def read_part(storage: Storage, part: Part) -> Iterator[pa.RecordBatch]:
     segment, selection = part.segment, part.selection
     start_offset, end_offset = max(part.start_offset, segment.base_offset), min(part.end_offset, segment.next_offset)
     if start_offset >= end_offset:
+        return
+    if part.is_known:
+        names, partition = selection.columns, segment.partition
+        yield from batches_of_offsets(start_offset, end_offset, topic=part.topic, partition=partition, columns=names)
         return
     aborted = load_aborted(storage, part.transactions, start_offset, end_offset) if part.transactions else None
     look_up, window_bytes = _begin(storage, part, start_offset)
@@ -133,7 +137,7 @@ def _cut_ahead(
 
 
 def _cut_up(storage: Storage, indexes: Indexes, whole: Part | ViewPart) -> Sequence[Part | ViewPart]:
-    if not isinstance(whole, Part):
+    if not isinstance(whole, Part) or whole.is_known:
         return [whole]
     if whole.size_bytes <= PIECE_BYTES or whole.look_up.byte_position or whole.segment.path in indexes:
         return cut(whole, PIECE_BYTES if whole.segment.path in indexes else None, indexes)

@@ -120,7 +120,7 @@ class _Copies:
             past_end = len(window.batches) and int(window.batches.base_offset[-1]) + source.offset_shift >= end
             for piece in trimmed(window.between(start, end), start):
                 data, batches = rebased(piece, self.leader_epochs)
-                writer.append(data, batches)
+                writer.append(data, batches, source.min_timestamp_ms)
                 if with_tombstones:
                     writer.add_tombstones(count_tombstones(pa.py_buffer(data), batches))
                 records += int(batches.count.sum())

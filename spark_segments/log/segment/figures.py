@@ -30,13 +30,16 @@ class SegmentFigures:
     max_timestamp_ms: int = -1
     offset_of_max_timestamp: int = -1
     delete_horizon_ms: int | None = None
+    min_timestamp_ms: int | None = None
 
-    def add(self, batches: BatchTable, records: int | None = None) -> None:
+    def add(self, batches: BatchTable, records: int | None = None, min_timestamp_ms: int | None = None) -> None:
         """Adds batches (one at least) behind those before; their positions are ignored. `records`: how many they hold,
-        where their headers do not say.
+        where their headers do not say. `min_timestamp_ms`: as in `Segment`.
         """
         if not self.batches:
             self.first_batch_max_timestamp_ms = int(batches.max_timestamp[0])
+            self.min_timestamp_ms = min_timestamp_ms
+        self.min_timestamp_ms = least_timestamp([self.min_timestamp_ms, min_timestamp_ms])
         self.next_offset = int(batches.last_offset[-1]) + 1
         self.log_bytes += int(batches.size.sum())
         self.records += int(batches.count.sum(dtype=np.int64)) if records is None else records
@@ -64,11 +67,11 @@ class SegmentBuilder:
             base_offset, interval_bytes=limits.index_interval_bytes, index_bytes=limits.segment_index_bytes
         )
 
-    def add(self, batches: BatchTable) -> None:
+    def add(self, batches: BatchTable, min_timestamp_ms: int | None = None) -> None:
         """Adds batches (one at least) behind those before; their positions are ignored."""
         positions = self.figures.log_bytes + np.cumsum(batches.size) - batches.size
         self._index.add(dataclasses.replace(batches, byte_position=positions))
-        self.figures.add(batches)
+        self.figures.add(batches, min_timestamp_ms=min_timestamp_ms)
 
     def finish(self) -> tuple[bytes, bytes]:
         """(.index, .timeindex) of all batches."""
@@ -111,6 +114,12 @@ def figures_of_runs(
                 figures.delete_horizon_ms = _earliest_horizon(batches.take(slice(start, end)))
         figures_of_run.append(figures)
     return figures_of_run, indexes
+
+
+def least_timestamp(values: Sequence[int | None]) -> int | None:
+    """The `min_timestamp_ms` of a segment whose parts have these."""
+    known = [value for value in values if value is not None]
+    return min(known) if known and len(known) == len(values) else None
 
 
 def _earliest_horizon(batches: BatchTable) -> int | None:

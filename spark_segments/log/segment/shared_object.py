@@ -28,7 +28,7 @@ from spark_segments.format.shared_object import (
 )
 from spark_segments.format.sidecars.txn_index import AbortedTransactions
 from spark_segments.log.manifest.rows import Segment, shared_directory
-from spark_segments.log.segment.figures import figures_of_runs
+from spark_segments.log.segment.figures import figures_of_runs, least_timestamp
 from spark_segments.storage import Storage, WriteStream
 from spark_segments.storage.fetch import read_file
 
@@ -42,6 +42,7 @@ class _Run:
     created_ms: int
     tombstones: int = 0
     batches: list[BatchTable] = field(default_factory=list)
+    min_timestamps: list[int | None] = field(default_factory=list)
 
 
 class SharedObjectWriter:
@@ -80,12 +81,13 @@ class SharedObjectWriter:
             self._stream = self._storage.stream(self._path, unique=True)
         self._runs.append(_Run(partition, self.log_bytes, created_ms))
 
-    def append(self, data: pa.Buffer | np.ndarray, batches: BatchTable) -> None:
-        """Appends whole batches to the run. `data` holds exactly their bytes; positions in `batches` are ignored."""
+    def append(self, data: pa.Buffer | np.ndarray, batches: BatchTable, min_timestamp_ms: int | None = None) -> None:
+        """As `SegmentWriter.append`, to the run."""
         if len(batches):
             assert self._stream is not None, "a run was begun"
             self._stream.write(data)
             self._runs[-1].batches.append(batches)
+            self._runs[-1].min_timestamps.append(min_timestamp_ms)
 
     def add_tombstones(self, count: int) -> None:
         """Counts `count` of the run's records as tombstones (null values)."""
@@ -104,6 +106,7 @@ class SharedObjectWriter:
         rows = []
         for run, run_figures, (index, time_index) in zip(self._runs, figures, indexes, strict=True):
             run_figures.tombstones = run.tombstones
+            run_figures.min_timestamp_ms = least_timestamp(run.min_timestamps)
             rows.append(
                 run_figures.row(
                     topic_id=self._topic_id,

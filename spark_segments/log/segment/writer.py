@@ -90,11 +90,13 @@ class SegmentWriter:
         if len(aborted):
             self._aborted.append(aborted)
 
-    def append(self, data: pa.Buffer | np.ndarray, batches: BatchTable) -> None:
-        """Appends whole batches. `data` holds exactly their bytes, in order; positions in `batches` are ignored."""
+    def append(self, data: pa.Buffer | np.ndarray, batches: BatchTable, min_timestamp_ms: int | None = None) -> None:
+        """Appends whole batches. `data` holds exactly their bytes, in order; positions in `batches` are ignored.
+        `min_timestamp_ms`: as in `Segment`.
+        """
         if len(batches):
             self._log.write(data)
-            self._built.add(batches)
+            self._built.add(batches, min_timestamp_ms)
 
     def close(self, *, topic_id: str, created_ms: int, state: str = Segment.CHUNK) -> Segment:
         """Finishes the files and returns their row, at the offsets in the file's bytes."""
@@ -190,7 +192,7 @@ class ChunkWriter:
                 continue
             piece = batches.take(slice(start, start + fitting))
             data, moved = _rebased(encoded.buffer, piece, shift)
-            self._writer.append(data, moved)
+            self._writer.append(data, moved, int(encoded.min_timestamps[start : start + fitting].min()))
             if encoded.tombstones:
                 whole = len(piece) == len(batches)
                 count = encoded.tombstones if whole else count_tombstones(encoded.buffer, piece)

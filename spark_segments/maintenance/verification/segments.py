@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from spark_segments.config import SegmentLimits
+from spark_segments.config.values import LONG_MAX
 from spark_segments.errors import CorruptBatchError, SegmentsError
 from spark_segments.format.batches import BatchTable
 from spark_segments.format.decoding.decode import decode_batches
@@ -107,6 +108,7 @@ class _SegmentLook:
         self._start_offset = segment.file_base_offset if task.by_kafka else segment.name_offset
         self._examination = Examination.of(storage, segment, self._start_offset)
         self._seen = self._examination.figures
+        self._least_ms, self._has_control = LONG_MAX, False  # the least timestamp
         self._last_record_offset = segment.name_offset - 1
         self._without_epoch = True
         self._events: list[TransactionEvents] = []
@@ -202,6 +204,7 @@ class _SegmentLook:
 
     def _add(self, window: Window, indexes: IndexLook) -> None:
         batches = window.batches
+        self._has_control |= bool(batches.is_control.any())
         self._end_loss(int(batches.base_offset[0]) + self._segment.offset_shift)
         self._check_range(batches)
         tombstones, records = self._check_records(window)
@@ -299,7 +302,7 @@ class _SegmentLook:
                     expected=f"an offset above {offset[first - 1] if first else last_offset}",
                     found=int(offset[first]),
                 )
-            last_offset = int(offset[-1])
+            last_offset, self._least_ms = int(offset[-1]), min(self._least_ms, int(timestamp_us.min()) // 1000)
             begins = np.flatnonzero(np.diff(of_batch, prepend=-1))
             largest_ms = np.maximum.reduceat(timestamp_us, begins) // 1000
             largest[of_batch[begins]] = np.maximum(largest[of_batch[begins]], largest_ms)
@@ -342,6 +345,11 @@ class _SegmentLook:
                 self._findings.add(
                     f"The row does not say the {meaning} of its file", rule="M16", expected=true, found=said
                 )
+        least_ms = segment.min_timestamp_ms
+        if least_ms is not None and (self._least_ms < least_ms or self._has_control):
+            found = "a control record" if self._has_control else self._least_ms
+            message, expected = "The row does not say the least timestamp of its file", f"at most {least_ms}"
+            self._findings.add(message, rule="M16", expected=expected, found=found)
         if segment.state == Segment.CHUNK and segment.file_base_offset == segment.name_offset and seen.batches:
             end = seen.next_offset + segment.offset_shift
             if end > segment.next_offset or (end < segment.next_offset and not self._task.may_end_early):

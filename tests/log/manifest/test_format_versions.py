@@ -16,6 +16,7 @@ SEGMENT_COLUMNS = (
     *("log_bytes", "index_bytes", "time_index_bytes", "txn_index_bytes", "records", "batches"),
     *("first_batch_max_timestamp_ms", "max_timestamp_ms", "offset_of_max_timestamp", "tombstones"),
     *("delete_horizon_ms", "created_ms", "state", "removed_ms", "position", "index_position"),
+    "min_timestamp_ms",
 )
 
 SHARED = {"path": f"orders-shared/{0:020d}.5e0c.log", "index_position": 5000}

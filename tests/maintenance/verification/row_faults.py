@@ -39,6 +39,12 @@ figure("first_batch_max_timestamp_ms", -1)
 figure("tombstones", 1)
 
 
+@row_fault("a least timestamp that is not the least", deep=True)
+def _(live, partitions):
+    change(live, 1, min_timestamp_ms=live[1].max_timestamp_ms + 1)
+    return live[1].path, 0
+
+
 @row_fault("a delete horizon that no batch has", deep=True)
 def _(live, partitions):
     change(live, 0, delete_horizon_ms=NOW_MS)
