@@ -48,7 +48,8 @@ settings.load_profile("gate")
 @pytest.hookimpl(tryfirst=True)  # pytest-xdist reads the groups in this hook
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Marks tests `spark` that use its fixture or have it for a parameter, and `proof` that read a large directory or
-    are more than the `cases` of their mark: those stay that lie evenly among all.
+    are more than the `cases` of their mark: those stay that lie evenly from the first to the last, which differ in all
+    parameters.
 
     Tests that share what a module makes once, or the browser, run in one process of pytest-xdist: each process would
     make its own.
@@ -71,8 +72,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.xdist_group(shared))
     for function in functions.values():
         (most,) = function[0].get_closest_marker("cases").args
+        stay = {number * (len(function) - 1) // max(most - 1, 1) for number in range(most)}
         for number, item in enumerate(function):
-            if number * most // len(function) == (number - 1) * most // len(function):
+            if number not in stay:
                 item.add_marker("proof")
 
 

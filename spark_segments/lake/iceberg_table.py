@@ -185,7 +185,7 @@ class IcebergTable:
             snapshot = parent
 
     def _parent(self, snapshot: Snapshot) -> Snapshot | None:
-        """The snapshot before another one, expired or not. None for a table's first snapshot, and where nobody knows."""
+        """The snapshot before another one, expired or not. None for the first snapshot, and where nobody knows."""
         parent = self._table.snapshot_by_id(snapshot.parent_snapshot_id or -1)
         if parent is None and snapshot.sequence_number != 1:
             made = self._of_earlier_metadata.get(snapshot.snapshot_id, snapshot)

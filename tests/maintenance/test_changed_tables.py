@@ -41,7 +41,7 @@ def rows(orders, kind):
     return readable(orders, view=kind.get("view"))
 
 
-@pytest.mark.cases(1)
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("version", [0, 1, 3])
 def test_a_restored_table_gets_what_came_after_its_version(orders, uri, kind, version):
     followed(orders, uri, kind)
@@ -62,7 +62,7 @@ def test_a_restored_table_follows_without_new_records(orders, uri, kind):
     assert content(uri) == rows(orders, kind)
 
 
-@pytest.mark.cases(1)
+@pytest.mark.cases(2)
 def test_restores_of_restores_among_harmless_commits(orders, uri, kind):
     followed(orders, uri, kind)
     DeltaTable(uri).optimize.compact()
@@ -154,7 +154,7 @@ def test_a_change_while_a_table_is_updated_stops_it(orders, uri, kind):
     assert "DELETE of version" in failure(orders, uri, progress=progress)
 
 
-@pytest.mark.cases(1)
+@pytest.mark.cases(2)
 def test_a_restore_while_a_table_is_updated_is_followed(orders, uri, kind):
     followed(orders, uri, kind)
     append(orders, (b"z", b"9"))
