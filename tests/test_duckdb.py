@@ -20,6 +20,7 @@ from spark_segments.cli import main
 from spark_segments.duckdb import TopicDatabase
 from spark_segments.errors import CorruptBatchError, InvalidOptionError, QueryError, SegmentsError
 from spark_segments.log.reading.scan import Scan
+from tests.golden_files import GOLDEN
 from tests.log.played_log import Play
 from tests.opened import opened
 
@@ -64,6 +65,12 @@ def test_a_statement_opens_the_topics_that_it_names_once(log):
             database.sql("SELECT count(*) FROM orders").to_table()
         database.sql("SELECT 1").to_table()
     assert play.opened == []
+
+
+def test_topics_of_a_directory_that_kafka_wrote_are_tables():
+    kafka = LogDir.open(str(GOLDEN))
+    assert rows(kafka, "SELECT count(*) > 0 FROM txn") == [(True,)]
+    assert kafka.is_there("txn") and not kafka.is_there("orders")
 
 
 def test_whole_rows_are_those_of_a_read(log):
