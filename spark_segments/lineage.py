@@ -61,9 +61,8 @@ def datasets(
     for topic, its in sorted(topics.items()):
         sums = [sum(line.get(name, 0) for line in its) for name in _SUMS]
         ranges = [{name: line[name] for name in ("partition", "start", "end")} for line in its if "end" in line]
-        came: dict[str, Any] = {}
-        if ranges:
-            came["segments_offsets"] = facet_v2.DatasetFacet().with_additional_properties(partitions=ranges)
+        offsets = facet_v2.DatasetFacet().with_additional_properties(partitions=ranges)
+        came: dict[str, Any] = {"segments_offsets": offsets} if ranges else {}
         if input_kind is not None:
             named, figures = _named(input_kind, topic, log_dir, other), read(*sums[:2])
             inputs.append(event_v2.InputDataset(*named, {"inputStatistics": figures}, facets={**came}))
@@ -113,14 +112,12 @@ def _begun(job: str, arguments: Mapping[str, Any]) -> Callable[[Any], None] | No
     its_job = Job(os.environ.get("OPENLINEAGE_NAMESPACE", "default"), name)
     run = Run(str(generate_new_uuid()))
     if len(above := os.environ.get("OPENLINEAGE_PARENT_ID", "").split("/")) == 3:  # as the integrations of others
-        parent = parent_run.ParentRunFacet(parent_run.Run(above[2]), parent_run.Job(above[0], above[1]))
-        run.facets = {"parent": parent}
+        run.facets = {"parent": parent_run.ParentRunFacet(parent_run.Run(above[2]), parent_run.Job(above[0], above[1]))}
 
     def emit(state: RunState, inputs: Any = (), outputs: Any = ()) -> None:
         now = datetime.now(UTC).isoformat()
-        event = RunEvent(eventTime=now, producer=PRODUCER, run=run, job=its_job, eventType=state)
-        event.inputs, event.outputs = list(inputs), list(outputs)
-        client.emit(event)
+        sides = {"inputs": list(inputs), "outputs": list(outputs)}
+        client.emit(RunEvent(eventTime=now, producer=PRODUCER, run=run, job=its_job, eventType=state, **sides))
 
     def end(result: Any) -> None:
         with _as_warnings(job), contextlib.closing(client):
@@ -130,10 +127,9 @@ def _begun(job: str, arguments: Mapping[str, Any]) -> Callable[[Any], None] | No
                 return emit(RunState.FAIL)
             lines = getattr(result, "partitions", None)
             if lines is None:  # {partition: (first, last offset)} of what was appended
-                ranges = [(number, first, last + 1) for number, (first, last) in result.items()]
                 lines = [
-                    {"topic": topic, "partition": number, "start": start, "end": end, "records_out": end - start}
-                    for number, start, end in ranges
+                    {"topic": topic, "partition": at, "start": start, "end": last + 1, "records_out": last + 1 - start}
+                    for at, (start, last) in result.items()
                 ]
             return emit(RunState.COMPLETE, *datasets(job, log_dir, beside, lines))
 

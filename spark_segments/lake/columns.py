@@ -4,7 +4,7 @@ names the column for which there is none.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 
 import pyarrow as pa
 
@@ -15,18 +15,23 @@ MOST_DIGITS = 38
 """The most digits of a decimal in Parquet's readers."""
 
 
-def check_columns(schema: pa.Schema, table_format: str, has_type: Callable[[pa.DataType], bool]) -> None:
-    """Raises InvalidOptionError that names the first column that tables of a format cannot have. `has_type`: whether
-    they have a type that is no struct, list or map.
+_TYPES = {pa.bool_(), pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.float32(), pa.float64()}
+_TYPES |= {pa.string(), pa.binary(), pa.date32(), pa.timestamp("us", "UTC")}  # in Delta, without features of the table
+
+
+def check_columns(schema: pa.Schema, table_format: str, table: str | None = None) -> None:
+    """Raises InvalidOptionError that names the first column that neither Delta nor Iceberg can have. `table`: the path
+    of an existing one.
     """
-    for path, reason in _unfit(schema, "", has_type):
+    for path, reason in _unfit(schema, ""):
         raise InvalidOptionError(
             f"{table_format} cannot have the column {path}: {reason}",
+            path=table,
             hint=f"Leave it out or give it another type: {path.partition('.')[0]}.schema takes Spark's DDL",
         )
 
 
-def _unfit(fields: Iterable[pa.Field], path: str, has_type: Callable[[pa.DataType], bool]) -> Iterator[tuple[str, str]]:
+def _unfit(fields: Iterable[pa.Field], path: str) -> Iterator[tuple[str, str]]:
     """(column, why it cannot be)"""
     names: dict[str, str] = {}
     for field in fields:
@@ -36,12 +41,12 @@ def _unfit(fields: Iterable[pa.Field], path: str, has_type: Callable[[pa.DataTyp
         while t.is_list(kind):
             at, kind = f"{at}[]", kind.value_type
         if t.is_map(kind):
-            yield from _unfit([kind.key_field, kind.item_field], f"{at}.", has_type)
+            yield from _unfit([kind.key_field, kind.item_field], f"{at}.")
         elif t.is_struct(kind):
             if not kind.num_fields:
                 yield at, "it is a struct without fields"
-            yield from _unfit(kind, f"{at}.", has_type)
-        elif not has_type(kind):
+            yield from _unfit(kind, f"{at}.")
+        elif kind not in _TYPES and not t.is_decimal128(kind):
             yield at, f"its type is {kind}"
 
 

@@ -7,7 +7,6 @@ one file holds.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
@@ -38,11 +37,7 @@ WRITER_VERSION = 2
 CHECKPOINT_INTERVAL = 10
 """Versions between two checkpoints: delta.checkpointInterval."""
 
-_TYPES = {pa.bool_(), pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.float32(), pa.float64()}
-_TYPES |= {pa.string(), pa.binary(), pa.date32(), pa.timestamp("us", "UTC")}  # without features of the table
-
 _POSITION = "userMetadata"  # Delta's name for what a user says of a commit
-_SETTINGS = "segments.table"
 _RESTORE = "RESTORE"
 
 
@@ -57,8 +52,7 @@ class TableBeside:
         self.partitioned_by = list(metadata.partition_columns)
         columns = pa.schema(table.schema().to_arrow())
         self.schema = pa.schema([field for field in columns if field.name not in self.partitioned_by])
-        said = metadata.configuration.get(_SETTINGS)
-        self.settings = None if said is None else TableSettings(**json.loads(said))
+        self.settings = TableSettings.of_properties(metadata.configuration)
         if protocol.min_writer_version > WRITER_VERSION or protocol.min_reader_version > 1:
             raise LogDirError(
                 "The table asks its writers for more than this package knows",
@@ -95,7 +89,7 @@ class TableBeside:
                 _all_columns(schema, [partition_by] if partition_by else []),
                 mode="ignore",
                 partition_by=[partition_by] if partition_by else None,
-                configuration=_said(settings),
+                configuration=settings.to_properties(),
                 storage_options=options or None,
                 raise_if_key_not_exists=False,
             )
@@ -105,14 +99,14 @@ class TableBeside:
 
     @classmethod
     def fitting(cls, schema: pa.Schema) -> pa.Schema:
-        check_columns(schema, "A Delta table", lambda kind: kind in _TYPES or pa.types.is_decimal128(kind))
+        check_columns(schema, "A Delta table")
         return schema
 
     def new_columns(self, schema: pa.Schema, settings: TableSettings) -> NewColumns | None:
         both = columns_of_both(self.schema, schema, self.storage.uri)
         if both == self.schema:
             return None
-        self.fitting(both)
+        check_columns(both, "A Delta table", self.storage.uri)
         # Delta has other types in old files by its feature typeWidening, which many readers lack.
         return NewColumns(both, settings, needs_new_files=are_retyped(self.schema, both))
 
@@ -234,7 +228,7 @@ class TableBeside:
             "format": {"provider": "parquet", "options": {}},
             "schemaString": _all_columns(columns.schema, self.partitioned_by).to_json(),
             "partitionColumns": self.partitioned_by,
-            "configuration": there.configuration | _said(columns.settings),
+            "configuration": there.configuration | columns.settings.to_properties(),
             "createdTime": there.created_time,
         }
         return {name: value for name, value in said.items() if value is not None}
@@ -250,10 +244,6 @@ class TableBeside:
 
 def _all_columns(schema: pa.Schema, partitioned_by: Sequence[str]) -> Schema:
     return Schema.from_arrow(schema.append(pa.field(DAY, pa.date32())) if partitioned_by else schema)
-
-
-def _said(settings: TableSettings) -> dict[str, str]:
-    return {_SETTINGS: json.dumps(dataclasses.asdict(settings))}
 
 
 def _changes_rows(action: Action) -> bool:

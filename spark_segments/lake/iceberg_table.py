@@ -7,11 +7,9 @@ so append records twice: `_OneTry` hands it to the catalog once, with the snapsh
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import datetime as dt
 import importlib.util
 import itertools
-import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -36,12 +34,9 @@ if TYPE_CHECKING:
 CATALOG = "iceberg.sqlite"
 """The SQLite catalog of the tables of a directory that are in no other catalog. It lies beside them."""
 
-_TYPES = {pa.bool_(), pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.float32(), pa.float64()}
-_TYPES |= {pa.string(), pa.binary(), pa.date32(), pa.timestamp("us", "UTC")}
 _PLAIN = {pa.large_string(): pa.string(), pa.large_binary(): pa.binary()}
 
 _POSITION = "segments.position"
-_SETTINGS = "segments.table"
 _CHANGES = ("added-data-files", "deleted-data-files", "added-delete-files", "removed-delete-files")
 _SECRET = re.compile("secret|token|credential|password|key|uri", re.IGNORECASE)
 _EPOCH = dt.date(1970, 1, 1)
@@ -91,14 +86,14 @@ class IcebergTables:
             with contextlib.suppress(TableAlreadyExistsError):
                 catalog.create_table(
                     _identifier(storage), columns, storage.uri, PartitionSpec(*days),
-                    properties={**_PROPERTIES, **_said(settings)},
+                    properties={**_PROPERTIES, **settings.to_properties()},
                 )  # fmt: skip
         made = self.open(storage)
         assert made is not None
         return made
 
     def fitting(self, schema: pa.Schema) -> pa.Schema:
-        check_columns(schema, "An Iceberg table", lambda kind: kind in _TYPES or pa.types.is_decimal128(kind))
+        check_columns(schema, "An Iceberg table")
         _check_installed()
         return _to_arrow(_with_ids(schema))
 
@@ -127,8 +122,7 @@ class IcebergTable:
         self._snapshot = table.current_snapshot()
         self.version = 0 if self._snapshot is None else int(self._snapshot.sequence_number or 0)
         self.schema = _to_arrow(table.schema())
-        said = table.properties.get(_SETTINGS)
-        self.settings = None if said is None else TableSettings(**json.loads(said))
+        self.settings = TableSettings.of_properties(table.properties)
         fields = [
             f"{field.transform} of {table.schema().find_column_name(field.source_id)}" for field in table.spec().fields
         ]
@@ -147,6 +141,7 @@ class IcebergTable:
         both = columns_of_both(self.schema, schema, self.storage.uri)
         if both == self.schema:
             return None
+        check_columns(both, "An Iceberg table", self.storage.uri)
         try:
             change = self._table.transaction()
             with change.update_schema() as update:
@@ -261,7 +256,7 @@ class IcebergTable:
         with _failures(self.storage, "written", self._table.catalog.properties):
             change = self._table.transaction()
             if columns is not None:
-                change.set_properties(_said(columns.settings))
+                change.set_properties(columns.settings.to_properties())
                 with change.update_schema() as update:
                     update.union_by_name(_with_ids(columns.schema))
             with change.update_snapshot({_POSITION: position.to_json()}).overwrite() as files:
@@ -336,10 +331,6 @@ def _own_catalog(storage: Storage) -> Path:
 def _identifier(storage: Storage) -> tuple[str, str]:
     *_, namespace, name = ("default", *re.sub(r"^\w+://", "", storage.uri).strip("/").split("/"))
     return namespace, name
-
-
-def _said(settings: TableSettings) -> dict[str, str]:
-    return {_SETTINGS: json.dumps(dataclasses.asdict(settings))}
 
 
 def _position(snapshot: Snapshot) -> TablePositions | None:

@@ -5,6 +5,7 @@ Delta (delta_table.py) and Iceberg (iceberg_table.py) are the formats. Another o
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -21,6 +22,8 @@ DAY = "day"
 
 PARTITION_COLUMNS = (DAY,)
 
+_SETTINGS = "segments.table"
+
 Bounds = Mapping[str, tuple[Any, Any]]
 
 
@@ -32,6 +35,16 @@ class TableSettings:
     view: str | None = None
     archive: bool = False
     formats: Mapping[str, str] | None = None
+
+    @classmethod
+    def of_properties(cls, properties: Mapping[str, str]) -> TableSettings | None:
+        """The settings in a table's properties; None for a table that other programs made."""
+        said = properties.get(_SETTINGS)
+        return None if said is None else cls(**json.loads(said))
+
+    def to_properties(self) -> dict[str, str]:
+        """The properties of a table that keep them."""
+        return {_SETTINGS: json.dumps(dataclasses.asdict(self))}
 
 
 @dataclass(frozen=True, slots=True)

@@ -70,6 +70,23 @@ def test_a_type_that_iceberg_has_no_way_to_is_an_error_that_names_the_column(log
     assert content(uri)[0]["value"] == {"n": 1}
 
 
+@pytest.mark.parametrize(
+    ("ddl", "words"),
+    [
+        ("n int, at timestamp_ntz", r"value.at: its type is timestamp\[us\]"),
+        ("n int, at struct<>", "value.at: it is a struct without fields"),
+        ("n int, N int", "value.N: value.n differs in case alone"),
+    ],
+)
+def test_a_new_column_that_no_table_can_have_is_an_error_that_names_column_and_table(log, uri, ddl, words):
+    log.create_topic("orders")
+    append(log, (b"1", b'{"n": 1}'))
+    update(log, uri, formats={"value.format": "json", "value.schema": "n int"})
+    with pytest.raises(InvalidOptionError, match=f"{words}.*(?s:.*){uri}"):
+        table(log, topics=["orders"], table_uri=uri, formats={"value.schema": ddl})
+    assert content(uri)[0]["value"] == {"n": 1}
+
+
 def test_a_table_is_in_the_catalog_that_is_named(orders, tmp_path, monkeypatch):
     monkeypatch.setenv("PYICEBERG_CATALOG__HOUSE__TYPE", "sql")
     monkeypatch.setenv("PYICEBERG_CATALOG__HOUSE__URI", f"sqlite:///{tmp_path}/house.sqlite")
