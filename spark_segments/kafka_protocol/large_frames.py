@@ -1,4 +1,6 @@
-"""Answers of many megabytes by kafka-python's connections, which read 4 KiB at a time and copy a frame six times."""
+"""What kafka-python's connections receive: answers of many megabytes, of which they read 4 KiB at a time and copy a
+frame six times, and the last answer before an end, which they drop.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +17,28 @@ from kafka.protocol.parser import KafkaProtocol
 _BEGIN_BYTES = 1 << 16  # of a frame, read before its size is known
 _RECORD_BYTES = 1 << 14  # a TLS record has at most. Where one is read in part, no selector reports the rest
 _NOTHING_YET = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
+
+
+def keep_last_answer(connection: KafkaConnection) -> None:
+    """From now on the connection reads what a broker said before it hung up: why it refuses a login, say. kafka-python
+    drops what it receives together with the end.
+    """
+    made = connection.connection_made
+
+    def connection_made(transport: KafkaTCPTransport) -> None:
+        receive, ends = transport._sock_recv, list[Exception]()
+
+        def received() -> tuple[bytes, Exception | None]:
+            data, end = (b"", ends.pop()) if ends else receive()
+            if data and end is not None:
+                ends.append(end)
+                end = None
+            return data, end
+
+        transport._sock_recv = received
+        made(transport)
+
+    connection.connection_made = connection_made
 
 
 def take_large_frames(connection: KafkaConnection) -> None:
@@ -76,15 +100,14 @@ def _received(transport: KafkaTCPTransport, parser: KafkaProtocol, begin: memory
     """What is there, and why nothing will be: as the transport's own `_sock_recv`."""
     frame = parser._rbuffer
     room = begin if frame is None else frame.data[frame.got :]
-    got = 0
+    got, end = 0, None
     try:
-        while len(room) - got >= _RECORD_BYTES:
+        while end is None and len(room) - got >= _RECORD_BYTES:
             count = transport._sock.recv_into(room[got:])
-            if not count:
-                return b"", errors.KafkaConnectionError("socket disconnected")
             got += count
+            end = None if count else errors.KafkaConnectionError("socket disconnected")
     except _NOTHING_YET:
         pass
     except OSError as error:
-        return b"", errors.KafkaConnectionError(error)
-    return room[:got], None
+        end = errors.KafkaConnectionError(error)
+    return room[:got], None if got else end  # an end that comes with data is there at the next call, too

@@ -7,14 +7,14 @@ import socket
 from types import SimpleNamespace
 
 import pytest
-from kafka.errors import InvalidReceiveError
+from kafka.errors import InvalidReceiveError, KafkaConnectionError
 from kafka.net.transport import KafkaTCPTransport
 from kafka.protocol.consumer import FetchRequest
 from kafka.protocol.parser import KafkaProtocol
 from kio.schema.errors import ErrorCode
 
 from spark_segments.kafka_protocol.apis import fetch
-from spark_segments.kafka_protocol.large_frames import take_large_frames
+from spark_segments.kafka_protocol.large_frames import keep_last_answer, take_large_frames
 from spark_segments.kafka_protocol.messages import response
 
 _SIZES = (0, 1, 3000, 100_000, 200_000, 7)  # of records, below and above what is read before a frame's size is known
@@ -75,3 +75,22 @@ def test_a_frame_of_an_impossible_size_is_refused() -> None:
     take_large_frames(connection)
     with pytest.raises(InvalidReceiveError):
         connection.parser.receive_bytes(b"\xff\xff\xff\xfe")
+
+
+@pytest.mark.parametrize("is_large", [False, True])
+def test_what_comes_with_the_end_is_read_before_the_end(is_large: bool) -> None:
+    ours, theirs = socket.socketpair()
+    with ours:
+        ours.setblocking(False)
+        connection = SimpleNamespace(parser=KafkaProtocol(), connection_made=lambda transport: None)
+        keep_last_answer(connection)
+        connection.transport = KafkaTCPTransport(None, ours)
+        connection.connection_made(connection.transport)
+        if is_large:
+            take_large_frames(connection)
+        theirs.sendall(b"wrong password")
+        theirs.close()
+        data, end = connection.transport._sock_recv()
+        assert (bytes(data), end) == (b"wrong password", None)
+        data, end = connection.transport._sock_recv()
+        assert not len(data) and isinstance(end, KafkaConnectionError)
