@@ -26,7 +26,7 @@ SCHEMAS = {
 
 # In the order of existing tables: columns that were added later are behind the others.
 _FIELDS = [*TOPIC_SCHEMA][:2] + [*SEGMENT_SCHEMA][:-3] + [*PARTITION_SCHEMA, *[*SEGMENT_SCHEMA][:-1], *TOPIC_SCHEMA]
-_ADDED = SEGMENT_SCHEMA.field("min_timestamp_ms")  # files of rows that 0.3.0 wrote do not have it
+_ADDED = SEGMENT_SCHEMA.field("min_timestamp_ms")  # files of rows of earlier packages do not have it
 _BY_NAME = {field.name: field for field in [*_FIELDS, *TRANSACTION_SCHEMA, _ADDED]}
 
 TABLE_SCHEMA = pa.schema([pa.field(KIND, pa.string()), *_BY_NAME.values()])
