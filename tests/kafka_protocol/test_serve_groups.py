@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import collections
+import itertools
 import random
 import shutil
 import threading
@@ -26,6 +27,7 @@ from spark_segments.kafka_protocol.coordinator import Coordinator, RefusedError
 from spark_segments.kafka_protocol.limits import Limits
 from spark_segments.kafka_protocol.server import Server
 from spark_segments.log.groups.group_files import content_of
+from spark_segments.quantities import wall_ms
 from tests.clock import PATIENCE_SECONDS
 from tests.kafka_protocol import served_kills
 from tests.kafka_protocol.requests import answered
@@ -437,6 +439,14 @@ def test_positions_of_strangers_take_so_many_bytes(log: LogDir) -> None:
         assert commit(server, "group-0", 2, committed_metadata="y" * 4096) == "none"
 
 
+@pytest.fixture
+def a_look_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between two looks for groups that nobody uses, and before the first, lies a minute."""
+    minutes = itertools.count(wall_ms() + 60_000, 60_000)
+    monkeypatch.setattr("spark_segments.kafka_protocol.stored_groups.wall_ms", lambda: next(minutes))
+
+
+@pytest.mark.usefixtures("a_look_a_minute")
 def test_groups_that_nobody_uses_go_and_others_stay(log: LogDir) -> None:
     log.group("audit").reset({"orders": {0: 3}})
     with serving(log, limits=Limits(offsets_retention_minutes=0.0)) as server:
@@ -453,6 +463,7 @@ def test_groups_that_nobody_uses_go_and_others_stay(log: LogDir) -> None:
         assert commit(server, "made once", 10) == "none"
 
 
+@pytest.mark.usefixtures("a_look_a_minute")
 def test_a_group_that_is_used_again_while_it_goes_stays() -> None:
     stopped, delta_log = StoppedFiles({}), partial(DeltaLog, open_table=replayed)
     log = created("/log", MemoryFiles(stopped.files), open_delta_log=delta_log)
