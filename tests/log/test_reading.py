@@ -115,6 +115,18 @@ def test_a_condition_on_times_ends_where_all_later_files_are_younger(tmp_path):
 
 
 @pytest.mark.rule("M33", "R11")
+@pytest.mark.parametrize("batches", [[[1], [9]], [[9], [1]], [[9, 1], [2, 8]]])
+def test_a_rolled_segment_has_the_least_timestamp_of_its_chunks(tmp_path, batches):
+    log, timestamps = written(str(tmp_path / "log"), batches, 70)
+    roll_closed(log)
+    [least] = log.topic("t").snapshot.live.column("min_timestamp_ms").to_pylist()
+    assert least == 1
+    before = pa.compute.field("timestamp") < pa.scalar(2_000, pa.timestamp("us", "UTC"))
+    found = log.topic("t").scan().where(before).to_table().column("offset").to_pylist()
+    assert {number for number, ms in enumerate(timestamps) if ms < 2} <= set(found)
+
+
+@pytest.mark.rule("M33", "R11")
 def test_partitions_and_offsets_of_appended_records_come_from_the_manifest(tmp_path):
     log, _ = written(str(tmp_path / "log"), [[1] * 30, [2] * 40, [3] * 5], 300)
     log.topic("t").delete_records({0: 7})

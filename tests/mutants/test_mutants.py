@@ -27,6 +27,7 @@ ROOMS = {
     "verify",
     "rebuild",
     "names",
+    "reading",
 }
 
 
