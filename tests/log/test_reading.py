@@ -143,6 +143,22 @@ def test_partitions_and_offsets_of_appended_records_come_from_the_manifest(tmp_p
     assert storage.log_bytes > 0
 
 
+@pytest.mark.parametrize("partitions", [1, 2])
+def test_the_view_of_several_files_has_the_same_records_whatever_columns_are_read(tmp_path, partitions):
+    log = LogDir.create(str(tmp_path / "log"))
+    log.create_topic("t")
+    for number, key in enumerate("abcab"):
+        log.topic("t").append([{"key": key, "value": str(number), "partition": 0}])
+    if partitions > 1:
+        log.topic("t").alter(partitions=partitions)
+        log.topic("t").append([{"key": "c", "value": "5", "partition": 1}])
+    newest = [(0, 2), (0, 3), (0, 4)] if partitions == 1 else [(0, 3), (0, 4), (1, 0)]
+    for columns in (["partition", "offset"], ["partition", "offset", "value"]):
+        table = log.topic("t").scan(view="latest", columns=columns).to_table()
+        assert list(zip(*table.select([0, 1]).to_pydict().values(), strict=True)) == newest
+    assert log.topic("t").scan(view="latest", columns=["topic"]).to_table().num_rows == len(newest)
+
+
 @pytest.mark.rule("M33")
 def test_rows_of_kafkas_files_say_no_least_timestamp(tmp_path):
     log = LogDir.create(str(tmp_path / "log"))

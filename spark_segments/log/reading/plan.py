@@ -55,6 +55,11 @@ class Selection:
     include_tombstones: bool = True
     value_type: str = BINARY
 
+    @property
+    def is_of_batches(self) -> bool:
+        """Whether it needs nothing but what comes from the headers of batches. A view looks at keys, too."""
+        return self.view is None and OF_BATCHES.issuperset(self.columns)
+
     def __post_init__(self) -> None:
         unknown = [name for name in self.columns if name not in RECORD_SCHEMA.names]
         if unknown:
@@ -113,7 +118,7 @@ class Part:
     @property
     def is_known(self) -> bool:
         """Whether the row says all that is wanted of the records: no file is read."""
-        return self.segment.is_full and not self.transactions and OF_BATCHES.issuperset(self.selection.columns)
+        return self.segment.is_full and not self.transactions and self.selection.is_of_batches
 
     @property
     def cost_bytes(self) -> int:
@@ -157,7 +162,7 @@ class Part:
                 live = narrowed.live_table(partition)
                 transactions = transaction_indexes(live, snapshot.stand_ins.aborted) if without_aborted else []
                 segments = _overlapping(live, start, end)
-                if not transactions and OF_BATCHES.issuperset(selection.columns):
+                if not transactions and selection.is_of_batches:
                     segments = _joined(segments)
                 for segment in segments:
                     whole = Part(
