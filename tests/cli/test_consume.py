@@ -97,6 +97,34 @@ def test_a_template_shows_typed_values_as_text(segments, uri):
     assert ran.text == "0-0,3"
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        (),
+        ("--partition", 1, "--offset", 5),
+        ("--key", "k7"),
+        ("--from-time", START_MS + 100, "--to-time", START_MS + 301),
+        ("--end-offset", 4),
+        ("-n", 13),
+        ("-n", 0),
+        ("--offset", "end"),
+    ],
+)
+def test_a_count_is_that_of_the_lines(segments, uri, options):
+    log = LogDir.open(uri)
+    log.topic("orders").delete_records({2: 3})
+    lines = segments("consume", uri, "orders", *options).lines
+    assert segments("consume", uri, "orders", *options, "--count").lines == [str(len(lines))]
+    [said] = segments("consume", uri, "orders", *options, "--count", "--output", "json").lines
+    assert json.loads(said) == {"topic": "orders", "records": len(lines)}
+
+
+@pytest.mark.parametrize("options", [("--follow",), ("--tail", 0), ("--group", "audit"), ("-f", "%v")])
+def test_what_is_counted_is_not_printed(run, uri, options):
+    ran = run("consume", uri, "orders", "--count", *options)
+    assert ran.code == 1 and "Records that are counted are not printed" in ran.error
+
+
 @pytest.mark.parametrize("count", [0, 1, 4, 7, 59, 60, 100])
 def test_the_tail_is_the_newest_records_of_all_partitions_oldest_first(segments, uri, count):
     everything = [json.loads(line) for line in segments("consume", uri, "orders", "--output", "json").lines]

@@ -25,7 +25,7 @@ from spark_segments.cli.options import (
     option,
     with_options,
 )
-from spark_segments.cli.output import Output
+from spark_segments.cli.output import Output, print_json
 from spark_segments.cli.records.follow import Follower, GroupReader, consume_rounds, last_records
 from spark_segments.cli.records.record_text import LineTemplate, Properties, write_records
 from spark_segments.cli.records.value_text import ConsoleOptions, guessed
@@ -57,6 +57,7 @@ class Reading:
     from_time: str | None = FROM_TIME
     to_time: str | None = TO_TIME
     max_messages: int | None = option("Stop after this number of records.", "-n", min=0)
+    count: bool = flag("Print how many records there are, in place of the records.")
     follow: bool = flag("Wait for more records, until Ctrl-C, SIGTERM or --max-messages.")
     poll_interval: str = option("With --follow: how often to look, such as 500ms.", default="1s", metavar="DURATION")
     group: str | None = option(
@@ -95,6 +96,11 @@ class Reading:
             )
         if self.group is not None and (self.tail is not None or self.key is not None):
             raise InvalidOptionError("A group has read all before its positions", expected="no --tail and no --key")
+        shown = (self.template, self.tail, self.group, self.follow or None)
+        if self.count and shown != (None,) * len(shown):
+            raise InvalidOptionError(
+                "Records that are counted are not printed", expected="no -f, --tail, --group and --follow"
+            )
         if self.all_partitions and self.key is None:
             raise InvalidOptionError("All partitions are read without a key", expected="--key")
         return reading
@@ -188,6 +194,12 @@ def reader_of(log: LogDir, topic: Topic, reading: Reading, formats: Mapping[str,
     return read
 
 
+def counted(read: Read, reading: Reading, ranges: Mapping[int, tuple[int, int]]) -> int:
+    """How many records a reading has that ends at the log end or before. Mostly the manifest says it."""
+    count = sum(batch.num_rows for batch in read(ranges, columns=["offset"]))
+    return count if reading.max_messages is None else min(count, reading.max_messages)
+
+
 def bounded(read: Read, reading: Reading, ranges: Mapping[int, tuple[int, int]]) -> Iterator[pa.RecordBatch]:
     """The records of a reading that ends at the log end or before."""
     return read(ranges) if reading.tail is None else last_records(read, ranges, reading.tail)
@@ -229,6 +241,7 @@ def consume(reading: Reading, location: LogOptions, values: ConsoleOptions, topi
     Example: segments consume /data/log orders -o -10 -f '%p %o %k %v\\n'
     Example: segments consume /data/log orders --follow --group audit
     Example: segments consume /data/log orders --key ada@example.org
+    Example: segments consume /data/log orders --from-time yesterday --count
     """
     log = location.open()
     handle = log.topic(topic, reading.version)
@@ -246,6 +259,10 @@ def consume(reading: Reading, location: LogOptions, values: ConsoleOptions, topi
     write = partial(write_records, sys.stdout.buffer, properties=shown, template=lines)
     read = reader_of(log, handle, reading, formats)
     ranges, most = reading.ranges(handle, formats), reading.max_messages
+    if reading.count:
+        count = counted(read, reading, ranges)
+        print_json({"topic": topic, "records": count}) if is_json else print(count)
+        return
     if not reading.follow and reading.group is None:
         write(bounded(read, reading, ranges), limit=most)
         return
