@@ -196,7 +196,7 @@ def reader_of(log: LogDir, topic: Topic, reading: Reading, formats: Mapping[str,
 
 def counted(read: Read, reading: Reading, ranges: Mapping[int, tuple[int, int]]) -> int:
     """How many records a reading has that ends at the log end or before. Mostly the manifest says it."""
-    count = sum(batch.num_rows for batch in read(ranges, columns=["offset"]))
+    count: int = sum(batch.num_rows for batch in read(ranges, columns=["offset"]))
     return count if reading.max_messages is None else min(count, reading.max_messages)
 
 
