@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import socket
 import struct
-from datetime import timedelta
 
 import numpy as np
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
-from kio.schema.fetch.v11 import request as fetch
-from kio.serial import entity_writer
+
+from tests.kafka_protocol.fetching import FETCH, FETCH_VERSION
+from tests.kafka_protocol.requests import fetch_of, request
 
 VALUE_BYTES = 1024
 TOPIC = "orders"
@@ -45,15 +45,16 @@ def consume(address: str, count: int, partitions: int = 1) -> None:
 def raw_fetch(address: str, size: int, end: int, partition: int = 0) -> None:
     """Fetches a partition from 0 to its end, `size` bytes a request; looks at the headers of batches alone."""
     buffer = memoryview(bytearray(size + (1 << 20)))
-    offset, request = 0, _request(size, partition)
+    asked = request(FETCH, FETCH_VERSION, fetch_of(TOPIC, _OFFSET, size, partition=partition, wait_seconds=1))
+    offset = 0
     host, _, port = address.rpartition(":")
     with socket.create_connection((host, int(port))) as connection:
         while offset < end:
-            connection.sendall(request.replace(struct.pack(">q", _OFFSET), struct.pack(">q", offset)))
+            connection.sendall(asked.replace(struct.pack(">q", _OFFSET), struct.pack(">q", offset)))
             fill(connection, buffer[:4])
             answer = buffer[: struct.unpack_from(">i", buffer)[0]]
             fill(connection, answer)
-            (error,) = struct.unpack_from(">h", answer, _RECORDS - 38)
+            (error,) = struct.unpack_from(">h", answer, _RECORDS - 22)
             assert not error, error
             position = _RECORDS + 4
             while position + 61 <= len(answer):
@@ -64,37 +65,8 @@ def raw_fetch(address: str, size: int, end: int, partition: int = 0) -> None:
                     offset = base + delta + 1
 
 
-# correlation id, throttle time, error, session, topics, name, partitions, index, error, four offsets and none aborted
-_RECORDS = 4 + 4 + 2 + 4 + 4 + 2 + len(TOPIC) + 4 + 4 + 2 + 8 + 8 + 8 + 4 + 4
-
-
-def _request(size: int, partition: int) -> bytes:
-    asked = fetch.FetchPartition(
-        partition=partition,
-        fetch_offset=_OFFSET,
-        partition_max_bytes=size,
-        current_leader_epoch=-1,
-        log_start_offset=-1,
-    )
-    body = fetch.FetchRequest(
-        replica_id=-1,
-        max_wait=timedelta(seconds=1),
-        min_bytes=1,
-        max_bytes=size,
-        isolation_level=0,
-        session_id=0,
-        session_epoch=-1,
-        topics=(fetch.FetchTopic(topic=TOPIC, partitions=(asked,)),),
-        forgotten_topics_data=(),
-        rack_id="",
-    )
-    frame = _Frame()
-    header = fetch.FetchRequest.__header_schema__
-    entity_writer(header)(
-        frame, header(request_api_key=1, request_api_version=11, correlation_id=1, client_id="benchmark")
-    )
-    entity_writer(fetch.FetchRequest)(frame, body)
-    return struct.pack(">i", len(frame.data)) + bytes(frame.data)
+# correlation id, throttle time, topics, name, partitions, index, error, two offsets and no aborted transactions
+_RECORDS = 4 + 4 + 4 + 2 + len(TOPIC) + 4 + 4 + 2 + 8 + 8 + 4
 
 
 def fill(connection: socket.socket, buffer: memoryview) -> None:
@@ -102,11 +74,3 @@ def fill(connection: socket.socket, buffer: memoryview) -> None:
         count = connection.recv_into(buffer)
         assert count, "the connection ended"
         buffer = buffer[count:]
-
-
-class _Frame:
-    def __init__(self) -> None:
-        self.data = bytearray()
-
-    def write(self, data: bytes) -> None:
-        self.data += data

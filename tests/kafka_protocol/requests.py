@@ -59,6 +59,23 @@ def request(key: int, version: int, values: Mapping[str, Any], correlation_id: i
     return messages.SIZE.pack(len(frame.data)) + bytes(frame.data)
 
 
+def fetch_of(
+    topic: str, offset: int, most_bytes: int, *, partition: int = 0, wait_seconds: float = 0.0
+) -> Mapping[str, Any]:
+    """The values of a Fetch of a partition from an offset on."""
+    return {
+        "topic": topic,
+        "partition": partition,
+        "fetch_offset": offset,
+        "max_wait": datetime.timedelta(seconds=wait_seconds),
+        "min_bytes": 1,
+        "max_bytes": most_bytes,
+        "partition_max_bytes": most_bytes,
+        "replica_id": -1,
+        "current_leader_epoch": -1,
+    }
+
+
 def answered(
     port: int, key: int, version: int, values: Mapping[str, Any], *, times: int = 1, address: str = "127.0.0.1"
 ) -> Any:

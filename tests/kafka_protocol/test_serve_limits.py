@@ -7,7 +7,7 @@ import logging
 import socket
 import ssl
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from spark_segments.kafka_protocol.apis import VERSIONS
 from spark_segments.kafka_protocol.credentials import MECHANISMS, Users
 from spark_segments.kafka_protocol.limits import Budget, Limits
 from spark_segments.kafka_protocol.server import Server
-from tests.kafka_protocol.requests import answer_of, answered, received, request
+from tests.kafka_protocol.requests import answer_of, answered, fetch_of, received, request
 from tests.kafka_protocol.serving import self_signed, serving
 from tests.log.memory_store import memory_log
 from tests.opened import opened
@@ -38,19 +38,6 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> LogDir:
     made.create_topic("plain", config={"compression.type": "uncompressed"})
     made.topic("plain").append([{"value": "x" * BYTES} for _ in range(RECORDS)])
     return made
-
-
-def fetch_of(offset: int, most_bytes: int, wait_seconds: float = 0.0) -> Mapping[str, Any]:
-    return {
-        "topic": "plain",
-        "fetch_offset": offset,
-        "max_wait": timedelta(seconds=wait_seconds),
-        "min_bytes": 1,
-        "max_bytes": most_bytes,
-        "partition_max_bytes": most_bytes,
-        "replica_id": -1,
-        "current_leader_epoch": -1,
-    }
 
 
 def connected(server: Server, address: str = "127.0.0.1", tls: ssl.SSLContext | None = None) -> socket.socket:
@@ -74,9 +61,9 @@ def test_fetches_that_wait_keep_nobody_from_reading(log: LogDir) -> None:
     with serving(log, limits=Limits(workers=2)) as server, contextlib.ExitStack() as stack:
         for _ in range(100):
             idle = stack.enter_context(connected(server))
-            idle.sendall(request(FETCH, 4, fetch_of(RECORDS, MIB, wait_seconds=3600)))
+            idle.sendall(request(FETCH, 4, fetch_of("plain", RECORDS, MIB, wait_seconds=3600)))
         for _ in range(10):
-            assert records_of(answered(server.port, FETCH, 4, fetch_of(0, MIB))) > MIB / 2
+            assert records_of(answered(server.port, FETCH, 4, fetch_of("plain", 0, MIB))) > MIB / 2
 
 
 @pytest.mark.parametrize("is_encrypted", [False, True])
@@ -89,10 +76,10 @@ def test_clients_that_do_not_take_their_answers_keep_nobody_from_reading(
     with serving(log, tls=tls if is_encrypted else None, limits=limits) as server, contextlib.ExitStack() as stack:
         for number in range(20):
             slow = stack.enter_context(connected(server, f"127.0.0.{10 + number % 4}", client))
-            slow.sendall(request(FETCH, 4, fetch_of(0, 8 * MIB)) * 2)
+            slow.sendall(request(FETCH, 4, fetch_of("plain", 0, 8 * MIB)) * 2)
         for _ in range(3):
             reader = stack.enter_context(connected(server, tls=client))
-            reader.sendall(request(FETCH, 4, fetch_of(0, 2 * MIB)))
+            reader.sendall(request(FETCH, 4, fetch_of("plain", 0, 2 * MIB)))
             assert records_of(answer_of(reader, FETCH, 4)) > BYTES
         assert server.state["held_bytes"] <= 16 * MIB
 
@@ -102,7 +89,7 @@ def test_a_client_that_takes_nothing_for_long_is_ended(log: LogDir) -> None:
         slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         with contextlib.suppress(ConnectionError):
             while True:  # until nobody takes these any more
-                slow.sendall(request(FETCH, 4, fetch_of(0, 8 * MIB)))
+                slow.sendall(request(FETCH, 4, fetch_of("plain", 0, 8 * MIB)))
 
 
 @pytest.mark.parametrize("is_encrypted", [False, True])
@@ -168,9 +155,9 @@ def test_an_answer_for_which_the_process_gets_no_memory_ends_its_connection_alon
         return go()
 
     with serving(opened(log, PlayedFiles(read=read))) as server, connected(server) as first:
-        first.sendall(request(FETCH, 4, fetch_of(0, MIB)))
+        first.sendall(request(FETCH, 4, fetch_of("plain", 0, MIB)))
         assert is_ended(first)
-        assert records_of(answered(server.port, FETCH, 4, fetch_of(0, MIB))) > BYTES
+        assert records_of(answered(server.port, FETCH, 4, fetch_of("plain", 0, MIB))) > BYTES
     assert not left and "gets no memory" in caplog.text
 
 
@@ -179,7 +166,13 @@ NAMES = ("topic", "name", "resource_name", "topics", "groups", "group_id", "key"
 
 @pytest.mark.parametrize("key, version", [(key, versions.stop - 1) for key, versions in VERSIONS.items()])
 def test_what_a_request_repeats_is_answered_once(log: LogDir, key: int, version: int) -> None:
-    values = {**fetch_of(0, MIB), **dict.fromkeys(NAMES, "plain"), "acks": 1, "session_epoch": -1, "endpoint_type": 1}
+    values = {
+        **fetch_of("plain", 0, MIB),
+        **dict.fromkeys(NAMES, "plain"),
+        "acks": 1,
+        "session_epoch": -1,
+        "endpoint_type": 1,
+    }
     values |= {"cursor": None, "session_timeout": timedelta(seconds=10), "protocol_type": "consumer"}
     values |= {"response_partition_limit": 100, "resource_type": 2, "last_fetched_epoch": -1}
     with serving(log) as server:

@@ -1096,9 +1096,9 @@ MUTANTS = (
     Mutant(
         "capture",
         "what a broker says before it hangs up is dropped",
-        "kafka_protocol/large_frames.py",
+        "kafka_protocol/receiving.py",
         "None if got else end",
         "end",
-        "tests/kafka_protocol/test_large_frames.py::test_what_comes_with_the_end_is_read_before_the_end",
+        "tests/kafka_protocol/test_receiving.py::test_what_comes_with_the_end_is_read_before_the_end",
     ),
 )

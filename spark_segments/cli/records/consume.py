@@ -261,7 +261,10 @@ def consume(reading: Reading, location: LogOptions, values: ConsoleOptions, topi
     ranges, most = reading.ranges(handle, formats), reading.max_messages
     if reading.count:
         count = counted(read, reading, ranges)
-        print_json({"topic": topic, "records": count}) if is_json else print(count)
+        if is_json:
+            print_json({"topic": topic, "records": count})
+        else:
+            print(count)
         return
     if not reading.follow and reading.group is None:
         write(bounded(read, reading, ranges), limit=most)

@@ -1,4 +1,4 @@
-"""Frames that come in pieces, against kafka-python's own parser, which copies them."""
+"""Frames that come in pieces, against kafka-python's own parser, which copies them; and what comes with the end."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from kafka.protocol.parser import KafkaProtocol
 from kio.schema.errors import ErrorCode
 
 from spark_segments.kafka_protocol.apis import fetch
-from spark_segments.kafka_protocol.large_frames import keep_last_answer, take_large_frames
 from spark_segments.kafka_protocol.messages import response
+from spark_segments.kafka_protocol.receiving import keep_last_answer, take_large_frames
 
 _SIZES = (0, 1, 3000, 100_000, 200_000, 7)  # of records, below and above what is read before a frame's size is known
 
