@@ -4,10 +4,15 @@ PYTHON ?= python
 # A thousand processes of the tests import the package: its byte code is kept, whatever the environment says.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: all kernels wheels sanitize lint types collect fast test proof docs bench bench-compare release-check
+.PHONY: all install kernels wheels sanitize lint types collect fast test proof docs bench bench-compare release-check
 all: kernels
 	$(MAKE) -j 2 types collect lint docs
 	$(MAKE) test
+
+# uv takes two fifths of pip's time. It reads none of pip's settings: where only those name the index, pip installs.
+install:  ## this checkout and all that its tests need, in the environment of PYTHON
+	$(PYTHON) -m pip install -q 'uv>=0.11,<0.14'
+	$(PYTHON) -m uv pip install -q --compile-bytecode -e '.[dev,docs,jdk]' || $(PYTHON) -m pip install -q -e '.[dev,docs,jdk]'
 
 kernels:  ## compiles the kernels that are older than their sources, in place
 	$(PYTHON) hatch_build.py
