@@ -84,22 +84,48 @@ def records(
 
 def rows(
     *values: Value | tuple[Value, Value],
-    time_ms: int | None = None,
+    time_ms: int | Sequence[int] | None = None,
     partitions: Sequence[int] | None = None,
     **columns: Any,
 ) -> pa.Table:
-    """A record for each value, which is its key, too, or for each pair of both; all of one time, for `partitions` in
-    turn."""
+    """A record for each value, which is its key, too, or for each pair of both; all of one time or each of its own, for
+    `partitions` in turn."""
     pairs = [value if isinstance(value, tuple) else (value, value) for value in values]
     texts = zip(*([_bytes(text) for text in pair] for pair in pairs), strict=True)
     made = {name: pa.array(column, pa.binary()) for name, column in zip(("key", "value"), texts, strict=True)}
-    times = {} if time_ms is None else {"timestamp": pa.array([time_ms] * len(pairs), pa.timestamp("ms", "UTC"))}
-    return _placed(made | times | columns, partitions)
+    if time_ms is not None:
+        times_ms = [time_ms] * len(pairs) if isinstance(time_ms, int) else time_ms
+        made["timestamp"] = pa.array(times_ms, pa.timestamp("ms", "UTC"))
+    return _placed(made | columns, partitions)
 
 
 def append(log: LogDir, *values: Value | tuple[Value, Value], topic: str = "orders", **columns: Any) -> None:
     """Appends the `rows` of these values."""
     log.topic(topic).append(rows(*values, **columns))
+
+
+def append_even_without_key(log: LogDir, *pairs: tuple[Value, Value], topic: str = "orders", **columns: Any) -> None:
+    """Appends the `rows` of these pairs. Those without a key are in a compacted topic from before it was one."""
+    without = any(key is None for key, _ in pairs)
+    with under_policy(log, topic, "delete") if without else contextlib.nullcontext():
+        append(log, *pairs, topic=topic, **columns)
+
+
+def append_numbers(
+    log: LogDir, numbers: Sequence[int], *, topic: str = "orders", keys: int | None = None, size: int = 0, each: int = 0
+) -> None:
+    """Appends a record for each number, which is its value, to the partition of the number modulo their count.
+
+    Keys are the number modulo `keys`, or none. Values have `size` characters at least, and an append has `each` records
+    at most, or all.
+    """
+    partitions = log.topic(topic).snapshot.partitions.num_rows
+    made = [
+        {"key": keys and str(number % keys), "value": str(number).rjust(size), "partition": number % partitions}
+        for number in numbers
+    ]
+    for start in range(0, len(made), each or len(made)):
+        log.topic(topic).append(made[start : start + (each or len(made))])
 
 
 def _placed(columns: dict[str, Any], partitions: Sequence[int] | None) -> pa.Table:

@@ -42,6 +42,7 @@ from tests.kafka_protocol.serving import self_signed, serving
 from tests.log.memory_store import memory_log
 from tests.opened import opened
 from tests.played_files import PlayedFiles
+from tests.topics import append_numbers
 
 
 def batches(log: LogDir, topic: str, partition: int) -> bytes:
@@ -62,20 +63,13 @@ def served(log: LogDir, *faults: Fault | None) -> PlayedViews:
 def source() -> LogDir:
     made = memory_log("/source")
     made.create_topic("orders", partitions=2, config={"cleanup.policy": "delete", "retention.ms": "86400000"})
-    append(made, range(40))
+    append_numbers(made, range(40), each=10)
     return made
 
 
 @pytest.fixture
 def log() -> LogDir:
     return memory_log("/captured")
-
-
-def append(log: LogDir, numbers: range) -> None:
-    for start in range(numbers.start, numbers.stop, 10):
-        log.topic("orders").append(
-            [{"value": str(n), "partition": n % 2} for n in range(start, min(start + 10, numbers.stop))]
-        )
 
 
 def test_what_kafka_wrote_is_captured_byte_for_byte(tmp_path: Path, log: LogDir) -> None:
@@ -110,7 +104,7 @@ def _values(log: LogDir, topic: str, isolation_level: str) -> list[tuple[int, in
 def test_a_capture_goes_on_where_the_last_one_ended(source: LogDir, log: LogDir) -> None:
     with playing(Views(source, interval_seconds=0)) as address:
         first = capture(log, address, ["ord*"])
-        append(source, range(40, 100))
+        append_numbers(source, range(40, 100), each=10)
         second = capture(log, address, ["ord*"])
         third = capture(log, address, ["ord*"])
     assert (first.records_out, second.records_out, third.records_out) == (40, 60, 0)
@@ -203,11 +197,11 @@ def test_a_certificate_that_nothing_proves_is_named(source: LogDir, tmp_path: Pa
 def test_what_the_cluster_removed_is_a_hole(source: LogDir, log: LogDir) -> None:
     with playing(Views(source, interval_seconds=0)) as address:
         capture(log, address)
-        append(source, range(40, 100))
+        append_numbers(source, range(40, 100), each=10)
         source.topic("orders").delete_records({0: 33, 1: 50})
         found = capture(log, address)
         assert _faults(log) == []  # though partition 1 ends with a hole
-        append(source, range(100, 120))
+        append_numbers(source, range(100, 120), each=10)
         capture(log, address)
     # The batch of offsets 30 to 34 is there whole; of partition 1 nothing is left.
     assert [(hole["partition"], hole["start_offset"], hole["end_offset"]) for hole in found.details["holes"]] == [
@@ -253,7 +247,7 @@ def test_a_log_that_parted_stops_stays_or_goes_on_in_another(source: LogDir, log
         source.create_topic("orders", partitions=2)
     else:
         parts_at = 10
-    append(source, range(40, 100))
+    append_numbers(source, range(40, 100), each=10)
     source.create_topic("other")
     source.group("reports").reset({"orders": {0: 5}})
 
@@ -273,7 +267,7 @@ def test_a_log_that_parted_stops_stays_or_goes_on_in_another(source: LogDir, log
     [line] = branched.partitions
     assert (line["source"], line["topic"], line["branched"]) == ("orders", "orders.branch-1", True)
     assert "orders.branch-1" in branched.warnings[0]
-    append(source, range(100, 120))
+    append_numbers(source, range(100, 120), each=10)
     with playing(Views(source)) as address:
         later = capture(log, address, ["orders"])
     assert (later.topics, later.records_out, later.warnings) == (["orders.branch-1"], 20, [])
@@ -297,7 +291,7 @@ def test_a_broker_that_compares_nothing_when_it_reads_is_asked_before_the_commit
 
     with playing(Views(source, interval_seconds=0)) as address:
         first = capture(log, address)
-        append(source, range(40, 60))
+        append_numbers(source, range(40, 60), each=10)
         before = [batches(log, "orders", number) for number in (0, 1)]
         views = PlayedViews(source, lambda: None, 10 if change == "records lost" else None)
         with playing(views) as parted:
@@ -411,7 +405,7 @@ def test_a_capture_that_was_ended_before_it_had_anything_knows_its_cluster(
     source.topic("orders").delete_records({0: 15, 1: 15})
     other = memory_log("/another")
     other.create_topic("orders", partitions=2)
-    append(other, range(100, 160))
+    append_numbers(other, range(100, 160), each=10)
     with playing(Views(source)) as address, pytest.raises(EndedError):
         capture(log, address, progress=ended)
     assert log.topic("orders").offsets() == {0: (15, 15), 1: (15, 15)}

@@ -26,6 +26,7 @@ from tests.kafka_protocol.destination import NEWEST, OF_2_1, Destination
 from tests.kafka_protocol.fetching import kept_batches
 from tests.kafka_protocol.serving import serving
 from tests.specification_reader import batches, records
+from tests.topics import append_numbers
 
 NAMES = [
     *(name for name in CLEAN_DIRECTORIES if "/" not in name or name.startswith("broker-data/")),
@@ -92,14 +93,11 @@ def log(tmp_path: Path) -> LogDir:
     return made
 
 
-def append(log: LogDir, first: int) -> int:
+def append_300(log: LogDir, first: int) -> int:
     """300 records of 20 keys, for both partitions in turn: so the value at an offset is twice the offset, and the
     partition. The number of the next record.
     """
-    for begin in range(first, first + 300, 50):
-        numbers = range(begin, begin + 50)
-        rows = [{"key": f"{n % 20}", "value": f"{n}".rjust(100), "partition": n % 2} for n in numbers]
-        log.topic("orders").append(rows)
+    append_numbers(log, range(first, first + 300), keys=20, size=100, each=50)
     return first + 300
 
 
@@ -113,13 +111,13 @@ def settle(log: LogDir) -> None:
 def test_a_mirror_follows_its_source_over_appends_jobs_and_restarts(log: LogDir, source: str) -> None:
     destination, fresh, end = Destination(SOURCES[source]), Destination(SOURCES[source]), 0
     for job in (lambda _: None, roll, settle, settle):
-        end = append(log, end)
+        end = append_300(log, end)
         with serving(log, interval_seconds=0) as server:  # the source has started again
             destination.synchronize(server.port)
-            end = append(log, end)
+            end = append_300(log, end)
             job(log)
             destination.synchronize(server.port)
-            end = append(log, end)
+            end = append_300(log, end)
             job(log)  # compaction takes what the mirror asks for next
     with serving(log) as server:
         destination.synchronize(server.port)
@@ -140,11 +138,11 @@ def test_a_mirror_follows_its_source_over_appends_jobs_and_restarts(log: LogDir,
 @pytest.mark.parametrize("source", SOURCES)
 def test_a_mirror_goes_on_behind_what_retention_took(log: LogDir, source: str) -> None:
     destination = Destination(SOURCES[source])
-    append(log, 0)
+    append_300(log, 0)
     log.group("billing").reset({"orders": {0: 40}})
     with serving(log, interval_seconds=0) as server:
         destination.synchronize(server.port)
-        append(log, 300)
+        append_300(log, 300)
         roll(log)
         log.topic("orders").delete_records({0: 200})
         destination.synchronize(server.port)
@@ -160,15 +158,15 @@ def test_a_mirror_cuts_what_a_new_leader_of_its_source_does_not_have(tmp_path: P
     """The follower is promoted while nobody reaches its leader: what that one appended last is not in the new log."""
     leader, follower = LogDir.create(str(tmp_path / "leader")), LogDir.create(str(tmp_path / "follower"))
     leader.create_topic("orders", partitions=2)
-    append(leader, 0)
+    append_300(leader, 0)
     mirror(follower, leader=leader)
-    append(leader, 300)
+    append_300(leader, 300)
     destination = Destination(SOURCES[source])
     with serving(leader) as server:
         destination.synchronize(server.port)
     (tmp_path / "leader").rename(tmp_path / "gone")
     promote(follower, force=True)
-    append(follower, 900)
+    append_300(follower, 900)
     with serving(follower) as server:
         destination.synchronize(server.port)
     for partition in range(2):

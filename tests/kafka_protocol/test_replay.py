@@ -45,11 +45,11 @@ def name() -> str:
 def log(tmp_path: Path, name: str) -> LogDir:
     made = LogDir.create(str(tmp_path / "log"))
     made.create_topic(name, partitions=2)
-    append(made, name, range(40))
+    append_with_headers(made, name, range(40))
     return made
 
 
-def append(log: LogDir, name: str, numbers: range) -> None:
+def append_with_headers(log: LogDir, name: str, numbers: range) -> None:
     rows = [
         {
             "partition": n % 2,
@@ -150,7 +150,7 @@ def test_a_replay_that_was_ended_goes_on_and_sends_nothing_twice(
 
         with pytest.raises(EndedError):
             replay(log, broker, [name], options, progress=step)
-        append(log, name, range(40 + 10 * left, 50 + 10 * left))
+        append_with_headers(log, name, range(40 + 10 * left, 50 + 10 * left))
     replay(log, broker, [name], options)
     assert replay(log, broker, [name], options).records_out == 0
     there = sent(broker, tmp_path / "there", name)
@@ -164,7 +164,7 @@ def test_a_replay_that_was_ended_goes_on_and_sends_nothing_twice(
 
 def test_the_offset_map_says_where_each_record_went(broker: str, log: LogDir, name: str, tmp_path: Path) -> None:
     replay(log, broker, [name], ReplayOptions(name=name))
-    append(log, name, range(40, 60))
+    append_with_headers(log, name, range(40, 60))
     replay(log, broker, [name], ReplayOptions(name=name))
     files = sorted((tmp_path / "log" / "_replay" / name / name).iterdir())
     moved = pa.concat_tables(pq.read_table(file) for file in files).to_pylist()
@@ -195,7 +195,7 @@ def test_a_group_goes_on_there_at_the_record_it_would_read_here(
 ) -> None:
     group = f"group of {name}"
     replay(log, broker, [name], ReplayOptions(name=name))
-    append(log, name, range(40, 60))
+    append_with_headers(log, name, range(40, 60))
     log.group(group).reset({name: {0: 22, 1: 30}})  # partition 1 is read to its end
     [told] = replay(log, broker, [name], ReplayOptions(name=name, groups=["group*"])).partitions
     assert told["groups"] == [group]
@@ -263,7 +263,7 @@ def test_without_transactions_a_position_has_the_log_end_there(
     broker: str, log: LogDir, name: str, was_idempotent: bool
 ) -> None:
     replay(log, broker, [name], ReplayOptions(name=name, idempotent=was_idempotent))
-    append(log, name, range(40, 60))
+    append_with_headers(log, name, range(40, 60))
     with pytest.raises(InvalidOptionError, match="without the log end there"):  # which this broker forgets
         replay(log, broker, [name], ReplayOptions(name=name, idempotent=True))
 
@@ -276,7 +276,7 @@ def test_a_record_that_cannot_be_sent_as_it_is_ends_the_replay(broker: str, log:
 
 def test_records_that_left_the_log_before_they_were_sent_are_an_error(broker: str, log: LogDir, name: str) -> None:
     replay(log, broker, [name], ReplayOptions(name=name))
-    append(log, name, range(40, 60))
+    append_with_headers(log, name, range(40, 60))
     log.topic(name).delete_records({0: 25})
     with pytest.raises(OffsetOutOfRangeError, match="were deleted before"):
         replay(log, broker, [name], ReplayOptions(name=name))
@@ -334,7 +334,7 @@ def test_records_go_by_their_keys_to_another_number_of_partitions(
     log.group("readers").reset({name: {0: 7, 1: 12}})
     with pytest.raises(EndedError):
         replay(log, broker, [name], options, progress=step)
-    append(log, name, range(40, 60))
+    append_with_headers(log, name, range(40, 60))
     report = replay(log, broker, [name], options)
     assert "by its keys" in report.warnings[0]
     assert replay(log, broker, [name], options).records_out == 0

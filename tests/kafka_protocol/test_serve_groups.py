@@ -9,7 +9,6 @@ import random
 import shutil
 import threading
 import time
-from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -34,6 +33,7 @@ from tests.kafka_protocol.requests import answered
 from tests.kafka_protocol.serving import consumer, serving
 from tests.log.memory_store import MemoryFiles, replayed
 from tests.opened import DeltaLog, created, opened
+from tests.topics import append_numbers
 
 PARTITIONS = 6
 OFFSET_COMMIT, FIND_COORDINATOR = 8, 10
@@ -44,7 +44,7 @@ SESSION_MS = 300_000  # no test waits for a session's end, and clients take no l
 def log(tmp_path: Path) -> LogDir:
     made = LogDir.create(str(tmp_path / "log"))
     made.create_topic("orders", partitions=PARTITIONS)
-    append(made, range(600))
+    append_numbers(made, range(600))
     return made
 
 
@@ -59,10 +59,6 @@ def test_a_member_by_the_new_protocol_is_told_that_the_server_has_another(log: L
         answer = answered(server.port, 68, 1, {"group_id": "new", "subscribed_topic_names": None})
         assert "set group.protocol=classic" in answer.error_message
         reader.close()
-
-
-def append(log: LogDir, numbers: Iterable[int]) -> None:
-    log.topic("orders").append([{"value": str(number), "partition": number % PARTITIONS} for number in numbers])
 
 
 def member(server: Server, group: str, **settings: Any) -> Consumer:
@@ -107,7 +103,7 @@ def test_members_share_the_partitions_and_read_each_record_once(log: LogDir) -> 
             while sorted(len(one.assignment()) for one in readers) != [2, 2, 2]:
                 assert time.monotonic() < deadline
                 assert not any(one.poll(0.1) for one in readers)
-            append(log, range(600, 1200))
+            append_numbers(log, range(600, 1200))
             found = take(readers, 600)
             assert sorted(found) == sorted((n % PARTITIONS, n // PARTITIONS, str(n)) for n in range(600, 1200))
             client = AdminClient({"bootstrap.servers": f"127.0.0.1:{server.port}"})
@@ -131,7 +127,7 @@ def test_a_member_that_leaves_gives_its_partitions_to_the_others(log: LogDir) ->
         try:
             first = take(readers, 600)
             readers.pop().close()
-            append(log, range(600, 660))
+            append_numbers(log, range(600, 660))
             second = take(readers, 60)
         finally:
             for one in readers:
@@ -149,7 +145,7 @@ def test_a_group_goes_on_where_it_was_when_another_server_takes_over(log: LogDir
             first = take([reader], 600)
         finally:
             reader.close()
-    append(log, range(600, 700))
+    append_numbers(log, range(600, 700))
     with serving(log) as server:
         reader = member(server, "billing")
         try:
@@ -172,7 +168,7 @@ def test_a_second_server_has_the_groups_once_the_first_ends(log: LogDir) -> None
             [described] = client.describe_consumer_groups(["billing"], request_timeout=1).values()
             with pytest.raises(KafkaException):
                 described.result(PATIENCE_SECONDS)
-        append(log, range(600, 700))
+        append_numbers(log, range(600, 700))
         reader = member(second, "billing")
         try:
             assert sorted(int(value) for _, _, value in take([reader], 100)) == list(range(600, 700))
@@ -201,7 +197,7 @@ def test_a_static_member_comes_back_without_a_rebalance(log: LogDir) -> None:
                 assert time.monotonic() < deadline
                 assert not any(one.poll(0.05) for one in readers)
             assert not rebalances
-            append(log, range(600, 700))
+            append_numbers(log, range(600, 700))
             assert len(take(readers, 100)) == 100
         finally:
             for one in readers:
@@ -339,7 +335,7 @@ def test_a_position_beyond_the_log_end_is_refused(log: LogDir) -> None:
         assert takes_the_groups(server)
         assert commit(server, "billing", 100) == "none"
         assert commit(server, "billing", 101) == "offset_out_of_range"
-        append(log, range(600, 606))
+        append_numbers(log, range(600, 606))
         assert commit(server, "billing", 101) == "none"
         assert commit(server, "billing", 1 << 62) == "offset_out_of_range"
     assert position(log, "billing") == 101

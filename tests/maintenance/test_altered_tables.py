@@ -13,8 +13,9 @@ from spark_segments import LogDir
 from spark_segments.lake.plan import SPREAD
 from spark_segments.maintenance import compact, roll
 from tests.examples import examples
-from tests.log.test_latest_across import CONFIG, DAY_MS, KEYS, append
+from tests.log.test_latest_across import CONFIG, KEYS
 from tests.maintenance.table_rows import content, readable, update
+from tests.topics import DAY_MS, append
 
 
 def cleaned(log):
@@ -25,8 +26,8 @@ def cleaned(log):
 
 def followed(log, uri):
     """What a run says; the table is the view then."""
-    details = update(log, uri, "t", view="latest")
-    assert content(uri) == readable(log, "t", "latest")
+    details = update(log, uri, "orders", view="latest")
+    assert content(uri) == readable(log, "orders", "latest")
     return details
 
 
@@ -44,22 +45,22 @@ def uri(tmp_path):
 @pytest.fixture
 def grown(log, uri):
     """A table of eight keys in two partitions, of which there are five then."""
-    log.create_topic("t", partitions=2, config=CONFIG)
-    append(log, [(key, b"old") for key in KEYS])
+    log.create_topic("orders", partitions=2, config=CONFIG)
+    append(log, *[(key, b"old") for key in KEYS])
     followed(log, uri)
-    log.topic("t").alter(partitions=5)
+    log.topic("orders").alter(partitions=5)
     return log
 
 
 def test_tombstones_and_new_values_take_old_rows_of_other_partitions(grown, uri):
-    append(grown, [(key, None) for key in KEYS[:6]])
+    append(grown, *[(key, None) for key in KEYS[:6]])
     assert followed(grown, uri)["why"] == SPREAD
     assert values(uri) == dict.fromkeys(KEYS[6:], b"old")
-    append(grown, [(key, b"new") for key in KEYS])
+    append(grown, *[(key, b"new") for key in KEYS])
     assert followed(grown, uri)["why"] is None
     assert values(uri) == dict.fromkeys(KEYS, b"new")
-    grown.topic("t").alter(partitions=7)
-    append(grown, [(key, None) for key in KEYS[:6]])
+    grown.topic("orders").alter(partitions=7)
+    append(grown, *[(key, None) for key in KEYS[:6]])
     assert followed(grown, uri)["why"] is None
     assert values(uri) == dict.fromkeys(KEYS[6:], b"new")
 
@@ -72,28 +73,28 @@ def test_a_run_without_new_records_makes_the_table_anew_once(grown, uri):
 
 
 def test_a_late_record_does_not_take_the_row_of_another_partition(grown, uri):
-    append(grown, [(b"x", b"1")], partitions=[3], times=[50])
+    append(grown, (b"x", b"1"), partitions=[3], time_ms=50)
     followed(grown, uri)
-    append(grown, [(b"x", b"late"), (b"y", b"1")], partitions=[4, 4], times=[10, 10])
+    append(grown, (b"x", b"late"), (b"y", b"1"), partitions=[4], time_ms=10)
     followed(grown, uri)
     assert (values(uri)[b"x"], values(uri)[b"y"]) == (b"1", b"1")
-    append(grown, [(b"x", None)], partitions=[2], times=[60])
-    append(grown, [(b"x", b"later")], partitions=[4], times=[55])
+    append(grown, (b"x", None), partitions=[2], time_ms=60)
+    append(grown, (b"x", b"later"), partitions=[4], time_ms=55)
     followed(grown, uri)
-    append(grown, [(b"x", b"too late")], partitions=[4], times=[59])
+    append(grown, (b"x", b"too late"), partitions=[4], time_ms=59)
     followed(grown, uri)
     assert b"x" not in values(uri)
-    append(grown, [(b"x", b"new")], partitions=[3], times=[70])
+    append(grown, (b"x", b"new"), partitions=[3], time_ms=70)
     followed(grown, uri)
     assert values(uri)[b"x"] == b"new"
 
 
 def test_a_row_that_was_hidden_comes_back_where_its_rival_was_replaced_by_an_older_record(grown, uri):
-    append(grown, [(b"x", b"1")], partitions=[3], times=[50])
-    append(grown, [(b"x", b"2")], partitions=[4], times=[100])
+    append(grown, (b"x", b"1"), partitions=[3], time_ms=50)
+    append(grown, (b"x", b"2"), partitions=[4], time_ms=100)
     followed(grown, uri)
     assert values(uri)[b"x"] == b"2"
-    append(grown, [(b"x", b"3")], partitions=[4], times=[10])
+    append(grown, (b"x", b"3"), partitions=[4], time_ms=10)
     followed(grown, uri)
     assert values(uri)[b"x"] == b"1"
 
@@ -112,16 +113,16 @@ def test_a_row_that_was_hidden_comes_back_where_its_rival_was_replaced_by_an_old
 def test_a_table_is_the_dict_of_all_commits(tmp_path_factory, steps):
     directory = tmp_path_factory.mktemp("log")
     log, uri = LogDir.create(str(directory / "log")), str(directory / "table")
-    log.create_topic("t", partitions=2, config=CONFIG)
+    log.create_topic("orders", partitions=2, config=CONFIG)
     partitions, newest, number = 2, {}, count()
     for step in [*steps, "run"]:
         if isinstance(step, list):
             pairs = [(key, value and b"%d" % next(number)) for key, value in step]
-            append(log, pairs)
+            append(log, *pairs)
             newest |= dict(pairs)
         elif isinstance(step, int):
             partitions += step
-            log.topic("t").alter(partitions=partitions)
+            log.topic("orders").alter(partitions=partitions)
         elif step == "clean":
             cleaned(log)
         else:
@@ -148,15 +149,15 @@ def test_a_table_is_the_dict_of_all_commits(tmp_path_factory, steps):
 def test_a_table_follows_partitions_and_times_that_writers_choose(tmp_path_factory, steps):
     directory = tmp_path_factory.mktemp("log")
     log, uri = LogDir.create(str(directory / "log")), str(directory / "table")
-    log.create_topic("t", partitions=2, config=CONFIG)
-    append(log, [(b"first", b"1")])
-    log.topic("t").alter(partitions=3)
+    log.create_topic("orders", partitions=2, config=CONFIG)
+    append(log, (b"first", b"1"))
+    log.topic("orders").alter(partitions=3)
     for step in steps:
         if isinstance(step, list):
             pairs = [(key, b"v" if has_value else None) for key, has_value, _, _ in step]
-            append(log, pairs, partitions=[row[2] for row in step], times=[row[3] for row in step])
+            append(log, *pairs, partitions=[row[2] for row in step], time_ms=[row[3] for row in step])
         elif step == "alter":
-            log.topic("t").alter(partitions=len(log.topic("t").offsets()) + 1)
+            log.topic("orders").alter(partitions=len(log.topic("orders").offsets()) + 1)
         else:
             cleaned(log)
         followed(log, uri)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import tempfile
 import threading
 
@@ -18,7 +17,7 @@ from tests.examples import examples
 from tests.maintenance.rounds import CleanerSettings, RoundTasks, clean_partition, groups, plan_compaction
 from tests.manifest_rows import Partition, Segment
 from tests.small_limits import small_limits
-from tests.topics import contents, under_policy
+from tests.topics import append, append_even_without_key, contents, under_policy
 
 START_MS = 1_700_000_000_000
 RETENTION_MS = 1000
@@ -30,16 +29,8 @@ CONFIG = {
 }
 
 
-def append(log: LogDir, rows: list[tuple[str | None, str | None]], time_ms: int) -> None:
-    keys, values = [list(column) for column in zip(*rows, strict=True)]
-    times = pa.array([time_ms * 1000] * len(rows), pa.timestamp("us", tz="UTC"))
-    table = pa.table({"key": pa.array(keys, pa.string()), "value": pa.array(values, pa.string()), "timestamp": times})
-    with under_policy(log, "t", "delete") if None in keys else contextlib.nullcontext():
-        log.topic("t").append(table)
-
-
 def records(log: LogDir) -> dict[int, tuple[bytes | None, bytes | None]]:
-    rows = contents(log, "t", columns=["offset", "key", "value"])
+    rows = contents(log, "orders", columns=["offset", "key", "value"])
     found = {row["offset"]: (row["key"], row["value"]) for row in rows}
     assert len(found) == len(rows)
     return found
@@ -51,20 +42,20 @@ def seal(log: LogDir) -> None:
 
 
 def compacted(log: LogDir, now_ms: int, map_bytes: int, tasks: int = 1) -> None:
-    snapshot = log.topic("t").snapshot
-    sealing = CleanerSettings("t", snapshot.topic_id, log.defaults, now_ms, map_bytes, 0.9)
+    snapshot = log.topic("orders").snapshot
+    sealing = CleanerSettings("orders", snapshot.topic_id, log.defaults, now_ms, map_bytes, 0.9)
     slice_bytes = 48 if map_bytes < 4096 else map_bytes // 2
     clean_round = RoundTasks(tasks, slice_bytes, max(slice_bytes, map_bytes // 2))
     with small_limits(MIN_SLICE_BYTES=1):
-        result = clean_partition(log.storage, sealing, 0, log.topic("t").offsets()[0][1], clean_round=clean_round)
+        result = clean_partition(log.storage, sealing, 0, log.topic("orders").offsets()[0][1], clean_round=clean_round)
     assert result.error is None
 
 
 def test_the_latest_price_of_each_product_stays_but_for_the_active_segment(log):
-    log.create_topic("t", config=CONFIG | {"segment.ms": "100"})
+    log.create_topic("orders", config=CONFIG | {"segment.ms": "100"})
     prices = ("p3:10", "p5:7", "p3:11", "p6:25", "p6:12", "p5:14", "p5:17")
     for number, price in enumerate(prices):
-        append(log, [tuple(price.split(":"))], START_MS + number * 200)
+        append(log, tuple(price.split(":")), time_ms=START_MS + number * 200)
     roll(log, now_ms=START_MS + 1300)
     compact(log, now_ms=START_MS + 1300)
     assert [f"{k.decode()}:{v.decode()}" for k, v in records(log).values()] == ["p3:11", "p6:12", "p5:14", "p5:17"]
@@ -72,18 +63,18 @@ def test_the_latest_price_of_each_product_stays_but_for_the_active_segment(log):
 
 def test_records_without_a_key_that_were_there_already_are_cleaned_away_with_one_warning_a_topic(log, caplog):
     log.create_topic("other", 2, config=CONFIG | {"cleanup.policy": "delete"})
-    log.create_topic("t", config=CONFIG | {"cleanup.policy": "delete"})
+    log.create_topic("orders", config=CONFIG | {"cleanup.policy": "delete"})
     both = pa.table({"key": ["a", None] * 4, "value": ["1", "2"] * 4, "partition": [0, 0, 1, 1] * 2})
     log.topic("other").append(both)
-    append(log, [("a", "1"), (None, "2"), ("b", "3"), (None, None)], START_MS)
+    append(log, ("a", "1"), (None, "2"), ("b", "3"), (None, None), time_ms=START_MS)
     seal(log)
-    for topic in ("other", "t"):
+    for topic in ("other", "orders"):
         log.topic(topic).alter({"cleanup.policy": "compact"})
     report = compact(log)
     assert report.dropped["no_key"] == 6
     assert [warning.split(":")[0] for warning in report.warnings] == [
         "Topic other is compacted and held 4 records without a key, appended before it was or imported",
-        "Topic t is compacted and held 2 records without a key, appended before it was or imported",
+        "Topic orders is compacted and held 2 records without a key, appended before it was or imported",
     ]
     assert [record.getMessage() for record in caplog.records if record.levelname == "WARNING"] == report.warnings
     assert report.to_dict()["warnings"] == report.warnings
@@ -119,14 +110,14 @@ actions = st.lists(
 def test_random_work_keeps_the_newest_of_each_key_and_tombstones_for_their_time(actions, tasks):
     with tempfile.TemporaryDirectory() as directory:
         log = LogDir.create(directory + "/log")
-        log.create_topic("t", config=CONFIG)
+        log.create_topic("orders", config=CONFIG)
         written: list[tuple[str | None, str | None]] = []
         cleanings: dict[int, int] = {}  # offset of a tombstone → when a cleaning first read it
         now_ms = START_MS
         for action, value in [*actions, ("roll", None), ("compact", (4096, tasks))]:
             before = records(log)
             if action == "append":
-                append(log, value, now_ms)
+                append_even_without_key(log, *value, time_ms=now_ms)
                 written += value
             elif action == "roll":
                 seal(log)
@@ -134,19 +125,19 @@ def test_random_work_keeps_the_newest_of_each_key_and_tombstones_for_their_time(
             elif action == "wait":
                 now_ms += value
             elif action == "delete-records":
-                start, end = log.topic("t").offsets()[0]
-                with under_policy(log, "t", "compact,delete"):
-                    log.topic("t").delete_records({0: min(start + value, end)})
+                start, end = log.topic("orders").offsets()[0]
+                with under_policy(log, "orders", "compact,delete"):
+                    log.topic("orders").delete_records({0: min(start + value, end)})
                 retain(log, now_ms=now_ms)
             else:
                 compacted(log, now_ms, *value)
                 _check(log, before, written, cleanings, now_ms)
-        assert log.topic("t").offsets()[0][1] == len(written)
+        assert log.topic("orders").offsets()[0][1] == len(written)
 
 
 def _check(log, before, written, cleanings, now_ms) -> None:
     after = records(log)
-    (described,) = log.topic("t").describe()["partitions"]
+    (described,) = log.topic("orders").describe()["partitions"]
     start, dirty = described["log_start_offset"], described["first_dirty_offset"]
     assert described["log_end_offset"] == len(written)
     assert after.items() <= before.items(), "nothing is changed, nothing comes back"
@@ -167,19 +158,19 @@ def _check(log, before, written, cleanings, now_ms) -> None:
 
 
 def test_a_tombstone_goes_after_its_time_and_not_before(log):
-    log.create_topic("t", config=CONFIG)
-    append(log, [("a", "1"), ("b", "1"), ("a", None)], START_MS)
+    log.create_topic("orders", config=CONFIG)
+    append(log, ("a", "1"), ("b", "1"), ("a", None), time_ms=START_MS)
     for wait_ms, left in ((0, {1, 2}), (RETENTION_MS - 1, {1, 2}), (RETENTION_MS, {1})):
         seal(log)
         compact(log, now_ms=START_MS + wait_ms)
         assert {offset for offset in records(log) if offset <= 2} == left
-        append(log, [("c", str(wait_ms))], START_MS + wait_ms)
+        append(log, ("c", str(wait_ms)), time_ms=START_MS + wait_ms)
 
 
 def test_two_cleaners_at_once_leave_what_one_would(log):
-    log.create_topic("t", config=CONFIG)
+    log.create_topic("orders", config=CONFIG)
     for number in range(20):
-        append(log, [(f"k{n % 5}", f"{number}-{n}") for n in range(50)], START_MS + number)
+        append(log, *[(f"k{n % 5}", f"{number}-{n}") for n in range(50)], time_ms=START_MS + number)
     seal(log)
     threads = [threading.Thread(target=compact, args=(log,), kwargs={"now_ms": START_MS}) for _ in range(3)]
     for thread in threads:
@@ -189,45 +180,45 @@ def test_two_cleaners_at_once_leave_what_one_would(log):
     assert {key: value for key, value in records(log).values()} == {
         f"k{n}".encode(): f"19-{45 + n}".encode() for n in range(5)
     }
-    assert log.topic("t").offsets() == {0: (0, 1000)}
+    assert log.topic("orders").offsets() == {0: (0, 1000)}
 
 
 def test_batches_get_the_codec_that_the_topic_asks_for(log):
-    log.create_topic("t", config=CONFIG | {"compression.type": "lz4"})
-    append(log, [("a", "1"), ("b", "x" * 100), ("a", "2")], START_MS)
-    log.topic("t").alter({"compression.type": "gzip"})
+    log.create_topic("orders", config=CONFIG | {"compression.type": "lz4"})
+    append(log, ("a", "1"), ("b", "x" * 100), ("a", "2"), time_ms=START_MS)
+    log.topic("orders").alter({"compression.type": "gzip"})
     seal(log)
     compact(log, now_ms=START_MS)
     assert set(records(log)) == {1, 2}
 
 
 def test_a_dry_run_says_why_each_partition_is_picked_or_not(log):
-    log.create_topic("t", partitions=3, config=CONFIG | {"min.cleanable.dirty.ratio": "0.5"})
-    log.topic("t").append(pa.table({"key": [f"k{n}" for n in range(99)], "value": ["v"] * 99}))
+    log.create_topic("orders", partitions=3, config=CONFIG | {"min.cleanable.dirty.ratio": "0.5"})
+    log.topic("orders").append(pa.table({"key": [f"k{n}" for n in range(99)], "value": ["v"] * 99}))
     seal(log)
-    version = log.topic("t").describe()["version"]
+    version = log.topic("orders").describe()["version"]
     plan = compact(log, dry_run=True, max_partitions=2).to_dict()
     assert [line["action"] for line in plan["partitions"]] == ["compact", "compact", "leave"]
     assert plan["partitions"][2]["reason"] == "above --max-partitions"
     assert {line["dirty_ratio"] for line in plan["partitions"]} == {1.0}
-    assert log.topic("t").describe()["version"] == version
+    assert log.topic("orders").describe()["version"] == version
 
 
 def test_a_topic_that_is_not_compacted_is_not_in_the_plan(log):
-    for topic, policy in (("t", "compact"), ("both", "compact,delete"), ("clicks", "delete"), ("kept", "")):
+    for topic, policy in (("orders", "compact"), ("both", "compact,delete"), ("clicks", "delete"), ("kept", "")):
         log.create_topic(topic, config=CONFIG | {"cleanup.policy": policy})
         log.topic(topic).append(pa.table({"key": ["a", "a"], "value": ["1", "2"]}))
     seal(log)
     before = log.topic("clicks").snapshot.version, log.topic("kept").snapshot.version
-    assert {line["topic"] for line in compact(log, dry_run=True, force=True).partitions} == {"t", "both"}
-    assert {line["topic"] for line in compact(log, force=True).partitions} == {"t", "both"}
+    assert {line["topic"] for line in compact(log, dry_run=True, force=True).partitions} == {"orders", "both"}
+    assert {line["topic"] for line in compact(log, force=True).partitions} == {"orders", "both"}
     assert (log.topic("clicks").snapshot.version, log.topic("kept").snapshot.version) == before
 
 
 def row(base: int, end: int, size: int, *, state: str = Segment.SEALED, time_ms: int = START_MS) -> Segment:
     return Segment(
-        "id", 0, base, end, f"t-0/{base:020d}.x.log", base, size, 8, 12, 0, end - base, 1, time_ms, time_ms, base, 0,
-        None, time_ms, state,
+        "id", 0, base, end, f"orders-0/{base:020d}.x.log", base, size, 8, 12, 0, end - base, 1, time_ms, time_ms,
+        base, 0, None, time_ms, state,
     )  # fmt: skip
 
 

@@ -5,11 +5,9 @@ Appends go to files of their own or to shared objects, which a second partition 
 
 from __future__ import annotations
 
-import contextlib
 import tempfile
 from collections.abc import Sequence
 
-import pyarrow as pa
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -21,7 +19,7 @@ from tests.log.played_log import Play
 from tests.maintenance.plain_partition import PlainPartition, Record, Rules
 from tests.opened import opened
 from tests.small_limits import small_limits
-from tests.topics import DAY_MS, contents, live, under_policy
+from tests.topics import DAY_MS, append_even_without_key, contents, live, under_policy
 
 START_MS = 1_700_000_000_000
 NEVER_MS = 2**63 - 1
@@ -87,16 +85,11 @@ class Work:
 
     def append(self, rows: Sequence[Record], shared: bool = True) -> None:
         """Appends to partition 0, and a record to partition 1. `shared`: both into one object."""
-        keys, values = zip(*rows, (b"other", b"1"), strict=True)
-        table = {
-            "key": pa.array(keys, pa.binary()),
-            "value": pa.array(values, pa.binary()),
-            "timestamp": pa.array([self.now_ms] * len(keys), pa.timestamp("ms", "UTC")),
-            "partition": pa.array([0] * len(rows) + [1], pa.int32()),
-        }
-        fewest = small_limits(FEWEST_RUNS=1 if shared else 3)
-        with fewest, under_policy(self.log, "t", "delete") if None in keys else contextlib.nullcontext():
-            self.log.topic("t").append(pa.table(table))
+        partitions = [0] * len(rows) + [1]
+        with small_limits(FEWEST_RUNS=1 if shared else 3):
+            append_even_without_key(
+                self.log, *rows, (b"other", b"1"), topic="t", partitions=partitions, time_ms=self.now_ms
+            )
         self.model.append(rows, self.now_ms)
         self.written += rows
 

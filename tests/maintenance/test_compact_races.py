@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 
-import pyarrow as pa
 import pytest
 
 from spark_segments import LogDir
@@ -15,16 +14,9 @@ from tests.log.played_log import Play
 from tests.manifest_rows import Change
 from tests.opened import opened
 from tests.played_files import PlayedFiles
-from tests.topics import DAY_MS, GOLDEN_MS, contents, live, topic_with
+from tests.topics import DAY_MS, GOLDEN_MS, append, contents, live, topic_with
 
 CONFIG = {"cleanup.policy": "compact,delete", "retention.ms": -1, "min.cleanable.dirty.ratio": 0}
-
-
-def append(log: LogDir, *pairs: str) -> None:
-    """Appends "key value" pairs; a key alone is its tombstone."""
-    keys, _, values = zip(*(pair.partition(" ") for pair in pairs), strict=True)
-    times = pa.array([GOLDEN_MS] * len(pairs), pa.timestamp("ms"))
-    log.topic("t").append(pa.table({"key": keys, "value": [value or None for value in values], "timestamp": times}))
 
 
 def seal(log: LogDir) -> None:
@@ -32,11 +24,12 @@ def seal(log: LogDir) -> None:
 
 
 def left(log: LogDir) -> list[str]:
-    return [f"{one['offset']}:{one['key'].decode()} {(one['value'] or b'').decode()}" for one in contents(log, "t")]
+    rows = contents(log, "orders")
+    return [f"{row['offset']}:{row['key'].decode()} {(row['value'] or b'').decode()}" for row in rows]
 
 
 def bounds(log: LogDir) -> list[tuple[int, int]]:
-    return [(one.base_offset, one.next_offset) for one in live(log, "t")]
+    return [(one.base_offset, one.next_offset) for one in live(log, "orders")]
 
 
 def compact_while(log: LogDir, work: Callable[[], object]) -> dict:
@@ -48,22 +41,22 @@ def compact_while(log: LogDir, work: Callable[[], object]) -> dict:
 @pytest.fixture
 def sealed(log) -> LogDir:
     """A topic of two sealed segments of 4 records each, and one record in the active segment."""
-    topic_with(log, "t", CONFIG)
-    append(log, "a 1", "b 1", "a 2", "c 1")
+    topic_with(log, "orders", CONFIG)
+    append(log, ("a", "1"), ("b", "1"), ("a", "2"), ("c", "1"), time_ms=GOLDEN_MS)
     seal(log)
-    append(log, "b 2", "d 1", "b", "c 2")
+    append(log, ("b", "2"), ("d", "1"), ("b", None), ("c", "2"), time_ms=GOLDEN_MS)
     seal(log)
-    append(log, "a 9")
+    append(log, ("a", "9"), time_ms=GOLDEN_MS)
     return log
 
 
 def test_what_another_compaction_has_done_is_left_to_it(sealed):
     line = compact_while(sealed, lambda: compact(sealed, now_ms=GOLDEN_MS))
     assert (line["action"], line["records_in"], line["rounds"]) == ("lost to another job", 0, 0)
-    rows = live(sealed, "t")
+    rows = live(sealed, "orders")
     assert left(sealed) == ["2:a 2", "5:d 1", "6:b ", "7:c 2", "8:a 9"]
     assert compact(sealed, now_ms=GOLDEN_MS, force=True).partitions == []
-    assert live(sealed, "t") == rows
+    assert live(sealed, "orders") == rows
     assert verify(sealed, deep=True).errors == 0
 
 
@@ -77,84 +70,84 @@ def test_a_later_round_that_another_compaction_was_quicker_with_is_left_to_it(se
 
 
 def test_the_first_dirty_offset_does_not_go_back_where_another_compaction_left_the_segments_as_they_were(log):
-    topic_with(log, "t", CONFIG)
-    append(log, "a 1", "b 1", "c 1", "d 1")
+    topic_with(log, "orders", CONFIG)
+    append(log, ("a", "1"), ("b", "1"), ("c", "1"), ("d", "1"), time_ms=GOLDEN_MS)
     seal(log)
     small = LogDir.open(log.uri, defaults={"log.cleaner.dedupe.buffer.size": "72"})
     line = compact_while(small, lambda: compact(log, now_ms=GOLDEN_MS))
     assert (line["action"], line["rounds"]) == ("lost to another job", 0)
-    assert log.topic("t").describe()["partitions"][0]["first_dirty_offset"] == 4
+    assert log.topic("orders").describe()["partitions"][0]["first_dirty_offset"] == 4
 
 
 def test_a_segment_that_is_another_one_by_the_commit_is_left_as_it_is(sealed):
-    first, *others = live(sealed, "t")
+    first, *others = live(sealed, "orders")
     changed = dataclasses.replace(first, created_ms=first.created_ms + 1)
 
     def other_job() -> None:
-        sealed.topic("t").manifest.commit(lambda _: Change("test", replace=[changed]))
+        sealed.topic("orders").manifest.commit(lambda _: Change("test", replace=[changed]))
 
     assert compact_while(sealed, other_job)["action"] == "lost to another job"
-    assert live(sealed, "t") == [changed, *others]
+    assert live(sealed, "orders") == [changed, *others]
 
 
 def test_segments_that_retention_took_meanwhile_stay_gone_and_the_rest_is_cleaned(sealed):
     def retention() -> None:
-        sealed.topic("t").delete_records({0: 4})
+        sealed.topic("orders").delete_records({0: 4})
         retain(sealed)
 
     line = compact_while(sealed, retention)
     assert line["action"] == "compact"
     assert left(sealed) == ["5:d 1", "6:b ", "7:c 2", "8:a 9"]
     assert bounds(sealed) == [(4, 8), (8, 9)]
-    assert sealed.topic("t").describe()["partitions"][0]["first_dirty_offset"] == 8
-    assert sealed.topic("t").offsets() == {0: (4, 9)}
+    assert sealed.topic("orders").describe()["partitions"][0]["first_dirty_offset"] == 8
+    assert sealed.topic("orders").offsets() == {0: (4, 9)}
     assert verify(sealed, deep=True).ok
 
 
 def test_what_retention_took_as_a_whole_does_not_come_back_cleaned(sealed):
-    sealed.topic("t").alter({"segment.bytes": "100"})  # so that each segment is a group by itself
+    sealed.topic("orders").alter({"segment.bytes": "100"})  # so that each segment is a group by itself
 
     def retention() -> None:
-        sealed.topic("t").delete_records({0: 8})
+        sealed.topic("orders").delete_records({0: 8})
         retain(sealed)
 
     compact_while(sealed, retention)
     assert left(sealed) == ["8:a 9"]
     assert bounds(sealed) == [(8, 9)]
-    assert sealed.topic("t").describe()["partitions"][0]["first_dirty_offset"] == 8
+    assert sealed.topic("orders").describe()["partitions"][0]["first_dirty_offset"] == 8
     assert verify(sealed, deep=True).errors == 0
 
 
 def test_records_deleted_meanwhile_stay_deleted_though_their_segment_is_there(sealed):
-    compact_while(sealed, lambda: sealed.topic("t").delete_records({0: 6}))
+    compact_while(sealed, lambda: sealed.topic("orders").delete_records({0: 6}))
     assert left(sealed) == ["6:b ", "7:c 2", "8:a 9"]
-    assert sealed.topic("t").describe()["partitions"][0]["first_dirty_offset"] == 8
+    assert sealed.topic("orders").describe()["partitions"][0]["first_dirty_offset"] == 8
     assert verify(sealed, deep=True).ok
 
 
 def test_records_appended_and_rolled_meanwhile_follow_what_was_cleaned(sealed):
     def others() -> None:
-        append(sealed, "c 9")
+        append(sealed, ("c", "9"), time_ms=GOLDEN_MS)
         seal(sealed)
 
     compact_while(sealed, others)
     assert left(sealed) == ["2:a 2", "5:d 1", "6:b ", "7:c 2", "8:a 9", "9:c 9"]
     assert bounds(sealed) == [(0, 8), (8, 10)]
-    assert sealed.topic("t").describe()["partitions"][0]["first_dirty_offset"] == 8
+    assert sealed.topic("orders").describe()["partitions"][0]["first_dirty_offset"] == 8
 
 
 def test_a_topic_made_again_meanwhile_is_not_touched(sealed):
     def others() -> None:
-        sealed.delete_topic("t")
-        topic_with(sealed, "t", CONFIG)
-        append(sealed, "x 1", "x 2")
+        sealed.delete_topic("orders")
+        topic_with(sealed, "orders", CONFIG)
+        append(sealed, ("x", "1"), ("x", "2"), time_ms=GOLDEN_MS)
 
     assert compact_while(sealed, others)["action"] == "lost to another job"
     assert left(sealed) == ["0:x 1", "1:x 2"]
 
 
 def test_files_that_are_too_old_by_the_commit_are_not_named(sealed):
-    rows, now_ms = live(sealed, "t"), sealed.storage.now_ms()
+    rows, now_ms = live(sealed, "orders"), sealed.storage.now_ms()
     clock = [now_ms]
 
     def asleep(_: str, go):
@@ -164,12 +157,12 @@ def test_files_that_are_too_old_by_the_commit_are_not_named(sealed):
     with store_clock(lambda: clock[0]):
         (line,) = compact(opened(sealed, PlayedFiles(stream=asleep)), now_ms=GOLDEN_MS).partitions
     assert line["action"] == "failed" and "too old" in line["error"]
-    assert live(sealed, "t") == rows
+    assert live(sealed, "orders") == rows
 
 
 def values(log: LogDir) -> dict[str, str]:
     """What a consumer of the topic ends up with: the newest value of each key that has any."""
-    newest = {one["key"].decode(): one["value"] for one in contents(log, "t")}
+    newest = {one["key"].decode(): one["value"] for one in contents(log, "orders")}
     return {key: value.decode() for key, value in newest.items() if value is not None}
 
 
@@ -179,14 +172,14 @@ def retained(log) -> tuple[LogDir, int]:
 
     It holds the value of a key that the next segment, which is dirty, has the tombstone of.
     """
-    topic_with(log, "t", CONFIG | {"cleanup.policy": "compact,delete", "retention.ms": -1, "delete.retention.ms": 0})
-    append(log, "a 1", "b 1")
+    topic_with(log, "orders", CONFIG | {"delete.retention.ms": 0})
+    append(log, ("a", "1"), ("b", "1"), time_ms=GOLDEN_MS)
     seal(log)
     compact(log, now_ms=GOLDEN_MS)
-    append(log, "b", "c 1")
+    append(log, ("b", None), ("c", "1"), time_ms=GOLDEN_MS)
     seal(log)
-    version = log.topic("t").snapshot.version
-    log.topic("t").delete_records({0: 2})
+    version = log.topic("orders").snapshot.version
+    log.topic("orders").delete_records({0: 2})
     retain(log)
     assert bounds(log) == [(2, 4)]
     return log, version
@@ -194,10 +187,11 @@ def retained(log) -> tuple[LogDir, int]:
 
 def test_a_restore_during_a_compaction_brings_no_deleted_value_back(retained):
     log, version = retained
-    assert compact_while(log, lambda: restore(log, topics=["t"], version=version))["action"] == "lost to another job"
-    assert log.topic("t").snapshot.partition(0).first_dirty_offset == 2
-    for key in ("d 1", "d 2"):  # the tombstone gets its horizon, then it goes
-        append(log, key)
+    line = compact_while(log, lambda: restore(log, topics=["orders"], version=version))
+    assert line["action"] == "lost to another job"
+    assert log.topic("orders").snapshot.partition(0).first_dirty_offset == 2
+    for value in ("1", "2"):  # the tombstone gets its horizon, then it goes
+        append(log, ("d", value), time_ms=GOLDEN_MS)
         seal(log)
         compact(log, now_ms=GOLDEN_MS + DAY_MS)
     assert left(log) == ["0:a 1", "3:c 1", "5:d 2"]
@@ -206,36 +200,36 @@ def test_a_restore_during_a_compaction_brings_no_deleted_value_back(retained):
 
 
 def test_a_restore_that_takes_a_deletion_of_records_back_undoes_the_round(sealed):
-    version = sealed.topic("t").snapshot.version
-    sealed.topic("t").delete_records({0: 6})
-    line = compact_while(sealed, lambda: restore(sealed, topics=["t"], version=version))
+    version = sealed.topic("orders").snapshot.version
+    sealed.topic("orders").delete_records({0: 6})
+    line = compact_while(sealed, lambda: restore(sealed, topics=["orders"], version=version))
     assert (line["action"], bounds(sealed)) == ("lost to another job", [(0, 4), (4, 8), (8, 9)])
-    assert sealed.topic("t").snapshot.partition(0).first_dirty_offset == 0
+    assert sealed.topic("orders").snapshot.partition(0).first_dirty_offset == 0
     compact(sealed, now_ms=GOLDEN_MS)
     assert left(sealed) == ["2:a 2", "5:d 1", "6:b ", "7:c 2", "8:a 9"]
 
 
 def test_a_segment_that_comes_back_into_a_gap_undoes_the_round(sealed):
-    first, *others = live(sealed, "t")
-    manifest = sealed.topic("t").manifest
+    first, *others = live(sealed, "orders")
+    manifest = sealed.topic("orders").manifest
     manifest.commit(lambda _: Change("test", drop=[first]))
 
     def comes_back() -> None:
         manifest.commit(lambda _: Change("test", add=[first]))
 
     assert compact_while(sealed, comes_back)["action"] == "lost to another job"
-    assert live(sealed, "t") == [first, *others]
+    assert live(sealed, "orders") == [first, *others]
     compact(sealed, now_ms=GOLDEN_MS)
     assert left(sealed) == ["2:a 2", "5:d 1", "6:b ", "7:c 2", "8:a 9"]
 
 
 def test_a_last_stable_offset_that_goes_back_undoes_the_round(sealed):
-    before = live(sealed, "t")
-    row = sealed.topic("t").snapshot.partition(0)
+    before = live(sealed, "orders")
+    row = sealed.topic("orders").snapshot.partition(0)
 
     def reopen() -> None:
         back = dataclasses.replace(row, last_stable_offset=5)
-        sealed.topic("t").manifest.commit(lambda _: Change("test", partitions=[back]))
+        sealed.topic("orders").manifest.commit(lambda _: Change("test", partitions=[back]))
 
     assert compact_while(sealed, reopen)["action"] == "lost to another job"
-    assert live(sealed, "t") == before
+    assert live(sealed, "orders") == before

@@ -23,7 +23,7 @@ from tests.log.played_log import Play
 from tests.manifest_rows import Change, live_rows
 from tests.opened import opened
 from tests.small_limits import small_limits
-from tests.topics import DAY_MS, contents, live
+from tests.topics import DAY_MS, append, contents, live
 
 NOW_MS = 1_700_000_000_000
 LATER_MS = 2_000_000_000_000  # long after any test runs: what is active is idle then
@@ -35,18 +35,10 @@ def topic(log: LogDir, policy: str = "delete", partitions: int = 2, **config: ob
     return log
 
 
-def append(log: LogDir, rows: list[tuple[int, bytes | None, bytes | None]]) -> None:
-    partitions, keys, values = zip(*rows, strict=True)
-    log.topic("t").append(
-        pa.table(
-            {
-                "key": pa.array(keys, pa.binary()),
-                "value": pa.array(values, pa.binary()),
-                "partition": pa.array(partitions, pa.int32()),
-                "timestamp": pa.array([NOW_MS] * len(rows), pa.timestamp("ms", "UTC")),
-            }
-        )
-    )
+def append_to_partitions(log: LogDir, rows: list[tuple[int, bytes | None, bytes | None]]) -> None:
+    """Appends records of (partition, key, value)."""
+    partitions = [partition for partition, _, _ in rows]
+    append(log, *[(key, value) for _, key, value in rows], topic="t", partitions=partitions, time_ms=NOW_MS)
 
 
 def seal(log: LogDir) -> None:
@@ -183,7 +175,7 @@ def _work(log: LogDir, policy: str, steps, count: int) -> tuple[int, list[tuple[
             count += len(argument)
             values += [(key, value) for _, key, value in rows if key and value]
             if rows:
-                append(log, rows)
+                append_to_partitions(log, rows)
         elif step == "seal":
             seal(log)
         elif step == "compact":
@@ -201,11 +193,11 @@ def _work(log: LogDir, policy: str, steps, count: int) -> tuple[int, list[tuple[
 @pytest.mark.parametrize("history", [False, True])
 def test_no_byte_of_the_value_is_left_after_erase_and_vacuum(log: LogDir, policy: str, history: bool) -> None:
     topic(log, policy, segment_bytes=400, min_cleanable_dirty_ratio=0)
-    append(log, [(0, b"ada", b"first secret"), (0, b"bob", b"bob's"), (1, b"ada", b"second secret")])
+    append_to_partitions(log, [(0, b"ada", b"first secret"), (0, b"bob", b"bob's"), (1, b"ada", b"second secret")])
     seal(log)
-    append(log, [(0, b"ada", b"third secret"), (0, b"bob", b"bob's own")])
+    append_to_partitions(log, [(0, b"ada", b"third secret"), (0, b"bob", b"bob's own")])
     compact(log, now_ms=NOW_MS)
-    append(log, [(0, b"ada", b"fourth secret"), (0, b"cyd", b"cyd's")])
+    append_to_partitions(log, [(0, b"ada", b"fourth secret"), (0, b"cyd", b"cyd's")])
     others = [one for one in contents(log, "t") if one["key"] != b"ada"]
     assert len(files_with(log, b"secret")) >= 3
 
@@ -231,7 +223,7 @@ def secret_among_many(log: LogDir, policy: str = "delete") -> list[dict]:
     topic(log, policy, MANY, file_delete_delay_ms=1000)
     for turn in range(3):
         secrets = [(number, b"ada", b"secret") for number in (3, 7) if turn < 2]
-        append(log, [*((number, b"bob", b"%d" % turn) for number in range(MANY)), *secrets])
+        append_to_partitions(log, [*((number, b"bob", b"%d" % turn) for number in range(MANY)), *secrets])
     assert len(files_with(log, b"secret")) == 2
     return [one for one in contents(log, "t") if one["key"] == b"bob"]
 
@@ -341,8 +333,8 @@ def test_a_row_that_begins_inside_a_batch_is_refused_and_left(log: LogDir) -> No
 
 def test_a_dry_run_names_what_would_go_and_changes_nothing(log: LogDir) -> None:
     topic(log, "compact")
-    append(log, [(0, b"ada", b"1"), (0, b"ada", b"2"), (0, b"bob", b"3")])
-    append(log, [(0, b"bob", b"4")])
+    append_to_partitions(log, [(0, b"ada", b"1"), (0, b"ada", b"2"), (0, b"bob", b"3")])
+    append_to_partitions(log, [(0, b"bob", b"4")])
     before = log.topic("t").snapshot.version, contents(log, "t")
     [line] = erase(log, topics=["t"], keys=[b"ada"], dry_run=True, history=True).to_dict()["partitions"]
     assert (line["segments"], line["base_offsets"], line["records_to_erase"]) == (1, [0], 2)
@@ -352,7 +344,7 @@ def test_a_dry_run_names_what_would_go_and_changes_nothing(log: LogDir) -> None:
 
 def test_what_another_job_replaced_meanwhile_is_erased_in_a_further_round(log: LogDir) -> None:
     topic(log)
-    append(log, [(0, b"ada", b"1"), (0, b"bob", b"2"), (1, b"ada", b"3")])
+    append_to_partitions(log, [(0, b"ada", b"1"), (0, b"bob", b"2"), (1, b"ada", b"3")])
     play = Play().before_commits(lambda: seal(log))
     report = erase(opened(log, open_delta_log=play), topics=["t"], keys=[b"ada"])
     assert report.dropped == {"erased": 2}
@@ -362,9 +354,9 @@ def test_what_another_job_replaced_meanwhile_is_erased_in_a_further_round(log: L
 
 def test_a_value_that_comes_after_the_erasure_stays(log: LogDir) -> None:
     topic(log, "compact")
-    append(log, [(0, b"ada", b"1")])
+    append_to_partitions(log, [(0, b"ada", b"1")])
     erase(log, topics=["t"], keys=[b"ada"])
-    append(log, [(0, b"ada", b"2")])
+    append_to_partitions(log, [(0, b"ada", b"2")])
     assert [one["value"] for one in contents(log, "t")] == [None, b"2"]
 
 
@@ -407,7 +399,7 @@ def test_what_kafka_wrote_in_old_formats_is_erased_from_too(log: LogDir, directo
 
 def test_erased_records_do_not_come_back_in_an_export(log: LogDir, tmp_path: Path) -> None:
     topic(log, segment_bytes=300)
-    append(log, [(0, b"ada", b"secret"), (0, b"bob", b"1"), (1, b"ada", b"secret")])
+    append_to_partitions(log, [(0, b"ada", b"secret"), (0, b"bob", b"1"), (1, b"ada", b"secret")])
     erase(log, topics=["t"], keys=[b"ada"])
     seal(log)
     retain(log)
@@ -428,10 +420,10 @@ def test_keys_are_wanted_and_a_log_of_ours(log: LogDir) -> None:
 
 def test_the_account_of_a_key_names_every_file_that_has_it_and_until_when(log: LogDir) -> None:
     topic(log, file_delete_delay_ms=1000)
-    append(log, [(0, b"ada", b"secret")])
-    append(log, [(0, b"bob", b"1")])
+    append_to_partitions(log, [(0, b"ada", b"secret")])
+    append_to_partitions(log, [(0, b"bob", b"1")])
     seal(log)
-    append(log, [(0, b"ada", b"secret")])
+    append_to_partitions(log, [(0, b"ada", b"secret")])
     account = key_account(log, "t", b"ada")
     assert sorted(copy.path for copy in account.copies) == files_with(log, b"secret")
     assert sorted((copy.state, copy.values) for copy in account.copies) == [
@@ -454,11 +446,11 @@ def test_the_account_of_a_key_names_every_file_that_has_it_and_until_when(log: L
 @pytest.mark.parametrize("made_again", [False, True])
 def test_history_and_the_account_cover_the_files_of_a_deleted_topic_of_the_name(log: LogDir, made_again: bool) -> None:
     topic(log, file_delete_delay_ms=5000)
-    append(log, [(0, b"ada", b"secret"), (1, b"bob", b"bobs own")])
+    append_to_partitions(log, [(0, b"ada", b"secret"), (1, b"bob", b"bobs own")])
     log.delete_topic("t")
     if made_again:
         topic(log, file_delete_delay_ms=DAY_MS)
-        append(log, [(0, b"bob", b"bobs new")])
+        append_to_partitions(log, [(0, b"bob", b"bobs new")])
     account = key_account(log, "t", b"ada")
     assert sorted(copy.path for copy in account.copies) == files_with(log, b"secret") != []
     assert account.copies[0].files_deleted.earliest_ms <= log.storage.now_ms() + 6000, "its own delay counts"
