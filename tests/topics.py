@@ -182,6 +182,24 @@ def contents(log: LogDir, topic: str, **where: object) -> list[dict]:
     return [row for batch in log.topic(topic).scan(**where).batches() for row in batch.to_pylist()]
 
 
+def column(log: LogDir, topic: str, name: str, **where: object) -> list[Any]:
+    """One column of every record."""
+    return log.topic(topic).scan(columns=[name], **where).to_table().column(name).to_pylist()
+
+
+def values(log: LogDir, topic: str = "orders", **where: object) -> list[bytes | None]:
+    return column(log, topic, "value", **where)
+
+
+def texts(log: LogDir, topic: str = "orders", **where: object) -> list[str]:
+    """The value of every record, as text."""
+    return [value.decode() for value in values(log, topic, **where)]
+
+
+def offsets(log: LogDir, topic: str = "orders", **where: object) -> list[int]:
+    return column(log, topic, "offset", **where)
+
+
 def batch_headers(log: LogDir, segments: Iterable[Segment]) -> list[tuple]:
     """What every batch's header says, offsets as the log's; without what rolling writes: base offset and epoch."""
     found = []

@@ -17,7 +17,7 @@ import pytest
 
 from spark_segments import LogDir
 from tests.clock import PATIENCE_SECONDS
-from tests.topics import contents
+from tests.topics import values
 
 APPEND = [sys.executable, "-m", "spark_segments", "append"]
 
@@ -27,10 +27,6 @@ def log(tmp_path) -> LogDir:
     log = LogDir.create(f"{tmp_path}/log")
     log.create_topic("orders")
     return log
-
-
-def values(log: LogDir) -> list[bytes]:
-    return [row["value"] for row in contents(log, "orders", columns=["value"])]
 
 
 def wait_for(log: LogDir, expected: list[bytes]) -> None:

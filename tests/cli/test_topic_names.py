@@ -13,6 +13,7 @@ from tests.cli.conftest import Segments
 from tests.clock import ORPHAN_AGE_MS, store_clock
 from tests.golden_files import golden_dir
 from tests.opened import opened
+from tests.topics import values
 
 ALIASES = ["./orders", "orders/", "x/../orders"]
 
@@ -70,6 +71,6 @@ def test_a_command_takes_no_topic_by_another_path(run: Segments, log: LogDir, tm
     assert log.group("audit").positions() == positions
     with store_clock(log.storage.now_ms() + ORPHAN_AGE_MS + 60_000):
         vacuum(log, now_ms=log.storage.now_ms())
-    found = opened(log).topic("orders").scan(columns=["value"]).to_table().column("value").to_pylist()
+    found = values(opened(log))
     assert (found, verify(log, deep=True).findings) == ([b"a", b"b"], [])
     assert {path.name for path in tmp_path.iterdir()} <= {"kafka", "log", "other"}

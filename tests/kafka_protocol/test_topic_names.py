@@ -20,6 +20,7 @@ from tests.clock import ORPHAN_AGE_MS, PATIENCE_SECONDS, store_clock
 from tests.kafka_protocol.played import PlayedViews, playing
 from tests.kafka_protocol.requests import request
 from tests.kafka_protocol.serving import serving
+from tests.topics import values
 
 ALIASES = ["./orders", "orders/", ".", "a/b"]
 
@@ -29,10 +30,6 @@ def orders(log: LogDir) -> LogDir:
     log.create_topic("orders")
     log.topic("orders").append([{"value": "a"}, {"value": "b"}])
     return log
-
-
-def values(log: LogDir, topic: str) -> list[bytes]:
-    return log.topic(topic).scan(columns=["value"]).to_table().column("value").to_pylist()
 
 
 def a_week_later(log: LogDir) -> None:

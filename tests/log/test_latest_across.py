@@ -18,7 +18,7 @@ from spark_segments.maintenance import compact, erase, mirror, restore, roll
 from spark_segments.polars import scan_topic
 from tests.examples import examples
 from tests.maintenance.rebuild.lost import again, rebuild_manifest
-from tests.topics import DAY_MS, append
+from tests.topics import DAY_MS, append, column
 
 COLUMNS = ["partition", "offset", "key", "value"]
 FOREVER_MS = str(10**12)
@@ -109,7 +109,7 @@ def test_a_key_that_was_erased_leaves_with_its_tombstones(log):
     for days in (30, 60, 90):
         fill(log)
         cleaned(log, days)
-    rows = log.topic("orders").scan(columns=["key"]).to_table().column("key").to_pylist()
+    rows = column(log, "orders", "key")
     assert not {*KEYS[:4]} & {*rows}
 
 

@@ -9,7 +9,6 @@ import shutil
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -29,6 +28,7 @@ from spark_segments.storage import Storage
 from tests.manifest_rows import Change
 from tests.opened import LocalFiles
 from tests.simulation.broker.disk import ABORT, PlayedDisk, PlayedPartition
+from tests.topics import offsets
 
 
 class WatchedFiles(LocalFiles):
@@ -67,14 +67,6 @@ def filled(partition: PlayedPartition, segments: int) -> PlayedPartition:
 def copied(disk: PlayedDisk, log: LogDir, topic: str, files: WatchedFiles | None = None) -> Report:
     storage = Storage(str(disk.root), filesystem=files)
     return import_all(committed_directory(storage), log, [topic], {})
-
-
-def offsets(log: LogDir, topic: str, **options: Any) -> list[int]:
-    return [
-        offset
-        for batch in log.topic(topic).scan(partition=0, **options).batches()
-        for offset in batch.column("offset").to_pylist()
-    ]
 
 
 def holes(log: LogDir, topic: str) -> list[tuple[int, int]]:

@@ -20,6 +20,7 @@ from tests.clock import ORPHAN_AGE_MS, store_clock
 from tests.log.memory_store import MemoryFiles, replayed
 from tests.manifest_rows import Change, live_rows, respell
 from tests.opened import DeltaLog, created, opened
+from tests.topics import values
 
 ALIASES = [
     "./orders",
@@ -59,10 +60,6 @@ WAYS: dict[str, Callable[[LogDir, str], Any]] = {
     "Polars": lambda log, name: scan_topic(log.uri, name),
     "export": lambda log, name: log.export_kafka(str(Path(log.uri).parent / "kafka"), name),
 }
-
-
-def values(log: LogDir, topic: str = "orders") -> list[bytes]:
-    return log.topic(topic).scan(columns=["value"]).to_table().column("value").to_pylist()
 
 
 def a_week_later(log: LogDir) -> None:

@@ -24,7 +24,7 @@ from spark_segments.maintenance import compact, retain, roll, vacuum, verify
 from tests.log.played_log import Play
 from tests.manifest_rows import Change, forget_rows, live_rows, of_format, of_version_1
 from tests.opened import opened
-from tests.topics import DAY_MS, records
+from tests.topics import DAY_MS, records, values
 
 
 def directory(log: LogDir, topic: str = "bad") -> Path:
@@ -75,12 +75,6 @@ def damaged(request, log) -> LogDir:
     request.param(log)
     forget_rows()
     return LogDir.open(log.uri)  # a handle that has seen it goes on from what it saw
-
-
-def values(log: LogDir, topic: str) -> list[bytes]:
-    return [
-        value for batch in log.topic(topic).scan(columns=["value"]).batches() for value in batch.column(0).to_pylist()
-    ]
 
 
 def files(log: LogDir) -> set[str]:

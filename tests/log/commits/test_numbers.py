@@ -18,7 +18,7 @@ from tests.clock import played_time
 from tests.log.memory_store import MemoryFiles, replayed
 from tests.manifest_rows import Change
 from tests.opened import DeltaLog, opened
-from tests.topics import rows
+from tests.topics import rows, texts
 
 PLAIN = partial(DeltaLog, open_table=replayed)
 
@@ -78,12 +78,6 @@ def log(files, time) -> LogDir:
     return log
 
 
-def values(files: MemoryFiles) -> list[str]:
-    return [
-        row["value"].decode() for batch in open_log(files).topic("orders").scan().batches() for row in batch.to_pylist()
-    ]
-
-
 def appended_and_cut(files: MemoryFiles) -> None:
     """Others commit, make a checkpoint, and vacuum cuts what the open process has read from the log."""
     other = open_log(files)
@@ -99,7 +93,7 @@ def test_an_idle_process_does_not_commit_on_a_version_that_vacuum_took(log, file
     appended_and_cut(files)
     time.now_seconds += COMMIT_LOG_MS / 1000
     assert log.topic("orders").append(rows("b")) == {0: (4, 4)}
-    assert values(files) == ["a", "other 0", "other 1", "other 2", "b"]
+    assert texts(open_log(files)) == ["a", "other 0", "other 1", "other 2", "b"]
 
 
 @pytest.mark.rule("W6")
@@ -127,7 +121,7 @@ def test_a_put_that_is_late_in_a_log_that_was_cut_is_no_success(log, files, time
     files.before = cut
     with pytest.raises(UnknownOutcomeError, match="read too long ago to tell"):
         log.topic("orders").manifest.commit(lambda _: Change("alter", config={"retention.ms": "5"}))
-    assert values(files) == ["a", "other 0", "other 1", "other 2"]
+    assert texts(open_log(files)) == ["a", "other 0", "other 1", "other 2"]
     assert open_log(files).topic("orders").append(rows("b")) == {0: (4, 4)}
 
 
@@ -185,7 +179,7 @@ def test_an_open_process_looks_again_after_a_minute_whether_its_version_is_still
     other.topic("orders").append(rows("x", "y"))
     time.now_seconds += TRUSTED_SECONDS + 1
     assert log.topic("orders").append(rows("b")) == {0: (2, 2)}
-    assert values(files) == ["x", "y", "b"]
+    assert texts(open_log(files)) == ["x", "y", "b"]
 
 
 def test_what_an_open_process_trusts_is_looked_up_before_an_error_is_said_of_it(log, files):
@@ -198,7 +192,7 @@ def test_what_an_open_process_trusts_is_looked_up_before_an_error_is_said_of_it(
     other.delete_topic("orders")
     other.create_topic("orders", 1)
     assert log.topic("orders").append(rows("d")) == {0: (0, 0)}
-    assert values(files) == ["d"]
+    assert texts(open_log(files)) == ["d"]
 
 
 def test_a_version_that_a_listing_lacks_and_the_store_refuses_is_not_called_gone(files, log):
@@ -237,5 +231,5 @@ def test_a_put_that_comes_eight_days_late_commits_no_file_that_vacuum_took(log, 
 
     files.create = eight_days_late
     assert log.topic("orders").append(rows("b")) == {0: (1, 1)}  # its file is written anew
-    assert values(files) == ["a", "b"]
+    assert texts(open_log(files)) == ["a", "b"]
     assert verify(open_log(files), deep=True).ok
