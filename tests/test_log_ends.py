@@ -19,7 +19,7 @@ from spark_segments.polars import scan_topic
 from tests.clock import store_clock
 from tests.log_ends import ENDS, LOG_END, TOPIC, append_new
 from tests.opened import opened
-from tests.topics import DAY_MS
+from tests.topics import DAY_MS, column
 
 Ended = tuple[LogDir, list[int]]
 
@@ -136,7 +136,7 @@ def queried(log: LogDir, query: str) -> list[int]:
 
 
 def read(log: LogDir) -> list[int]:
-    return opened(log).topic(TOPIC).scan(columns=["offset"]).to_table().column("offset").to_pylist()
+    return column(opened(log), TOPIC, "offset")
 
 
 @pytest.mark.cases(2)

@@ -20,6 +20,7 @@ from pathlib import Path
 from spark_segments import LogDir
 from tests.kafka_protocol.broker import running_broker
 from tests.kafka_protocol.kills import PARTITIONS, sent_once
+from tests.topics import values
 
 _TOPIC, _ROWS, _ROOT = "streamed", 200, Path(__file__).parents[2]
 
@@ -57,8 +58,8 @@ def main() -> int:
         subprocess.run([sys.executable, *stream, "--until", until], cwd=_ROOT, check=True)
         subprocess.run([sys.executable, *replay], cwd=_ROOT, check=True, stdout=subprocess.DEVNULL)
         records = sent_once(log, address, _TOPIC)
-        values = log.topic(_TOPIC).scan(columns=["value"]).to_table().column("value").to_pylist()
-        assert sorted(map(int, values)) == [*range(len(values))], "the topic here has not each number once"
+        numbers = sorted(map(int, values(log, _TOPIC)))
+        assert numbers == [*range(len(numbers))], "the topic here has not each number once"
         print(f"{killed['stream']} kills of the stream and {killed['replay']} of the replay: {records} numbers once")
     return 0
 

@@ -14,7 +14,7 @@ from spark_segments.maintenance import Report, compact, roll, verify
 from spark_segments.maintenance.compaction import partition_cleaner
 from tests.log.played_log import Play
 from tests.opened import opened
-from tests.topics import DAY_MS, GOLDEN_MS, append_one_by_one, contents, live, records, topic_with
+from tests.topics import DAY_MS, GOLDEN_MS, append_one_by_one, live, offsets, records, topic_with
 
 ROLL = sys.modules["spark_segments.maintenance.rolling.roll"]
 ONE_THREAD = {"log.cleaner.threads": "1"}
@@ -50,10 +50,6 @@ def actions(report: Report) -> dict[int | None, str]:
     return {line["partition"]: line["action"] for line in report.partitions}
 
 
-def offsets(log: LogDir, partition: int) -> list[int]:
-    return [one["offset"] for one in contents(log, "orders", partition=partition)]
-
-
 @pytest.mark.cases(1)
 @pytest.mark.parametrize("config", TO_KEEP)
 def test_a_round_that_the_topic_does_not_allow_any_more_does_not_land(orders, config):
@@ -61,7 +57,7 @@ def test_a_round_that_the_topic_does_not_allow_any_more_does_not_land(orders, co
     altered = opened_to_meet(orders, lambda: orders.topic("orders").alter(config), defaults=ONE_THREAD)
     report = compact(altered, now_ms=NOW_MS)
     assert actions(report)[0] == "lost to another job"
-    assert offsets(orders, 0) == [*range(40)]
+    assert offsets(orders, partition=0) == [*range(40)]
     assert orders.topic("orders").snapshot.partition(0).first_dirty_offset == 0
 
 
@@ -81,10 +77,10 @@ def test_a_partition_whose_turn_comes_after_the_topic_was_altered_is_left_as_it_
         sys.modules["spark_segments.maintenance.compaction.compact"], "clean_partition", altered_before_the_second
     ):
         compact(one_thread, now_ms=NOW_MS)
-    cleaned = [number for number in range(2) if len(offsets(orders, number)) < 40]
+    cleaned = [number for number in range(2) if len(offsets(orders, partition=number)) < 40]
     assert len(turns) == 2 and len(cleaned) == 1
     (other,) = {0, 1} - set(cleaned)
-    assert offsets(orders, other) == [*range(40)]
+    assert offsets(orders, partition=other) == [*range(40)]
     assert orders.topic("orders").snapshot.partition(other).first_dirty_offset == 0
 
 
@@ -104,7 +100,7 @@ def test_a_later_round_goes_by_the_configuration_that_it_begins_with(orders):
 def test_a_change_that_takes_no_right_away_undoes_no_round(orders, config):
     report = compact(opened_to_meet(orders, lambda: orders.topic("orders").alter(config)), now_ms=NOW_MS)
     assert actions(report) == {0: "compact", 1: "compact"}
-    assert offsets(orders, 0) == offsets(orders, 1) == [*range(33, 40)]
+    assert offsets(orders, partition=0) == offsets(orders, partition=1) == [*range(33, 40)]
     assert verify(orders, deep=True).ok
 
 

@@ -13,6 +13,7 @@ from spark_segments.cli import main
 from spark_segments.errors import CorruptBatchError, InvalidOptionError
 from spark_segments.format.batches import BatchTable, scan_batches
 from spark_segments.maintenance import compact, erase, roll, verify
+from tests.topics import column
 
 RECORDS, PER_BATCH = 400, 10
 
@@ -126,7 +127,7 @@ def test_a_person_can_be_erased_once_the_damage_is_taken_out(log):
         erase(log, topics=["t"], keys=[b"5"])
     verify(log, repair=True, cut=True)
     erase(log, topics=["t"], keys=[b"5"])
-    keys = log.topic("t").scan(columns=["key"]).to_table()["key"].to_pylist()
+    keys = column(log, "t", "key")
     assert keys == [b"%d" % (n % 7) for n in range(RECORDS + 50) if n % 7 != 5 and not 30 <= n < 40]
     log.topic("t").alter({"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0"})
     assert compact(log).ok and verify(log, deep=True).ok

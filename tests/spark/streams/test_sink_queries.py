@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 from pyspark.errors import PySparkException, StreamingQueryException
 
+from tests.topics import texts
+
 FILES = 3
 
 
@@ -36,12 +38,6 @@ def run(*arguments, **options):
     return query
 
 
-def values(log):
-    return sorted(
-        value.decode() for batch in log.topic("t").scan().batches() for value in batch.column("value").to_pylist()
-    )
-
-
 ALL = [f"{number}-{letter}" for number in range(FILES) for letter in "ab"]
 
 
@@ -49,7 +45,7 @@ def test_a_restarted_query_replays_its_last_batch_and_adds_nothing(spark, lines,
     checkpoint = tmp_path / "checkpoint"
     query = run(spark, lines, t, checkpoint=checkpoint)
     assert [progress["sink"]["numOutputRows"] for progress in query.recentProgress] == [2] * FILES
-    assert values(t) == ALL
+    assert sorted(texts(t, "t")) == ALL
     assert [batch["operation"] for batch in t.topic("t").manifest.history()[1:]] == ["append"] * FILES
     # As after a crash between the commit to the topic and the note of the batch in the checkpoint.
     for path in (checkpoint / "commits").glob(f"*{FILES - 1}*"):
@@ -57,7 +53,7 @@ def test_a_restarted_query_replays_its_last_batch_and_adds_nothing(spark, lines,
     version = t.topic("t").snapshot.version
     (lines / "3.txt").write_text("3-a\n")
     run(spark, lines, t, checkpoint=checkpoint)
-    assert (values(t), t.topic("t").snapshot.version) == ([*ALL, "3-a"], version + 1)
+    assert (sorted(texts(t, "t")), t.topic("t").snapshot.version) == ([*ALL, "3-a"], version + 1)
 
 
 def test_an_old_checkpoint_and_asynchronous_progress_are_refused(spark, lines, t, tmp_path):
@@ -71,7 +67,7 @@ def test_an_old_checkpoint_and_asynchronous_progress_are_refused(spark, lines, t
         run(spark, lines, t, checkpoint=checkpoint)
     with pytest.raises((PySparkException, StreamingQueryException), match=r"(?i)async"):
         run(spark, lines, t, checkpoint=tmp_path / "other", asyncProgressTrackingEnabled="true")
-    assert values(t) == ALL
+    assert sorted(texts(t, "t")) == ALL
 
 
 @pytest.mark.cases(1)
@@ -82,7 +78,7 @@ def test_other_output_modes_are_refused(spark, lines, t, tmp_path, mode, why):
     counts = spark.readStream.text(str(lines)).groupBy("value").count().selectExpr("value", "string(count) as key")
     with pytest.raises(StreamingQueryException, match=why):
         run(spark, lines, t, checkpoint=tmp_path / "checkpoint", mode=mode, frame=counts)
-    assert values(t) == []
+    assert sorted(texts(t, "t")) == []
 
 
 @pytest.mark.proof
@@ -102,4 +98,4 @@ def test_an_update_is_written_batch_by_batch_in_foreach_batch(spark, lines, t, t
     for path in (tmp_path / "checkpoint" / "commits").glob(f"*{FILES - 1}*"):
         path.unlink()
     count()
-    assert values(t) == ["1"] * len(ALL)
+    assert sorted(texts(t, "t")) == ["1"] * len(ALL)

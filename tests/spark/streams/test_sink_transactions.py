@@ -14,15 +14,10 @@ from spark_segments.spark.source import Source
 from tests import topics
 from tests.spark import in_process
 from tests.spark.streams import batches
+from tests.topics import texts
 
 rows = functools.partial(topics.rows, partitions=[0])
 TO_T = {"topic": "t"}
-
-
-def values(log, topic="t"):
-    return [
-        value.decode() for batch in log.topic(topic).scan().batches() for value in batch.column("value").to_pylist()
-    ]
 
 
 def files(log):
@@ -41,7 +36,7 @@ def t(log):
 def test_batches_are_appended_in_the_order_of_tasks(t):
     batches.run(t.uri, TO_T, [rows("a", "b"), rows("c")], batch=0)
     batches.run(t.uri, TO_T, [rows("d")], batch=1)
-    assert values(t) == ["a", "b", "c", "d"]
+    assert texts(t, "t") == ["a", "b", "c", "d"]
 
 
 def test_a_repeat_is_found_before_anything_is_encoded(t):
@@ -50,14 +45,14 @@ def test_a_repeat_is_found_before_anything_is_encoded(t):
     messages = batches.write(t.uri, TO_T, [rows("a")], "q1", 0)
     batches.commit(t.uri, TO_T, [rows("a")], messages, 0)
     assert files(t) == there
-    assert (values(t), t.topic("t").snapshot.version) == (["a"], version)
+    assert (texts(t, "t"), t.topic("t").snapshot.version) == (["a"], version)
 
 
 def test_a_typed_value_of_a_repeat_is_not_encoded_either(t):
     options = TO_T | {"value.format": "json"}
     typed = pa.table({"key": ["k"], "value": pa.array([{"id": 1}])})
     batches.run(t.uri, options, [typed], batch=0)
-    assert values(t) == ['{"id":1}']
+    assert texts(t, "t") == ['{"id":1}']
     there = files(t)
     batches.run(t.uri, options, [typed], batch=0)
     assert files(t) == there
@@ -88,13 +83,13 @@ def test_a_batch_below_the_last_comes_from_an_old_checkpoint(t):
     there = files(t)
     with pytest.raises(TransactionOrderError, match=r"Batch 1 of the streaming query q1.*old checkpoint"):
         batches.run(t.uri, TO_T, [rows("1")], batch=1)
-    assert (values(t), files(t)) == (["0", "1", "2"], there)
+    assert (texts(t, "t"), files(t)) == (["0", "1", "2"], there)
 
 
 def test_a_query_whose_checkpoint_was_deleted_is_a_new_query(t):
     batches.run(t.uri, TO_T, [rows("a")], query="q1", batch=0)
     batches.run(t.uri, TO_T, [rows("a")], query="q2", batch=0)
-    assert values(t) == ["a", "a"]
+    assert texts(t, "t") == ["a", "a"]
 
 
 def test_a_driver_taken_for_dead_commits_nothing_after_its_successor(t):
@@ -102,13 +97,13 @@ def test_a_driver_taken_for_dead_commits_nothing_after_its_successor(t):
     mine = batches.write(t.uri, TO_T, [rows("a")], "q1", 0)
     batches.run(t.uri, TO_T, [rows("a")], batch=0)
     batches.commit(t.uri, TO_T, [rows("a")], mine, 0)
-    assert values(t) == ["a"]
+    assert texts(t, "t") == ["a"]
     late = batches.write(t.uri, TO_T, [rows("b")], "q1", 1)
     batches.run(t.uri, TO_T, [rows("b")], batch=1)
     batches.run(t.uri, TO_T, [rows("c")], batch=2)
     with pytest.raises(TransactionOrderError, match="Batch 1"):
         batches.commit(t.uri, TO_T, [rows("b")], late, 1)
-    assert values(t) == ["a", "b", "c"]
+    assert texts(t, "t") == ["a", "b", "c"]
 
 
 def test_tasks_that_ran_before_and_after_the_other_drivers_commit_add_nothing(t):
@@ -116,21 +111,21 @@ def test_tasks_that_ran_before_and_after_the_other_drivers_commit_add_nothing(t)
     batches.run(t.uri, TO_T, [rows("a"), rows("b")], batch=0)
     late = batches.write(t.uri, TO_T, [rows("b")], "q1", 0)
     batches.commit(t.uri, TO_T, [rows("a")], [*early, *late], 0)
-    assert values(t) == ["a", "b"]
+    assert texts(t, "t") == ["a", "b"]
 
 
 def test_of_several_topics_each_takes_the_batch_once(t):
     tasks = [rows("a", "b", topic=["t", "u"])]
     messages = batches.write(t.uri, {}, tasks, "q1", 0)
     commit_chunks(t, "t", [chunks for chunks in messages[0].chunks if chunks.topic == "t"], messages[0].txn)
-    assert (values(t, "t"), values(t, "u")) == (["a"], [])  # the driver died between two commits
+    assert (texts(t, "t"), texts(t, "u")) == (["a"], [])  # the driver died between two commits
     there = files(t)
     batches.run(t.uri, {}, tasks, batch=0)
-    assert (values(t, "t"), values(t, "u")) == (["a"], ["b"])
+    assert (texts(t, "t"), texts(t, "u")) == (["a"], ["b"])
     assert all("/" not in path or path.startswith("u-") for path in set(files(t)) - set(there))
     batches.run(t.uri, {}, [rows("c", "d", topic=["u", "u"])], batch=1)
     batches.run(t.uri, {}, [rows("e", "f", topic=["t", "u"])], batch=2)
-    assert (values(t, "t"), values(t, "u")) == (["a", "e"], ["b", "c", "d", "f"])
+    assert (texts(t, "t"), texts(t, "u")) == (["a", "e"], ["b", "c", "d", "f"])
 
 
 def test_a_topic_made_anew_between_tasks_and_commit_fails_the_batch(t):
@@ -141,7 +136,7 @@ def test_a_topic_made_anew_between_tasks_and_commit_fails_the_batch(t):
     with pytest.raises(CommitConflictError, match=r"held the transaction.*made again"):
         batches.commit(t.uri, TO_T, [rows("a")], repeated, 0)
     batches.run(t.uri, TO_T, [rows("a")], batch=0)
-    assert values(t) == ["a"]
+    assert texts(t, "t") == ["a"]
 
 
 def test_a_batch_without_rows_leaves_nothing_behind(t):
@@ -154,7 +149,7 @@ def test_the_commit_of_another_batch_is_refused(t):
     messages = batches.write(t.uri, TO_T, [rows("a")], "q1", 0)
     with pytest.raises(SegmentsError, match=r"several batches.*expected batch 1"):
         batches.commit(t.uri, TO_T, [rows("a")], messages, 1)
-    assert values(t) == []
+    assert texts(t, "t") == []
 
 
 def test_output_mode_complete_and_a_transaction_of_the_user_are_refused(t):
@@ -188,7 +183,7 @@ def test_a_repeated_write_of_foreach_batch_encodes_nothing(t):
         in_process.save(t.uri, options, [rows("a")])
         there = files(t)
         in_process.save(t.uri, options, [rows("a")])
-    assert (values(t), files(t)) == (["a"], there)
+    assert (texts(t, "t"), files(t)) == (["a"], there)
 
 
 def test_foreach_batch_of_another_query_under_the_same_application_is_an_error(t):
@@ -204,14 +199,14 @@ def test_foreach_batch_of_another_query_under_the_same_application_is_an_error(t
             pytest.raises(TransactionOrderError, match=r"copy in topic t.*another streaming query.*txnAppId"),
         ):
             in_process.save(t.uri, options | {"txnVersion": str(batch)}, [rows("lost")])
-    assert (values(t), files(t)) == (["q1 0", "q1 1"], there)
+    assert (texts(t, "t"), files(t)) == (["q1 0", "q1 1"], there)
 
 
 def test_a_write_of_several_topics_with_a_key_goes_into_each_once(t, caplog):
     written = [rows("a", "b", topic=["t", "u"]), rows("c", topic=["t"])]
     for day in (2, 1, 2, 1):
         in_process.save(t.uri, {"appendOnce": f"landing/{day}"}, written)
-    assert (values(t), values(t, "u")) == (["a", "c", "a", "c"], ["b", "b"])
+    assert (texts(t, "t"), texts(t, "u")) == (["a", "c", "a", "c"], ["b", "b"])
     assert [record.message for record in caplog.records] == [
         f"Nothing appended: {topic} has idempotency key landing/{day} already" for day in (2, 1) for topic in "tu"
     ]
@@ -220,7 +215,7 @@ def test_a_write_of_several_topics_with_a_key_goes_into_each_once(t, caplog):
 def test_of_a_write_that_reached_one_topic_the_other_topic_takes_the_repeat(t):
     t.topic("t").append(rows("a"), once="landing/1")
     in_process.save(t.uri, {"appendOnce": "landing/1"}, [rows("a", "b", topic=["t", "u"])])
-    assert (values(t), values(t, "u")) == (["a"], ["b"])
+    assert (texts(t, "t"), texts(t, "u")) == (["a"], ["b"])
 
 
 def test_two_writes_at_once_with_a_key_are_added_once(t):
@@ -231,14 +226,14 @@ def test_two_writes_at_once_with_a_key_are_added_once(t):
     messages = [[writer.write(iter(pa.table({"value": ["a"]}).to_batches()))] for writer in writers]
     for writer, written in zip(writers, messages, strict=True):
         writer.commit(written)
-    assert values(t) == ["a"]
+    assert texts(t, "t") == ["a"]
 
 
 def test_a_key_in_foreach_batch_is_one_whichever_query_sends_it(t):
     for query in ("q1", "q2"):
         with batches.task_of({batches.QUERY_ID: query}):
             in_process.save(t.uri, TO_T | {"appendOnce": "landing/1"}, [rows("a")])
-    assert values(t) == ["a"]
+    assert texts(t, "t") == ["a"]
 
 
 def test_a_version_below_the_last_of_a_write_is_an_error(t):
@@ -248,7 +243,7 @@ def test_a_version_below_the_last_of_a_write_is_an_error(t):
         TransactionOrderError, match=r"version 2 again, or a later version, found version 1.*appendOnce"
     ):
         in_process.save(t.uri, TO_T | {"txnAppId": "landing", "txnVersion": "1"}, [rows("b")])
-    assert (values(t), files(t)) == (["a"], there)
+    assert (texts(t, "t"), files(t)) == (["a"], there)
 
 
 @pytest.mark.parametrize("also", [{"txnAppId": "landing", "txnVersion": "1"}, {"appendOnce": ""}])
@@ -262,4 +257,4 @@ def test_a_stream_cannot_pass_for_a_foreach_batch(t):
     with batches.task_of({batches.QUERY_ID: "q1"}):
         in_process.save(t.uri, TO_T | {"txnAppId": "copy", "txnVersion": "7"}, [rows("a")])
     batches.run(t.uri, TO_T, [rows("b")], query="q1", batch=0)
-    assert values(t) == ["a", "b"]
+    assert texts(t, "t") == ["a", "b"]
