@@ -30,15 +30,15 @@ def prepared(directory: Path) -> LogDir:
     config = {"segment.bytes": "20000", "compression.type": "uncompressed", "retention.ms": "-1"}
     log.create_topic("orders", PARTITIONS, config | {"retention.ms": str(8 * DAY_MS)})
     log.create_topic("prices", 1, config | {"cleanup.policy": "compact,delete"})
-    append(log, LARGE // 10)
+    append_to_both(log, LARGE // 10)
     roll(log, now_ms=later(log))
     log.topic("orders").delete_records({0: -1})
     retain(log)
-    append(log, 10 * PARTITIONS)
+    append_to_both(log, 10 * PARTITIONS)
     return log
 
 
-def append(log: LogDir, count: int) -> dict[int, tuple[int, int]]:
+def append_to_both(log: LogDir, count: int) -> dict[int, tuple[int, int]]:
     """Appends records to the one partition of prices and to all partitions of orders, as many to each topic."""
     now_ms = log.storage.now_ms()
     log.topic("prices").append(records(count, time_ms=now_ms))

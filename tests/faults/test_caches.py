@@ -20,7 +20,16 @@ from spark_segments.errors import SegmentsError
 from spark_segments.kafka_protocol.lease import Lease
 from spark_segments.maintenance.rebuild.rebuild import rebuild_manifest
 from spark_segments.storage.filesystem import Found
-from tests.faults.scenes import WRITES, append, assert_clear, assert_unchanged, assert_usable, contents, copied, outcome
+from tests.faults.scenes import (
+    WRITES,
+    append_to_both,
+    assert_clear,
+    assert_unchanged,
+    assert_usable,
+    contents,
+    copied,
+    outcome,
+)
 from tests.opened import LocalFiles, opened
 
 pytestmark = [pytest.mark.cases(1), pytest.mark.xdist_group("faults")]  # one log for both modules
@@ -103,7 +112,7 @@ class CachedFiles(LocalFiles):
 def make_anew(log: LogDir) -> None:
     log.delete_topic("prices")
     log.create_topic("prices")
-    append(log, 5)
+    append_to_both(log, 5)
 
 
 def commit_often(log: LogDir) -> None:
@@ -123,7 +132,7 @@ def hold(log: LogDir) -> None:
 
 def lose_the_manifest(log: LogDir) -> None:
     for _ in range(3):
-        append(log, 5)
+        append_to_both(log, 5)
         with contextlib.suppress(SegmentsError):  # as after a commit: it stands without this work
             log.topic("orders").manifest.merge_files()
     shutil.rmtree(Path(log.uri, "_manifest", "orders"))

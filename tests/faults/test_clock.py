@@ -56,7 +56,7 @@ def orders(tmp_path: Path, clock: MovedClock) -> LogDir:
     return log
 
 
-def append(log: LogDir, first: int) -> None:
+def append_to_both(log: LogDir, first: int) -> None:
     for topic, partitions in (("orders", range(PARTITIONS)), ("prices", None)):
         log.topic(topic).append(records(240, first=first, time_ms=log.storage.now_ms(), partitions=partitions))
 
@@ -69,7 +69,7 @@ def test_appends_and_jobs_between_jumps_keep_every_record(
     expected: dict[tuple[int, int], bytes] = {}
     for turn, by in enumerate((0, *days, 0)):
         clock.jump(by)
-        append(orders, 240 * turn)
+        append_to_both(orders, 240 * turn)
         expected |= contents(orders)["orders"]
         for job in (roll, retain, compact, vacuum):
             assert not job(orders).failed
@@ -83,7 +83,7 @@ def test_appends_and_jobs_between_jumps_keep_every_record(
 @pytest.mark.proof
 def test_a_clock_that_jumps_while_a_job_writes_costs_a_run_and_no_record(orders: LogDir, clock: MovedClock) -> None:
     """Vacuum elsewhere goes by that clock: it may take the files before the commit names them."""
-    append(orders, 0)
+    append_to_both(orders, 0)
     expected = contents(orders)
     days = [8]
 
@@ -106,7 +106,7 @@ def test_a_clock_that_jumps_while_a_job_writes_costs_a_run_and_no_record(orders:
 def test_what_retention_took_under_a_clock_that_ran_ahead_comes_back(orders: LogDir, clock: MovedClock) -> None:
     """Files of rows that left the log in the future stay until then: there is time to restore."""
     orders.topic("orders").alter({"retention.ms": str(7 * DAY_MS)})
-    append(orders, 0)
+    append_to_both(orders, 0)
     roll(orders, now_ms=orders.storage.now_ms() + 10 * DAY_MS)
     before, version = contents(orders)["orders"], orders.topic("orders").snapshot.version
     clock.jump(400)
@@ -121,10 +121,10 @@ def test_what_retention_took_under_a_clock_that_ran_ahead_comes_back(orders: Log
 
 def test_a_follower_of_time_finds_the_records_of_a_clock_that_went_back(orders: LogDir, clock: MovedClock) -> None:
     """A look-up by time goes by the records' own times, which fall here."""
-    append(orders, 0)
+    append_to_both(orders, 0)
     began = orders.storage.now_ms()
     clock.jump(-100)
-    append(orders, 240)
+    append_to_both(orders, 240)
     clock.jump(100)
     found = orders.topic("prices").offsets_for_times(began - 50 * DAY_MS)[0]
     assert found is not None and found[0] == 0

@@ -24,7 +24,7 @@ def orders(log) -> LogDir:
     return log
 
 
-def append(log: LogDir, key: str, rows: pa.Table = ROWS) -> bool:
+def adds(log: LogDir, key: str, rows: pa.Table = ROWS) -> bool:
     """Whether an append of two rows added them."""
     return bool(log.topic("orders").append(rows, once=key))
 
@@ -36,20 +36,20 @@ def remembered(log: LogDir) -> list[str]:
 
 def test_a_backfill_in_reverse_order_is_appended_whole_and_each_day_once(orders):
     days = [f"landing/2026-01-0{day}" for day in (3, 2, 1)]
-    assert [append(orders, day) for day in days] == [True, True, True]
-    assert [append(orders, day) for day in (*days, *reversed(days))] == [False] * 6
+    assert [adds(orders, day) for day in days] == [True, True, True]
+    assert [adds(orders, day) for day in (*days, *reversed(days))] == [False] * 6
     assert orders.topic("orders").offsets() == {0: (0, 6)}
 
 
 def test_a_key_is_remembered_for_seven_days_and_then_taken_again(orders):
     begin_ms = orders.storage.now_ms() - 8 * DAY_MS  # files are not older than the clock says
     with store_clock(begin_ms):
-        assert append(orders, "landing/1")
+        assert adds(orders, "landing/1")
     with store_clock(begin_ms + 7 * DAY_MS):
-        assert not append(orders, "landing/1")
+        assert not adds(orders, "landing/1")
     with store_clock(begin_ms + 7 * DAY_MS + 1):
-        assert append(orders, "landing/1")
-        assert not append(orders, "landing/1")
+        assert adds(orders, "landing/1")
+        assert not adds(orders, "landing/1")
 
 
 @pytest.mark.parametrize("of", ["the topic", "the log directory"])
@@ -59,11 +59,11 @@ def test_the_time_is_a_setting_of_the_topic(log, of):
     log.create_topic("orders", config=setting if of == "the topic" else {})
     begin_ms = log.storage.now_ms()
     with store_clock(begin_ms):
-        append(log, "landing/1")
+        adds(log, "landing/1")
     with store_clock(begin_ms + DAY_MS):
-        assert not append(log, "landing/1")
+        assert not adds(log, "landing/1")
     with store_clock(begin_ms + DAY_MS + 1):
-        assert append(log, "landing/1")
+        assert adds(log, "landing/1")
 
 
 @pytest.mark.proof
@@ -73,7 +73,7 @@ def test_expired_keys_leave_the_manifest_and_a_key_is_written_few_times(orders, 
     orders.topic("orders").append(ROWS, txn=("nightly", 7))
     for hour in range(24 * 16):
         with store_clock(begin_ms + hour * 60 * 60 * 1000):
-            append(orders, f"hour {hour}", ROWS.slice(0, 0))
+            adds(orders, f"hour {hour}", ROWS.slice(0, 0))
     assert remembered(orders)[-1] == "hour 383"
     files = [file for file in orders.topic("orders").manifest.state().files if file.kind == "transaction"]
     assert 24 * 7 <= len(remembered(orders)) <= sum(file.rows for file in files) <= 24 * 14 and len(files) <= 8
@@ -81,7 +81,7 @@ def test_expired_keys_leave_the_manifest_and_a_key_is_written_few_times(orders, 
 
 
 def test_keys_leave_nothing_in_deltas_own_log(orders):
-    append(orders, "landing/1")
+    adds(orders, "landing/1")
     manifest = orders.topic("orders").manifest
     assert not any("txn" in action for action in manifest.log.delta.actions(manifest.snapshot().version))
 
@@ -92,8 +92,8 @@ def test_of_two_runs_at_once_one_appends(log):
     log.create_topic("orders")
     other = LogDir.open(log.uri)
     answers = []
-    play.before_commits(lambda: answers.append(append(other, "landing/1")))
-    answers.append(append(log, "landing/1"))
+    play.before_commits(lambda: answers.append(adds(other, "landing/1")))
+    answers.append(adds(log, "landing/1"))
     assert answers == [True, False]
     assert log.topic("orders").offsets() == {0: (0, 2)}
 
@@ -104,7 +104,7 @@ def test_of_runs_in_many_threads_one_appends_each_key(orders):
     def run(_: int) -> list[bool]:
         log = LogDir.open(orders.uri)
         barrier.wait()
-        return [append(log, f"landing/{day}") for day in range(3)]
+        return [adds(log, f"landing/{day}") for day in range(3)]
 
     with ThreadPoolExecutor(4) as pool:
         answers = list(pool.map(run, range(4)))
@@ -117,30 +117,30 @@ def test_a_run_whose_reply_was_lost_is_a_repeat(log):
     log = opened(log, open_delta_log=play)
     log.create_topic("orders")
     play.commits(committed_but_reply_lost)
-    assert append(log, "landing/1")
+    assert adds(log, "landing/1")
     play.commits(store_failed)
-    assert append(log, "landing/2")
-    assert not append(log, "landing/1") and not append(log, "landing/2")
+    assert adds(log, "landing/2")
+    assert not adds(log, "landing/1") and not adds(log, "landing/2")
     assert log.topic("orders").offsets() == {0: (0, 4)}
 
 
 def test_an_append_of_no_rows_is_remembered(orders):
-    assert not append(orders, "landing/1", ROWS.slice(0, 0))
-    assert not append(orders, "landing/1")
+    assert not adds(orders, "landing/1", ROWS.slice(0, 0))
+    assert not adds(orders, "landing/1")
     assert remembered(orders) == ["landing/1"]
 
 
 def test_a_topic_that_is_made_again_remembers_no_key(orders):
-    append(orders, "landing/1")
+    adds(orders, "landing/1")
     orders.delete_topic("orders")
     orders.create_topic("orders")
-    assert append(orders, "landing/1")
+    assert adds(orders, "landing/1")
 
 
 def test_keys_outlive_a_checkpoint(orders):
-    append(orders, "landing/1")
+    adds(orders, "landing/1")
     orders.topic("orders").manifest.merge_files()
-    assert not append(LogDir.open(orders.uri), "landing/1")
+    assert not adds(LogDir.open(orders.uri), "landing/1")
 
 
 @pytest.mark.parametrize(("once", "txn"), [("", None), (7, None), ("landing/1", ("app", 1)), (None, ("@once/app", 1))])

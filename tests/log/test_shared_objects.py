@@ -25,7 +25,7 @@ from spark_segments.storage import Storage
 from tests.clock import store_clock
 from tests.examples import examples
 from tests.maintenance.verification.topics import repaired
-from tests.manifest_rows import Change, Segment, commit_append, live_rows
+from tests.manifest_rows import Change, commit_append, live_rows
 from tests.opened import opened
 from tests.played_files import PlayedFiles
 from tests.small_limits import small_limits
@@ -58,12 +58,8 @@ def log(tmp_path) -> LogDir:
     return log
 
 
-def append(log: LogDir, records: list[tuple[int, int]], **options: int) -> None:
+def append_small_batches(log: LogDir, records: list[tuple[int, int]], **options: int) -> None:
     log.topic("orders").append(table(records, **options), options=ProducerOptions("none", 200))
-
-
-def live(log: LogDir) -> list[Segment]:
-    return live_rows(log, "orders")
 
 
 def data_files(log: LogDir) -> list[str]:
@@ -80,10 +76,10 @@ def overwrite(log: LogDir, path: str, position: int, data: bytes) -> None:
 
 
 def test_little_in_many_partitions_is_one_object(log):
-    append(log, spread(120))
+    append_small_batches(log, spread(120))
     (path,) = data_files(log)
     assert path.startswith("orders-shared/00000000000000000000.") and path.endswith(".log")
-    rows = live(log)
+    rows = live_rows(log, "orders")
     assert [row.partition for row in rows] == list(range(PARTITIONS))
     assert {row.path for row in rows} == {path}
     assert all(row.is_shared and row.state == "chunk" and row.name_offset == 0 for row in rows)
@@ -91,15 +87,15 @@ def test_little_in_many_partitions_is_one_object(log):
 
 
 def test_few_partitions_have_files_of_their_own(log):
-    append(log, [(0, TIME_MS), (1, TIME_MS)])
-    assert not any(row.is_shared for row in live(log))
+    append_small_batches(log, [(0, TIME_MS), (1, TIME_MS)])
+    assert not any(row.is_shared for row in live_rows(log, "orders"))
     assert len(data_files(log)) == 6
 
 
 def test_a_partition_that_gets_much_has_a_file_of_its_own(log):
     log.topic("orders").alter({"segment.bytes": "100000"})
-    append(log, [*spread(120), *[(3, TIME_MS)] * 600], size=100)
-    rows = {row.partition: row for row in live(log)}
+    append_small_batches(log, [*spread(120), *[(3, TIME_MS)] * 600], size=100)
+    rows = {row.partition: row for row in live_rows(log, "orders")}
     assert [number for number, row in rows.items() if not row.is_shared] == [3]
     assert len({row.path for row in rows.values()}) == 2
     assert_sound(log)
@@ -137,13 +133,13 @@ def test_a_task_that_fails_in_mid_object_deletes_it(log):
             self.bytes_written += memoryview(data).nbytes
 
     with pytest.raises(SegmentsError, match="no space left"):
-        append(opened(log, PlayedFiles(stream=lambda path, go: Full(go()))), spread(600))
+        append_small_batches(opened(log, PlayedFiles(stream=lambda path, go: Full(go()))), spread(600))
     assert data_files(log) == []
 
 
 def test_an_object_is_added_to_the_log_once(log):
-    append(log, spread(120))
-    rows = [dataclasses.replace(row.at(0), removed_ms=None) for row in live(log)]
+    append_small_batches(log, spread(120))
+    rows = [dataclasses.replace(row.at(0), removed_ms=None) for row in live_rows(log, "orders")]
     with pytest.raises(SegmentsError, match="once only"):
         commit_append(log.topic("orders").manifest, rows)
 
@@ -152,7 +148,7 @@ def test_topics_whose_names_look_like_directories_of_objects_stay_apart(log):
     for name in ("orders-shared", "orders-shared-0"):
         log.create_topic(name, PARTITIONS)
         log.topic(name).append(table(spread(24)))
-    append(log, spread(120))
+    append_small_batches(log, spread(120))
     assert [sum(batch.num_rows for batch in log.topic(name).scan().batches()) for name in log.topics()] == [120, 24, 24]
     assert_sound(log)
 
@@ -213,7 +209,7 @@ def test_a_partition_is_read_by_two_range_reads_an_object_at_most(tmp_path, star
     log.create_topic("orders", PARTITIONS)
     count = 5000 * PARTITIONS
     log.topic("orders").append(table(spread(count), size=size), options=ProducerOptions("none"))
-    assert {row.is_shared for row in live(log)} == {True}
+    assert {row.is_shared for row in live_rows(log, "orders")} == {True}
     storage = CountingStorage(log.uri)
     where = {} if start is None else {"offsets": (start, None)}
     counted = opened(storage)
@@ -241,9 +237,9 @@ def test_any_offset_and_any_time_is_found_as_in_a_list(appends, start, count, ta
         model: list[int] = []
         with small_limits(FEWEST_RUNS=1, SMALL_RUN_BYTES=0):
             for rows in appends:
-                append(log, rows)
+                append_small_batches(log, rows)
                 model += [time_ms for number, time_ms in rows if number == partition]
-            assert all(row.is_shared for row in live(log))
+            assert all(row.is_shared for row in live_rows(log, "orders"))
             read = contents(log, "orders", partition=partition, offsets=(start, start + count))
             assert [row["offset"] for row in read] == list(range(len(model)))[start : start + count]
             found = next(((offset, time_ms) for offset, time_ms in enumerate(model) if time_ms >= target), None)
@@ -259,8 +255,8 @@ def test_any_offset_and_any_time_is_found_as_in_a_list(appends, start, count, ta
 
 
 def test_a_damaged_run_is_named_by_its_position_in_the_file_and_stops_no_other(log):
-    append(log, spread(120))
-    row = live(log)[5]
+    append_small_batches(log, spread(120))
+    row = live_rows(log, "orders")[5]
     overwrite(log, row.path, row.byte_position + 70, b"\xff\xff\xff")
     with pytest.raises(CorruptBatchError) as error:
         contents(log, "orders", partition=5)
@@ -271,8 +267,8 @@ def test_a_damaged_run_is_named_by_its_position_in_the_file_and_stops_no_other(l
 
 
 def test_index_entries_of_a_run_that_are_not_true_are_found_and_the_run_is_copied_out(log):
-    append(log, spread(600))
-    before, row = contents(log, "orders"), live(log)[5]
+    append_small_batches(log, spread(600))
+    before, row = contents(log, "orders"), live_rows(log, "orders")[5]
     assert row.index_bytes > 8
     overwrite(log, row.path, row.index_position + 8, b"\0\0\0\1\0\0\0\1")
     report = verify(log, deep=True)
@@ -282,14 +278,14 @@ def test_index_entries_of_a_run_that_are_not_true_are_found_and_the_run_is_copie
     (fixed,) = repaired(verify(log, repair=True))
     assert fixed["partition"] == 5 and fixed["new_path"].startswith("orders-5/")
     assert contents(log, "orders") == before
-    assert sum(one.is_shared for one in live(log)) == PARTITIONS - 1
+    assert sum(one.is_shared for one in live_rows(log, "orders")) == PARTITIONS - 1
     assert_sound(log)
 
 
 @pytest.mark.parametrize("size", [0, 10, 1000, -1])
 def test_an_object_that_is_cut_or_gone_is_found(log, size):
-    append(log, spread(120))
-    path = live(log)[0].path
+    append_small_batches(log, spread(120))
+    path = live_rows(log, "orders")[0].path
     whole = log.storage.read(path).to_pybytes()
     log.storage.delete(path)
     if size:
@@ -299,8 +295,8 @@ def test_an_object_that_is_cut_or_gone_is_found(log, size):
 
 
 def test_a_row_that_is_not_what_the_footer_says_is_found(log):
-    append(log, spread(120))
-    row = live(log)[3]
+    append_small_batches(log, spread(120))
+    row = live_rows(log, "orders")[3]
     wrong = dataclasses.replace(row, records=row.records + 1)
     log.topic("orders").manifest.commit(lambda _: Change("test", replace=[wrong]))
     messages = {finding.message for finding in verify(log, deep=True).findings}
@@ -355,12 +351,12 @@ def test_runs_that_overlap_are_refused():
 
 
 def test_a_dump_shows_what_an_object_holds(log):
-    append(log, spread(120))
+    append_small_batches(log, spread(120))
     (path,) = data_files(log)
     entries = list(dump_entries(log.storage, [path]))
     runs = [entry for entry in entries if entry["kind"] == "run"]
     assert [(run["partition"], run["position"]) for run in runs] == [
-        (row.partition, row.byte_position) for row in live(log)
+        (row.partition, row.byte_position) for row in live_rows(log, "orders")
     ]
     assert sum(entry["kind"] == "record" for entry in entries) == 120
     assert not any(entry["kind"] in ("error", "invalid bytes") for entry in entries)
@@ -371,18 +367,18 @@ def test_a_dump_shows_what_an_object_holds(log):
 
 def test_a_description_counts_what_is_shared(log):
     assert log.topic("orders").describe()["shared"] == {"objects": 0, "size_bytes": 0}
-    append(log, spread(120))
-    append(log, spread(120))
-    append(log, [(0, TIME_MS)])
-    size_bytes = sum(row.log_bytes for row in live(log) if row.is_shared)
+    append_small_batches(log, spread(120))
+    append_small_batches(log, spread(120))
+    append_small_batches(log, [(0, TIME_MS)])
+    size_bytes = sum(row.log_bytes for row in live_rows(log, "orders") if row.is_shared)
     assert log.topic("orders").describe()["shared"] == {"objects": 2, "size_bytes": size_bytes}
 
 
 def test_the_footer_is_what_the_rows_say(log):
-    append(log, spread(120))
+    append_small_batches(log, spread(120))
     (path,) = data_files(log)
     footer = read_footer(log.storage, path, log.storage.size(path))
     said = [tuple(run)[:6] for run in footer.runs.tolist()]
     fields = ("partition", "byte_position", "log_bytes", "index_position", "index_bytes", "time_index_bytes")
-    assert said == [tuple(getattr(row, name) for name in fields) for row in live(log)]
+    assert said == [tuple(getattr(row, name) for name in fields) for row in live_rows(log, "orders")]
     assert footer.topic_id == log.topic("orders").snapshot.topic_id

@@ -67,14 +67,14 @@ def requests(uri: str, proxy: StoreProxy) -> Requests:
     return Requests(uri, proxy)
 
 
-def append(requests: Requests, partitions: int, count: int = 40, size: int = 10) -> Requests:
+def requests_of_append(requests: Requests, partitions: int, count: int = 40, size: int = 10) -> Requests:
     """Records of now, which no retention takes."""
     table = records(count, size=size, partitions=range(partitions)).drop_columns(["timestamp"])
     return requests.of(lambda log: log.topic("orders").append(table))
 
 
 def test_an_append_into_many_partitions_is_a_request_and_its_commit(requests: Requests) -> None:
-    assert append(requests, PARTITIONS).log == {"PUT": 1}
+    assert requests_of_append(requests, PARTITIONS).log == {"PUT": 1}
     # Two files of rows, and the commit; its note is beside them. delta-rs lists its log to open it.
     assert requests.manifest["PUT"] == 4
     assert requests.manifest["LIST"] == 1
@@ -94,12 +94,12 @@ def test_an_append_to_an_open_topic_is_its_files_and_one_conditional_put(uri: st
 
 
 def test_an_append_into_few_partitions_is_three_requests_for_each(requests: Requests) -> None:
-    assert append(requests, 3).log == {"PUT": 9}
+    assert requests_of_append(requests, 3).log == {"PUT": 9}
     assert requests.manifest["PUT"] == 4
 
 
 def test_a_plan_reads_the_manifest_alone(requests: Requests) -> None:
-    append(requests, PARTITIONS)
+    requests_of_append(requests, PARTITIONS)
     requests.of(lambda log: log.topic("orders").snapshot.live)
     assert requests.log == {}
     # Rows of the topic, of partitions and of segments; commits 0 and 1, twice each; _last_checkpoint.
@@ -107,7 +107,7 @@ def test_a_plan_reads_the_manifest_alone(requests: Requests) -> None:
 
 
 def test_a_seek_and_a_read_of_ten_records_is_a_look_into_the_index_and_a_range(requests: Requests) -> None:
-    append(requests, 1, count=3000, size=1000)
+    requests_of_append(requests, 1, count=3000, size=1000)
     assert requests.of(lambda log: list(log.topic("orders").scan(partition=0, offsets=(2000, 2010)).batches())).log == {
         "GET": 2
     }
@@ -117,7 +117,7 @@ def test_a_seek_and_a_read_of_ten_records_is_a_look_into_the_index_and_a_range(r
 
 def test_a_scan_reads_by_large_ranges_and_lists_nothing(requests: Requests, limits: Limits) -> None:
     limits(PIECE_BYTES=700_000)
-    append(requests, 1, count=3000, size=1000)
+    requests_of_append(requests, 1, count=3000, size=1000)
     requests.of(lambda log: log.topic("orders").scan().to_reader(threads=4).read_all())
     # The .index, and the .log's 3.0 MB in five pieces, the first in three ranges: so first records come soon.
     assert requests.log == {"GET": 1 + 5 + 2}
@@ -125,7 +125,7 @@ def test_a_scan_reads_by_large_ranges_and_lists_nothing(requests: Requests, limi
 
 def test_a_scan_by_one_thread_fetches_ahead(requests: Requests, limits: Limits) -> None:
     limits(WINDOW_BYTES=1 << 20, BLOCK_BYTES=1 << 20)
-    append(requests, 1, count=3000, size=1000)
+    requests_of_append(requests, 1, count=3000, size=1000)
     requests.of(lambda log: list(log.topic("orders").scan().batches()))
     assert requests.log["GET"] <= 6
     assert walk.WINDOW_BYTES == 1 << 20
@@ -137,8 +137,8 @@ def job(run: Callable[..., object], days: int = 0) -> Callable[[LogDir], object]
 
 @pytest.mark.proof
 def test_jobs_ask_for_what_they_change(requests: Requests) -> None:
-    append(requests, PARTITIONS)
-    append(requests, PARTITIONS)
+    requests_of_append(requests, PARTITIONS)
+    requests_of_append(requests, PARTITIONS)
     # The runs of an object are read one by one; a segment is three files.
     requests.of(job(roll, days=8))
     assert requests.log == {"GET": 2 * PARTITIONS, "PUT": 3 * PARTITIONS}

@@ -46,15 +46,13 @@ OWN_FILES = 1 << 30
 """So many runs as no append has."""
 
 
-def append(log: LogDir, *, first: int = 0, count: int = 3, partitions: int = PARTITIONS, topic: str = "orders") -> None:
+def append_to_each(
+    log: LogDir, *, first: int = 0, count: int = 3, partitions: int = PARTITIONS, topic: str = "orders"
+) -> None:
     """`count` records to each of the first partitions, in one append."""
     numbers = np.tile(np.arange(partitions, dtype=np.int32), count)
     table = records(len(numbers), first=first, time_ms=GOLDEN_MS)
     log.topic(topic).append(table.append_column("partition", pa.array(numbers)))
-
-
-def rows_of(log: LogDir) -> list[Segment]:
-    return live_rows(log, "orders")
 
 
 def objects(log: LogDir) -> set[str]:
@@ -63,7 +61,7 @@ def objects(log: LogDir) -> set[str]:
 
 
 def named_objects(log: LogDir) -> set[str]:
-    return {row.path for row in rows_of(log) if row.is_shared}
+    return {row.path for row in live_rows(log, "orders") if row.is_shared}
 
 
 @pytest.fixture
@@ -108,13 +106,13 @@ def test_a_merge_of_a_run_leaves_the_partitions_other_run_in_the_same_object(ord
     with store_clock(GOLDEN_MS):
         for count in (30, 3):
             for turn in range(8):
-                append(orders, first=1000 * turn, count=count)
+                append_to_each(orders, first=1000 * turn, count=count)
         roll(orders)
         for number in range(PARTITIONS):
             first, second = live(orders, "orders", number)
             assert first.path == second.path and first.is_shared
         for turn in range(8):
-            append(orders, first=1000 * turn)
+            append_to_each(orders, first=1000 * turn)
         before = contents(orders, "orders")
         roll(orders)
     assert [len(live(orders, "orders", number)) for number in range(PARTITIONS)] == [2] * PARTITIONS
@@ -128,16 +126,16 @@ def test_an_export_is_the_same_with_and_without_shared_objects(orders, tmp_path)
     topic_with(orders, "plain", {"segment.bytes": 100_000, "retention.ms": -1}, PARTITIONS)
     with store_clock(GOLDEN_MS):
         for turn in range(12):
-            append(orders, first=100 * turn)
+            append_to_each(orders, first=100 * turn)
             with small_limits(FEWEST_RUNS=OWN_FILES):
-                append(orders, first=100 * turn, topic="plain")
+                append_to_each(orders, first=100 * turn, topic="plain")
         assert named_objects(orders) and not any(row.is_shared for row in live(orders, "plain"))
         roll(orders)
-        append(orders, first=5000)
+        append_to_each(orders, first=5000)
         with small_limits(FEWEST_RUNS=OWN_FILES):
-            append(orders, first=5000, topic="plain")
+            append_to_each(orders, first=5000, topic="plain")
     roll(orders, now_ms=GOLDEN_MS + 30 * DAY_MS)
-    assert {row.state for row in rows_of(orders)} == {Segment.SEALED}
+    assert {row.state for row in live_rows(orders, "orders")} == {Segment.SEALED}
     orders.export_kafka(str(tmp_path / "kafka"))
     for number in range(PARTITIONS):
         files = sorted(path.name for path in (tmp_path / f"kafka/plain-{number}").iterdir())
@@ -150,7 +148,7 @@ def test_an_export_is_the_same_with_and_without_shared_objects(orders, tmp_path)
 
 def test_a_run_of_a_partition_without_epochs_is_exported_alone(orders, tmp_path):
     """No batch gets an epoch there, so the only chunk of a partition could be exported as its file is."""
-    append(orders)
+    append_to_each(orders)
     rows = orders.topic("orders").snapshot.partitions
     without = [dataclasses.replace(row, leader_epoch=-1, leader_epochs=()) for row in Partition.of_table(rows)]
     orders.topic("orders").manifest.commit(lambda _: Change("test", partitions=without))
@@ -161,18 +159,18 @@ def test_a_run_of_a_partition_without_epochs_is_exported_alone(orders, tmp_path)
 
 def test_merged_chunks_of_many_partitions_are_one_object(orders):
     for turn in range(MERGE_CHUNKS):
-        append(orders, first=100 * turn)
+        append_to_each(orders, first=100 * turn)
     before = contents(orders, "orders")
     assert len(named_objects(orders)) == MERGE_CHUNKS
     roll(orders, now_ms=GOLDEN_MS)
-    assert len(rows_of(orders)) == PARTITIONS and len(named_objects(orders)) == 1
+    assert len(live_rows(orders, "orders")) == PARTITIONS and len(named_objects(orders)) == 1
     assert contents(orders, "orders") == before
     assert_sound(orders)
 
 
 def test_idle_partitions_do_not_keep_an_object(orders):
     """Four partitions of twelve go on; the others' runs move out of the first object once little of it is left."""
-    append(orders, count=1)
+    append_to_each(orders, count=1)
     (first,) = named_objects(orders)
     for number in range(PARTITIONS - 3):
         append_one_by_one(orders, "orders", records(MERGE_CHUNKS), partition=number)
@@ -192,17 +190,17 @@ def test_idle_partitions_do_not_keep_an_object(orders):
 def test_a_topic_has_no_more_chunks_than_the_bound_after_a_roll(orders, limits):
     limits(MOST_CHUNKS=4 * PARTITIONS)
     for turn in range(40):
-        append(orders, first=1000 * turn, count=1 + turn % 3)
+        append_to_each(orders, first=1000 * turn, count=1 + turn % 3)
         if turn % 5 == 4:
             roll(orders, now_ms=GOLDEN_MS)
-            assert len(rows_of(orders)) <= 4 * PARTITIONS
+            assert len(live_rows(orders, "orders")) <= 4 * PARTITIONS
     assert_sound(orders)
 
 
 @pytest.mark.cases(1)
 @pytest.mark.parametrize("step", [2, 9, 20, 30])
 def test_what_a_killed_task_leaves_of_an_object_is_seen_by_nobody_and_goes(orders, step):
-    append(orders)
+    append_to_each(orders)
     before, whole = contents(orders, "orders"), objects(orders)
     command = [sys.executable, "-m", "tests.log.killed_append", orders.uri, "orders", str(step)]
     assert subprocess.run(command, cwd=ROOT, check=False).returncode == -signal.SIGKILL
@@ -215,7 +213,7 @@ def test_what_a_killed_task_leaves_of_an_object_is_seen_by_nobody_and_goes(order
     os.utime(orders.storage.location(begun), (old_s, old_s))
     vacuum(orders)
     assert objects(orders) == whole
-    append(orders, first=3)
+    append_to_each(orders, first=3)
     assert len(contents(orders, "orders")) == 2 * len(before)
     assert_sound(orders)
 
@@ -224,7 +222,7 @@ def test_what_a_killed_task_leaves_of_an_object_is_seen_by_nobody_and_goes(order
 def test_ten_thousand_chunks_are_the_bound_that_users_get(log):
     topic_with(log, "wide", {"retention.ms": -1}, 1000)
     for turn in range(11):
-        append(log, topic="wide", first=1000 * turn, count=1, partitions=1000)
+        append_to_each(log, topic="wide", first=1000 * turn, count=1, partitions=1000)
     assert log.topic("wide").snapshot.live.num_rows == 11_000
     before = contents(log, "wide")
     roll(log, now_ms=GOLDEN_MS)
@@ -234,7 +232,7 @@ def test_ten_thousand_chunks_are_the_bound_that_users_get(log):
 
 def test_a_damaged_run_stops_the_roll_of_its_partition_alone(orders):
     for turn in range(MERGE_CHUNKS):
-        append(orders, first=100 * turn)
+        append_to_each(orders, first=100 * turn)
     row = live(orders, "orders", 5)[3]
     with open(orders.storage.location(row.path), "r+b") as file:
         file.seek(row.byte_position + 70)
@@ -247,10 +245,10 @@ def test_a_damaged_run_stops_the_roll_of_its_partition_alone(orders):
 def test_keys_are_compacted_after_their_runs_were_rolled(log):
     topic_with(log, "orders", {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.01"}, PARTITIONS)
     for turn in range(3):
-        append(log, first=7 * 12 * turn, count=7)
+        append_to_each(log, first=7 * 12 * turn, count=7)
     before = contents(log, "orders")
     roll(log, now_ms=log.storage.now_ms() + 30 * DAY_MS)
-    append(log, count=1)
+    append_to_each(log, count=1)
     compact(log, now_ms=log.storage.now_ms() + 30 * DAY_MS)
     newest = {(row["partition"], row["key"]): row["offset"] for row in before}
     kept = {(row["partition"], row["key"]): row["offset"] for row in contents(log, "orders", offsets=(None, 21))}
@@ -264,7 +262,7 @@ def test_keys_are_compacted_after_their_runs_were_rolled(log):
 def test_an_object_goes_when_the_last_row_that_names_it_goes(orders):
     orders.topic("orders").alter({"file.delete.delay.ms": "1000"})
     now_ms = orders.storage.now_ms()
-    append(orders)
+    append_to_each(orders)
     (path,) = objects(orders)
     append_one_by_one(orders, "orders", records(MERGE_CHUNKS), partition=0)
     roll(orders, now_ms=GOLDEN_MS)
@@ -282,7 +280,7 @@ def test_a_restore_between_two_vacuums_gets_the_rows_whose_object_is_there(order
     """One object: some of its rows leave the log early, all of them late; the restore wants the late ones."""
     orders.topic("orders").alter({"file.delete.delay.ms": str(DAY_MS)})
     now_ms = orders.storage.now_ms()
-    append(orders)
+    append_to_each(orders)
     (path,) = objects(orders)
     whole = orders.topic("orders").snapshot.version
     with store_clock(now_ms - 2 * DAY_MS):  # partition 0 loses its row then; all versions are of now, and stay
@@ -305,7 +303,7 @@ def test_a_restore_between_two_vacuums_gets_the_rows_whose_object_is_there(order
 
 
 def test_records_of_one_run_are_deleted_and_no_others(orders):
-    append(orders, count=10)
+    append_to_each(orders, count=10)
     (path,) = objects(orders)
     orders.topic("orders").delete_records({3: 4, 5: -1})
     assert [len(contents(orders, "orders", partition=number)) for number in (2, 3, 4, 5)] == [10, 6, 10, 0]
@@ -319,11 +317,11 @@ def test_records_of_one_run_are_deleted_and_no_others(orders):
 
 
 def test_a_topic_made_again_has_objects_of_its_own(orders):
-    append(orders)
+    append_to_each(orders)
     (old,) = objects(orders)
     orders.delete_topic("orders")
     topic_with(orders, "orders", {"segment.bytes": 100_000, "retention.ms": -1}, PARTITIONS)
-    append(orders, first=500)
+    append_to_each(orders, first=500)
     (new,) = named_objects(orders)
     before = contents(orders, "orders")
     vacuum(orders)

@@ -19,7 +19,7 @@ from tests.spark.records import by_aiokafka
 START_MS = 1_700_000_000_000
 
 
-def append(frame, log, topic="orders", **options):
+def write(frame, log, topic="orders", **options):
     given = {} if topic is None else {"topic": topic}
     frame.write.format("segments").mode("append").options(**given | options).save(log.uri)
 
@@ -43,7 +43,7 @@ def test_what_spark_writes_decodes_elsewhere(spark, log, codec):
         for key, value, headers, n in values
     ]
     schema = "key binary, value binary, headers array<struct<key:string,value:binary>>, timestamp timestamp"
-    append(spark.createDataFrame(data, schema).coalesce(1), log, **{"compression.type": codec})
+    write(spark.createDataFrame(data, schema).coalesce(1), log, **{"compression.type": codec})
     assert by_aiokafka(log, "orders")[0] == [
         (offset, START_MS + n * 1000, 0, key, value, headers or [])
         for offset, (key, value, headers, n) in enumerate(values)
@@ -58,7 +58,7 @@ def test_a_read_of_what_was_written_is_the_same(spark, log):
         "timestamp_millis(1700000000000 + id * 37) as timestamp",
         "array(named_struct('key', 'n', 'value', cast(cast(id as string) as binary))) as headers",
     )
-    append(frame, log)
+    write(frame, log)
     back = read(spark, log, includeHeaders="true").selectExpr(
         "cast(key as string) key", "cast(value as string) value", "timestamp", "headers"
     )
@@ -67,7 +67,7 @@ def test_a_read_of_what_was_written_is_the_same(spark, log):
 
 def test_a_key_goes_to_the_partition_that_kafkas_producer_picks(spark, log):
     log.create_topic("orders", partitions=7)
-    append(spark.range(1000).selectExpr("concat('key-', id) as key", "'v' as value"), log)
+    write(spark.range(1000).selectExpr("concat('key-', id) as key", "'v' as value"), log)
     for row in read(spark, log).select("key", "partition").collect():
         assert row.partition == (murmur2(bytes(row.key)) & 0x7FFFFFFF) % 7
 
@@ -77,21 +77,21 @@ def test_the_partition_column_beats_the_key(spark, log):
     frame = spark.range(300).selectExpr(
         "'same' as key", "cast(id as string) as value", "cast(id % 3 as int) as partition"
     )
-    append(frame, log)
+    write(frame, log)
     for row in read(spark, log).selectExpr("int(cast(value as string)) as n", "partition").collect():
         assert row.partition == row.n % 3
 
 
 def test_rows_without_key_are_spread_in_runs(spark, log):
     log.create_topic("orders", partitions=4)
-    append(spark.range(0, 4000, 1, 1).selectExpr("repeat('x', 100) as value"), log, **{"batch.size": "10000"})
+    write(spark.range(0, 4000, 1, 1).selectExpr("repeat('x', 100) as value"), log, **{"batch.size": "10000"})
     counts = {row.partition: row["count"] for row in read(spark, log).groupBy("partition").count().collect()}
     assert sum(counts.values()) == 4000 and min(counts.values()) > 500
 
 
 def test_the_option_topic_beats_the_column(spark, log):
     log.create_topic("orders")
-    append(spark.createDataFrame([("elsewhere", "v")], "topic string, value string"), log)
+    write(spark.createDataFrame([("elsewhere", "v")], "topic string, value string"), log)
     assert read(spark, log).head().topic == "orders"
 
 
@@ -99,8 +99,8 @@ def test_rows_go_to_the_topics_of_their_column(spark, log):
     log.create_topic("a")
     log.create_topic("b", partitions=2)
     frame = spark.range(0, 100, 1, 2).selectExpr("if(id % 4 = 0, 'a', 'b') as topic", "cast(id as string) as value")
-    append(frame, log, topic=None, txnAppId="job", txnVersion="1")
-    append(frame, log, topic=None, txnAppId="job", txnVersion="1")
+    write(frame, log, topic=None, txnAppId="job", txnVersion="1")
+    write(frame, log, topic=None, txnAppId="job", txnVersion="1")
     counts = read(spark, log, "a,b").groupBy("topic").count().collect()
     assert {row.topic: row["count"] for row in counts} == {"a": 25, "b": 75}
 
@@ -109,8 +109,8 @@ def test_a_repeated_transaction_adds_nothing(spark, log):
     log.create_topic("orders")
     frame = spark.range(10).selectExpr("cast(id as string) as value")
     for version in ("5", "5", "6"):
-        append(frame, log, txnAppId="job", txnVersion=version)
-    append(frame, log, txnAppId="another", txnVersion="1")
+        write(frame, log, txnAppId="job", txnVersion=version)
+    write(frame, log, txnAppId="another", txnVersion="1")
     assert log.topic("orders").offsets() == {0: (0, 30)}
 
 
@@ -120,7 +120,7 @@ def test_timestamps_are_kept_by_value_and_added_where_there_are_none(spark, log)
     frame = spark.sql("select 'a' as value, timestamp '2024-02-29 23:59:59.123456Z' as timestamp").union(
         spark.sql("select 'b', null")
     )
-    append(frame.coalesce(1), log)
+    write(frame.coalesce(1), log)
     first, second = by_aiokafka(log, "orders")[0]
     assert first[1] == 1709251199123
     assert before_ms <= second[1] <= log.storage.now_ms()
@@ -129,7 +129,7 @@ def test_timestamps_are_kept_by_value_and_added_where_there_are_none(spark, log)
 def test_a_topic_by_log_append_time_has_the_time_of_the_write(spark, log):
     log.create_topic("orders", config={"message.timestamp.type": "LogAppendTime"})
     before_ms = log.storage.now_ms()
-    append(spark.sql("select 'a' as value, timestamp '2024-01-01 00:00:00Z' as timestamp"), log)
+    write(spark.sql("select 'a' as value, timestamp '2024-01-01 00:00:00Z' as timestamp"), log)
     row = read(spark, log).selectExpr("timestampType", "unix_millis(timestamp) as ms").head()
     assert row.timestampType == 1 and before_ms <= row.ms <= log.storage.now_ms()
 
@@ -137,15 +137,15 @@ def test_a_topic_by_log_append_time_has_the_time_of_the_write(spark, log):
 def test_a_frame_read_from_a_topic_can_be_written_to_another(spark, log):
     log.create_topic("orders")
     log.create_topic("copy")
-    append(spark.range(50).selectExpr("cast(id as string) as key", "cast(id as string) as value"), log)
-    append(read(spark, log), log, topic="copy")
+    write(spark.range(50).selectExpr("cast(id as string) as key", "cast(id as string) as value"), log)
+    write(read(spark, log), log, topic="copy")
     columns = ["key", "value", "timestamp"]
     assert read(spark, log, "copy").select(columns).exceptAll(read(spark, log).select(columns)).count() == 0
 
 
 def test_an_empty_frame_adds_nothing(spark, log):
     log.create_topic("orders")
-    append(spark.range(0).selectExpr("cast(id as string) as value"), log)
+    write(spark.range(0).selectExpr("cast(id as string) as value"), log)
     assert log.topic("orders").offsets() == {0: (0, 0)}
 
 
@@ -169,7 +169,7 @@ def test_an_empty_frame_adds_nothing(spark, log):
 def test_a_wrong_write_is_one_clear_error_and_leaves_the_log_as_it_was(spark, log, select, options, message):
     log.create_topic("orders")
     with pytest.raises(PySparkException) as caught:
-        append(spark.sql(f"select {select}"), log, **{"compression.type": "none"} | options)
+        write(spark.sql(f"select {select}"), log, **{"compression.type": "none"} | options)
     assert message in str(caught.value)
     assert log.topic("orders").offsets() == {0: (0, 0)}
 
@@ -195,7 +195,7 @@ def test_a_kafka_directory_is_not_written_to(spark, tmp_path):
 def test_very_many_small_chunks_are_told_of_once(spark, log, caplog, limits):
     limits(MANY_CHUNKS=4)
     log.create_topic("orders", partitions=2)
-    append(spark.range(0, 40, 1, 2).selectExpr("concat('k', id) as key", "'v' as value"), log)
+    write(spark.range(0, 40, 1, 2).selectExpr("concat('k', id) as key", "'v' as value"), log)
     segments = tuple(log.topic("orders").snapshot.live_of(0) + log.topic("orders").snapshot.live_of(1))
     assert len(segments) == 4
     row_writer.warn_of_small_chunks("orders", [Chunks("orders", "id", segments[:3])])
