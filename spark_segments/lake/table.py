@@ -118,6 +118,7 @@ def table(
     partition_by: str | None = None,
     archive: bool | None = None,
     keys: Sequence[bytes] = (),
+    forget: bool = False,
     table_options: Mapping[str, str] | None = None,
     existing: bool = False,
     table_format: str | None = None,
@@ -131,9 +132,11 @@ def table(
 
     A plain table has each record that may be read: what retention, compaction, delete_records, an erasure or a restore
     takes out of the topic leaves the table with the next call. With `archive` it keeps what leaves by all of these but
-    an erasure: after one a call needs the erased `keys`, whose records of before the erasure leave the table, too. The
-    `view` "latest" has the newest record of each key, without keys that a tombstone deleted: other rows than those
-    appended. It needs a call at least every delete.retention.ms, or it is rebuilt.
+    an erasure: after one a call needs the erased `keys`, whose records of before the erasure leave the table, too. An
+    erasure does not find records that have left the topic before it: with `forget` every row of the `keys` leaves the
+    archive that the topic no longer has. The `view` "latest" has the newest record of each key, without keys that a
+    tombstone deleted: other rows than those appended. It needs a call at least every delete.retention.ms, or it is
+    rebuilt.
 
     Other programs may tidy the table, and restore an earlier version of it: the next call brings what came after that.
     Any other change of its rows is an error, until the table is restored to the version before.
@@ -167,8 +170,10 @@ def table(
     if table_format not in (None, *FORMATS) or (catalog and table_format == DELTA):
         expected = f"{' or '.join(FORMATS)}, and a catalog with {ICEBERG} alone"
         raise InvalidOptionError("table_format", expected=expected, found=table_format)
+    if forget and not keys:
+        raise InvalidOptionError("Which keys?", expected="keys that an archive is to forget", found="none")
     options = dict(log.storage.storage_options if table_options is None else table_options)
-    asked = _Asked(view, archive, dict(formats or {}), partition_by, keys)
+    asked = _Asked(view, archive, dict(formats or {}), partition_by, keys, forget)
     report = Report("table", dry_run)
     run = partial(run_tasks, spark=spark, progress=progress)
     for name in names:
@@ -197,13 +202,14 @@ def table(
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """The caller's settings of the table (None: unchanged), and the erased keys that an archive loses."""
+    """The caller's settings of the table (None: unchanged), and the erased keys that an archive loses, or forgets."""
 
     view: str | None
     archive: bool | None
     formats: Mapping[str, str]
     partition_by: str | None
     keys: Sequence[bytes]
+    forget: bool
 
     @property
     def _own_formats(self) -> dict[str, str]:
@@ -448,7 +454,7 @@ def _planned(
         at_ms,
         typed_key=any(decoder.chosen.column == "key" for decoder in decoders),
         needs_new_files=columns is not None and columns.needs_new_files,
-        erased=_erased(scan, schema, before, history, asked.keys, report) if settings.archive else (),
+        erased=_erased(scan, schema, before, history, asked, report) if settings.archive else (),
     )
     position = partial(TablePositions.of, snapshot, at_ms, None if log.is_kafka else snapshot.version)
     return _Update(
@@ -490,16 +496,16 @@ def _erased(
     schema: pa.Schema,
     before: TablePositions | None,
     earlier: Iterator[TablePositions | None],
-    keys: Sequence[bytes],
+    asked: _Asked,
     report: Report,
 ) -> Sequence[Rule]:
-    """What keeps rows of an archive where keys of its topic were erased: other keys, and offsets that were appended
-    after the last erasure. Nothing: all rows stay.
+    """What keeps rows of an archive where keys of its topic were erased: other keys, and, unless it is to forget them,
+    offsets that were appended after the last erasure. Nothing: all rows stay.
     """
     erasures = Erasure.of(scan.snapshot)
     since = -1 if before is None or before.version is None else before.version
     new = [erasure for erasure in erasures if erasure.version > since]
-    if before is not None and new and not keys:
+    if before is not None and new and not asked.keys:
         raise LogDirError(
             "Keys of the topic were erased, and only the topic forgot them",
             path=scan.storage.uri,
@@ -507,22 +513,22 @@ def _erased(
             found=f"erasures since: {'; '.join(map(str, new))}",
             hint="Name the keys: segments table … --key KEY",
         )
-    if not keys or before is None:
+    if not asked.keys or before is None:
         return []
-    if not erasures:
-        report.warn(f"No keys of topic {scan.snapshot.topic} were erased: the archive keeps its rows")
-        return []
-    # What the archive had before the erasure was appended before it. What came in later was in the topic after it.
-    for position in itertools.chain([before], earlier):
-        if position is None or position.version is None or position.version < erasures[-1].version:
-            break
-    else:
-        return []  # the archive was made after it
-    batch = pa.record_batch({"key": pa.array(keys, pa.binary())})
+    batch = pa.record_batch({"key": pa.array(asked.keys, pa.binary())})
     decoders = [decoder for decoder in scan.decoders if decoder.chosen.column == "key"]
-    typed = recast(decode_batch(batch, decoders).column("key"), schema.field("key").type)
-    ends = {} if position is None else {number: position.end(number) for number in position.positions}
-    return [OtherKeys(typed), FromOffsets(ends)]
+    keys = OtherKeys(recast(decode_batch(batch, decoders).column("key"), schema.field("key").type))
+    if asked.forget:
+        return [keys]
+    if not new:
+        kept = "the archive keeps what came after the last erasure. With --forget that goes, too"
+        report.warn(f"No keys of topic {scan.snapshot.topic} were erased since the last run: {kept}")
+    # What the archive had before the erasure was appended before it. What came in later was in the topic after it.
+    for position in itertools.chain([before], earlier) if erasures else ():
+        if position is None or position.version is None or position.version < erasures[-1].version:
+            ends = {} if position is None else {number: position.end(number) for number in position.positions}
+            return [keys, FromOffsets(ends)]
+    return []  # the archive was made after the last erasure
 
 
 def _tasks(parts: Iterable[Part | ViewPart]) -> list[list[Part | ViewPart]]:

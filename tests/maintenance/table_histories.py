@@ -218,18 +218,18 @@ class History:
 
     # Steps
 
-    def update(self, keys: Iterable[bytes] = ()) -> None:
+    def update(self, keys: Iterable[bytes] = (), **options: Any) -> None:
         """Brings the table in step, at times with another writer in between, and compares each commit."""
         others = [1] if self.choose.random() < 0.3 else []
 
         def progress(done: int, tasks: int) -> None:
             if others:
                 others.pop()
-                update(self.log, self.uri, **KINDS[self.kind], keys=keys)
+                update(self.log, self.uri, **KINDS[self.kind], keys=keys, **options)
                 self.counts["writers in between"] += 1
 
         with small_limits(TABLE_PART_BYTES=1, TABLE_WAVE_BYTES=self.choose.choice([1, 1 << 30])):
-            update(self.log, self.uri, **KINDS[self.kind], keys=keys, progress=progress)
+            update(self.log, self.uri, **KINDS[self.kind], keys=keys, **options, progress=progress)
         if self.is_archive:
             self._keep(keys)
         rows = self.expected()
@@ -278,15 +278,23 @@ class History:
         keys = self.choose.sample(KEYS, 2)
         if self.is_archive:
             self.update()
+            topic = {row["key"] for row in readable(self.log)}
+            if left := sorted({row["key"] for row in self.kept.values()} - topic):
+                keys = self.choose.choice([keys, left[:2]])
         before = self.log.topic("orders").snapshot.version
         erase(self.log, topics=["orders"], keys=keys)
         self.oldest = self.log.topic("orders").snapshot.version
-        if self.oldest == before:  # the topic has none of them: an archive keeps what it has, with a warning
+        is_noted = self.oldest != before  # else the topic has none of them any more
+        if not (is_noted or self.is_archive):
             return
         self.back.clear()
         self.erased.update(keys)
-        self.update(keys if self.is_archive else ())
-        self.counts["erasures"] += 1
+        if is_noted:
+            self.update(keys if self.is_archive else ())
+        else:
+            self.counts["rows forgotten"] += sum(row["key"] in keys for row in self.kept.values())
+            self.update(keys, forget=True)
+        self.counts["erasures" if is_noted else "erasures of what had left"] += 1
 
     def restore(self) -> None:
         version = self.choose.randint(self.oldest, self.log.topic("orders").snapshot.version)

@@ -76,6 +76,14 @@ def cleaned(log):
     compact(log)
 
 
+def emptied(log):
+    """All records leave the topic, with their files."""
+    later_ms = log.storage.now_ms() + 30 * DAY_MS
+    roll(log, now_ms=later_ms)
+    retain(log, now_ms=later_ms)
+    assert not readable(log) and not log.topic("orders").snapshot.live.num_rows
+
+
 # In step
 
 
@@ -379,8 +387,48 @@ def test_an_archive_that_was_made_after_an_erasure_keeps_its_rows(orders, uri):
 def test_a_key_that_no_erasure_took_stays_in_an_archive_with_a_warning(orders, uri):
     update(orders, uri, archive=True)
     (warning,) = table(orders, topics=["orders"], table_uri=uri, keys=[b"a"]).warnings
-    assert "No keys of topic orders were erased" in warning
+    assert "No keys of topic orders were erased since the last run" in warning and "--forget" in warning
     assert values(uri, b"a") == [b"1"]
+
+
+@pytest.mark.cases(2)
+@pytest.mark.parametrize("earlier", [False, True])
+def test_an_archive_forgets_a_key_whose_records_left_the_topic_before_its_erasure(orders, uri, earlier):
+    orders.topic("orders").alter(config={"cleanup.policy": "delete"})
+    update(orders, uri, archive=True)
+    if earlier:
+        erase(orders, topics=["orders"], keys=[b"b"])
+        update(orders, uri, keys=[b"b"])
+        append(orders, (b"a", b"2"))
+        update(orders, uri)
+    emptied(orders)
+    erase(orders, topics=["orders"], keys=[b"a"])
+    report = table(orders, topics=["orders"], table_uri=uri, keys=[b"a"])
+    assert "--forget" in report.warnings[0] and values(uri, b"a")[-1:] == ([b"2"] if earlier else [b"1"])
+    for _ in range(2):
+        update(orders, uri, keys=[b"a"], forget=True)
+        assert values(uri, b"a") == [] and values(uri, b"c") == [b"1"]
+
+
+def test_an_archive_does_not_forget_what_its_topic_has(orders, uri):
+    orders.topic("orders").alter(config={"cleanup.policy": "delete"})
+    update(orders, uri, archive=True)
+    emptied(orders)
+    append(orders, (b"a", b"new"))
+    update(orders, uri)
+    update(orders, uri, keys=[b"a"], forget=True)
+    assert values(uri, b"a") == [b"new"]
+    with pytest.raises(InvalidOptionError, match="Which keys"):
+        update(orders, uri, forget=True)
+
+
+def test_an_archive_with_typed_keys_forgets_by_their_bytes(log, uri):
+    log.create_topic("orders")
+    append(log, (b'{"id": 1}', b"x"), (b'{"id": 2}', b"y"))
+    update(log, uri, archive=True, formats={"key.format": "json", "key.schema": "id int"})
+    emptied(log)
+    update(log, uri, keys=[b'{"id": 1}'], forget=True)
+    assert [row["value"] for row in content(uri)] == [b"y"]
 
 
 def test_an_archive_says_what_left_the_topic_before_it_came(orders, uri):

@@ -1101,4 +1101,20 @@ MUTANTS = (
         "end",
         "tests/kafka_protocol/test_receiving.py::test_what_comes_with_the_end_is_read_before_the_end",
     ),
+    Mutant(
+        "tables",
+        "an archive forgets only what came before the last erasure that found a record",
+        "lake/table.py",
+        "    if asked.forget:\n",
+        "    if asked.forget and not erasures:\n",
+        "tests/maintenance/test_table.py::test_an_archive_forgets_a_key_whose_records_left_the_topic_before_its_erasure",
+    ),
+    Mutant(
+        "tables",
+        "an archive forgets a record that its topic has",
+        "lake/plan.py",
+        "[*erased, _still_there(snapshot, file, ends)]",
+        "[*erased]",
+        "tests/maintenance/test_table.py::test_an_archive_does_not_forget_what_its_topic_has",
+    ),
 )

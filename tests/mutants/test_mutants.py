@@ -28,6 +28,7 @@ ROOMS = {
     "rebuild",
     "names",
     "reading",
+    "tables",
 }
 
 

@@ -227,6 +227,7 @@ def erase(
             print_way_back(options.log_dir, name, versions[name], "--including-erased")
     if options.output is not Output.JSON and not report.partitions:
         print("No file of the log has a record of these keys that is to go.")
+        print("An archive beside the topic may: `segments table … --key KEY --forget` takes their rows out of it.")
     options.finish(log, [report])
 
 
@@ -252,6 +253,7 @@ def table(
     catalog: str | None = CATALOG,
     key: list[str] | None = KEY,
     key_base64: list[str] | None = KEY_BASE64,
+    forget: bool = flag("Every row of --key that the topic no longer has leaves the archive, erased or not."),
     table_storage: list[str] | None = option("A storage option for TABLE, like --storage.", metavar="NAME=VALUE"),
 ) -> None:
     """Keeps a Delta or Iceberg table beside a topic: its records as columns, for any program that reads Parquet.
@@ -263,20 +265,22 @@ def table(
 
     What leaves the topic leaves the table with the next run: by retention,
     compaction, delete-records, erase or restore. --archive keeps it, but
-    for erased keys: after an erasure the run needs them as --key.
+    for erased keys: after an erasure the run needs them as --key. Records
+    that left the topic before the erasure leave an archive with --forget.
 
     Example: segments table /data/log orders /lake/orders --value-format json
     Example: segments table /data/log users /lake/users --view latest
     Example: segments table /data/log orders /lake/by-day --partition-by day
     Example: segments table /data/log orders /lake/iceberg --table-format iceberg
     Example: segments table /data/log 'orders*' '/lake/{topic}'
+    Example: segments table /data/log orders /lake/archive --key ada --forget
     """
     from spark_segments.maintenance import table as job
 
     options.run_and_finish(
         job, table_uri=table, view=view, archive=archive, partition_by=partition_by, formats=values.of_values(),
-        keys=key_bytes(key, key_base64), table_options=parse_overrides(table_storage) if table_storage else None,
-        table_format=table_format, catalog=catalog,
+        keys=key_bytes(key, key_base64), forget=forget, table_format=table_format, catalog=catalog,
+        table_options=parse_overrides(table_storage) if table_storage else None,
     )  # fmt: skip
 
 
