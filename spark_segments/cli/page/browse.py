@@ -1,5 +1,5 @@
 """Records of a topic for the page's browser, newest first: a bounded piece of the log at a time, with a cursor to the
-next; and their pages as HTML.
+next.
 """
 
 from __future__ import annotations
@@ -10,16 +10,14 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 
-from spark_segments.cli.page.render import environment, link, page_file
 from spark_segments.cli.records.value_text import textual
 from spark_segments.errors import InvalidOptionError
 from spark_segments.log import offsets_for_times
-from spark_segments.quantities import human_bytes, iso, plural
 from spark_segments.values.batches import Columns
 
 if TYPE_CHECKING:
@@ -347,97 +345,8 @@ def _is_json(text: str, cut: bool) -> bool:
     return True
 
 
-def pretty(shown: Shown) -> str:
-    """JSON on several lines; any other text unchanged."""
-    if shown.kind != "json" or shown.cut:
-        return shown.text
-    try:
-        value: Any = json.loads(shown.text)
-        return json.dumps(value, indent=2, ensure_ascii=False)
-    except RecursionError:  # nested so deeply that its lines would be longer than the page is wide
-        return shown.text
-
-
 def _text(name: str, most: int) -> str:
     return name if len(name) <= most else name[:most] + "…"
-
-
-def records_page(uri: str, page: RecordPage, now_ms: int, notes: list[str]) -> str:
-    """The list of records, with links to the pages before and after. Its script lets a search go on."""
-    oldest = {number: start for number, (start, _) in page.bounds.items()}
-    links = [
-        ("newest", _records_link(page)),
-        ("newer", _records_link(page, after=page.newer) if page.newer else ""),
-        ("older", _records_link(page, before=page.older) if page.older else ""),
-        ("oldest", _records_link(page, after=oldest) if page.older else ""),
-    ]
-    going_on = _records_link(page, before=page.lower) if page.filter and page.stopped and page.older else ""
-    script = page_file("records.js") if going_on else ""
-    return _records(
-        uri, page, now_ms, links=links, record=None, found=_found(page), notes=notes, going_on=going_on, script=script
-    )
-
-
-def record_page(uri: str, page: RecordPage, now_ms: int, *, kafka: bool) -> str:
-    """A single record with all that it has, its JSON on several lines."""
-    [row] = page.rows
-    query: dict[str, str | int] = {"topic": page.topic, "partition": row.partition, "offset": row.offset}
-    links = [("the records up to here", link("/records", **query))]
-    if not kafka:
-        links.append(("why it is still here, and when it goes", link("/explain", **query)))
-    return _records(uri, page, now_ms, links=links, record=row)
-
-
-def explain_page(title: str, text: str) -> str:
-    """What `segments explain` says of a record."""
-    return environment().get_template("error.html").render(title=title, text="", lines=text)
-
-
-def error_page(title: str, text: str) -> str:
-    """A page that says why there is no other."""
-    return environment().get_template("error.html").render(title=title, text=text, lines="")
-
-
-def _records(uri: str, page: RecordPage, now_ms: int, **more: Any) -> str:
-    name = page.topic if page.partition is None else f"{page.topic}-{page.partition}"
-    records = sum(end - start for start, end in page.bounds.values())
-    asked = {"notes": [], "going_on": "", "script": "", "found": ("", "")} | more
-    return (
-        environment()
-        .get_template("records.html")
-        .render(uri=uri, page=page, name=name, now_ms=now_ms, offsets=records, together=MOST_TOGETHER, **asked)
-    )
-
-
-def _found(page: RecordPage) -> tuple[str, str]:
-    """How many records there are, and how far the page looked."""
-    if not page.filter:
-        return plural(len(page.rows), "record"), "newest first."
-    text = f"{plural(len(page.rows), 'record')} found"
-    if page.older is None:
-        return text, "; that is all down to the log start."
-    passed = f"in the last {100 * page.share:.0f} % of the log" if page.newer is None or page.stopped else "here"
-    return text, f", {passed}, {human_bytes(page.looked_at_bytes)} in this request. Older goes on."
-
-
-def _time(row: RecordRow) -> str:
-    if row.timestamp_ms < 0:
-        return "none"
-    return iso(row.timestamp_ms).replace("T", " ") or "after the year 9999"
-
-
-def _note(shown: Shown) -> str:
-    if shown.kind == "binary":
-        return f"{plural(shown.size_bytes, 'byte')}, no text"
-    return human_bytes(shown.size_bytes) if shown.cut else ""
-
-
-def _records_link(page: RecordPage, **cursors: Cursor) -> str:
-    query: dict[str, str | int] = {"topic": page.topic}
-    if page.partition is not None:
-        query["partition"] = page.partition
-    texts = {name: ",".join(f"{number}:{offset}" for number, offset in at.items()) for name, at in cursors.items()}
-    return link("/records", **query, **texts, **page.filter.query())
 
 
 def cursor_of(text: str) -> dict[int, int]:
@@ -447,6 +356,3 @@ def cursor_of(text: str) -> dict[int, int]:
         return {number: min(offset, 2**63 - 1) for number, offset in places}
     except ValueError:
         raise InvalidOptionError("This is no place in a log", expected="partition:offset", found=text[:40]) from None
-
-
-environment().filters |= {"note": _note, "pretty": pretty, "record_time": _time}

@@ -192,16 +192,29 @@ LEAST_FREE_SHARE = 0.1
 
 
 def group_warnings(lags: Iterable[GroupLag], now_ms: int) -> list[str]:
-    """Sentences about groups whose readers stand still while there are records, or came too late for some."""
-    warnings = []
+    """Sentences about groups whose readers stand still while there are records, or came too late for some: at most two
+    for a group in a topic.
+    """
+    by_topic: dict[tuple[str, str], list[GroupLag]] = {}
     for lag in lags:
-        name = f"group {lag.group} in {lag.topic}-{lag.partition}"
-        if lag.gone:
-            warnings.append(f"{name}: {count(lag.gone)} offsets left the log before it read them")
-        if lag.lag and now_ms - lag.committed_ms > OVERDUE_MS:
-            still = duration(now_ms - lag.committed_ms)
-            warnings.append(f"{name}: a lag of {count(lag.lag)} offsets, and no commit for {still}")
+        by_topic.setdefault((lag.group, lag.topic), []).append(lag)
+    warnings = []
+    for mine in by_topic.values():
+        if late := [lag for lag in mine if lag.gone]:
+            gone = sum(lag.gone for lag in late)
+            warnings.append(f"{_place(late)}: {count(gone)} offsets left the log before it read them")
+        if still := [lag for lag in mine if lag.lag and now_ms - lag.committed_ms > OVERDUE_MS]:
+            behind, last_ms = sum(lag.lag for lag in still), max(lag.committed_ms for lag in still)
+            silence = duration(now_ms - last_ms)
+            warnings.append(f"{_place(still)}: a lag of {count(behind)} offsets, and no commit for {silence}")
     return warnings
+
+
+def _place(lags: Sequence[GroupLag]) -> str:
+    """The group and its partition, or how many of a topic's: `lags` are of one group in one topic."""
+    first = lags[0]
+    partition = f"{first.topic}-{first.partition}" if len(lags) == 1 else f"{len(lags)} partitions of {first.topic}"
+    return f"group {first.group} in {partition}"
 
 
 def disk_warning(free_bytes: int, total_bytes: int) -> str | None:

@@ -116,10 +116,10 @@ def _page(
     uri: str, lines: Sequence[TopicLine], now_ms: int, *, warnings: Sequence[str], lags: Sequence[GroupLag], **more: Any
 ) -> str:
     """`more`: what the template has besides."""
-    totals = [("topics", len(lines))]
-    for label, name in (("partitions", "partitions"), ("sealed segments", "sealed"), ("chunks", "chunks")):
-        totals.append((label, sum(getattr(line, name) for line in lines)))
-    totals.append(("records", sum(line.records for line in lines)))
+    totals = [("topic", len(lines))] if len(lines) != 1 else []
+    for noun, name in (("partition", "partitions"), ("sealed segment", "sealed"), ("chunk", "chunks")):
+        totals.append((noun, sum(getattr(line, name) for line in lines)))
+    totals.append(("record", sum(line.records for line in lines)))
     sizes = [("in .log files", sum(line.size_bytes for line in lines))]
     if removed_bytes := sum(line.removed_bytes for line in lines):
         sizes.append(("wait for vacuum", removed_bytes))
@@ -138,7 +138,10 @@ def _page(
             uri=uri,
             lines=lines,
             now_ms=now_ms,
-            totals=[*((label, count(number)) for label, number in totals), *((n, human_bytes(b)) for n, b in sizes)],
+            totals=[
+                *((plural(number, noun).partition(" ")[2], count(number)) for noun, number in totals),
+                *((label, human_bytes(size)) for label, size in sizes),
+            ],
             due=" · ".join(f"{job} {count(due[job])}" for job in JOBS if due[job]),
             warnings=[
                 *(("", 0, text) for text in warnings),

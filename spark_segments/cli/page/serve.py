@@ -19,17 +19,7 @@ from urllib.parse import parse_qs, urlsplit
 from spark_segments.cli.interrupts import until_interrupted
 from spark_segments.cli.jobs.explain import explained
 from spark_segments.cli.options import ConfiguredLogOptions, option, with_options
-from spark_segments.cli.page.browse import (
-    MOST_TOGETHER,
-    WHOLE_BYTES,
-    RowFilter,
-    browse,
-    cursor_of,
-    error_page,
-    explain_page,
-    record_page,
-    records_page,
-)
+from spark_segments.cli.page.browse import MOST_TOGETHER, WHOLE_BYTES, RowFilter, browse, cursor_of
 from spark_segments.cli.page.log_state import (
     TOPICS_A_PAGE,
     Begin,
@@ -40,12 +30,13 @@ from spark_segments.cli.page.log_state import (
     read_topics,
     sizes_now,
 )
+from spark_segments.cli.page.record_pages import error_page, explain_page, record_page, records_page
 from spark_segments.cli.page.render import page as front_page
 from spark_segments.cli.page.render import script_hash, topics_page
 from spark_segments.cli.page.topic_table import TopicLines
 from spark_segments.cli.records.value_text import FormatOptions, guessed
 from spark_segments.errors import InvalidOptionError, SegmentsError, UnknownTopicError, ValueFormatError
-from spark_segments.quantities import moment_ms, wall_ms
+from spark_segments.quantities import moment, moment_ms, wall_ms
 
 if TYPE_CHECKING:
     from spark_segments.face.history import Size
@@ -221,24 +212,27 @@ class Pages:
         at, offset = query.get("time", "").strip(), query.get("offset", "").strip()
         partition = _number(query, "partition") if query.get("partition", "").strip() else None
         numbers = self.log.topic(topic).offsets()
+        offset = "" if at else offset  # a time says more: the page of a record fills in its offset
+        notes: list[str] = []
         if partition is None and (offset or not 1 < len(numbers) <= MOST_TOGETHER):
             partition = min(numbers)
+            notes += [f"An offset is of one partition, here of {partition}."] if offset and len(numbers) > 1 else []
         asked: dict[str, Any] = {"until_ms": moment_ms(at) if at else None}
+        notes += [f"Up to {moment(asked['until_ms'])}."] if at else []
         asked["only"] = RowFilter(query.get("find", ""), query.get("field", "").strip())
         if asked["only"].field and "=" not in asked["only"].field:
             found = asked["only"].field[:40]
             raise InvalidOptionError("This is no field with its text", expected="user.city=Berlin", found=found)
-        if offset and not at and partition is not None:
+        if offset and partition is not None:
             asked["before"] = {partition: _number(query, "offset") + 1}
         asked |= {name: cursor_of(query[name]) for name in ("before", "after") if query.get(name)}
-        notes: list[str] = []
         formats = self._formats(topic, notes)
         try:
             page = browse(self.log, topic, partition, formats=formats, **asked)
         except ValueFormatError as error:
             notes.append(f"Shown as bytes: {error}")
             page = browse(self.log, topic, partition, **asked)
-        text = records_page(self.log.uri, page, wall_ms(), notes)
+        text = records_page(self.log.uri, page, wall_ms(), notes, {"offset": offset, "time": at})
         policy = f"{_POLICY}; connect-src 'self'; script-src '{script_hash('records.js')}'"
         return Answer(HTTPStatus.OK, text, policy)
 
@@ -251,15 +245,17 @@ class Pages:
         except ValueFormatError:
             page = browse(self.log, topic, partition, **wanted)
         if not page.rows or page.rows[0].offset != offset:
-            text = f"{topic}-{partition} has no record at offset {offset} (any more)."
-            return Answer(HTTPStatus.NOT_FOUND, error_page("Not found", text))
+            start, end = page.bounds[partition]
+            log_ends = f"the log is from {start:,} to {end:,} (exclusive)"
+            text = f"{topic}-{partition} has no record at offset {offset:,}: {log_ends}."
+            return Answer(HTTPStatus.NOT_FOUND, error_page("Not found", text, topic, partition))
         return Answer(HTTPStatus.OK, record_page(self.log.uri, page, wall_ms(), kafka=self.log.is_kafka))
 
     def _explain(self, query: Mapping[str, str]) -> Answer:
         """What `segments explain` says of a record."""
         topic, partition, offset = _topic(query), _number(query, "partition", 0), _number(query, "offset")
         _, text = explained(self.log.topic(topic), partition, offset, None, (), every_ms=HOUR_MS)
-        return Answer(HTTPStatus.OK, explain_page(f"{topic}-{partition}, offset {offset:,}", text))
+        return Answer(HTTPStatus.OK, explain_page(topic, partition, offset, text))
 
     def _formats(self, topic: str, notes: list[str]) -> dict[str, str]:
         """The formats that were given, with guesses for the others, which `notes` then name."""
