@@ -306,7 +306,7 @@ def test_growth_is_what_the_history_adds_up_to(log):
 def test_growth_is_a_line_and_what_changed():
     sizes = [Size(NOW_MS - DAY_MS, 100, 1024), Size(NOW_MS - DAY_MS // 2, 300, 3072), Size(NOW_MS, 40, 2048)]
     text = page("/log", [], NOW_MS, grown={"<orders>": sizes})
-    assert "<td>&lt;orders&gt;<td>" in text
+    assert '<td><a href="#topic:&lt;orders&gt;">&lt;orders&gt;</a><td>' in text
     assert '<path d="M1.0 15.7H60.0V1.0H119.0V8.3"/>' in text
     assert '<td class="n">−60<td class="n">1.0 KiB → 2.0 KiB<td>' in text and ">1 d ago</time>" in text
     assert "Growth" not in page("/log", [], NOW_MS)
@@ -324,6 +324,8 @@ def test_groups_are_there_with_their_lag_the_furthest_first():
         GroupLag("<quick>", "prices", 0, 999, 0, 1000, NOW_MS),
     ]
     text = page("log", [], NOW_MS, lags=lags)
-    rows = re.findall(r"<tr><td>(.*?)<td>(.*?)<td class=\"n\">(.*?)<td><time.*?>(.*?)</time>", text)
+    rows = re.findall(
+        r"<tr><td>(.*?)<td><a href=\"#topic:prices\">(.*?)</a><td class=\"n\">(.*?)<td><time.*?>(.*?)</time>", text
+    )
     assert rows == [("slow", "prices", "1,495", "1 h ago"), ("&lt;quick&gt;", "prices", "1", "now")]
     assert "Groups" not in page("log", [], NOW_MS)

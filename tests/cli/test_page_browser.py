@@ -130,6 +130,12 @@ def test_print_is_light(browser: Browser, small):
     assert dark < 0.05 * picture.width * picture.height
 
 
+def test_nothing_is_cut_on_paper(browser: Browser, small):
+    with browser.open(small, 718) as tab:  # A4, less its margins
+        tab.call("Emulation.setEmulatedMedia", media="print")
+        assert tab.ask(OVERFLOW) == []
+
+
 def test_kinds_differ_without_colour(browser: Browser, small):
     """In grey, dirty and active blocks have lines, others have none, and clean is darker than sealed."""
     with browser.open(small, height=1400) as tab:
