@@ -27,7 +27,7 @@ pq.write_table(pa.table({"value": values}), f"{directory}/rows.parquet", use_dic
 del values
 LogDir.create(f"{directory}/log").create_topic("large", 2)
 local = {"spark.ui.enabled": "false", "spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
-local |= {"spark.sql.execution.arrow.maxBytesPerBatch": "4m", "spark.sql.parquet.columnarReaderBatchSize": "8"}
+local |= {"spark.sql.parquet.columnarReaderBatchSize": "8"}
 spark = spark_session("memory", master="local[1]", config=local | {"spark.driver.memory": "2g"})
 
 
@@ -56,7 +56,7 @@ spark.stop()
 
 @pytest.mark.spark
 @pytest.mark.proof
-def test_records_of_a_megabyte_fit_into_256_mib_where_batches_have_a_limit_in_bytes(python_environment, tmp_path):
+def test_records_of_a_megabyte_fit_into_256_mib_with_the_settings_of_conf(python_environment, tmp_path):
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT, str(tmp_path), str(RECORDS), str(RECORD_BYTES)],
         env=python_environment | {"SPARK_CONF_DIR": str(ROOT / "conf")},
