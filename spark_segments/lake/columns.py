@@ -11,21 +11,18 @@ import pyarrow as pa
 from spark_segments.errors import InvalidOptionError
 from spark_segments.values.widening import is_wider
 
-MOST_DIGITS = 38
-"""The most digits of a decimal in Parquet's readers."""
-
-
+_MOST_DIGITS = 38  # of a decimal in Parquet's readers
 _TYPES = {pa.bool_(), pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.float32(), pa.float64()}
 _TYPES |= {pa.string(), pa.binary(), pa.date32(), pa.timestamp("us", "UTC")}  # in Delta, without features of the table
 
 
-def check_columns(schema: pa.Schema, table_format: str, table: str | None = None) -> None:
+def check_columns(schema: pa.Schema, table: str | None = None) -> None:
     """Raises InvalidOptionError that names the first column that neither Delta nor Iceberg can have. `table`: the path
     of an existing one.
     """
     for path, reason in _unfit(schema, ""):
         raise InvalidOptionError(
-            f"{table_format} cannot have the column {path}: {reason}",
+            f"A table cannot have the column {path}: {reason}",
             path=table,
             hint=f"Leave it out or give it another type: {path.partition('.')[0]}.schema takes Spark's DDL",
         )
@@ -84,7 +81,7 @@ def _wider(table: pa.DataType, topic: pa.DataType, at: str, path: str) -> pa.Dat
     digits, others = _digits(table), _digits(topic)
     if digits and others and (t.is_decimal(table) or t.is_decimal(topic)):
         before, behind = max(digits[0], others[0]), max(digits[1], others[1])
-        if before + behind <= MOST_DIGITS:
+        if before + behind <= _MOST_DIGITS:
             return pa.decimal128(before + behind, behind)
     elif is_wider(table, topic):
         return topic
@@ -106,31 +103,25 @@ def _digits(kind: pa.DataType) -> tuple[int, int] | None:
     return ({8: 3, 16: 5, 32: 10, 64: 19}[kind.bit_width], 0) if pa.types.is_signed_integer(kind) else None
 
 
-def lost_field(table: Iterable[pa.Field], topic: Iterable[pa.Field], at: str = "") -> str | None:
+def lost_field(table: pa.Schema, topic: pa.Schema) -> str | None:
     """The first field that a table has within a column of its topic, and the topic's column has not."""
-    fields = {field.name: field.type for field in topic}
-    for field in table:
-        if field.name not in fields:
-            if at:
-                return f"{at}{field.name}"
-        elif pa.types.is_nested(field.type) and pa.types.is_nested(fields[field.name]):
-            lost = lost_field(_fields(field.type), _fields(fields[field.name]), f"{at}{field.name}.")
-            if lost is not None:
-                return lost
-    return None
+    shared = [field for field in table if field.name in topic.names]
+    return next((path for path, _, kind in _pairs(shared, topic) if kind is None), None)
 
 
-def are_retyped(before: Iterable[pa.Field], after: Iterable[pa.Field]) -> bool:
+def are_retyped(before: pa.Schema, after: pa.Schema) -> bool:
     """Whether a column that both have is of another type, however deep."""
-    fields = {field.name: field.type for field in after}
-    return any(_is_retyped(field.type, fields[field.name]) for field in before)
+    return any(kind not in (None, old) and not pa.types.is_nested(old) for _, old, kind in _pairs(before, after))
 
 
-def _is_retyped(before: pa.DataType, after: pa.DataType) -> bool:
-    if before == after or not pa.types.is_nested(before):
-        return bool(before != after)
-    return are_retyped(_fields(before), _fields(after))
-
-
-def _fields(kind: pa.DataType) -> list[pa.Field]:
-    return [kind.field(number) for number in range(kind.num_fields)]
+def _pairs(
+    table: Iterable[pa.Field], topic: Iterable[pa.Field], at: str = ""
+) -> Iterator[tuple[str, pa.DataType, pa.DataType | None]]:
+    """(column of a table, its type, its type in a topic or None), however deep."""
+    kinds = {field.name: field.type for field in topic}
+    for field in table:
+        path, here, there = at + field.name, field.type, kinds.get(field.name)
+        yield path, here, there
+        if there is not None and pa.types.is_nested(here) and pa.types.is_nested(there):
+            ours, theirs = ([kind.field(number) for number in range(kind.num_fields)] for kind in (here, there))
+            yield from _pairs(ours, theirs, f"{path}.")

@@ -17,14 +17,15 @@ from deltalake import DeltaTable, Schema
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from spark_segments.errors import LogDirError, StorageError
-from spark_segments.lake.columns import are_retyped, check_columns, columns_of_both
+from spark_segments.lake.columns import are_retyped
 from spark_segments.lake.table_format import (
     DAY,
-    PARTITION_COLUMNS,
     DataFile,
     NewColumns,
+    TableCommit,
     TablePositions,
     TableSettings,
+    changed_by_others,
 )
 from spark_segments.quantities import wall_ms
 from spark_segments.storage import Storage
@@ -61,13 +62,8 @@ class TableBeside:
                 found=f"minWriterVersion {protocol.min_writer_version} {', '.join(features)}".strip(),
                 hint="Another program has changed the table: make another one",
             )
-        if any(name not in PARTITION_COLUMNS for name in self.partitioned_by):
-            raise LogDirError(
-                "The table is partitioned by columns that no topic has",
-                path=storage.uri,
-                expected=" or ".join((*PARTITION_COLUMNS, "none")),
-                found=", ".join(self.partitioned_by),
-            )
+        self._newest = self._actions(self.version)
+        self.said = _position(self._newest or [])
 
     @classmethod
     def open(cls, storage: Storage) -> TableBeside | None:
@@ -79,41 +75,27 @@ class TableBeside:
                 return None
 
     @classmethod
-    def create(
-        cls, storage: Storage, schema: pa.Schema, partition_by: str | None, settings: TableSettings
-    ) -> TableBeside:
+    def create(cls, storage: Storage, schema: pa.Schema, by_day: bool, settings: TableSettings) -> None:
         uri, options = storage.delta_uri()
+        days = [DAY] if by_day else []
         with _failures(storage, "made"):
             DeltaTable.create(
                 uri,
-                _all_columns(schema, [partition_by] if partition_by else []),
+                _all_columns(schema, days),
                 mode="ignore",
-                partition_by=[partition_by] if partition_by else None,
+                partition_by=days or None,
                 configuration=settings.to_properties(),
                 storage_options=options or None,
                 raise_if_key_not_exists=False,
             )
-        made = cls.open(storage)
-        assert made is not None
-        return made
 
     @classmethod
     def fitting(cls, schema: pa.Schema) -> pa.Schema:
-        check_columns(schema, "A Delta table")
         return schema
 
-    def new_columns(self, schema: pa.Schema, settings: TableSettings) -> NewColumns | None:
-        both = columns_of_both(self.schema, schema, self.storage.uri)
-        if both == self.schema:
-            return None
-        check_columns(both, "A Delta table", self.storage.uri)
+    def new_columns(self, schema: pa.Schema, settings: TableSettings) -> NewColumns:
         # Delta has other types in old files by its feature typeWidening, which many readers lack.
-        return NewColumns(both, settings, needs_new_files=are_retyped(self.schema, both))
-
-    @property
-    def has_position(self) -> bool:
-        text = commit_info(self._actions(self.version) or []).get(_POSITION)
-        return TablePositions.from_json(text or "") is not None
+        return NewColumns(schema, settings, needs_new_files=are_retyped(self.schema, schema))
 
     def positions(self) -> Iterator[TablePositions | None]:
         # Delta's history does not say whether a commit changed rows, so that the commits' own files are read.
@@ -124,11 +106,11 @@ class TableBeside:
         for version in range(self.version, -1, -1):
             if there == restored:
                 restored, change, ours = None, "", None
-            actions = self._actions(version)
+            actions = self._newest if version == self.version else self._actions(version)
             if actions is None:
                 break
             info = commit_info(actions)
-            position = TablePositions.from_json(info.get(_POSITION) or "")
+            position = _position(actions)
             if change:
                 ours = version if position is not None and ours is None else ours
                 if ours is not None and restored is None:
@@ -147,13 +129,9 @@ class TableBeside:
         else:
             actions = []
         if change:
-            raise LogDirError(
-                "Another program has changed the rows of the table, so that nobody knows which records it has",
-                path=self.storage.uri,
-                expected="commits of segments table, and those of OPTIMIZE, VACUUM and RESTORE",
-                found=change,
-                hint="Make another table" if ours is None else f"RESTORE it to version {ours}, or make another table",
-            )
+            keep_rows = "commits of segments table, and those of OPTIMIZE, VACUUM and RESTORE"
+            way_back = "" if ours is None else f"RESTORE it to version {ours}"
+            raise changed_by_others(self.storage, keep_rows, change, way_back)
         if actions is None:
             yield None
 
@@ -173,40 +151,28 @@ class TableBeside:
         names = ["path", "size_bytes", "num_records", f"partition.{DAY}"]
         names += ["min.partition", "max.partition", "min.offset", "max.offset"]
         rows = zip(*(columns.get(name, [None] * actions.num_rows) for name in names), strict=True)
-        return [
-            DataFile(
-                unquote(path),
-                size,
-                records,
-                None if day is None else str(day),
-                None if None in bounds else {"partition": (bounds[0], bounds[1]), "offset": (bounds[2], bounds[3])},
-            )
-            for path, size, records, day, *bounds in rows
-        ]
+        files = []
+        for path, size, records, day, *ends in rows:
+            bounds = None if None in ends else {"partition": (ends[0], ends[1]), "offset": (ends[2], ends[3])}
+            files.append(DataFile(unquote(path), size, records, None if day is None else str(day), bounds))
+        return files
 
-    def commit(
-        self,
-        position: TablePositions,
-        added: Iterable[DataFile],
-        removed: Iterable[DataFile],
-        columns: NewColumns | None = None,
-    ) -> bool:
+    def commit(self, commit: TableCommit) -> bool:
         now_ms = wall_ms()
         info = {
             "timestamp": now_ms,
             "operation": "WRITE",
             "operationParameters": {"mode": "Append", "partitionBy": json.dumps(self.partitioned_by)},
             "engineInfo": "spark-segments",
-            _POSITION: position.to_json(),
+            _POSITION: commit.positions.to_json(),
         }
         gone = {"deletionTimestamp": now_ms, "extendedFileMetadata": True}
-        actions: list[dict[str, Any]] = [{"commitInfo": info}]
-        if columns is not None:
-            actions.append({"metaData": self._metadata(columns)})
-        actions += [{"remove": {**self._named(file), **gone}} for file in removed]
-        actions += [
-            {"add": {**self._named(file), "modificationTime": now_ms, "stats": _statistics(file)}} for file in added
-        ]
+        actions: list[Action] = [{"commitInfo": info}]
+        if commit.columns is not None:
+            actions.append({"metaData": self._metadata(commit.columns)})
+        actions += [{"remove": self._named(file) | gone} for file in commit.removed]
+        for file in commit.added:
+            actions.append({"add": self._named(file) | {"modificationTime": now_ms, "stats": _statistics(file)}})
         try:
             self._commits.create(self.version + 1, encoded(actions))
         except FileExistsError:
@@ -256,17 +222,16 @@ def _undo(actions: Sequence[Action], files: set[str]) -> None:
     files.update(paths_of(actions, "remove"))
 
 
+def _position(actions: Iterable[Action]) -> TablePositions | None:
+    return TablePositions.from_json(commit_info(actions).get(_POSITION) or "")
+
+
 def _statistics(file: DataFile) -> str:
     bounds = file.bounds or {}
-    least, greatest = ({name: _statistic(pair[end]) for name, pair in bounds.items()} for end in (0, 1))
-    return json.dumps({"numRecords": file.rows, "minValues": least, "maxValues": greatest, "nullCount": {}})
-
-
-def _statistic(value: Any) -> Any:
+    least, greatest = ({name: pair[end] for name, pair in bounds.items()} for end in (0, 1))
+    said = {"numRecords": file.rows, "minValues": least, "maxValues": greatest, "nullCount": {}}
     # Delta has timestamps as text with milliseconds, which is all that a record's has.
-    return (
-        value if isinstance(value, int) else value.strftime("%Y-%m-%dT%H:%M:%S.") + f"{value.microsecond // 1000:03d}Z"
-    )
+    return json.dumps(said, default=lambda time: time.isoformat(timespec="milliseconds").replace("+00:00", "Z"))
 
 
 @contextlib.contextmanager

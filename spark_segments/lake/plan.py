@@ -46,12 +46,6 @@ class TopicSince:
     config: TopicConfig
     operations: Collection[str | None] | None
 
-    @property
-    def has_been_cleaned(self) -> bool:
-        """Whether a broker's cleaner may ever have been at the topic."""
-        first_dirty = self.snapshot.partitions.column("first_dirty_offset").to_pylist()
-        return any(first_dirty) or self.config.compact
-
 
 @dataclass(frozen=True, slots=True)
 class TablePlan:
@@ -109,10 +103,9 @@ def plan_table(
     every_row = [(file, [FromOffsets(dict.fromkeys(ends, 0))]) for file in files if needs_new_files]
     if settings.archive:
         sifted = [(file, [*erased, _still_there(snapshot, file, ends)]) for file in files if erased]
-        rules: Sequence[tuple[DataFile, Sequence[Rule]]] = sifted or every_row
         missed = {number: (before.end(number), start) for number, (start, _) in bounds.items()}
         missed = {number: (end, start) for number, (end, start) in missed.items() if end < start}
-        return dataclasses.replace(plan, rules=rules, missed=missed)
+        return dataclasses.replace(plan, rules=sifted or every_row, missed=missed)
     if why == LOG_START:
         starts = FromOffsets({number: start for number, (start, _) in bounds.items()})
         highest = max(starts.offsets.values(), default=0)
@@ -194,12 +187,14 @@ def _rewritten(topic: TopicSince, since: int | None, *, latest: bool) -> str | N
 
     A broker's directory has no versions, and an import takes what a broker's cleaner left.
     """
+    # Whether a broker's cleaner may ever have been at the topic.
+    may_be_clean = any(topic.snapshot.partitions.column("first_dirty_offset").to_pylist()) or topic.config.compact
     if since is None:
-        return CLEANED if not latest and topic.has_been_cleaned else None
+        return CLEANED if not latest and may_be_clean else None
     operations = topic.operations
     if since > topic.snapshot.version or operations is None or not _REWRITES.isdisjoint(operations):
         return REWRITTEN
     if Operation.ERASE in operations:
         return ERASED
-    cleaned = COMPACT in operations or (Operation.IMPORT in operations and topic.has_been_cleaned)
+    cleaned = COMPACT in operations or (Operation.IMPORT in operations and may_be_clean)
     return CLEANED if cleaned and not latest else None

@@ -8,6 +8,7 @@ import uuid
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -36,9 +37,7 @@ NO_DAY = "__HIVE_DEFAULT_PARTITION__"
 _FIRST_US, _LAST_US = -62_135_596_800_000_000, 253_402_300_799_999_999
 """The years 1 to 9999 in microseconds since 1970."""
 
-_BOUNDED = ("partition", "offset", "timestamp")
 _PLACE = ("partition", "offset")
-_RISING = ("offset", "timestamp")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +47,7 @@ class Written:
     """
 
     files: Sequence[DataFile] = ()
-    rows: Mapping[int, int] = field(default_factory=dict)
+    rows: Counter[int] = field(default_factory=Counter)
     dropped: int = 0
     keys: pa.Table | None = None
 
@@ -89,11 +88,9 @@ def write_rows(
 def _check_times(topic: str, batch: pa.RecordBatch) -> None:
     """Raises ValueFormatError for a timestamp that readers of tables have no date for."""
     micros = batch.column("timestamp").cast(pa.int64())
-    ends = pc.min_max(micros).as_py()
-    if ends["min"] is None or (ends["min"] >= _FIRST_US and ends["max"] <= _LAST_US):
+    row = pc.index(pc.or_(pc.less(micros, _FIRST_US), pc.greater(micros, _LAST_US)), True).as_py()
+    if row < 0:
         return
-    bad = pc.or_(pc.less(micros, _FIRST_US), pc.greater(micros, _LAST_US))
-    row = pc.index(bad, True).as_py()
     partition, offset = (batch.column(name)[row].as_py() for name in _PLACE)
     raise ValueFormatError(
         "A record's timestamp is outside the years 1 to 9999, which are all that a table's readers know",
@@ -216,10 +213,10 @@ def count_records(log: Storage, parts: Sequence[Part | ViewPart]) -> Counter[int
     return counted
 
 
-def _by_partition(partitions: np.ndarray) -> dict[int, int]:
+def _by_partition(partitions: np.ndarray) -> Counter[int]:
     """{partition: rows}"""
     numbers, counts = np.unique(partitions, return_counts=True)
-    return dict(zip(numbers.tolist(), counts.tolist(), strict=True))
+    return Counter(dict(zip(numbers.tolist(), counts.tolist(), strict=True)))
 
 
 class _Files(contextlib.ExitStack):
@@ -229,7 +226,6 @@ class _Files(contextlib.ExitStack):
         super().__init__()
         self._storage, self._schema = storage, schema
         self._open: dict[str | None, _File] = {}
-        self._are_whole = False
 
     def write(self, day: str | None, batch: pa.RecordBatch) -> None:
         if not batch.num_rows:
@@ -237,20 +233,18 @@ class _Files(contextlib.ExitStack):
         if day not in self._open:
             name = f"part-{uuid.uuid4()}.snappy.parquet"
             path = name if day is None else f"{DAY}={day}/{name}"
-            self.callback(self._delete, path)
+            self.push(partial(self._discard, path))
             stream = self.enter_context(self._storage.stream(path, unique=True))
             self._open[day] = _File(stream, self._schema, path, None if day == NO_DAY else day)
         self._open[day].write(batch)
 
     def ended(self) -> list[DataFile]:
-        """Ends the files, which stay then."""
-        files = [file.close() for file in self._open.values()]
-        self._are_whole = True
-        return files
+        """Ends the files."""
+        return [file.close() for file in self._open.values()]
 
-    def _delete(self, path: str) -> None:
-        if not self._are_whole:
-            with contextlib.suppress(StorageError):  # the first error is the one to show
+    def _discard(self, path: str, kind: type[BaseException] | None, *_: object) -> None:
+        with contextlib.suppress(StorageError):  # the first error is the one to show
+            if kind is not None:
                 self._storage.delete(path)
 
 
@@ -270,7 +264,7 @@ class _File:
         self._waiting.append(batch)
         self._rows += batch.num_rows
         self._bytes += batch.nbytes
-        for name in _BOUNDED:
+        for name in (*_PLACE, "timestamp"):
             ends = pc.min_max(batch.column(name)).as_py().values()
             known = [value for value in (*self._bounds.get(name, ()), *ends) if value is not None]
             if known:
@@ -295,9 +289,9 @@ def _repeated_columns(schema: pa.Schema) -> list[str]:
     """The columns whose values may repeat, as Parquet names them. A dictionary of the others only costs the reader."""
     sink = pa.BufferOutputStream()
     pq.write_table(schema.empty_table(), sink)
-    columns = pq.ParquetFile(pa.BufferReader(sink.getvalue())).schema
-    paths = [columns.column(number).path for number in range(len(columns))]
-    return [path for path in paths if path not in _RISING]
+    columns = pq.read_metadata(pa.BufferReader(sink.getvalue())).schema
+    paths = (columns.column(number).path for number in range(len(columns)))
+    return [path for path in paths if path not in ("offset", "timestamp")]
 
 
 def _days(batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:

@@ -15,7 +15,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +27,7 @@ from spark_segments.errors import (
     CommitConflictError,
     InvalidOptionError,
     LogDirError,
+    MissingExtraError,
     SegmentsError,
     StorageError,
     UnknownTopicError,
@@ -34,10 +35,9 @@ from spark_segments.errors import (
 from spark_segments.execution import in_bins, run_tasks, task_slots
 from spark_segments.extensions import observed, typed_columns
 from spark_segments.format.layout import RECORD_SCHEMA
-from spark_segments.lake.columns import lost_field
+from spark_segments.lake.columns import check_columns, columns_of_both, lost_field
 from spark_segments.lake.delta_table import TableBeside
-from spark_segments.lake.iceberg_table import IcebergTables
-from spark_segments.lake.plan import TablePlan, TopicSince, plan_table, rival_offsets
+from spark_segments.lake.plan import TopicSince, plan_table, rival_offsets
 from spark_segments.lake.rows import (
     FromOffsets,
     OtherKeys,
@@ -49,13 +49,15 @@ from spark_segments.lake.rows import (
     write_rows,
 )
 from spark_segments.lake.table_format import (
-    PARTITION_COLUMNS,
+    DAY,
     DataFile,
     NewColumns,
+    TableCommit,
     TableFormat,
     TablePositions,
     Tables,
     TableSettings,
+    own_catalog,
 )
 from spark_segments.log import (
     Eras,
@@ -165,17 +167,17 @@ def table(
     if view not in (None, Selection.LATEST_VIEW) or (view and archive):
         expected = f"the view {Selection.LATEST_VIEW}, or archive, or neither"
         raise InvalidOptionError("No such table", expected=expected, found=view)
-    if partition_by not in (None, *PARTITION_COLUMNS):
-        raise InvalidOptionError("partition_by", expected=" or ".join(PARTITION_COLUMNS), found=partition_by)
+    if partition_by not in (None, DAY):
+        raise InvalidOptionError("partition_by", expected=DAY, found=partition_by)
     if table_format not in (None, *FORMATS) or (catalog and table_format == DELTA):
         expected = f"{' or '.join(FORMATS)}, and a catalog with {ICEBERG} alone"
         raise InvalidOptionError("table_format", expected=expected, found=table_format)
     if forget and not keys:
         raise InvalidOptionError("Which keys?", expected="keys that an archive is to forget", found="none")
     options = dict(log.storage.storage_options if table_options is None else table_options)
-    asked = _Asked(view, archive, dict(formats or {}), partition_by, keys, forget)
     report = Report("table", dry_run)
     run = partial(run_tasks, spark=spark, progress=progress)
+    call = _Call(log, view, archive, dict(formats or {}), partition_by, keys, forget, run, report)
     for name in names:
         storage = Storage(table_uri.replace(TOPIC, name), options)
         LogDirectory.check_apart(storage)
@@ -185,7 +187,7 @@ def table(
                 continue
             for _ in range(TRIES):
                 at_ms = log.storage.now_ms() if now_ms is None else moment_ms(now_ms)
-                update = _planned(log, name, storage, tables, asked, at_ms, report, run)
+                update = _Update(call, name, storage, tables, at_ms)
                 if dry_run or update.in_step(WAVE_BYTES_A_SLOT * task_slots(spark)):
                     update.note(name)
                     break
@@ -201,37 +203,41 @@ def table(
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
-    """The caller's settings of the table (None: unchanged), and the erased keys that an archive loses, or forgets."""
+class _Call:
+    """A call of `table`: the caller's settings of a table (None: unchanged), the erased keys that an archive loses, or
+    forgets, what runs tasks, and the report.
+    """
 
+    log: LogDirectory
     view: str | None
     archive: bool | None
     formats: Mapping[str, str]
     partition_by: str | None
     keys: Sequence[bytes]
     forget: bool
+    run: Run
+    report: Report
 
-    @property
-    def _own_formats(self) -> dict[str, str]:
-        return {name: text for name, text in self.formats.items() if not name.startswith(f"{REGISTRY}.")}
-
-    def remembered(self, settings: TableSettings) -> TableSettings:
-        """What a table of these settings remembers where its columns change."""
-        return dataclasses.replace(settings, formats={**(settings.formats or {}), **self._own_formats})
+    def remembered(self, formats: Mapping[str, str] | None) -> dict[str, str]:
+        """What a table remembers that has these formats until now: the caller's, without those of a registry."""
+        own = {name: text for name, text in self.formats.items() if not name.startswith(f"{REGISTRY}.")}
+        return {**(formats or {}), **own}
 
     def settings(self, topic: str, table: TableFormat | None, storage: Storage) -> TableSettings:
         """What the table is, or is to be made as. Raises InvalidOptionError where it is something else."""
         if table is None:
-            return TableSettings(topic, self.view, bool(self.archive), self._own_formats)
-        settings = table.settings
-        if settings is None:
+            return TableSettings(topic, self.view, bool(self.archive), self.remembered(None))
+        there, days = table.settings, table.partitioned_by
+        if there is None:
             raise LogDirError("The table is none that is beside a topic", path=storage.uri, hint="Name another place")
-        asked = {name: getattr(self, name) for name in ("view", "archive")}
-        asked = {name: value for name, value in asked.items() if value is not None}
-        _check_same(storage, settings, dataclasses.replace(settings, topic=topic, **asked))
-        if self.partition_by not in (None, *table.partitioned_by):
-            _check_same(storage, f"partitioned by {', '.join(table.partitioned_by) or 'nothing'}", self.partition_by)
-        return settings
+        archive = there.archive if self.archive is None else self.archive
+        _check_same(storage, there, TableSettings(topic, self.view or there.view, archive, there.formats))
+        found = f"partitioned by {', '.join(days) or 'nothing'}"
+        if days not in ([], [DAY]):
+            raise LogDirError(f"The table is {found}", path=storage.uri, expected=f"{DAY}, or nothing")
+        if self.partition_by not in (None, *days):
+            _check_same(storage, found, self.partition_by)
+        return there
 
 
 def _check_same(storage: Storage, there: object, wanted: object) -> None:
@@ -245,29 +251,95 @@ def _check_same(storage: Storage, there: object, wanted: object) -> None:
         )
 
 
-@dataclass(slots=True)
 class _Update:
-    """An update under way: the current table (None: there is none yet), its settings, the topic's offsets that it may
-    have, the schema of its files, the change of its columns, its positions, and the plan. `position`: its positions
-    after it has reached offsets, or all. `make` makes the table. `run` runs tasks.
+    """An update under way, planned as of `at_ms`. `table`: the current version (None: there is none yet). `before`: its
+    positions. `scan`: of all that it may have. `schema`: of its files. `columns`: the change of its columns, until that
+    is committed. `positions`: after it has reached offsets, or all.
     """
 
-    storage: Storage
-    tables: Tables
-    table: TableFormat | None
-    make: Callable[[], TableFormat]
-    by_day: bool
-    settings: TableSettings
-    scan: Scan
-    schema: pa.Schema
-    columns: NewColumns | None
-    before: TablePositions | None
-    plan: TablePlan
-    position: Callable[[Mapping[int, int] | None], TablePositions]
-    run: Run
-    report: Report
-    figures: Counter[str] = field(default_factory=Counter)
-    rows: Counter[int] = field(default_factory=Counter)
+    def __init__(self, call: _Call, topic: str, storage: Storage, tables: Tables, at_ms: int) -> None:
+        self.call, self.storage, self.tables = call, storage, tables
+        self.table = there = tables.open(storage)
+        log, self.settings = call.log, call.settings(topic, there, storage)
+        snapshot = log.snapshot(topic)
+        decoders = typed_columns(log).readers(snapshot, {**(self.settings.formats or {}), **call.formats})
+        names = COLUMNS if there is None else tuple(name for name in there.schema.names if name in RECORD_SCHEMA.names)
+        selection = Selection(names, READ_COMMITTED, self.settings.view)
+        self.scan = Scan(log.storage, snapshot, snapshot.offset_bounds(READ_COMMITTED), selection, decoders)
+        if there is None:
+            check_columns(self.scan.schema)
+            self.columns, self.schema = None, tables.fitting(self.scan.schema)
+        else:
+            self.columns = self._new_columns(there)
+            self.schema = there.schema if self.columns is None else self.columns.schema
+        self.by_day = bool(call.partition_by if there is None else there.partitioned_by)
+        history = iter(()) if there is None else there.positions()
+        self.before = next(history, None)
+        if call.keys and not self.settings.archive:
+            raise InvalidOptionError("Erased keys leave a table that is no archive by themselves", found="keys")
+        self.plan = plan_table(
+            TopicSince(snapshot, topic_config(snapshot.config, log.defaults), _operations(log, snapshot, self.before)),
+            self.settings,
+            self.before,
+            self._files(),
+            at_ms,
+            typed_key=any(decoder.chosen.column == "key" for decoder in decoders),
+            needs_new_files=self.columns is not None and self.columns.needs_new_files,
+            erased=self._erased(history) if self.settings.archive else (),
+        )
+        self.positions = partial(TablePositions.of, snapshot, at_ms, None if log.is_kafka else snapshot.version)
+        self.figures: Counter[str] = Counter()
+        self.rows: Counter[int] = Counter()
+
+    # Plan
+
+    def _new_columns(self, there: TableFormat) -> NewColumns | None:
+        """The change of the table's columns; None: they stay. Raises InvalidOptionError for columns that it cannot
+        have, and for options under which it would lose a field.
+        """
+        schema, formats = self.scan.schema, self.call.remembered(self.settings.formats)
+        if formats != self.settings.formats and (lost := lost_field(there.schema, schema)) is not None:
+            _check_same(self.storage, f"a table with the field {lost}", f"{self.call.formats}, where it is not read")
+        both = columns_of_both(there.schema, schema, self.storage.uri)
+        if both == there.schema:
+            return None
+        check_columns(both, self.storage.uri)
+        return there.new_columns(both, dataclasses.replace(self.settings, formats=formats))
+
+    def _erased(self, earlier: Iterator[TablePositions | None]) -> Sequence[Rule]:
+        """What keeps rows of an archive where keys of its topic were erased: other keys, and, unless it is to forget
+        them, offsets that were appended after the last erasure. Nothing: all rows stay. `earlier`: the positions of the
+        commits before the last one.
+        """
+        scan, call, before = self.scan, self.call, self.before
+        if before is None:
+            return []
+        erasures = Erasure.of(scan.snapshot)
+        new = [erasure for erasure in erasures if before.version is None or erasure.version > before.version]
+        if new and not call.keys:
+            raise LogDirError(
+                "Keys of the topic were erased, and only the topic forgot them",
+                path=scan.storage.uri,
+                expected="the erased keys, for the archive to lose them, too",
+                found=f"erasures since: {'; '.join(map(str, new))}",
+                hint="Name the keys: segments table … --key KEY",
+            )
+        if not call.keys:
+            return []
+        batch = pa.record_batch({"key": pa.array(call.keys, pa.binary())})
+        decoders = [decoder for decoder in scan.decoders if decoder.chosen.column == "key"]
+        keys = OtherKeys(recast(decode_batch(batch, decoders).column("key"), self.schema.field("key").type))
+        if call.forget:
+            return [keys]
+        if not new:
+            kept = "the archive keeps what came after the last erasure. With --forget that goes, too"
+            self.call.report.warn(f"No keys of topic {scan.snapshot.topic} were erased since the last run: {kept}")
+        # What the archive had before the erasure was appended before it. What came in later was in the topic after it.
+        for position in itertools.chain([before], earlier) if erasures else ():
+            if position is None or position.version is None or position.version < erasures[-1].version:
+                ends = {} if position is None else {number: position.end(number) for number in position.positions}
+                return [keys, FromOffsets(ends)]
+        return []  # the archive was made after the last erasure
 
     # Execution
 
@@ -281,7 +353,7 @@ class _Update:
         place = scan.storage, self.storage, Columns(scan.selection.columns, scan.decoders), self.schema
         write = partial(write_rows, *place, self.by_day, by_keys)
         for tasks, ends in _waves(scan, math.inf if latest else wave_bytes):  # a part of a view is no view
-            written: list[Written] = self.run(write, tasks)
+            written: list[Written] = self.call.run(write, tasks)
             added = [file for task in written for file in task.files]
             if keys := [task.keys for task in written if task.keys is not None]:
                 changed = pa.concat_tables(keys).combine_chunks()
@@ -292,10 +364,10 @@ class _Update:
             for task in written:
                 self.rows.update(task.rows)
             # Others' clean-up may take all commits but the newest: that one is to say the positions.
-            is_said = self.table is not None and self.table.has_position
+            is_said = self.table is not None and self.table.said is not None
             if is_said and not (added or removed or made or plan.why or plan.has_new or self.columns):
                 break
-            if not self._committed(self.position(ends), [*made, *added], removed):
+            if not self._committed(TableCommit(self.positions(ends), [*made, *added], removed, self.columns)):
                 return False
             removed, made = [], []
         return True
@@ -306,7 +378,7 @@ class _Update:
         if self.plan.counted is not None:
             selection = Selection(("offset",), READ_COMMITTED)
             scan = dataclasses.replace(self.scan, offsets=self.plan.counted, selection=selection, decoders=())
-            counts = self.run(partial(count_records, scan.storage), _tasks(scan.parts(PART_BYTES)))
+            counts = self.call.run(partial(count_records, scan.storage), _tasks(scan.parts(PART_BYTES)))
             if +kept != +sum(counts, Counter()):
                 self.plan = dataclasses.replace(self.plan, offsets=self.scan.offsets, is_whole=True)
         if not self.plan.is_whole:
@@ -335,15 +407,12 @@ class _Update:
         """(files that rows leave, files of the rows that stay of them, rows that stay by partition)"""
         anew = self.columns is not None and self.columns.needs_new_files
         sift = partial(sift_rows, self.scan.storage, self.storage, self.schema, anew)
-        sifted: list[Written] = self.run(sift, tasks)
+        sifted: list[Written] = self.call.run(sift, tasks)
         if sifted:
             self.figures["rows_removed"] += sum(result.dropped for result in sifted)
         removed = [file for (file, _), result in zip(tasks, sifted, strict=True) if result.dropped or anew]
-        return (
-            removed,
-            [file for result in sifted for file in result.files],
-            sum((Counter(r.rows) for r in sifted), Counter()),
-        )
+        made = [file for result in sifted for file in result.files]
+        return removed, made, sum((result.rows for result in sifted), Counter())
 
     def _files(self) -> list[DataFile]:
         return [] if self.table is None else self.table.files()
@@ -355,128 +424,84 @@ class _Update:
         if eras is None or before is None:
             return False
         offsets = rival_offsets(snapshot, before, eras.ranks(changed))
-        parts = LatestPart.planned(
-            snapshot, offsets, Selection(Eras.RANKED, READ_COMMITTED, Selection.LATEST_VIEW), PART_BYTES
-        )
-        return any(self.run(partial(have_newer, self.scan.storage, eras, changed), _tasks(parts)))
+        ranked = Selection(Eras.RANKED, READ_COMMITTED, Selection.LATEST_VIEW)
+        parts = LatestPart.planned(snapshot, offsets, ranked, PART_BYTES)
+        return any(self.call.run(partial(have_newer, self.scan.storage, eras, changed), _tasks(parts)))
 
     # Commit
 
-    def _committed(self, position: TablePositions, added: Sequence[DataFile], removed: Sequence[DataFile]) -> bool:
-        """Whether the table has the position and these files now. Another program's commit is no hindrance if it
-        changes neither the position nor the files to remove.
+    def _committed(self, commit: TableCommit) -> bool:
+        """Whether the table has the positions and the files of the commit now. Another program's commit is no hindrance
+        if it changes neither the positions nor the files to remove.
         """
         current = self.table
         if current is None:
-            current = self.make()
+            current = self._made()
             if next(current.positions(), None) is not None:  # another process has made it, and has filled it
                 return False
         for _ in range(TRIES):
-            has_committed = current.commit(position, added, removed, self.columns)
+            has_committed = current.commit(commit)
             latest = self.tables.open(self.storage)
             if latest is None:
                 return False
             there = next(latest.positions(), None)
-            if has_committed or there == position:  # the reply to this commit may have been lost
+            if has_committed or there == commit.positions:  # the reply to this commit may have been lost
                 try:
                     latest.tidy()
                 except StorageError as error:  # the commit stands
-                    self.report.warn(str(error))
-                self.table, self.before, self.columns = latest, position, None
-                self.figures.update(files_added=len(added), files_removed=len(removed))
+                    self.call.report.warn(str(error))
+                self.table, self.before, self.columns = latest, commit.positions, None
+                self.figures.update(files_added=len(commit.added), files_removed=len(commit.removed))
                 self.figures["rows_added"] = sum(self.rows.values())  # rewritten files have rows of before, too
                 return True
-            gone = {file.path for file in removed} - {file.path for file in latest.files()}
-            if there != self.before or gone or _form(latest) != _form(current):
+            gone = {file.path for file in commit.removed} - {file.path for file in latest.files()}
+            is_changed = (latest.schema, latest.partitioned_by) != (current.schema, current.partitioned_by)
+            if there != self.before or gone or is_changed:
                 return False
             current = latest
         return False
 
+    def _made(self) -> TableFormat:
+        """The table without rows. Raises InvalidOptionError where another process has made another one meanwhile."""
+        self.tables.create(self.storage, self.schema, self.by_day, self.settings)
+        table = self.tables.open(self.storage)
+        assert table is not None
+        made = self.settings, [DAY] if self.by_day else []
+        _check_same(self.storage, (table.settings, table.partitioned_by), made)
+        return table
+
     def note(self, topic: str) -> None:
-        """Adds the lines of what was added, and what became of the table, to the self.report."""
+        """Adds the lines of what was added, and what became of the table, to the report."""
+        report = self.call.report
         for number, (start, end) in sorted(self.plan.offsets.items()):
             if start < end:
                 rows = self.rows[number]
-                self.report.add(topic, number, "append", records_in=rows, records_out=rows, start=start, end=end)
+                report.add(topic, number, "append", records_in=rows, records_out=rows, start=start, end=end)
         for number, (start, end) in sorted(self.plan.missed.items()):
-            self.report.warn(
-                f"{topic}-{number}: offsets {start} to {end - 1} left the topic before the archive had them"
-            )
+            report.warn(f"{topic}-{number}: offsets {start} to {end - 1} left the topic before the archive had them")
         state: dict[str, Any] = {"version": None, "rows": None}
         if self.table is not None:
             state = {"version": self.table.version, "rows": sum(file.rows or 0 for file in self.table.files())}
-        self.report.details[topic] = state | {"why": self.plan.why} | dict(self.figures)
-
-
-def _planned(
-    log: LogDirectory,
-    topic: str,
-    storage: Storage,
-    tables: Tables,
-    asked: _Asked,
-    at_ms: int,
-    report: Report,
-    run: Run,
-) -> _Update:
-    """The update as of now."""
-    there = tables.open(storage)
-    settings, snapshot = asked.settings(topic, there, storage), log.snapshot(topic)
-    decoders = typed_columns(log).readers(snapshot, {**(settings.formats or {}), **asked.formats})
-    names = COLUMNS if there is None else tuple(name for name in there.schema.names if name in RECORD_SCHEMA.names)
-    selection = Selection(names, READ_COMMITTED, settings.view)
-    scan = Scan(log.storage, snapshot, snapshot.offset_bounds(READ_COMMITTED), selection, decoders)
-    schema, columns = scan.schema, None
-    if there is None:
-        schema = tables.fitting(schema)
-    else:
-        remembered = asked.remembered(settings)
-        if remembered != settings and (lost := lost_field(there.schema, schema)) is not None:
-            _check_same(storage, f"a table with the field {lost}", f"{dict(asked.formats)}, where it is not read")
-        columns = there.new_columns(schema, remembered)
-        schema = there.schema if columns is None else columns.schema
-
-    def make() -> TableFormat:
-        table = tables.create(storage, schema, asked.partition_by, settings)
-        made = (settings, [asked.partition_by] if asked.partition_by else [])
-        _check_same(storage, (table.settings, table.partitioned_by), made)  # another process may have made it
-        return table
-
-    by_day = bool(asked.partition_by if there is None else there.partitioned_by)
-    history = iter(()) if there is None else there.positions()
-    before = next(history, None)
-    if asked.keys and not settings.archive:
-        raise InvalidOptionError("Erased keys leave a table that is no archive by themselves", found="keys")
-    plan = plan_table(
-        TopicSince(snapshot, topic_config(snapshot.config, log.defaults), _operations(log, snapshot, before)),
-        settings,
-        before,
-        [] if there is None else there.files(),
-        at_ms,
-        typed_key=any(decoder.chosen.column == "key" for decoder in decoders),
-        needs_new_files=columns is not None and columns.needs_new_files,
-        erased=_erased(scan, schema, before, history, asked, report) if settings.archive else (),
-    )
-    position = partial(TablePositions.of, snapshot, at_ms, None if log.is_kafka else snapshot.version)
-    return _Update(
-        storage, tables, there, make, by_day, settings, scan, schema, columns, before, plan, position, run, report
-    )
+        report.details[topic] = state | {"why": self.plan.why} | dict(self.figures)
 
 
 def _tables(storage: Storage, table_format: str | None, catalog: str | None) -> Tables:
     """The tables among which the one at the storage is, or is to be made."""
+    by_default = catalog is None and table_format != ICEBERG
+    if by_default and not (storage.is_local and own_catalog(storage).exists()):
+        return TableBeside
+    try:
+        from spark_segments.lake.iceberg_table import IcebergTables
+    except ImportError as error:
+        raise MissingExtraError("iceberg", "Iceberg tables", "pyiceberg") from error
     iceberg = IcebergTables(catalog)
-    if catalog is None and table_format != ICEBERG:
-        if not IcebergTables.have_own(storage):
-            return TableBeside
-        if table_format is not None:
-            _check_same(storage, ICEBERG, table_format)
-    elif iceberg.open(storage) is None and TableBeside.open(storage) is not None:
+    if iceberg.open(storage) is not None:
+        _check_same(storage, ICEBERG, table_format or ICEBERG)
+    elif by_default:
+        return TableBeside
+    elif TableBeside.open(storage) is not None:
         _check_same(storage, DELTA, ICEBERG)
     return iceberg
-
-
-def _form(table: TableFormat) -> tuple[pa.Schema, list[str]]:
-    return table.schema, table.partitioned_by
 
 
 def _operations(log: LogDirectory, snapshot: Snapshot, before: TablePositions | None) -> set[str | None] | None:
@@ -489,46 +514,6 @@ def _operations(log: LogDirectory, snapshot: Snapshot, before: TablePositions | 
             return {*pool.map(read, range(before.version + 1, snapshot.version + 1))}
         except FileNotFoundError:  # vacuum takes commits file.delete.delay.ms after the next one
             return None
-
-
-def _erased(
-    scan: Scan,
-    schema: pa.Schema,
-    before: TablePositions | None,
-    earlier: Iterator[TablePositions | None],
-    asked: _Asked,
-    report: Report,
-) -> Sequence[Rule]:
-    """What keeps rows of an archive where keys of its topic were erased: other keys, and, unless it is to forget them,
-    offsets that were appended after the last erasure. Nothing: all rows stay.
-    """
-    erasures = Erasure.of(scan.snapshot)
-    since = -1 if before is None or before.version is None else before.version
-    new = [erasure for erasure in erasures if erasure.version > since]
-    if before is not None and new and not asked.keys:
-        raise LogDirError(
-            "Keys of the topic were erased, and only the topic forgot them",
-            path=scan.storage.uri,
-            expected="the erased keys, for the archive to lose them, too",
-            found=f"erasures since: {'; '.join(map(str, new))}",
-            hint="Name the keys: segments table … --key KEY",
-        )
-    if not asked.keys or before is None:
-        return []
-    batch = pa.record_batch({"key": pa.array(asked.keys, pa.binary())})
-    decoders = [decoder for decoder in scan.decoders if decoder.chosen.column == "key"]
-    keys = OtherKeys(recast(decode_batch(batch, decoders).column("key"), schema.field("key").type))
-    if asked.forget:
-        return [keys]
-    if not new:
-        kept = "the archive keeps what came after the last erasure. With --forget that goes, too"
-        report.warn(f"No keys of topic {scan.snapshot.topic} were erased since the last run: {kept}")
-    # What the archive had before the erasure was appended before it. What came in later was in the topic after it.
-    for position in itertools.chain([before], earlier) if erasures else ():
-        if position is None or position.version is None or position.version < erasures[-1].version:
-            ends = {} if position is None else {number: position.end(number) for number in position.positions}
-            return [keys, FromOffsets(ends)]
-    return []  # the archive was made after the last erasure
 
 
 def _tasks(parts: Iterable[Part | ViewPart]) -> list[list[Part | ViewPart]]:

@@ -7,24 +7,22 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 import pyarrow as pa
 
 from spark_segments.config import READ_COMMITTED
+from spark_segments.errors import LogDirError
 from spark_segments.log import Eras, LeaderEpochs, Position, Snapshot
 from spark_segments.storage import Storage
 
 DAY = "day"
 """The column of days, by UTC, that a table may be partitioned by."""
 
-PARTITION_COLUMNS = (DAY,)
-
 _SETTINGS = "segments.table"
-
-Bounds = Mapping[str, tuple[Any, Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +55,7 @@ class DataFile:
     size: int
     rows: int | None
     day: str | None = None
-    bounds: Bounds | None = None
+    bounds: Mapping[str, tuple[Any, Any]] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,10 +96,9 @@ class TablePositions:
 
     def to_json(self) -> str:
         """The text that a commit keeps."""
-        numbers = sorted(self.positions)
-        offsets = {str(number): [self.log_starts[number], self.positions[number].offset] for number in numbers}
-        epochs = {str(number): self.positions[number].leader_epoch for number in numbers}
-        epochs = {number: epoch for number, epoch in epochs.items() if epoch}
+        positions = sorted(self.positions.items())
+        offsets = {number: [self.log_starts[number], position.offset] for number, position in positions}
+        epochs = {number: position.leader_epoch for number, position in positions if position.leader_epoch}
         said = {"topic_id": self.topic_id, "offsets": offsets, "at_ms": self.at_ms, "version": self.version}
         more = {"leader_epochs": epochs, "across": self.across}
         return json.dumps({"segments": said | {name: value for name, value in more.items() if value}})
@@ -130,24 +127,33 @@ class NewColumns:
     needs_new_files: bool
 
 
+@dataclass(frozen=True, slots=True)
+class TableCommit:
+    """What a commit makes of a table: its positions, the files that come and go, and its columns (None: they stay)."""
+
+    positions: TablePositions
+    added: Sequence[DataFile]
+    removed: Sequence[DataFile]
+    columns: NewColumns | None
+
+
 class Tables(Protocol):
     """A format's tables."""
 
     def open(self, storage: Storage) -> TableFormat | None:
         """The latest version; None where there is no table. Raises LogDirError for a table that none may write to."""
 
-    def create(
-        self, storage: Storage, schema: pa.Schema, partition_by: str | None, settings: TableSettings
-    ) -> TableFormat:
+    def create(self, storage: Storage, schema: pa.Schema, by_day: bool, settings: TableSettings) -> None:
         """Makes a table without rows. Of several processes that make it at once, only the first does."""
 
     def fitting(self, schema: pa.Schema) -> pa.Schema:
-        """The columns as the format has them. Raises InvalidOptionError that names a column which it cannot have."""
+        """The columns as files of a new table have them."""
 
 
 class TableFormat(Protocol):
-    """A version of the table at a storage's root. `schema`: of the columns that lie in files. `settings`: None for a
-    table that other programs made. `has_position`: whether the commit of this version is one of ours.
+    """A version of the table at a storage's root. `schema`: of the columns that lie in files. `partitioned_by`: DAY, or
+    what a topic's table is not partitioned by. `settings`: None for a table that other programs made. `said`: the
+    positions that this version's own commit says; None where it is another program's.
     """
 
     storage: Storage
@@ -155,14 +161,11 @@ class TableFormat(Protocol):
     schema: pa.Schema
     partitioned_by: list[str]
     settings: TableSettings | None
+    said: TablePositions | None
 
-    @property
-    def has_position(self) -> bool: ...
-
-    def new_columns(self, schema: pa.Schema, settings: TableSettings) -> NewColumns | None:
-        """The table's new columns by the format's rules, for a topic with the columns of `schema`: the fields of
-        either, each with the wider type. None: they stay. Raises InvalidOptionError that names a column without a
-        wider type.
+    def new_columns(self, schema: pa.Schema, settings: TableSettings) -> NewColumns:
+        """The table's new columns by the format's rules, for those of `schema`, which are wider. Raises
+        InvalidOptionError where the format does not widen a type so.
         """
 
     def positions(self) -> Iterator[TablePositions | None]:
@@ -176,14 +179,24 @@ class TableFormat(Protocol):
     def files(self) -> list[DataFile]:
         """The files of this version."""
 
-    def commit(
-        self,
-        position: TablePositions,
-        added: Iterable[DataFile],
-        removed: Iterable[DataFile],
-        columns: NewColumns | None = None,
-    ) -> bool:
+    def commit(self, commit: TableCommit) -> bool:
         """Puts the next version; False where another commit has its number, or this one whose reply was lost."""
 
     def tidy(self) -> None:
         """Does what the format wants of its writers from time to time."""
+
+
+def own_catalog(storage: Storage) -> Path:
+    """The SQLite catalog of a directory's Iceberg tables that are in no other catalog. It lies beside them."""
+    return Path(storage.uri).parent / "iceberg.sqlite"
+
+
+def changed_by_others(storage: Storage, keep_rows: str, found: str, hint: str) -> LogDirError:
+    """The error of `positions`. `keep_rows`: the commits that do. `hint`: the way back to one of ours; "": none."""
+    return LogDirError(
+        "Another program has changed the rows of the table, so that nobody knows which records it has",
+        path=storage.uri,
+        expected=keep_rows,
+        found=found,
+        hint=f"{hint}, or make another table" if hint else "Make another table",
+    )

@@ -1105,8 +1105,8 @@ MUTANTS = (
         "tables",
         "an archive forgets only what came before the last erasure that found a record",
         "lake/table.py",
-        "    if asked.forget:\n",
-        "    if asked.forget and not erasures:\n",
+        "        if call.forget:\n",
+        "        if call.forget and not erasures:\n",
         "tests/maintenance/test_table.py::test_an_archive_forgets_a_key_whose_records_left_the_topic_before_its_erasure",
     ),
     Mutant(
