@@ -170,7 +170,9 @@ class Pages:
     def _topic(self, query: Mapping[str, str]) -> Answer:
         """The partitions of a topic, from a partition on."""
         name, first = _topic(query), _number(query, "partition", 0)
-        _ = self.log.topic(name).snapshot  # raises UnknownTopicError
+        snapshot = self.log.topic(name).snapshot  # raises UnknownTopicError
+        if first:
+            snapshot.check_partition(first)
         shown = read_topics(self.log, Begin(name, first), most_topics=1)
         if shown.next is not None and shown.next.topic != name:
             shown = dataclasses.replace(shown, next=None)
