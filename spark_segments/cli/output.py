@@ -34,6 +34,7 @@ _OTHER_FILES = {  # that vacuum deletes, beside the files of partitions
     "group_files": "group file",
     "unfinished_uploads": "unfinished upload",
 }
+_EARLIER = "history_segments"  # files of earlier versions that an erasure deletes
 READER_GONE = 141  # as of a program that the signal SIGPIPE ended
 
 
@@ -169,10 +170,11 @@ def print_report(report: Mapping[str, Any], output: Output) -> None:
 def _table_line(topic: str, said: Mapping[str, Any]) -> str:
     if said["version"] is None:
         return f"{topic}: no table yet"
-    changed = [f"{said[f'rows_{name}']:,} rows {name}" for name in ("added", "removed") if said.get(f"rows_{name}")]
+    counts = {name: said.get(f"rows_{name}") for name in ("added", "removed")}
+    changed = [f"{plural(number, 'row')} {name}" for name, number in counts.items() if number]
     why = f" ({said['why']})" if said["why"] else ""
     done = f"{', '.join(changed) or 'as it was'}{why}"
-    return f"{topic}: version {said['version']} of its table, {said['rows']:,} rows: {done}"
+    return f"{topic}: version {said['version']} of its table, {plural(said['rows'], 'row')}: {done}"
 
 
 def tell(report: Report, told: set[str]) -> set[str]:
@@ -225,13 +227,16 @@ def _sums(report: Mapping[str, Any]) -> str:
         erased, tombstones = (sum(line.get(name, 0) for line in lines) for name in _ERASED)
         sums += [f"{plural(erased, 'record')} would be erased"]
         sums += [f"{plural(tombstones, 'tombstone')} would be appended"] if tombstones else []
+        sums += [f"{plural(details[_EARLIER], 'earlier file')} would be deleted"] if details.get(_EARLIER) else []
         return ", ".join([*sums, took])
     for name in ("records", "bytes"):
         before, after = report[f"{name}_in"], report[f"{name}_out"]
         if before or after:
-            sums.append(shown_change(name, before, after) + (" records" if name == "records" else ""))
+            change = shown_change(name, before, after)
+            sums.append(change if name == "bytes" else f"{change} record{'' if before == after == 1 else 's'}")
     sums += [f"dropped: {_reasons(report['dropped'])}"] if report["dropped"] else []
     sums += [plural(details[name], noun) for name, noun in _OTHER_FILES.items() if details.get(name)]
+    sums += [f"{plural(details[_EARLIER], 'earlier file')} deleted"] if details.get(_EARLIER) else []
     return ", ".join([*sums, took])
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from spark_segments.config import normal_overrides
@@ -110,6 +111,8 @@ class LogDir(LogDirectory, Prints):
                 expected="<topic>-<partition> directories of Kafka",
                 hint=f"segments mirror {path} {self.uri} keeps copies of its topics",
             )
+        if source_storage.is_local and not Path(source_storage.location()).exists():
+            raise LogDirError("There is no such directory", path=path, expected="a log directory of Kafka")
         from spark_segments.kafka.directory import KafkaDirectory, committed_directory
         from spark_segments.kafka.groups import TOPIC, keep_groups
         from spark_segments.kafka.transfer import import_all

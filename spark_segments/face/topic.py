@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from spark_segments.log.appending.appender import ProducerOptions
     from spark_segments.log.appending.caller_rows import Rows
     from spark_segments.log.manifest.commit import Plan
-    from spark_segments.log.reading.scan import Offsets
+    from spark_segments.log.reading.scan import Bounds
     from spark_segments.maintenance.explanation.record_explanation import Explanation
     from spark_segments.values.batches import Decoder
 
@@ -157,7 +157,7 @@ class Topic(Prints):
     def scan(
         self,
         partition: int | None = None,
-        offsets: Offsets | tuple[int | None, int | None] | None = None,
+        offsets: Mapping[int, Bounds] | Bounds | None = None,
         columns: Sequence[str] | None = None,
         view: str | None = None,
         isolation: str = "read_uncommitted",

@@ -27,9 +27,14 @@ def test_erase_says_what_it_did_and_explain_what_is_left(segments, uri: str) -> 
 
     after = segments("explain", uri, "customers", "--key", "ada").text
     assert "no value in the log, 2 in files that left it." in after
-    assert "removed file" in after and "1 tombstones" in after and "Nobody can tell from here" in after
+    assert (
+        "removed file" in after
+        and "1 tombstone, partition 0, offset 3; the file goes at" in after
+        and "Nobody can tell from here" in after
+    )
     again = segments("erase", uri, "customers", "--key", "ada", "--history")
-    assert "No file of the log has a record of these keys that is to go." in again.lines
+    assert "No segment of the log has a record of these keys to erase." in again.lines
+    assert "1 earlier file deleted" in again.error
     assert "no value in the log.\n" in segments("explain", uri, "customers", "--key", "ada").text
 
 

@@ -67,6 +67,9 @@ def test_all_forms_of_a_scan_have_the_same_rows(log):
     assert scan.to_pandas().to_dict("records") == scan.to_polars().to_dicts() == rows
     assert scan.to_duckdb().fetchall() == [(1, b"2"), (2, b"3")]
     assert log.topic("orders").scan(offsets={0: (0, 1)}).to_table()["value"].to_pylist() == [b"1"]
+    assert log.topic("orders").scan(offsets={0: (2, None)}).to_table()["value"].to_pylist() == [b"3"]
+    with pytest.raises(UnknownTopicError, match="no such partition"):
+        log.topic("orders").scan(offsets={2: (0, 1)})
 
 
 def test_they_print_themselves(log):

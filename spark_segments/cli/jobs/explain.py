@@ -32,7 +32,7 @@ from spark_segments.maintenance.explanation.record_explanation import (
     Wait,
 )
 from spark_segments.maintenance.retention.plan import BELOW_LOG_START, RETENTION_BYTES, RETENTION_MS
-from spark_segments.quantities import Duration, human_bytes, moment, span_ms
+from spark_segments.quantities import Duration, human_bytes, moment, plural, span_ms
 
 if TYPE_CHECKING:
     from spark_segments.face.topic import Topic
@@ -309,7 +309,7 @@ def account_text(account: KeyAccount) -> str:
     live = records[LIVE] + records[ACTIVE]
     lines = [
         f"Key {account.key.decode(errors='replace')!r} of topic {account.topic}, version {account.version}: "
-        + (f"{live:,} values in the log" if live else "no value in the log")
+        + (f"{plural(live, 'value')} in the log" if live else "no value in the log")
         + (f", {records[REMOVED_FILE]:,} in files that left it." if records[REMOVED_FILE] else ".")
     ]
     lines += [_line(copy) for copy in account.copies[:SHOWN]]
@@ -332,17 +332,20 @@ def account_text(account: KeyAccount) -> str:
 
 def _line(copy: KeyCopy) -> str:
     tombstones = copy.records - copy.values
-    parts = [f"{copy.values:,} values"] if copy.values or not copy.records else []
-    parts += [f"{tombstones:,} tombstones"] if tombstones else []
-    parts += [f"{copy.outside:,} records that no reader sees"] if copy.outside else []
+    parts = [plural(copy.values, "value")] if copy.values or not copy.records else []
+    parts += [plural(tombstones, "tombstone")] if tombstones else []
+    parts += [f"{plural(copy.outside, 'record')} that no reader sees"] if copy.outside else []
     offsets = (
-        f", partition {copy.partition}, offsets {copy.first_offset:,} to {copy.last_offset:,}" if copy.records else ""
+        f"offset {copy.first_offset:,}"
+        if copy.first_offset == copy.last_offset
+        else f"offsets {copy.first_offset:,} to {copy.last_offset:,}"
     )
+    place = f", partition {copy.partition}, {offsets}" if copy.records else ""
     bounds = copy.files_deleted
     if bounds is None or bounds.earliest_ms is None:
         until = "it stays until it is erased"
     elif bounds.latest_ms is None:
-        until = f"the file goes at {moment(bounds.earliest_ms)} at the earliest, and more than time must pass"
+        until = f"the file goes at {moment(bounds.earliest_ms)} at the earliest; how late depends on later appends"
     else:
         until = f"the file goes by {moment(bounds.latest_ms)}, if the jobs run"
-    return f"  {copy.state} {copy.path}: {' and '.join(parts)}{offsets}; {until}."
+    return f"  {copy.state} {copy.path}: {' and '.join(parts)}{place}; {until}."

@@ -226,7 +226,7 @@ def erase(
         if name in versions:
             print_way_back(options.log_dir, name, versions[name], "--including-erased")
     if options.output is not Output.JSON and not report.partitions:
-        print("No file of the log has a record of these keys that is to go.")
+        print("No segment of the log has a record of these keys to erase.")
         print("An archive beside the topic may: `segments table … --key KEY --forget` takes their rows out of it.")
     options.finish(log, [report])
 

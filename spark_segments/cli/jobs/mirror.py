@@ -140,8 +140,8 @@ def _print(report: Report, output: Output) -> None:
     topics = f"{plural(len(result['partitions']), 'topic')} ({result['failed']:,} failed)"
     size = human_bytes(result["bytes_out"])
     print_summary(
-        f"mirror: {topics}, {result['details'].get('commits', 0):,} commits, {result['records_out']:,} records, "
-        f"{size}, {result['seconds']:.1f} s"
+        f"mirror: {topics}, {plural(result['details'].get('commits', 0), 'commit')}, "
+        f"{plural(result['records_out'], 'record')}, {size}, {result['seconds']:.1f} s"
     )
 
 

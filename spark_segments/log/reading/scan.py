@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from spark_segments.values.batches import Columns, Decoder
 
 Offsets = Mapping[int, tuple[int, int]]
+Bounds = tuple[int | None, int | None]
+"""(start, end exclusive) of a partition, None where there is no bound."""
 Decoded = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 
@@ -73,7 +75,7 @@ class Scan(Prints):
         storage: Storage,
         snapshot: Snapshot,
         partition: int | None = None,
-        offsets: Offsets | tuple[int | None, int | None] | None = None,
+        offsets: Mapping[int, Bounds] | Bounds | None = None,
         selection: Selection = EVERYTHING,
         decoders: Sequence[Decoder] = (),
     ) -> Scan:
@@ -82,15 +84,18 @@ class Scan(Prints):
 
         Raises UnknownTopicError for a partition that is not there.
         """
-        for number in (partition,) if partition is not None else ():
+        log_bounds = snapshot.offset_bounds()
+        given = offsets if isinstance(offsets, Mapping) else dict.fromkeys(log_bounds, offsets or (None, None))
+        for number in {*given, *(() if partition is None else (partition,))} - log_bounds.keys():
             snapshot.check_partition(number)
-        if not isinstance(offsets, Mapping):
-            first, last = offsets or (None, None)
-            offsets = {
-                number: (start if first is None else first, end if last is None else last)
-                for number, (start, end) in snapshot.offset_bounds().items()
-            }
-        chosen = {number: bounds for number, bounds in offsets.items() if partition is None or number == partition}
+        chosen = {
+            number: (
+                log_bounds[number][0] if first is None else first,
+                log_bounds[number][1] if last is None else last,
+            )
+            for number, (first, last) in given.items()
+            if partition is None or number == partition
+        }
         return cls(storage, snapshot, chosen, selection, decoders)
 
     @property
