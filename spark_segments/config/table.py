@@ -41,11 +41,9 @@ def _setting(
 
 def _settings(cls: type) -> dict[str, Setting]:
     rows = [entry for entry in dataclasses.fields(cls) if entry.metadata]
-    return {name: Setting(name, default=row.default, **row.metadata) for row in rows if (name := _key(row.name))}
-
-
-def _key(attribute: str) -> str:
-    return attribute.replace("_", ".")
+    return {
+        name: Setting(name, default=row.default, **row.metadata) for row in rows if (name := row.name.replace("_", "."))
+    }
 
 
 @dataclass(frozen=True, slots=True)

@@ -294,18 +294,14 @@ class TopicDatabase:
         except (duckdb.Error, pa.ArrowException, OSError) as error:
             if isinstance(error, SegmentsError):
                 raise
-            self._raise_from_topics()
+            for table in self._tables.values():  # the error of a topic made the query fail
+                if table.error is not None:
+                    raise table.error from None
             if isinstance(error, duckdb.Error):
                 message, found = _said(error, query)
                 hidden = error if str(error).startswith(found) else None
                 raise QueryError(message, found=found, hint=_hint(error, query, self._log.topics())) from hidden
             raise SegmentsError("The query failed", found=str(error)) from error
-
-    def _raise_from_topics(self) -> None:
-        """Raises the error of a topic that made the query fail, if it is one."""
-        for table in self._tables.values():
-            if table.error is not None:
-                raise table.error from None
 
     def _register(self, query: str) -> None:
         """Makes views of the topics that the query may name. Views of earlier queries stay, with the newest records."""

@@ -6,9 +6,7 @@ stopped, and adds the new segments of a directory that has grown.
 
 from __future__ import annotations
 
-import base64
 import dataclasses
-import uuid
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -261,7 +259,7 @@ class TopicImport:
         """The topic, made here empty at Kafka's log start."""
         topic_id = kafka.topic_id
         if topic_id == ZERO_TOPIC_ID:
-            topic_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
+            topic_id = TopicRow.new_id()
         rows = _empty_partitions(kafka, topic_id, 0)
         topic = Eras.unknown(TopicRow(topic_id, self.overrides))
         self.manifest.create_by(Change(Operation.CREATE, partitions=rows, topic=topic))

@@ -22,12 +22,8 @@ from spark_segments.kafka_protocol.oauth_tokens import Tokens
 _logger = logging.getLogger(__name__)
 
 
-def _version(text: str) -> tuple[int, ...]:
-    return tuple(map(int, text.split(".")))
-
-
 _OPTIONS: Mapping[str, tuple[str, Callable[[str], Any]]] = {
-    "broker.version.fallback": ("api_version", _version),
+    "broker.version.fallback": ("api_version", lambda text: tuple(map(int, text.split(".")))),
     "client.id": ("client_id", str),
     "request.timeout.ms": ("request_timeout_ms", int),
     "sasl.mechanism": ("sasl_mechanism", str),

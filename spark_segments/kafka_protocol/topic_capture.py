@@ -9,9 +9,7 @@ Where a topic became another one, a copy goes on in the next of the topics here.
 
 from __future__ import annotations
 
-import base64
 import dataclasses
-import uuid
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -242,7 +240,7 @@ class TopicCapture:
             states = {}
             topic_id = topic.topic_id if self.name == topic.name else None
             if topic_id is None:  # the one that this goes on for may have theirs
-                topic_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
+                topic_id = TopicRow.new_id()
                 states = {} if topic.topic_id is None else {Captured.SOURCE_TOPIC_ID: topic.topic_id}
             if topic.cluster_id is not None:  # before anything is here: where it begins is the cluster's
                 states[Captured.SOURCE_CLUSTER_ID] = topic.cluster_id

@@ -5,11 +5,9 @@ Nothing here, and nothing that this module imports, needs a kernel: a command th
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import hashlib
 import json
-import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -31,6 +29,7 @@ from spark_segments.log.manifest.delta.delta_log import MANIFEST_DIRECTORY, Delt
 from spark_segments.log.manifest.manifest import Manifest
 from spark_segments.log.manifest.rows import Partition
 from spark_segments.log.manifest.snapshot import Snapshot
+from spark_segments.log.manifest.topic_row import TopicRow
 from spark_segments.log.marker import check_apart, is_marked, mark
 from spark_segments.storage import Storage
 
@@ -228,7 +227,7 @@ class LogDirectory:
         check_partition_count(topic, partitions)
         overrides = normal_overrides(config or {})
         topic_config(overrides, self.defaults)
-        topic_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
+        topic_id = TopicRow.new_id()
         rows = [Partition(topic_id, number) for number in range(partitions)]
         self.manifest(topic).create(topic_id, overrides, rows)
 

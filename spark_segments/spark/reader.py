@@ -64,7 +64,10 @@ class Reader(Versioned, DataSourceReader):
 
     @as_itself
     def partitions(self) -> list[InputPartition]:
-        tasks = self._plan()
+        from spark_segments.log.reading.times import offsets_for_times
+
+        lookup = partial(offsets_for_times, self._storage)
+        tasks = self.tasks_of(offset_ranges(self._options, self._snapshots, lookup))
         freeze_imports()
         return [RangesPartition(task) for task in tasks]
 
@@ -74,12 +77,6 @@ class Reader(Versioned, DataSourceReader):
         if self._given is None:
             return merged(batches, self._schema)
         return merged(_conformed(batches, self._given), self._given)
-
-    def _plan(self) -> list[list[Any]]:
-        from spark_segments.log.reading.times import offsets_for_times
-
-        lookup = partial(offsets_for_times, self._storage)
-        return self.tasks_of(offset_ranges(self._options, self._snapshots, lookup))
 
     def tasks_of(self, wanted: Sequence[OffsetRange]) -> list[list[Any]]:
         """The parts of the tasks that read these offsets of the snapshots. Each is the value of a `RangesPartition`."""

@@ -222,13 +222,9 @@ class S3Client:
         """Takes the parts of uploads away. A writer that is still at it gets an error. Missing uploads are fine."""
         with self._failures():
             for upload in uploads:
+                key = self._location.join(upload.path).partition("/")[2]
                 with contextlib.suppress(self._client.exceptions.NoSuchUpload):
-                    self._client.abort_multipart_upload(
-                        Bucket=self._bucket, Key=self._key(upload.path), UploadId=upload.upload_id
-                    )
-
-    def _key(self, path: str) -> str:
-        return self._location.join(path).partition("/")[2]
+                    self._client.abort_multipart_upload(Bucket=self._bucket, Key=key, UploadId=upload.upload_id)
 
     @contextlib.contextmanager
     def _failures(self) -> Iterator[None]:

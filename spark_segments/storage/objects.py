@@ -185,15 +185,11 @@ class ObjectStore:
             clock = self._clock
         if clock is None or (time.monotonic() - clock[0]) * 1000 >= CLOCK_MS:
             taken, before_ms = time.monotonic(), wall_ms()
-            clock = (taken, self._touch(probe) - before_ms)
+            self.replace(probe, uuid.uuid4().bytes)
+            clock = (taken, _modified_ms(self._head(probe)) - before_ms)
             with self._lock:
                 self._clock = clock
         return wall_ms() + clock[1]
-
-    def _touch(self, path: str) -> int:
-        """Writes a file and returns its modification time in ms."""
-        self.replace(path, uuid.uuid4().bytes)
-        return _modified_ms(self._head(path))
 
 
 class _Upload:

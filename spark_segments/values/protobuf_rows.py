@@ -134,17 +134,12 @@ def _json(message: Any) -> str:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
-def _microseconds(value: Any) -> int:
-    return int(value.seconds * _MICROSECONDS + value.nanos // 1000)
-
-
-def _duration(value: Any) -> int:
-    return int(value.seconds * _MICROSECONDS + int(value.nanos / 1000))
-
-
 _KNOWN: dict[str, tuple[pa.DataType, Any]] = {
-    "google.protobuf.Timestamp": (_UTC, _microseconds),
-    "google.protobuf.Duration": (pa.int64(), _duration),
+    "google.protobuf.Timestamp": (_UTC, lambda value: int(value.seconds * _MICROSECONDS + value.nanos // 1000)),
+    "google.protobuf.Duration": (
+        pa.int64(),
+        lambda value: int(value.seconds * _MICROSECONDS + int(value.nanos / 1000)),
+    ),
 }
 _OPEN = frozenset(f"google.protobuf.{name}" for name in ("Struct", "Value", "ListValue", "Any"))
 _WRAPPERS = frozenset(

@@ -197,7 +197,7 @@ def rows_of(rows: Sequence[Mapping[str, Any]], typed: Collection[str] = ()) -> p
             if "value" not in row:
                 raise ValueError("it has no value")
             for name, values in columns.items():
-                values.append(row.get(name) if name in typed else _READ.get(name, _unchanged)(row.get(name)))
+                values.append(row.get(name) if name in typed else _READ[name](row.get(name)))
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             why = reason_of(error) if isinstance(error, UnicodeError) else error
             raise InvalidRecordError(
@@ -227,10 +227,6 @@ def _types_of(row: Any) -> str:
     return f"{{{', '.join(named)}}}"
 
 
-def _unchanged(value: Any) -> Any:
-    return value
-
-
 def _bytes_of(value: Any) -> bytes | None:
     if value is None or isinstance(value, bytes):
         return value
@@ -252,10 +248,6 @@ def _whole(value: Any) -> int:
     raise TypeError(f"{type(value).__name__} is no whole number")
 
 
-def _partition_of(value: Any) -> int | None:
-    return None if value is None else _whole(value)
-
-
 def _headers_of(value: Any) -> Any:
     pairs = value.items() if isinstance(value, Mapping) else (value or [])
     pairs = ((pair["key"], pair["value"]) if isinstance(pair, Mapping) else pair for pair in pairs)
@@ -266,6 +258,7 @@ _READ: dict[str, Callable[[Any], Any]] = {
     "key": _bytes_of,
     "value": _bytes_of,
     "timestamp": _microseconds,
-    "partition": _partition_of,
+    "topic": lambda value: value,
+    "partition": lambda value: None if value is None else _whole(value),
     "headers": _headers_of,
 }

@@ -63,7 +63,8 @@ def commit_append(
         if replayed:
             check_files(manifest.storage, chunks)
         if manifest.log.is_forced(snapshot.config):  # it may not have been when the chunks were written
-            manifest.storage.force(_files(chunks))
+            files = {path for chunk in chunks for path in (chunk.path, chunk.index_path, chunk.time_index_path)}
+            manifest.storage.force([*files])
         change = plan_append(snapshot, chunks)
         if partitions is None or partitions >= snapshot.partitions.num_rows:
             return change
@@ -77,10 +78,6 @@ def commit_append(
         first, _ = offsets.get(segment.partition, (segment.base_offset, 0))
         offsets[segment.partition] = (first, segment.next_offset - 1)
     return offsets
-
-
-def _files(chunks: Sequence[Segment]) -> list[str]:
-    return list({path for chunk in chunks for path in (chunk.path, chunk.index_path, chunk.time_index_path)})
 
 
 def plan_append(snapshot: Snapshot, chunks: Sequence[Segment]) -> Change:

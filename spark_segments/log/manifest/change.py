@@ -363,7 +363,7 @@ def _is_made_anew(snapshot: Snapshot, change: Change) -> bool:
 def _check_partitions(snapshot: Snapshot, rows: pa.Table, operation: str, *, fresh: bool) -> dict[int, int]:
     """Returns {partition: log end offset} after the change. Raises where an offset would go back."""
     names = ("partition", "log_start_offset", "log_end_offset", "first_dirty_offset", "last_stable_offset")
-    before = {} if fresh else _by_partition(snapshot.partitions, names[1:3])
+    before = {} if fresh else snapshot.offset_bounds()
     ends = {number: end for number, (_, end) in before.items()}
     for number, start, end, first_dirty, last_stable in zip(*(rows[name].to_pylist() for name in names), strict=True):
         old_start, old_end = before.get(number, (0, 0))
@@ -399,11 +399,6 @@ def _check_ranges(topic: str, rows: pa.Table, ends: Mapping[int, int]) -> None:
             expected=f"offsets below {limit[at]}",
             found=f"{base[at]} to {following[at]}",
         )
-
-
-def _by_partition(rows: pa.Table, names: Sequence[str]) -> dict[int, tuple[int, ...]]:
-    values = zip(*(rows.column(name).to_pylist() for name in names), strict=True)
-    return dict(zip(rows.column("partition").to_pylist(), values, strict=True))
 
 
 def _partitions_of(rows: pa.Table) -> set[int]:

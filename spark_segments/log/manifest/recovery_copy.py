@@ -41,14 +41,13 @@ _THREADS = 8
 class RecoveryCopy:
     """A topic as its manifest had it: rows (removed rows and rows of deleted topics too), settings, transactions.
 
-    `files`: the files of the version, relative to `recovery_directory`. `written_ms`: when the copy was written, by the
-    store's clock. `has_notes`: the writer of the copy also writes a note of every commit.
+    `files`: the files of the version, relative to `recovery_directory`. `has_notes`: the writer of the copy also writes
+    a note of every commit.
     """
 
     snapshot: Snapshot
     transactions: list[Transaction]
     files: list[RowFile]
-    written_ms: int
     has_notes: bool
 
 
@@ -195,8 +194,7 @@ def _read(storage: Storage, directory: str, version: int) -> RecoveryCopy:
     except FormatVersionError as error:
         error.path = storage.location(directory)
         raise
-    [info] = [info for info in storage.list(directory) if info.path == path]
-    return RecoveryCopy(snapshot, transactions, files, info.mtime_ms, index.get("notes") is True)
+    return RecoveryCopy(snapshot, transactions, files, index.get("notes") is True)
 
 
 def _drop_old_copies(storage: Storage, topic: str) -> None:

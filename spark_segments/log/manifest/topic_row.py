@@ -5,6 +5,8 @@ The row is a single one, so that making, altering and deleting a topic are commi
 
 from __future__ import annotations
 
+import base64
+import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar
@@ -48,6 +50,11 @@ class TopicRow:
 
     REBUILT_FROM: ClassVar = "rebuilt_from"
     """The state with the ids, by commas, that the topic had before its manifest was rebuilt: in shared objects."""
+
+    @staticmethod
+    def new_id() -> str:
+        """An id for a topic: a random UUID, as Kafka writes it."""
+        return base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
 
 
 def topic_table(topic: TopicRow) -> pa.Table:

@@ -68,10 +68,7 @@ def view_parts(
     if given is not None and len(given) > 1:
         size_bytes = 0
 
-    def is_full(_: list[LatestPart], total: np.ndarray, part: LatestPart) -> bool:
-        return int(total[0]) + part.cost_bytes > size_bytes
-
-    together = in_bins(parts, lambda part: np.array([part.cost_bytes]), is_full)
+    together = in_bins(parts, lambda part: part.cost_bytes, lambda _, total, part: total + part.cost_bytes > size_bytes)
     return (AcrossPart(tuple(some), rivals, eras) for some in together)
 
 

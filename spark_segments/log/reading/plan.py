@@ -165,6 +165,7 @@ class Part:
                 if not transactions and selection.is_of_batches:
                     segments = _joined(segments)
                 for segment in segments:
+                    first = bisect_left(transactions, segment.base_offset, key=lambda index: index.base_offset)
                     whole = Part(
                         snapshot.topic,
                         segment,
@@ -173,7 +174,7 @@ class Part:
                         segment.byte_position,
                         segment.end_position,
                         selection,
-                        transactions=_from(transactions, segment.base_offset),
+                        transactions=tuple(transactions[first:]),
                     )
                     yield from cut(whole, max_partition_bytes, snapshot.stand_ins.offset_indexes)
 
@@ -249,10 +250,6 @@ def _halved(tasks: list[list[AnyWork]], least: int) -> list[list[AnyWork]]:
         half = len(tasks[longest]) // 2
         tasks[longest : longest + 1] = [tasks[longest][:half], tasks[longest][half:]]
     return tasks
-
-
-def _from(indexes: list[TransactionIndex], base_offset: int) -> tuple[TransactionIndex, ...]:
-    return tuple(indexes[bisect_left(indexes, base_offset, key=lambda index: index.base_offset) :])
 
 
 def _begin(part: Part, indexes: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> Part:

@@ -7,7 +7,6 @@ assigns no offsets: its mirror copies the missing commits.
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import dataclasses
 import re
@@ -80,7 +79,7 @@ def rebuild_manifest(log: LogDirectory, topic: str, *, dry_run: bool = False) ->
     topic_id = known.snapshot.topic_id
     keeps_id = report.details["is_exact"] or known.snapshot.role.is_follower
     if not keeps_id:
-        topic_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
+        topic_id = TopicRow.new_id()
     version = known.last_version + FENCED + 2
     report.details |= {"version": version, "topic_id": None if dry_run and not keeps_id else topic_id}
     if not dry_run:
@@ -274,8 +273,9 @@ def _not_known(known: KnownTopic, report: Report) -> list[str]:
     version = known.snapshot.version
     doubts = []
     if said["unproven"]:
+        commits = ", ".join(f"{note['operation']} of version {note['version']}" for note in said["unproven"])
         doubts.append(
-            f"Whether the commits after version {version} that have a note were made, {_versions(said['unproven'])}: "
+            f"Whether the commits after version {version} that have a note were made, {commits}: "
             "nothing proves it. What they append is in files that the list names, and segments dump reads these."
         )
     if known.lost_versions > len({note["version"] for note in said["unproven"]}):
@@ -308,7 +308,3 @@ def _not_known(known: KnownTopic, report: Report) -> list[str]:
 
 def _of_files(missing: Collection[dict[str, Any]]) -> list[str]:
     return ["Records whose file is gone or cut: reads of their offsets fail."] if missing else []
-
-
-def _versions(unproven: Collection[dict[str, Any]]) -> str:
-    return ", ".join(f"{note['operation']} of version {note['version']}" for note in unproven)

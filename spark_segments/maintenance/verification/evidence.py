@@ -66,7 +66,9 @@ def read_signed(path: Path, public_key: Path | None = None) -> tuple[ChecksumLis
     where it was changed since, or where the key is not `public_key`, a file in PEM.
     """
     expected = None if public_key is None else _key(public_key, "public").public_bytes_raw()
-    body, last = _parted(path.read_bytes())
+    data = path.read_bytes()
+    signed_bytes = data.rstrip(b"\n").rfind(b"\n") + 1
+    body, last = data[:signed_bytes], data[signed_bytes:]
     try:
         signature, facts = json.loads(last), json.loads(body.partition(b"\n")[0])
         public, signed = (base64.b64decode(signature[name], validate=True) for name in ("public_key", "ed25519"))
@@ -98,12 +100,6 @@ def read_signed(path: Path, public_key: Path | None = None) -> tuple[ChecksumLis
         )
     checksums = ChecksumList.of_lines(path, body.decode().splitlines()[1:], first_number=2)
     return checksums, {**facts, "list": str(path), "files": len(checksums.files), "key": fingerprint(public)}
-
-
-def _parted(data: bytes) -> tuple[bytes, bytes]:
-    """(what is signed, the last line)"""
-    begin = data.rstrip(b"\n").rfind(b"\n") + 1
-    return data[:begin], data[begin:]
 
 
 def _library() -> tuple[Any, Any, Any]:

@@ -105,13 +105,14 @@ def _check_values(live: pa.Table, snapshot: Snapshot, findings: Findings) -> Non
         wrong: np.ndarray, message: str, expected: np.ndarray | str, found: np.ndarray, rule: str = "M16"
     ) -> None:
         for row in np.flatnonzero(wrong):
+            value = found[row]
             findings.add(
                 message,
                 rule=rule,
                 partition=int(column["partition"][row]),
                 path=paths[row],
                 expected=expected if isinstance(expected, str) else expected[row],
-                found=_plain(found[row]),
+                found=value.item() if isinstance(value, np.generic) else value,
             )
 
     base, end, file_base = column["base_offset"], column["next_offset"], column["file_base_offset"]
@@ -237,10 +238,6 @@ def _names(topic: str, rows: pa.Table) -> np.ndarray:
     paths, own = rows.column("path").to_pylist(), has_own_path(topic, rows).to_pylist()
     digits = (path.rpartition("/")[2][:BASE_OFFSET_DIGITS] for path in paths)
     return np.array([int(name) if is_own else -1 for name, is_own in zip(digits, own, strict=True)], np.int64)
-
-
-def _plain(value: object) -> object:
-    return value.item() if isinstance(value, np.generic) else value
 
 
 def readable(snapshot: Snapshot, findings: Findings) -> Snapshot:
