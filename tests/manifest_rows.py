@@ -43,6 +43,7 @@ __all__ = [
     "respell",
     "topic_of",
     "topic_table",
+    "write_rows",
 ]
 
 
@@ -54,6 +55,13 @@ def live_rows(log: LogDir, topic: str) -> list[Segment]:
 def every_row(log: LogDir, topic: str) -> list[Segment]:
     """All rows of segments of a topic, deleted or not: those too that wait for vacuum."""
     return Segment.of_table(log.topic(topic).manifest.snapshot(deleted=True).source.read(None))
+
+
+def write_rows(store: row_files.RowFiles, kind: str, rows: pa.Table) -> row_files.RowFile:
+    """The file of rows that was written for a commit, which has not come."""
+    [encoded] = store.encode_all(kind, rows)
+    store.storage.write_all(store.named([encoded]), unique=True)
+    return encoded[0]
 
 
 def forget_rows() -> None:

@@ -244,12 +244,7 @@ class Storage:
 
     def write_all(self, files: Iterable[tuple[str, Any]], *, unique: bool = False) -> None:
         """Creates files, each of (path, bytes), at the same time where each is a request."""
-        if not self.is_local:
-            self.at_once(lambda file: self.write(*file, unique=unique), files)
-            return
-        for path, data in files:
-            with self.stream(path, unique=unique) as stream:
-                stream.write(data)
+        self.at_once(lambda file: self.write(*file, unique=unique), files)
 
     def replace(self, path: str, data: Any) -> None:
         """Writes a file whole (any buffer), in place of an existing file. A crash leaves the old or the new file.

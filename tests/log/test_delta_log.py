@@ -18,7 +18,7 @@ from spark_segments.storage import Storage
 from spark_segments.storage.delta import commit_info
 from tests.log.memory_store import replayed
 from tests.log.played_log import CommitFailedError, CommitNote, FileChange, VersionTakenError, no_table, open_table
-from tests.manifest_rows import TopicRow, topic_table
+from tests.manifest_rows import TopicRow, topic_table, write_rows
 from tests.opened import DeltaLog, OpenDeltaLog, opened
 from tests.s3_server import BUCKET
 from tests.store_proxy import Request, store_proxy
@@ -45,7 +45,7 @@ def delta(storage, open_delta_log) -> DeltaLog:
 
 @pytest.fixture
 def file(storage) -> RowFile:
-    return RowFiles(storage, "_manifest/orders").write_all("topic", topic_table(TopicRow("id", {})))[0]
+    return write_rows(RowFiles(storage, "_manifest/orders"), "topic", topic_table(TopicRow("id", {})))
 
 
 def test_a_table_that_is_not_there_is_a_missing_file(delta):
@@ -129,9 +129,8 @@ def local(storage, file) -> DeltaLog:
 
 
 def add_file(storage: Storage) -> RowFile:
-    return RowFiles(storage, "_manifest/orders").write_all("topic", topic_table(TopicRow("id", {"retention.ms": "7"})))[
-        0
-    ]
+    topic = topic_table(TopicRow("id", {"retention.ms": "7"}))
+    return write_rows(RowFiles(storage, "_manifest/orders"), "topic", topic)
 
 
 def test_a_committed_version_is_what_is_opened_and_what_is_followed(storage, delta, file):
@@ -197,7 +196,7 @@ def test_a_commit_that_comes_just_before_a_fence_on_an_object_store_is_not_overw
     uri = f"s3://{BUCKET}/{tmp_path.name}"
     storage = Storage(uri, s3_options)
     writer = DeltaLog(storage, "orders")
-    file = RowFiles(storage, "_manifest/orders").write_all("topic", topic_table(TopicRow("id", {})))[0]
+    file = write_rows(RowFiles(storage, "_manifest/orders"), "topic", topic_table(TopicRow("id", {})))
     writer.commit_on(no_table(), FileChange([file], []), NOTE, {})
     base = writer.open()
 

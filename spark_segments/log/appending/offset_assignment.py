@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -25,8 +24,6 @@ from spark_segments.storage import Storage
 
 if TYPE_CHECKING:
     from spark_segments.log.appending.appender import Chunks
-
-_THREADS = 16  # looking for files on an object store is mostly waiting
 
 
 def commit_append(
@@ -139,13 +136,12 @@ def _rows_of(snapshot: Snapshot, partitions: set[int]) -> dict[int, Partition]:
 def check_files(storage: Storage, chunks: Sequence[Segment]) -> None:
     """Raises CommitConflictError for a chunk whose .log is not there."""
     files = {chunk.path: chunk for chunk in chunks}
-    with ThreadPoolExecutor(_THREADS) as pool:
-        for chunk, exists in zip(files.values(), pool.map(storage.exists, files), strict=True):
-            if not exists:
-                raise CommitConflictError(
-                    "The file of a chunk is gone: its records were appended and left the log, or the file was lost",
-                    path=storage.location(chunk.path),
-                    expected=f"{chunk.log_bytes} bytes",
-                    found="no file",
-                    hint="Write the records again unless they were appended. With a txn a repeated write adds nothing",
-                )
+    for chunk, exists in zip(files.values(), storage.at_once(storage.exists, files), strict=True):
+        if not exists:
+            raise CommitConflictError(
+                "The file of a chunk is gone: its records were appended and left the log, or the file was lost",
+                path=storage.location(chunk.path),
+                expected=f"{chunk.log_bytes} bytes",
+                found="no file",
+                hint="Write the records again unless they were appended. With a txn a repeated write adds nothing",
+            )

@@ -12,7 +12,6 @@ import dataclasses
 import logging
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from spark_segments.config import check_new_topic_name
@@ -132,17 +131,16 @@ class Manifest:
     def history(self) -> list[dict[str, Any]]:
         """The commits that the log still has, oldest first: version, committed_ms, operation, commit_id."""
         versions = self.log.versions()
-        with ThreadPoolExecutor(8) as pool:
-            infos = pool.map(lambda version: commit_info(self.log.delta.actions(version)), versions)
-            return [
-                {
-                    "version": version,
-                    "committed_ms": info.get("timestamp"),
-                    "operation": info.get("change", info.get("operation")),
-                    "commit_id": info.get("commitId"),
-                }
-                for version, info in zip(versions, infos, strict=True)
-            ]
+        infos = self.storage.at_once(lambda version: commit_info(self.log.delta.actions(version)), versions)
+        return [
+            {
+                "version": version,
+                "committed_ms": info.get("timestamp"),
+                "operation": info.get("change", info.get("operation")),
+                "commit_id": info.get("commitId"),
+            }
+            for version, info in zip(versions, infos, strict=True)
+        ]
 
     def version_at(self, timestamp_ms: int) -> int:
         """The last version that was committed at or before a time, by the clocks of the machines that committed.

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,7 +33,6 @@ UNREADABLE = (FileNotFoundError, LogDirError, ValueError, KeyError, TypeError, A
 """The errors for rows, or an index of them, that are missing or damaged. A store that fails is a StorageError."""
 
 _INDEX_VERSION = 1
-_THREADS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +62,7 @@ def write_recovery_copy(log: TopicLog, state: TableState) -> None:
     def copy(file: RowFile) -> None:
         storage.replace(f"{directory}/{file.path}", storage.read(f"{log.directory}/{file.path}"))
 
-    with ThreadPoolExecutor(_THREADS) as pool:
-        list(pool.map(copy, [file for file in state.files if f"{directory}/{file.path}" not in copied]))
+    storage.at_once(copy, [file for file in state.files if f"{directory}/{file.path}" not in copied])
     index: dict[str, Any] = {
         "format.version": _INDEX_VERSION,
         "topic": log.topic,

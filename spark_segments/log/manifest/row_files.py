@@ -112,12 +112,6 @@ class RowFiles:
     storage: Storage
     directory: str
 
-    def write_all(self, kind: str, rows: pa.Table) -> list[RowFile]:
-        """Writes rows of the given kind to new files. Nobody sees the files before a commit adds them."""
-        files = self.encode_all(kind, rows)
-        self.storage.write_all(self.named(files), unique=True)
-        return [file for file, _ in files]
-
     def named(self, files: Sequence[EncodedFile]) -> list[NamedFile]:
         """The files of `encode_all` under the names that they are written by."""
         return [(self.path(file), data) for file, data in files]

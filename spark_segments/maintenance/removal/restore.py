@@ -11,7 +11,6 @@ import dataclasses
 import functools
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -286,9 +285,6 @@ def _partitions_again(wanted: Snapshot, current: Snapshot) -> list[Partition]:
     return rows
 
 
-_THREADS = 8
-
-
 @dataclass(frozen=True, slots=True)
 class UndoneTransactions:
     """The transactions of an application whose records are not in the log after a restore.
@@ -345,8 +341,7 @@ def transactions_since(log: TopicLog, wanted: Snapshot, current: Snapshot) -> Re
     Raises LogDirError where the topic was deleted and made again since, by an import with the same topic id.
     """
     versions = range(wanted.version + 1, current.version + 1)
-    with ThreadPoolExecutor(_THREADS) as pool:
-        commits = list(pool.map(lambda version: log.transactions(current.topic_id, version), versions))
+    commits = log.storage.at_once(lambda version: log.transactions(current.topic_id, version), versions)
     made_by: dict[str | None, list[int]] = defaultdict(list)
     for version, (operation, _) in zip(versions, commits, strict=True):
         made_by[operation].append(version)

@@ -14,7 +14,7 @@ from spark_segments.log.manifest.delta.delta_log import openable
 from spark_segments.log.manifest.manifest import CHECKPOINT_VERSIONS
 from tests.log.chunk_rows import new_chunk, new_manifest
 from tests.log.manifest.files import DAY_MS, make_older, segment_files
-from tests.manifest_rows import Change, Manifest, Segment, commit_append, forget_rows
+from tests.manifest_rows import Change, Manifest, Segment, commit_append, forget_rows, write_rows
 
 
 def test_the_table_merges_its_files_and_keeps_its_content(manifest, limits):
@@ -88,7 +88,7 @@ def test_vacuum_takes_versions_that_were_superseded_before_the_retention(manifes
 
 
 def test_vacuum_takes_files_of_lost_tries_by_the_clock_of_the_store_alone(manifest):
-    manifest.log.store.write_all("segment", Segment.table([new_chunk()]))
+    write_rows(manifest.log.store, "segment", Segment.table([new_chunk()]))
     [lost] = [info.path for info in manifest.storage.list(f"{manifest.log.directory}/kind=segment")]
     far_ms = time.time_ns() // 1_000_000 + 1000 * DAY_MS
     assert manifest.drop_old_versions(DAY_MS, far_ms).paths == []
