@@ -209,6 +209,11 @@ class _Topic:
         return self.snapshot.topic
 
     @property
+    def unsent(self) -> Offsets:
+        """The offsets that the pass is to send."""
+        return {number: (self.places[number], end) for number, end in self.ends.items()}
+
+    @property
     def target_partitions(self) -> int:
         """How many partitions the topic there has, or is made with."""
         return len(self.ends) if self.there is None else len(self.there.ends)
@@ -357,7 +362,9 @@ class Replay:
             {} if time_ms is None else offsets_for_times(storage, snapshot, dict.fromkeys(bounds, moment_ms(time_ms)))
             for time_ms in (after, before)
         )
-        rehashed = self._rehashed_places(snapshot, target, existing, sent)
+        rehashed: Mapping[int, tuple[int, list[str]]] = {}  # (next offset to be sent, [topic id, its epoch])
+        if self._rehashes and existing is not None:
+            rehashed = rehashed_places(target, len(existing.ends), sent)
         for number, (start, end) in bounds.items():
             if before is not None and (last := lasts[number]) is not None:
                 end = min(end, last[0])
@@ -400,14 +407,6 @@ class Replay:
             for hole in Hole.within(snapshot, number, places[number], ends[number])
         ]
         return topic
-
-    def _rehashed_places(
-        self, snapshot: Snapshot, target: str, existing: TargetTopic | None, sent: Mapping[Any, Any]
-    ) -> dict[int, tuple[int, list[str]]]:
-        """{partition: (next offset to be sent, [topic id, its epoch])} of a replay by keys."""
-        if not self._rehashes or existing is None:
-            return {}
-        return rehashed_places(target, len(existing.ends), sent)
 
     def _check(self, snapshot: Snapshot, number: int, place: int, metadata: Sequence[str]) -> None:
         """Raises OffsetOutOfRangeError where this is not the log that was sent, or records have left it since."""
@@ -471,9 +470,8 @@ class Replay:
 
     def _span(self, topic: _Topic) -> tuple[int, int] | None:
         """(oldest, newest) time in ms of the records to be sent; None where there are none with a time."""
-        offsets = {number: (topic.places[number], end) for number, end in topic.ends.items()}
         spans = []
-        for batch in self._scan(topic, offsets, ("timestamp",)).batches():
+        for batch in self._scan(topic, topic.unsent, ("timestamp",)).batches():
             times = batch.column("timestamp").cast(pa.int64())
             both = pc.min_max(times.filter(pc.greater_equal(times, 0))).as_py()
             if both["min"] is not None:
@@ -485,8 +483,7 @@ class Replay:
         if self._schema_ids is None:
             return
         for topic in topics:
-            offsets = {number: (topic.places[number], end) for number, end in topic.ends.items()}
-            for batch in self._scan(topic, offsets, SchemaIds.COLUMNS).batches():
+            for batch in self._scan(topic, topic.unsent, SchemaIds.COLUMNS).batches():
                 self._schema_ids.check(topic.name, batch)
 
     def _scan(self, topic: _Topic, offsets: Offsets, columns: tuple[str, ...]) -> Scan:
@@ -519,8 +516,7 @@ class Replay:
             self._commit(topic)
             topic.new.clear()
         self._pass_arrived(topic)
-        offsets = {number: (topic.places[number], end) for number, end in topic.ends.items()}
-        for batch in self._scan(topic, offsets, _COLUMNS).batches():
+        for batch in self._scan(topic, topic.unsent, _COLUMNS).batches():
             number = batch.column("partition")[0].as_py()
             if self._schema_ids is not None:
                 batch = self._schema_ids.translated(batch)

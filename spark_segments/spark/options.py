@@ -240,7 +240,11 @@ def load_options(options: Mapping[str, str], default_start: int = EARLIEST) -> R
     """The options of a load, which may be a batch read or a stream: Spark says which only when a query begins."""
     given = OptionValues(options, READER_OPTIONS, "reader")
     _refuse_unsupported(given, _UNSUPPORTED_BY_READER)
-    _check_trigger_limits(given)
+    most, least = given.number("maxOffsetsPerTrigger", at_least=1), given.number("minOffsetsPerTrigger", at_least=1)
+    if most is not None and least is not None and least > most:
+        raise InvalidOptionError(
+            "Option minOffsetsPerTrigger is above maxOffsetsPerTrigger", expected=f"at most {most}", found=least
+        )
     topics = _topics(given)
     start = _limit(given, "starting", default_start)
     end = _limit(given, "ending", LATEST_OFFSET)
@@ -327,14 +331,6 @@ def _refuse_unsupported(given: OptionValues, options: Mapping[str, str]) -> None
     for name, instead in options.items():
         if given.has(name):
             raise InvalidOptionError(f"Option {name} is not supported", hint=instead)
-
-
-def _check_trigger_limits(given: OptionValues) -> None:
-    most, least = given.number("maxOffsetsPerTrigger", at_least=1), given.number("minOffsetsPerTrigger", at_least=1)
-    if most is not None and least is not None and least > most:
-        raise InvalidOptionError(
-            "Option minOffsetsPerTrigger is above maxOffsetsPerTrigger", expected=f"at most {most}", found=least
-        )
 
 
 def _quantity(parse: Callable[[str], int], at_least: int = 0) -> Callable[[str], int]:

@@ -5,6 +5,7 @@ A number whose file was tidied away is free again. So the maker of a file looks 
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -15,6 +16,11 @@ from spark_segments.storage.storage import FileInfo, Storage
 _LOOKS = 30
 
 T = TypeVar("T")
+
+
+def crc_line(body: bytes) -> bytes:
+    """The line of JSON behind `body` that has its CRC-32."""
+    return b'\n{"crc32":%d}\n' % zlib.crc32(body)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -19,7 +18,7 @@ import pyarrow as pa
 from spark_segments.errors import InvalidOptionError, SegmentsError, StorageError
 from spark_segments.log.positions import Position, TopicPartition
 from spark_segments.storage import FileInfo, Storage
-from spark_segments.storage.numbered_files import NumberedFiles, NumberedListing
+from spark_segments.storage.numbered_files import NumberedFiles, NumberedListing, crc_line
 
 GROUPS_DIRECTORY = "_groups"
 FORMAT_VERSION = 1
@@ -133,11 +132,7 @@ def content_of(group: str, commit: GroupCommit) -> bytes:
     if commit.made_by:
         said["made_by"] = commit.made_by
     body = json.dumps(said, separators=(",", ":")).encode()
-    return body + _check_line(body)
-
-
-def _check_line(body: bytes) -> bytes:
-    return b'\n{"crc32":%d}\n' % zlib.crc32(body)
+    return body + crc_line(body)
 
 
 class GroupFiles(NumberedFiles):
@@ -182,7 +177,7 @@ def parsed(group: str, number: int, data: pa.Buffer) -> GroupCommit:
     said = json.loads(body)
     if said["format.version"] != FORMAT_VERSION:
         raise ValueError(f"format.version {said['format.version']!r}: use a newer spark-segments")
-    if data.to_pybytes()[len(body) :] != _check_line(body) or not end:
+    if data.to_pybytes()[len(body) :] != crc_line(body) or not end:
         raise ValueError("the CRC is another one")
     if (_text(said["group"]), said["number"]) != (group, number):
         raise ValueError(f"it is commit {said['number']} of group {said['group']}")

@@ -24,6 +24,7 @@ import pyarrow as pa
 from spark_segments.errors import SegmentsError
 from spark_segments.log.manifest.row_files import FileChange, NamedFile, RowFile
 from spark_segments.storage import Storage
+from spark_segments.storage.numbered_files import crc_line
 
 RECOVERY_DIRECTORY = "_recovery"
 
@@ -109,11 +110,7 @@ def note_file(
         "crc32": zlib.crc32(payload),
     }
     head = json.dumps(said, separators=(",", ":")).encode()
-    return name.path(topic, "note"), b"".join((head, _check_line(head), payload))
-
-
-def _check_line(head: bytes) -> bytes:
-    return b'\n{"crc32":%d}\n' % zlib.crc32(head)
+    return name.path(topic, "note"), b"".join((head, crc_line(head), payload))
 
 
 def mark(storage: Storage, topic: str, name: NoteName) -> None:
@@ -167,7 +164,7 @@ def read_note(storage: Storage, topic: str, name: NoteName) -> ReadNote | None:
         line, _, _ = rest.partition(b"\n")
         said = json.loads(head)
         start = len(head) + len(line) + 2
-        if said["format.version"] != _FORMAT_VERSION or content[len(head) : start] != _check_line(head):
+        if said["format.version"] != _FORMAT_VERSION or content[len(head) : start] != crc_line(head):
             return None
         if (said["topic"], said["version"], said["commit"]) != (topic, name.version, name.commit):
             return None

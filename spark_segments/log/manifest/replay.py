@@ -29,7 +29,7 @@ from spark_segments.log.manifest.manifest import Manifest
 from spark_segments.log.manifest.operation import Operation
 from spark_segments.log.manifest.role import Role, SourceVersion
 from spark_segments.log.manifest.row_files import RowFile, concat
-from spark_segments.log.manifest.rows import SEGMENT_SCHEMA, Partition, Segment, in_states, removed_rows
+from spark_segments.log.manifest.rows import SEGMENT_SCHEMA, Partition, Segment, in_states, removed_rows, with_column
 from spark_segments.log.manifest.schemas import KIND, SEGMENT_KIND, TOPIC_KIND
 from spark_segments.log.manifest.snapshot import Snapshot, live_rows
 from spark_segments.log.manifest.states import ERASURES, Erasure, log_states, other_states
@@ -39,7 +39,6 @@ from spark_segments.log.manifest.transaction import Transaction
 from spark_segments.storage.delta import commit_info, paths_of
 
 _OWN_NAME = r"_[0-9a-f]{32}(\.log)$"
-_PATH = SEGMENT_SCHEMA.get_field_index("path")
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +111,7 @@ class FollowerVersion:
         """
         live, rows = _live_rows(leader.snapshot, partitions), _all_rows(self, partitions)
         usable = _usable(rows)
-        usable = _with_paths(usable, origins(usable.column("path"), live.column("path")))
+        usable = _as_at_leader(usable, live)
         missing = live.filter(pc.invert(pc.is_in(Segment.keys(live), Segment.keys(usable).combine_chunks())))
         paths = missing.column("path")
         deleting = in_states(rows, Segment.DELETING).column("path")
@@ -137,18 +136,18 @@ class FollowerVersion:
         before, version = self.snapshot, leader.snapshot
         live, rows = _live_rows(version, among), _all_rows(self, among)
         here = _usable(rows)
-        usable = _with_paths(here, origins(here.column("path"), live.column("path")))  # with the leader's paths
+        usable = _as_at_leader(here, live)
         index = pc.index_in(Segment.keys(live), Segment.keys(usable).combine_chunks()).combine_chunks()
         missing = pc.is_null(index)
         known = live.filter(pc.invert(missing))
         there = here.take(index.drop_null())
-        moved = _with_paths(known, there.column("path"))
+        moved = with_column(known, "path", there.column("path"))
         changed = pc.invert(_alike(moved, there))
         gone = pc.invert(pc.is_in(Segment.keys(usable), Segment.keys(live).combine_chunks()))
         leaving = live_rows(here.filter(gone))
         added = live.filter(missing)
         copied = pa.array([paths[path] for path in added.column("path").to_pylist()], pa.string())
-        added = _with_paths(added, pa.chunked_array([copied]))
+        added = with_column(added, "path", copied)
         fresh = before is None or _is_made_anew(version, before)
         new_erasures, erasures = _erasures(version, None if fresh else before)
         removed = removed_rows(leaving, now_ms)
@@ -244,10 +243,8 @@ def _gone_as_at_leader(out: pa.Table, leader_rows: pa.Table, leaving: int, *, by
     with this commit, what it has no row of; of the others that only for an erasure `by_history`, since the leader's
     vacuum may have been the quicker one in any case.
     """
-    index = pc.index_in(
-        Segment.keys(_with_paths(out, origins(out.column("path"), leader_rows.column("path")))),
-        Segment.keys(leader_rows).combine_chunks(),
-    ).combine_chunks()
+    keys = Segment.keys(_as_at_leader(out, leader_rows))
+    index = pc.index_in(keys, Segment.keys(leader_rows).combine_chunks()).combine_chunks()
     there = leader_rows.take(index)
     removed_ms = pc.min_element_wise(out.column("removed_ms"), there.column("removed_ms"))
     lost = pc.is_null(index)
@@ -255,10 +252,7 @@ def _gone_as_at_leader(out: pa.Table, leader_rows: pa.Table, leaving: int, *, by
         lost = pc.and_(lost, pa.array(np.arange(out.num_rows) < leaving))
     deleting = pc.or_(lost, pc.fill_null(pc.equal(there.column("state"), Segment.DELETING), False))
     states = pc.if_else(deleting, Segment.DELETING, out.column("state"))
-    for name, values in (("removed_ms", removed_ms), ("state", states)):
-        at = SEGMENT_SCHEMA.get_field_index(name)
-        out = out.set_column(at, SEGMENT_SCHEMA.field(at), values)
-    return out
+    return with_column(with_column(out, "removed_ms", removed_ms), "state", states)
 
 
 def _is_made_anew(leader: Snapshot, follower: Snapshot) -> bool:
@@ -290,8 +284,9 @@ def origins(paths: pa.ChunkedArray, leader_paths: pa.ChunkedArray) -> pa.Chunked
     return pc.if_else(known, paths, pc.replace_substring_regex(paths, _OWN_NAME, r"\1"))
 
 
-def _with_paths(rows: pa.Table, paths: pa.ChunkedArray) -> pa.Table:
-    return rows.set_column(_PATH, SEGMENT_SCHEMA.field(_PATH), paths)
+def _as_at_leader(rows: pa.Table, leader_rows: pa.Table) -> pa.Table:
+    """The rows with the path that each file has at the leader."""
+    return with_column(rows, "path", origins(rows.column("path"), leader_rows.column("path")))
 
 
 def partitions_that_differ(before: pa.Table, after: pa.Table) -> set[int]:

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_segments.config import TopicConfig
-from spark_segments.log.manifest.rows import OUT_OF_LOG, Segment, in_states
+from spark_segments.log.manifest.rows import OUT_OF_LOG, Segment, in_states, with_column
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.maintenance.compaction.plan import CompactionCandidate, plan_compaction
 from spark_segments.maintenance.retention.plan import REASONS, is_sealed, newest_ms, plan_retention
@@ -85,9 +85,7 @@ def forecast_topic(snapshot: Snapshot, config: TopicConfig, now_ms: int) -> Topi
 
 def _by_row(segments: pa.Table, partitions: pa.Table) -> pa.Table:
     """The segment rows, with the row of their partition in `partitions` in place of its number."""
-    rows = pc.index_in(segments.column("partition"), partitions.column("partition"))
-    place = segments.schema.get_field_index("partition")
-    return segments.set_column(place, segments.schema.field(place), rows)
+    return with_column(segments, "partition", pc.index_in(segments.column("partition"), partitions.column("partition")))
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,14 @@ from spark_segments.log.manifest.delta.delta_rs import CommitFailedError, Versio
 from spark_segments.log.manifest.manifest import Manifest
 from spark_segments.log.manifest.recovery_copy import write_recovery_copy
 from spark_segments.log.manifest.row_files import FileChange
-from spark_segments.log.manifest.rows import OUT_OF_LOG, PARTITION_SCHEMA, SEGMENT_SCHEMA, Segment, in_states
+from spark_segments.log.manifest.rows import (
+    OUT_OF_LOG,
+    PARTITION_SCHEMA,
+    SEGMENT_SCHEMA,
+    Segment,
+    in_states,
+    with_column,
+)
 from spark_segments.log.manifest.schemas import PARTITION_KIND, SEGMENT_KIND, TOPIC_KIND, TRANSACTION_KIND
 from spark_segments.log.manifest.snapshot import SegmentRows, Snapshot, in_log_order, live_rows
 from spark_segments.log.manifest.topic_log import delta_transactions
@@ -93,7 +100,8 @@ def _commit(log: LogDirectory, manifest: Manifest, known: KnownTopic, topic_id: 
     live, removed = live_rows(rows), in_states(rows, *OUT_OF_LOG)
     topic, partitions = snapshot.topic_row, snapshot.partitions
     if topic_id != snapshot.topic_id:
-        live, partitions = _with_id(live, SEGMENT_SCHEMA, topic_id), _with_id(partitions, PARTITION_SCHEMA, topic_id)
+        live = with_column(live, "topic_id", pa.repeat(topic_id, live.num_rows))
+        partitions = with_column(partitions, "topic_id", pa.repeat(topic_id, partitions.num_rows))
         topic = _under_a_new_id(topic, topic_id, removed)
     none = SEGMENT_SCHEMA.empty_table()
     nothing = Snapshot(snapshot.topic, -1, "", {}, 0, PARTITION_SCHEMA.empty_table(), SegmentRows(none))
@@ -139,11 +147,6 @@ def _under_a_new_id(topic: TopicRow, topic_id: str, removed: pa.Table) -> TopicR
     deleted = {name: delay for name, delay in before.items() if name in there}
     states = {**topic.states, TopicRow.REBUILT_FROM: ids}
     return dataclasses.replace(topic, topic_id=topic_id, deleted_topics=deleted, states=states)
-
-
-def _with_id(rows: pa.Table, schema: pa.Schema, topic_id: str) -> pa.Table:
-    ids = pa.array([topic_id] * rows.num_rows, pa.string())
-    return rows.set_column(0, schema.field(0), ids)
 
 
 def _check_lost(manifest: Manifest) -> None:
