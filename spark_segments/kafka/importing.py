@@ -402,13 +402,11 @@ def _size(task: SegmentCopy) -> int:
 def _waves(plans: Mapping[int, PartitionPlan]) -> Iterator[list[SegmentCopy]]:
     """The copies of each commit. Copies that replace all rows of a partition stay in the same commit."""
 
-    def begins(wave: list[tuple[int, SegmentCopy]], total: int, numbered: tuple[int, SegmentCopy]) -> bool:
-        number, _ = numbered
-        return total >= WAVE_BYTES and not (plans[number].replaces_all and wave[-1][0] == number)
+    def begins(wave: list[SegmentCopy], total: int, task: SegmentCopy) -> bool:
+        number = task.row.partition
+        return total >= WAVE_BYTES and not (plans[number].replaces_all and wave[-1].row.partition == number)
 
-    numbered = ((number, task) for number, plan in plans.items() for task in plan.tasks)
-    for wave in in_bins(numbered, lambda numbered: _size(numbered[1]), begins):
-        yield [task for _, task in wave]
+    return in_bins((task for plan in plans.values() for task in plan.tasks), _size, begins)
 
 
 def _copied(source: Storage, target: Storage, task: SegmentCopy, row: Segment) -> Segment:

@@ -84,7 +84,7 @@ class Reader(Versioned, DataSourceReader):
         max_bytes = options.max_partition_bytes or Part.DEFAULT_BYTES
         pieces = split(wanted, options.min_partitions, options.max_records_per_partition)
         is_whole = len(pieces) == len(wanted)
-        groups = list(_groups(pieces, whole=is_whole))
+        groups = list(_by_topic(pieces).values()) if is_whole else [[piece] for piece in pieces]  # planned together
         if not is_whole or options.latest:  # a topic is planned several times then, from rows that are read once
             for topic in {offset_range.topic for offset_range in wanted}:
                 _ = self._snapshots[topic].live
@@ -103,13 +103,10 @@ class Reader(Versioned, DataSourceReader):
         self, wanted: Iterable[OffsetRange], groups: Iterable[Sequence[OffsetRange]], max_bytes: int
     ) -> Iterator[Any]:
         """The parts of all topics, topic by topic. No part is in two groups."""
-        topics: dict[str, list[OffsetRange]] = {}
-        for offset_range in wanted:
-            topics.setdefault(offset_range.topic, []).append(offset_range)
         pieces: dict[str, list[dict[int, tuple[int, int]]]] = {}
         for group in groups:
             pieces.setdefault(group[0].topic, []).append(_offsets(group))
-        for topic, ranges in topics.items():
+        for topic, ranges in _by_topic(wanted).items():
             yield from self._scan(topic, _offsets(ranges)).parts(max_bytes, pieces[topic])
 
     def _scan(self, topic: str, offsets: dict[int, tuple[int, int]]) -> Scan:
@@ -138,15 +135,11 @@ class Reader(Versioned, DataSourceReader):
         return lambda batches: columns.conformed(columns.decoded(batches), self._schema)
 
 
-def _groups(pieces: list[OffsetRange], *, whole: bool) -> Iterator[list[OffsetRange]]:
-    """Pieces that are planned together: all pieces of a topic with `whole`, else each piece alone."""
-    if not whole:
-        yield from ([piece] for piece in pieces)
-        return
+def _by_topic(ranges: Iterable[OffsetRange]) -> dict[str, list[OffsetRange]]:
     topics: dict[str, list[OffsetRange]] = {}
-    for piece in pieces:
-        topics.setdefault(piece.topic, []).append(piece)
-    yield from topics.values()
+    for offset_range in ranges:
+        topics.setdefault(offset_range.topic, []).append(offset_range)
+    return topics
 
 
 def _offsets(ranges: Iterable[OffsetRange]) -> dict[int, tuple[int, int]]:
