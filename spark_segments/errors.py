@@ -230,6 +230,7 @@ _SHOWN = tuple(
     (re.compile(pattern, re.DOTALL), shown)
     for pattern, shown in (
         (r"^JSON parse error: (Column\([^()]*\) changed from \w+ to \w+)", r"\1"),
+        (r"^JSON parse error: (Column\([^()]*\) was specified twice)", r"\1"),
         (r"^JSON parse error: ([A-Za-z ,'{}\[\]:\\]+)", r"\1"),
         (r"^CSV parse error: .*?(Expected \d+ columns, got \d+)", r"\1"),
         (r"CSV conversion error to (\w+)", r"a field that is no \1"),

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
@@ -262,8 +263,8 @@ MOST_PARTITIONS = 1_000_000
 def check_partition_count(topic: str, count: int) -> None:
     """Raises InvalidOptionError for a number of partitions that the topic cannot have."""
     most = min(MOST_PARTITIONS, 10 ** (LONGEST_NAME - len(topic) - 1))  # of directories `<topic>-<partition>`
-    if not 1 <= count <= most:
-        raise InvalidOptionError("A topic cannot have so many partitions", expected=f"1 to {most}", found=count)
+    if not (isinstance(count, Integral) and 1 <= count <= most):
+        raise InvalidOptionError("A topic cannot have so many partitions", expected=f"1 to {most}", found=repr(count))
 
 
 def check_isolation_level(isolation_level: str) -> str:

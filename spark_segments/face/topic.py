@@ -181,6 +181,8 @@ class Topic(Prints):
         """
         from spark_segments.log import Scan, Selection
 
+        if isinstance(columns, str):
+            raise InvalidOptionError("columns", expected=f'names, such as ["{columns}"]', found=repr(columns))
         names = tuple(RECORD_SCHEMA.names) if columns is None else tuple(columns)
         selection = Selection(names, isolation, view, include_control, include_tombstones, value_type)
         decoders = self.decoders(formats) if formats else ()
@@ -281,11 +283,12 @@ def altered(config: Mapping[str, str | None], partitions: int | None, defaults: 
                 overrides |= normal_overrides({key: value})
         topic_config(overrides, defaults)
         count = snapshot.partitions.num_rows
-        if partitions is not None and partitions < count:
-            raise InvalidOptionError(
-                "The number of partitions can only be raised", expected=f"at least {count}", found=partitions
-            )
-        check_partition_count(snapshot.topic, partitions or count)
+        if partitions is not None:
+            check_partition_count(snapshot.topic, partitions)
+            if partitions < count:
+                raise InvalidOptionError(
+                    "The number of partitions can only be raised", expected=f"at least {count}", found=partitions
+                )
         added = [Partition(snapshot.topic_id, number) for number in range(count, partitions or count)]
         if overrides == snapshot.config and not added:
             return None

@@ -168,6 +168,12 @@ def test_a_json_line_that_is_no_record_is_an_error(run, uri, line):
     assert LogDir.open(uri).topic("orders").offsets() == {0: (0, 0)}
 
 
+def test_a_json_line_with_a_column_twice_names_the_column(run, uri):
+    ran = run("append", uri, "orders", "--format", "json", stdin=b'{"value": "a", "value": "b"}\n')
+    assert ran.code == 1 and "Column(/value) was specified twice" in ran.error
+    assert LogDir.open(uri).topic("orders").offsets() == {0: (0, 0)}
+
+
 def test_a_file_in_a_codec(segments, uri, tmp_path):
     (tmp_path / "lines").write_bytes(b"a\n" * 1000)
     segments("append", uri, "orders", "--input", tmp_path / "lines", "--compression-codec", "gzip")

@@ -137,3 +137,21 @@ def test_what_cannot_be_read_prints_its_error(log):
     with pytest.raises(UnknownTopicError):
         log.topic("ordres").offsets()
     assert "Unknown topic 'ordres'" in repr(log.topic("ordres"))
+
+
+@pytest.mark.parametrize("offsets", ["1", 5, (0.5, 2), (0, "2"), (1,), {0: 1}])
+def test_offsets_that_are_no_bounds_are_refused(log, offsets):
+    with pytest.raises(InvalidOptionError, match=r"offsets: expected \(start, end\)"):
+        log.topic("orders").scan(offsets=offsets)
+
+
+def test_one_name_is_no_list_of_columns(log):
+    with pytest.raises(InvalidOptionError, match=r"""columns: expected names, such as \["offset"\]"""):
+        log.topic("orders").scan(columns="offset")
+
+
+@pytest.mark.parametrize("partitions", ["3", 2.5, 0])
+def test_a_number_of_partitions_is_a_whole_number(log, partitions):
+    for ask in (lambda: log.topic("orders").alter(partitions=partitions), lambda: log.create_topic("u", partitions)):
+        with pytest.raises(InvalidOptionError, match="so many partitions: expected 1 to 1000000"):
+            ask()

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
+from numbers import Integral
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -82,10 +83,11 @@ class Scan(Prints):
         """A scan of all partitions or of one. `offsets`: (start, end exclusive), None where there is no bound, or such
         bounds by partition.
 
-        Raises UnknownTopicError for a partition that is not there.
+        Raises UnknownTopicError for a partition that is not there, InvalidOptionError for bounds that are none.
         """
         log_bounds = snapshot.offset_bounds()
-        given = offsets if isinstance(offsets, Mapping) else dict.fromkeys(log_bounds, offsets or (None, None))
+        everywhere = (None, None) if offsets is None else offsets
+        given = everywhere if isinstance(everywhere, Mapping) else dict.fromkeys(log_bounds, everywhere)
         for number in {*given, *(() if partition is None else (partition,))} - log_bounds.keys():
             snapshot.check_partition(number)
         chosen = {
@@ -93,7 +95,7 @@ class Scan(Prints):
                 log_bounds[number][0] if first is None else first,
                 log_bounds[number][1] if last is None else last,
             )
-            for number, (first, last) in given.items()
+            for number, (first, last) in ((number, _checked(bounds)) for number, bounds in given.items())
             if partition is None or number == partition
         }
         return cls(storage, snapshot, chosen, selection, decoders)
@@ -248,6 +250,15 @@ class Scan(Prints):
             return records if decode is None else decode(records)
 
         return read_ahead((partial(batches, part) for part in parts), threads, most_bytes=most_bytes)
+
+
+def _checked(bounds: Bounds) -> Bounds:
+    """The bounds that a caller gives. Raises InvalidOptionError."""
+    is_pair = isinstance(bounds, (tuple, list)) and len(bounds) == 2
+    if not (is_pair and all(end is None or isinstance(end, Integral) for end in bounds)):
+        expected = "(start, end), each a whole number or None, or such bounds by partition"
+        raise InvalidOptionError("offsets", expected=expected, found=repr(bounds))
+    return bounds
 
 
 def _records(storage: Storage, part: Part | ViewPart) -> Iterator[pa.RecordBatch]:
