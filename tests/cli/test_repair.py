@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from spark_segments.cli import main
+from spark_segments.maintenance import verify
 from tests.maintenance.rebuild.lost import (
     TOPIC,
     all_files,
@@ -113,3 +114,19 @@ def test_a_script_says_yes_before_the_topic_gets_a_new_id(lost, capsys):
         main(["verify", lost.uri, TOPIC, "--repair"])
     assert stopped.value.code == 1 and "expected --yes" in capsys.readouterr().err
     assert all_files(lost) == before
+
+
+def test_a_lost_manifest_is_a_fault_once_a_listing_must_show_it(tmp_path):
+    log = new_log(tmp_path)
+    append(log, 0)
+    lose_manifest(log)
+    assert verify(log).findings == []  # the listing may lag behind the commit
+    files = [*Path(log.uri, "_recovery", TOPIC).iterdir()]
+    for file in files:
+        os.utime(file, (file.stat().st_mtime - 61,) * 2)
+    [finding] = verify(log).findings
+    assert (finding.topic, finding.path) == (TOPIC, f"_manifest/{TOPIC}") and "--repair" in finding.message
+    for file in files:
+        if file.suffix == ".made":  # a note alone may be that of a process that died before its commit
+            file.unlink()
+    assert verify(log).findings == []

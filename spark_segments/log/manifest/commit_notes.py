@@ -29,6 +29,7 @@ from spark_segments.storage.numbered_files import crc_line
 RECOVERY_DIRECTORY = "_recovery"
 
 _FORMAT_VERSION = 1
+_COPY_NAME = re.compile(r"\d{20}\.json")
 _NAME = re.compile(r"(\d{20})\.([0-9a-f]{32}-\d+)\.(note|made)")
 
 
@@ -150,6 +151,11 @@ def version_of(path: str) -> int | None:
     """The version of a note or a mark with this path; None for any other file."""
     match = _NAME.fullmatch(path.rpartition("/")[2])
     return None if match is None else int(match[1])
+
+
+def is_proof(path: str) -> bool:
+    """Whether a file of a topic's copies and notes shows that a commit was made: a mark, or the index of a copy."""
+    return path.endswith(".made") or _COPY_NAME.fullmatch(path.rpartition("/")[2]) is not None
 
 
 def read_note(storage: Storage, topic: str, name: NoteName) -> ReadNote | None:

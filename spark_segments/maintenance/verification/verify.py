@@ -22,6 +22,7 @@ from spark_segments.extensions import observed
 from spark_segments.format.file_names import LOG_SUFFIX
 from spark_segments.log.directory import LogDirectory
 from spark_segments.log.findings import Findings
+from spark_segments.log.manifest.commit_notes import RECOVERY_DIRECTORY, is_proof, recovery_directory
 from spark_segments.log.manifest.delta.delta_log import MANIFEST_DIRECTORY
 from spark_segments.log.manifest.rows import Segment
 from spark_segments.log.manifest.snapshot import Snapshot
@@ -45,6 +46,10 @@ if TYPE_CHECKING:
 
     from spark_segments.maintenance.verification.checksums import ChecksumList
     from spark_segments.maintenance.verification.evidence import Signing
+
+
+_LISTED_MS = 60_000
+"""A listing shows what is older."""
 
 
 @dataclass
@@ -160,7 +165,10 @@ def verify(
 
         listed = ChecksumList.read(against) if isinstance(against, Path) else against
     report = _new_report(deep or repair, dry_run)
+    kept = log.storage.directories(RECOVERY_DIRECTORY) if topics is None and log.kafka is None else ()
     names = LogDirectory.selected(log.directories(), topics)
+    for name in sorted({*kept} - {*names}):
+        _add(report, _lost_manifest(log.storage, name))
     snapshots, began_ms = [], log.storage.now_ms()
     for number, name in enumerate(names):
         try:
@@ -216,6 +224,19 @@ def _add(report: Report, findings: Findings, repaired: Collection[str] = ()) -> 
         findings_left_out=findings.left_out,
         uncorrected=findings.left_out + sum(finding.rebuilds not in repaired for finding in findings.found),
     )
+
+
+def _lost_manifest(storage: Storage, topic: str) -> Findings:
+    """A finding where commits of a topic were made whose manifest nobody can find. A commit of the last minute proves
+    nothing: it may be that of a topic which a listing does not show yet.
+    """
+    findings, before_ms = Findings(topic), storage.now_ms() - _LISTED_MS
+    if any(is_proof(file.path) and file.mtime_ms < before_ms for file in storage.list(recovery_directory(topic))):
+        findings.add(
+            "The manifest is gone, but commits of the topic were made: verify --repair of this topic rebuilds it",
+            path=f"{MANIFEST_DIRECTORY}/{topic}",
+        )
+    return findings
 
 
 def _verify(topic: VerifiedTopic, report: Report) -> None:
