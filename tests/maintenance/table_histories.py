@@ -278,9 +278,13 @@ class History:
         keys = self.choose.sample(KEYS, 2)
         if self.is_archive:
             self.update()
+            if "delete" in self.config["cleanup.policy"] and self.choose.random() < 0.5:  # all records leave
+                later_ms = self.log.storage.now_ms() + 30 * DAY_MS
+                roll(self.log, now_ms=later_ms)
+                retain(self.log, now_ms=later_ms)
             topic = {row["key"] for row in readable(self.log)}
             if left := sorted({row["key"] for row in self.kept.values()} - topic):
-                keys = self.choose.choice([keys, left[:2]])
+                keys = self.choose.choice([keys, self.choose.sample(left, min(2, len(left)))])
         before = self.log.topic("orders").snapshot.version
         erase(self.log, topics=["orders"], keys=keys)
         self.oldest = self.log.topic("orders").snapshot.version

@@ -592,6 +592,16 @@ def test_a_table_of_others_is_left_alone(orders, delta):
         table(orders, topics=["orders"], table_uri=f"{orders.uri}/table")
 
 
+def test_a_table_that_others_have_partitioned_is_an_error_that_says_by_what(orders, delta):
+    update(orders, delta)
+    there = DeltaTable(delta)
+    settings, columns = there.metadata().configuration, there.schema()
+    DeltaTable.create(
+        delta, columns, mode="overwrite", partition_by=["key"], configuration=settings, raise_if_key_not_exists=False
+    )
+    assert "The table is partitioned by key" in failure(orders, delta)
+
+
 def test_a_position_is_the_same_after_json():
     for version in (None, 7):
         positions = {0: Position(5, "id"), 12: Position(7, "id", 3)}
