@@ -218,6 +218,11 @@ def topic_with(log: LogDir, topic: str, config: Mapping[str, object], partitions
     log.create_topic(topic, partitions, {"compression.type": "uncompressed", **config})
 
 
+def later(log: LogDir, days: int = 8) -> int:
+    """The time in some days by the store's clock: after 8 days every active segment is due, by segment.ms' default."""
+    return log.storage.now_ms() + days * DAY_MS
+
+
 def assert_sound(log: LogDir) -> None:
     """All that a deep verification looks at is right."""
     report = verify(log, deep=True)

@@ -29,11 +29,11 @@ from tests.faults.scenes import (
     assert_unchanged,
     assert_usable,
     contents,
-    copied,
     filled,
     outcome,
     prepared,
 )
+from tests.log_copies import copy_of
 from tests.manifest_rows import forget_rows
 
 DISK_BYTES = 64 << 20
@@ -50,7 +50,7 @@ def full(directory: Path, _: argparse.Namespace) -> None:
     for name, operation in WRITES.items():
         errors = []
         for free_bytes in FREE_BYTES:
-            log = copied(made, directory / "log")
+            log = copy_of(made, directory / "log")
             before = contents(log)
             with filled(directory, free_bytes):
                 errors.append(outcome(operation, log))
@@ -65,7 +65,7 @@ def read_only(directory: Path, _: argparse.Namespace) -> None:
     _run("mount", "--bind", str(directory), str(directory))
     for kind, operations in (("write", WRITES), ("read", READS)):
         for name, operation in operations.items():
-            log = copied(made, directory / "log")
+            log = copy_of(made, directory / "log")
             before = contents(log)
             _run("mount", "-o", "remount,ro,bind", str(directory))
             error = outcome(operation, log)
@@ -143,7 +143,7 @@ def _prepared(directory: Path) -> LogDir:
     """The log that each trial works on a copy of, after all operations have run once."""
     made = prepared(directory / "made")
     for operation in {**WRITES, **READS}.values():
-        log = copied(made, directory / "log")
+        log = copy_of(made, directory / "log")
         assert outcome(operation, log) is None
         _run("rm", "-rf", log.uri, str(directory / "export"), str(directory / "table"))
     return made

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import resource
-import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import Any
 from spark_segments import LogDir
 from spark_segments.errors import SegmentsError
 from spark_segments.maintenance import compact, erase, retain, roll, table, vacuum, verify
-from tests.topics import DAY_MS, records
+from tests.topics import DAY_MS, later, records
 
 Contents = dict[str, dict[tuple[int, int], bytes]]
 
@@ -31,7 +30,7 @@ def prepared(directory: Path) -> LogDir:
     log.create_topic("orders", PARTITIONS, config | {"retention.ms": str(8 * DAY_MS)})
     log.create_topic("prices", 1, config | {"cleanup.policy": "compact,delete"})
     append_to_both(log, LARGE // 10)
-    roll(log, now_ms=later(log))
+    roll(log, now_ms=later(log, 10))
     log.topic("orders").delete_records({0: -1})
     retain(log)
     append_to_both(log, 10 * PARTITIONS)
@@ -45,25 +44,21 @@ def append_to_both(log: LogDir, count: int) -> dict[int, tuple[int, int]]:
     return log.topic("orders").append(records(count, time_ms=now_ms, partitions=range(PARTITIONS)))
 
 
-def later(log: LogDir) -> int:
-    return log.storage.now_ms() + 10 * DAY_MS
-
-
 WRITES: dict[str, Callable[[LogDir], Any]] = {
     "a small append": lambda log: log.topic("orders").append(records(SMALL, time_ms=log.storage.now_ms())),
     "a large append": lambda log: log.topic("prices").append(records(LARGE, time_ms=log.storage.now_ms())),
     "an append to many partitions": lambda log: log.topic("orders").append(
-        records(LARGE, time_ms=later(log), partitions=range(PARTITIONS))
+        records(LARGE, time_ms=later(log, 10), partitions=range(PARTITIONS))
     ),
     "create": lambda log: log.create_topic("new"),
     "alter": lambda log: log.topic("orders").alter({"retention.ms": "1"}, PARTITIONS + 1),
     "delete": lambda log: log.delete_topic("orders"),
     "delete records": lambda log: log.topic("orders").delete_records({1: -1}),
     "commit offsets": lambda log: log.group("billing").reset({"orders": {1: 1}}),
-    "roll": lambda log: roll(log, now_ms=later(log)),
-    "retain": lambda log: retain(log, now_ms=later(log)),
+    "roll": lambda log: roll(log, now_ms=later(log, 10)),
+    "retain": lambda log: retain(log, now_ms=later(log, 10)),
     "compact": lambda log: compact(log, force=True),
-    "vacuum": lambda log: vacuum(log, now_ms=later(log)),
+    "vacuum": lambda log: vacuum(log, now_ms=later(log, 10)),
     "erase": lambda log: erase(log, topics=["prices"], keys=[ERASED]),
     "export": lambda log: log.export_kafka(f"{log.uri}/../export", "orders"),
     "table": lambda log: table(log, topics=["orders"], table_uri=f"{log.uri}/../table", view="latest"),
@@ -119,7 +114,7 @@ def assert_usable(log: LogDir) -> None:
     }
     before = contents(log)["orders"]
     for job in (roll, compact):
-        assert not job(log, now_ms=later(log)).failed
+        assert not job(log, now_ms=later(log, 10)).failed
     assert contents(log)["orders"] == before
     assert_clean(log)
 
@@ -207,8 +202,3 @@ def filled(directory: Path, free_bytes: int = 0) -> Iterator[None]:
 def readable_by_all(directory: Path) -> None:
     for path in [directory, *directory.rglob("*")]:
         path.chmod(0o755 if path.is_dir() else 0o644)
-
-
-def copied(log: LogDir, directory: Path) -> LogDir:
-    shutil.copytree(log.uri, directory)
-    return LogDir.open(str(directory))

@@ -27,9 +27,9 @@ from tests.faults.scenes import (
     assert_unchanged,
     assert_usable,
     contents,
-    copied,
     outcome,
 )
+from tests.log_copies import copy_of
 from tests.opened import LocalFiles, opened
 
 pytestmark = [pytest.mark.cases(1), pytest.mark.xdist_group("faults")]  # one log for both modules
@@ -162,9 +162,9 @@ def test_what_a_cache_shows_costs_an_operation_and_no_record(
     made: LogDir, tmp_path: Path, name: str, fault: str
 ) -> None:
     operation = (WRITES | MORE)[name]
-    before, well = contents(made), copied(made, tmp_path / "well" / "log")
+    before, well = contents(made), copy_of(made, tmp_path / "well" / "log")
     assert outcome(operation, well) is None
-    log = copied(made, tmp_path / "cached" / "log")
+    log = copy_of(made, tmp_path / "cached" / "log")
     error = outcome(operation, opened(log, CachedFiles(fault)))
     log = opened(log)
     if error is None:

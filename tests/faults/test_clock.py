@@ -15,7 +15,7 @@ from spark_segments.maintenance import compact, restore, retain, roll, vacuum
 from tests.faults.scenes import PARTITIONS, assert_clean, contents
 from tests.opened import created
 from tests.played_files import Go, PlayedFiles
-from tests.topics import DAY_MS, records
+from tests.topics import DAY_MS, later, records
 
 JUMPS = {"forth and back": (400, -400), "back and forth": (-400, 400), "further and further": (30, 3000)}
 
@@ -94,7 +94,7 @@ def test_a_clock_that_jumps_while_a_job_writes_costs_a_run_and_no_record(orders:
         return go()
 
     clock.happenings["read"] = asleep
-    failed = roll(orders, now_ms=orders.storage.now_ms() + 10 * DAY_MS).failed
+    failed = roll(orders, now_ms=later(orders, 10)).failed
     assert {line["topic"] for line in failed} == {"orders"} and "too old to be committed" in failed[0]["error"]
     vacuum(orders)
     assert contents(orders) == expected
@@ -107,13 +107,13 @@ def test_what_retention_took_under_a_clock_that_ran_ahead_comes_back(orders: Log
     """Files of rows that left the log in the future stay until then: there is time to restore."""
     orders.topic("orders").alter({"retention.ms": str(7 * DAY_MS)})
     append_to_both(orders, 0)
-    roll(orders, now_ms=orders.storage.now_ms() + 10 * DAY_MS)
+    roll(orders, now_ms=later(orders, 10))
     before, version = contents(orders)["orders"], orders.topic("orders").snapshot.version
     clock.jump(400)
     retain(orders)
     assert contents(orders)["orders"] == {}
     clock.jump(-400)
-    vacuum(orders, now_ms=orders.storage.now_ms() + 3 * DAY_MS)
+    vacuum(orders, now_ms=later(orders, 3))
     restore(orders, topics=["orders"], version=version)
     assert contents(orders)["orders"] == before
     assert_clean(orders)

@@ -21,12 +21,12 @@ from tests.faults.scenes import (
     assert_unchanged,
     assert_usable,
     contents,
-    copied,
     file_size_limit,
     not_root,
     outcome,
     readable_by_all,
 )
+from tests.log_copies import copy_of
 from tests.opened import opened
 
 pytestmark = [pytest.mark.cases(1), pytest.mark.xdist_group("faults")]  # one log for both modules
@@ -48,7 +48,7 @@ def open_directory() -> Iterator[Path]:
 def test_a_file_that_may_not_grow_is_one_clear_error(made: LogDir, tmp_path: Path, name: str) -> None:
     before = contents(made)
     for limit in LIMITS:
-        log = copied(made, tmp_path / str(limit) / "log")
+        log = copy_of(made, tmp_path / str(limit) / "log")
         with file_size_limit(limit):
             error = outcome(WRITES[name], log)
         if error is not None:
@@ -60,7 +60,7 @@ def test_a_file_that_may_not_grow_is_one_clear_error(made: LogDir, tmp_path: Pat
 
 @pytest.mark.parametrize("name", WRITES)
 def test_a_directory_that_may_not_be_written_is_one_clear_error(made: LogDir, open_directory: Path, name: str) -> None:
-    log = copied(made, open_directory / "log")
+    log = copy_of(made, open_directory / "log")
     readable_by_all(Path(log.uri))
     before = contents(log)
     with not_root():
@@ -73,7 +73,7 @@ def test_a_directory_that_may_not_be_written_is_one_clear_error(made: LogDir, op
 
 @pytest.mark.parametrize("name", READS)
 def test_a_directory_that_may_not_be_written_is_read(made: LogDir, open_directory: Path, name: str) -> None:
-    log = copied(made, open_directory / "log")
+    log = copy_of(made, open_directory / "log")
     readable_by_all(Path(log.uri))
     with not_root():
         assert outcome(READS[name], log) is None
@@ -82,7 +82,7 @@ def test_a_directory_that_may_not_be_written_is_read(made: LogDir, open_director
 @pytest.mark.parametrize("name", sorted(READS.keys() - {"topics", "groups"}))
 def test_files_that_may_not_be_read_are_one_clear_error(made: LogDir, open_directory: Path, name: str) -> None:
     """Raised, or for each topic in the report: never as nothing to do, or as a topic that is not there."""
-    log = copied(made, open_directory / "log")
+    log = copy_of(made, open_directory / "log")
     for path in Path(log.uri).rglob("*"):
         if not path.is_dir():
             path.chmod(0)
