@@ -12,13 +12,13 @@ from tests.maintenance.mirroring.followers import (
     led,
     mirrored,
 )
-from tests.topics import DAY_MS
+from tests.topics import later
 
 
 def test_tasks_of_spark_copy_files_as_this_process_does(spark, log):
     led(log)
     appended_often(log)
-    roll(log, now_ms=log.storage.now_ms() + 8 * DAY_MS)
+    roll(log, now_ms=later(log))
     appended(log, 4, first=36)
     follower = followers_of(log)
     first = mirrored(log, follower, spark=spark)

@@ -15,14 +15,14 @@ from spark_segments.maintenance import mirror, roll, vacuum, verify
 from spark_segments.maintenance.verification import checksums
 from tests.log_copies import copy_of
 from tests.maintenance.mirroring.followers import TOPIC, appended, appended_often, led, mirrored
-from tests.topics import DAY_MS
+from tests.topics import later
 
 
 @pytest.fixture
 def leader(log) -> LogDir:
     led(log)
     appended_often(log, 6)
-    roll(log, now_ms=log.storage.now_ms() + 8 * DAY_MS)
+    roll(log, now_ms=later(log))
     appended(log, 3, first=18)
     log.create_topic("spread", 12)
     log.topic("spread").append(pa.table({"value": [b"x"] * 12, "partition": pa.array(range(12), pa.int32())}))
@@ -137,9 +137,9 @@ def test_the_checksum_of_a_file_that_is_too_short_is_an_error(follower, limits, 
 def test_a_backup_that_went_on_is_as_good_and_one_that_went_back_is_not(leader, follower, listed, tmp_path):
     before = copy_of(follower, tmp_path / "before")
     appended(leader, 3)
-    roll(leader, now_ms=leader.storage.now_ms() + 8 * DAY_MS)
+    roll(leader, now_ms=later(leader))
     mirrored(leader, follower)
-    vacuum(follower, now_ms=follower.storage.now_ms() + 8 * DAY_MS)
+    vacuum(follower, now_ms=later(follower))
     assert messages(follower, listed) == []
     mirrored(leader, follower, checksums=tmp_path / "later")
     assert set(messages(before, tmp_path / "later", [TOPIC])) == {

@@ -17,7 +17,7 @@ from spark_segments import LogDir
 from spark_segments.maintenance import compact, roll
 from tests import golden_files
 from tests.maintenance.mirroring.followers import assert_in_step, followers_of, mirrored, source_version
-from tests.topics import DAY_MS, contents, topic_with
+from tests.topics import DAY_MS, contents, later, topic_with
 
 CLEANED_MS = 1_700_000_080_851  # when Kafka's cleaner ran first over the golden directory
 RETENTION_MS = 600_000
@@ -65,7 +65,7 @@ def cleaned_until_all_markers_are_gone(leader: LogDir, topic: str) -> None:
     for days in (0, 1, 2, 40, 41, 42):
         now_ms = CLEANED_MS + days * DAY_MS
         leader.topic(topic).append(pa.table({"key": [b"last"], "value": [b"%d" % days]}))
-        roll(leader, topics=[topic], now_ms=leader.storage.now_ms() + 8 * DAY_MS)
+        roll(leader, topics=[topic], now_ms=later(leader))
         leader.topic(topic).append(pa.table({"key": [b"active"], "value": [b"%d" % days]}))
         assert not compact(leader, topics=[topic], now_ms=now_ms, force=True).failed
 

@@ -25,14 +25,14 @@ from tests.maintenance.mirroring.followers import (
 from tests.manifest_rows import live_rows
 from tests.opened import opened
 from tests.played_files import PlayedFiles
-from tests.topics import DAY_MS
+from tests.topics import DAY_MS, later
 
 
 @pytest.fixture
 def leader(log) -> LogDir:
     led(log)
     appended_often(log)
-    roll(log, now_ms=log.storage.now_ms() + 8 * DAY_MS)
+    roll(log, now_ms=later(log))
     return log
 
 
@@ -158,8 +158,8 @@ def test_files_that_go_at_the_leader_while_they_are_copied_make_it_jump(leader, 
     def vacuumed(_, go):
         if waiting:
             waiting.pop()
-            roll(leader, now_ms=leader.storage.now_ms() + 8 * DAY_MS)
-            vacuum(leader, now_ms=leader.storage.now_ms() + 8 * DAY_MS)
+            roll(leader, now_ms=later(leader))
+            vacuum(leader, now_ms=later(leader))
         return go()
 
     report = mirrored(leader, opened(follower, PlayedFiles(stream=vacuumed)))
@@ -169,9 +169,9 @@ def test_files_that_go_at_the_leader_while_they_are_copied_make_it_jump(leader, 
 
 def test_a_vacuum_of_the_follower_between_plan_and_commit_is_no_harm(leader, follower):
     mirrored(leader, follower)
-    roll(leader, now_ms=leader.storage.now_ms() + 8 * DAY_MS)
+    roll(leader, now_ms=later(leader))
     appended(leader, 5)
-    later_ms = follower.storage.now_ms() + 8 * DAY_MS
+    later_ms = later(follower)
     play = Play().before_commits(*[lambda: vacuum(follower, now_ms=later_ms)] * 4)
     mirrored(leader, opened(follower, open_delta_log=play))
     assert play.calls["commit_on"]

@@ -18,7 +18,7 @@ from tests.clock import store_clock
 from tests.maintenance.mirroring.followers import TOPIC, appended, assert_in_step, followers_of, led, mirrored
 from tests.maintenance.promotion.copies import promote_topic
 from tests.opened import LocalFiles, opened
-from tests.topics import DAY_MS
+from tests.topics import DAY_MS, later
 
 SECRET = b"a secret of ada"
 
@@ -57,7 +57,7 @@ def jumps(request, limits) -> bool:
 
 @pytest.mark.cases(1)
 def test_what_the_leader_deleted_at_once_is_deleted_at_the_follower_by_the_mirror(leader, follower, jumps):
-    roll(leader, now_ms=leader.storage.now_ms() + 30 * DAY_MS)  # the chunks are removed files from now on
+    roll(leader, now_ms=later(leader, 30))  # the chunks are removed files from now on
     mirrored(leader, follower)
     assert len(files_with(follower, SECRET)) == 2
     appended(leader, 2, first=10)
@@ -83,7 +83,7 @@ def test_a_late_follower_deletes_erased_bytes_when_the_leader_does(leader, follo
 
 def test_a_follower_that_comes_after_the_leaders_vacuum_needs_one_vacuum_and_no_time(leader, follower, jumps):
     erase(leader, topics=[TOPIC], keys=[b"ada"])
-    later_ms = leader.storage.now_ms() + DAY_MS + 60_000
+    later_ms = later(leader, 1) + 60_000
     vacuum(leader, now_ms=later_ms)
     assert files_with(leader, SECRET) == []
     with store_clock(later_ms):
@@ -133,8 +133,8 @@ def test_a_promoted_follower_refuses_to_restore_what_its_leader_erased(leader, f
 def test_commits_without_an_erasure_leave_readers_of_the_follower_their_time(leader, follower):
     erase(leader, topics=[TOPIC], keys=[b"ada"])
     mirrored(leader, follower)
-    roll(leader, now_ms=leader.storage.now_ms() + 30 * DAY_MS)
-    vacuum(leader, now_ms=leader.storage.now_ms() + 2 * DAY_MS)
+    roll(leader, now_ms=later(leader, 30))
+    vacuum(leader, now_ms=later(leader, 2))
     mirrored(leader, follower)
     vacuum(follower)
     assert len(files_with(leader, b"bobs own")) == 1

@@ -37,7 +37,7 @@ from tests.manifest_rows import Segment, live_rows
 from tests.opened import opened
 from tests.played_files import PlayedFiles
 from tests.small_limits import small_limits
-from tests.topics import DAY_MS
+from tests.topics import DAY_MS, later
 
 VACUUM = sys.modules["spark_segments.maintenance.removal.vacuum"]
 
@@ -45,10 +45,6 @@ VACUUM = sys.modules["spark_segments.maintenance.removal.vacuum"]
 @pytest.fixture
 def leader(log) -> LogDir:
     return led(log)
-
-
-def later(log: LogDir, days: int = 8) -> int:
-    return log.storage.now_ms() + days * DAY_MS
 
 
 def test_a_new_follower_is_the_leader_as_it_is(leader, follower):

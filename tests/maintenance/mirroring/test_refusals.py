@@ -25,7 +25,7 @@ from tests.maintenance.mirroring.followers import (
 )
 from tests.opened import opened
 from tests.small_limits import small_limits
-from tests.topics import DAY_MS
+from tests.topics import DAY_MS, later
 
 
 @pytest.fixture
@@ -73,7 +73,7 @@ def test_a_follower_refuses_changes_before_anything_is_written(leader, follower,
 @pytest.mark.parametrize("job", [roll, retain, compact])
 def test_a_follower_refuses_jobs_before_anything_is_written(leader, follower, job):
     before = files(follower)
-    report = job(follower, now_ms=follower.storage.now_ms() + 8 * DAY_MS)
+    report = job(follower, now_ms=later(follower))
     (line,) = report.failed
     assert line["topic"] == TOPIC and "it is no leader" in line["error"] and leader.uri in line["error"]
     assert files(follower) == before
@@ -91,7 +91,7 @@ def test_a_follower_refuses_an_import(tmp_path):
 
 
 def test_vacuum_runs_on_a_follower(follower):
-    assert not vacuum(follower, now_ms=follower.storage.now_ms() + 8 * DAY_MS).failed
+    assert not vacuum(follower, now_ms=later(follower)).failed
 
 
 def failure(source: LogDir, target: LogDir) -> str:
@@ -131,9 +131,9 @@ def test_a_leader_that_went_back_is_refused_though_it_has_forgotten_which_commit
     backup = copy_of(backup, Path(leader.uri))
     for number in range(25):
         appended(backup, 2, first=100 + 2 * number)
-    roll(backup, now_ms=backup.storage.now_ms() + 8 * DAY_MS)
+    roll(backup, now_ms=later(backup))
     with small_limits(COMMIT_LOG_MS=-DAY_MS):
-        assert not vacuum(backup, now_ms=backup.storage.now_ms() + 8 * DAY_MS).failed
+        assert not vacuum(backup, now_ms=later(backup)).failed
     assert "from offset 90 of orders-0 on" in failure(backup, follower)
     assert follower.topic(TOPIC).offsets()[0] == (0, 95)
 
