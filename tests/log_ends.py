@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from spark_segments import LogDir
 from spark_segments.maintenance import erase, retain, roll
 from tests.kafka_protocol.serving import with_a_hole
-from tests.topics import DAY_MS, append
+from tests.topics import append, later
 
 TOPIC = "gone"
 LOG_END = 200
@@ -31,7 +31,7 @@ def _expired(location: str) -> LogDir:
     log = _filled(location)
     log.topic(TOPIC).alter({"retention.ms": "1", "segment.ms": "1"})
     for job in (roll, retain):
-        job(log, now_ms=log.storage.now_ms() + DAY_MS)
+        job(log, now_ms=later(log, 1))
     log.topic(TOPIC).alter({"retention.ms": "-1"})
     return log
 

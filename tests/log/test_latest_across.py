@@ -18,7 +18,7 @@ from spark_segments.maintenance import compact, erase, mirror, restore, roll
 from spark_segments.polars import scan_topic
 from tests.examples import examples
 from tests.maintenance.rebuild.lost import again, rebuild_manifest
-from tests.topics import DAY_MS, append, column
+from tests.topics import DAY_MS, append, column, later
 
 COLUMNS = ["partition", "offset", "key", "value"]
 FOREVER_MS = str(10**12)
@@ -104,7 +104,7 @@ def test_a_key_that_was_erased_leaves_with_its_tombstones(log):
     append(log, *[(key, b"old") for key in KEYS])
     log.topic("orders").alter(partitions=5)
     append(log, *[(key, b"new") for key in KEYS])
-    roll(log, now_ms=log.storage.now_ms() + 30 * DAY_MS)
+    roll(log, now_ms=later(log, 30))
     erase(log, topics=["orders"], keys=KEYS[:4])
     for days in (30, 60, 90):
         fill(log)
@@ -141,7 +141,7 @@ def test_the_view_is_the_dict_of_all_commits(tmp_path_factory, steps, delete_ret
             partitions += step
             log.topic("orders").alter(partitions=partitions)
         elif step == "roll":
-            roll(log, now_ms=log.storage.now_ms() + 30 * DAY_MS)
+            roll(log, now_ms=later(log, 30))
         elif step == "delete":
             append(log, *[(key, None) for key in KEYS])
             newest |= dict.fromkeys(KEYS)

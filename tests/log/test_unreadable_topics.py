@@ -24,7 +24,7 @@ from spark_segments.maintenance import compact, retain, roll, vacuum, verify
 from tests.log.played_log import Play
 from tests.manifest_rows import Change, forget_rows, live_rows, of_format, of_version_1
 from tests.opened import opened
-from tests.topics import DAY_MS, records, values
+from tests.topics import DAY_MS, later, records, values
 
 
 def directory(log: LogDir, topic: str = "bad") -> Path:
@@ -164,7 +164,7 @@ def test_a_manifest_that_is_repaired_brings_the_topic_back(log):
     assert log.topics() == []
     commit.write_bytes(content)
     assert log.topics() == ["bad"]
-    vacuum(log, now_ms=log.storage.now_ms() + 2 * DAY_MS)
+    vacuum(log, now_ms=later(log, 2))
     assert values(log, "bad") == records(3)["value"].to_pylist()
 
 
@@ -181,7 +181,7 @@ def test_damage_after_a_repair_is_no_deletion(log):
     commit.write_text("not JSON")
     before = files(log)
     assert log.topics() == ["bad"]
-    assert [line["topic"] for line in vacuum(log, now_ms=log.storage.now_ms() + 2 * DAY_MS).failed] == ["bad"]
+    assert [line["topic"] for line in vacuum(log, now_ms=later(log, 2)).failed] == ["bad"]
     assert files(log) == before
 
 
@@ -196,7 +196,7 @@ def test_a_topic_whose_segment_rows_are_damaged_is_deleted_by_force(log):
     assert log.topics() == ["bad"]
     log.delete_topic("bad", force=True)
     assert log.topics() == []
-    assert vacuum(log, now_ms=log.storage.now_ms() + 2 * DAY_MS).failed == []
+    assert vacuum(log, now_ms=later(log, 2)).failed == []
     assert not [path for path in files(log) if path.startswith(("bad-", "_manifest/bad/"))]
 
 

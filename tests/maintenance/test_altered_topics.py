@@ -14,7 +14,7 @@ from spark_segments.maintenance import Report, compact, roll, verify
 from spark_segments.maintenance.compaction import partition_cleaner
 from tests.log.played_log import Play
 from tests.opened import opened
-from tests.topics import DAY_MS, GOLDEN_MS, append_one_by_one, live, offsets, records, topic_with
+from tests.topics import DAY_MS, GOLDEN_MS, append_one_by_one, later, live, offsets, records, topic_with
 
 ROLL = sys.modules["spark_segments.maintenance.rolling.roll"]
 ONE_THREAD = {"log.cleaner.threads": "1"}
@@ -34,7 +34,7 @@ def orders(log) -> LogDir:
     topic_with(log, "orders", CONFIG, partitions=2)
     for number in range(2):
         append_one_by_one(log, "orders", records(40), partition=number)
-    roll(log, now_ms=log.storage.now_ms() + 8 * DAY_MS)
+    roll(log, now_ms=later(log))
     return log
 
 

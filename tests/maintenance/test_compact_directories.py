@@ -16,7 +16,7 @@ from tests.log.golden_reads import records_of
 from tests.log.overlapping import TOPIC, Batch, SegmentOf, write_partition
 from tests.log.test_overlaps import each, record
 from tests.segment_bytes import batches_of
-from tests.topics import DAY_MS, GOLDEN_MS, contents, live, topic_with
+from tests.topics import GOLDEN_MS, contents, later, live, topic_with
 
 CONFIG = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0"}
 
@@ -90,7 +90,7 @@ def test_cleaned_files_are_as_large_as_what_is_in_them_where_the_source_was_allo
         file.write(bytes(1 << 20))
     imported(log, tmp_path / "kafka")
     log.topic(TOPIC).append(pa.table({"key": ["a"], "value": ["x"]}))
-    roll(log, now_ms=log.storage.now_ms() + 30 * DAY_MS)
+    roll(log, now_ms=later(log, 30))
     log.topic(TOPIC).append(pa.table({"key": ["z"], "value": ["x"]}))
     compact(log)
     rows = live(log, TOPIC)
@@ -105,7 +105,7 @@ def test_a_record_larger_than_a_window_and_than_todays_limit_is_cleaned(log):
     large = b"x" * (2 * reader.FIRST_WINDOW_BYTES)
     values = [b"1", large, large[:-1], b"2"]
     log.topic("t").append(pa.table({"key": [b"a", b"b", b"a", b"c"], "value": values}))
-    roll(log, now_ms=log.storage.now_ms() + 30 * DAY_MS)
+    roll(log, now_ms=later(log, 30))
     log.topic("t").append(pa.table({"key": [b"d"], "value": [b"3"]}))
     log.topic("t").alter({"max.message.bytes": "1000"})
     compact(log)
@@ -125,7 +125,7 @@ def test_a_damaged_header_or_a_length_beyond_the_file_replaces_nothing(log, dama
     topic_with(log, "t", CONFIG)
     log.topic("t").append(pa.table({"key": [b"a", b"b"], "value": [b"x" * 100_000, b"y"]}))
     log.topic("t").append(pa.table({"key": [b"a"], "value": [b"z"]}))
-    roll(log, now_ms=log.storage.now_ms() + 30 * DAY_MS)
+    roll(log, now_ms=later(log, 30))
     log.topic("t").append(pa.table({"key": [b"d"], "value": [b"3"]}))
     sealed = live(log, "t")[0]
     path = Path(log.storage.location(sealed.path))
@@ -148,7 +148,7 @@ def test_reads_that_hold_only_what_goes_are_passed(log, limits):
     for number in range(30):
         log.topic("t").append(pa.table({"key": [b"a"], "value": [b"%d" % number * 20]}))
     log.topic("t").append(pa.table({"key": [b"b"], "value": [b"last"]}))
-    roll(log, now_ms=log.storage.now_ms() + 30 * DAY_MS)
+    roll(log, now_ms=later(log, 30))
     log.topic("t").append(pa.table({"key": [b"c"], "value": [b"active"]}))
     compact(log)
     assert [one["offset"] for one in contents(log, "t")] == [29, 30, 31]

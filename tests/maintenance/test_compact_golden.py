@@ -11,7 +11,7 @@ from spark_segments import LogDir
 from spark_segments.log.segment.file import SegmentFile
 from spark_segments.maintenance import compact, roll
 from tests import golden_files
-from tests.topics import DAY_MS, append_batches, golden_batches
+from tests.topics import append_batches, golden_batches, later
 
 CONFIG = {"cleanup.policy": "compact", "delete.retention.ms": "600000", "min.cleanable.dirty.ratio": "0.01"}
 
@@ -127,7 +127,7 @@ def append_what_follows(log: LogDir, topic: str, directory: str) -> None:
         base_offset = int.from_bytes(data[:8], "big")
         if base_offset >= log.topic(topic).offsets()[0][1]:
             if base_offset in bases:
-                roll(log, now_ms=log.storage.now_ms() + 30 * DAY_MS)
+                roll(log, now_ms=later(log, 30))
             append_batches(log, topic, [data])
 
 

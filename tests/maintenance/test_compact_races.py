@@ -14,13 +14,13 @@ from tests.log.played_log import Play
 from tests.manifest_rows import Change
 from tests.opened import opened
 from tests.played_files import PlayedFiles
-from tests.topics import DAY_MS, GOLDEN_MS, append, contents, live, topic_with
+from tests.topics import DAY_MS, GOLDEN_MS, append, contents, later, live, topic_with
 
 CONFIG = {"cleanup.policy": "compact,delete", "retention.ms": -1, "min.cleanable.dirty.ratio": 0}
 
 
 def seal(log: LogDir) -> None:
-    roll(log, now_ms=log.storage.now_ms() + 8 * DAY_MS)
+    roll(log, now_ms=later(log))
 
 
 def left(log: LogDir) -> list[str]:

@@ -14,7 +14,7 @@ import pytest
 from spark_segments import LogDir
 from spark_segments.errors import LogDirError
 from spark_segments.maintenance import compact, erase, roll, vacuum, verify
-from tests.topics import DAY_MS, records
+from tests.topics import DAY_MS, later, records
 
 CONFIG = {"segment.bytes": "2000", "file.delete.delay.ms": "0"}
 
@@ -154,7 +154,7 @@ def test_a_table_without_statistics_works_in_every_job(log, is_followed):
     opened = without_statistics(log)
     log = log if is_followed else opened
     assert log.topic("orders").append([{"key": "last", "value": b"last", "partition": 0}], txn=("app", 1))
-    now_ms = log.storage.now_ms() + DAY_MS
+    now_ms = later(log, 1)
     for work in (
         lambda: roll(log, now_ms=now_ms),
         lambda: compact(log, now_ms=now_ms),

@@ -19,7 +19,7 @@ from tests.maintenance.long_runs.journal import Commit, commits_of, read_notes, 
 from tests.maintenance.long_runs.model import KafkaStep, TopicModel
 from tests.maintenance.long_runs.scenario import IMPORTED, TOPICS, WRITERS, Record, kafka_record, kafka_steps
 from tests.manifest_rows import every_row
-from tests.topics import DAY_MS
+from tests.topics import DAY_MS, later
 
 CLOCKS_MS = 2000
 """How far the time of a commit may be from the moment when others see it."""
@@ -40,7 +40,7 @@ def judge(log: LogDir, run: Run) -> dict[str, Any]:
     settle(log, models)
     for path in orphans:
         os.utime(Path(log.uri) / path, (0, 0))
-    failed = vacuum(log, now_ms=log.storage.now_ms() + 30 * DAY_MS).failed
+    failed = vacuum(log, now_ms=later(log, 30)).failed
     assert not failed, failed
     assert not left_behind(log)
     for topic, model in models.items():
