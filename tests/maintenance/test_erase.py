@@ -23,7 +23,7 @@ from tests.log.played_log import Play
 from tests.manifest_rows import Change, live_rows
 from tests.opened import opened
 from tests.small_limits import small_limits
-from tests.topics import DAY_MS, append, contents, live
+from tests.topics import DAY_MS, append, contents, later, live
 
 NOW_MS = 1_700_000_000_000
 LATER_MS = 2_000_000_000_000  # long after any test runs: what is active is idle then
@@ -205,7 +205,7 @@ def test_no_byte_of_the_value_is_left_after_erase_and_vacuum(log: LogDir, policy
 
     if not history:
         assert files_with(log, b"secret") != [], "readers of earlier versions have their files"
-        vacuum(log, now_ms=log.storage.now_ms() + 2 * DAY_MS)
+        vacuum(log, now_ms=later(log, 2))
     assert files_with(log, b"secret") == []
     assert [one for one in contents(log, "t") if one["key"] != b"ada"] == others
     left = [one["value"] for one in contents(log, "t") if one["key"] == b"ada"]

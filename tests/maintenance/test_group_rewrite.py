@@ -15,10 +15,10 @@ from tests.maintenance.rows import row, run
 from tests.manifest_rows import Change
 from tests.segment_bytes import batches_of
 from tests.topics import (
-    DAY_MS,
     GOLDEN_MS,
     append_batches,
     contents,
+    later,
     live,
     records,
     topic_with,
@@ -28,7 +28,7 @@ CONFIG = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": 0}
 
 
 def seal(log: LogDir) -> None:
-    roll(log, now_ms=log.storage.now_ms() + 8 * DAY_MS)
+    roll(log, now_ms=later(log))
 
 
 def with_own_keys(name: str) -> pa.Table:

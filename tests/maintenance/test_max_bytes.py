@@ -27,7 +27,7 @@ from tests.log_copies import copy_of
 from tests.maintenance.rows import chunk, row, run, table
 from tests.manifest_rows import Segment
 from tests.opened import opened
-from tests.topics import DAY_MS, append_one_by_one, contents, live, records, topic_with
+from tests.topics import DAY_MS, append_one_by_one, contents, later, live, records, topic_with
 
 RETAIN = sys.modules["spark_segments.maintenance.retention.retain"]
 NOW_MS = 1000
@@ -214,7 +214,7 @@ def test_the_size_is_that_of_the_live_files_and_what_is_removed_waits_for_vacuum
     )
     assert (report["details"]["max_bytes"], report["details"]["over_bytes"]) == (limit, 0)
     assert report["records_in"] == report["records_out"] + report["dropped"]["max-bytes"]
-    vacuum(full, now_ms=full.storage.now_ms() + 2 * DAY_MS)
+    vacuum(full, now_ms=later(full, 2))
     assert sizes(full) == (after_bytes, after_bytes)
     assert retain(full, now_ms=LATER_MS, max_bytes=limit).to_dict()["details"]["waiting_bytes"] == 0
 

@@ -27,6 +27,7 @@ from tests.topics import (
     SegmentWriter,
     append_in_batches,
     append_one_by_one,
+    later,
     live,
     records,
     topic_with,
@@ -213,7 +214,7 @@ def test_headers_are_read_only_where_a_segment_may_end(log):
     rules = rules_of(log)
     pieces = plan_segments(NoReads(), chunks, rules, now_ms=0)
     assert [(piece.sealed, len(piece.chunks)) for piece in pieces] == [(False, 20)]
-    pieces = plan_segments(NoReads(), chunks, rules, now_ms=log.storage.now_ms() + 8 * DAY_MS)
+    pieces = plan_segments(NoReads(), chunks, rules, now_ms=later(log))
     assert [(piece.sealed, len(piece.chunks)) for piece in pieces] == [(True, 20)]
 
 

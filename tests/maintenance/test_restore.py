@@ -25,7 +25,7 @@ from tests.log.played_log import Play
 from tests.manifest_rows import Change, forget_rows
 from tests.opened import opened
 from tests.played_files import PlayedFiles
-from tests.topics import DAY_MS, GOLDEN_MS, append_one_by_one, assert_sound, contents, live, records, topic_with
+from tests.topics import GOLDEN_MS, append_one_by_one, assert_sound, contents, later, live, records, topic_with
 
 RESTORE = sys.modules["spark_segments.maintenance.removal.restore"]
 VACUUM = sys.modules["spark_segments.maintenance.removal.vacuum"]
@@ -98,7 +98,7 @@ def test_later_records_go_and_their_offsets_are_not_given_out_again(orders):
     assert orders.topic("orders").append(records(1, first=99)) == {0: (60, 60)}
     assert [one["offset"] for one in contents(orders, "orders")] == [*range(40), 60]
     assert_sound(orders)
-    roll(orders, now_ms=orders.storage.now_ms() + 8 * DAY_MS)
+    roll(orders, now_ms=later(orders))
     assert [one["offset"] for one in contents(orders, "orders")] == [*range(40), 60]
     assert_sound(orders)
 
@@ -115,7 +115,7 @@ def test_the_empty_batch_in_their_place_can_be_compacted_and_exported(orders, tm
     assert_sound(orders)  # no offset is missing
     orders.topic("orders").alter({"cleanup.policy": "compact"})
     before = {one["key"]: one["value"] for one in contents(orders, "orders")}
-    roll(orders, now_ms=orders.storage.now_ms() + 8 * DAY_MS)
+    roll(orders, now_ms=later(orders))
     compact(orders, now_ms=GOLDEN_MS, force=True)
     assert {one["key"]: one["value"] for one in contents(orders, "orders")} == before
     assert orders.topic("orders").offsets() == {0: (0, 100)}
@@ -124,7 +124,7 @@ def test_the_empty_batch_in_their_place_can_be_compacted_and_exported(orders, tm
 
 def test_a_compacted_topic_is_cleaned_again(orders):
     orders.topic("orders").alter({"cleanup.policy": "compact"})
-    roll(orders, now_ms=orders.storage.now_ms() + 8 * DAY_MS)
+    roll(orders, now_ms=later(orders))
     before, wanted = contents(orders, "orders"), version(orders)
     compact(orders, now_ms=GOLDEN_MS)
     cleaned = contents(orders, "orders")

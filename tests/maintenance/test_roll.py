@@ -25,6 +25,7 @@ from tests.topics import (
     append_one_by_one,
     assert_sound,
     contents,
+    later,
     live,
     records,
     topic_with,
@@ -60,7 +61,7 @@ def test_what_is_sealed_and_merged_in_one_run_is_whole(log):
     assert report.records_in == report.records_out == sum(line["records_out"] for line in report.partitions) == 260
     assert states(log) == sorted(states(log), reverse=True)
     assert_sound(log)
-    roll(log, now_ms=log.storage.now_ms() + 8 * DAY_MS)
+    roll(log, now_ms=later(log))
     assert set(states(log)) == {"sealed"}
     assert contents(log, "orders") == before
     assert_sound(log)
@@ -73,7 +74,7 @@ def test_tombstones_are_counted_also_where_a_chunk_is_cut(log):
     values = pa.array([None if null else b"v" * 50 for null in nulls], pa.binary())
     append_in_batches(log, "orders", table.set_column(1, "value", values), 300)
     log.topic("orders").alter({"segment.bytes": "1000"})
-    roll(log, now_ms=log.storage.now_ms() + 8 * DAY_MS)
+    roll(log, now_ms=later(log))
     rows = live(log, "orders")
     assert len(rows) > 4
     assert [row.tombstones for row in rows] == [sum(nulls[row.base_offset : row.next_offset]) for row in rows]
@@ -159,7 +160,7 @@ def test_chunks_that_a_restore_brings_back_meanwhile_do_not_come_below_a_sealed_
     before, wanted = contents(log, "orders"), log.topic("orders").snapshot.version
     roll(log, now_ms=GOLDEN_MS)
     assert states(log) == ["sealed", "chunk"]
-    later_ms = log.storage.now_ms() + 8 * DAY_MS
+    later_ms = later(log)
     (line,) = roll_meanwhile(log, lambda: restore(log, topics=["orders"], version=wanted), later_ms)
     assert line["action"] == "lost to another job"
     assert states(log) == ["chunk", "chunk"]

@@ -14,13 +14,13 @@ from tests.golden_files import expected_records, golden_dir, log_files
 from tests.log.golden_reads import as_records, records_of
 from tests.segment_bytes import batches_of, parse_offset_index, parse_txn_index
 from tests.topics import (
-    DAY_MS,
     GOLDEN_MS,
     append_batches,
     batch_headers,
     contents,
     file_bytes,
     golden_batches,
+    later,
     live,
     topic_with,
 )
@@ -70,7 +70,7 @@ def test_segments_are_kafkas_and_no_byte_of_a_batch_changes(log, name):
     assert sealed == len(kafka) - 1 and states[sealed:] == ["chunk"] * (len(states) - sealed)
     assert [segment.base_offset + first_base for segment in live(log, topic)[: sealed + 1]] == sorted(kafka)
     # What is left of the active segment is sealed by the clock, and is then Kafka's last segment.
-    roll(log, now_ms=log.storage.now_ms() + 8 * DAY_MS)
+    roll(log, now_ms=later(log))
     assert [segment.state for segment in live(log, topic)] == ["sealed"] * len(kafka)
     for segment in live(log, topic):
         log_bytes, index, time_index = file_bytes(log, segment)
@@ -110,7 +110,7 @@ def test_the_canarys_known_segments_and_index_entries(log):
 def test_rolled_records_are_what_they_were(log, name):
     topic = golden_topic(log, name)
     before, headers = contents(log, topic), batch_headers(log, live(log, topic))
-    roll(log, now_ms=log.storage.now_ms() + 8 * DAY_MS)
+    roll(log, now_ms=later(log))
     segments = live(log, topic)
     assert all(segment.file_base_offset == segment.base_offset for segment in segments)
     assert contents(log, topic) == before
@@ -123,7 +123,7 @@ def test_rolled_records_are_what_they_were(log, name):
 @pytest.mark.parametrize("name", ["mixed-0", "snappy-0", "lz4-0", "gzip-0"])
 def test_another_decoder_reads_rolled_files_alike(log, name):
     topic = golden_topic(log, name)
-    roll(log, now_ms=log.storage.now_ms() + 8 * DAY_MS)
+    roll(log, now_ms=later(log))
     found = [record for segment in live(log, topic) for record in aiokafka_records(file_bytes(log, segment)[0])]
     kafka = [record for path in log_files(name) for record in aiokafka_records(path.read_bytes())]
     assert found == kafka and len(found) == len(expected_records(name))

@@ -36,6 +36,7 @@ from tests.topics import (
     contents,
     file_bytes,
     golden_batches,
+    later,
     live,
     records,
     topic_with,
@@ -90,7 +91,7 @@ def test_runs_of_kafkas_batches_roll_to_kafkas_files_byte_for_byte(log, name):
                 writer.append(buffer, batches_of(buffer))
             chunks = writer.close()
         commit_append(log.topic("orders").manifest, chunks)
-    roll(log, now_ms=log.storage.now_ms() + 30 * DAY_MS)
+    roll(log, now_ms=later(log, 30))
     (alone,) = [file_bytes(log, segment) for segment in live(log, "alone")]
     for number in range(2):
         (segment,) = live(log, "orders", number)
@@ -247,9 +248,9 @@ def test_keys_are_compacted_after_their_runs_were_rolled(log):
     for turn in range(3):
         append_to_each(log, first=7 * 12 * turn, count=7)
     before = contents(log, "orders")
-    roll(log, now_ms=log.storage.now_ms() + 30 * DAY_MS)
+    roll(log, now_ms=later(log, 30))
     append_to_each(log, count=1)
-    compact(log, now_ms=log.storage.now_ms() + 30 * DAY_MS)
+    compact(log, now_ms=later(log, 30))
     newest = {(row["partition"], row["key"]): row["offset"] for row in before}
     kept = {(row["partition"], row["key"]): row["offset"] for row in contents(log, "orders", offsets=(None, 21))}
     assert kept == newest
@@ -308,11 +309,11 @@ def test_records_of_one_run_are_deleted_and_no_others(orders):
     orders.topic("orders").delete_records({3: 4, 5: -1})
     assert [len(contents(orders, "orders", partition=number)) for number in (2, 3, 4, 5)] == [10, 6, 10, 0]
     assert_sound(orders)
-    roll(orders, now_ms=orders.storage.now_ms() + 30 * DAY_MS)
+    roll(orders, now_ms=later(orders, 30))
     retain(orders, now_ms=GOLDEN_MS)
     assert [len(contents(orders, "orders", partition=number)) for number in (2, 3, 4, 5)] == [10, 6, 10, 0]
     assert_sound(orders)
-    vacuum(orders, now_ms=orders.storage.now_ms() + 2 * DAY_MS)
+    vacuum(orders, now_ms=later(orders, 2))
     assert path not in objects(orders)
 
 
@@ -326,7 +327,7 @@ def test_a_topic_made_again_has_objects_of_its_own(orders):
     before = contents(orders, "orders")
     vacuum(orders)
     assert objects(orders) == {old, new}
-    vacuum(orders, now_ms=orders.storage.now_ms() + 2 * DAY_MS)
+    vacuum(orders, now_ms=later(orders, 2))
     assert objects(orders) == {new} and contents(orders, "orders") == before
     assert_sound(orders)
 
@@ -342,7 +343,7 @@ def test_a_replayed_commit_whose_run_was_vacuumed_adds_nothing(orders):
     commit_chunks(orders, "orders", written)
     append_one_by_one(orders, "orders", records(MERGE_CHUNKS), partition=0)
     roll(orders, now_ms=GOLDEN_MS)
-    vacuum(orders, now_ms=orders.storage.now_ms() + DAY_MS)
+    vacuum(orders, now_ms=later(orders, 1))
     before = contents(orders, "orders")
     with pytest.raises(SegmentsError, match="once only"):
         commit_chunks(orders, "orders", written)

@@ -27,6 +27,7 @@ from tests.topics import (
     Appender,
     append_one_by_one,
     contents,
+    later,
     live,
     records,
     topic_with,
@@ -285,7 +286,7 @@ def test_old_manifest_files_go(log):
     for n in range(30):
         log.topic("orders").alter({"retention.ms": str(n + 1)})
     manifest = [file.path for file in log.storage.list("_manifest/orders", recursive=True)]
-    later_ms = log.storage.now_ms() + DAY_MS
+    later_ms = later(log, 1)
     for path in manifest:
         make_old(log, path, 3 * DAY_MS)
     report = vacuum(log, now_ms=later_ms).to_dict()
@@ -350,7 +351,7 @@ def test_a_delay_that_is_raised_while_files_are_deleted_keeps_the_versions_of_th
     rolled_topic(log)
     for n in range(5):
         log.topic("orders").alter({"retention.ms": str(n + 1)})
-    now_ms = log.storage.now_ms() + DAY_MS
+    now_ms = later(log, 1)
 
     def altered(done: int, total: int) -> None:
         log.topic("orders").alter({"file.delete.delay.ms": str(2 * DAY_MS)})
@@ -377,7 +378,7 @@ def test_another_vacuum_at_any_moment_leaves_nothing_undone(log, tmp_path):
             log.topic(topic).alter({"retention.ms": str(n + 1)})
     for file in log.storage.list("_manifest", recursive=True):
         make_old(log, file.path, 3 * DAY_MS)
-    before, now_ms = contents(log, "orders"), log.storage.now_ms() + DAY_MS
+    before, now_ms = contents(log, "orders"), later(log, 1)
     requests, moment = 0, 0
 
     def overlapped(_: object, go):
