@@ -94,5 +94,5 @@ def _figures(before: Snapshot | None, after: Snapshot | None, *, is_first: bool)
 
 def _totals(rows: pa.Table, others: pa.Table) -> tuple[int, int]:
     """(records, bytes) of the rows whose files are not among `others`."""
-    new = rows.filter(pc.invert(pc.is_in(Segment.keys(rows), Segment.keys(others))))
+    new = Segment.without(rows, others)
     return pc.sum(new.column("records")).as_py() or 0, pc.sum(new.column("log_bytes")).as_py() or 0

@@ -110,9 +110,8 @@ class FollowerVersion:
         a path.
         """
         live, rows = _live_rows(leader.snapshot, partitions), _all_rows(self, partitions)
-        usable = _usable(rows)
-        usable = _as_at_leader(usable, live)
-        missing = live.filter(pc.invert(pc.is_in(Segment.keys(live), Segment.keys(usable).combine_chunks())))
+        usable = _as_at_leader(_usable(rows), live)
+        missing = Segment.without(live, usable)
         paths = missing.column("path")
         deleting = in_states(rows, Segment.DELETING).column("path")
         used = pc.is_in(paths, origins(deleting, live.column("path")).combine_chunks())
@@ -294,8 +293,7 @@ def partitions_that_differ(before: pa.Table, after: pa.Table) -> set[int]:
     index = pc.index_in(Segment.keys(after), Segment.keys(before).combine_chunks()).combine_chunks()
     known = after.filter(pc.is_valid(index))
     changed = known.filter(pc.invert(_alike(known, before.take(index.drop_null()))))
-    gone = before.filter(pc.invert(pc.is_in(Segment.keys(before), Segment.keys(after).combine_chunks())))
-    parts = (changed, gone, after.filter(pc.is_null(index)))
+    parts = (changed, Segment.without(before, after), after.filter(pc.is_null(index)))
     return {number for rows in parts for number in pc.unique(rows.column("partition")).to_pylist()}
 
 

@@ -247,6 +247,11 @@ class Segment:
         numbers = (segments.column(name).cast(pa.string()) for name in ("partition", "position"))
         return pc.if_else(shared, pc.binary_join_element_wise(paths, *numbers, "\n"), paths)
 
+    @staticmethod
+    def without(segments: pa.Table, others: pa.Table) -> pa.Table:
+        """The rows whose identity no row of `others` has."""
+        return segments.filter(pc.invert(pc.is_in(Segment.keys(segments), Segment.keys(others).combine_chunks())))
+
 
 @dataclass(frozen=True, slots=True)
 class Partition:

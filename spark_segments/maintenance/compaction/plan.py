@@ -16,6 +16,7 @@ import pyarrow as pa
 from spark_segments.config import TopicConfig
 from spark_segments.execution import in_bins
 from spark_segments.log.manifest.rows import Segment
+from spark_segments.maintenance.retention.plan import is_sealed, newest_ms
 
 DIRTY_RATIO = "min.cleanable.dirty.ratio"
 MAX_LAG = "max.compaction.lag.ms"
@@ -80,12 +81,10 @@ def plan_compaction(
     if live.num_rows == 0:
         return []
     owner = live.column("partition").to_numpy()
-    sealed = live.column("state").to_numpy(zero_copy_only=False) == Segment.SEALED
+    sealed = is_sealed(live)
     base, following = live.column("base_offset").to_numpy(), live.column("next_offset").to_numpy()
     log_bytes = live.column("log_bytes").to_numpy()
-    largest = live.column("max_timestamp_ms").to_numpy()
-    # Kafka's LogSegment.largestTimestamp: where no record has a timestamp, the file's time.
-    largest = np.where(largest >= 0, largest, live.column("created_ms").to_numpy())
+    largest = newest_ms(live)
     first_timestamp = live.column("first_batch_max_timestamp_ms").to_numpy()
     count = partitions.num_rows
     start = partitions.column("log_start_offset").to_numpy()

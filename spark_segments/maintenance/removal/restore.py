@@ -161,7 +161,7 @@ class _Restore:
         """The commit of the restore."""
         plan = self.plan(current)
         self.plans.append(plan)
-        leaving = current.live.filter(pc.invert(pc.is_in(Segment.keys(current.live), Segment.keys(plan.rows))))
+        leaving = Segment.without(current.live, plan.rows)
         transactions = plan.transactions
         return Change(
             Operation.RESTORE,
@@ -245,7 +245,7 @@ class _Fillers:
 
 def _check_files(current: Snapshot, rows: pa.Table, version: int) -> None:
     there = current.segments.filter(pc.not_equal(current.segments.column("state"), Segment.DELETING))
-    gone = rows.column("path").filter(pc.invert(pc.is_in(Segment.keys(rows), Segment.keys(there))))
+    gone = Segment.without(rows, there).column("path")
     if len(gone):
         raise LogDirError(
             f"Version {version} of {current.topic} cannot be restored: vacuum has deleted {len(gone)} of its files",

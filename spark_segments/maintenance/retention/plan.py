@@ -75,7 +75,9 @@ def expired_records(live: pa.Table, config: TopicConfig, now_ms: int) -> int:
 
 
 def newest_ms(live: pa.Table) -> np.ndarray:
-    """int64[n]: the largest timestamp of each segment, or the file's time if no record has a timestamp."""
+    """int64[n]: the largest timestamp of each segment, or the file's time if no record has a timestamp, as of Kafka's
+    LogSegment.largestTimestamp.
+    """
     largest = live.column("max_timestamp_ms").to_numpy()
     values: np.ndarray = np.where(largest >= 0, largest, live.column("created_ms").to_numpy())
     return values

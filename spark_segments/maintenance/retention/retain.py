@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from spark_segments.config import TopicConfig
 from spark_segments.errors import InvalidOptionError, SegmentsError
@@ -121,8 +120,7 @@ def _as_retained(job: Job, snapshot: Snapshot, expired: Expired) -> Snapshot:
     due_ms = np.minimum(newest_ms(rows)[by_age] + job.config(snapshot).retention_ms + 1, job.now_ms)
     left_ms[by_age] = np.maximum(left_ms[by_age], due_ms)
     gone = with_column(removed_rows(rows, 0), "removed_ms", pa.array(left_ms))
-    others = pc.invert(pc.is_in(Segment.keys(snapshot.segments), Segment.keys(rows).combine_chunks()))
-    return snapshot.holding(pa.concat_tables([snapshot.segments.filter(others), gone]))
+    return snapshot.holding(pa.concat_tables([Segment.without(snapshot.segments, rows), gone]))
 
 
 def _expired(job: Job, snapshot: Snapshot, limit: MaxBytesPlan | None) -> Expired:

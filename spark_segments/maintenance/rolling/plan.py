@@ -20,6 +20,7 @@ from spark_segments.format.rolling import segment_jitter_ms
 from spark_segments.format.sidecars.fields import MAX_RELATIVE_OFFSET
 from spark_segments.format.sidecars.index import OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES
 from spark_segments.log.manifest.rows import Segment, in_states
+from spark_segments.maintenance.retention.plan import partition_runs
 
 SEGMENT_BYTES = "segment.bytes"
 SEGMENT_MS = "segment.ms"
@@ -126,8 +127,7 @@ def plan_roll(live: pa.Table, rules: RollRules, now_ms: int) -> RollPlan:
     if chunks.num_rows == 0:
         return RollPlan(chunks, [])
     partition = chunks.column("partition").to_numpy()
-    first = np.flatnonzero(np.concatenate(([True], partition[1:] != partition[:-1])))
-    rows = np.diff(np.append(first, len(partition)))
+    first, rows = partition_runs(partition)
     partitions = partition[first]
     log_bytes = chunks.column("log_bytes").to_numpy()
     size = np.add.reduceat(log_bytes, first)

@@ -13,7 +13,6 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from spark_segments.errors import SegmentsError
 from spark_segments.execution import in_bins, task_slots, try_tasks
@@ -171,9 +170,8 @@ def _segments_of_wave(job: Job, wave: _Wave) -> list[RolledPartition]:
 def _as_rolled(job: Job, wave: _Wave) -> Snapshot:
     """The topic as a roll of the wave would leave it."""
     rolled = _segments_of_wave(job, wave)
-    replaced = Segment.keys(Segment.table(itertools.chain.from_iterable(done.replaced_chunks for done in rolled)))
-    segments = wave.snapshot.segments
-    kept = segments.filter(pc.invert(pc.is_in(Segment.keys(segments), replaced.combine_chunks())))
+    replaced = Segment.table(itertools.chain.from_iterable(done.replaced_chunks for done in rolled))
+    kept = Segment.without(wave.snapshot.segments, replaced)
     new = Segment.table(planned.expected for done in rolled for planned in done.planned)
     return wave.snapshot.holding(pa.concat_tables([kept, new]))
 
