@@ -157,11 +157,19 @@ def error_code(error: SegmentsError) -> ErrorCode:
     return ErrorCode.kafka_storage_error
 
 
-def epoch_error(asked: int, leader_epoch: int) -> ErrorCode:
-    """Kafka's check of a client's leader epoch (KIP-320); -1 is not checked."""
-    if asked < 0 or asked == leader_epoch:
+def partition_error(view: ServedTopic | None, code: ErrorCode, partition: int, epoch: int) -> ErrorCode:
+    """Kafka's error for a partition of a topic as `Call.topic` gave it; none where the client may have an answer.
+
+    `epoch`: the leader epoch that the client knows (KIP-320); -1 is not checked.
+    """
+    if view is None:
+        return code
+    row = view.partitions.get(partition)
+    if row is None:
+        return ErrorCode.unknown_topic_or_partition
+    if epoch < 0 or epoch == row.leader_epoch:
         return ErrorCode.none
-    return ErrorCode.fenced_leader_epoch if asked < leader_epoch else ErrorCode.unknown_leader_epoch
+    return ErrorCode.fenced_leader_epoch if epoch < row.leader_epoch else ErrorCode.unknown_leader_epoch
 
 
 def once(topics: Iterable[Any], name: str, partitions: str, number: str = "") -> Iterator[tuple[Any, list[Any]]]:

@@ -15,7 +15,7 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from spark_segments.errors import SegmentsError
-from spark_segments.kafka_protocol.call import Api, Call, NotYet, epoch_error, error_code, once
+from spark_segments.kafka_protocol.call import Api, Call, NotYet, error_code, once, partition_error
 from spark_segments.kafka_protocol.messages import Records
 from spark_segments.kafka_protocol.views import ServedTopic
 
@@ -98,14 +98,11 @@ def _responses(call: Call, asked: Sequence[_Asked], left_bytes: int | None) -> t
 
 def _check(view: ServedTopic | None, code: ErrorCode, asked: Any) -> ErrorCode:
     """The error of a partition that is asked for, none where it can be read."""
-    if view is None:
-        return code
-    row = view.partitions.get(asked.partition)
-    if row is None:
-        return ErrorCode.unknown_topic_or_partition
-    code = epoch_error(getattr(asked, "current_leader_epoch", -1), row.leader_epoch)
-    if code is ErrorCode.none and not row.log_start_offset <= asked.fetch_offset <= row.log_end_offset:
-        return ErrorCode.offset_out_of_range
+    code = partition_error(view, code, asked.partition, getattr(asked, "current_leader_epoch", -1))
+    if view is not None and code is ErrorCode.none:
+        row = view.partitions[asked.partition]
+        if not row.log_start_offset <= asked.fetch_offset <= row.log_end_offset:
+            return ErrorCode.offset_out_of_range
     return code
 
 

@@ -7,7 +7,7 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from spark_segments.errors import SegmentsError
-from spark_segments.kafka_protocol.call import Api, Call, epoch_error, error_code, once
+from spark_segments.kafka_protocol.call import Api, Call, error_code, once, partition_error
 from spark_segments.kafka_protocol.views import Found
 
 
@@ -27,12 +27,8 @@ def _list_offsets(call: Call) -> dict[str, Any]:
 
 def _offset(call: Call, topic: str, asked: Any, committed: bool) -> dict[str, Any]:
     view, code = call.topic(topic)
-    answer = Found()
-    number = asked.partition_index
-    if view is not None and number not in view.partitions:
-        code = ErrorCode.unknown_topic_or_partition
-    elif view is not None:
-        code = epoch_error(getattr(asked, "current_leader_epoch", -1), view.partitions[number].leader_epoch)
+    answer, number = Found(), asked.partition_index
+    code = partition_error(view, code, number, getattr(asked, "current_leader_epoch", -1))
     if view is not None and code is ErrorCode.none:
         try:
             answer = view.offset_for(number, asked.timestamp, committed=committed)
@@ -64,10 +60,7 @@ def _offset_for_leader_epoch(call: Call) -> dict[str, Any]:
 def _end_of_epoch(call: Call, topic: str, asked: Any) -> dict[str, Any]:
     view, code = call.topic(topic)
     number, epoch, end = asked.partition, -1, -1
-    if view is not None and number not in view.partitions:
-        code = ErrorCode.unknown_topic_or_partition
-    elif view is not None:
-        code = epoch_error(asked.current_leader_epoch, view.partitions[number].leader_epoch)
+    code = partition_error(view, code, number, asked.current_leader_epoch)
     if view is not None and code is ErrorCode.none:
         epoch, end = view.end_of_epoch(number, asked.leader_epoch)
     return {"error_code": code, "partition": number, "leader_epoch": epoch, "end_offset": end}

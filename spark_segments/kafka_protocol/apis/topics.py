@@ -98,20 +98,12 @@ def _describe_topic_partitions(call: Call) -> dict[str, Any]:
         if left <= 0:
             following = {"topic_name": name, "partition_index": 0}
             break
-        view, error_code = call.topic(name)
-        existing = [] if view is None else _partitions(view)
+        topic = _topic(name, *call.topic(name))
+        existing = topic["partitions"]
         first = begin[1] if name == begin[0] else 0
         shown = [partition for partition in existing if partition["partition_index"] >= first][:left]
         left -= len(shown)
-        topics.append(
-            {
-                "error_code": error_code,
-                "name": name,
-                "topic_id": None if view is None else view.topic_id,
-                "is_internal": name in _INTERNAL,
-                "partitions": shown,
-            }
-        )
+        topics.append(topic | {"partitions": shown})
         if shown and shown[-1]["partition_index"] < existing[-1]["partition_index"]:
             following = {"topic_name": name, "partition_index": shown[-1]["partition_index"] + 1}
             break
