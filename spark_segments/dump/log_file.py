@@ -184,7 +184,7 @@ def _records(window: Window) -> Iterator[Iterable[Entry]]:
     """The records of each batch of magic 2, one batch after another."""
     batches = window.batches
     try:
-        rows = iter(list(_decoded(window)))
+        rows = list(decode_batches(window, topic="", partition=0, columns=_RECORD_COLUMNS, include_control=True))
     except CorruptBatchError as error:
         if len(batches) == 1:
             yield [error_entry(error)]
@@ -195,16 +195,6 @@ def _records(window: Window) -> Iterator[Iterable[Entry]]:
     rest: Iterator[tuple[Any, ...]] = itertools.chain.from_iterable(_rows(part) for part in rows)
     for batch in _batches(batches):
         yield (_record(fields, batch) for fields in itertools.islice(rest, batch["count"]))
-
-
-def _decoded(window: Window) -> Iterator[Any]:
-    return decode_batches(
-        window,
-        topic="",
-        partition=0,
-        columns=_RECORD_COLUMNS,
-        include_control=True,
-    )
 
 
 def _rows(part: Any) -> Iterator[tuple[Any, ...]]:
