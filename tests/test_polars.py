@@ -107,9 +107,23 @@ def test_conditions_choose_what_is_read(log, reads):
     ).collect()
     assert reads[-1].offsets == {1: (90, 100)}
     assert set(reads[-1].schema.names) == {"value", "partition", "offset", "key"}
-    frame.filter(pl.col("timestamp") >= ZERO + dt.timedelta(milliseconds=59)).collect()
-    firsts = log.topic("t").offsets_for_times(59)
-    assert reads[-1].offsets == {number: (first[0], 100) for number, first in firsts.items() if first}
+
+
+def test_a_time_leaves_out_what_the_time_index_knows_to_be_older(reads, tmp_path):
+    log = LogDir.create(str(tmp_path / "log"))
+    log.create_topic("t", 2, {"index.interval.bytes": "100"})
+    for first in (0, 100):
+        rows = [{"value": "v" * 20, "partition": 0, "timestamp": number} for number in range(first, first + 100)]
+        log.topic("t").append(rows, options=ProducerOptions("none", 300))
+    log.topic("t").append([{"value": "old", "partition": 1, "timestamp": 3}])
+    for from_ms in range(200):
+        to_ms = max(from_ms, 130)
+        first, last = (ZERO + dt.timedelta(milliseconds=ms) for ms in (from_ms, to_ms))
+        rows = scan_topic(log.uri, "t").filter(pl.col("timestamp").is_between(first, last)).collect()
+        assert rows.height == to_ms - from_ms + 1 + (from_ms <= 3)
+        start, end = reads[-1].offsets[0]
+        assert max(from_ms - 20, 0) <= start <= from_ms and end == 200
+        assert (1 in reads[-1].offsets) == (from_ms <= 3)
 
 
 @pytest.mark.parametrize(

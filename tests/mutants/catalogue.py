@@ -1071,6 +1071,14 @@ MUTANTS = (
     ),
     Mutant(
         "reading",
+        "a time index entry of the very time counts as older",
+        "log/segment/file.py",
+        'side="left"))\n        older',
+        'side="right"))\n        older',
+        "tests/test_polars.py::test_a_time_leaves_out_what_the_time_index_knows_to_be_older",
+    ),
+    Mutant(
+        "reading",
         "the offsets of a transaction's markers have records",
         "log/manifest/rows.py",
         "return self.min_timestamp_ms is not None and self.records",

@@ -19,7 +19,7 @@ from spark_segments.format.decoding.fields import FIRST_MS, LAST_MS
 from spark_segments.format.layout import RECORD_SCHEMA
 from spark_segments.log.eras import Eras
 from spark_segments.log.manifest.snapshot import Snapshot
-from spark_segments.log.reading.times import offsets_for_times
+from spark_segments.log.reading.times import offsets_before_time
 from spark_segments.storage import Storage
 
 _FORMAT, _FILES = ds.IpcFileFormat(), LocalFileSystem()  # of a file that nobody opens
@@ -83,26 +83,33 @@ def offsets_of_condition(
     first = _last_where(partial(none_below, "offset"), least, most)
     end = most if is_view else _first_where(partial(none_from, "offset"), first, most)
     ranges = {number: (max(start, first), min(stop, end)) for number, (start, stop) in ranges.items()}
-    earliest_us = _last_where(partial(none_below, "timestamp"), _EARLIEST_US, _LATEST_US)
-    if earliest_us > _EARLIEST_US:
-        late = offsets_for_times(storage, snapshot, dict.fromkeys(ranges, -(-earliest_us // 1000)))
-        ranges = {
-            number: (max(start, found[0]), end)
-            for number, (start, end) in ranges.items()
-            if (found := late[number]) is not None
-        }
-    latest_us = _LATEST_US if is_view else _first_where(partial(none_from, "timestamp"), earliest_us, _LATEST_US)
-    if latest_us < _LATEST_US:
-        snapshot = snapshot.narrowed(ranges)
+    if can_hold(pc.field("timestamp") < value("timestamp", _EARLIEST_US + 1)) and (
+        is_view or can_hold(pc.field("timestamp") >= value("timestamp", _LATEST_US))
+    ):
+        return ranges  # of any time
+    snapshot = snapshot.narrowed(ranges)
+    rows = snapshot.live
+    if not rows.num_rows:
+        return ranges
+    least_us = max(pc.min(_least_ms(rows)).as_py(), FIRST_MS) * 1000
+    most_us = min(pc.max(rows.column("max_timestamp_ms")).as_py() + 1, LAST_MS) * 1000
+    earliest_us = _last_where(partial(none_below, "timestamp"), least_us, most_us)
+    if earliest_us > least_us:
+        ranges = offsets_before_time(storage, snapshot, ranges, -(-earliest_us // 1000))
+    latest_us = most_us if is_view else _first_where(partial(none_from, "timestamp"), earliest_us, most_us)
+    if latest_us < most_us:
         ends = {number: _end_of_time(snapshot.live_table(number), latest_us) for number in ranges}
         ranges = {number: (start, min(end, ends[number])) for number, (start, end) in ranges.items()}
     return ranges
 
 
+def _least_ms(live: pa.Table) -> pa.ChunkedArray:
+    return live.column("min_timestamp_ms").fill_null(FIRST_MS)
+
+
 def _end_of_time(live: pa.Table, latest_us: int) -> int:
     """The offset from which on the rows of a partition say that no record is earlier than a time."""
-    least_ms = live.column("min_timestamp_ms").fill_null(_EARLIEST_US).to_numpy()
-    early = np.flatnonzero(least_ms < -(-latest_us // 1000))
+    early = np.flatnonzero(_least_ms(live).to_numpy() < -(-latest_us // 1000))
     return int(live.column("next_offset")[early[-1]].as_py()) if len(early) else 0
 
 

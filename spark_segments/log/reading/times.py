@@ -36,14 +36,30 @@ def offsets_for_times(
         snapshot.check_partition(partition)
         target_ms = min(max(target_ms, -LONG_MAX), LONG_MAX)  # beyond is no time that a record can have
         start, end = bounds[partition]
-        table = snapshot.live_table(partition)
-        late_enough = pc.and_(
-            pc.greater_equal(table.column("max_timestamp_ms"), target_ms),
-            pc.greater(table.column("next_offset"), start),
-        )
-        candidates = table.filter(late_enough)
+        candidates = _candidates(snapshot, partition, start, target_ms)
         offsets[partition] = _first(storage, snapshot.topic, candidates, target_ms, start, end)
     return offsets
+
+
+def offsets_before_time(
+    storage: Storage, snapshot: Snapshot, ranges: Mapping[int, tuple[int, int]], target_ms: int
+) -> dict[int, tuple[int, int]]:
+    """These offsets of partitions, without some whose records are all older than the time: what manifest and indexes
+    know, for no log is read. A partition without a record that is as young is left out.
+    """
+    found = {}
+    for partition, (start, end) in ranges.items():
+        candidates = _candidates(snapshot, partition, start, target_ms)
+        for segment in Segment.of_table(candidates.slice(0, 1)):
+            found[partition] = (max(start, SegmentFile(storage, segment).offset_before_time(target_ms)), end)
+    return found
+
+
+def _candidates(snapshot: Snapshot, partition: int, start: int, target_ms: int) -> pa.Table:
+    """The rows from an offset on that may have a record not older than a time."""
+    table = snapshot.live_table(partition)
+    is_late = pc.greater_equal(table.column("max_timestamp_ms"), target_ms)
+    return table.filter(pc.and_(is_late, pc.greater(table.column("next_offset"), start)))
 
 
 def _first(

@@ -87,6 +87,17 @@ class SegmentFile:
         last = int(relative_offsets[after]) if after < len(timestamps) else None
         return self._between(self._positions(), first, last)
 
+    def offset_before_time(self, timestamp_ms: int) -> int:
+        """An offset of the log with older records alone before it, as near to the first other one as the time index has
+        it: by the rule of `seek_time`.
+        """
+        if self.row.time_index_bytes == 0 or self._is_small:
+            return self.row.base_offset
+        timestamps, relative_offsets = self.time_index()
+        after = int(np.searchsorted(timestamps, timestamp_ms, side="left"))
+        older = int(relative_offsets[after - 1]) + 1 + self.row.offset_shift + self.row.name_offset if after else 0
+        return max(self.row.base_offset, older)
+
     def locate_position(self, byte_position: int) -> int:
         """The greatest indexed batch position of the file at or before `byte_position`, the segment's first at
         least.
