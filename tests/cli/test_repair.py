@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from spark_segments.cli import main
+from spark_segments.errors import LogDirError, TopicExistsError
 from spark_segments.maintenance import verify
 from tests.maintenance.rebuild.lost import (
     TOPIC,
@@ -116,14 +117,45 @@ def test_a_script_says_yes_before_the_topic_gets_a_new_id(lost, capsys):
     assert all_files(lost) == before
 
 
+def aged(log) -> list[Path]:
+    """The copies and notes of the topic, which are older than a minute now."""
+    files = [*Path(log.uri, "_recovery", TOPIC).iterdir()]
+    for file in files:
+        os.utime(file, (file.stat().st_mtime - 61,) * 2)
+    return files
+
+
+def test_no_topic_takes_the_place_of_one_whose_manifest_is_lost(tmp_path):
+    log = new_log(tmp_path)
+    append(log, 0)
+    lose_manifest(log)
+    aged(log)
+    before = all_files(log)
+    with pytest.raises(LogDirError, match=f"verify LOG_DIR {TOPIC} --repair rebuilds it"):
+        log.create_topic(TOPIC)
+    assert all_files(log) == before
+    segments("verify", log.uri, TOPIC, "--repair", "--yes")
+    assert numbers(log) == [*range(10)]
+    with pytest.raises(TopicExistsError):
+        log.create_topic(TOPIC)
+
+
+def test_a_name_is_free_again_where_nothing_says_that_commits_were_made(tmp_path):
+    log = new_log(tmp_path)
+    append(log, 0)
+    lose_manifest(log)
+    for file in aged(log):
+        file.unlink()
+    log.create_topic(TOPIC)
+    assert numbers(log) == []
+
+
 def test_a_lost_manifest_is_a_fault_once_a_listing_must_show_it(tmp_path):
     log = new_log(tmp_path)
     append(log, 0)
     lose_manifest(log)
     assert verify(log).findings == []  # the listing may lag behind the commit
-    files = [*Path(log.uri, "_recovery", TOPIC).iterdir()]
-    for file in files:
-        os.utime(file, (file.stat().st_mtime - 61,) * 2)
+    files = aged(log)
     [finding] = verify(log).findings
     assert (finding.topic, finding.path) == (TOPIC, f"_manifest/{TOPIC}") and "--repair" in finding.message
     for file in files:

@@ -30,6 +30,7 @@ RECOVERY_DIRECTORY = "_recovery"
 
 _FORMAT_VERSION = 1
 _COPY_NAME = re.compile(r"\d{20}\.json")
+_LISTED_MS = 60_000
 _NAME = re.compile(r"(\d{20})\.([0-9a-f]{32}-\d+)\.(note|made)")
 
 
@@ -153,9 +154,16 @@ def version_of(path: str) -> int | None:
     return None if match is None else int(match[1])
 
 
-def is_proof(path: str) -> bool:
-    """Whether a file of a topic's copies and notes shows that a commit was made: a mark, or the index of a copy."""
-    return path.endswith(".made") or _COPY_NAME.fullmatch(path.rpartition("/")[2]) is not None
+def were_made(storage: Storage, topic: str) -> bool:
+    """Whether commits of a topic were made, by their marks and the indexes of copies: where there is no manifest, it is
+    lost. What is younger than a minute proves nothing, since a listing may not show the manifest yet.
+    """
+    before_ms = storage.now_ms() - _LISTED_MS
+    return any(
+        file.mtime_ms < before_ms
+        and (file.path.endswith(".made") or _COPY_NAME.fullmatch(file.path.rpartition("/")[2]))
+        for file in storage.list(recovery_directory(topic))
+    )
 
 
 def read_note(storage: Storage, topic: str, name: NoteName) -> ReadNote | None:

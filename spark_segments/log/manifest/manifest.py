@@ -25,6 +25,7 @@ from spark_segments.errors import (
 )
 from spark_segments.log.manifest.change import ORPHAN_AGE_MS, Change
 from spark_segments.log.manifest.commit import Commit, Committing, Plan, Turn
+from spark_segments.log.manifest.commit_notes import recovery_directory, were_made
 from spark_segments.log.manifest.delta.delta_log import TRUSTED_SECONDS, DeltaLog, OpenDeltaLog
 from spark_segments.log.manifest.delta.delta_rs import TableVersion
 from spark_segments.log.manifest.operation import Operation
@@ -176,9 +177,9 @@ class Manifest:
         """Makes the topic with these rows in a single commit. Of several creators at once, no two succeed.
 
         Raises InvalidTopicError for a reserved name; TopicExistsError where there is a topic, or files of a topic that
-        was deleted by force, or a topic whose name differs in case alone on a disk that ignores case;
-        UnknownOutcomeError where the store failed and the topic may have been made. A deleted topic of this name leaves
-        its rows to vacuum.
+        was deleted by force, or a topic whose name differs in case alone on a disk that ignores case; LogDirError where
+        the manifest of a topic is lost; UnknownOutcomeError where the store failed and the topic may have been made. A
+        deleted topic of this name leaves its rows to vacuum.
         """
         self.create_by(Change(Operation.CREATE, add=segments, partitions=partitions, topic=TopicRow(topic_id, config)))
 
@@ -189,6 +190,15 @@ class Manifest:
         def plan(snapshot: Snapshot) -> Change:
             if snapshot.version >= 0 and snapshot.deleted_ms is None:
                 raise TopicExistsError(f"Topic {self.topic} is already there", path=self.storage.uri)
+            if snapshot.version < 0 and were_made(
+                self.storage, self.topic
+            ):  # vacuum would take the files of the old one
+                raise LogDirError(
+                    f"The manifest of topic {self.topic} is gone, but commits of the topic were made",
+                    path=self.log.location,
+                    hint=f"segments verify LOG_DIR {self.topic} --repair rebuilds it; to begin anew without its "
+                    f"records, delete {recovery_directory(self.topic)}",
+                )
             return change
 
         try:

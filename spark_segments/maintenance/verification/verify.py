@@ -22,7 +22,7 @@ from spark_segments.extensions import observed
 from spark_segments.format.file_names import LOG_SUFFIX
 from spark_segments.log.directory import LogDirectory
 from spark_segments.log.findings import Findings
-from spark_segments.log.manifest.commit_notes import RECOVERY_DIRECTORY, is_proof, recovery_directory
+from spark_segments.log.manifest.commit_notes import RECOVERY_DIRECTORY, were_made
 from spark_segments.log.manifest.delta.delta_log import MANIFEST_DIRECTORY
 from spark_segments.log.manifest.rows import Segment
 from spark_segments.log.manifest.snapshot import Snapshot
@@ -46,10 +46,6 @@ if TYPE_CHECKING:
 
     from spark_segments.maintenance.verification.checksums import ChecksumList
     from spark_segments.maintenance.verification.evidence import Signing
-
-
-_LISTED_MS = 60_000
-"""A listing shows what is older."""
 
 
 @dataclass
@@ -227,11 +223,9 @@ def _add(report: Report, findings: Findings, repaired: Collection[str] = ()) -> 
 
 
 def _lost_manifest(storage: Storage, topic: str) -> Findings:
-    """A finding where commits of a topic were made whose manifest nobody can find. A commit of the last minute proves
-    nothing: it may be that of a topic which a listing does not show yet.
-    """
-    findings, before_ms = Findings(topic), storage.now_ms() - _LISTED_MS
-    if any(is_proof(file.path) and file.mtime_ms < before_ms for file in storage.list(recovery_directory(topic))):
+    """A finding where commits of a topic were made whose manifest nobody can find."""
+    findings = Findings(topic)
+    if were_made(storage, topic):
         findings.add(
             "The manifest is gone, but commits of the topic were made: verify --repair of this topic rebuilds it",
             path=f"{MANIFEST_DIRECTORY}/{topic}",
