@@ -190,9 +190,8 @@ class Manifest:
         def plan(snapshot: Snapshot) -> Change:
             if snapshot.version >= 0 and snapshot.deleted_ms is None:
                 raise TopicExistsError(f"Topic {self.topic} is already there", path=self.storage.uri)
-            if snapshot.version < 0 and were_made(
-                self.storage, self.topic
-            ):  # vacuum would take the files of the old one
+            # Vacuum would take the files of a topic that the new one knows nothing of.
+            if snapshot.version < 0 and were_made(self.storage, self.topic):
                 raise LogDirError(
                     f"The manifest of topic {self.topic} is gone, but commits of the topic were made",
                     path=self.log.location,
