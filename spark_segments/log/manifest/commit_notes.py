@@ -158,12 +158,9 @@ def were_made(storage: Storage, topic: str) -> bool:
     """Whether commits of a topic were made, by their marks and the indexes of copies: where there is no manifest, it is
     lost. What is younger than a minute proves nothing, since a listing may not show the manifest yet.
     """
-    before_ms = storage.now_ms() - _LISTED_MS
-    return any(
-        file.mtime_ms < before_ms
-        and (file.path.endswith(".made") or _COPY_NAME.fullmatch(file.path.rpartition("/")[2]))
-        for file in storage.list(recovery_directory(topic))
-    )
+    names = ((file, file.path.rpartition("/")[2]) for file in storage.list(recovery_directory(topic)))
+    made = [file.mtime_ms for file, name in names if name.endswith(".made") or _COPY_NAME.fullmatch(name)]
+    return bool(made) and min(made) < storage.now_ms() - _LISTED_MS  # a store's clock is asked by a write
 
 
 def read_note(storage: Storage, topic: str, name: NoteName) -> ReadNote | None:
