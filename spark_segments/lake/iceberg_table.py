@@ -249,8 +249,8 @@ class IcebergTable:
 
 
 class _OneTry:
-    """A catalog whose commits pyiceberg neither tries again nor takes back: whether one that failed is there, a client
-    that sent its request twice cannot say.
+    """A catalog whose commits pyiceberg neither tries again nor takes back: a refusal may answer the second of
+    two requests, of which the first made the commit. So each failure is one of unknown outcome.
     """
 
     def __init__(self, catalog: Catalog) -> None:

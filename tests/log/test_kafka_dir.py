@@ -6,6 +6,8 @@ import re
 import shutil
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from spark_segments import LogDir
@@ -45,6 +47,21 @@ def test_a_partition_directory_reads_as_kafka_reads_it(name):
     expected = as_records(expected_records(name), partition, lambda line: line["offset"] >= log_start)
     assert records_of(log.topic(topic).scan(include_control=True).batches()) == expected
     assert log.topic(topic).snapshot.report.cuts == ()
+
+
+@pytest.mark.cases(6)
+@pytest.mark.parametrize("name", DIRECTORIES)
+def test_a_condition_on_times_loses_no_record_of_a_directory(name):
+    topic, partition = topic_partition(name)
+    scan = LogDir.open(str(golden_dir(name))).topic(topic).scan(include_control=True)
+    log_start = ORDERS_LOG_START if name == "broker-data/orders-0" else 0
+    records = as_records(expected_records(name), partition, lambda line: line["offset"] >= log_start)
+    times = sorted({record[2] for record in records})
+    for first in (*times[:: max(len(times) // 8, 1)], *times[-1:], *(time + 1 for time in times[-1:])):
+        wanted = [record[1] for record in records if record[2] >= first]
+        since = pc.field("timestamp") >= pa.scalar(first * 1000, pa.timestamp("us", "UTC"))
+        found = scan.where(since).to_table().filter(since).column("offset").to_pylist()
+        assert found == wanted
 
 
 @pytest.mark.parametrize("name", DIRECTORIES)

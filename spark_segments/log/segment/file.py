@@ -96,7 +96,7 @@ class SegmentFile:
         timestamps, relative_offsets = self.time_index()
         after = int(np.searchsorted(timestamps, timestamp_ms, side="left"))
         older = int(relative_offsets[after - 1]) + 1 + self.row.offset_shift + self.row.name_offset if after else 0
-        return max(self.row.base_offset, older)
+        return min(max(self.row.base_offset, older), self.row.next_offset)
 
     def locate_position(self, byte_position: int) -> int:
         """The greatest indexed batch position of the file at or before `byte_position`, the segment's first at
