@@ -29,11 +29,8 @@ _HOME = {
 }
 
 extensions.provide("open_directory", "spark_segments.kafka.directory:kafka_directory")
-extensions.provide("typed_columns", "spark_segments.values.typed:TypedColumns")
-extensions.provide("columns", "spark_segments.values.batches:Columns")
-extensions.provide("encode_batch", "spark_segments.values.batches:encode_batch")
 extensions.provide("observe", "spark_segments.lineage:observe")
-extensions.provide("value_options", "spark_segments.values.options:OPTIONS")
+extensions.provide("values", "spark_segments.values.provider:PROVIDER")
 
 
 def __getattr__(name: str) -> Any:

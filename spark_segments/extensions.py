@@ -5,12 +5,9 @@ Another package provides more in the same way.
 
 `open_directory`: called with a `Storage` that is no log directory, returns its topics (`log.directory.ReadOnlyTopics`),
 or None where it knows no such directory. The first that knows it counts.
-`typed_columns`: called with a `LogDirectory`, returns the decoders and encoders of its topics' keys and values.
-`columns`: called with names of columns and decoders, returns how batches with typed columns are read.
-`encode_batch`: called with a batch and encoders, returns the batch with bytes in place of typed columns.
 `observe`: called with the name of a job and its arguments by name when a run of it begins; returns a function, which is
 called with the report or the error that the run ends with, or None where nobody observes.
-`value_options`: the names of the options of keys and values, such as value.format.
+`values`: opens the formats of keys and values of a log directory (`log.typed.ValueProvider`). The last one counts.
 """
 
 from __future__ import annotations
@@ -18,11 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import wraps
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
-
-if TYPE_CHECKING:
-    from spark_segments.log.directory import LogDirectory
-    from spark_segments.values.typed import TypedColumns
+from typing import Any, ParamSpec, TypeVar
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
@@ -68,9 +61,3 @@ def observed(job: str) -> Callable[[Callable[Arguments, Result]], Callable[Argum
         return run
 
     return decorated
-
-
-def typed_columns(log: LogDirectory) -> TypedColumns:
-    """The typed keys and values of the topics of a log directory, by the last provider."""
-    columns: TypedColumns = provided("typed_columns")[-1](log)
-    return columns

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from spark_segments.log.manifest.commit import Plan
     from spark_segments.log.reading.scan import Bounds
     from spark_segments.maintenance.explanation.record_explanation import Explanation
-    from spark_segments.values.batches import Decoder
+    from spark_segments.values.batches import FormatDecoders
 
 
 HOUR_MS = 3_600_000
@@ -185,16 +185,16 @@ class Topic(Prints):
             raise InvalidOptionError("columns", expected=f'names, such as ["{columns}"]', found=repr(columns))
         names = tuple(RECORD_SCHEMA.names) if columns is None else tuple(columns)
         selection = Selection(names, isolation, view, include_control, include_tombstones, value_type)
-        decoders = self.decoders(formats) if formats else ()
+        decoders = self.decoders(formats) if formats else None
         return Scan.of(self.log.storage, self.snapshot, partition, offsets, selection, decoders)
 
-    def decoders(self, formats: Mapping[str, str]) -> list[Decoder]:
+    def decoders(self, formats: Mapping[str, str]) -> FormatDecoders:
         """What decodes the topic's keys and values by options such as value.format. Raises InvalidOptionError,
         RegistryError.
         """
         from spark_segments.values.typed import TypedColumns
 
-        return TypedColumns(self.log).readers(self.snapshot, formats)
+        return TypedColumns(self.log).decoders(self.snapshot, formats)
 
     # Writing
 

@@ -21,7 +21,7 @@ from spark_segments.format.cleaner.latest_keys import LatestKeys
 from spark_segments.lake.table_format import DAY, DataFile
 from spark_segments.log import Eras, LatestPart, Part, Scan
 from spark_segments.storage import Storage, WriteStream
-from spark_segments.values.batches import Columns
+from spark_segments.values.batches import FormatColumns
 from spark_segments.values.column_types import recast
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class Written:
 def write_rows(
     log: Storage,
     table: Storage,
-    columns: Columns,
+    columns: FormatColumns,
     schema: pa.Schema,
     by_day: bool,
     changes: bool,
@@ -185,7 +185,7 @@ def sift_rows(
         for number in range(parquet.num_row_groups):
             group = parquet.read_row_group(number, schema.names)
             some = group.filter(pa.array(kept[first : first + group.num_rows])).to_batches()
-            for batch in Columns(schema.names, ()).conformed(some, schema):
+            for batch in FormatColumns(schema.names, ()).conformed(some, schema):
                 files.write(file.day, batch)
             first += group.num_rows
         return Written(files.ended(), rows, dropped)

@@ -33,7 +33,7 @@ from spark_segments.errors import (
     UnknownTopicError,
 )
 from spark_segments.execution import in_bins, run_tasks, task_slots
-from spark_segments.extensions import observed, typed_columns
+from spark_segments.extensions import observed
 from spark_segments.format.layout import RECORD_SCHEMA
 from spark_segments.lake.columns import check_columns, columns_of_both, lost_field
 from spark_segments.lake.delta_table import TableBeside
@@ -73,9 +73,10 @@ from spark_segments.log import (
 from spark_segments.progress import Progress
 from spark_segments.quantities import Time, moment_ms
 from spark_segments.storage import Storage
-from spark_segments.values.batches import Columns, decode_batch
+from spark_segments.values.batches import FormatColumns, decode_batch
 from spark_segments.values.column_types import recast
 from spark_segments.values.options import REGISTRY
+from spark_segments.values.typed import TypedColumns
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -262,10 +263,11 @@ class _Update:
         self.table = there = tables.open(storage)
         log, self.settings = call.log, call.settings(topic, there, storage)
         snapshot = log.snapshot(topic)
-        decoders = typed_columns(log).readers(snapshot, {**(self.settings.formats or {}), **call.formats})
+        formats = {**(self.settings.formats or {}), **call.formats}
+        self.decoders = TypedColumns(log).decoders(snapshot, formats)
         names = COLUMNS if there is None else tuple(name for name in there.schema.names if name in RECORD_SCHEMA.names)
         selection = Selection(names, READ_COMMITTED, self.settings.view)
-        self.scan = Scan(log.storage, snapshot, snapshot.offset_bounds(READ_COMMITTED), selection, decoders)
+        self.scan = Scan(log.storage, snapshot, snapshot.offset_bounds(READ_COMMITTED), selection, self.decoders)
         if there is None:
             check_columns(self.scan.schema)
             self.columns, self.schema = None, tables.fitting(self.scan.schema)
@@ -283,7 +285,7 @@ class _Update:
             self.before,
             self._files(),
             at_ms,
-            typed_key=any(decoder.chosen.column == "key" for decoder in decoders),
+            typed_key=any(decoder.chosen.column == "key" for decoder in self.decoders),
             needs_new_files=self.columns is not None and self.columns.needs_new_files,
             erased=self._erased(history) if self.settings.archive else (),
         )
@@ -327,7 +329,7 @@ class _Update:
         if not call.keys:
             return []
         batch = pa.record_batch({"key": pa.array(call.keys, pa.binary())})
-        decoders = [decoder for decoder in scan.decoders if decoder.chosen.column == "key"]
+        decoders = [decoder for decoder in self.decoders if decoder.chosen.column == "key"]
         keys = OtherKeys(recast(decode_batch(batch, decoders).column("key"), self.schema.field("key").type))
         if call.forget:
             return [keys]
@@ -350,7 +352,7 @@ class _Update:
         by_keys = latest and not plan.is_whole
         selection = dataclasses.replace(self.scan.selection, include_tombstones=by_keys or not latest)
         scan = dataclasses.replace(self.scan, offsets=plan.offsets, selection=selection)
-        place = scan.storage, self.storage, Columns(scan.selection.columns, scan.decoders), self.schema
+        place = scan.storage, self.storage, FormatColumns(scan.selection.columns, self.decoders), self.schema
         write = partial(write_rows, *place, self.by_day, by_keys)
         for tasks, ends in _waves(scan, math.inf if latest else wave_bytes):  # a part of a view is no view
             written: list[Written] = self.call.run(write, tasks)
@@ -377,7 +379,7 @@ class _Update:
         removed, made, kept = self._sifted(self.plan.rules)
         if self.plan.counted is not None:
             selection = Selection(("offset",), READ_COMMITTED)
-            scan = dataclasses.replace(self.scan, offsets=self.plan.counted, selection=selection, decoders=())
+            scan = dataclasses.replace(self.scan, offsets=self.plan.counted, selection=selection, decoders=None)
             counts = self.call.run(partial(count_records, scan.storage), _tasks(scan.parts(PART_BYTES)))
             if +kept != +sum(counts, Counter()):
                 self.plan = dataclasses.replace(self.plan, offsets=self.scan.offsets, is_whole=True)

@@ -31,6 +31,7 @@ from spark_segments.log.manifest.rows import Partition
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.manifest.topic_row import TopicRow
 from spark_segments.log.marker import check_apart, is_marked, mark
+from spark_segments.log.typed import ValueFormats, ValueProvider, value_provider
 from spark_segments.storage import Storage
 
 if TYPE_CHECKING:
@@ -68,8 +69,9 @@ class LogDirectory:
     """The topics at a location.
 
     `defaults` are configuration values, in Kafka's names, for what topics do not set themselves. `kafka`: the topics of
-    a location that has no manifest, which is read-only. `open_delta_log` stands in for delta-rs, for tests and
-    simulations, as a `FileSystem` does for a storage's own.
+    a location that has no manifest, which is read-only. `values` opens the formats of keys and values; None: the
+    package's. `open_delta_log` stands in for delta-rs, for tests and simulations, as a `FileSystem` does for a
+    storage's own.
     """
 
     is_marked = staticmethod(is_marked)
@@ -81,6 +83,7 @@ class LogDirectory:
         *,
         kafka: ReadOnlyTopics | None = None,
         defaults: Mapping[str, str] | None = None,
+        values: ValueProvider | None = None,
         open_delta_log: OpenDeltaLog = DeltaLog,
     ) -> None:
         """Use `create` or `open`."""
@@ -92,6 +95,7 @@ class LogDirectory:
         self.kafka = kafka
         self.defaults = dict(defaults or {})
         self.open_delta_log = open_delta_log
+        self._values = values
         self._known: dict[str, Manifest] = {}
 
     def __getstate__(self) -> dict[str, object]:
@@ -155,6 +159,12 @@ class LogDirectory:
     def is_kafka(self) -> bool:
         """Whether this is a plain Kafka log directory, which is never written to."""
         return self.kafka is not None
+
+    @property
+    def values(self) -> ValueFormats:
+        """The formats of its topics' keys and values."""
+        provider = value_provider() if self._values is None else self._values
+        return provider.open(self)
 
     def manifest(self, topic: str) -> Manifest:
         """The manifest of a topic, whether or not it exists. Raises InvalidTopicError for a name that none can have."""

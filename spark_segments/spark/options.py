@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
-from spark_segments import extensions
 from spark_segments.config import READ_COMMITTED, READ_UNCOMMITTED
 from spark_segments.config.table import KEYS
 from spark_segments.errors import InvalidOptionError
+from spark_segments.log.typed import value_provider
 from spark_segments.quantities import duration_ms, iso_ms, size_bytes
 from spark_segments.spark.option_values import (
     STORAGE_PREFIX,
@@ -64,7 +64,7 @@ _TOPIC_OPTIONS = ("subscribe", "subscribePattern", "assign")
 # Kafka's own topics, which a subscription by pattern leaves out.
 _INTERNAL_TOPICS = frozenset(("__consumer_offsets", "__transaction_state", "__share_group_state", "__cluster_metadata"))
 
-VALUE_OPTIONS: tuple[str, ...] = extensions.provided("value_options")[-1]
+VALUE_OPTIONS: tuple[str, ...] = value_provider().options
 """The options of keys and values, such as value.format."""
 
 READER_OPTIONS = (

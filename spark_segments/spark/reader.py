@@ -10,12 +10,11 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from spark_segments import extensions
 from spark_segments.execution import Versioned
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.reading.across import ViewPart
 from spark_segments.log.reading.plan import Part, Selection, pack
-from spark_segments.log.reading.scan import Decoded, Scan, columns_of
+from spark_segments.log.reading.scan import Decoded, Scan
 from spark_segments.spark.batches import merged
 from spark_segments.spark.offsets import OffsetRange, offset_ranges, split
 from spark_segments.spark.options import ReadOptions
@@ -25,7 +24,7 @@ from spark_segments.spark.worker import freeze_imports
 from spark_segments.storage import Storage
 
 if TYPE_CHECKING:
-    from spark_segments.values.batches import Decoder
+    from spark_segments.log.typed import Decoders
 
 TASK_THREADS = 4
 """Threads of a task that reads an object store: an executor has as many for each of its slots."""
@@ -49,7 +48,7 @@ class Reader(Versioned, DataSourceReader):
         options: ReadOptions,
         snapshots: Mapping[str, Snapshot],
         schema: StructType | pa.Schema,
-        value_readers: Mapping[str, Sequence[Decoder]] | None = None,
+        value_readers: Mapping[str, Decoders] | None = None,
     ) -> None:
         """`value_readers` decode keys and values, by topic. Batches have the very types of an Arrow schema."""
         self._options = options
@@ -110,7 +109,7 @@ class Reader(Versioned, DataSourceReader):
             yield from self._scan(topic, _offsets(ranges)).parts(max_bytes, pieces[topic])
 
     def _scan(self, topic: str, offsets: dict[int, tuple[int, int]]) -> Scan:
-        options, readers = self._options, self._value_readers.get(topic, ())
+        options, readers = self._options, self._value_readers.get(topic)
         selection = Selection(
             isolation=options.isolation_level,
             view=Selection.LATEST_VIEW if options.latest else None,
@@ -131,7 +130,7 @@ class Reader(Versioned, DataSourceReader):
         readers = self._value_readers.get(topic)
         if not readers:
             return None
-        columns = extensions.provided("columns")[-1](columns_of(self._schema.names, readers), readers)
+        columns = readers.columns(readers.stored(self._schema.names))
         return lambda batches: columns.conformed(columns.decoded(batches), self._schema)
 
 

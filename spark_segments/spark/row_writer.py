@@ -13,7 +13,6 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import BinaryType, DateType, StructField, StructType, TimestampNTZType
 
-from spark_segments import extensions
 from spark_segments.errors import CommitConflictError, InvalidOptionError, InvalidRecordError, SegmentsError
 from spark_segments.execution import Versioned
 from spark_segments.format.record_columns import COLUMNS, WRITER_SCHEMA, slips
@@ -29,7 +28,7 @@ from spark_segments.spark.worker import freeze_imports
 
 if TYPE_CHECKING:
     from spark_segments.log.appending.appender import Chunks, Target
-    from spark_segments.values.batches import Encoder
+    from spark_segments.log.typed import Encoders
 
 # A write that leaves so many chunks in a topic, smaller on average than the next limit, warns how to leave fewer.
 MANY_CHUNKS = 1000
@@ -142,19 +141,17 @@ class RowWriter(Versioned):
                 hint="Send the write again",
             )
 
-    def _encoders(self, options: WriteOptions, schema: StructType) -> list[Encoder]:
+    def _encoders(self, options: WriteOptions, schema: StructType) -> Encoders | None:
         if not options.formats:
-            return []
+            return None
         columns = [field for field in schema.fields if field.name in ("key", "value")]
         arrow = to_arrow_schema(StructType(columns))
         types = {field.name: field.type for field in arrow}
-        return extensions.typed_columns(self._log_dir).writers(options.topic, options.formats, types)
+        return self._log_dir.values.encoders(options.topic, options.formats, types)
 
     def _encoded(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        if not self._value_writers:
-            return batches
-        encode_batch = extensions.provided("encode_batch")[-1]
-        return (encode_batch(batch, self._value_writers) for batch in merged(batches))
+        encoders = self._value_writers
+        return (encoders.encode(batch) for batch in merged(batches)) if encoders else batches
 
 
 class _Targets:
@@ -203,9 +200,9 @@ def task_property(name: str) -> str | None:
     return None if task is None else task.getLocalProperty(name)
 
 
-def _as_bytes(schema: StructType, writers: Sequence[Encoder]) -> StructType:
-    """The schema after `writers` have encoded its columns."""
-    encoded = {writer.chosen.column for writer in writers}
+def _as_bytes(schema: StructType, encoders: Encoders | None) -> StructType:
+    """The schema after `encoders` have encoded its columns."""
+    encoded = encoders.names if encoders else frozenset()
     return StructType(
         [StructField(field.name, BinaryType()) if field.name in encoded else field for field in schema.fields]
     )

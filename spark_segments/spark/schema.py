@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
-from spark_segments import extensions
 from spark_segments.errors import InvalidOptionError
 from spark_segments.format.layout import RECORD_SCHEMA
 from spark_segments.spark.arrow_types import to_arrow_schema, without_times
 
 if TYPE_CHECKING:
-    from spark_segments.values.batches import Decoder
+    from spark_segments.log.typed import Decoders
 
 HEADERS = "headers"
 _FULL_SCHEMA: StructType = from_arrow_schema(RECORD_SCHEMA, prefer_timestamp_ntz=True)
@@ -46,13 +45,12 @@ def record_schema(include_headers: bool, columns: pa.Schema = RECORD_SCHEMA) -> 
     return StructType([field for field in full.fields if include_headers or field.name != HEADERS])
 
 
-def typed_schema(readers: Mapping[str, Sequence[Decoder]]) -> pa.Schema:
+def typed_schema(readers: Mapping[str, Decoders]) -> pa.Schema:
     """The Arrow schema of records decoded by `readers`, by topic. Raises InvalidOptionError where topics differ."""
     if not any(readers.values()):
         return RECORD_SCHEMA
-    columns = extensions.provided("columns")[-1]
     schemas: dict[str, pa.Schema] = {
-        topic: _for_spark(columns(RECORD_SCHEMA.names, decoders).schema) for topic, decoders in readers.items()
+        topic: _for_spark(decoders.columns(RECORD_SCHEMA.names).schema) for topic, decoders in readers.items()
     }
     (first, schema), *others = schemas.items()
     for topic, other in others:

@@ -11,9 +11,9 @@ from pyspark.sql.datasource import DataSourceStreamReader
 from pyspark.sql.types import StructType
 
 from spark_segments.errors import SegmentsError, UnknownTopicError
-from spark_segments.extensions import typed_columns
 from spark_segments.log.directory import LogDirectory
 from spark_segments.log.manifest.snapshot import Snapshot
+from spark_segments.log.typed import Decoders
 from spark_segments.spark import PYSPARK
 from spark_segments.spark.options import (
     ReadOptions,
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from spark_segments.spark.reader import Reader
     from spark_segments.spark.row_writer import Writer
     from spark_segments.spark.streams.stream_writer import StreamWriter
-    from spark_segments.values.batches import Decoder
 
 _log = logging.getLogger(__name__)
 
@@ -53,7 +52,7 @@ class Source:
     def __init__(self, options: Mapping[str, str]) -> None:
         self._given = dict(options)
         self._snapshots: dict[str, Snapshot] | None = None
-        self._readers: dict[str, list[Decoder]] = {}
+        self._readers: dict[str, Decoders] = {}
         self._table = table_options(options)
         if self._table is not None or not is_read(options):
             return  # a new or existing table, a write, or a read that `schema` refuses
@@ -133,12 +132,12 @@ class Source:
         return given
 
 
-def _opened(options: ReadOptions) -> tuple[dict[str, Snapshot], dict[str, list[Decoder]]]:
+def _opened(options: ReadOptions) -> tuple[dict[str, Snapshot], dict[str, Decoders]]:
     """(the topics' snapshots as of now, the decoders of their keys and values), both by topic."""
     log = LogDirectory.open(options.location.uri, options.location.storage_options)
     names = options.topics.chosen(log.topics)
     snapshots = {name: log.snapshot(name, options.version, options.timestamp_ms) for name in names}
     if not options.formats:
         return snapshots, {}
-    typed = typed_columns(log)
-    return snapshots, {name: typed.readers(snapshot, options.formats) for name, snapshot in snapshots.items()}
+    values = log.values
+    return snapshots, {name: values.decoders(snapshot, options.formats) for name, snapshot in snapshots.items()}

@@ -149,6 +149,43 @@ class Encoder:
         return made if valid is None else _spread(made, valid, len(array))
 
 
+class FormatDecoders(tuple[Decoder, ...]):
+    """The decoders of a topic's columns."""
+
+    __slots__ = ()
+
+    def columns(self, names: Sequence[str]) -> FormatColumns:
+        """How a read of these columns decodes them."""
+        return FormatColumns(names, self)
+
+    def stored(self, names: Iterable[str]) -> tuple[str, ...]:
+        """The columns of records to which the columns `names` belong, at least one. A column of undecodable bytes
+        belongs to the column that they are from.
+        """
+        raw = {decoder.chosen.raw_column: decoder.chosen.column for decoder in self}
+        return tuple(dict.fromkeys(raw.get(name, name) for name in names)) or ("offset",)
+
+
+class FormatEncoders(tuple[Encoder, ...]):
+    """The encoders of the columns of rows to be appended."""
+
+    __slots__ = ()
+
+    @property
+    def names(self) -> frozenset[str]:
+        """The columns that are encoded."""
+        return frozenset(encoder.chosen.column for encoder in self)
+
+    def encode(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The batch with bytes in place of typed columns."""
+        columns = dict(zip(batch.schema.names, batch.columns, strict=True))
+        for encoder in self:
+            name = encoder.chosen.column
+            if name in columns:
+                columns[name] = encoder.encode(columns[name])
+        return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
+
+
 def first_undecodable(
     rows: pa.Array, convert: Callable[[pa.Array], pa.Array], error: Undecodable
 ) -> tuple[int, Undecodable]:
@@ -173,7 +210,7 @@ def decoders(
     topic: str | None,
     sample: Callable[[str], pa.RecordBatch | None] = lambda column: None,
     open_one: OpenRegistry = registry_of,
-) -> list[Decoder]:
+) -> FormatDecoders:
     """The decoders of a topic's columns. `sample` gives a record with a value of a column, where only a value shows its
     type.
     """
@@ -182,7 +219,7 @@ def decoders(
         registry = open_one(chosen) if chosen.format in KINDS else None
         codec = reading_codec(chosen, topic, registry, partial(sample, chosen.column))
         made.append(Decoder(chosen, codec, partial(open_one, chosen)))
-    return made
+    return FormatDecoders(made)
 
 
 def encoders(
@@ -190,14 +227,14 @@ def encoders(
     topic: str | None,
     types: Mapping[str, pa.DataType | None],
     open_one: OpenRegistry = registry_of,
-) -> list[Encoder]:
+) -> FormatEncoders:
     """The encoders of columns of these types; a column that is absent needs no encoder."""
     made = []
     for chosen in formats:
         if chosen.column in types:
             registry = open_one(chosen) if chosen.format in KINDS else None
             made.append(Encoder(chosen, writing_codec(chosen, topic, registry, types[chosen.column])))
-    return made
+    return FormatEncoders(made)
 
 
 def decode_batch(batch: pa.RecordBatch, readers: Sequence[Decoder]) -> pa.RecordBatch:
@@ -210,15 +247,6 @@ def decode_batch(batch: pa.RecordBatch, readers: Sequence[Decoder]) -> pa.Record
         columns[reader.chosen.column] = made
         if reader.chosen.raw_column is not None:
             columns[reader.chosen.raw_column] = raw
-    return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
-
-
-def encode_batch(batch: pa.RecordBatch, writers: Sequence[Encoder]) -> pa.RecordBatch:
-    """The batch with bytes in place of typed columns."""
-    columns = dict(zip(batch.schema.names, batch.columns, strict=True))
-    for writer in writers:
-        if writer.chosen.column in columns:
-            columns[writer.chosen.column] = writer.encode(columns[writer.chosen.column])
     return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
 
 
@@ -271,7 +299,7 @@ def _place(context: pa.RecordBatch | None, row: int) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Columns:
+class FormatColumns:
     """The columns of a read; some of them are typed."""
 
     names: Sequence[str]

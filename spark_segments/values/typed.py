@@ -14,8 +14,8 @@ import pyarrow as pa
 from spark_segments.errors import LogDirError
 from spark_segments.log import LogDirectory, Scan, Selection, Snapshot
 from spark_segments.storage import Storage
-from spark_segments.values.batches import Decoder, Encoder, decoders, encode_batch, encoders
-from spark_segments.values.options import COLUMNS, REGISTRY, ColumnFormat, column_formats
+from spark_segments.values.batches import FormatDecoders, FormatEncoders, decoders, encoders
+from spark_segments.values.options import REGISTRY, ColumnFormat, column_formats
 from spark_segments.values.registries import open_registry
 from spark_segments.values.registries.directory import SUBJECTS
 from spark_segments.values.registries.registry import RecordsRegistry, Registry
@@ -31,7 +31,7 @@ class TypedColumns:
         self._log = log
         self._options = log.storage.storage_options
 
-    def readers(self, snapshot: Snapshot, formats: Mapping[str, str]) -> list[Decoder]:
+    def decoders(self, snapshot: Snapshot, formats: Mapping[str, str]) -> FormatDecoders:
         """The decoders of a topic's columns. Raises InvalidOptionError, RegistryError."""
 
         def sample(column: str) -> pa.RecordBatch | None:
@@ -43,22 +43,11 @@ class TypedColumns:
 
         return decoders(column_formats(formats, self._options), snapshot.topic, sample, self._registry)
 
-    def writers(
+    def encoders(
         self, topic: str | None, formats: Mapping[str, str], types: Mapping[str, pa.DataType | None]
-    ) -> list[Encoder]:
+    ) -> FormatEncoders:
         """The encoders of columns of these types; None: the schema's type. Registers a new schema."""
         return encoders(column_formats(formats, self._options), topic, types, self._registry)
-
-    def encoded(
-        self, topic: str, rows: Iterable[pa.RecordBatch], formats: Mapping[str, str]
-    ) -> Iterator[pa.RecordBatch]:
-        """Rows to be appended, encoded."""
-        writers: list[Encoder] | None = None
-        for batch in rows:
-            if writers is None:
-                types = {name: batch.schema.field(name).type for name in COLUMNS if name in batch.schema.names}
-                writers = self.writers(topic, formats, types)
-            yield encode_batch(batch, writers)
 
     def registry(self, formats: Mapping[str, str]) -> Registry:
         """The registry that the options name; without schema.registry, the topic `_schemas`."""

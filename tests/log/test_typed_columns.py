@@ -6,6 +6,7 @@ import json
 import os
 import pickle
 import zlib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ import pytest
 
 from spark_segments import LogDir
 from spark_segments.errors import InvalidOptionError, RegistryError, UnknownTopicError, ValueFormatError
+from spark_segments.log import LogDirectory, Scan, Snapshot, append
+from spark_segments.log.typed import Decoders, Encoders, ValueFormats, value_provider
 from spark_segments.values.registries.directory import DirectoryRegistry
 from spark_segments.values.registries.registry import RecordsRegistry
 from tests.topics import contents
@@ -54,6 +57,39 @@ def test_the_latest_view_has_the_typed_columns(log: LogDir, tmp_path: Path) -> N
         {"offset": 2, "key": 3, "value": None},
         {"offset": 3, "key": 1, "value": ROWS[0]},
     ]
+
+
+class Strings:
+    """Formats of another package: every value is text, whatever the options say."""
+
+    options = ("value.format",)
+
+    def open(self, log: LogDirectory) -> Strings:
+        self.opened = log
+        return self
+
+    def decoders(self, snapshot: Snapshot, formats: Mapping[str, str]) -> Decoders:
+        return self.opened_by_the_package.decoders(snapshot, {"value.format": "string"})
+
+    def encoders(
+        self, topic: str | None, formats: Mapping[str, str], types: Mapping[str, pa.DataType | None]
+    ) -> Encoders:
+        return self.opened_by_the_package.encoders(topic, {"value.format": "string"}, types)
+
+    @property
+    def opened_by_the_package(self) -> ValueFormats:
+        return value_provider().open(self.opened)
+
+
+def test_a_log_directory_reads_and_writes_by_the_formats_that_it_is_given(log: LogDir) -> None:
+    other = LogDirectory(log.storage, values=Strings())
+    append(other, "orders", pa.table({"value": ["tea"]}), formats={"value.format": "their own"})
+    snapshot = other.snapshot("orders")
+    decoders = other.values.decoders(snapshot, {"value.format": "their own"})
+    assert Scan.of(other.storage, snapshot, decoders=decoders).select(["value"]).to_table().to_pylist() == [
+        {"value": "tea"}
+    ]
+    assert contents(log, "orders", columns=["value"]) == [{"value": b"tea"}]
 
 
 def test_the_columns_asked_for_come_in_their_order(log: LogDir, tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ import pyarrow as pa
 from spark_segments.cli.records.value_text import textual
 from spark_segments.errors import InvalidOptionError
 from spark_segments.log import offsets_for_times
-from spark_segments.values.batches import Columns
+from spark_segments.values.batches import FormatColumns
 
 if TYPE_CHECKING:
     from spark_segments.face.logdir import LogDir
@@ -299,7 +299,7 @@ def _decoded(
     if not formats:
         return batch, frozenset()
     names = (*_COLUMNS, "partition")
-    typed = Columns(names, log.topic(topic).decoders(formats))
+    typed = FormatColumns(names, log.topic(topic).decoders(formats))
     [done] = textual(typed.decoded([batch.select(typed.wanted)]))
     return done
 

@@ -140,7 +140,7 @@ def append(
     with commits_told(log), progress_bar("append", of_bytes=True) as progress:
         rows = source.batches(progress)
         if source.format in (Format.TEXT, Format.ENVELOPE) and formats:
-            rows = encoded(rows, TypedColumns(log).writers(topic, formats, {"key": None, "value": None}))
+            rows = encoded(rows, TypedColumns(log).encoders(topic, formats, {"key": None, "value": None}))
             formats = {}
         more: dict[str, Any] = {"once": once, "options": options, "formats": formats or None}
         if source.live is None:

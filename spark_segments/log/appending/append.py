@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from spark_segments import extensions
+import pyarrow as pa
+
 from spark_segments.config import topic_config
 from spark_segments.errors import SegmentsError, StorageError, UnknownOutcomeError
+from spark_segments.extensions import observed
 from spark_segments.log.directory import LogDirectory
 from spark_segments.log.manifest.operation import Operation
 from spark_segments.log.manifest.snapshot import Snapshot
@@ -16,6 +18,7 @@ from spark_segments.log.manifest.transaction import AnyTransaction, Transaction,
 if TYPE_CHECKING:  # these need kernels, which a planner's process does not
     from spark_segments.log.appending.appender import Chunks, ProducerOptions, Target
     from spark_segments.log.appending.caller_rows import Rows
+    from spark_segments.log.typed import Encoders
 
 
 def append(
@@ -43,7 +46,7 @@ def append(
                 with Appender(log.storage, {topic: target}.__getitem__, topic=topic, options=options) as appender:
                     batches = record_batches(rows, formats or {})
                     if formats:
-                        batches = extensions.typed_columns(log).encoded(topic, batches, formats)
+                        batches = _encoded(log, topic, batches, formats)
                     for batch in batches:
                         appender.write(batch)
                     written = appender.close()
@@ -58,6 +61,18 @@ def append(
                 if latest is None:
                     raise
                 state, tries_again = latest, False
+
+
+def _encoded(
+    log: LogDirectory, topic: str, batches: Iterable[pa.RecordBatch], formats: Mapping[str, str]
+) -> Iterator[pa.RecordBatch]:
+    """The rows with their keys and values as bytes. The first batch shows the types of all."""
+    encoders: Encoders | None = None
+    for batch in batches:
+        if encoders is None:
+            types = {name: batch.schema.field(name).type for name in ("key", "value") if name in batch.schema.names}
+            encoders = log.values.encoders(topic, formats, types)
+        yield encoders.encode(batch)
 
 
 def append_target(log: LogDirectory, topic: str, txn: AnyTransaction | None = None) -> Target:
@@ -81,7 +96,7 @@ def _target(log: LogDirectory, snapshot: Snapshot, *, repeated: bool = False) ->
     return Target(snapshot.topic, snapshot.topic_id, count, config, repeated=repeated)
 
 
-@extensions.observed("append")
+@observed("append")
 def commit_chunks(
     log: LogDirectory, topic: str, chunks: Sequence[Chunks], txn: AnyTransaction | None = None
 ) -> dict[int, tuple[int, int]]:

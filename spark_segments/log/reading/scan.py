@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from spark_segments import extensions
 from spark_segments.ahead import MOST_AHEAD_BYTES, read_ahead, reading_threads
 from spark_segments.errors import InvalidOptionError
 from spark_segments.format.decoding.decode import record_schema
@@ -31,20 +30,12 @@ if TYPE_CHECKING:
     import pyarrow.compute as pc
 
     from spark_segments.log.reading.across import ViewPart
-    from spark_segments.values.batches import Columns, Decoder
+    from spark_segments.log.typed import Columns, Decoders
 
 Offsets = Mapping[int, tuple[int, int]]
 Bounds = tuple[int | None, int | None]
 """(start, end exclusive) of a partition, None where there is no bound."""
 Decoded = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
-
-
-def columns_of(names: Iterable[str], decoders: Sequence[Decoder]) -> tuple[str, ...]:
-    """The columns of records to which these columns belong, at least one: one of undecodable bytes comes with its
-    own.
-    """
-    raw = {decoder.chosen.raw_column: decoder.chosen.column for decoder in decoders}
-    return tuple(dict.fromkeys(raw.get(name, name) for name in names)) or ("offset",)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -58,7 +49,7 @@ class Scan(Prints):
     snapshot: Snapshot
     offsets: Offsets
     selection: Selection = EVERYTHING
-    decoders: Sequence[Decoder] = ()
+    decoders: Decoders | None = None
 
     def __post_init__(self) -> None:
         if self.decoders and self.selection.include_control:
@@ -78,7 +69,7 @@ class Scan(Prints):
         partition: int | None = None,
         offsets: Mapping[int, Bounds] | Bounds | None = None,
         selection: Selection = EVERYTHING,
-        decoders: Sequence[Decoder] = (),
+        decoders: Decoders | None = None,
     ) -> Scan:
         """A scan of all partitions or of one. `offsets`: (start, end exclusive), None where there is no bound, or such
         bounds by partition.
@@ -109,7 +100,8 @@ class Scan(Prints):
 
     def select(self, names: Iterable[str]) -> Scan:
         """The same scan of these columns alone, at least of one; a column of undecodable bytes comes with its own."""
-        return replace(self, selection=replace(self.selection, columns=columns_of(names, self.decoders)))
+        stored = self.decoders.stored(names) if self.decoders else tuple(dict.fromkeys(names)) or ("offset",)
+        return replace(self, selection=replace(self.selection, columns=stored))
 
     def where(self, condition: pc.Expression) -> Scan:
         """The same scan of fewer offsets, which have all records for which the condition may hold.
@@ -221,10 +213,7 @@ class Scan(Prints):
     @property
     def columns(self) -> Columns | None:
         """The columns that are read, where keys or values are decoded; else None."""
-        if not self.decoders:
-            return None
-        columns: Columns = extensions.provided("columns")[-1](self.selection.columns, self.decoders)
-        return columns
+        return self.decoders.columns(self.selection.columns) if self.decoders else None
 
     @staticmethod
     def read(

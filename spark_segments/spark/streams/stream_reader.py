@@ -17,7 +17,6 @@ from pyspark.sql.types import StructType
 
 from spark_segments.errors import InvalidOptionError, OffsetOutOfRangeError, SegmentsError, UnknownTopicError
 from spark_segments.execution import Versioned
-from spark_segments.extensions import typed_columns
 from spark_segments.log.directory import LogDirectory
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.manifest.states import Hole
@@ -34,7 +33,7 @@ from spark_segments.spark.streams.start_offsets import StartOffsets, check_start
 from spark_segments.spark.streams.stream_offsets import Positions, begin_of, from_json, to_json
 
 if TYPE_CHECKING:
-    from spark_segments.values.batches import Decoder
+    from spark_segments.log.typed import Decoders
 
 _THREADS = 8
 
@@ -94,7 +93,7 @@ class StreamTopics:
 class StreamPartition(Versioned, InputPartition):
     """The work of one task: a task of the batch reader, and the decoders of its keys and values by topic."""
 
-    def __init__(self, work: Any, value_readers: Mapping[str, list[Decoder]]) -> None:
+    def __init__(self, work: Any, value_readers: Mapping[str, Decoders]) -> None:
         super().__init__(work)
         self.value_readers = dict(value_readers)
 
@@ -125,7 +124,7 @@ class StreamReader(DataSourceStreamReader):
             projection(schema)
         self._topics = StreamTopics(options.read)
         self._data_loss = DataLoss(options.read.fail_on_data_loss)
-        self._value_readers: dict[str, list[Decoder]] = {}
+        self._value_readers: dict[str, Decoders] = {}
         self._snapshots: dict[str, Snapshot] = {}
         self._initial: dict[str, Any] | None = None
         self._start: StartOffsets = {}
@@ -266,14 +265,14 @@ class StreamReader(DataSourceStreamReader):
                 self._data_loss.gone(key)
         return begins
 
-    def _readers_of(self, topics: set[str]) -> dict[str, list[Decoder]]:
+    def _readers_of(self, topics: set[str]) -> dict[str, Decoders]:
         """The decoders of these topics' keys and values; none where neither has a format."""
         formats = self._options.read.formats
         if not formats:
             return {}
         log = self._topics.log()
         for topic in sorted(topics - self._value_readers.keys()):
-            self._value_readers[topic] = typed_columns(log).readers(log.snapshot(topic), formats)
+            self._value_readers[topic] = log.values.decoders(log.snapshot(topic), formats)
         return {topic: self._value_readers[topic] for topic in sorted(topics)}
 
     def _offsets_for_times(
