@@ -100,7 +100,7 @@ def plan_table(
         is_whole = why is not None or (typed_key and plan.has_new)
         return TablePlan(why, bounds, is_whole=True) if is_whole else plan
     ends = {number: before.end(number) for number in before.positions}
-    every_row = [(file, [FromOffsets(dict.fromkeys(ends, 0))]) for file in files if needs_new_files]
+    every_row = [(file, [FromOffsets({})]) for file in files if needs_new_files]
     if settings.archive:
         sifted = [(file, [*erased, _still_there(snapshot, file, ends)]) for file in files if erased]
         missed = {number: (before.end(number), start) for number, (start, _) in bounds.items()}

@@ -103,13 +103,13 @@ def _check_times(topic: str, batch: pa.RecordBatch) -> None:
 
 @dataclass(frozen=True, slots=True)
 class FromOffsets:
-    """Keeps the rows from these offsets on, by partition. Rows of other partitions go."""
+    """Keeps the rows from these offsets on, by partition, and all rows of other partitions: they were added later."""
 
     offsets: Mapping[int, int]
 
     def keeps(self, storage: Storage, rows: pa.Table) -> np.ndarray:
         partitions, offsets = _places(rows)
-        starts = np.full(int(partitions.max(initial=-1)) + 1, np.iinfo(np.int64).max)
+        starts = np.zeros(int(partitions.max(initial=-1)) + 1, np.int64)
         for number, start in self.offsets.items():
             starts[number : number + 1] = start
         return np.asarray(offsets >= starts[partitions])

@@ -338,9 +338,10 @@ class _Update:
             self.call.report.warn(f"No keys of topic {scan.snapshot.topic} were erased since the last run: {kept}")
         # What the archive had before the erasure was appended before it. What came in later was in the topic after it.
         for position in itertools.chain([before], earlier) if erasures else ():
-            if position is None or position.version is None or position.version < erasures[-1].version:
-                ends = {} if position is None else {number: position.end(number) for number in position.positions}
-                return [keys, FromOffsets(ends)]
+            if position is None:  # nobody knows what it had
+                return [keys]
+            if position.version is None or position.version < erasures[-1].version:
+                return [keys, FromOffsets({number: position.end(number) for number in position.positions})]
         return []  # the archive was made after the last erasure
 
     # Execution

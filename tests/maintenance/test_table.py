@@ -431,6 +431,20 @@ def test_an_archive_with_typed_keys_forgets_by_their_bytes(log, uri):
     assert [row["value"] for row in content(uri)] == [b"y"]
 
 
+@pytest.mark.cases(1)
+def test_an_archive_keeps_what_came_into_partitions_that_were_added_after_an_erasure(orders, uri):
+    orders.topic("orders").alter(config={"cleanup.policy": "delete"})
+    update(orders, uri, archive=True)
+    orders.topic("orders").alter(partitions=2)
+    erase(orders, topics=["orders"], keys=[b"a"])
+    append(orders, (b"a", b"new"), partition=[1])
+    update(orders, uri, keys=[b"a"])
+    assert values(uri, b"a") == [b"new"]
+    orders.topic("orders").delete_records({0: -1, 1: -1})
+    update(orders, uri, keys=[b"a"])
+    assert values(uri, b"a") == [b"new"]
+
+
 def test_an_archive_says_what_left_the_topic_before_it_came(orders, uri):
     update(orders, uri, archive=True)
     append(orders, (b"d", b"1"), (b"e", b"1"))

@@ -1133,4 +1133,13 @@ MUTANTS = (
         "[*erased]",
         "tests/maintenance/test_table.py::test_an_archive_does_not_forget_what_its_topic_has",
     ),
+    Mutant(
+        "tables",
+        "an archive loses what came into partitions that were added after an erasure",
+        "lake/rows.py",
+        "        starts = np.zeros(int(partitions.max(initial=-1)) + 1, np.int64)\n",
+        "        starts = np.full(int(partitions.max(initial=-1)) + 1, np.iinfo(np.int64).max)\n",
+        "tests/maintenance/test_table.py::"
+        "test_an_archive_keeps_what_came_into_partitions_that_were_added_after_an_erasure",
+    ),
 )
