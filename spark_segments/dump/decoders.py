@@ -120,7 +120,7 @@ def _with_framed(kinds: Mapping[int, tuple[str, Any]], at: str, entry: Entry) ->
 
 
 def _framed(kinds: Mapping[int, tuple[str, Any]], data: bytes) -> dict[str, Any]:
-    from spark_segments.kafka_protocol.messages import unsigned_varint
+    from spark_segments.kafka_protocol.serving.messages import unsigned_varint
 
     frame, at = unsigned_varint(data, 0)
     if frame != _FRAME_VERSION:
@@ -155,7 +155,7 @@ def _kios(message: str, version: int) -> Any:
 
 def _whole(entity: Any, data: bytes, at: int) -> Any:
     """The message that fills the bytes from a position on. Raises ValueError."""
-    from spark_segments.kafka_protocol.messages import read_message
+    from spark_segments.kafka_protocol.serving.messages import read_message
 
     message, end = read_message(entity, data, at, len(data))
     if end < len(data):

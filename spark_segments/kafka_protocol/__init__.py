@@ -11,19 +11,19 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from spark_segments.kafka_protocol.capture_options import CaptureOptions
-    from spark_segments.kafka_protocol.capturing import capture
-    from spark_segments.kafka_protocol.rehashing import Partitions
-    from spark_segments.kafka_protocol.replaying import ReplayOptions, replay
+    from spark_segments.kafka_protocol.capturing.capture import capture
+    from spark_segments.kafka_protocol.capturing.options import CaptureOptions
+    from spark_segments.kafka_protocol.replaying.rehashing import Partitions
+    from spark_segments.kafka_protocol.replaying.replay import ReplayOptions, replay
 
 __all__ = ["CaptureOptions", "Partitions", "ReplayOptions", "capture", "replay"]
 
 _HOME = {
-    "CaptureOptions": "spark_segments.kafka_protocol.capture_options",
-    "Partitions": "spark_segments.kafka_protocol.rehashing",
-    "ReplayOptions": "spark_segments.kafka_protocol.replaying",
-    "capture": "spark_segments.kafka_protocol.capturing",
-    "replay": "spark_segments.kafka_protocol.replaying",
+    "CaptureOptions": "spark_segments.kafka_protocol.capturing.options",
+    "Partitions": "spark_segments.kafka_protocol.replaying.rehashing",
+    "ReplayOptions": "spark_segments.kafka_protocol.replaying.replay",
+    "capture": "spark_segments.kafka_protocol.capturing.capture",
+    "replay": "spark_segments.kafka_protocol.replaying.replay",
 }
 
 

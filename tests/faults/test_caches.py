@@ -17,7 +17,7 @@ import pytest
 
 from spark_segments import LogDir
 from spark_segments.errors import SegmentsError
-from spark_segments.kafka_protocol.lease import Lease
+from spark_segments.kafka_protocol.serving.lease import Lease
 from spark_segments.maintenance.rebuild.rebuild import rebuild_manifest
 from spark_segments.storage.filesystem import Found
 from tests.faults.scenes import (

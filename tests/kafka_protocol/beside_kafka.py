@@ -29,7 +29,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from spark_segments import LogDir
 from spark_segments.kafka_protocol import capture
-from spark_segments.kafka_protocol.apis import VERSIONS
+from spark_segments.kafka_protocol.serving.apis import VERSIONS
 from spark_segments.maintenance import verify
 from tests.golden_files import golden_dir
 from tests.kafka_protocol.requests import answered

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from spark_segments import LogDir
-from spark_segments.kafka_protocol.views import Views
+from spark_segments.kafka_protocol.serving.views import Views
 from tests.kafka_protocol.played import playing
 from tests.specification_writer import START_MS, TOPIC_ID, Batch, Record, marker
 

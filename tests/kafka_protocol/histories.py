@@ -29,9 +29,10 @@ from unittest.mock import patch
 
 from spark_segments import LogDir
 from spark_segments.errors import StorageError, UnknownOutcomeError
-from spark_segments.kafka_protocol import CaptureOptions, capture, partition_capture, topic_capture
-from spark_segments.kafka_protocol.apis import VERSIONS, fetch
-from spark_segments.kafka_protocol.capture_options import Divergence
+from spark_segments.kafka_protocol import CaptureOptions, capture
+from spark_segments.kafka_protocol.capturing import partition_capture, topic_capture
+from spark_segments.kafka_protocol.capturing.options import Divergence
+from spark_segments.kafka_protocol.serving.apis import VERSIONS, fetch
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.manifest.states import Hole
 from spark_segments.maintenance import vacuum, verify
@@ -114,7 +115,7 @@ def history(
     views, files = _Views(source.log, fault), _Files()
     has_ids = not anew or chance.random() < 0.5
     versions = VERSIONS if has_ids else WITHOUT_IDS
-    known = patch("spark_segments.kafka_protocol.server.VERSIONS", versions)
+    known = patch("spark_segments.kafka_protocol.serving.server.VERSIONS", versions)
     with contextlib.ExitStack() as stack:
         stack.enter_context(known)
         if store is None:

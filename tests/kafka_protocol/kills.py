@@ -34,7 +34,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from spark_segments import LogDir
 from spark_segments.format.batches import scan_batches
 from spark_segments.kafka_protocol import CaptureOptions, capture
-from spark_segments.kafka_protocol.source import SourceCluster
+from spark_segments.kafka_protocol.capturing.source import SourceCluster
 from spark_segments.maintenance import roll, verify
 from tests.golden_files import CLEAN_DIRECTORIES, expected_records, golden_dir
 from tests.kafka_protocol.broker import running_broker

@@ -18,7 +18,7 @@ from contextlib import suppress
 
 from spark_segments.errors import SegmentsError
 from spark_segments.kafka_protocol import CaptureOptions, capture
-from spark_segments.kafka_protocol.views import Views
+from spark_segments.kafka_protocol.serving.views import Views
 from tests.kafka_protocol.fetching import fetched_batches, kept_batches
 from tests.kafka_protocol.mutated import mutated
 from tests.kafka_protocol.played import playing

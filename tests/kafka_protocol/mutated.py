@@ -20,7 +20,7 @@ import time
 from pathlib import Path
 
 from spark_segments import LogDir
-from spark_segments.kafka_protocol.apis import VERSIONS
+from spark_segments.kafka_protocol.serving.apis import VERSIONS
 from tests.kafka_protocol.requests import request
 
 _EXTREMES = (0, 1, 127, 128, 255, 0x7FFF, 0x8000, 0xFFFF, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF)

@@ -11,8 +11,8 @@ import numpy as np
 
 from spark_segments import LogDir
 from spark_segments.errors import MissingFileError
-from spark_segments.kafka_protocol.server import Server
-from spark_segments.kafka_protocol.views import ServedTopic, Views
+from spark_segments.kafka_protocol.serving.server import Server
+from spark_segments.kafka_protocol.serving.views import ServedTopic, Views
 from spark_segments.log.reading.verbatim import FetchedBatches
 
 Fault = Callable[[FetchedBatches], FetchedBatches]

@@ -14,7 +14,7 @@ from typing import Any
 from kio.index import load_request_schema, load_response_schema
 from kio.serial import entity_reader, entity_writer
 
-from spark_segments.kafka_protocol import messages
+from spark_segments.kafka_protocol.serving import messages
 
 _SAMPLES: Mapping[str, Any] = {
     "bool": False,

@@ -21,8 +21,8 @@ from cryptography.x509.oid import NameOID
 
 from spark_segments import LogDir
 from spark_segments.kafka_protocol import capture
-from spark_segments.kafka_protocol.server import Server
-from spark_segments.kafka_protocol.views import Views
+from spark_segments.kafka_protocol.serving.server import Server
+from spark_segments.kafka_protocol.serving.views import Views
 from tests.clock import PATIENCE_SECONDS
 from tests.log.memory_store import memory_log
 

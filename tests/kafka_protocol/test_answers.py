@@ -13,8 +13,8 @@ import pytest
 from confluent_kafka import KafkaException, Producer
 
 from spark_segments import LogDir
-from spark_segments.kafka_protocol.apis import VERSIONS
-from spark_segments.kafka_protocol.server import Server
+from spark_segments.kafka_protocol.serving.apis import VERSIONS
+from spark_segments.kafka_protocol.serving.server import Server
 from tests.kafka_protocol.requests import answered
 from tests.kafka_protocol.serving import serving
 from tests.log.memory_store import memory_log

@@ -20,14 +20,14 @@ from pyspark.sql import SparkSession
 from spark_segments import LogDir, Position
 from spark_segments.errors import InvalidOptionError, SegmentsError
 from spark_segments.kafka_protocol import CaptureOptions, capture
-from spark_segments.kafka_protocol.apis import VERSIONS, fetch
-from spark_segments.kafka_protocol.capture_options import Divergence
+from spark_segments.kafka_protocol.capturing.options import Divergence
+from spark_segments.kafka_protocol.capturing.source import SourceCluster
+from spark_segments.kafka_protocol.capturing.topic_capture import CAPTURE, branch
 from spark_segments.kafka_protocol.client_settings import kafka_python_options, librdkafka_options
-from spark_segments.kafka_protocol.credentials import Users
 from spark_segments.kafka_protocol.rate import RateLimit
-from spark_segments.kafka_protocol.source import SourceCluster
-from spark_segments.kafka_protocol.topic_capture import CAPTURE, branch
-from spark_segments.kafka_protocol.views import Views
+from spark_segments.kafka_protocol.serving.apis import VERSIONS, fetch
+from spark_segments.kafka_protocol.serving.credentials import Users
+from spark_segments.kafka_protocol.serving.views import Views
 from spark_segments.log.manifest.change import Change
 from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.manifest.states import Captured
@@ -282,7 +282,7 @@ def test_a_broker_that_compares_nothing_when_it_reads_is_asked_before_the_commit
     source: LogDir, log: LogDir, change: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     versions = range(4, 12 if change == "records lost" else 13)
-    monkeypatch.setattr("spark_segments.kafka_protocol.server.VERSIONS", VERSIONS | {fetch.KEY: versions})
+    monkeypatch.setattr("spark_segments.kafka_protocol.serving.server.VERSIONS", VERSIONS | {fetch.KEY: versions})
 
     def made_again(done: int, total: int) -> None:
         if change == "made again":  # after the answer
@@ -401,7 +401,7 @@ def test_a_capture_that_was_ended_before_it_had_anything_knows_its_cluster(
     def ended(done: int, total: int) -> None:
         raise EndedError
 
-    monkeypatch.setattr("spark_segments.kafka_protocol.server.VERSIONS", WITHOUT_IDS)
+    monkeypatch.setattr("spark_segments.kafka_protocol.serving.server.VERSIONS", WITHOUT_IDS)
     source.topic("orders").delete_records({0: 15, 1: 15})
     other = memory_log("/another")
     other.create_topic("orders", partitions=2)
@@ -434,8 +434,8 @@ def test_describe_has_the_lag(source: LogDir, log: LogDir, monkeypatch: pytest.M
         if next(calls) == 2:  # a batch of each partition is committed
             raise EndedError
 
-    monkeypatch.setattr("spark_segments.kafka_protocol.source._PARTITION_BYTES", 1)  # a batch a fetch
-    monkeypatch.setattr("spark_segments.kafka_protocol.topic_capture.COMMIT_BYTES", 1)
+    monkeypatch.setattr("spark_segments.kafka_protocol.capturing.source._PARTITION_BYTES", 1)  # a batch a fetch
+    monkeypatch.setattr("spark_segments.kafka_protocol.capturing.topic_capture.COMMIT_BYTES", 1)
     with playing(Views(source, interval_seconds=0)) as address:
         with pytest.raises(EndedError):
             capture(log, address, progress=end)

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from spark_segments.errors import SegmentsError
-from spark_segments.kafka_protocol.lease import DIRECTORY, LEASE_SECONDS, MARGIN_SECONDS, Lease
+from spark_segments.kafka_protocol.serving.lease import DIRECTORY, LEASE_SECONDS, MARGIN_SECONDS, Lease
 from spark_segments.storage import Storage
 from tests.log.memory_store import MemoryFiles
 

@@ -14,8 +14,14 @@ import pytest
 
 from spark_segments import LogDir
 from spark_segments.errors import CorruptBatchError
-from spark_segments.kafka_protocol.read_ahead import BLOCK_BYTES, CHECKED_SECONDS, UNUSED_SECONDS, FileRange, ReadAhead
-from spark_segments.kafka_protocol.views import ServedTopic
+from spark_segments.kafka_protocol.serving.read_ahead import (
+    BLOCK_BYTES,
+    CHECKED_SECONDS,
+    UNUSED_SECONDS,
+    FileRange,
+    ReadAhead,
+)
+from spark_segments.kafka_protocol.serving.views import ServedTopic
 from spark_segments.log.reading.verbatim import PartitionLog
 from spark_segments.maintenance import roll
 from tests.kafka_protocol.serving import records, serving

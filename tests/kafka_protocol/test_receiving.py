@@ -13,9 +13,9 @@ from kafka.protocol.consumer import FetchRequest
 from kafka.protocol.parser import KafkaProtocol
 from kio.schema.errors import ErrorCode
 
-from spark_segments.kafka_protocol.apis import fetch
-from spark_segments.kafka_protocol.messages import response
-from spark_segments.kafka_protocol.receiving import keep_last_answer, take_large_frames
+from spark_segments.kafka_protocol.capturing.receiving import keep_last_answer, take_large_frames
+from spark_segments.kafka_protocol.serving.apis import fetch
+from spark_segments.kafka_protocol.serving.messages import response
 
 _SIZES = (0, 1, 3000, 100_000, 200_000, 7)  # of records, below and above what is read before a frame's size is known
 

@@ -20,11 +20,12 @@ from kafka.partitioner.default import murmur2
 from spark_segments import LogDir
 from spark_segments.errors import InvalidOptionError, InvalidRecordError, OffsetOutOfRangeError, UnknownTopicError
 from spark_segments.format.batches import scan_batches
-from spark_segments.kafka_protocol import CaptureOptions, Partitions, ReplayOptions, capture, replay, replaying
-from spark_segments.kafka_protocol.renaming import Renaming
-from spark_segments.kafka_protocol.replaying import Replay
-from spark_segments.kafka_protocol.schema_ids import Framed
-from spark_segments.kafka_protocol.target import TargetCluster, TargetError, TargetTopic
+from spark_segments.kafka_protocol import CaptureOptions, Partitions, ReplayOptions, capture, replay
+from spark_segments.kafka_protocol.replaying import replay as replaying
+from spark_segments.kafka_protocol.replaying.renaming import Renaming
+from spark_segments.kafka_protocol.replaying.replay import Replay
+from spark_segments.kafka_protocol.replaying.schema_ids import Framed
+from spark_segments.kafka_protocol.replaying.target import TargetCluster, TargetError, TargetTopic
 from tests.clock import PATIENCE_SECONDS
 from tests.golden_files import CLEAN_DIRECTORIES, golden_dir
 from tests.kafka_protocol.fetching import fetched_batches

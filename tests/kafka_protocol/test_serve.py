@@ -23,10 +23,10 @@ from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec, Resou
 
 from spark_segments import LogDir
 from spark_segments.errors import InvalidOptionError, SegmentsError
-from spark_segments.kafka_protocol.credentials import MECHANISMS, Users
-from spark_segments.kafka_protocol.limits import Limits
-from spark_segments.kafka_protocol.server import Server
-from spark_segments.kafka_protocol.views import Views
+from spark_segments.kafka_protocol.serving.credentials import MECHANISMS, Users
+from spark_segments.kafka_protocol.serving.limits import Limits
+from spark_segments.kafka_protocol.serving.server import Server
+from spark_segments.kafka_protocol.serving.views import Views
 from tests.clock import PATIENCE_SECONDS
 from tests.golden_files import CLEAN_DIRECTORIES, LEGACY_DIRECTORIES, expected_records, golden_dir, queries
 from tests.kafka_protocol.requests import answered, request

@@ -22,9 +22,9 @@ from confluent_kafka import Consumer, ConsumerGroupState, KafkaException, TopicP
 from confluent_kafka.admin import AdminClient
 
 from spark_segments import LogDir
-from spark_segments.kafka_protocol.coordinator import Coordinator, RefusedError
-from spark_segments.kafka_protocol.limits import Limits
-from spark_segments.kafka_protocol.server import Server
+from spark_segments.kafka_protocol.serving.coordinator import Coordinator, RefusedError
+from spark_segments.kafka_protocol.serving.limits import Limits
+from spark_segments.kafka_protocol.serving.server import Server
 from spark_segments.log.groups.group_files import content_of
 from spark_segments.quantities import wall_ms
 from tests.clock import PATIENCE_SECONDS
@@ -439,7 +439,7 @@ def test_positions_of_strangers_take_so_many_bytes(log: LogDir) -> None:
 def a_look_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
     """Between two looks for groups that nobody uses, and before the first, lies a minute."""
     minutes = itertools.count(wall_ms() + 60_000, 60_000)
-    monkeypatch.setattr("spark_segments.kafka_protocol.stored_groups.wall_ms", lambda: next(minutes))
+    monkeypatch.setattr("spark_segments.kafka_protocol.serving.stored_groups.wall_ms", lambda: next(minutes))
 
 
 @pytest.mark.usefixtures("a_look_a_minute")

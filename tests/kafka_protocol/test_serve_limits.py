@@ -16,10 +16,10 @@ import pytest
 from kafka.net.sasl.scram import ScramClient
 
 from spark_segments import LogDir
-from spark_segments.kafka_protocol.apis import VERSIONS
-from spark_segments.kafka_protocol.credentials import MECHANISMS, Users
-from spark_segments.kafka_protocol.limits import Budget, Limits
-from spark_segments.kafka_protocol.server import Server
+from spark_segments.kafka_protocol.serving.apis import VERSIONS
+from spark_segments.kafka_protocol.serving.credentials import MECHANISMS, Users
+from spark_segments.kafka_protocol.serving.limits import Budget, Limits
+from spark_segments.kafka_protocol.serving.server import Server
 from tests.kafka_protocol.requests import answer_of, answered, fetch_of, received, request
 from tests.kafka_protocol.serving import self_signed, serving
 from tests.log.memory_store import memory_log

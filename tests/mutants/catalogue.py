@@ -846,7 +846,7 @@ MUTANTS = (
     Mutant(
         "groups",
         "a server that slept commits after the one that took the groups",
-        "kafka_protocol/stored_groups.py",
+        "kafka_protocol/serving/stored_groups.py",
         "                if begun.lease > number:\n",
         "                if False:\n",
         "tests/kafka_protocol/test_serve_groups.py::"
@@ -855,7 +855,7 @@ MUTANTS = (
     Mutant(
         "groups",
         "clients of a server move the groups of other readers",
-        "kafka_protocol/stored_groups.py",
+        "kafka_protocol/serving/stored_groups.py",
         "            if commit.rows and commit.made_by != GroupCommit.SERVE:\n",
         "            if False:\n",
         "tests/kafka_protocol/test_serve_groups.py::test_a_group_that_other_readers_made_is_shown_and_not_moved[own]",
@@ -1072,7 +1072,7 @@ MUTANTS = (
     Mutant(
         "capture",
         "a topic that has nothing yet is of any cluster",
-        "kafka_protocol/topic_capture.py",
+        "kafka_protocol/capturing/topic_capture.py",
         "                states[Captured.SOURCE_CLUSTER_ID] = topic.cluster_id\n",
         "                pass\n",
         "tests/kafka_protocol/test_capture.py::test_a_capture_that_was_ended_before_it_had_anything_knows_its_cluster",
@@ -1112,7 +1112,7 @@ MUTANTS = (
     Mutant(
         "capture",
         "what a broker says before it hangs up is dropped",
-        "kafka_protocol/receiving.py",
+        "kafka_protocol/capturing/receiving.py",
         "None if got else end",
         "end",
         "tests/kafka_protocol/test_receiving.py::test_what_comes_with_the_end_is_read_before_the_end",

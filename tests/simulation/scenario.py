@@ -17,7 +17,7 @@ from spark_segments.errors import (
     UnknownOutcomeError,
     UnknownTopicError,
 )
-from spark_segments.kafka_protocol.lease import Lease
+from spark_segments.kafka_protocol.serving.lease import Lease
 from spark_segments.maintenance import Report
 from spark_segments.storage import Storage
 from tests.log.kafka_side import TOPIC as IMPORTED

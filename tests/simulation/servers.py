@@ -6,7 +6,7 @@ At no moment do two hold them. Whoever holds them commits, and no commit follows
 from __future__ import annotations
 
 from spark_segments.errors import CommitConflictError
-from spark_segments.kafka_protocol.lease import Lease
+from spark_segments.kafka_protocol.serving.lease import Lease
 from spark_segments.log.groups.group_files import GroupCommit
 from spark_segments.log.positions import Position
 from tests.simulation.scenario import KEPT, Simulation

@@ -25,8 +25,8 @@ from spark_segments.cli.options import (
 from spark_segments.cli.output import Output, print_json, print_rows, tell, write_copied
 from spark_segments.config import parse_overrides
 from spark_segments.errors import MissingExtraError
-from spark_segments.kafka_protocol.rehashing import Partitions
-from spark_segments.kafka_protocol.schema_ids import Framed
+from spark_segments.kafka_protocol.replaying.rehashing import Partitions
+from spark_segments.kafka_protocol.replaying.schema_ids import Framed
 from spark_segments.progress import progress_bar
 from spark_segments.quantities import span_ms, volume_bytes
 
@@ -93,7 +93,7 @@ def replay(
     """
     try:
         from spark_segments.kafka_protocol.client_settings import settings_of_file
-        from spark_segments.kafka_protocol.replaying import Replay, ReplayOptions
+        from spark_segments.kafka_protocol.replaying.replay import Replay, ReplayOptions
     except ModuleNotFoundError as error:
         raise MissingExtraError("kafka", "Kafka's protocol", str(error.name)) from error
 

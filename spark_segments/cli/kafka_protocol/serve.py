@@ -22,8 +22,8 @@ from spark_segments.errors import InvalidOptionError, MissingExtraError
 from spark_segments.quantities import moment_ms, span_ms
 
 if TYPE_CHECKING:
-    from spark_segments.kafka_protocol.limits import Limits
-    from spark_segments.kafka_protocol.server import Server
+    from spark_segments.kafka_protocol.serving.limits import Limits
+    from spark_segments.kafka_protocol.serving.server import Server
 
 _METRICS_SECONDS = 15.0
 _LEAST_INTERVAL_MS = 10
@@ -80,10 +80,10 @@ def serve(
     os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     try:
-        from spark_segments.kafka_protocol.credentials import Users
-        from spark_segments.kafka_protocol.limits import Limits
-        from spark_segments.kafka_protocol.server import Server
-        from spark_segments.kafka_protocol.views import Views
+        from spark_segments.kafka_protocol.serving.credentials import Users
+        from spark_segments.kafka_protocol.serving.limits import Limits
+        from spark_segments.kafka_protocol.serving.server import Server
+        from spark_segments.kafka_protocol.serving.views import Views
     except ModuleNotFoundError as error:
         raise MissingExtraError("kafka", "Kafka's protocol", str(error.name)) from error
 

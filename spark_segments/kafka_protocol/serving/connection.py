@@ -14,14 +14,14 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from spark_segments.kafka_protocol.limits import FREE_BYTES, Budget, Limits
-from spark_segments.kafka_protocol.messages import SIZE, BadRequestError
-from spark_segments.kafka_protocol.read_ahead import FileRange
+from spark_segments.kafka_protocol.serving.limits import FREE_BYTES, Budget, Limits
+from spark_segments.kafka_protocol.serving.messages import SIZE, BadRequestError
+from spark_segments.kafka_protocol.serving.read_ahead import FileRange
 from spark_segments.storage.local import OpenFile
 
 if TYPE_CHECKING:
-    from spark_segments.kafka_protocol.call import Call
-    from spark_segments.kafka_protocol.credentials import Login
+    from spark_segments.kafka_protocol.serving.call import Call
+    from spark_segments.kafka_protocol.serving.credentials import Login
 
 _BUFFERS = 1024  # that one call to the system takes
 _MORE = getattr(socket, "MSG_MORE", 0)  # where the system knows it, a head waits for what follows

@@ -19,7 +19,7 @@ from spark_segments.format.batches import BatchTable, scan_batches
 from spark_segments.format.sidecars.producer_state import ProducerEntry
 from spark_segments.format.single_batch import abort_marker
 from spark_segments.format.window import Window
-from spark_segments.kafka_protocol.source import (
+from spark_segments.kafka_protocol.capturing.source import (
     EARLIEST,
     LATEST,
     OFFSET_OUT_OF_RANGE,

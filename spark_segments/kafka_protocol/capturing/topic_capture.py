@@ -21,16 +21,16 @@ from spark_segments.errors import CommitConflictError, SegmentsError, UnknownTop
 from spark_segments.execution import run_tasks, task_slots
 from spark_segments.format.sidecars.producer_state import producer_snapshot_bytes
 from spark_segments.kafka.imported_settings import kept_settings
-from spark_segments.kafka_protocol.capture_options import CaptureOptions, Divergence
-from spark_segments.kafka_protocol.partition_capture import (
+from spark_segments.kafka_protocol.capturing.options import CaptureOptions, Divergence
+from spark_segments.kafka_protocol.capturing.partition_capture import (
     CapturedPartition,
     CopiedTopic,
     DivergedError,
     PartitionsCapture,
     check_same,
 )
+from spark_segments.kafka_protocol.capturing.source import EARLIEST, SourceCluster, SourceTopic, patient
 from spark_segments.kafka_protocol.rate import RateLimit
-from spark_segments.kafka_protocol.source import EARLIEST, SourceCluster, SourceTopic, patient
 from spark_segments.log import (
     Captured,
     CapturedBatch,

@@ -7,8 +7,8 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from spark_segments.errors import SegmentsError
-from spark_segments.kafka_protocol.call import Api, Call, NotYet
-from spark_segments.kafka_protocol.coordinator import RefusedError
+from spark_segments.kafka_protocol.serving.call import Api, Call, NotYet
+from spark_segments.kafka_protocol.serving.coordinator import RefusedError
 
 _ASKS_TWICE = 4  # from this version on a new member is given its id first (KIP-394)
 _MANY_MEMBERS = 3  # from this version of LeaveGroup on

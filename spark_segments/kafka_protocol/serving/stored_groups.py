@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from kio.schema.errors import ErrorCode
 
 from spark_segments.errors import SegmentsError
-from spark_segments.kafka_protocol.coordinator import Coordinator, RefusedError
-from spark_segments.kafka_protocol.limits import Budget, Limits
+from spark_segments.kafka_protocol.serving.coordinator import Coordinator, RefusedError
+from spark_segments.kafka_protocol.serving.limits import Budget, Limits
 from spark_segments.log import Group, GroupCommit, LogDirectory
 from spark_segments.quantities import wall_ms
 

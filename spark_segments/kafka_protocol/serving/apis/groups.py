@@ -8,9 +8,9 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from spark_segments.errors import SegmentsError
-from spark_segments.kafka_protocol.call import NODE_ID, Api, Call
-from spark_segments.kafka_protocol.coordinator import DEAD, EMPTY, RefusedError
-from spark_segments.kafka_protocol.messages import Each
+from spark_segments.kafka_protocol.serving.call import NODE_ID, Api, Call
+from spark_segments.kafka_protocol.serving.coordinator import DEAD, EMPTY, RefusedError
+from spark_segments.kafka_protocol.serving.messages import Each
 
 _GROUP = 0
 _MANY_KEYS = 4  # from this version on a request of FindCoordinator asks for many

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 from spark_segments.errors import SegmentsError, UnknownTopicError
 from spark_segments.extensions import observed
 from spark_segments.kafka.groups import GroupOffsets, chosen_groups, keep_groups
-from spark_segments.kafka_protocol.capture_options import CaptureOptions, Divergence
-from spark_segments.kafka_protocol.partition_capture import DivergedError
+from spark_segments.kafka_protocol.capturing.options import CaptureOptions, Divergence
+from spark_segments.kafka_protocol.capturing.partition_capture import DivergedError
+from spark_segments.kafka_protocol.capturing.source import SourceCluster, SourceTopic, patient
+from spark_segments.kafka_protocol.capturing.topic_capture import CAPTURED, TopicCapture, branch
 from spark_segments.kafka_protocol.rate import RateLimit
-from spark_segments.kafka_protocol.source import SourceCluster, SourceTopic, patient
-from spark_segments.kafka_protocol.topic_capture import CAPTURED, TopicCapture, branch
 from spark_segments.log import LogDirectory, Report
 from spark_segments.progress import Progress
 

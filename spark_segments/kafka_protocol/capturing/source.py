@@ -20,8 +20,8 @@ from kafka.protocol.consumer import FetchRequest, ListOffsetsRequest, OffsetFetc
 from kafka.protocol.metadata import MetadataRequest
 
 from spark_segments.errors import SegmentsError
+from spark_segments.kafka_protocol.capturing.receiving import keep_last_answer, take_large_frames
 from spark_segments.kafka_protocol.client_settings import kafka_python_options
-from spark_segments.kafka_protocol.receiving import keep_last_answer, take_large_frames
 
 EARLIEST, LATEST = -2, -1
 RESPONSE_BYTES = 16 << 20

@@ -12,9 +12,9 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 from kio.schema.sasl_authenticate.v0.request import SaslAuthenticateRequest
 
-from spark_segments.kafka_protocol.call import Api, Call, NotYet
-from spark_segments.kafka_protocol.credentials import LoginError
-from spark_segments.kafka_protocol.messages import Request
+from spark_segments.kafka_protocol.serving.call import Api, Call, NotYet
+from spark_segments.kafka_protocol.serving.credentials import LoginError
+from spark_segments.kafka_protocol.serving.messages import Request
 
 API_VERSIONS, SASL_HANDSHAKE, SASL_AUTHENTICATE = 18, 17, 36
 BEFORE_LOGIN = frozenset({API_VERSIONS, SASL_HANDSHAKE, SASL_AUTHENTICATE})

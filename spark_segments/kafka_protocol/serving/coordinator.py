@@ -18,11 +18,11 @@ from weakref import WeakSet
 
 from kio.schema.errors import ErrorCode
 
-from spark_segments.kafka_protocol.lease import Lease
-from spark_segments.kafka_protocol.limits import Budget, Limits
+from spark_segments.kafka_protocol.serving.lease import Lease
+from spark_segments.kafka_protocol.serving.limits import Budget, Limits
 
 if TYPE_CHECKING:
-    from spark_segments.kafka_protocol.call import Call
+    from spark_segments.kafka_protocol.serving.call import Call
 
 EMPTY, JOINING, SYNCING, STABLE, DEAD = "Empty", "PreparingRebalance", "CompletingRebalance", "Stable", "Dead"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from spark_segments.kafka_protocol.apis import (
+from spark_segments.kafka_protocol.serving.apis import (
     configs,
     connecting,
     fetch,
@@ -15,7 +15,7 @@ from spark_segments.kafka_protocol.apis import (
     refused,
     topics,
 )
-from spark_segments.kafka_protocol.call import Api
+from spark_segments.kafka_protocol.serving.call import Api
 
 _MODULES = (configs, connecting, fetch, groups, members, offsets, positions, refused, topics)
 

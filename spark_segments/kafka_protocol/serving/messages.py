@@ -21,7 +21,7 @@ from kio.index import load_request_schema, load_response_schema
 from kio.serial import entity_reader, entity_writer
 
 from spark_segments.errors import SegmentsError
-from spark_segments.kafka_protocol.read_ahead import FileRange
+from spark_segments.kafka_protocol.serving.read_ahead import FileRange
 
 SIZE = struct.Struct(">i")
 """The size of what follows it, before each request and each response."""

@@ -10,8 +10,8 @@ from kio.schema.errors import ErrorCode
 
 from spark_segments.config import DEFAULT, FILE, KEYS, TOPIC, TopicConfig
 from spark_segments.config.values import BOOLEAN, DOUBLE, INT, LIST, LONG, STRING
-from spark_segments.kafka_protocol.call import NODE_ID, Api, Call
-from spark_segments.kafka_protocol.messages import Each
+from spark_segments.kafka_protocol.serving.call import NODE_ID, Api, Call
+from spark_segments.kafka_protocol.serving.messages import Each
 
 _TOPIC, _BROKER = 2, 4  # types of resources
 _SOURCES = {TOPIC: 1, FILE: 4, DEFAULT: 5}  # Kafka's DYNAMIC_TOPIC_CONFIG, STATIC_BROKER_CONFIG, DEFAULT_CONFIG

@@ -13,16 +13,16 @@ from kio.schema.errors import ErrorCode
 
 from spark_segments.config import is_topic_name
 from spark_segments.errors import MissingFileError, SegmentsError, UnknownTopicError
-from spark_segments.kafka_protocol.coordinator import Coordinator, RefusedError
-from spark_segments.kafka_protocol.limits import Limits
-from spark_segments.kafka_protocol.messages import BadRequestError, Request
-from spark_segments.kafka_protocol.stored_groups import StoredGroups
-from spark_segments.kafka_protocol.views import ServedTopic, Views
+from spark_segments.kafka_protocol.serving.coordinator import Coordinator, RefusedError
+from spark_segments.kafka_protocol.serving.limits import Limits
+from spark_segments.kafka_protocol.serving.messages import BadRequestError, Request
+from spark_segments.kafka_protocol.serving.stored_groups import StoredGroups
+from spark_segments.kafka_protocol.serving.views import ServedTopic, Views
 from spark_segments.log import Group
 from spark_segments.quantities import wall_ms
 
 if TYPE_CHECKING:
-    from spark_segments.kafka_protocol.credentials import Login
+    from spark_segments.kafka_protocol.serving.credentials import Login
 
 NODE_ID = 1
 """The only broker of the cluster that clients see."""

@@ -9,7 +9,7 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from spark_segments.kafka_protocol.call import Api, Call, once
+from spark_segments.kafka_protocol.serving.call import Api, Call, once
 
 PRODUCE, INIT_PRODUCER_ID, DESCRIBE_ACLS, CONSUMER_GROUP_HEARTBEAT = 0, 22, 29, 68
 _BY_ID = 13  # from this version of Produce on topics are named by their id

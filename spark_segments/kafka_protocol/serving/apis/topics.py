@@ -9,9 +9,9 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from spark_segments.kafka_protocol.call import NODE_ID, Api, Call, once
-from spark_segments.kafka_protocol.messages import Each
-from spark_segments.kafka_protocol.views import ServedTopic
+from spark_segments.kafka_protocol.serving.call import NODE_ID, Api, Call, once
+from spark_segments.kafka_protocol.serving.messages import Each
+from spark_segments.kafka_protocol.serving.views import ServedTopic
 
 _NAMELESS = 12  # from this version on a topic in an answer may have no name
 _INTERNAL = ("__consumer_offsets", "__transaction_state")

@@ -20,12 +20,12 @@ from spark_segments.config import TopicConfig, topic_config
 from spark_segments.errors import InvalidTopicError, MissingFileError, SegmentsError, UnknownTopicError
 from spark_segments.format.layout import BATCH_OVERHEAD
 from spark_segments.format.single_batch import LARGEST_BATCH_OFFSETS, empty_batches
-from spark_segments.kafka_protocol.read_ahead import BLOCK_BYTES, CheckedBlock, FileRange, Held, ReadAhead
+from spark_segments.kafka_protocol.serving.read_ahead import BLOCK_BYTES, CheckedBlock, FileRange, Held, ReadAhead
 from spark_segments.log import LeaderEpochs, LogDirectory, Partition, PartitionLog, Snapshot, offsets_for_times
 from spark_segments.storage.local import OpenFile
 
 if TYPE_CHECKING:
-    from spark_segments.kafka_protocol.call import Call
+    from spark_segments.kafka_protocol.serving.call import Call
     from spark_segments.log.reading.verbatim import FetchedBatches
 
 LATEST_TIMESTAMP, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED = -1, -2, -3, -4, -5

@@ -26,17 +26,17 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from spark_segments.errors import InvalidOptionError, SegmentsError
-from spark_segments.kafka_protocol.apis import APIS, VERSIONS, connecting, fetch, refused
-from spark_segments.kafka_protocol.call import Call, NotYet
-from spark_segments.kafka_protocol.connection import Connection
-from spark_segments.kafka_protocol.coordinator import Coordinator
-from spark_segments.kafka_protocol.credentials import Login, Users
-from spark_segments.kafka_protocol.lease import Lease
-from spark_segments.kafka_protocol.limits import Budget, Limits
-from spark_segments.kafka_protocol.messages import SIZE, BadRequestError, Request, head, read_request, response
-from spark_segments.kafka_protocol.read_ahead import FileRange
-from spark_segments.kafka_protocol.stored_groups import OWN, POLICIES, StoredGroups
-from spark_segments.kafka_protocol.views import Views
+from spark_segments.kafka_protocol.serving.apis import APIS, VERSIONS, connecting, fetch, refused
+from spark_segments.kafka_protocol.serving.call import Call, NotYet
+from spark_segments.kafka_protocol.serving.connection import Connection
+from spark_segments.kafka_protocol.serving.coordinator import Coordinator
+from spark_segments.kafka_protocol.serving.credentials import Login, Users
+from spark_segments.kafka_protocol.serving.lease import Lease
+from spark_segments.kafka_protocol.serving.limits import Budget, Limits
+from spark_segments.kafka_protocol.serving.messages import SIZE, BadRequestError, Request, head, read_request, response
+from spark_segments.kafka_protocol.serving.read_ahead import FileRange
+from spark_segments.kafka_protocol.serving.stored_groups import OWN, POLICIES, StoredGroups
+from spark_segments.kafka_protocol.serving.views import Views
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 

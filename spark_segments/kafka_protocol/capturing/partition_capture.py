@@ -28,9 +28,8 @@ from spark_segments.format.sidecars.producer_state import (
 )
 from spark_segments.format.window import Window
 from spark_segments.kafka.segment_scan import UNKNOWN_TOMBSTONES
-from spark_segments.kafka_protocol.open_transactions import missing_ends, with_ends
-from spark_segments.kafka_protocol.rate import RateLimit
-from spark_segments.kafka_protocol.source import (
+from spark_segments.kafka_protocol.capturing.open_transactions import missing_ends, with_ends
+from spark_segments.kafka_protocol.capturing.source import (
     EARLIEST,
     FIRST_PAUSE_SECONDS,
     LATEST,
@@ -44,6 +43,7 @@ from spark_segments.kafka_protocol.source import (
     error_of,
     patient,
 )
+from spark_segments.kafka_protocol.rate import RateLimit
 from spark_segments.log import Captured, CapturedBatch, Hole, Partition, Segment, SegmentWriter, Undecided
 from spark_segments.storage import Storage
 

@@ -7,8 +7,8 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from spark_segments.errors import SegmentsError
-from spark_segments.kafka_protocol.call import Api, Call, error_code, once, partition_error
-from spark_segments.kafka_protocol.views import Found
+from spark_segments.kafka_protocol.serving.call import Api, Call, error_code, once, partition_error
+from spark_segments.kafka_protocol.serving.views import Found
 
 
 def _list_offsets(call: Call) -> dict[str, Any]:

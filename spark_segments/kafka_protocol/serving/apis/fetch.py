@@ -15,9 +15,9 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from spark_segments.errors import SegmentsError
-from spark_segments.kafka_protocol.call import Api, Call, NotYet, error_code, once, partition_error
-from spark_segments.kafka_protocol.messages import Records
-from spark_segments.kafka_protocol.views import ServedTopic
+from spark_segments.kafka_protocol.serving.call import Api, Call, NotYet, error_code, once, partition_error
+from spark_segments.kafka_protocol.serving.messages import Records
+from spark_segments.kafka_protocol.serving.views import ServedTopic
 
 KEY = 1
 LEAST_BYTES = 64 << 10

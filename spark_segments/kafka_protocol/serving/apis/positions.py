@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 from kio.schema.errors import ErrorCode
 
 from spark_segments.errors import SegmentsError, UnknownOutcomeError
-from spark_segments.kafka_protocol.call import Api, Call, NotYet, once
-from spark_segments.kafka_protocol.coordinator import RefusedError
-from spark_segments.kafka_protocol.messages import Each
-from spark_segments.kafka_protocol.stored_groups import CommitUnderWayError
-from spark_segments.kafka_protocol.views import ServedTopic
+from spark_segments.kafka_protocol.serving.call import Api, Call, NotYet, once
+from spark_segments.kafka_protocol.serving.coordinator import RefusedError
+from spark_segments.kafka_protocol.serving.messages import Each
+from spark_segments.kafka_protocol.serving.stored_groups import CommitUnderWayError
+from spark_segments.kafka_protocol.serving.views import ServedTopic
 from spark_segments.log import PartitionState, Position
 
 if TYPE_CHECKING:

@@ -26,7 +26,7 @@ from spark_segments.extensions import observed
 from spark_segments.format.encoding.partitioner import murmur2_partitions
 from spark_segments.kafka.groups import chosen_groups
 from spark_segments.kafka_protocol.rate import RateLimit
-from spark_segments.kafka_protocol.rehashing import (
+from spark_segments.kafka_protocol.replaying.rehashing import (
     REHASHED,
     Partitions,
     largest_metadata,
@@ -34,10 +34,10 @@ from spark_segments.kafka_protocol.rehashing import (
     rehashed_places,
     rehashed_positions,
 )
-from spark_segments.kafka_protocol.renaming import Renaming
-from spark_segments.kafka_protocol.replayed_offsets import ReplayedOffsets
-from spark_segments.kafka_protocol.schema_ids import Framed, SchemaIds
-from spark_segments.kafka_protocol.target import (
+from spark_segments.kafka_protocol.replaying.renaming import Renaming
+from spark_segments.kafka_protocol.replaying.replayed_offsets import ReplayedOffsets
+from spark_segments.kafka_protocol.replaying.schema_ids import Framed, SchemaIds
+from spark_segments.kafka_protocol.replaying.target import (
     TRANSACTION_RECORDS,
     TargetCluster,
     TargetError,

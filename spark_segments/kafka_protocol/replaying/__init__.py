@@ -1,0 +1,1 @@
+"""`segments replay`: records of topics, produced into a running cluster by librdkafka."""
